@@ -1,0 +1,1 @@
+"""In-context grid models for ARC-AGI-1."""

@@ -1,0 +1,96 @@
+"""The symmetries of the puzzles: turn and mirror the grids, rename the colours.
+
+A rule stays the same rule under both, as long as all grids of a puzzle are changed alike. Colour 0 keeps its name:
+it is the background in most puzzles.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from models.arc.canvas import FIRST_COLOUR, SYMBOLS
+from models.arc.puzzles import COLOURS, Grid, Puzzle
+
+SYMMETRIES = 8
+
+
+def transform(grid: Grid, symmetry: int) -> Grid:
+    """Turn and mirror a grid by one of the 8 symmetries of the square.
+
+    Args:
+        grid: Shape (height, width), any further axes behind these are carried along.
+        symmetry: 0..3 quarter turns counter-clockwise; 4..7 the same turns, then a reflection along the diagonal.
+    """
+    turned = np.rot90(grid, symmetry % 4)
+    return turned.swapaxes(0, 1) if symmetry >= 4 else turned
+
+
+def inverse_symmetry(symmetry: int) -> int:
+    """The symmetry that undoes `symmetry`; a reflection undoes itself."""
+    return symmetry if symmetry >= 4 else -symmetry % 4
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """A symmetry of the square and a renaming of the colours.
+
+    Attributes:
+        symmetry: 0..7, see `transform`.
+        colours: The new name of each colour; a permutation of 0..9 with colours[0] == 0.
+    """
+
+    symmetry: int = 0
+    colours: tuple[int, ...] = tuple(range(COLOURS))
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.symmetry < SYMMETRIES:
+            raise ValueError(f"symmetry must lie in 0..7, but got {self.symmetry}. There are 8 of them.")
+        if sorted(self.colours) != list(range(COLOURS)) or self.colours[0] != 0:
+            raise ValueError(
+                f"colours must be a permutation of 0..9 that starts with 0, but got {self.colours}. "
+                "Rename colours 1..9 among themselves."
+            )
+
+    def grid(self, grid: Grid) -> Grid:
+        """The augmented grid: uint8, (height, width) or (width, height)."""
+        return np.ascontiguousarray(transform(np.array(self.colours, dtype=np.uint8)[grid], self.symmetry))
+
+    def puzzle(self, puzzle: Puzzle) -> Puzzle:
+        """The puzzle with all its grids augmented alike."""
+        return Puzzle(
+            puzzle.id,
+            tuple((self.grid(source), self.grid(target)) for source, target in puzzle.demonstrations),
+            tuple((self.grid(source), self.grid(target)) for source, target in puzzle.tests),
+        )
+
+    def inverse(self) -> "Augmentation":
+        """The augmentation that undoes this one."""
+        return Augmentation(inverse_symmetry(self.symmetry), tuple(int(i) for i in np.argsort(self.colours)))
+
+
+def random_renamings(count: int, generator: torch.Generator) -> Tensor:
+    """Draw tables that rename symbols at random: PAD, BORDER and colour 0 stay, colours 1..9 are permuted.
+
+    Returns:
+        uint8 of shape (count, 12): entry [i, s] is the new symbol of s.
+    """
+    tables = torch.arange(SYMBOLS, dtype=torch.uint8).repeat(count, 1)
+    order = torch.rand(count, COLOURS - 1, generator=generator).argsort(dim=1)
+    tables[:, FIRST_COLOUR + 1 :] = (order + FIRST_COLOUR + 1).to(torch.uint8)
+    return tables
+
+
+def rename(canvases: Tensor, tables: Tensor) -> Tensor:
+    """Rename the symbols of each episode's canvases by its own table.
+
+    Args:
+        canvases: uint8 symbols, shape (episodes, ...).
+        tables: uint8, shape (episodes, 12), see `random_renamings`.
+
+    Returns:
+        uint8, same shape as `canvases`.
+    """
+    flat = canvases.reshape(canvases.shape[0], -1).long()
+    return tables.gather(1, flat).reshape(canvases.shape)

@@ -1,0 +1,216 @@
+"""Episodes: a query, and the demonstrations it must be answered from, as tensors.
+
+A training episode asks for one known pair of a puzzle and shows the others (leave one out), turned and renamed at
+random. A test episode asks for a test output and shows the puzzle's demonstrations.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from models.arc.augment import SYMMETRIES, random_renamings, rename, transform
+from models.arc.canvas import FIRST_COLOUR, SYMBOLS, to_canvases
+from models.arc.puzzles import LARGEST_SIDE, Pair, Puzzle
+
+
+class Batch(NamedTuple):
+    """Episodes of one batch. B episodes, D demonstrations at most, S the side of the canvases.
+
+    Attributes:
+        query: Input to answer, uint8 symbols of shape (B, S, S).
+        target: The answer, same form.
+        demo_inputs: uint8 symbols of shape (B, D, S, S).
+        demo_outputs: Same form.
+        demo_mask: bool of shape (B, D); False marks a slot without a demonstration.
+    """
+
+    query: Tensor
+    target: Tensor
+    demo_inputs: Tensor
+    demo_outputs: Tensor
+    demo_mask: Tensor
+
+
+class TrainingPool:
+    """All pairs that may be trained on, drawn as on canvases in all 8 symmetries.
+
+    Training puzzles contribute all their pairs. Evaluation puzzles contribute their demonstrations only: their
+    tests are not even read.
+
+    Args:
+        training: Puzzles whose tests may be learned from.
+        evaluation: Puzzles whose tests will be asked.
+        max_demos: Demonstrations shown in one episode, at most.
+
+    Raises:
+        ValueError: No puzzle has two pairs.
+    """
+
+    def __init__(self, training: Sequence[Puzzle], evaluation: Sequence[Puzzle], max_demos: int = 4) -> None:
+        _check_max_demos(max_demos)
+        groups = [puzzle.pairs for puzzle in training] + [puzzle.demonstrations for puzzle in evaluation]
+        groups = [group for group in groups if len(group) > 1]
+        if not groups:
+            raise ValueError(
+                "training and evaluation must contain a puzzle with two pairs, "
+                f"but got {len(training)} and {len(evaluation)} puzzles without one. Load more puzzles."
+            )
+        self.max_demos = max_demos
+        self._pairs = _PairStore([pair for group in groups for pair in group])
+        counts = torch.tensor([len(group) for group in groups])
+        starts = counts.cumsum(0) - counts
+        self._count = counts.repeat_interleave(counts)
+        self._start = starts.repeat_interleave(counts)
+        sides = [max(max(grid.shape) for pair in group for grid in pair) for group in groups]
+        self._side = torch.tensor(sides).repeat_interleave(counts)
+
+    def __len__(self) -> int:
+        """Number of pairs that can be asked for."""
+        return len(self._side)
+
+    def plan(self, samples: int, batch_size: int, generator: torch.Generator) -> list[Tensor]:
+        """Draw an epoch: which pairs are asked for, in batches of similar canvas side.
+
+        Every pair is drawn once before any is drawn twice. Batches come in random order.
+
+        Args:
+            samples: Episodes in the epoch.
+            batch_size: Episodes in a batch; the last one drawn may hold fewer.
+            generator: The only source of randomness.
+
+        Returns:
+            Indices into the pool, int64 of shape (batch_size,) each; for `batch`.
+        """
+        rounds = -(-samples // len(self))
+        drawn = torch.cat([torch.randperm(len(self), generator=generator) for _ in range(rounds)])[:samples]
+        # Small canvases are cheap only if no large one is in their batch.
+        ordered = drawn[self._side[drawn].argsort(stable=True)]
+        batches = ordered.split(batch_size)
+        return [batches[index] for index in torch.randperm(len(batches), generator=generator).tolist()]
+
+    def batch(self, indices: Tensor, generator: torch.Generator) -> Batch:
+        """Build the episodes that ask for the given pairs.
+
+        Which of the other pairs are shown, in which order, and how the puzzle is turned and renamed is drawn from
+        the generator.
+        """
+        count, start = self._count[indices], self._start[indices]
+        offsets = torch.arange(int(count.max()))
+        others = (offsets < count[:, None]) & (start[:, None] + offsets != indices[:, None])
+        order = torch.rand(others.shape, generator=generator).masked_fill_(~others, 2.0).argsort(dim=1)
+        shown = order[:, : min(self.max_demos, int(count.max()) - 1)]
+        mask = others.gather(1, shown)
+        demos = torch.where(mask, start[:, None] + shown, indices[:, None])
+        symmetry = torch.randint(SYMMETRIES, (len(indices),), generator=generator)
+        tables = random_renamings(len(indices), generator)
+        side = int(self._side[indices].max()) + 1
+        return self._pairs.batch(indices, demos, mask, symmetry, tables, side)
+
+
+class TestEpisodes:
+    """The tests of evaluation puzzles, each asked in several views.
+
+    View 0 is the puzzle as it is; the others are turned and renamed, always in the same way for the same seed.
+    Episode `t * views + v` is view v of test t; tests are numbered in the order of the puzzles.
+
+    Args:
+        puzzles: The puzzles to test.
+        views: How often each test is asked.
+        max_demos: Demonstrations shown, at most: the first ones.
+        seed: Seed of the views.
+
+    Attributes:
+        symmetry: Symmetry of each episode, int64 of shape (episodes,).
+        tables: Renaming of each episode, uint8 of shape (episodes, 12).
+        owner: Index of each test's puzzle, int64 of shape (tests,).
+        views: As given.
+    """
+
+    __test__ = False  # The name is no test case to pytest.
+
+    def __init__(self, puzzles: Sequence[Puzzle], views: int = 2, max_demos: int = 4, seed: int = 0) -> None:
+        _check_max_demos(max_demos)
+        if views < 1:
+            raise ValueError(f"views must be at least 1, but got {views}. Use 1 for no augmentation.")
+        generator = torch.Generator().manual_seed(seed)
+        self.views = views
+        self.owner = torch.tensor([number for number, puzzle in enumerate(puzzles) for _ in puzzle.tests])
+        tests = len(self.owner)
+        symmetry = torch.stack([torch.randperm(SYMMETRIES, generator=generator) for _ in range(tests * views)])
+        self.symmetry = symmetry[:, 0].reshape(tests, views)
+        self.symmetry[:, 0] = 0
+        self.symmetry = self.symmetry.flatten()
+        self.tables = random_renamings(tests * views, generator)
+        self.tables[::views] = torch.arange(SYMBOLS, dtype=torch.uint8)
+
+        sides = [_foreseeable_side(puzzle) for puzzle in puzzles]
+        demos = [puzzle.demonstrations[:max_demos] for puzzle in puzzles]
+        shown = [pair for group in demos for pair in group]
+        asked = [pair for puzzle in puzzles for pair in puzzle.tests]
+        self._pairs = _PairStore(shown + asked, side=max(sides))
+        counts = torch.tensor([len(group) for group in demos])
+        self._count = counts[self.owner].repeat_interleave(views)
+        self._start = (counts.cumsum(0) - counts)[self.owner].repeat_interleave(views)
+        self._query = (len(shown) + torch.arange(tests)).repeat_interleave(views)
+        self._side = torch.tensor(sides)[self.owner].repeat_interleave(views)
+
+    def __len__(self) -> int:
+        """Number of episodes: tests x views."""
+        return len(self._query)
+
+    def plan(self, batch_size: int) -> list[Tensor]:
+        """All episodes in batches of similar canvas side: indices, int64 of shape (batch_size,) each."""
+        return list(self._side.argsort(stable=True).split(batch_size))
+
+    def batch(self, indices: Tensor) -> Batch:
+        """Build episodes. The target is the part of the answer that the canvas has room for."""
+        count, start = self._count[indices], self._start[indices]
+        offsets = torch.arange(int(count.max()))
+        mask = offsets < count[:, None]
+        demos = torch.where(mask, start[:, None] + offsets, self._query[indices][:, None])
+        side = int(self._side[indices].max()) + 1
+        return self._pairs.batch(
+            self._query[indices], demos, mask, self.symmetry[indices], self.tables[indices], side
+        )
+
+
+class _PairStore:
+    """Canvases of pairs in all symmetries, and the gathering of batches from them."""
+
+    def __init__(self, pairs: Sequence[Pair], side: int | None = None) -> None:
+        longest = max(max(grid.shape) for pair in pairs for grid in pair)
+        canvas = max(longest, side or 0) + 1
+        self.inputs = torch.stack(
+            [to_canvases([transform(source, s) for source, _ in pairs], canvas) for s in range(SYMMETRIES)]
+        )
+        self.outputs = torch.stack(
+            [to_canvases([transform(target, s) for _, target in pairs], canvas) for s in range(SYMMETRIES)]
+        )
+
+    def batch(
+        self, query: Tensor, demos: Tensor, mask: Tensor, symmetry: Tensor, tables: Tensor, side: int
+    ) -> Batch:
+        pairs = torch.cat([query[:, None], demos], dim=1)
+        turned = symmetry[:, None]
+        stacked = torch.cat([self.inputs[turned, pairs], self.outputs[turned, pairs]], dim=1)
+        # An unused slot holds the query's own pair, answer included: it is wiped, not only masked.
+        used = torch.cat([torch.ones_like(mask[:, :1]), mask], dim=1).repeat(1, 2)
+        stacked = rename(stacked[:, :, :side, :side], tables) * used[:, :, None, None]
+        inputs, outputs = stacked.chunk(2, dim=1)
+        return Batch(inputs[:, 0], outputs[:, 0], inputs[:, 1:], outputs[:, 1:], mask)
+
+
+def _foreseeable_side(puzzle: Puzzle) -> int:
+    """The longest side to expect of a puzzle's grids, judged without looking at the answers."""
+    known = [grid for pair in puzzle.demonstrations for grid in pair] + [source for source, _ in puzzle.tests]
+    longest = max(max(grid.shape) for grid in known)
+    growth = max(max(target.shape) / max(source.shape) for source, target in puzzle.demonstrations)
+    asked = max(max(source.shape) for source, _ in puzzle.tests)
+    return min(max(longest, round(growth * asked)), LARGEST_SIDE)
+
+
+def _check_max_demos(max_demos: int) -> None:
+    if max_demos < 1:
+        raise ValueError(f"max_demos must be at least 1, but got {max_demos}. Puzzles are learned from demonstrations.")

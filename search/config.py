@@ -1,0 +1,131 @@
+"""Everything that one search is started with, checked before anything is started or written."""
+
+import os
+import re
+import time
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from search.errors import UsageError, from_validation, nearest
+
+Sampler = Literal["tpe", "gp", "cmaes", "qmc", "nsga2", "random"]
+Scheduler = Literal["asha", "none"]
+
+
+def _seconds(value: Any) -> Any:
+    """ "90s", "30m", "2h", "1d" or a number of seconds."""
+    match = re.fullmatch(r"([\d.]+)\s*([smhd]?)", value.strip()) if isinstance(value, str) else None
+    if match is None:
+        return value
+    return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}[match[2]]
+
+
+class SearchConfig(BaseModel):
+    """One search. The fields are the options of the command line and the keys of a YAML file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+    task: str = Field(description="a built-in task or path/to/file.py:ClassName")
+    trials: int = Field(16, ge=1, description="how many trials to start")
+    time_budget: Annotated[float | None, BeforeValidator(_seconds)] = Field(None, gt=0, description="30m, 2h")
+    workers: int = Field(1, ge=1, description="workers of one trial")
+    cpus_per_worker: float = Field(1, gt=0)
+    gpus_per_worker: float | None = Field(None, ge=0, description="none: 1 where the cluster has GPUs, else 0")
+    concurrency: int | None = Field(None, ge=1, description="trials at a time; none: as many as fit")
+    scheduler: Scheduler = Field("asha", description="asha stops the worse trials early")
+    reduction_factor: int = Field(3, ge=2, description="one in so many goes on at each rung")
+    grace_period: int = Field(1, ge=1, description="epochs that every trial gets")
+    sampler: Sampler = Field("tpe")
+    seed: int = Field(0, ge=0, lt=2**31, description="of the sampler, and of every trial that sets none")
+    set: dict[str, Any] = Field(default_factory=dict, description="fixed parameters by name")
+    search: dict[str, str] = Field(default_factory=dict, description="searched parameters by name")
+    name: str = Field("", description="of the search and its folder; empty: task, date and time")
+    storage: Path = Field(Path("runs"), description="the folder that holds the folders of searches")
+    experiment: str = Field("", description="in MLflow; empty: the task")
+    tracking_uri: str = Field("", description="of MLflow; empty: MLFLOW_TRACKING_URI, else mlflow.db in storage")
+    max_failures: int = Field(3, ge=0, description="workers that a stretch of a trial may lose")
+    once: bool = Field(False, description="one training run with the defaults, no search")
+
+    @property
+    def folder(self) -> Path:
+        """Where everything of this search lies, MLflow's store excepted."""
+        return self.storage / self.name
+
+
+def load_config(given: dict[str, Any], file: Path | None = None) -> SearchConfig:
+    """The search that `given` options, on top of a YAML `file`, ask for. Paths come out absolute.
+
+    Raises:
+        UsageError: All that is wrong, a line each.
+    """
+    values = {**_read_yaml(file), **{k: v for k, v in given.items() if k not in ("set", "search")}}
+    for key in ("set", "search"):  # a flag changes one parameter and keeps the others of the file
+        merged = {**(_read_yaml(file).get(key) or {}), **given.get(key, {})}
+        values[key] = merged
+    unknown = [key for key in values if key not in SearchConfig.model_fields]
+    if unknown:
+        raise UsageError(
+            *(
+                f"{file}: {key} must be an option of a search, but there is none of that name. "
+                f"{nearest(key, SearchConfig.model_fields)}"
+                for key in unknown
+            )
+        )
+    try:
+        config = SearchConfig.model_validate(values)
+    except ValidationError as error:
+        raise UsageError(*(_as_option(problem) for problem in from_validation(error))) from error
+    path, _, label = config.task.rpartition(":")
+    return config.model_copy(
+        update={
+            "task": f"{Path(path).absolute()}:{label}" if path.endswith(".py") else config.task,
+            "name": config.name or f"{label.lower()}-{time.strftime('%Y%m%d-%H%M%S')}",
+            "storage": config.storage.expanduser().absolute(),
+            "experiment": config.experiment or label,
+            "trials": 1 if config.once else config.trials,
+            "scheduler": "none" if config.once else config.scheduler,
+        }
+    )
+
+
+def check_place(config: SearchConfig) -> None:
+    """Whether the search's folder can be made.
+
+    Raises:
+        UsageError: The name is no file name or is taken, or the storage folder cannot be written to.
+    """
+    if not re.fullmatch(r"[A-Za-z0-9][\w.\-]*", config.name):
+        raise UsageError(f"--name must be letters, digits, '.', '_' or '-', but got {config.name!r}.")
+    if config.folder.exists():
+        raise UsageError(f"--name must be new, but {config.name} exists in {config.storage}. Choose another.")
+    parent = config.storage
+    while not parent.exists():
+        parent = parent.parent
+    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        raise UsageError(f"--storage must be a folder that can be written to, but got {config.storage}.")
+
+
+def dump(config: SearchConfig) -> str:
+    """`config` as YAML that starts the same search again, under a new name."""
+    values = config.model_dump(mode="json", exclude={"name"}, exclude_none=True)
+    return yaml.safe_dump({key: value for key, value in values.items() if value != ""}, sort_keys=False)
+
+
+def _read_yaml(file: Path | None) -> dict[str, Any]:
+    if file is None:
+        return {}
+    try:
+        values = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UsageError(f"--config must be a YAML file, but {file} is not: {' '.join(str(error).split())}") from error
+    if not isinstance(values, dict):
+        raise UsageError(f"--config must hold options by name, but {file} holds {type(values).__name__}.")
+    return values
+
+
+def _as_option(problem: str) -> str:
+    name, _, rest = problem.partition(" ")
+    return f"{'task' if name == 'task' else '--' + name.replace('_', '-')} {rest}"

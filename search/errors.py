@@ -1,0 +1,39 @@
+"""Mistakes of a user, told in one clear line each before anything is started or written."""
+
+import difflib
+from collections.abc import Iterable
+from typing import Any
+
+from pydantic import ValidationError
+
+
+class UsageError(ValueError):
+    """What was given cannot be done. The message has one line per problem."""
+
+    def __init__(self, *problems: str) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return UsageError, self.problems
+
+
+def nearest(name: str, valid: Iterable[str]) -> str:
+    """ "Did you mean ...?" if a valid name is close, else the list of all of them."""
+    names = sorted(valid)
+    close = difflib.get_close_matches(name, names, n=1)
+    return f"Did you mean {close[0]!r}?" if close else f"Choose from {', '.join(names)}."
+
+
+def from_validation(error: ValidationError, where: str = "") -> list[str]:
+    """The problems that pydantic found, as `<where><field> must <rule>, but got <value>.`"""
+    problems = []
+    for problem in error.errors():
+        field = ".".join(str(part) for part in problem["loc"])
+        message = problem["msg"].removeprefix("Value error, ").removeprefix("Input should ").rstrip(".")
+        message = message.removeprefix("be ").split(", unable to parse")[0]
+        if problem["type"] == "value_error":
+            problems.append(f"{where}{field}: {message}." if field else f"{where}{message}.")
+        else:
+            problems.append(f"{where}{field} must be {message}, but got {problem['input']!r}.")
+    return problems

@@ -1,0 +1,345 @@
+"""One search from its config to its result: checks, Ray, the Tuner over the study, and good order at the end."""
+
+import logging
+import os
+import shutil
+import signal
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import optuna
+from optuna.distributions import CategoricalDistribution
+from rich.console import Console
+
+from search import study as studies
+from search.config import SearchConfig, check_place, dump, load_config
+from search.errors import UsageError
+from search.progress import Progress
+from search.report import Best, count_outcomes, find_best, write_parquet
+from search.schedule import Schedule
+from search.space import Space, resolve
+from search.tasks import TaskSource, find_task
+from search.tracking import Tracker, TrackingError, store_of
+
+if TYPE_CHECKING:
+    from search.searcher import StudySearcher
+
+__all__ = ["Plan", "Result", "SearchConfig", "load_config", "plan", "run"]
+
+ROOT = Path(__file__).resolve().parent.parent
+TRACKING_TIMEOUT_S = 60.0
+QUIET = {
+    # Nothing phones home unless the user turns it on.
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_LOGGING_LEVEL": "WARNING",
+    # The study has what Tune's loggers and snapshots would write; we hear Ctrl-C ourselves.
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",
+    "TUNE_GLOBAL_CHECKPOINT_S": "3600",
+    "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
+    "RAY_AIR_NEW_OUTPUT": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A search that has passed every check that needs no Ray."""
+
+    config: SearchConfig
+    source: TaskSource
+    space: Space
+    schedule: Schedule
+    epochs: int
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of a search: outcomes by name, the best trial, where MLflow has it, and how long it took."""
+
+    name: str
+    outcomes: dict[str, int]
+    best: Best | None
+    mlflow: dict[str, str]
+    seconds: float
+    stopped: str
+
+    def as_json(self) -> dict[str, Any]:
+        """The object that `--json` prints."""
+        best = asdict(self.best) if self.best else None
+        return {
+            "name": self.name,
+            "outcomes": self.outcomes,
+            "best": best,
+            "mlflow": self.mlflow,
+            "seconds": round(self.seconds, 3),
+        }
+
+
+def plan(config: SearchConfig) -> Plan:
+    """Check all that can be known before Ray starts.
+
+    Raises:
+        UsageError: All that is wrong, a line each.
+    """
+    check_place(config)
+    source = find_task(config.task)
+    config_class = source.task_class.config_class()
+    fixed = {"seed": config.seed, **config.set}
+    searched = {} if config.once else config.search
+    space = resolve(config_class, {k: v for k, v in fixed.items() if k not in searched or k in config.set}, searched)
+    if config.once:
+        space = Space(space.config_class, (), space.fixed)
+    names = {parameter.name for parameter in space.parameters}
+    if "epochs" in names and config.scheduler != "none":
+        raise UsageError("--search epochs must come with --scheduler none: it is what the scheduler decides on.")
+    epochs = space.config({}).epochs
+    if config.scheduler == "asha":
+        schedule = Schedule.halving(epochs, config.reduction_factor, config.grace_period, source.task_class.mode)
+    else:
+        schedule = Schedule.straight(epochs, source.task_class.mode)
+    if "RAY_ADDRESS" not in os.environ:
+        _check_machine(config, space)
+    return Plan(config, source, space, schedule, epochs)
+
+
+def run(config: SearchConfig, console: Console | None = None) -> Result:
+    """Run a search to its end.
+
+    Args:
+        config: From `load_config`, which makes its paths absolute and gives it a name.
+        console: Where progress is shown; standard error by default.
+
+    Raises:
+        UsageError: The search cannot be run as it was asked for.
+    """
+    planned = plan(config if config.name else load_config(config.model_dump(exclude_unset=True)))
+    config = planned.config
+    start = time.monotonic()
+    _be_quiet()
+    try:
+        config.folder.mkdir(parents=True)
+    except OSError as error:
+        raise UsageError(f"--storage must be a folder that can be written to, but got {config.storage}: {error}.") from error
+    (config.folder / "search.yaml").write_text(dump(config), encoding="utf-8")
+    console = console or Console(stderr=True)
+    task = planned.source.task_class
+    study, lock = studies.create(
+        config.folder, studies.make_sampler(config.sampler, config.seed), task.objective, task.mode
+    )
+    study.enqueue(planned.space.defaults())
+    tracker = Tracker(config, *store_of(config, dict(os.environ)), resolved=dump(config))
+    expected = planned.schedule.expected_epochs(config.trials)
+    progress = Progress(planned.space, task.objective, task.mode, config.trials, expected, console)
+    stopping = threading.Event()
+    with progress, _stopped_by(stopping, config.time_budget, progress) as reasons:
+        progress.say(f"search {config.name}: starting Ray")
+        _run_trials(planned, study, tracker, progress, stopping, reasons)
+    lock.close()
+    return _finish(planned, study, tracker, progress, reasons, start)
+
+
+def _be_quiet() -> None:
+    """Keep libraries from phoning home and from talking over the progress."""
+    os.environ.update({key: value for key, value in QUIET.items() if key not in os.environ})
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)
+    # Tune looks for the files of its own loggers, which are off, and logs an error per trial.
+    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
+    warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
+
+
+def _run_trials(
+    planned: Plan,
+    study: studies.SearchStudy,
+    tracker: Tracker,
+    progress: Progress,
+    stopping: threading.Event,
+    reasons: list[str],
+) -> None:
+    # Imported here: a mistake on the command line is told before these seconds are spent.
+    import ray
+
+    from search.cluster import connected, count_gangs
+    from search.mailbox import StopActor
+    from search.searcher import StudySearcher
+
+    config = planned.config
+    with connected(planned.source.modules, ROOT):
+        resources = _worker_resources(config, ray.cluster_resources())
+        gangs = count_gangs(config, resources, ray.cluster_resources())
+        progress.say(f"{gangs} trials at a time, {config.workers} workers each, on {resources}")
+        stop = StopActor.remote()
+        searcher = StudySearcher(
+            study,
+            planned.space,
+            planned.schedule,
+            planned.source.task_class.objective,
+            config.trials,
+            config.folder,
+            attempt=f"{time.time_ns():x}",
+            observers=(tracker, progress),
+            stopping=stopping,
+            max_losses=config.max_failures,
+        )
+        gang = {
+            "task": planned.source.reference,
+            "workers": config.workers,
+            "resources": resources,
+            "folder": str(config.folder),
+            "stop": stop,
+            "max_failures": config.max_failures,
+        }
+        watcher = threading.Thread(target=lambda: (stopping.wait(), stop.set.remote()), daemon=True)
+        watcher.start()
+        _tune(searcher, gang, gangs, config.folder)
+        # Trials that wait at a rung have lost against the others, unless the user stopped the search in between.
+        searcher.close(prune="interrupted" not in reasons)
+    if searcher.error is not None:
+        raise searcher.error
+
+
+def _tune(searcher: "StudySearcher", gang: dict[str, Any], gangs: int, folder: Path) -> None:
+    from ray import tune
+
+    from search.gang import Gang
+
+    tune.Tuner(
+        # Not CPU: 0, which Tune refuses, and no fraction of a CPU, which a worker would miss.
+        tune.with_resources(Gang, {"memory": 1_000_000}),
+        param_space={"gang": gang},
+        tune_config=tune.TuneConfig(
+            num_samples=-1,
+            reuse_actors=True,
+            max_concurrent_trials=gangs,
+            search_alg=searcher,
+            trial_name_creator=lambda trial: f"stretch-{trial.trial_id}",
+            trial_dirname_creator=lambda trial: f"stretch-{trial.trial_id}",
+        ),
+        run_config=tune.RunConfig(name="tune", storage_path=str(folder / "ray"), verbose=0),
+    ).fit()
+
+
+def _finish(
+    planned: Plan,
+    study: studies.SearchStudy,
+    tracker: Tracker,
+    progress: Progress,
+    reasons: list[str],
+    start: float,
+) -> Result:
+    config, mode = planned.config, planned.source.task_class.mode
+    trials = study.trials()
+    best = find_best(trials, mode)
+    parquet = config.folder / "trials.parquet"
+    write_parquet(trials, parquet)
+    shutil.rmtree(config.folder / "ray", ignore_errors=True)
+    status = "KILLED" if "interrupted" in reasons else "FINISHED" if best else "FAILED"
+    metrics = {f"best/{planned.source.task_class.objective}": best.value} if best else {}
+    try:
+        tracker.finish(status, _note(planned, best), metrics, [parquet], TRACKING_TIMEOUT_S)
+    except TrackingError as error:
+        progress.say(str(error))
+    where = {
+        "tracking_uri": tracker.tracking_uri,
+        "experiment_id": tracker.experiment_id,
+        "run_id": tracker.run_id,
+    }
+    seconds = time.monotonic() - start
+    return Result(config.name, count_outcomes(trials), best, where, seconds, ", ".join(reasons))
+
+
+def _note(planned: Plan, best: Best | None) -> str:
+    """The Markdown on the parent run."""
+    if best is None:
+        return "No trial was completed."
+    task = planned.source.task_class
+    values = "\n".join(f"| {name} | {value} |" for name, value in best.config.items())
+    return (
+        f"**Best {task.objective}: {best.value:.4f}** (trial {best.trial_id})\n\n"
+        f"| parameter | value |\n| --- | --- |\n{values}\n\n"
+        "Run it again with `python search/run.py --config search.yaml`; the file is among the artifacts."
+    )
+
+
+def _worker_resources(config: SearchConfig, cluster: dict[str, float]) -> dict[str, float]:
+    gpus = config.gpus_per_worker if config.gpus_per_worker is not None else min(1.0, cluster.get("GPU", 0.0))
+    return {"CPU": config.cpus_per_worker, **({"GPU": gpus} if gpus else {})}
+
+
+def _check_machine(config: SearchConfig, space: Space) -> None:
+    """Whether this machine can run the search at all.
+
+    Raises:
+        UsageError: It has too few CPUs or GPUs, or lacks a precision.
+    """
+    import torch
+
+    from trainables.precision import supported
+
+    cpus, gpus = len(os.sched_getaffinity(0)), torch.cuda.device_count()
+    problems = []
+    for wanted, have, flag in (
+        (config.workers * config.cpus_per_worker, cpus, "CPUs: --workers times --cpus-per-worker"),
+        (config.workers * (config.gpus_per_worker or 0), gpus, "GPUs: --workers times --gpus-per-worker"),
+    ):
+        if wanted > have:
+            problems.append(f"{flag} must be at most {have} on this machine, but got {wanted:g}.")
+    if config.concurrency and config.concurrency * config.workers * config.cpus_per_worker > cpus:
+        most = int(cpus // (config.workers * config.cpus_per_worker))
+        problems.append(f"--concurrency must be at most {most} on this machine, but got {config.concurrency}.")
+    device = torch.device("cuda" if gpus and config.gpus_per_worker != 0 else "cpu")
+    able = set(supported(device))
+    searched = next((p.distribution for p in space.parameters if p.name == "precision"), None)
+    wanted_modes = (
+        list(searched.choices)
+        if isinstance(searched, CategoricalDistribution)
+        else [space.config({}).precision.value]
+    )
+    lacking = [str(mode) for mode in wanted_modes if mode not in able]
+    if lacking:
+        problems.append(
+            f"precision must be one that {device} supports, but got {', '.join(lacking)}. "
+            f"Say --search precision={','.join(sorted(able))} or --set precision=..."
+        )
+    if problems:
+        raise UsageError(*problems)
+
+
+@contextmanager
+def _stopped_by(stopping: threading.Event, budget_s: float | None, progress: Progress) -> Iterator[list[str]]:
+    """Ctrl-C, SIGTERM and the time budget set `stopping`; yields the reasons. A second Ctrl-C ends at once."""
+    reasons: list[str] = []
+
+    def stop(reason: str) -> None:
+        reasons.append(reason)
+        stopping.set()
+
+    def hear(number: int, frame: FrameType | None) -> None:
+        if reasons:
+            raise KeyboardInterrupt
+        stop("interrupted")
+        progress.say("stopping: trials end at their next window; once more to end at once")
+
+    timer = threading.Timer(budget_s, stop, ["time budget"]) if budget_s else None
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        before = {number: signal.signal(number, hear) for number in (signal.SIGINT, signal.SIGTERM)}
+    if timer:
+        timer.daemon = True
+        timer.start()
+    try:
+        yield reasons
+    finally:
+        if timer:
+            timer.cancel()
+        for number, handler in before.items():
+            signal.signal(number, handler)

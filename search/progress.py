@@ -1,0 +1,93 @@
+"""What a search shows while it runs: a live line in a terminal, plain lines elsewhere."""
+
+import time
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from search.space import Space
+
+
+class Progress:
+    """Observes a search and shows it on standard error.
+
+    Args:
+        space: Which parameters to name beside a trial.
+        objective, mode: What is the best.
+        trials: How many will start.
+        epochs: How many epochs they will take together, as the schedule expects.
+    """
+
+    def __init__(self, space: Space, objective: str, mode: str, trials: int, epochs: float, console: Console) -> None:
+        self._searched = [parameter.name for parameter in space.parameters]
+        self._objective = objective
+        self._sign = 1 if mode == "max" else -1
+        self._trials = trials
+        self._expected = epochs
+        self._console = console
+        self._start = time.monotonic()
+        self._epochs = 0
+        self._first_report: float | None = None
+        self._running: set[int] = set()
+        self._ended = 0
+        self._best: tuple[float, int, int] | None = None
+        self._live = Live(get_renderable=self._line, console=console, refresh_per_second=4, transient=True)
+
+    def __enter__(self) -> "Progress":
+        if self._console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        if self._console.is_terminal:
+            self._live.stop()
+
+    def say(self, text: str) -> None:
+        """A line of its own."""
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def trial_started(self, number: int, config: dict[str, Any]) -> None:
+        self._running.add(number)
+        values = "  ".join(f"{name}={_short(config[name])}" for name in self._searched if name in config)
+        self.say(f"trial {number:>3}  started   {values}")
+
+    def trial_reported(self, number: int, epoch: int, metrics: dict[str, float]) -> None:
+        self._epochs += 1
+        self._first_report = self._first_report or time.monotonic()
+        value = metrics[self._objective]
+        if self._best is None or self._sign * value > self._sign * self._best[0]:
+            self._best = (value, number, epoch)
+        self.say(f"trial {number:>3}  epoch {epoch:<3} {self._objective} {_short(value)}")
+
+    def trial_ended(self, number: int, outcome: str, reason: str) -> None:
+        self._running.discard(number)
+        self._ended += 1
+        self.say(f"trial {number:>3}  {outcome:<9} {reason}")
+
+    def _line(self) -> Text:
+        elapsed = time.monotonic() - self._start
+        best = "none yet"
+        if self._best is not None:
+            best = f"{_short(self._best[0])} (trial {self._best[1]}, epoch {self._best[2]})"
+        return Text(
+            f"{self._ended}/{self._trials} trials done, {len(self._running)} going on, "
+            f"best {self._objective} {best}, {_clock(elapsed)} gone{self._left()}"
+        )
+
+    def _left(self) -> str:
+        if self._first_report is None or self._epochs < 2:
+            return ""
+        per_epoch = (time.monotonic() - self._first_report) / (self._epochs - 1)
+        return f", about {_clock(max(0.0, self._expected - self._epochs) * per_epoch)} left"
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

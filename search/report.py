@@ -1,0 +1,120 @@
+"""What came of a search: the summary, the table of its trials, and the Parquet file of its reports.
+
+python search/report.py NAME [--storage runs]
+"""
+
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+if sys.path[0] == str(Path(__file__).resolve().parent):
+    # As a script this folder is on the path, and its files would hide libraries and users' modules of their names.
+    sys.path[0] = str(Path(__file__).resolve().parent.parent)
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from optuna.trial import FrozenTrial
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from search.errors import UsageError
+from search.space import flatten
+from search.study import OUTCOMES, best_epoch, best_value, outcome_of, read, reports_of
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best trial: its number, value, config, and the checkpoint of the report that has the value."""
+
+    trial_id: int
+    value: float
+    config: dict[str, Any]
+    checkpoint: str
+
+
+def count_outcomes(trials: Sequence[FrozenTrial]) -> dict[str, int]:
+    """How many trials ended how, in the order of OUTCOMES; outcomes that did not occur are left out."""
+    counts = Counter(outcome_of(trial) for trial in trials)
+    return {outcome: counts[outcome] for outcome in OUTCOMES if counts[outcome]}
+
+
+def find_best(trials: Sequence[FrozenTrial], mode: str) -> Best | None:
+    """The best of the trials that were completed or pruned."""
+    judged = [t for t in trials if outcome_of(t) in ("completed", "pruned") and t.intermediate_values]
+    if not judged:
+        return None
+    best = (max if mode == "max" else min)(judged, key=lambda trial: best_value(trial, mode))
+    checkpoint = reports_of(best)[best_epoch(best, mode)]["checkpoint"]
+    return Best(best.number, best_value(best, mode), best.user_attrs["config"], checkpoint)
+
+
+def write_parquet(trials: Sequence[FrozenTrial], path: Path) -> None:
+    """A row per report; a trial that reported nothing has one row, without an epoch."""
+    rows = []
+    for trial in trials:
+        about = {
+            "trial_id": trial.number,
+            "outcome": outcome_of(trial),
+            "reason": trial.user_attrs.get("reason", ""),
+        }
+        config = {f"config/{name}": value for name, value in flatten(trial.user_attrs.get("config", {})).items()}
+        reports = reports_of(trial) or {None: {"metrics": {}}}
+        rows.extend(
+            {**about, "epoch": epoch, **report["metrics"], **config} for epoch, report in reports.items()
+        )
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    table = {name: pa.array(_of_one_type([row.get(name) for row in rows])) for name in columns}
+    temporary = path.with_suffix(".tmp")
+    pq.write_table(pa.table(table), temporary)
+    temporary.replace(path)
+
+
+def trial_table(trials: Sequence[FrozenTrial], objective: str, mode: str) -> Table:
+    """The trials, best first, with the parameters that were searched."""
+    names = list(dict.fromkeys(name for trial in trials for name in trial.params))
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for column in ("trial", "outcome", "epochs", objective, *names):
+        table.add_column(column, justify="right" if column not in ("outcome", "precision") else "left")
+    sign = -1 if mode == "max" else 1
+    unranked = float("inf")
+    ranked = sorted(
+        trials, key=lambda t: sign * best_value(t, mode) if t.intermediate_values else unranked
+    )
+    for trial in ranked:
+        value = f"{best_value(trial, mode):.4f}" if trial.intermediate_values else "-"
+        cells = [_short(trial.params.get(name, "-")) for name in names]
+        epochs = str(max(trial.intermediate_values, default=0))
+        table.add_row(str(trial.number), outcome_of(trial), epochs, value, *cells)
+    return table
+
+
+def _of_one_type(values: list[Any]) -> list[Any]:
+    """Parquet columns have one type: numbers stay numbers, a mixture becomes text."""
+    kinds = {type(value) for value in values if value is not None}
+    if kinds <= {int, float}:
+        return [None if value is None else float(value) for value in values] if float in kinds else values
+    return values if len(kinds) == 1 else [None if value is None else str(value) for value in values]
+
+
+def _short(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def main(name: str, storage: Path = Path("runs")) -> None:
+    """Print the table of a search and write its Parquet file anew."""
+    folder = storage.absolute() / name
+    try:
+        trials, objective, mode = read(folder)
+    except UsageError as error:
+        print(error, file=sys.stderr)
+        raise typer.Exit(2) from error
+    write_parquet(trials, folder / "trials.parquet")
+    Console().print(trial_table(trials, objective, mode))
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,147 @@
+"""The command line of a search: python search/run.py TASK [options]."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+if sys.path[0] == str(Path(__file__).resolve().parent):
+    # As a script this folder is on the path, and its files would hide libraries and users' modules of their names.
+    sys.path[0] = str(Path(__file__).resolve().parent.parent)
+
+import typer
+from rich.console import Console
+
+from search.config import load_config
+from search.errors import UsageError
+
+Assignments = list[str]
+HELP = {"rich_help_panel": "Parameters of the task"}
+
+
+def search(
+    task: Annotated[str, typer.Argument(help="arc, or path/to/file.py:ClassName")] = "",
+    more: Annotated[Assignments | None, typer.Argument(metavar="[NAME=VALUE]...", help="as --set")] = None,
+    trials: Annotated[int | None, typer.Option(help="how many trials to start")] = None,
+    time_budget: Annotated[str | None, typer.Option(metavar="TIME", help="30m, 2h")] = None,
+    workers: Annotated[int | None, typer.Option(help="workers of one trial")] = None,
+    cpus_per_worker: Annotated[float | None, typer.Option()] = None,
+    gpus_per_worker: Annotated[float | None, typer.Option(help="1 where there are GPUs")] = None,
+    concurrency: Annotated[int | None, typer.Option(help="trials at a time; as many as fit")] = None,
+    scheduler: Annotated[str | None, typer.Option(help="asha stops the worse early; none")] = None,
+    sampler: Annotated[str | None, typer.Option(help="tpe, gp, cmaes, qmc, nsga2 or random")] = None,
+    seed: Annotated[int | None, typer.Option(help="of the sampler and the trials")] = None,
+    set: Annotated[Assignments | None, typer.Option(metavar="NAME=VALUE", help="fix a parameter", **HELP)] = None,
+    search: Annotated[
+        Assignments | None,
+        typer.Option(metavar="NAME=SPACE", help="search it: 1e-5..1e-2:log, 8..64:step=8, fp32,bf16", **HELP),
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="of the search and its folder")] = None,
+    storage: Annotated[Path | None, typer.Option(help="the folder of the searches: runs")] = None,
+    experiment: Annotated[str | None, typer.Option(help="in MLflow; the task's name")] = None,
+    config: Annotated[Path | None, typer.Option(help="a YAML file with these options")] = None,
+    max_failures: Annotated[int | None, typer.Option(help="workers that a trial may lose between two rungs")] = None,
+    once: Annotated[bool, typer.Option("--once", help="one training run, no search")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="print the resolved search and stop")] = False,
+    list_: Annotated[bool, typer.Option("--list", help="the searches in the storage folder")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object at the end")] = False,
+) -> None:
+    """Search over the parameters of a training task; compare the trials in MLflow."""
+    options: dict[str, Any] = {
+        "task": task,
+        "trials": trials,
+        "time_budget": time_budget,
+        "workers": workers,
+        "cpus_per_worker": cpus_per_worker,
+        "gpus_per_worker": gpus_per_worker,
+        "concurrency": concurrency,
+        "scheduler": scheduler,
+        "sampler": sampler,
+        "seed": seed,
+        "name": name,
+        "storage": storage,
+        "experiment": experiment,
+        "max_failures": max_failures,
+        "once": once or None,
+    }
+    given = {key: value for key, value in options.items() if value not in (None, "")}
+    try:
+        if list_:
+            return _list(storage or Path("runs"))
+        if not given.get("task") and config is None:
+            raise UsageError("task must be given: arc, or path/to/file.py:ClassName. See --help.")
+        given["set"] = _assignments("--set", [*(set or []), *(more or [])])
+        given["search"] = _assignments("--search", search or [])
+        resolved = load_config(given, config)
+        from search.experiment import plan, run  # imports the task's libraries
+
+        if dry_run:
+            return _show(plan(resolved))
+        result = run(resolved, Console(stderr=True))
+    except UsageError as error:
+        for problem in error.problems:
+            print(problem, file=sys.stderr)
+        raise typer.Exit(2) from error
+    if as_json:
+        print(json.dumps(result.as_json()))
+    else:
+        _tell(result, resolved.folder)
+    if not {"completed", "pruned"} & {*result.outcomes}:
+        raise typer.Exit(1)
+
+
+def _assignments(flag: str, texts: list[str]) -> dict[str, str]:
+    """ "name=value" texts as a dict."""
+    wrong = [text for text in texts if not text.partition("=")[0] or "=" not in text]
+    if wrong:
+        raise UsageError(*(f"{flag} must be like name=value, but got {text!r}." for text in wrong))
+    return {name: value for name, _, value in (text.partition("=") for text in texts)}
+
+
+def _show(planned: Any) -> None:
+    """What --dry-run prints: YAML that runs this search, with the resolved space as comments."""
+    from search.config import dump
+    from search.space import flatten
+
+    print(dump(planned.config), end="")
+    print(f"# rungs: {', '.join(str(rung) for rung in planned.schedule.rungs)} epochs")
+    for parameter in planned.space.parameters:
+        when = " and ".join(f"{name} is {value}" for name, value in parameter.when.items())
+        print(f"# searched: {parameter.name} {parameter}{f' when {when}' if when else ''}")
+    searched = {parameter.name for parameter in planned.space.parameters}
+    for key, value in flatten(planned.space.config({}).model_dump(mode="json")).items():
+        if key not in searched:
+            print(f"# fixed: {key} {value}")
+
+
+def _tell(result: Any, folder: Path) -> None:
+    """The end of a search, for people."""
+    from search.report import trial_table
+    from search.study import read
+
+    console = Console()
+    console.print(trial_table(*read(folder)))
+    counts = ", ".join(f"{count} {outcome}" for outcome, count in result.outcomes.items())
+    console.print(f"\n{counts} in {result.seconds:.0f} s{f' ({result.stopped})' if result.stopped else ''}")
+    if result.best is not None:
+        console.print(f"best: trial {result.best.trial_id}, {result.best.value:.4f}, {result.best.checkpoint}", soft_wrap=True)
+    console.print(f"compare: mlflow ui --backend-store-uri {result.mlflow['tracking_uri']}", soft_wrap=True)
+
+
+def _list(storage: Path) -> None:
+    """The searches in `storage`, newest last."""
+    from search.report import count_outcomes, find_best
+    from search.study import read
+
+    folders = sorted(storage.glob("*/study.journal"), key=lambda path: path.stat().st_mtime)
+    for folder in (path.parent.absolute() for path in folders):
+        trials, objective, mode = read(folder)
+        best = find_best(trials, mode)
+        counts = ", ".join(f"{count} {outcome}" for outcome, count in count_outcomes(trials).items())
+        print(f"{folder.name}  {counts}  best {objective} {best.value:.4f}" if best else f"{folder.name}  {counts}")
+
+
+if __name__ == "__main__":
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command()(search)
+    app()

@@ -1,0 +1,228 @@
+"""The Tune searcher over a study: hands out stretches of trials and tells the study what came of them."""
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from optuna.trial import FrozenTrial, TrialState
+from pydantic import ValidationError
+from ray.tune.search import Searcher
+
+from search.errors import from_validation
+from search.schedule import Schedule, Standing, Stretch
+from search.space import Space
+from search.study import SearchStudy, best_epoch, reports_of
+from trainables import checkpoint
+
+logger = logging.getLogger(__name__)
+
+
+class Observer(Protocol):
+    """What follows a search as it goes. None of these may raise or wait: they run on Tune's event loop."""
+
+    def trial_started(self, number: int, config: dict[str, Any]) -> None: ...
+    def trial_reported(self, number: int, epoch: int, metrics: dict[str, float]) -> None: ...
+    def trial_ended(self, number: int, outcome: str, reason: str) -> None: ...
+
+
+@dataclass
+class Live:
+    """The stretch that one of Tune's trials runs."""
+
+    number: int
+    until: int
+    failures: int = 0
+
+
+class StudySearcher(Searcher):
+    """What runs next is computed from the study at every question, so that nothing is lost with this object.
+
+    Args:
+        study: Holds the truth.
+        space: What a new trial may be.
+        schedule: Which trial goes on.
+        objective: The metric that a trial's reports are judged by.
+        trials: How many trials to start.
+        folder: Of the search; checkpoints go to `checkpoints/<number>` in it.
+        attempt: Part of every checkpoint's name, different for each driver of the search: workers of a driver that
+            was killed live on for seconds and must not write what this one reads.
+        observers: Told what happens.
+        stopping: No new stretch begins once it is set.
+        max_losses: How often a trial may lose its whole gang before it fails.
+    """
+
+    def __init__(
+        self,
+        study: SearchStudy,
+        space: Space,
+        schedule: Schedule,
+        objective: str,
+        trials: int,
+        folder: Path,
+        attempt: str,
+        observers: Sequence[Observer] = (),
+        stopping: threading.Event | None = None,
+        max_losses: int = 3,
+    ) -> None:
+        super().__init__()
+        self.study = study
+        self.space = space
+        self.schedule = schedule
+        self.objective = objective
+        self.trials = trials
+        self.folder = folder
+        self.attempt = attempt
+        self.observers = tuple(observers)
+        self.stopping = stopping or threading.Event()
+        self.max_losses = max_losses
+        self.error: Exception | None = None
+        self._live: dict[str, Live] = {}
+        self._losses: dict[int, int] = {}
+
+    # Tune ends the whole run when a searcher raises, with a message that hides the cause: `_guarded` keeps the
+    # error for the one who started the search, and lets the gangs end in good order.
+
+    def suggest(self, trial_id: str) -> dict[str, Any] | None:
+        result: dict[str, Any] | str | None = Searcher.FINISHED
+        if self.error is None:
+            result = self._guarded(lambda: self._suggest(trial_id), Searcher.FINISHED)
+        return None if result == Searcher.FINISHED and self._live else result  # type: ignore[return-value]
+
+    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
+        if not result["done"]:
+            self._guarded(lambda: self._record(self._live[trial_id], json.loads(result["report"])), None)
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        live = self._live.pop(trial_id, None)
+        if live is not None:
+            report = None if error or result is None else json.loads(result["report"])
+            self._guarded(lambda: self._finish_stretch(live, report), None)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}  # Tune pickles the searcher into a snapshot that nothing ever reads
+
+    def save(self, checkpoint_path: str) -> None:
+        """Nothing: the study holds the truth, and a restart builds a new searcher over it."""
+
+    def restore(self, checkpoint_path: str) -> None:
+        raise RuntimeError("a restart builds a new Tuner over the study")
+
+    def close(self, prune: bool) -> None:
+        """After the last stretch: trials that still wait at a rung are pruned, or left to be taken up again."""
+        for trial in self.study.trials():
+            if trial.state == TrialState.RUNNING:
+                if prune and trial.intermediate_values:
+                    self._end(trial.number, "pruned", f"not among the best at epoch {max(trial.intermediate_values)}")
+                else:
+                    self._tell(lambda o, n=trial.number: o.trial_ended(n, "interrupted", "the search was stopped"))
+
+    def _guarded(self, action: Callable[[], Any], otherwise: Any) -> Any:
+        try:
+            return action()
+        except Exception as error:  # see above: kept, and raised by whoever runs the search
+            logger.exception("the search cannot go on")
+            self.error = self.error or error
+            self.stopping.set()
+            return otherwise
+
+    def _suggest(self, trial_id: str) -> dict[str, Any] | str | None:
+        while not self.stopping.is_set():
+            trials = self.study.trials()
+            stretch = self.schedule.next([self._standing(trial) for trial in trials], len(trials) < self.trials)
+            if stretch is None:
+                break
+            assignment = self._begin(stretch) if stretch.number is None else self._go_on(stretch)
+            if assignment is not None:
+                self._live[trial_id] = Live(assignment["trial"], stretch.until)
+                self.study.live.add(assignment["trial"])
+                return {"stretch": assignment}
+        return Searcher.FINISHED
+
+    def _standing(self, trial: FrozenTrial) -> Standing:
+        free = trial.state == TrialState.RUNNING and trial.number not in self.study.live
+        return Standing(trial.number, trial.intermediate_values, free)
+
+    def _begin(self, stretch: Stretch) -> dict[str, Any] | None:
+        """A new trial, or None if the task refuses its combination of values."""
+        number, values = self.study.ask(self.space)
+        try:
+            config = self.space.config(values).model_dump(mode="json")
+        except ValidationError as error:
+            self.study.note_config(number, values)
+            self._tell(lambda observer: observer.trial_started(number, values))
+            self._end(number, "failed", "; ".join(from_validation(error)))
+            return None
+        self.study.note_config(number, config)
+        self._tell(lambda observer: observer.trial_started(number, config))
+        return self._assignment(number, 0, stretch.until, None)
+
+    def _go_on(self, stretch: Stretch) -> dict[str, Any]:
+        assert stretch.number is not None
+        reports = reports_of(self.study.trial(stretch.number))
+        path = reports[stretch.start]["checkpoint"] if stretch.start else None
+        return self._assignment(stretch.number, stretch.start, stretch.until, path)
+
+    def _assignment(self, number: int, epoch: int, until: int, path: str | None) -> dict[str, Any]:
+        return {
+            "trial": number,
+            "config": self.study.trial(number).user_attrs["config"],
+            "epoch": epoch,
+            "until": until,
+            "checkpoint": path,
+            "folder": str(self.folder / "checkpoints" / str(number)),
+            "attempt": self.attempt,
+        }
+
+    def _record(self, live: Live, report: dict[str, Any]) -> None:
+        epoch, metrics = report["epoch"], report["metrics"]
+        kept = {"metrics": metrics, "checkpoint": report["checkpoint"], "time": time.time()}
+        self.study.report(live.number, epoch, metrics[self.objective], kept)
+        self._tell(lambda observer: observer.trial_reported(live.number, epoch, metrics))
+        self._drop_checkpoints(live.number, keep_last=True)
+
+    def _finish_stretch(self, live: Live, report: dict[str, Any] | None) -> None:
+        number = live.number
+        if report is None:  # Tune lost the gang's own actor; the trial goes on from its last checkpoint elsewhere
+            self._losses[number] = self._losses.get(number, 0) + 1
+            if self._losses[number] > self.max_losses:
+                self._end(number, "failed", f"its gang was lost {self._losses[number]} times")
+        elif "metrics" in report:
+            self._record(live, report)
+            if report["epoch"] >= self.schedule.rungs[-1]:
+                self._end(number, "completed")
+        elif report["outcome"] != "interrupted":
+            if "traceback" in report:
+                path = self.folder / "errors" / f"trial-{number}.txt"
+                path.parent.mkdir(exist_ok=True)
+                path.write_text(report["traceback"], encoding="utf-8")
+            self._end(number, report["outcome"], report["reason"])
+        self.study.live.discard(number)
+
+    def _end(self, number: int, outcome: str, reason: str = "") -> None:
+        self.study.live.discard(number)
+        self.study.end(number, outcome, reason)
+        self._tell(lambda observer: observer.trial_ended(number, outcome, reason))
+        self._drop_checkpoints(number, keep_last=False)
+
+    def _drop_checkpoints(self, number: int, keep_last: bool) -> None:
+        """Keep the checkpoint of the best report, and the last one while the trial can go on."""
+        trial = self.study.trial(number)
+        reports = reports_of(trial)
+        if not reports:
+            return
+        kept = {best_epoch(trial, self.schedule.mode)}
+        if keep_last:
+            kept.add(max(reports))
+        for epoch, report in reports.items():
+            if epoch not in kept:
+                checkpoint.delete(Path(report["checkpoint"]))
+
+    def _tell(self, event: Callable[[Observer], None]) -> None:
+        for observer in self.observers:
+            event(observer)
+

@@ -1,0 +1,281 @@
+"""The search space: what a task's config declares, and what the user fixes or searches instead."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from types import NoneType, UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
+
+import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
+
+from search.errors import UsageError, from_validation, nearest
+from trainables.task import TaskConfig
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter that is searched. `when` names the values of others for which it is."""
+
+    name: str
+    distribution: BaseDistribution
+    when: Mapping[str, Any]
+
+    def __str__(self) -> str:
+        d = self.distribution
+        if isinstance(d, CategoricalDistribution):
+            return ",".join(str(choice) for choice in d.choices)
+        assert isinstance(d, FloatDistribution | IntDistribution)
+        step = "" if d.step is None or (isinstance(d, IntDistribution) and d.step == 1) else f":step={d.step:g}"
+        return f"{d.low:g}..{d.high:g}{':log' if d.log else ''}{step}"
+
+
+@dataclass(frozen=True)
+class Space:
+    """What is searched, what is fixed, and the config class that both must satisfy."""
+
+    config_class: type[TaskConfig]
+    parameters: tuple[Parameter, ...]
+    fixed: Mapping[str, Any]
+
+    def suggest(self, trial: optuna.Trial) -> dict[str, Any]:
+        """The values that `trial` gets, of the parameters that apply to it."""
+        known = self._fixed()
+        values: dict[str, Any] = {}
+        for parameter in self.parameters:
+            if _applies(parameter, known):
+                value = _suggest(trial, parameter.name, parameter.distribution)
+                known[parameter.name] = values[parameter.name] = value
+        return values
+
+    def config(self, values: Mapping[str, Any]) -> TaskConfig:
+        """The config of a trial with `values`.
+
+        Raises:
+            pydantic.ValidationError: The task refuses this combination.
+        """
+        return self.config_class.model_validate(_nest({**self.fixed, **values}))
+
+    def defaults(self) -> dict[str, Any]:
+        """The task's own values of the searched parameters, where they lie in the searched range."""
+        config = flatten(self.config({}).model_dump(mode="json"))
+        return {
+            parameter.name: config[parameter.name]
+            for parameter in self.parameters
+            if _applies(parameter, config) and _contains(parameter.distribution, config[parameter.name])
+        }
+
+    def _fixed(self) -> dict[str, Any]:
+        """The values of what is not searched."""
+        config = flatten(self.config({}).model_dump(mode="json"))
+        for parameter in self.parameters:
+            del config[parameter.name]
+        return config
+
+
+def resolve(config_class: type[TaskConfig], fixed: Mapping[str, Any], searched: Mapping[str, str]) -> Space:
+    """The space that `config_class` declares, changed by what the user fixes and searches.
+
+    Args:
+        config_class: Fields made with `searchable` are searched unless they are fixed.
+        fixed: Values by dotted name; strings are read as the field's type.
+        searched: Ranges by dotted name: "1e-5..1e-2", "1e-5..1e-2:log", "8..64:step=8", "fp32,bf16".
+
+    Raises:
+        UsageError: All that is wrong, a line each.
+    """
+    fields = _fields(config_class)
+    problems: list[str] = []
+    values: dict[str, Any] = {}
+    for name, value in fixed.items():
+        if name not in fields:
+            problems.append(f"--set {name} must name a parameter, but there is no {name!r}. {nearest(name, fields)}")
+        elif name in searched:
+            problems.append(f"{name} must be set or searched, but got both. Drop one of them.")
+        else:
+            try:
+                values[name] = _read(fields[name], value)
+            except ValidationError as error:
+                problems.append(f"--set {_told(name, error)}")
+    parameters: list[Parameter] = []
+    for name, text in searched.items():
+        if name not in fields:
+            problems.append(f"--search {name} must name a parameter, but there is no {name!r}. {nearest(name, fields)}")
+            continue
+        try:
+            parameters.append(Parameter(name, _parse(name, str(text), fields[name]), _when(fields[name])))
+        except UsageError as error:
+            problems.extend(error.problems)
+    if problems:
+        raise UsageError(*problems)
+    for name, field in fields.items():
+        declared = _declared(field)
+        if declared is not None and name not in values and name not in searched:
+            parameters.append(Parameter(name, _distribution(declared, field), _when(field)))
+    for parameter in parameters:
+        for parent in parameter.when:
+            if parent not in fields:
+                raise UsageError(f"{parameter.name} must depend on a parameter, but there is no {parent!r}.")
+    space = Space(config_class, tuple(_parents_first(parameters)), values)
+    try:
+        space.config({})
+    except ValidationError as error:
+        raise UsageError(*from_validation(error, "--set ")) from error
+    return space
+
+
+def _fields(config_class: type[BaseModel], prefix: str = "") -> dict[str, FieldInfo]:
+    """All fields by dotted name, those of nested configs included."""
+    fields: dict[str, FieldInfo] = {}
+    for name, field in config_class.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            fields.update(_fields(field.annotation, f"{prefix}{name}."))
+        else:
+            fields[prefix + name] = field
+    return fields
+
+
+def _declared(field: FieldInfo) -> dict[str, Any] | None:
+    extra = field.json_schema_extra
+    space = extra.get("search") if isinstance(extra, dict) else None
+    return space if isinstance(space, dict) else None
+
+
+def _when(field: FieldInfo) -> dict[str, Any]:
+    return dict((_declared(field) or {}).get("when") or {})
+
+
+def _distribution(declared: Mapping[str, Any], field: FieldInfo) -> BaseDistribution:
+    if "choices" in declared:
+        return CategoricalDistribution(declared["choices"])
+    low, high, log, step = declared["low"], declared["high"], declared["log"], declared["step"]
+    if int in _types(field):
+        return IntDistribution(int(low), int(high), log=log, step=int(step or 1))
+    return FloatDistribution(low, high, log=log, step=step)
+
+
+def _parse(name: str, text: str, field: FieldInfo) -> BaseDistribution:
+    """Read a range or a list of choices for `field`."""
+    body, *options = text.split(":")
+    if ".." not in body:
+        return _parse_choices(name, text, field)
+    where = f"--search {name}"
+    if not {int, float} & _types(field):
+        raise UsageError(f"{where} must be a list of choices like a,b, but got {text!r}: it is not a number.")
+    declared = _declared(field) or {}
+    log, step = bool(declared.get("log", False)), None
+    for option in options:
+        if option in ("log", "linear"):
+            log = option == "log"
+        elif option.startswith("step="):
+            step, log = option.removeprefix("step="), False
+        else:
+            raise UsageError(f"{where} must have the options log, linear or step=..., but got {option!r}.")
+    try:
+        low, high = (_read(field, bound) for bound in body.split("..", 1))
+        width = None if step is None else TypeAdapter(int if int in _types(field) else float).validate_python(step)
+    except ValidationError as error:
+        raise UsageError(f"--search {_told(name, error)}") from error
+    if low is None or high is None or not low < high:
+        raise UsageError(f"{where} must have low < high, but got {body}. {'Swap the bounds.' if low != high else ''}")
+    if log and low <= 0:
+        raise UsageError(f"{where} must be above 0 on a log scale, but got {body}. Raise the lower bound or say :linear.")
+    if width is not None and not 0 < width <= high - low:
+        raise UsageError(f"{where} must have a step between 0 and {high - low:g}, but got {width:g}.")
+    return _distribution({"low": low, "high": high, "log": log, "step": width}, field)
+
+
+def _parse_choices(name: str, text: str, field: FieldInfo) -> BaseDistribution:
+    try:
+        values = [_read(field, choice.strip()) for choice in text.split(",")]
+    except ValidationError as error:
+        raise UsageError(f"--search {_told(name, error)}") from error
+    values = [value.value if isinstance(value, Enum) else value for value in values]
+    if len(set(values)) < max(2, len(values)):
+        raise UsageError(
+            f"--search {name} must be a range low..high or at least two different choices, but got {text!r}. "
+            f"Fix one value with --set {name}={text}."
+        )
+    return CategoricalDistribution(values)
+
+
+def _read(field: FieldInfo, value: Any) -> Any:
+    """`value` as the type of `field`, within its bounds."""
+    if isinstance(value, str) and value.lower() in ("none", "null") and NoneType in _types(field):
+        value = None
+    typed: Any = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
+    return TypeAdapter(typed).validate_python(value)
+
+
+def _types(field: FieldInfo) -> set[Any]:
+    annotation = field.annotation
+    return set(get_args(annotation)) if get_origin(annotation) in (Union, UnionType) else {annotation}
+
+
+def _told(name: str, error: ValidationError) -> str:
+    """The first problem with the value of `name`: a union gives one per member."""
+    problem = from_validation(error)[0]
+    return f"{name} must {problem.split(' must ', 1)[1]}" if " must " in problem else f"{name} {problem}"
+
+
+def _applies(parameter: Parameter, known: Mapping[str, Any]) -> bool:
+    return all(known.get(name) == value for name, value in parameter.when.items())
+
+
+def _contains(distribution: BaseDistribution, value: Any) -> bool:
+    if isinstance(distribution, CategoricalDistribution):
+        return value in distribution.choices
+    assert isinstance(distribution, FloatDistribution | IntDistribution)
+    return value is not None and distribution.low <= value <= distribution.high
+
+
+def _suggest(trial: optuna.Trial, name: str, distribution: BaseDistribution) -> Any:
+    if isinstance(distribution, CategoricalDistribution):
+        return trial.suggest_categorical(name, distribution.choices)
+    if isinstance(distribution, IntDistribution):
+        low, high = distribution.low, distribution.high
+        return trial.suggest_int(name, low, high, log=distribution.log, step=distribution.step)
+    assert isinstance(distribution, FloatDistribution)
+    low_f, high_f = distribution.low, distribution.high
+    return trial.suggest_float(name, low_f, high_f, log=distribution.log, step=distribution.step)
+
+
+def _parents_first(parameters: list[Parameter]) -> list[Parameter]:
+    """In an order in which a parameter comes after those that it depends on.
+
+    Raises:
+        UsageError: Some depend on each other in a circle.
+    """
+    waiting, ordered = list(parameters), list[Parameter]()
+    while waiting:
+        names = {parameter.name for parameter in waiting}
+        ready = [parameter for parameter in waiting if not names & set(parameter.when)]
+        if not ready:
+            raise UsageError(f"parameters must not depend on each other in a circle, but {sorted(names)} do.")
+        ordered.extend(ready)
+        waiting = [parameter for parameter in waiting if parameter not in ready]
+    return ordered
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested values by dotted name."""
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, dict):
+            flat.update(flatten(value, f"{prefix}{name}."))
+        else:
+            flat[prefix + name] = value
+    return flat
+
+
+def _nest(values: Mapping[str, Any]) -> dict[str, Any]:
+    nested: dict[str, Any] = {}
+    for name, value in values.items():
+        *path, last = name.split(".")
+        inner = nested
+        for part in path:
+            inner = inner.setdefault(part, {})
+        inner[last] = value
+    return nested

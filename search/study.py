@@ -1,0 +1,218 @@
+"""The study: the one place that knows what was tried and what came of it."""
+
+import copy
+import fcntl
+from collections.abc import Collection, Container
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.samplers import BaseSampler, CmaEsSampler, GPSampler, NSGAIISampler, QMCSampler, RandomSampler, TPESampler
+from optuna.storages import BaseStorage, JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.storages.journal._file import BaseJournalFileLock
+from optuna.trial import FrozenTrial, TrialState
+
+from search.errors import UsageError
+from search.space import Space
+
+OUTCOMES = ("completed", "pruned", "diverged", "failed", "interrupted")
+
+
+class DriverLock(BaseJournalFileLock):
+    """Held from opening to the end by the one driver of a search; the kernel frees it when the driver dies.
+
+    Optuna's own lock is a file that a killed writer leaves behind, and the next one waits 30 s for it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = open(f"{path}.lock", "a")  # noqa: SIM115 (closing it would free the lock)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(f"{path.parent.name} must not be running, but another process has it open.") from None
+
+    def acquire(self) -> bool:
+        return True
+
+    def release(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class SearchStudy:
+    """An Optuna study, with what a search asks of it and tells it.
+
+    Attributes:
+        live: Numbers of the trials that a gang is training now.
+    """
+
+    def __init__(self, storage: BaseStorage, name: str, sampler: BaseSampler, objective: str, mode: str) -> None:
+        self.live: set[int] = set()
+        self.mode = mode
+        self._storage = storage
+        self._study = optuna.create_study(
+            study_name=name,
+            storage=_shown_to_samplers(storage, self.live),
+            sampler=sampler,
+            direction="maximize" if mode == "max" else "minimize",
+        )
+        self._study.set_user_attr("objective", objective)
+        self._study.set_user_attr("mode", mode)
+        self._id = storage.get_study_id_from_name(name)
+        self._asked: dict[int, optuna.Trial] = {}
+
+    def trials(self) -> list[FrozenTrial]:
+        """All trials that have begun, as they are; not to be changed."""
+        trials = self._storage.get_all_trials(self._id, deepcopy=False)
+        return [trial for trial in trials if trial.state != TrialState.WAITING]
+
+    def enqueue(self, values: dict[str, Any]) -> None:
+        """Try `values` next."""
+        self._study.enqueue_trial(values)
+
+    def ask(self, space: Space) -> tuple[int, dict[str, Any]]:
+        """Begin a trial: its number and the values that it gets."""
+        trial = self._study.ask()
+        self._asked[trial.number] = trial
+        return trial.number, space.suggest(trial)
+
+    def note_config(self, number: int, config: dict[str, Any]) -> None:
+        """Keep the whole config of a trial, fixed parameters included."""
+        self._asked[number].set_user_attr("config", config)
+
+    def report(self, number: int, epoch: int, objective: float, report: dict[str, Any]) -> None:
+        """Note the report of an epoch: the objective, and beside it `report` as JSON."""
+        trial = self._asked[number]
+        trial.set_user_attr(f"report/{epoch}", report)
+        trial.report(objective, epoch)
+
+    def end(self, number: int, outcome: str, reason: str = "") -> None:
+        """End a trial. Its value is the best that it reported.
+
+        One that diverged is an answer: samplers see it as pruned and outside of a constraint. They ignore failed
+        trials, and would propose the like again.
+        """
+        trial = self._asked.pop(number)
+        trial.set_user_attr("outcome", outcome)
+        trial.set_user_attr("reason", reason)
+        if outcome == "completed":
+            self._study.tell(trial, best_value(self.trial(number), self.mode))
+        elif outcome == "failed":
+            self._study.tell(trial, state=TrialState.FAIL)
+        else:
+            if outcome == "diverged":
+                trial.set_constraint("diverged", 1.0)
+            self._study.tell(trial, state=TrialState.PRUNED)
+
+    def trial(self, number: int) -> FrozenTrial:
+        """One trial as it is."""
+        return self._storage.get_trial(self._storage.get_trial_id_from_study_id_trial_number(self._id, number))
+
+
+def create(folder: Path, sampler: BaseSampler, objective: str, mode: str) -> tuple[SearchStudy, DriverLock]:
+    """A new study, in a journal file in `folder`, and the lock that keeps other drivers away."""
+    path = folder / "study.journal"
+    lock = DriverLock(path)
+    storage = JournalStorage(JournalFileBackend(str(path), lock_obj=lock))
+    return SearchStudy(storage, folder.name, sampler, objective, mode), lock
+
+
+def read(folder: Path) -> tuple[list[FrozenTrial], str, str]:
+    """The trials of the study in `folder`, its objective and its mode.
+
+    Raises:
+        UsageError: There is none.
+    """
+    path = folder / "study.journal"
+    if not path.is_file():
+        raise UsageError(f"name must be a search in {folder.parent}, but there is no {path}.")
+    storage = JournalStorage(JournalFileBackend(str(path), lock_obj=_NoLock()))
+    study_id = storage.get_study_id_from_name(folder.name)
+    about = storage.get_study_user_attrs(study_id)
+    return storage.get_all_trials(study_id), about["objective"], about["mode"]
+
+
+class _NoLock(BaseJournalFileLock):
+    """For reading alone, which appends nothing."""
+
+    def acquire(self) -> bool:
+        return True
+
+    def release(self) -> None:
+        pass
+
+
+def make_sampler(name: str, seed: int) -> BaseSampler:
+    """The Optuna sampler that the command line calls `name`."""
+    samplers: dict[str, Any] = {
+        "tpe": lambda: TPESampler(seed=seed, multivariate=True, group=True, constant_liar=True),
+        "gp": lambda: GPSampler(seed=seed),
+        "cmaes": lambda: CmaEsSampler(seed=seed, warn_independent_sampling=False),
+        "qmc": lambda: QMCSampler(seed=seed, warn_independent_sampling=False),
+        "nsga2": lambda: NSGAIISampler(seed=seed),
+        "random": lambda: RandomSampler(seed=seed),
+    }
+    sampler: BaseSampler = samplers[name]()
+    return sampler
+
+
+def outcome_of(trial: FrozenTrial) -> str:
+    """One of OUTCOMES; a trial that has not ended counts as interrupted."""
+    if trial.state == TrialState.COMPLETE:
+        return "completed"
+    return str(trial.user_attrs.get("outcome", "interrupted"))
+
+
+def reports_of(trial: FrozenTrial) -> dict[int, dict[str, Any]]:
+    """By epoch, what each report of `trial` held: `metrics`, `checkpoint`, `time` (seconds since 1970)."""
+    reports = {
+        int(key.removeprefix("report/")): value for key, value in trial.user_attrs.items() if key.startswith("report/")
+    }
+    return dict(sorted(reports.items()))
+
+
+def best_value(trial: FrozenTrial, mode: str) -> float:
+    """The best objective that `trial` reported.
+
+    Raises:
+        ValueError: It reported none.
+    """
+    return (max if mode == "max" else min)(trial.intermediate_values.values())
+
+
+def best_epoch(trial: FrozenTrial, mode: str) -> int:
+    """The first epoch with the best objective that `trial` reported."""
+    values = trial.intermediate_values
+    return (max if mode == "max" else min)(sorted(values), key=values.__getitem__)
+
+
+def _shown_to_samplers(storage: BaseStorage, live: Collection[int]) -> BaseStorage:
+    """`storage` as samplers should see it: a trial that waits at a rung is one that was pruned there.
+
+    Left RUNNING, it tells a sampler nothing, although it has reported all that it may ever report.
+    """
+
+    class View(type(storage)):  # type: ignore[misc]
+        def get_all_trials(
+            self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
+        ) -> list[FrozenTrial]:
+            trials = super().get_all_trials(study_id, deepcopy=deepcopy)
+            shown = [_as_pruned(trial) if _waits(trial, live) else trial for trial in trials]
+            return [trial for trial in shown if states is None or trial.state in states]
+
+    view = View.__new__(View)
+    view.__dict__ = storage.__dict__  # one storage seen in two ways, not a copy that would fall behind
+    return view  # type: ignore[no-any-return]
+
+
+def _waits(trial: FrozenTrial, live: Collection[int]) -> bool:
+    return trial.state == TrialState.RUNNING and trial.number not in live and bool(trial.intermediate_values)
+
+
+def _as_pruned(trial: FrozenTrial) -> FrozenTrial:
+    shown = copy.copy(trial)
+    shown.state = TrialState.PRUNED
+    return shown

@@ -1,0 +1,99 @@
+"""From what the command line calls a task to its class, and to what its workers need to import it."""
+
+import importlib
+import inspect
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from search.errors import UsageError, nearest
+from trainables.task import Task
+
+BUILT_IN = {"arc": "trainables.arc:ArcTask"}
+
+
+@dataclass(frozen=True)
+class TaskSource:
+    """A task class, the "module:Class" that imports it, and the files that a worker needs for that.
+
+    `modules` is empty for a built-in task. For a file it holds the Python files and packages beside it: they travel
+    to the workers, data files do not.
+    """
+
+    name: str
+    task_class: type[Task[Any]]
+    reference: str
+    modules: tuple[Path, ...]
+
+
+def find_task(text: str) -> TaskSource:
+    """The task that `text` means: the name of a built-in one, or "path/to/file.py:ClassName".
+
+    Raises:
+        UsageError: There is no such task, file or class, or the file cannot be imported.
+    """
+    if text in BUILT_IN:
+        module, _, name = BUILT_IN[text].partition(":")
+        return TaskSource(text, getattr(importlib.import_module(module), name), BUILT_IN[text], ())
+    path_text, colon, name = text.rpartition(":")
+    if not colon or not path_text.endswith(".py"):
+        raise UsageError(
+            f"task must be one of {', '.join(BUILT_IN)} or like my_task.py:MyTask, but got {text!r}."
+            + (f" {nearest(text, BUILT_IN)}" if not text.endswith(".py") else f" Say {text}:YourTask.")
+        )
+    path = Path(path_text).resolve()
+    if not path.is_file():
+        raise UsageError(f"task must be a file that exists, but there is no {path}.")
+    module = _import(path)
+    task_class = getattr(module, name, None)
+    found = [key for key, value in vars(module).items() if _is_task(value)]
+    if task_class is None:
+        raise UsageError(f"{path.name} must define the task {name!r}, but does not. {_found(name, found)}")
+    if not _is_task(task_class):
+        raise UsageError(f"{text} must be a class that derives from Task, but is not. {_found(name, found)}")
+    _check(task_class, text)
+    return TaskSource(name, task_class, f"{path.stem}:{name}", _modules_beside(path))
+
+
+def _import(path: Path) -> Any:
+    if path.stem in sys.stdlib_module_names or not path.stem.isidentifier():
+        raise UsageError(f"the file of a task must have a module name of its own, but got {path.name}. Rename it.")
+    sys.path.insert(0, str(path.parent))
+    try:
+        module = importlib.import_module(path.stem)
+    except Exception as error:  # importing runs the user's code, which may raise anything
+        raise UsageError(f"{path} must be importable, but raised {type(error).__name__}: {error}") from error
+    finally:
+        sys.path.remove(str(path.parent))
+    if Path(module.__file__ or "").resolve() != path:
+        raise UsageError(f"{path.name} must not have the name of an installed module, but got {module.__file__}.")
+    return module
+
+
+def _is_task(value: object) -> bool:
+    return isinstance(value, type) and issubclass(value, Task) and value is not Task
+
+
+def _found(name: str, found: list[str]) -> str:
+    return nearest(name, found) if found else "The file defines no task."
+
+
+def _check(task_class: type[Task[Any]], text: str) -> None:
+    if inspect.isabstract(task_class):
+        missing = ", ".join(sorted(task_class.__abstractmethods__))
+        raise UsageError(f"{text} must define {missing}, but does not.")
+    if not isinstance(getattr(task_class, "objective", None), str):
+        raise UsageError(f"{text} must name its objective, a metric of evaluate, but does not: objective = 'val/loss'.")
+    if task_class.mode not in ("min", "max"):
+        raise UsageError(f"{text} must have mode 'min' or 'max', but got {task_class.mode!r}.")
+    try:
+        task_class.config_class()
+    except TypeError as error:
+        raise UsageError(str(error)) from error
+
+
+def _modules_beside(path: Path) -> tuple[Path, ...]:
+    files = sorted(file for file in path.parent.glob("*.py") if file.stem.isidentifier())
+    packages = sorted(init.parent for init in path.parent.glob("*/__init__.py"))
+    return (*files, *packages)

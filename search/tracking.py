@@ -1,0 +1,211 @@
+"""Trials in MLflow: one parent run for a search, one nested child run per trial, sent by a thread of its own."""
+
+import fcntl
+import json
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from search.config import SearchConfig
+from search.space import flatten
+
+STATUS = {
+    "completed": "FINISHED",
+    "pruned": "KILLED",
+    "interrupted": "KILLED",
+    "diverged": "FAILED",
+    "failed": "FAILED",
+}
+RETRY_S = 2.0
+BATCH = 1000  # MLflow's limit of metrics in one call
+
+Event = dict[str, Any]
+
+
+class TrackingError(RuntimeError):
+    """MLflow could not be told all; the message says what is kept where."""
+
+
+class Tracker:
+    """Observes a search and tells MLflow. Every call returns at once; `finish` waits until all is told.
+
+    Args:
+        config: Of the search.
+        tracking_uri: MLflow's store or server.
+        artifacts: Where a new experiment keeps its artifacts; None leaves it to the server.
+        resolved: The YAML that runs the search again.
+    """
+
+    def __init__(self, config: SearchConfig, tracking_uri: str, artifacts: Path | None, resolved: str) -> None:
+        self.tracking_uri = tracking_uri
+        self.experiment_id = ""
+        self.run_id = ""
+        self._config = config
+        self._artifacts = artifacts
+        self._resolved = resolved
+        self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+        self._pending: list[Event] = []
+        self._children: dict[int, str] = {}
+        self._error: Exception | None = None
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._send_all, daemon=True, name="mlflow")
+        self._thread.start()
+
+    def trial_started(self, number: int, config: dict[str, Any]) -> None:
+        self._put("started", trial=number, config=flatten(config))
+
+    def trial_reported(self, number: int, epoch: int, metrics: dict[str, float]) -> None:
+        self._put("reported", trial=number, epoch=epoch, metrics=metrics)
+
+    def trial_ended(self, number: int, outcome: str, reason: str) -> None:
+        self._put("ended", trial=number, outcome=outcome, reason=reason)
+
+    def finish(self, status: str, note: str, metrics: dict[str, float], files: list[Path], timeout_s: float) -> None:
+        """End the parent run and wait until MLflow has everything.
+
+        Raises:
+            TrackingError: It has not within `timeout_s`; what it lacks lies in a file.
+        """
+        self._put("finished", status=status, note=note, metrics=metrics, files=[str(file) for file in files])
+        self._events.put(None)
+        self._thread.join(timeout_s)
+        if not self._thread.is_alive():
+            return
+        self._closing.set()
+        self._thread.join()
+        if self._pending:
+            path = self._config.folder / "mlflow-unsent.jsonl"
+            path.write_text("".join(json.dumps(event) + "\n" for event in self._pending), encoding="utf-8")
+            raise TrackingError(
+                f"MLflow at {self.tracking_uri} must be reachable, but is not: {self._error}. "
+                f"{len(self._pending)} events are kept in {path}."
+            )
+
+    def _put(self, kind: str, **content: Any) -> None:
+        self._events.put({"kind": kind, "time": int(time.time() * 1000), **content})
+
+    def _send_all(self) -> None:
+        """The thread: everything in order, again and again until it is taken."""
+        self._retry(self._open)
+        ended = False
+        while not (ended and not self._pending) and not self._closing.is_set():
+            if not self._pending:
+                event = self._events.get()
+                ended = event is None
+                self._pending.extend([] if event is None else [event])
+            while not self._events.empty():
+                event = self._events.get()
+                ended = ended or event is None
+                self._pending.extend([] if event is None else [event])
+            self._retry(self._send)
+
+    def _retry(self, action: Callable[[], None]) -> None:
+        while not self._closing.is_set():
+            try:
+                return action()
+            except Exception as error:  # MLflow raises its own, urllib's and SQLAlchemy's; finish() tells the last one
+                self._error = error
+                self._closing.wait(RETRY_S)
+
+    def _open(self) -> None:
+        # Imported here, in the thread: the import and a new database take seconds in which Ray can start.
+        from mlflow.exceptions import MlflowException
+        from mlflow.tracking import MlflowClient
+        from mlflow.tracking.context.registry import resolve_tags
+
+        config = self._config
+        with _one_at_a_time(self._artifacts):
+            self._client = MlflowClient(tracking_uri=self.tracking_uri)
+            experiment = self._client.get_experiment_by_name(config.experiment)
+            if experiment is None:
+                location = self._artifacts.as_uri() if self._artifacts else None
+                try:
+                    self.experiment_id = self._client.create_experiment(config.experiment, location)
+                except MlflowException:  # another search made it between the two calls
+                    experiment = self._client.get_experiment_by_name(config.experiment)
+            if experiment is not None:
+                self.experiment_id = experiment.experiment_id
+        tags = {**resolve_tags(), "search": config.name, "task": config.task}
+        run = self._client.create_run(self.experiment_id, tags=tags, run_name=config.name)
+        self._client.log_text(run.info.run_id, self._resolved, "search.yaml")
+        self._tags = {key: tags[key] for key in ("mlflow.user", "mlflow.source.git.commit", "search") if key in tags}
+        self.run_id = run.info.run_id
+
+    def _send(self) -> None:
+        """Send the oldest events: many reports of a trial at once, since a call costs what a hundred metrics do."""
+        while self._pending:
+            event = self._pending[0]
+            if event["kind"] != "reported":
+                getattr(self, f"_{event['kind']}")(event)
+                del self._pending[0]
+                continue
+            trial = event["trial"]
+            reports = [e for e in self._pending if e["kind"] == "reported" and e["trial"] == trial]
+            self._reported(trial, reports)
+            self._pending = [e for e in self._pending if not (e["kind"] == "reported" and e["trial"] == trial)]
+
+    def _started(self, event: Event) -> None:
+        from mlflow.entities import Param
+
+        number = event["trial"]
+        tags = {
+            **self._tags,
+            "mlflow.parentRunId": self.run_id,
+            "trial_id": str(number),
+            "precision": str(event["config"].get("precision", "")),
+        }
+        run = self._client.create_run(
+            self.experiment_id, start_time=event["time"], tags=tags, run_name=f"trial-{number:03d}"
+        )
+        self._client.log_batch(run.info.run_id, params=[Param(k, str(v)) for k, v in event["config"].items()])
+        self._children[number] = run.info.run_id
+
+    def _reported(self, trial: int, reports: list[Event]) -> None:
+        from mlflow.entities import Metric
+
+        metrics = [
+            Metric(name, value, report["time"], report["epoch"])
+            for report in reports
+            for name, value in report["metrics"].items()
+        ]
+        for start in range(0, len(metrics), BATCH):
+            self._client.log_batch(self._children[trial], metrics=metrics[start : start + BATCH])
+
+    def _ended(self, event: Event) -> None:
+        from mlflow.entities import RunTag
+
+        run_id = self._children[event["trial"]]
+        tags = [RunTag("outcome", event["outcome"]), RunTag("reason", event["reason"])]
+        self._client.log_batch(run_id, tags=tags)
+        self._client.set_terminated(run_id, STATUS[event["outcome"]], event["time"])
+
+    def _finished(self, event: Event) -> None:
+        for name, value in event["metrics"].items():
+            self._client.log_metric(self.run_id, name, value)
+        for file in event["files"]:
+            self._client.log_artifact(self.run_id, file)
+        self._client.set_tag(self.run_id, "mlflow.note.content", event["note"])
+        self._client.set_terminated(self.run_id, event["status"], event["time"])
+
+
+def store_of(config: SearchConfig, environment: dict[str, str]) -> tuple[str, Path | None]:
+    """The tracking URI of a search, and the artifact folder of a store that we keep ourselves."""
+    given = config.tracking_uri or environment.get("MLFLOW_TRACKING_URI", "")
+    if given:
+        return given, None
+    return f"sqlite:///{config.storage / 'mlflow.db'}", config.storage / "mlartifacts"
+
+
+@contextmanager
+def _one_at_a_time(artifacts: Path | None) -> Iterator[None]:
+    """Two searches must not create the tables of one new SQLite database at once."""
+    if artifacts is None:
+        yield
+        return
+    with open(artifacts.with_name("mlflow.db.lock"), "a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,62 @@
+"""Checkpoint files: written whole or not at all, verified when they are read, and never pickled objects."""
+
+import hashlib
+import io
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint that is missing or is not what was saved."""
+
+
+def save(state: dict[str, Any], path: Path) -> None:
+    """Write `state`, of tensors and plain Python values, to `path` and its SHA-256 beside it.
+
+    A reader sees the old file or the new one, also after a crash at any moment.
+    """
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    content = buffer.getvalue()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _write(_digest_path(path), f"{hashlib.sha256(content).hexdigest()}  {path.name}\n".encode())
+    _write(path, content)
+
+
+def load(path: Path) -> dict[str, Any]:
+    """The state that was saved at `path`, on the CPU.
+
+    Raises:
+        CheckpointError: The file is missing or its content is not what was written.
+    """
+    try:
+        content = path.read_bytes()
+        digest = _digest_path(path).read_text().split()[0]
+    except (OSError, IndexError) as error:
+        raise CheckpointError(f"checkpoint {path} must be readable with its .sha256 beside it: {error}.") from error
+    if hashlib.sha256(content).hexdigest() != digest:
+        raise CheckpointError(f"checkpoint {path} must have the SHA-256 {digest}, but has another: it is corrupt.")
+    state: dict[str, Any] = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    return state
+
+
+def delete(path: Path) -> None:
+    """Remove the checkpoint at `path`; one that is gone already is no error."""
+    path.unlink(missing_ok=True)
+    _digest_path(path).unlink(missing_ok=True)
+
+
+def _digest_path(path: Path) -> Path:
+    return path.with_name(path.name + ".sha256")
+
+
+def _write(path: Path, content: bytes) -> None:
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    with open(temporary, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)

@@ -1,0 +1,89 @@
+"""Where a rank stands: its device, its place among the ranks, and the collectives that a trial needs."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+
+class Context:
+    """Device, rank and random generator of one worker of a trial.
+
+    Attributes:
+        generator: On the CPU, seeded by the trial's seed and the epoch, the same on all ranks.
+    """
+
+    def __init__(self, device: str | torch.device = "cpu", rank: int = 0, world_size: int = 1) -> None:
+        self.device = torch.device(device)
+        self.rank = rank
+        self.world_size = world_size
+        self.generator = torch.Generator()
+
+    def shard(self, data: Any, batch_size: int, shuffle: bool = True) -> Iterator[Any]:
+        """This rank's share of `data` in batches of at most `batch_size`: nothing is padded, nothing comes twice.
+
+        Args:
+            data: Anything with a length that takes a tensor of indices (a tensor, an array), a tuple or dict of such
+                things of one length, or a sequence, whose items come as lists.
+            batch_size: Samples per micro-batch.
+            shuffle: In a new order each epoch, the same on all ranks.
+        """
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, but got {batch_size}.")
+        count = _length(data)
+        order = torch.randperm(count, generator=self.generator) if shuffle else torch.arange(count)
+        for indices in order[self.rank :: self.world_size].split(batch_size):
+            yield _take(data, indices)
+
+    def any(self, *flags: bool) -> list[bool]:
+        """For each flag, whether it is set on any rank."""
+        if self.world_size == 1:
+            return list(flags)
+        total = torch.tensor([float(flag) for flag in flags], device=self.device)
+        dist.all_reduce(total)
+        return [count > 0 for count in total.tolist()]
+
+    def weighted_means(self, sums: Mapping[str, tuple[float, float]]) -> dict[str, float]:
+        """Means over all ranks of what each holds as (weighted sum, weight); a rank may lack some of the names.
+
+        A mean over no weight is NaN.
+        """
+        ranks: list[Mapping[str, tuple[float, float]] | None] = [sums]
+        if self.world_size > 1:
+            ranks = [None] * self.world_size
+            dist.all_gather_object(ranks, sums)
+        totals: dict[str, tuple[float, float]] = {}
+        for part in ranks:
+            for name, (total, weight) in (part or {}).items():
+                before = totals.get(name, (0.0, 0.0))
+                totals[name] = (before[0] + total, before[1] + weight)
+        return {name: total / weight if weight else math.nan for name, (total, weight) in totals.items()}
+
+    def broadcast(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Give `tensors` the values that they have on rank 0."""
+        if self.world_size > 1:
+            for tensor in tensors:
+                dist.broadcast(tensor.data, src=0)
+
+
+def _length(data: Any) -> int:
+    if isinstance(data, dict | tuple):
+        lengths = {len(part) for part in (data.values() if isinstance(data, dict) else data)}
+        if len(lengths) != 1:
+            raise ValueError(f"data must have parts of one length, but got lengths {sorted(lengths)}.")
+        return int(lengths.pop())
+    return len(data)
+
+
+def _take(data: Any, indices: torch.Tensor) -> Any:
+    if isinstance(data, dict):
+        return {key: _take(part, indices) for key, part in data.items()}
+    if isinstance(data, tuple):
+        return tuple(_take(part, indices) for part in data)
+    if isinstance(data, torch.Tensor):
+        return data[indices.to(data.device)]
+    if hasattr(data, "__array__"):
+        return data[indices.numpy()]
+    return [data[int(index)] for index in indices]

@@ -1,0 +1,136 @@
+"""Precision modes: what runs in half precision, what a device supports, and the fp16 loss scale."""
+
+import contextlib
+import math
+from enum import StrEnum
+from typing import Any
+
+import torch
+
+
+class Precision(StrEnum):
+    """Numeric format of forward and loss. Parameters, gradients and optimizer state are fp32 in all of them."""
+
+    FP32 = "fp32"
+    BF16 = "bf16"
+    FP16 = "fp16"
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype that matrix products run in."""
+        return {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[self.value]
+
+
+class Diverged(RuntimeError):
+    """A trial that cannot go on training: an answer to the search, not a fault of the machine."""
+
+
+def autocast(precision: Precision, device: torch.device) -> contextlib.AbstractContextManager[Any]:
+    """The context that a forward pass and its loss run in. fp32 gets none, so that it stays a plain loop."""
+    if precision is Precision.FP32:
+        return contextlib.nullcontext()
+    return torch.autocast(device.type, dtype=precision.dtype)
+
+
+def supported(device: torch.device) -> list[Precision]:
+    """The precisions that `device` really runs, asked of the device by a small product in each of them."""
+    return [precision for precision in Precision if _runs(precision, device)]
+
+
+def require(precision: str, device: torch.device) -> Precision:
+    """`precision` as a `Precision`.
+
+    Raises:
+        ValueError: It is not a precision, or `device` does not run it. There is no fallback to another one.
+    """
+    modes = [mode.value for mode in Precision]
+    if precision not in modes:
+        raise ValueError(f"precision must be one of {', '.join(modes)}, but got {precision!r}.")
+    if not _runs(Precision(precision), device):
+        choices = ", ".join(supported(device))
+        raise ValueError(f"precision must be one that {device} supports, but got {precision}. Choose from {choices}.")
+    return Precision(precision)
+
+
+def _runs(precision: Precision, device: torch.device) -> bool:
+    if precision is Precision.FP32:
+        return True
+    if device.type == "cuda" and precision is Precision.BF16:
+        # Older GPUs emulate bf16 at a fraction of fp32's speed: the product below would succeed there.
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    try:
+        with autocast(precision, device):
+            product = torch.ones(2, 2, device=device) @ torch.ones(2, 2, device=device)
+    except RuntimeError:  # how torch says that a backend lacks a dtype
+        return False
+    return product.dtype == precision.dtype
+
+
+class LossScale:
+    """The factor that keeps small fp16 gradients from vanishing, moved once per window.
+
+    Grows by `growth_factor` after `growth_interval` applied windows in a row, backs off by `backoff_factor` after
+    each window with a non-finite gradient. Unlike `torch.amp.GradScaler` it has a floor: there the scale can
+    fall until its reciprocal is infinite, and then non-finite gradients pass the check and reach the weights.
+    `state_dict` has the keys that GradScaler reads.
+    """
+
+    def __init__(
+        self,
+        initial: float = 2.0**16,
+        growth_interval: int = 2000,
+        minimum: float = 2.0**-14,
+        growth_factor: float = 2.0,
+        backoff_factor: float = 0.5,
+    ) -> None:
+        if not 0 < minimum <= initial or not math.isfinite(initial):
+            raise ValueError(f"loss scale must have 0 < minimum <= initial, but got {minimum=}, {initial=}.")
+        if growth_interval < 1:
+            raise ValueError(f"growth_interval must be at least 1, but got {growth_interval}.")
+        if growth_factor <= 1 or not 0 < backoff_factor < 1:
+            raise ValueError(
+                "loss scale must have growth_factor > 1 and 0 < backoff_factor < 1, "
+                f"but got {growth_factor=}, {backoff_factor=}."
+            )
+        self.value = float(initial)
+        self.streak = 0
+        self.growth_interval = growth_interval
+        self.minimum = float(minimum)
+        self.growth_factor = growth_factor
+        self.backoff_factor = backoff_factor
+
+    def applied(self) -> None:
+        """Count a window whose update was applied."""
+        self.streak += 1
+        if self.streak >= self.growth_interval:  # not ==: a restored streak may lie above a new interval
+            # The largest power that fp32 holds; an infinite scale would make every later window non-finite.
+            self.value = min(self.value * self.growth_factor, 2.0**127)
+            self.streak = 0
+
+    def skipped(self) -> None:
+        """Back off after a window with a non-finite gradient.
+
+        Raises:
+            Diverged: The scale would fall below `minimum`: the gradients are not finite at any scale.
+        """
+        self.streak = 0
+        lower = self.value * self.backoff_factor
+        if lower < self.minimum:
+            raise Diverged(f"loss scale {self.value:g} cannot be lowered, its minimum is {self.minimum:g}")
+        self.value = lower
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "scale": self.value,
+            "growth_factor": self.growth_factor,
+            "backoff_factor": self.backoff_factor,
+            "growth_interval": self.growth_interval,
+            "_growth_tracker": self.streak,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.value = float(state["scale"])
+        self.growth_factor = state["growth_factor"]
+        self.backoff_factor = state["backoff_factor"]
+        self.growth_interval = state["growth_interval"]
+        self.streak = state["_growth_tracker"]

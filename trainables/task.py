@@ -1,0 +1,182 @@
+"""What something must provide to be searched over: a config whose fields are the search space, and a task."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from enum import Enum
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, get_args
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from trainables.context import Context
+from trainables.precision import LossScale, Precision, autocast
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from trainables.update import Scheduler, Updater, UpdateReport
+
+
+def searchable(
+    default: Any,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    log: bool = False,
+    step: float | None = None,
+    choices: Sequence[Any] | None = None,
+    when: Mapping[str, Any] | None = None,
+    description: str | None = None,
+) -> Any:
+    """A config field that a search varies.
+
+    Args:
+        default: The value when it is not searched.
+        low, high: The range of a number, both ends included. An int field is searched in whole numbers.
+        log: Search the logarithm.
+        step: Distance between neighbouring values.
+        choices: The values of a categorical field, instead of a range.
+        when: Search this field only in trials where the named fields have these values, as in
+            `{"precision": "fp16"}`; it has its default in the others.
+        description: Shown by `--dry-run`.
+
+    Raises:
+        ValueError: The range is impossible or the default does not lie in it.
+    """
+    if choices is not None:
+        if low is not None or high is not None or log or step is not None:
+            raise ValueError("searchable must get a range or choices, but got both.")
+        if default not in choices:
+            raise ValueError(f"searchable default must be among its choices, but got {default!r} and {choices}.")
+        values = [choice.value if isinstance(choice, Enum) else choice for choice in choices]
+        space: dict[str, Any] = {"choices": values}
+    else:
+        if low is None or high is None:
+            raise ValueError(f"searchable must get low and high, or choices, but got {low=}, {high=}.")
+        if not low < high:
+            raise ValueError(f"searchable must have low < high, but got {low}..{high}. Swap the bounds.")
+        if not low <= default <= high:
+            raise ValueError(f"searchable default must lie in its range, but got {default} and {low}..{high}.")
+        if log and low <= 0:
+            raise ValueError(f"searchable range must be positive with log=True, but got {low}..{high}.")
+        space = {"low": low, "high": high, "log": log, "step": step}
+    if when is not None:
+        space["when"] = {
+            name: value.value if isinstance(value, Enum) else value for name, value in when.items()
+        }
+    return Field(default, description=description, json_schema_extra={"search": space})
+
+
+class TaskConfig(BaseModel):
+    """The parameters of one trial. Subclass it with a task's own; fields made with `searchable` are searched over."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
+
+    precision: Precision = searchable(Precision.FP32, choices=list(Precision), description="format of the forward pass")
+    accumulation: int = Field(1, ge=1, description="micro-batches per optimizer update")
+    epochs: int = Field(9, ge=1, description="epochs of a trial that is never stopped early")
+    max_grad_norm: float | None = Field(1.0, gt=0, description="clip the gradient's norm to this; none: no clipping")
+    ema_decay: float | None = Field(None, gt=0, lt=1, description="average the weights for evaluation; none: do not")
+    loss_scale: float = Field(2.0**16, gt=0, description="initial loss scale, fp16 only")
+    loss_scale_growth: int = Field(2000, ge=1, description="applied updates before the loss scale doubles, fp16 only")
+    max_consecutive_skips: int = Field(50, ge=0, description="non-finite windows in a row that a trial survives")
+    seed: int = Field(0, ge=0, lt=2**31, description="of weights, data order and dropout")
+
+
+Config = TypeVar("Config", bound=TaskConfig)
+
+
+class Task(ABC, Generic[Config]):
+    """Something to train: subclass it, name an objective, and fill in build, train_batches, loss and evaluate.
+
+    Attributes:
+        objective: The metric of `evaluate` that the search improves, and `mode`, "min" or "max".
+        config: The parameters of this trial. Set before `build`, as is `context`.
+        context: Device, rank, world size and a generator that is seeded anew for each epoch.
+        modules: By name; `build` fills it. Moved to the device and made equal on all ranks afterwards.
+        optimizers: By name; `build` fills it.
+        schedulers: Learning-rate schedules, stepped once per applied update; `build` may fill it.
+        updates: Which optimizers step together, by the name of the update. Default: all of them in one, "train".
+        epoch_samples: Weight after which an epoch of an endless stream ends, on all ranks together. None: no limit.
+        updaters: One per update, by name. Set after `build`.
+    """
+
+    objective: ClassVar[str]
+    mode: ClassVar[Literal["min", "max"]] = "min"
+    epoch_samples: float | None = None
+
+    def __init__(self, config: Config, context: Context | None = None) -> None:
+        self.config = config
+        self.context = context or Context()
+        self.modules: dict[str, torch.nn.Module] = {}
+        self.optimizers: dict[str, torch.optim.Optimizer] = {}
+        self.schedulers: list[Scheduler] = []
+        self.updates: dict[str, list[str]] = {}
+        self.updaters: dict[str, Updater] = {}
+        self.noted: dict[str, tuple[Tensor | float, Tensor | float]] = {}
+
+    @classmethod
+    def config_class(cls) -> type[TaskConfig]:
+        """The config that the task was declared with: `MyConfig` of `class MyTask(Task[MyConfig])`.
+
+        Raises:
+            TypeError: The class was declared without one.
+        """
+        for base in cls.__mro__:
+            for generic in base.__dict__.get("__orig_bases__", ()):
+                for argument in get_args(generic):
+                    if isinstance(argument, type) and issubclass(argument, TaskConfig):
+                        return argument
+        raise TypeError(f"{cls.__name__} must be declared as class {cls.__name__}(Task[ItsConfig]).")
+
+    @abstractmethod
+    def build(self) -> None:
+        """Fill `modules` and `optimizers`."""
+
+    @abstractmethod
+    def train_batches(self, epoch: int) -> Iterable[Any]:
+        """This rank's micro-batches of `epoch`, counted from 0, without padding or duplicates."""
+
+    @abstractmethod
+    def loss(self, batch: Any) -> "tuple[Tensor, float | Tensor]":
+        """The mean loss of a micro-batch and its weight, the number of elements in that mean."""
+
+    @abstractmethod
+    def evaluate(self) -> Mapping[str, float | tuple[float, float]]:
+        """Metrics by name: a float that holds for all ranks, or this rank's (mean, weight) to be reduced over them.
+
+        Called in evaluation mode, without autograd, with averaged weights if there are any, and in fp32: use
+        `with self.autocast():` where the trial's own precision is wanted.
+        """
+
+    def update(self, window: Sequence[Any]) -> None:
+        """Train on one window. Override it for several updates per window."""
+        for updater in self.updaters.values():
+            updater.update(window, self.loss)
+
+    def after_update(self, report: "UpdateReport") -> None:
+        """Called after each update, with what happened."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint must hold beyond modules, optimizers and schedules."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up what `state_dict` gave."""
+
+    def log(self, name: str, value: "Tensor | float", weight: "Tensor | float" = 1.0) -> None:
+        """Note a term of the loss; its weighted mean over the epoch and all ranks is reported as `train/<name>`."""
+        value = value.detach().float() if hasattr(value, "detach") else value
+        total, weights = self.noted.get(name, (0.0, 0.0))
+        self.noted[name] = (total + value * weight, weights + weight)
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """The precision context of this trial, for evaluation."""
+        return autocast(self.config.precision, self.context.device)
+
+
+def loss_scale_of(config: TaskConfig) -> LossScale:
+    """The loss scale that `config` asks for."""
+    return LossScale(initial=config.loss_scale, growth_interval=config.loss_scale_growth)
+

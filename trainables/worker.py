@@ -1,0 +1,135 @@
+"""The function that every TorchTrainer worker runs: one stretch of a trial after another, until there are none."""
+
+import gc
+import importlib
+import threading
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import ray
+import ray.train
+import ray.train.torch
+import torch
+
+from trainables.context import Context
+from trainables.loop import Training
+from trainables.precision import Diverged
+from trainables.task import Task
+
+Held = tuple[int, int]  # a trial's number and the epoch that it has reached
+
+
+def work(settings: dict[str, Any]) -> None:
+    """Take stretches from the mailbox and put a report for each epoch into it.
+
+    Args:
+        settings: `mailbox`, the actor between the gang and its workers; `task`, the task as "module:Class";
+            `stop`, the actor whose `wait` returns when the search is to stop.
+    """
+    mailbox = settings["mailbox"]
+    ranks = ray.train.get_context()
+    context = Context(ray.train.torch.get_device(), ranks.get_world_rank(), ranks.get_world_size())
+    stopping = _listen(settings["stop"])
+    workers = Workers(settings["task"], context, stopping)
+    turn = 0
+    gc.freeze()  # between trials only what a trial left behind is looked through, not all of torch
+    while True:
+        turn, stretch = ray.get(mailbox.next.remote(turn, context.rank))
+        if stretch is None:
+            return
+        for report in workers.run(stretch):
+            if context.rank == 0 or report.get("outcome") == "failed":
+                # Waited for only at the end of a stretch: an epoch must not wait for the one that watches it.
+                sent = mailbox.put.remote(turn, report)
+            if report["done"]:
+                if context.rank == 0:
+                    ray.get(sent)
+                if report.get("outcome") == "failed" and context.world_size > 1:
+                    # The other ranks wait in a collective that this one will not join; Train ends them all
+                    # and starts the group anew.
+                    raise RuntimeError(report["reason"])
+
+
+class Workers:
+    """Runs stretches on one rank and keeps the last trial in memory, in case that it goes on."""
+
+    def __init__(self, task: str, context: Context, stopping: threading.Event) -> None:
+        self.task = task
+        self.context = context
+        self.stopping = stopping
+        self.held: Held | None = None
+        self.training: Training | None = None
+
+    def run(self, stretch: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """A report for each epoch of `stretch`; the last one is `done` and carries an outcome if the trial ended."""
+        held, self.held = self.held, None
+        try:
+            if self.training is None or held != (stretch["trial"], stretch["epoch"]):
+                self._release()
+                self.training = self._start(stretch)
+            for report in self._epochs(self.training, stretch):
+                if report["done"] and "outcome" not in report:
+                    self.held = (stretch["trial"], self.training.epoch)
+                yield report
+        except Diverged as error:
+            yield {"done": True, "outcome": "diverged", "reason": str(error)}
+        except Exception as error:  # whatever a task raises ends its trial, not the gang: the next trial is unharmed
+            yield {"done": True, "outcome": "failed", "reason": _reason(error), "traceback": traceback.format_exc()}
+        finally:
+            if self.held is None:
+                self._release()
+
+    def _start(self, stretch: dict[str, Any]) -> Training:
+        task_class = load_class(self.task)  # here, so that a task that cannot be imported fails with its reason
+        config = task_class.config_class().model_validate(stretch["config"])
+        training = Training(task_class(config, self.context))
+        if stretch["checkpoint"] is not None:
+            training.load(Path(stretch["checkpoint"]))
+        return training
+
+    def _epochs(self, training: Training, stretch: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        while training.epoch < stretch["until"]:
+            metrics = training.run_epoch(self.stopping.is_set)
+            if metrics is None:
+                yield {"done": True, "outcome": "interrupted", "reason": "the search was stopped"}
+                return
+            path = Path(stretch["folder"]) / f"epoch-{training.epoch}-{stretch['attempt']}.pt"
+            training.save(path)
+            done = training.epoch >= stretch["until"]
+            yield {"done": done, "epoch": training.epoch, "metrics": metrics, "checkpoint": str(path)}
+
+    def _release(self) -> None:
+        """Forget the trial in memory, and what it left behind in the process."""
+        self.training = None
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        torch.set_default_dtype(torch.float32)
+        torch.set_grad_enabled(True)
+        torch.use_deterministic_algorithms(False)
+
+
+def load_class(reference: str) -> type[Task[Any]]:
+    """The task class that "module:Class" names."""
+    module, _, name = reference.partition(":")
+    return cast(type[Task[Any]], getattr(importlib.import_module(module), name))
+
+
+def _listen(stop: Any) -> threading.Event:
+    """An event that is set within moments of the search being stopped."""
+    event = threading.Event()
+
+    def wait() -> None:
+        ray.get(stop.wait.remote())
+        event.set()
+
+    threading.Thread(target=wait, daemon=True, name="stop-listener").start()
+    return event
+
+
+def _reason(error: Exception) -> str:
+    lines = str(error).splitlines()
+    message = f"{type(error).__name__}: {lines[0] if lines else ''}"
+    return f"out of memory: {message}" if isinstance(error, torch.OutOfMemoryError) else message
