@@ -1,10 +1,12 @@
 """The Ray that a search runs on: a cluster of its own on this machine, or the one that it was submitted to."""
 
+import logging
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import ray
 
@@ -26,7 +28,6 @@ def connected(modules: Sequence[Path], root: Path) -> Iterator[None]:
     if "RAY_ADDRESS" in os.environ:
         ray.init(runtime_env=runtime_env, log_to_driver=False)
     else:
-        # Train's own clean-up looks for "the" cluster of the host and dies quietly where there are two.
         runtime_env["env_vars"] = {"PYTHONPATH": str(root)}
         ray.init(
             address="local",
@@ -34,13 +35,43 @@ def connected(modules: Sequence[Path], root: Path) -> Iterator[None]:
             object_store_memory=OBJECT_STORE_BYTES,
             include_dashboard=False,
             log_to_driver=False,
-            logging_level="warning",
+            logging_level=logging.WARNING,
             runtime_env=runtime_env,
         )
     try:
-        yield
+        with redirect_stdout(_Filtered(sys.stderr)):
+            yield
     finally:
         ray.shutdown()
+
+
+class _Filtered:
+    """Standard output while Ray runs: Ray prints its own warnings there, between lines meant for other programs.
+
+    The one about the number of worker processes is dropped: a gang has eight, by design, on however few cores.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._dropped = False
+
+    def write(self, text: str) -> int:
+        ends_dropped = self._dropped and text == "\n"
+        self._dropped = "worker processes have been started" in text
+        if not self._dropped and not ends_dropped:
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+    def isatty(self) -> bool:
+        return self._stream.isatty()
+
+
+def resources() -> dict[str, float]:
+    """What the cluster has, by name of the resource."""
+    return dict(ray.cluster_resources())  # type: ignore[no-untyped-call]
 
 
 def count_gangs(config: SearchConfig, worker: Mapping[str, float], cluster: Mapping[str, float]) -> int:
@@ -54,6 +85,6 @@ def count_gangs(config: SearchConfig, worker: Mapping[str, float], cluster: Mapp
     if fit < 1 or wanted > fit:
         raise UsageError(
             f"{wanted} gangs of {config.workers} workers with {dict(worker)} each must fit into the cluster, "
-            f"but it has {({name: cluster.get(name, 0.0) for name in worker})}. Lower --concurrency or --workers."
+            f"but it has { ({name: cluster.get(name, 0.0) for name in worker}) }. Lower --concurrency or --workers."
         )
     return min(wanted, config.trials)

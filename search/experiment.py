@@ -128,7 +128,9 @@ def run(config: SearchConfig, console: Console | None = None) -> Result:
     try:
         config.folder.mkdir(parents=True)
     except OSError as error:
-        raise UsageError(f"--storage must be a folder that can be written to, but got {config.storage}: {error}.") from error
+        raise UsageError(
+            f"--storage must be a folder that can be written to, but got {config.storage}: {error}."
+        ) from error
     (config.folder / "search.yaml").write_text(dump(config), encoding="utf-8")
     console = console or Console(stderr=True)
     task = planned.source.task_class
@@ -166,16 +168,15 @@ def _run_trials(
     reasons: list[str],
 ) -> None:
     # Imported here: a mistake on the command line is told before these seconds are spent.
-    import ray
-
-    from search.cluster import connected, count_gangs
+    from search import cluster
     from search.mailbox import StopActor
     from search.searcher import StudySearcher
 
     config = planned.config
-    with connected(planned.source.modules, ROOT):
-        resources = _worker_resources(config, ray.cluster_resources())
-        gangs = count_gangs(config, resources, ray.cluster_resources())
+    with cluster.connected(planned.source.modules, ROOT):
+        have = cluster.resources()
+        resources = _worker_resources(config, have)
+        gangs = cluster.count_gangs(config, resources, have)
         progress.say(f"{gangs} trials at a time, {config.workers} workers each, on {resources}")
         stop = StopActor.remote()
         searcher = StudySearcher(
@@ -300,9 +301,7 @@ def _check_machine(config: SearchConfig, space: Space) -> None:
     able = set(supported(device))
     searched = next((p.distribution for p in space.parameters if p.name == "precision"), None)
     wanted_modes = (
-        list(searched.choices)
-        if isinstance(searched, CategoricalDistribution)
-        else [space.config({}).precision.value]
+        list(searched.choices) if isinstance(searched, CategoricalDistribution) else [space.config({}).precision.value]
     )
     lacking = [str(mode) for mode in wanted_modes if mode not in able]
     if lacking:

@@ -43,9 +43,7 @@ class Mailbox:
         """
         async with self._changed:
             while True:
-                await self._changed.wait_for(
-                    lambda: self._closed or (self._stretch is not None and self._turn > seen)
-                )
+                await self._changed.wait_for(lambda: self._closed or (self._stretch is not None and self._turn > seen))
                 if self._closed or self._stretch is None:
                     return self._turn, None
                 if rank == 0 and seen == 0 and self._handed_out == self._turn:
@@ -90,6 +88,5 @@ class Stop:
         await self._event.wait()
 
 
-MailboxActor = ray.remote(num_cpus=0)(Mailbox)
-# Every worker of the search waits in it at once.
-StopActor = ray.remote(num_cpus=0, max_concurrency=10_000)(Stop)
+MailboxActor: Any = ray.remote(num_cpus=0)(Mailbox)
+StopActor: Any = ray.remote(num_cpus=0)(Stop)

@@ -16,8 +16,8 @@ if sys.path[0] == str(Path(__file__).resolve().parent):
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from optuna.trial import FrozenTrial
 import typer
+from optuna.trial import FrozenTrial
 from rich.console import Console
 from rich.table import Table
 
@@ -54,7 +54,7 @@ def find_best(trials: Sequence[FrozenTrial], mode: str) -> Best | None:
 
 def write_parquet(trials: Sequence[FrozenTrial], path: Path) -> None:
     """A row per report; a trial that reported nothing has one row, without an epoch."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     for trial in trials:
         about = {
             "trial_id": trial.number,
@@ -62,10 +62,10 @@ def write_parquet(trials: Sequence[FrozenTrial], path: Path) -> None:
             "reason": trial.user_attrs.get("reason", ""),
         }
         config = {f"config/{name}": value for name, value in flatten(trial.user_attrs.get("config", {})).items()}
-        reports = reports_of(trial) or {None: {"metrics": {}}}
-        rows.extend(
-            {**about, "epoch": epoch, **report["metrics"], **config} for epoch, report in reports.items()
-        )
+        reports = reports_of(trial)
+        rows.extend({**about, "epoch": epoch, **report["metrics"], **config} for epoch, report in reports.items())
+        if not reports:
+            rows.append({**about, "epoch": None, **config})
     columns = list(dict.fromkeys(name for row in rows for name in row))
     table = {name: pa.array(_of_one_type([row.get(name) for row in rows])) for name in columns}
     temporary = path.with_suffix(".tmp")
@@ -81,9 +81,7 @@ def trial_table(trials: Sequence[FrozenTrial], objective: str, mode: str) -> Tab
         table.add_column(column, justify="right" if column not in ("outcome", "precision") else "left")
     sign = -1 if mode == "max" else 1
     unranked = float("inf")
-    ranked = sorted(
-        trials, key=lambda t: sign * best_value(t, mode) if t.intermediate_values else unranked
-    )
+    ranked = sorted(trials, key=lambda t: sign * best_value(t, mode) if t.intermediate_values else unranked)
     for trial in ranked:
         value = f"{best_value(trial, mode):.4f}" if trial.intermediate_values else "-"
         cells = [_short(trial.params.get(name, "-")) for name in names]

@@ -19,18 +19,18 @@ Assignments = list[str]
 HELP = {"rich_help_panel": "Parameters of the task"}
 
 
-def search(
+def main(
     task: Annotated[str, typer.Argument(help="arc, or path/to/file.py:ClassName")] = "",
     more: Annotated[Assignments | None, typer.Argument(metavar="[NAME=VALUE]...", help="as --set")] = None,
-    trials: Annotated[int | None, typer.Option(help="how many trials to start")] = None,
+    trials: Annotated[str | None, typer.Option(metavar="N", help="how many trials to start")] = None,
     time_budget: Annotated[str | None, typer.Option(metavar="TIME", help="30m, 2h")] = None,
-    workers: Annotated[int | None, typer.Option(help="workers of one trial")] = None,
-    cpus_per_worker: Annotated[float | None, typer.Option()] = None,
-    gpus_per_worker: Annotated[float | None, typer.Option(help="1 where there are GPUs")] = None,
-    concurrency: Annotated[int | None, typer.Option(help="trials at a time; as many as fit")] = None,
+    workers: Annotated[str | None, typer.Option(metavar="N", help="workers of one trial")] = None,
+    cpus_per_worker: Annotated[str | None, typer.Option(metavar="N")] = None,
+    gpus_per_worker: Annotated[str | None, typer.Option(metavar="N", help="1 where there are GPUs")] = None,
+    concurrency: Annotated[str | None, typer.Option(metavar="N", help="trials at a time; as many as fit")] = None,
     scheduler: Annotated[str | None, typer.Option(help="asha stops the worse early; none")] = None,
     sampler: Annotated[str | None, typer.Option(help="tpe, gp, cmaes, qmc, nsga2 or random")] = None,
-    seed: Annotated[int | None, typer.Option(help="of the sampler and the trials")] = None,
+    seed: Annotated[str | None, typer.Option(metavar="N", help="of the sampler and the trials")] = None,
     set: Annotated[Assignments | None, typer.Option(metavar="NAME=VALUE", help="fix a parameter", **HELP)] = None,
     search: Annotated[
         Assignments | None,
@@ -40,7 +40,7 @@ def search(
     storage: Annotated[Path | None, typer.Option(help="the folder of the searches: runs")] = None,
     experiment: Annotated[str | None, typer.Option(help="in MLflow; the task's name")] = None,
     config: Annotated[Path | None, typer.Option(help="a YAML file with these options")] = None,
-    max_failures: Annotated[int | None, typer.Option(help="workers that a trial may lose between two rungs")] = None,
+    max_failures: Annotated[str | None, typer.Option(metavar="N", help="workers that a trial may lose between two rungs")] = None,
     once: Annotated[bool, typer.Option("--once", help="one training run, no search")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print the resolved search and stop")] = False,
     list_: Annotated[bool, typer.Option("--list", help="the searches in the storage folder")] = False,
@@ -124,7 +124,9 @@ def _tell(result: Any, folder: Path) -> None:
     counts = ", ".join(f"{count} {outcome}" for outcome, count in result.outcomes.items())
     console.print(f"\n{counts} in {result.seconds:.0f} s{f' ({result.stopped})' if result.stopped else ''}")
     if result.best is not None:
-        console.print(f"best: trial {result.best.trial_id}, {result.best.value:.4f}, {result.best.checkpoint}", soft_wrap=True)
+        console.print(
+            f"best: trial {result.best.trial_id}, {result.best.value:.4f}, {result.best.checkpoint}", soft_wrap=True
+        )
     console.print(f"compare: mlflow ui --backend-store-uri {result.mlflow['tracking_uri']}", soft_wrap=True)
 
 
@@ -142,6 +144,6 @@ def _list(storage: Path) -> None:
 
 
 if __name__ == "__main__":
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command()(search)
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+    app.command()(main)
     app()

@@ -11,14 +11,11 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Standing:
-    """A trial that has started: the objective after each epoch that it finished, and what may happen to it.
-
-    `free` means that it has not ended and no gang is training it.
-    """
+    """A trial that has begun: the objective after each epoch that it finished, and whether a gang trains it now."""
 
     number: int
     values: Mapping[int, float]
-    free: bool
+    state: Literal["running", "waiting", "ended"]
 
     @property
     def epoch(self) -> int:
@@ -67,15 +64,15 @@ class Schedule:
             may_start: Whether the budget has room for a new trial.
         """
         for trial in trials:
-            if trial.free and trial.epoch not in self.rungs:  # cut off between two rungs, or before the first
+            if trial.state == "waiting" and trial.epoch not in self.rungs:  # cut off between two rungs, or before the first
                 return Stretch("continued", trial.number, trial.epoch, self._rung_after(trial.epoch))
-        # Nothing else will come: the best of the lowest rungs goes on, so that some trial runs to its end.
-        at_least = 0 if may_start or any(not t.free and t.epoch not in self.rungs for t in trials) else 1
+        # When nothing else will come, the best of a rung goes on, so that some trial runs to its end.
+        at_least = 0 if may_start or any(trial.state == "running" for trial in trials) else 1
         for rung, above in reversed(list(zip(self.rungs, self.rungs[1:], strict=False))):
             best = self._ranked(trials, rung)
             for number in best[: max(at_least, len(best) // self.reduction_factor)]:
                 trial = next(trial for trial in trials if trial.number == number)
-                if trial.free and trial.epoch == rung:
+                if trial.state == "waiting" and trial.epoch == rung:
                     return Stretch("promoted", number, rung, above)
         return Stretch("new", None, 0, self.rungs[0]) if may_start else None
 

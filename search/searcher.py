@@ -119,7 +119,8 @@ class StudySearcher(Searcher):
                 if prune and trial.intermediate_values:
                     self._end(trial.number, "pruned", f"not among the best at epoch {max(trial.intermediate_values)}")
                 else:
-                    self._tell(lambda o, n=trial.number: o.trial_ended(n, "interrupted", "the search was stopped"))
+                    for observer in self.observers:
+                        observer.trial_ended(trial.number, "interrupted", "the search was stopped")
 
     def _guarded(self, action: Callable[[], Any], otherwise: Any) -> Any:
         try:
@@ -144,8 +145,10 @@ class StudySearcher(Searcher):
         return Searcher.FINISHED
 
     def _standing(self, trial: FrozenTrial) -> Standing:
-        free = trial.state == TrialState.RUNNING and trial.number not in self.study.live
-        return Standing(trial.number, trial.intermediate_values, free)
+        if trial.state != TrialState.RUNNING:
+            return Standing(trial.number, trial.intermediate_values, "ended")
+        running = trial.number in self.study.live
+        return Standing(trial.number, trial.intermediate_values, "running" if running else "waiting")
 
     def _begin(self, stretch: Stretch) -> dict[str, Any] | None:
         """A new trial, or None if the task refuses its combination of values."""
@@ -225,4 +228,3 @@ class StudySearcher(Searcher):
     def _tell(self, event: Callable[[Observer], None]) -> None:
         for observer in self.observers:
             event(observer)
-

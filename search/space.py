@@ -181,7 +181,9 @@ def _parse(name: str, text: str, field: FieldInfo) -> BaseDistribution:
     if low is None or high is None or not low < high:
         raise UsageError(f"{where} must have low < high, but got {body}. {'Swap the bounds.' if low != high else ''}")
     if log and low <= 0:
-        raise UsageError(f"{where} must be above 0 on a log scale, but got {body}. Raise the lower bound or say :linear.")
+        raise UsageError(
+            f"{where} must be above 0 on a log scale, but got {body}. Raise the lower bound or say :linear."
+        )
     if width is not None and not 0 < width <= high - low:
         raise UsageError(f"{where} must have a step between 0 and {high - low:g}, but got {width:g}.")
     return _distribution({"low": low, "high": high, "log": log, "step": width}, field)

@@ -205,7 +205,7 @@ def _shown_to_samplers(storage: BaseStorage, live: Collection[int]) -> BaseStora
 
     view = View.__new__(View)
     view.__dict__ = storage.__dict__  # one storage seen in two ways, not a copy that would fall behind
-    return view  # type: ignore[no-any-return]
+    return view
 
 
 def _waits(trial: FrozenTrial, live: Collection[int]) -> bool:

@@ -34,7 +34,7 @@ class Context:
             raise ValueError(f"batch_size must be at least 1, but got {batch_size}.")
         count = _length(data)
         order = torch.randperm(count, generator=self.generator) if shuffle else torch.arange(count)
-        for indices in order[self.rank :: self.world_size].split(batch_size):
+        for indices in torch.split(order[self.rank :: self.world_size], batch_size):
             yield _take(data, indices)
 
     def any(self, *flags: bool) -> list[bool]:
@@ -45,21 +45,24 @@ class Context:
         dist.all_reduce(total)
         return [count > 0 for count in total.tolist()]
 
-    def weighted_means(self, sums: Mapping[str, tuple[float, float]]) -> dict[str, float]:
-        """Means over all ranks of what each holds as (weighted sum, weight); a rank may lack some of the names.
-
-        A mean over no weight is NaN.
-        """
-        ranks: list[Mapping[str, tuple[float, float]] | None] = [sums]
+    def sums(self, values: Mapping[str, float]) -> dict[str, float]:
+        """The sums of `values` over all ranks; a rank may lack some of the names."""
+        ranks: list[Mapping[str, float]] = [values]
         if self.world_size > 1:
-            ranks = [None] * self.world_size
-            dist.all_gather_object(ranks, sums)
-        totals: dict[str, tuple[float, float]] = {}
+            gathered: list[Any] = [None] * self.world_size
+            dist.all_gather_object(gathered, dict(values))
+            ranks = gathered
+        totals: dict[str, float] = {}
         for part in ranks:
-            for name, (total, weight) in (part or {}).items():
-                before = totals.get(name, (0.0, 0.0))
-                totals[name] = (before[0] + total, before[1] + weight)
-        return {name: total / weight if weight else math.nan for name, (total, weight) in totals.items()}
+            for name, value in part.items():
+                totals[name] = totals.get(name, 0.0) + value
+        return totals
+
+    def weighted_means(self, parts: Mapping[str, tuple[float, float]]) -> dict[str, float]:
+        """Means over all ranks of what each holds as (weighted sum, weight); a mean over no weight is NaN."""
+        totals = self.sums({name: total for name, (total, _) in parts.items()})
+        weights = self.sums({name: weight for name, (_, weight) in parts.items()})
+        return {name: total / weights[name] if weights[name] else math.nan for name, total in totals.items()}
 
     def broadcast(self, tensors: Sequence[torch.Tensor]) -> None:
         """Give `tensors` the values that they have on rank 0."""

@@ -4,7 +4,7 @@ import contextlib
 import math
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from torch.nn import Parameter
 from trainables import checkpoint
 from trainables.ema import Ema
 from trainables.precision import Diverged
-from trainables.task import Task, TaskConfig, loss_scale_of
+from trainables.task import Task, loss_scale_of
 from trainables.update import Updater, UpdateReport, windows
 
 AnyTask = Task[Any]
@@ -103,17 +103,17 @@ class Training:
 
     def _train(self, stopping: Callable[[], bool]) -> bool:
         task = self.task
-        seen = windows(task.train_batches(self.epoch), task.config.accumulation)
-        with contextlib.closing(seen):
-            while task.epoch_samples is None or self._tallies[next(iter(task.updates))].weight < task.epoch_samples:
-                window = next(seen, [])
-                # Ranks may hold different numbers of windows: all go on until the last of them is done.
-                more, stop = task.context.any(bool(window), stopping())
-                if stop:
-                    return False
-                if not more:
-                    break
-                task.update(window)
+        remaining = windows(task.train_batches(self.epoch), task.config.accumulation)
+        first = self._tallies[next(iter(task.updates))]
+        while task.epoch_samples is None or first.weight < task.epoch_samples:
+            window = next(remaining, [])
+            # Ranks may hold different numbers of windows: all go on until the last of them is done.
+            more, stop = task.context.any(bool(window), stopping())
+            if stop:
+                return False
+            if not more:
+                break
+            task.update(window)
         return True
 
     def _evaluate(self) -> dict[str, float]:
@@ -163,7 +163,7 @@ class Training:
     def _updater(self, name: str, named: Mapping[str, Parameter]) -> Updater:
         task, config = self.task, self.task.config
         optimizers = {key: task.optimizers[key] for key in task.updates[name]}
-        owned = {id(p) for optimizer in optimizers.values() for group in optimizer.param_groups for p in group["params"]}
+        owned = _owned(optimizers.values())
         averaged = {key: p for key, p in named.items() if id(p) in owned and p.requires_grad}
 
         def on_update(report: UpdateReport) -> None:
@@ -232,7 +232,7 @@ def _check_build(task: AnyTask) -> dict[str, Parameter]:
             )
     # Keyed as one tree, so that a weight that two modules share is listed once.
     named = dict(torch.nn.ModuleDict(task.modules).named_parameters())
-    owned = {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
+    owned = _owned(optimizers)
     loose = [key for key, parameter in named.items() if parameter.requires_grad and id(parameter) not in owned]
     if loose:
         raise ValueError(
@@ -240,6 +240,10 @@ def _check_build(task: AnyTask) -> dict[str, Parameter]:
             "Add it, or set requires_grad=False."
         )
     return named
+
+
+def _owned(optimizers: Iterable[torch.optim.Optimizer]) -> set[int]:
+    return {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
 
 
 @contextlib.contextmanager
@@ -262,5 +266,3 @@ def train(task: AnyTask, epochs: int | None = None) -> Iterator[dict[str, float]
         metrics = training.run_epoch()
         if metrics is not None:
             yield metrics
-
-

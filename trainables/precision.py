@@ -57,7 +57,7 @@ def _runs(precision: Precision, device: torch.device) -> bool:
         return True
     if device.type == "cuda" and precision is Precision.BF16:
         # Older GPUs emulate bf16 at a fraction of fp32's speed: the product below would succeed there.
-        return torch.cuda.is_bf16_supported(including_emulation=False)
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     try:
         with autocast(precision, device):
             product = torch.ones(2, 2, device=device) @ torch.ones(2, 2, device=device)

@@ -62,9 +62,7 @@ def searchable(
             raise ValueError(f"searchable range must be positive with log=True, but got {low}..{high}.")
         space = {"low": low, "high": high, "log": log, "step": step}
     if when is not None:
-        space["when"] = {
-            name: value.value if isinstance(value, Enum) else value for name, value in when.items()
-        }
+        space["when"] = {name: value.value if isinstance(value, Enum) else value for name, value in when.items()}
     return Field(default, description=description, json_schema_extra={"search": space})
 
 
@@ -179,4 +177,3 @@ class Task(ABC, Generic[Config]):
 def loss_scale_of(config: TaskConfig) -> LossScale:
     """The loss scale that `config` asks for."""
     return LossScale(initial=config.loss_scale, growth_interval=config.loss_scale_growth)
-

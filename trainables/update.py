@@ -199,7 +199,7 @@ class Updater:
         )
         dist.all_reduce(flat)
         sizes = [p.numel() for p in parameters]
-        *reduced, tail = flat.split([*sizes, len(parameters) + 2])
+        *reduced, tail = torch.split(flat, [*sizes, len(parameters) + 2])
         *present, total, _ = tail.tolist()
         for parameter, gradient, ranks in zip(parameters, reduced, present, strict=True):
             parameter.grad = gradient.view_as(parameter).to(parameter.dtype) if ranks else None

