@@ -78,6 +78,11 @@ def load_config(given: dict[str, Any], file: Path | None = None) -> SearchConfig
         config = SearchConfig.model_validate(values)
     except ValidationError as error:
         raise UsageError(*(_as_option(problem) for problem in from_validation(error))) from error
+    return complete(config)
+
+
+def complete(config: SearchConfig) -> SearchConfig:
+    """`config` with absolute paths, and with what follows from the rest where it names nothing itself."""
     path, _, label = config.task.rpartition(":")
     return config.model_copy(
         update={

@@ -6,8 +6,7 @@ import shutil
 import signal
 import threading
 import time
-import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import optuna
 from optuna.distributions import CategoricalDistribution
+from optuna.trial import FrozenTrial
 from rich.console import Console
 
 from search import study as studies
-from search.config import SearchConfig, check_place, dump, load_config
+from search.config import SearchConfig, check_place, complete, dump, load_config
 from search.errors import UsageError
 from search.progress import Progress
 from search.report import Best, count_outcomes, find_best, write_parquet
@@ -115,38 +115,40 @@ def run(config: SearchConfig, console: Console | None = None) -> Result:
     """Run a search to its end.
 
     Args:
-        config: From `load_config`, which makes its paths absolute and gives it a name.
+        config: What to search.
         console: Where progress is shown; standard error by default.
 
     Raises:
-        UsageError: The search cannot be run as it was asked for.
+        UsageError: The search cannot be run as it was asked for. Nothing is left of it then.
     """
-    planned = plan(config if config.name else load_config(config.model_dump(exclude_unset=True)))
-    config = planned.config
     start = time.monotonic()
+    planned = plan(complete(config))
+    config = planned.config
     _be_quiet()
+    from search import cluster  # imports Ray: a mistake on the command line is told before these seconds are spent
+
     try:
         config.folder.mkdir(parents=True)
     except OSError as error:
-        raise UsageError(
-            f"--storage must be a folder that can be written to, but got {config.storage}: {error}."
-        ) from error
-    (config.folder / "search.yaml").write_text(dump(config), encoding="utf-8")
-    console = console or Console(stderr=True)
+        raise UsageError(f"--storage must be a folder that can be written to, but {error}.") from error
     task = planned.source.task_class
-    study, lock = studies.create(
-        config.folder, studies.make_sampler(config.sampler, config.seed), task.objective, task.mode
-    )
-    study.enqueue(planned.space.defaults())
-    tracker = Tracker(config, *store_of(config, dict(os.environ)), resolved=dump(config))
     expected = planned.schedule.expected_epochs(config.trials)
+    console = console or Console(stderr=True)
     progress = Progress(planned.space, task.objective, task.mode, config.trials, expected, console)
     stopping = threading.Event()
     with progress, _stopped_by(stopping, config.time_budget, progress) as reasons:
         progress.say(f"search {config.name}: starting Ray")
-        _run_trials(planned, study, tracker, progress, stopping, reasons)
-    lock.close()
-    return _finish(planned, study, tracker, progress, reasons, start)
+        with cluster.connected(planned.source.modules, ROOT):
+            have = cluster.resources()
+            worker = _worker_resources(config, have)
+            try:
+                gangs = cluster.count_gangs(config, worker, have)
+            except UsageError:
+                config.folder.rmdir()
+                raise
+            progress.say(f"{gangs} at a time: {config.workers} x {_told(worker)} each")
+            trials, tracker = _search(planned, worker, gangs, progress, stopping, reasons)
+    return _finish(planned, trials, tracker, progress, reasons, start)
 
 
 def _be_quiet() -> None:
@@ -156,56 +158,63 @@ def _be_quiet() -> None:
     logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)
     # Tune looks for the files of its own loggers, which are off, and logs an error per trial.
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
-    warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
 
 
-def _run_trials(
+def _search(
     planned: Plan,
-    study: studies.SearchStudy,
-    tracker: Tracker,
+    worker: dict[str, float],
+    gangs: int,
     progress: Progress,
     stopping: threading.Event,
     reasons: list[str],
-) -> None:
-    # Imported here: a mistake on the command line is told before these seconds are spent.
-    from search import cluster
+) -> tuple[list[FrozenTrial], Tracker]:
+    """Run the trials; what the study and MLflow then know."""
     from search.mailbox import StopActor
     from search.searcher import StudySearcher
 
-    config = planned.config
-    with cluster.connected(planned.source.modules, ROOT):
-        have = cluster.resources()
-        resources = _worker_resources(config, have)
-        gangs = cluster.count_gangs(config, resources, have)
-        progress.say(f"{gangs} trials at a time, {config.workers} workers each, on {resources}")
-        stop = StopActor.remote()
-        searcher = StudySearcher(
-            study,
-            planned.space,
-            planned.schedule,
-            planned.source.task_class.objective,
-            config.trials,
-            config.folder,
-            attempt=f"{time.time_ns():x}",
-            observers=(tracker, progress),
-            stopping=stopping,
-            max_losses=config.max_failures,
-        )
-        gang = {
-            "task": planned.source.reference,
-            "workers": config.workers,
-            "resources": resources,
-            "folder": str(config.folder),
-            "stop": stop,
-            "max_failures": config.max_failures,
-        }
-        watcher = threading.Thread(target=lambda: (stopping.wait(), stop.set.remote()), daemon=True)
-        watcher.start()
+    config, task = planned.config, planned.source.task_class
+    resolved = dump(config)
+    (config.folder / "search.yaml").write_text(resolved, encoding="utf-8")
+    sampler = studies.make_sampler(config.sampler, config.seed)
+    study, lock = studies.create(config.folder, sampler, task.objective, task.mode)
+    study.enqueue(planned.space.defaults())
+    tracker = Tracker(config, *store_of(config, dict(os.environ)), resolved=resolved)
+    searcher = StudySearcher(
+        study,
+        planned.space,
+        planned.schedule,
+        task.objective,
+        config.trials,
+        config.folder,
+        attempt=f"{time.time_ns():x}",
+        observers=(tracker, progress),
+        stopping=stopping,
+        max_losses=config.max_failures,
+    )
+    stop = StopActor.remote()
+    gang = {
+        "task": planned.source.reference,
+        "workers": config.workers,
+        "resources": worker,
+        "folder": str(config.folder),
+        "stop": stop,
+        "max_failures": config.max_failures,
+    }
+    # The signal's handler must not call Ray, which it may have interrupted; this thread may.
+    threading.Thread(target=lambda: (stopping.wait(), stop.set.remote()), daemon=True, name="stop").start()
+    try:
         _tune(searcher, gang, gangs, config.folder)
         # Trials that wait at a rung have lost against the others, unless the user stopped the search in between.
         searcher.close(prune="interrupted" not in reasons)
-    if searcher.error is not None:
-        raise searcher.error
+        if searcher.error is not None:
+            raise searcher.error
+    except BaseException:
+        searcher.close(prune=False)
+        tracker.finish("FAILED", "The search ended with an error.", {}, [], TRACKING_TIMEOUT_S)
+        raise
+    finally:
+        lock.close()
+    return study.trials(), tracker
 
 
 def _tune(searcher: "StudySearcher", gang: dict[str, Any], gangs: int, folder: Path) -> None:
@@ -231,14 +240,13 @@ def _tune(searcher: "StudySearcher", gang: dict[str, Any], gangs: int, folder: P
 
 def _finish(
     planned: Plan,
-    study: studies.SearchStudy,
+    trials: Sequence[FrozenTrial],
     tracker: Tracker,
     progress: Progress,
     reasons: list[str],
     start: float,
 ) -> Result:
     config, mode = planned.config, planned.source.task_class.mode
-    trials = study.trials()
     best = find_best(trials, mode)
     parquet = config.folder / "trials.parquet"
     write_parquet(trials, parquet)
@@ -269,6 +277,10 @@ def _note(planned: Plan, best: Best | None) -> str:
         f"| parameter | value |\n| --- | --- |\n{values}\n\n"
         "Run it again with `python search/run.py --config search.yaml`; the file is among the artifacts."
     )
+
+
+def _told(resources: dict[str, float]) -> str:
+    return " + ".join(f"{amount:g} {name}" for name, amount in resources.items())
 
 
 def _worker_resources(config: SearchConfig, cluster: dict[str, float]) -> dict[str, float]:

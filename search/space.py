@@ -8,7 +8,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from search.errors import UsageError, from_validation, nearest
@@ -208,7 +208,7 @@ def _read(field: FieldInfo, value: Any) -> Any:
     if isinstance(value, str) and value.lower() in ("none", "null") and NoneType in _types(field):
         value = None
     typed: Any = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
-    return TypeAdapter(typed).validate_python(value)
+    return TypeAdapter(typed, config=ConfigDict(allow_inf_nan=False)).validate_python(value)
 
 
 def _types(field: FieldInfo) -> set[Any]:

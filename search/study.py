@@ -2,6 +2,7 @@
 
 import copy
 import fcntl
+import warnings
 from collections.abc import Collection, Container
 from pathlib import Path
 from typing import Any
@@ -155,7 +156,9 @@ def make_sampler(name: str, seed: int) -> BaseSampler:
         "nsga2": lambda: NSGAIISampler(seed=seed),
         "random": lambda: RandomSampler(seed=seed),
     }
-    sampler: BaseSampler = samplers[name]()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # these are pinned and tested
+        sampler: BaseSampler = samplers[name]()
     return sampler
 
 

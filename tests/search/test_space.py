@@ -88,7 +88,8 @@ def test_a_field_that_declares_nothing_can_be_searched():
         ({"lr": "nan"}, {}, "--set lr must be a finite number, but got 'nan'."),
         ({"precision": "fp8"}, {}, "--set precision must be 'fp32', 'bf16' or 'fp16', but got 'fp8'."),
         ({}, {"lr": "1e-2..1e-5"}, "--search lr must have low < high, but got 1e-2..1e-5. Swap the bounds."),
-        ({}, {"lr": "-1..1"}, "--search lr must be above 0 on a log scale, but got -1..1. Raise low or say :linear."),
+        ({}, {"lr": "-1..1"}, "--search lr must be above 0 on a log scale, but got -1..1. "
+                              "Raise the lower bound or say :linear."),
         ({}, {"lr": "a..b"}, "--search lr must be a valid number, but got 'a'."),
         ({}, {"lr": "1e-3..1e-2:lag"}, "--search lr must have the options log, linear or step=..., but got 'lag'."),
         ({}, {"hidden": "1..1000"}, "--search hidden must be less than or equal to 512, but got '1000'."),

@@ -1,0 +1,1 @@
+"""Model families. They import torch, and neither Ray nor the packages that use them."""

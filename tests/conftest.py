@@ -1,0 +1,56 @@
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+TASKS = ROOT / "tests" / "search" / "tasks"
+
+
+@dataclass
+class Cli:
+    """Runs scripts of the project as a user does: in a folder of their own, outside of the repository."""
+
+    folder: Path
+    env: dict[str, str]
+
+    def start(self, *arguments: str, script: str = "search/run.py") -> subprocess.Popen:
+        command = [sys.executable, str(ROOT / script), *arguments]
+        pipe = subprocess.PIPE
+        return subprocess.Popen(command, cwd=self.folder, env=self.env, stdout=pipe, stderr=pipe, text=True)
+
+    def run(self, *arguments: str, timeout: float = 180, script: str = "search/run.py") -> subprocess.CompletedProcess:
+        process = self.start(*arguments, script=script)
+        try:
+            out, err = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGINT)
+            time.sleep(15)
+            process.kill()
+            out, err = process.communicate()
+            pytest.fail(f"{arguments} took more than {timeout} s\n{out}\n{err}")
+        return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+
+
+@pytest.fixture(scope="session")
+def make_cli(tmp_path_factory):
+    """Makes a folder with the tasks of a user in it, and the command line in that folder."""
+
+    def make(name: str = "user") -> Cli:
+        folder = tmp_path_factory.mktemp(name)
+        for file in TASKS.glob("*.py"):
+            shutil.copy(file, folder)
+        env = {key: value for key, value in os.environ.items() if not key.startswith(("RAY_", "MLFLOW_"))}
+        token = folder.parent / "ray-token"  # nothing of the user's home is touched
+        token.write_text(secrets.token_hex(32))
+        env |= {"OMP_NUM_THREADS": "1", "RAY_AUTH_TOKEN_PATH": str(token)}
+        return Cli(folder, env)
+
+    return make

@@ -1,0 +1,50 @@
+"""A task of a user: a tiny regression, with every way in which a trial can end."""
+
+import os
+import time
+from pathlib import Path
+
+import torch
+
+from trainables.task import Task, TaskConfig, searchable
+
+
+class ToyConfig(TaskConfig):
+    lr: float = searchable(1e-2, low=1e-4, high=1e-1, log=True)
+    how: str = "fine"
+    rank_that_fails: int = 0
+    pause_s: float = 0.0
+    marker: str = ""
+
+
+class Toy(Task[ToyConfig]):
+    objective, mode = "val/loss", "min"
+
+    def build(self):
+        from beside import data  # imported late, as users do
+
+        self.x, self.y = data()
+        model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+        self.modules = {"model": model}
+        self.optimizers = {"model": torch.optim.AdamW(model.parameters(), lr=self.config.lr)}
+
+    def train_batches(self, epoch):
+        if self.config.how == "lost once" and epoch == 2 and not Path(self.config.marker).exists():
+            Path(self.config.marker).touch()
+            os._exit(1)
+        for batch in self.context.shard((self.x[:64], self.y[:64]), batch_size=16):
+            time.sleep(self.config.pause_s)
+            yield batch
+
+    def loss(self, batch):
+        x, y = batch
+        if self.config.how == "raise" and self.context.rank == self.config.rank_that_fails:
+            raise RuntimeError("the loss is broken")
+        return torch.nn.functional.mse_loss(self.modules["model"](x), y), len(x)
+
+    def evaluate(self):
+        if self.config.how == "nan":
+            return {"val/loss": float("nan")}
+        with torch.no_grad():
+            x, y = self.x[64 + self.context.rank :: self.context.world_size], self.y[64 + self.context.rank :: self.context.world_size]
+            return {"val/loss": (torch.nn.functional.mse_loss(self.modules["model"](x), y).item(), len(x))}

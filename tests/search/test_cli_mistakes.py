@@ -1,0 +1,99 @@
+"""A mistake on the command line: one clear line, exit code 2, nothing started and nothing left behind."""
+
+import time
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def cli(make_cli):
+    return make_cli()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["arcc"], "task must be one of arc or like my_task.py:MyTask, but got 'arcc'. Did you mean 'arc'?"),
+        ([], "task must be given: arc, or path/to/file.py:ClassName. See --help."),
+        (["toy.py:Toi"], "toy.py must define the task 'Toi', but does not. Did you mean 'Toy'?"),
+        (["toy.py:Toy", "--set", "hwo=fine"], "--set hwo must name a parameter, but there is no 'hwo'. "
+                                              "Did you mean 'how'?"),
+        (["toy.py:Toy", "--search", "lr=1e-2..1e-5"], "--search lr must have low < high, but got 1e-2..1e-5. "
+                                                      "Swap the bounds."),
+        (["toy.py:Toy", "--set", "lr=fast"], "--set lr must be a valid number, but got 'fast'."),
+        (["toy.py:Toy", "--set", "precision=fp8"], "--set precision must be 'fp32', 'bf16' or 'fp16', but got 'fp8'."),
+        (["toy.py:Toy", "--set", "lr"], "--set must be like name=value, but got 'lr'."),
+        (["toy.py:Toy", "--trials", "many"], "--trials must be a valid integer, but got 'many'."),
+        (["toy.py:Toy", "--search", "epochs=1..9"], "--search epochs must come with --scheduler none: "
+                                                    "it is what the scheduler decides on."),
+    ],
+)  # fmt: skip
+def test_a_mistake_costs_one_line_and_nothing_else(cli, arguments, line):
+    before = sorted(path.name for path in cli.folder.iterdir() if path.name != "__pycache__")
+    start = time.monotonic()
+    done = cli.run(*arguments)
+    assert (done.returncode, done.stdout, done.stderr.strip()) == (2, "", line)
+    assert time.monotonic() - start < 15, "Ray must not have been started"
+    assert sorted(path.name for path in cli.folder.iterdir() if path.name != "__pycache__") == before
+
+
+def test_more_workers_than_the_machine_holds_are_refused_with_what_it_has(cli):
+    done = cli.run("toy.py:Toy", "--workers", "1000")
+    assert done.returncode == 2
+    assert "--workers times --cpus-per-worker must be at most" in done.stderr
+    assert done.stderr.strip().endswith("on this machine, but got 1000.")
+
+
+def test_an_unwritable_storage_folder_is_refused(cli):
+    done = cli.run("toy.py:Toy", "--storage", str(cli.folder / "toy.py" / "runs"))
+    assert done.returncode == 2
+    assert "--storage must be a folder that can be written to, but got" in done.stderr
+
+
+def test_a_name_that_exists_is_refused(cli):
+    (cli.folder / "runs" / "taken").mkdir(parents=True)
+    done = cli.run("toy.py:Toy", "--name", "taken")
+    (cli.folder / "runs" / "taken").rmdir()
+    (cli.folder / "runs").rmdir()
+    assert done.returncode == 2
+    assert done.stderr.strip() == f"--name must be new, but taken exists in {cli.folder}/runs. Choose another."
+
+
+def test_an_unknown_option_is_told_with_the_nearest(cli):
+    done = cli.run("toy.py:Toy", "--trails", "3")
+    assert done.returncode == 2
+    assert "No such option: --trails" in done.stderr
+    assert "--trials" in done.stderr
+
+
+def test_several_mistakes_are_told_at_once(cli):
+    done = cli.run("toy.py:Toy", "--set", "lr=x", "hwo=fine", "--search", "pause_s=2..1")
+    assert (done.returncode, len(done.stderr.strip().splitlines())) == (2, 3)
+
+
+def test_a_file_that_cannot_be_imported_is_refused_with_its_error(cli):
+    (cli.folder / "broken.py").write_text("import nothing_of_that_name\n")
+    done = cli.run("broken.py:Task")
+    (cli.folder / "broken.py").unlink()
+    assert done.returncode == 2
+    assert "broken.py must be importable, but raised ModuleNotFoundError" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["random.py", "torch.py"])
+def test_a_file_with_the_name_of_a_library_is_refused(cli, name):
+    (cli.folder / name).write_text("")
+    done = cli.run(f"{name}:Task")
+    (cli.folder / name).unlink()
+    assert done.returncode == 2
+    assert "Rename it" in done.stderr or "must not have the name of an installed module" in done.stderr
+
+
+def test_a_dry_run_prints_a_search_that_can_be_run_and_writes_nothing(cli):
+    done = cli.run("toy.py:Toy", "--trials", "5", "--set", "how=fine", "pause_s=0.1", "--dry-run")
+    assert done.returncode == 0
+    assert not (cli.folder / "runs").exists()
+    (cli.folder / "again.yaml").write_text(done.stdout)
+    again = cli.run("--config", "again.yaml", "--dry-run")
+    assert again.stdout == done.stdout
+    assert "# searched: lr 0.0001..0.1:log" in done.stdout
+    assert "# fixed: pause_s 0.1" in done.stdout

@@ -1,0 +1,106 @@
+from pathlib import Path
+
+import pytest
+import yaml
+
+from search.config import SearchConfig, check_place, complete, dump, load_config
+from search.errors import UsageError
+
+
+def refused(given, file=None):
+    with pytest.raises(UsageError) as caught:
+        load_config(given, file)
+    return list(caught.value.problems)
+
+
+def test_defaults_are_a_small_search_with_halving_in_the_runs_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = load_config({"task": "arc"})
+    assert (config.trials, config.scheduler, config.sampler) == (16, "asha", "tpe")
+    assert config.storage == tmp_path / "runs"
+    assert config.experiment == "arc"
+    assert config.name.startswith("arc-")
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("45s", 45), ("30m", 1800), ("2h", 7200), ("1.5h", 5400)])
+def test_a_time_budget_may_have_a_unit(text, seconds):
+    assert load_config({"task": "arc", "time_budget": text}).time_budget == seconds
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"trials": "0"}, "--trials must be greater than or equal to 1, but got '0'."),
+        ({"trials": "x"}, "--trials must be a valid integer, but got 'x'."),
+        ({"scheduler": "ash"}, "--scheduler must be 'asha' or 'none', but got 'ash'."),
+        ({"time_budget": "2x"}, "--time-budget must be a valid number, but got '2x'."),
+        ({"gpus_per_worker": "-1"}, "--gpus-per-worker must be greater than or equal to 0, but got '-1'."),
+    ],
+)
+def test_a_wrong_option_is_told_as_the_flag_that_it_is(given, message):
+    assert refused({"task": "arc", **given}) == [message]
+
+
+def test_all_wrong_options_are_told_at_once():
+    assert len(refused({"task": "arc", "trials": "0", "workers": "x"})) == 2
+
+
+def test_flags_go_before_the_file_parameter_by_parameter(tmp_path):
+    file = tmp_path / "search.yaml"
+    file.write_text(yaml.safe_dump({"task": "arc", "trials": 7, "seed": 3, "set": {"a": 1, "b": 2}}))
+    config = load_config({"trials": "9", "set": {"b": "5"}}, file)
+    assert (config.trials, config.seed, config.set) == (9, 3, {"a": 1, "b": "5"})
+
+
+def test_an_unknown_key_of_the_file_is_told_with_the_nearest(tmp_path):
+    file = tmp_path / "search.yaml"
+    file.write_text("task: arc\ntrails: 3\n")
+    assert refused({}, file) == [
+        f"{file}: trails must be an option of a search, but there is none of that name. Did you mean 'trials'?"
+    ]
+
+
+@pytest.mark.parametrize("content", ["- a\n- b\n", "a: [1\n"])
+def test_a_file_that_is_no_mapping_is_refused(tmp_path, content):
+    file = tmp_path / "search.yaml"
+    file.write_text(content)
+    assert refused({}, file)[0].startswith("--config must ")
+
+
+def test_the_dumped_yaml_starts_the_same_search_under_a_new_name(tmp_path):
+    config = load_config({"task": "arc", "trials": "5", "set": {"x": "1"}, "name": "one", "storage": str(tmp_path)})
+    file = tmp_path / "search.yaml"
+    file.write_text(dump(config))
+    again = load_config({}, file)
+    assert again.name != "one"
+    assert again.model_copy(update={"name": "one"}) == config
+
+
+def test_completing_a_config_twice_changes_nothing():
+    config = complete(SearchConfig(task="some/file.py:Task", storage=Path("there")))
+    assert config.task == f"{Path.cwd()}/some/file.py:Task"
+    assert complete(config) == config
+
+
+def test_one_run_is_one_trial_that_is_never_stopped_early():
+    config = load_config({"task": "arc", "once": True, "trials": 8})
+    assert (config.trials, config.scheduler) == (1, "none")
+
+
+def test_a_name_that_exists_is_refused(tmp_path):
+    (tmp_path / "old").mkdir()
+    with pytest.raises(UsageError, match=r"--name must be new, but old exists in .*\. Choose another\."):
+        check_place(load_config({"task": "arc", "name": "old", "storage": str(tmp_path)}))
+
+
+@pytest.mark.parametrize("name", ["a/b", "..", "-x", "a b"])
+def test_a_name_that_is_no_folder_name_is_refused(tmp_path, name):
+    with pytest.raises(UsageError, match=r"--name must be letters, digits"):
+        check_place(load_config({"task": "arc", "name": name, "storage": str(tmp_path)}))
+
+
+def test_a_storage_below_a_file_is_refused_and_nothing_is_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match=r"--storage must be a folder that can be written to, but got .*/file/runs"):
+        check_place(load_config({"task": "arc", "storage": str(tmp_path / "file" / "runs")}))
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]

@@ -1,0 +1,211 @@
+"""Whole searches, run as a user runs them: Ray, Optuna's journal and MLflow's store are the real ones."""
+
+import json
+import signal
+import time
+
+import optuna
+import pyarrow.parquet as pq
+import pytest
+import torch
+from mlflow.tracking import MlflowClient
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+
+MODES = "precision=fp32,bf16,fp16"
+
+
+class Search:
+    """A search that has run, and everything that it left."""
+
+    def __init__(self, cli, done, name):
+        self.cli, self.done, self.folder = cli, done, cli.folder / "runs" / name
+        assert done.returncode == 0, done.stderr
+        self.json = json.loads(done.stdout)
+        self.rows = pq.read_table(self.folder / "trials.parquet").to_pylist()
+        self.mlflow = MlflowClient(self.json["mlflow"]["tracking_uri"])
+        storage = JournalStorage(JournalFileBackend(str(self.folder / "study.journal")))
+        self.study = optuna.load_study(study_name=name, storage=storage)
+
+    def children(self):
+        runs = self.mlflow.search_runs([self.json["mlflow"]["experiment_id"]], max_results=1000)
+        return [run for run in runs if run.data.tags.get("mlflow.parentRunId") == self.json["mlflow"]["run_id"]]
+
+
+@pytest.fixture(scope="module")
+def search(make_cli):
+    """12 trials over three precisions, some of which fail or diverge."""
+    cli = make_cli()
+    arguments = ["--trials", "12", "--concurrency", "2", "--name", "mixed", "--sampler", "random", "--seed", "3"]
+    done = cli.run("toy.py:Toy", *arguments, "--search", MODES, "--search", "how=fine,raise,nan", "--json")
+    return Search(cli, done, "mixed")
+
+
+def test_standard_output_is_one_json_object_that_accounts_for_every_trial(search):
+    assert set(search.json) == {"name", "outcomes", "best", "mlflow", "seconds"}
+    assert sum(search.json["outcomes"].values()) == 12
+    assert set(search.json["outcomes"]) <= {"completed", "pruned", "diverged", "failed"}
+    assert {"completed", "pruned", "diverged", "failed"} <= set(search.json["outcomes"])
+
+
+def test_every_trial_has_one_outcome_and_it_is_the_same_everywhere(search):
+    in_parquet = {row["trial_id"]: row["outcome"] for row in search.rows}
+    in_mlflow = {int(run.data.tags["trial_id"]): run.data.tags["outcome"] for run in search.children()}
+    in_study = {
+        t.number: "completed" if t.state == optuna.trial.TrialState.COMPLETE else t.user_attrs["outcome"]
+        for t in search.study.trials
+    }
+    assert in_parquet == in_mlflow == in_study
+    assert sorted(in_study) == list(range(12))
+
+
+def test_a_failed_trial_keeps_its_reason_and_its_traceback_and_the_others_go_on(search):
+    failed = [trial for trial in search.study.trials if trial.state == optuna.trial.TrialState.FAIL]
+    assert failed
+    for trial in failed:
+        assert trial.user_attrs["reason"] == "RuntimeError: the loss is broken"
+        assert "in loss" in (search.folder / "errors" / f"trial-{trial.number}.txt").read_text()
+
+
+def test_a_diverged_trial_is_an_answer_to_the_sampler_and_no_failure(search):
+    diverged = [trial for trial in search.study.trials if trial.user_attrs.get("outcome") == "diverged"]
+    assert diverged
+    for trial in diverged:
+        assert trial.state == optuna.trial.TrialState.PRUNED
+        assert trial.constraints == {"diverged": 1.0}
+        assert trial.user_attrs["reason"] == "val/loss is nan after epoch 1"
+
+
+def test_trials_stop_at_rungs_and_the_best_of_them_run_to_the_end(search):
+    epochs = {}
+    for row in search.rows:
+        if row["outcome"] in ("completed", "pruned"):
+            epochs.setdefault(row["trial_id"], []).append(row["epoch"])
+    assert {max(trial) for trial in epochs.values()} == {1, 3, 9}
+    assert all(trial == list(range(1, len(trial) + 1)) for trial in epochs.values())
+
+
+def test_the_best_is_the_best_report_of_all_and_its_checkpoint_holds_the_model(search):
+    values = {(row["trial_id"], row["epoch"]): row["val/loss"] for row in search.rows if row["val/loss"] is not None}
+    best = search.json["best"]
+    assert best["value"] == min(values.values())
+    state = torch.load(best["checkpoint"], weights_only=True)
+    assert values[best["trial_id"], state["epoch"]] == best["value"]
+    assert state["config"] == best["config"]
+    assert state["modules"]["model"]["0.weight"].shape == (8, 4)
+
+
+def test_only_the_best_checkpoint_of_a_trial_is_kept(search):
+    kept = {folder.name: len(list(folder.glob("*.pt"))) for folder in (search.folder / "checkpoints").iterdir()}
+    assert kept
+    assert set(kept.values()) == {1}
+
+
+def test_a_loss_falls_while_its_trial_trains(search):
+    best = [row["val/loss"] for row in search.rows if row["trial_id"] == search.json["best"]["trial_id"]]
+    assert best[-1] < 0.7 * best[0]
+
+
+def test_mlflow_shows_a_parent_and_its_children_with_parameters_and_curves(search):
+    parent = search.mlflow.get_run(search.json["mlflow"]["run_id"])
+    assert (parent.info.run_name, parent.info.status) == ("mixed", "FINISHED")
+    assert parent.data.metrics["best/val/loss"] == search.json["best"]["value"]
+    assert "Best val/loss" in parent.data.tags["mlflow.note.content"]
+    artifacts = {file.path for file in search.mlflow.list_artifacts(parent.info.run_id)}
+    assert artifacts == {"search.yaml", "trials.parquet"}
+    statuses = {"completed": "FINISHED", "pruned": "KILLED", "diverged": "FAILED", "failed": "FAILED"}
+    children = search.children()
+    assert len(children) == 12
+    for run in children:
+        assert run.info.status == statuses[run.data.tags["outcome"]]
+        assert run.data.tags["precision"] == run.data.params["precision"]
+        assert float(run.data.params["lr"]) > 0
+        curve = search.mlflow.get_metric_history(run.info.run_id, "val/loss")
+        rows = [row for row in search.rows if str(row["trial_id"]) == run.data.tags["trial_id"] and row["epoch"]]
+        assert sorted((m.step, m.value) for m in curve) == [(row["epoch"], row["val/loss"]) for row in rows]
+
+
+def test_progress_goes_to_standard_error_as_plain_lines(search):
+    assert "trial   0  epoch 1   val/loss" in search.done.stderr
+    assert "\x1b" not in search.done.stderr
+
+
+def test_the_resolved_yaml_lies_beside_the_study_and_nothing_of_ray_is_left(search):
+    names = {path.name for path in search.folder.iterdir()}
+    assert names == {"checkpoints", "errors", "search.yaml", "study.journal", "study.journal.lock", "trials.parquet"}
+    assert search.cli.run("--config", str(search.folder / "search.yaml"), "--dry-run").returncode == 0
+
+
+def test_list_and_report_show_the_search_again(search):
+    listed = search.cli.run("--list")
+    assert listed.returncode == 0
+    assert listed.stdout.startswith("mixed  ")
+    report = search.cli.run("mixed", script="search/report.py")
+    assert report.returncode == 0
+    assert f"{search.json['best']['value']:.4f}" in report.stdout
+    missing = search.cli.run("nothing", script="search/report.py")
+    assert (missing.returncode, missing.stderr.count("\n")) == (2, 1)
+
+
+def test_the_same_seed_and_one_gang_give_the_same_search_and_a_lost_worker_changes_nothing(make_cli):
+    """The second time a worker dies in the third epoch: the trial goes on from its checkpoint to the same result."""
+    results = []
+    for how in ("fine", "lost once"):
+        cli = make_cli()
+        options = ["--trials", "2", "--concurrency", "1", "--scheduler", "none", "--name", "same", "--json"]
+        fixed = ["--set", "epochs=4", f"how={how}", f"marker={cli.folder / 'lost'}"]
+        found = Search(cli, cli.run("toy.py:Toy", *options, *fixed), "same")
+        assert (cli.folder / "lost").exists() == (how == "lost once")
+        assert found.json["outcomes"] == {"completed": 2}
+        drop = ("config/how", "config/marker", "time/epoch_s", "time/samples_per_s")
+        results.append([{k: v for k, v in row.items() if k not in drop} for row in found.rows])
+    assert results[0] == results[1]
+
+
+def test_two_workers_train_one_trial_and_an_error_on_one_of_them_ends_only_that_trial(make_cli):
+    cli = make_cli()
+    options = ["--workers", "2", "--trials", "3", "--scheduler", "none", "--name", "two", "--seed", "1", "--json"]
+    fixed = ["--set", "epochs=2", "rank_that_fails=1", "--search", "how=raise,fine", "--sampler", "qmc"]
+    found = Search(cli, cli.run("toy.py:Toy", *options, *fixed), "two")
+    failed = {row["trial_id"]: row["reason"] for row in found.rows if row["outcome"] == "failed"}
+    assert set(failed.values()) == {"RuntimeError: the loss is broken"}
+    assert found.json["outcomes"] == {"completed": 3 - len(failed), "failed": len(failed)}
+    assert 0 < len(failed) < 3
+
+
+def test_ctrl_c_ends_a_search_in_good_order_within_ten_seconds(make_cli):
+    cli = make_cli()
+    process = cli.start("toy.py:Toy", "--name", "cut", "--trials", "50", "--set", "pause_s=0.5", "--json")
+    journal = cli.folder / "runs" / "cut" / "study.journal"
+    deadline = time.monotonic() + 120
+    while not (journal.exists() and b"report/1" in journal.read_bytes()) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    start = time.monotonic()
+    out, err = process.communicate(timeout=60)
+    assert time.monotonic() - start < 10, err
+    assert process.returncode == 1, err
+    result = json.loads(out)
+    assert set(result["outcomes"]) == {"interrupted"}
+    client = MlflowClient(result["mlflow"]["tracking_uri"])
+    statuses = [run.info.status for run in client.search_runs([result["mlflow"]["experiment_id"]])]
+    assert len(statuses) == 1 + result["outcomes"]["interrupted"]
+    assert set(statuses) == {"KILLED"}
+
+
+def test_a_time_budget_ends_a_search_and_what_waited_is_pruned(make_cli):
+    cli = make_cli()
+    options = ["--trials", "500", "--time-budget", "40s", "--name", "brief", "--json", "--set", "pause_s=0.1"]
+    found = Search(cli, cli.run("toy.py:Toy", *options), "brief")
+    assert found.json["seconds"] < 70
+    assert found.json["outcomes"]["pruned"] >= 1
+    assert 1 < sum(found.json["outcomes"].values()) < 500
+
+
+def test_one_training_run_without_a_search(make_cli):
+    cli = make_cli()
+    done = cli.run("toy.py:Toy", "--once", "--set", "lr=3e-2", "epochs=3", "--name", "once", "--json")
+    found = Search(cli, done, "once")
+    assert found.json["outcomes"] == {"completed": 1}
+    assert found.json["best"]["config"]["lr"] == 3e-2
+    assert [row["epoch"] for row in found.rows] == [1, 2, 3]

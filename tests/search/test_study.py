@@ -1,0 +1,169 @@
+import json
+import math
+
+import optuna
+import pytest
+from optuna.samplers import RandomSampler
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import TrialState
+
+from search.errors import UsageError
+from search.space import resolve
+from search.study import (
+    best_epoch,
+    best_value,
+    create,
+    make_sampler,
+    outcome_of,
+    read,
+    reports_of,
+)
+from trainables.task import TaskConfig, searchable
+
+
+class Config(TaskConfig):
+    lr: float = searchable(1e-3, low=1e-5, high=1e-1, log=True)
+
+
+SPACE = resolve(Config, {}, {})
+
+
+class Watching(RandomSampler):
+    """Notes the states in which it is shown the trials."""
+
+    def __init__(self):
+        super().__init__(seed=0)
+        self.shown: list[list[TrialState]] = []
+
+    def infer_relative_search_space(self, study, trial):
+        self.shown.append([t.state for t in study.get_trials(deepcopy=False) if t.number != trial.number])
+        return super().infer_relative_search_space(study, trial)
+
+
+@pytest.fixture
+def study(tmp_path):
+    made, lock = create(tmp_path, RandomSampler(seed=0), "val/loss", "min")
+    yield made
+    lock.close()
+
+
+def report(study, number, epoch, value):
+    study.report(number, epoch, value, {"metrics": {"val/loss": value}, "checkpoint": f"{number}-{epoch}.pt"})
+
+
+def test_a_completed_trial_has_its_best_report_as_its_value(study):
+    number, _ = study.ask(SPACE)
+    for epoch, value in enumerate([0.5, 0.2, 0.3], start=1):
+        report(study, number, epoch, value)
+    study.end(number, "completed")
+    trial = study.trial(number)
+    assert (trial.state, trial.value, outcome_of(trial)) == (TrialState.COMPLETE, 0.2, "completed")
+    assert best_epoch(trial, "min") == 2
+    assert best_value(trial, "max") == 0.5
+    assert reports_of(trial)[3]["checkpoint"] == "0-3.pt"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "state", "broken"),
+    [
+        ("pruned", TrialState.PRUNED, {}),
+        ("diverged", TrialState.PRUNED, {"diverged": 1.0}),
+        ("failed", TrialState.FAIL, {}),
+    ],
+)
+def test_other_ends_are_told_as_what_they_are(study, outcome, state, broken):
+    number, _ = study.ask(SPACE)
+    study.end(number, outcome, "because")
+    trial = study.trial(number)
+    assert (trial.state, outcome_of(trial), trial.user_attrs["reason"]) == (state, outcome, "because")
+    assert trial.constraints == broken
+
+
+def test_a_sampler_sees_a_trial_that_waits_at_a_rung_as_pruned_and_a_live_one_as_running(tmp_path):
+    sampler = Watching()
+    study, lock = create(tmp_path, sampler, "val/loss", "min")
+    waiting, _ = study.ask(SPACE)
+    report(study, waiting, 1, 0.5)
+    live, _ = study.ask(SPACE)
+    report(study, live, 1, 0.4)
+    study.live.add(live)
+    study.ask(SPACE)
+    assert sampler.shown[-1] == [TrialState.PRUNED, TrialState.RUNNING]
+    assert [t.state for t in study.trials()] == [TrialState.RUNNING] * 3, "what is stored does not change"
+    lock.close()
+
+
+def distance_after_30_waiting_trials(folder, report_them):
+    """Mean distance, in powers of ten, of the next suggestions from the best learning rate, 1e-2."""
+    folder.mkdir()
+    study, lock = create(folder, make_sampler("tpe", seed=0), "val/loss", "min")
+    for _ in range(30):
+        number, values = study.ask(SPACE)
+        if report_them:
+            report(study, number, 1, abs(math.log10(values["lr"]) + 2))
+    distances = [abs(math.log10(study.ask(SPACE)[1]["lr"]) + 2) for _ in range(20)]
+    lock.close()
+    return sum(distances) / len(distances)
+
+
+def test_tpe_learns_from_trials_that_wait(tmp_path):
+    blind = distance_after_30_waiting_trials(tmp_path / "blind", report_them=False)
+    seeing = distance_after_30_waiting_trials(tmp_path / "seeing", report_them=True)
+    assert seeing < 0.7 * blind
+
+
+def test_an_enqueued_trial_comes_first_and_counts_only_once_it_has_begun(study):
+    study.enqueue({"lr": 0.05, "precision": "bf16"})
+    assert study.trials() == []
+    assert study.ask(SPACE) == (0, {"precision": "bf16", "lr": 0.05})
+
+
+def test_a_second_driver_is_refused(tmp_path):
+    _, lock = create(tmp_path, RandomSampler(), "val/loss", "min")
+    with pytest.raises(UsageError, match="must not be running, but another process has it open"):
+        create(tmp_path, RandomSampler(), "val/loss", "min")
+    lock.close()
+
+
+def test_optuna_itself_reads_the_journal(study, tmp_path):
+    number, _ = study.ask(SPACE)
+    report(study, number, 1, 0.5)
+    study.end(number, "completed")
+    loaded = optuna.load_study(
+        study_name=tmp_path.name, storage=JournalStorage(JournalFileBackend(str(tmp_path / "study.journal")))
+    )
+    assert loaded.best_value == 0.5
+    trials, objective, mode = read(tmp_path)
+    assert (len(trials), objective, mode) == (1, "val/loss", "min")
+
+
+def test_a_nan_metric_beside_the_objective_survives_the_journal(study, tmp_path):
+    number, _ = study.ask(SPACE)
+    study.report(number, 1, 0.5, {"metrics": {"train/loss": float("nan")}, "checkpoint": ""})
+    value = reports_of(read(tmp_path)[0][0])[1]["metrics"]["train/loss"]
+    assert json.dumps(value) == "NaN"
+
+
+def test_reading_a_search_that_is_not_there_says_so(tmp_path):
+    with pytest.raises(UsageError, match="name must be a search in .*, but there is no .*study.journal"):
+        read(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize("name", ["tpe", "gp", "cmaes", "qmc", "nsga2", "random"])
+def test_every_sampler_of_the_command_line_searches_and_repeats_with_its_seed(name, tmp_path):
+    def search(folder):
+        folder.mkdir()
+        study, lock = create(folder, make_sampler(name, seed=1), "val/loss", "min")
+        drawn = []
+        for _ in range(12):
+            number, values = study.ask(SPACE)
+            report(study, number, 1, values["lr"])
+            study.end(number, "completed")
+            drawn.append(values)
+        lock.close()
+        return drawn
+
+    first = search(tmp_path / "first")
+    assert first == search(tmp_path / "second")
+    assert len({values["lr"] for values in first}) > 6

@@ -1,0 +1,16 @@
+"""What every test of the trainables runs under."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True)
+def _one_thread_and_a_fixed_seed() -> Iterator[None]:
+    """Models are tiny: threads cost more than they save, and sums do not depend on their number."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    yield
+    torch.set_num_threads(threads)

@@ -1,0 +1,273 @@
+"""Small things to train, for the tests of this folder."""
+
+import copy
+import itertools
+import random
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from trainables.task import Task, TaskConfig, searchable
+from trainables.update import Updater
+
+PRECISIONS = ["fp32", "bf16", "fp16"]
+# ||g - reference|| / ||reference|| of the gradient of one window.
+TOLERANCE = {"fp32": 5e-6, "bf16": 2e-2, "fp16": 5e-3}
+IGNORED = -100
+
+Tokens = tuple[Tensor, Tensor]
+
+
+def slope(**options: Any) -> tuple[nn.Parameter, Updater]:
+    """The model w * x from w = 0 under plain SGD of rate 1: a window moves w by minus the mean of its x."""
+    weight = nn.Parameter(torch.zeros(1))
+    return weight, Updater({"sgd": torch.optim.SGD([weight], lr=1.0)}, **options)
+
+
+def slope_loss(weight: nn.Parameter) -> Callable[[Tensor], tuple[Tensor, int]]:
+    def loss(x: Tensor) -> tuple[Tensor, int]:
+        return (weight * x).mean(), x.numel()
+
+    return loss
+
+
+def samples(*values: float) -> Tensor:
+    return torch.tensor(values, dtype=torch.float32)
+
+
+def classifier() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3))
+
+
+def tokens(sizes: Sequence[int], seed: int = 0, ignored: bool = True) -> list[Tokens]:
+    """A micro-batch of inputs and labels per size; about a third of the labels are ignored."""
+    generator = torch.Generator().manual_seed(seed)
+    batches = []
+    for size in sizes:
+        labels = torch.randint(3, (size,), generator=generator)
+        if ignored:
+            labels[torch.rand(size, generator=generator) < 0.3] = IGNORED
+        batches.append((torch.randn(size, 5, generator=generator), labels))
+    return batches
+
+
+def token_loss(model: nn.Module) -> Callable[[Tokens], tuple[Tensor, Tensor]]:
+    """The mean over the labels that count: NaN where none does."""
+
+    def loss(batch: Tokens) -> tuple[Tensor, Tensor]:
+        inputs, labels = batch
+        return nn.functional.cross_entropy(model(inputs), labels, ignore_index=IGNORED), (labels != IGNORED).sum()
+
+    return loss
+
+
+def full_batch(model: nn.Module, batches: Sequence[Tokens]) -> tuple[float, list[Tensor]]:
+    """Loss and gradients of one fp64 backward over all of `batches` together."""
+    model = copy.deepcopy(model).double()
+    inputs = torch.cat([batch[0] for batch in batches]).double()
+    labels = torch.cat([batch[1] for batch in batches])
+    loss, _ = token_loss(model)((inputs, labels))
+    return loss.item(), list(torch.autograd.grad(loss, list(model.parameters())))
+
+
+def recorded_gradients(optimizer: torch.optim.Optimizer) -> list[list[Tensor]]:
+    """A list that grows by the gradients that each step of `optimizer` is given."""
+    seen: list[list[Tensor]] = []
+
+    def record(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        seen.append([p.grad.clone() for p in parameters if p.grad is not None])
+
+    optimizer.register_step_pre_hook(record)
+    return seen
+
+
+def distance(got: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
+    """||got - expected||, in fp64."""
+    return sum((a.double() - b.double()).square().sum().item() for a, b in zip(got, expected, strict=True)) ** 0.5
+
+
+def norm(tensors: Sequence[Tensor]) -> float:
+    return distance(tensors, [torch.zeros_like(tensor) for tensor in tensors])
+
+
+def identical(first: Any, second: Any) -> bool:
+    """Whether two nested states are equal, tensors bit for bit and NaN equal to NaN."""
+    if isinstance(first, Tensor):
+        same_kind = isinstance(second, Tensor) and first.dtype == second.dtype and first.shape == second.shape
+        return same_kind and torch.equal(first.nan_to_num(nan=12345.0), second.nan_to_num(nan=12345.0))
+    if isinstance(first, dict):
+        return first.keys() == second.keys() and all(identical(value, second[key]) for key, value in first.items())
+    if isinstance(first, list | tuple):
+        return len(first) == len(second) and all(identical(a, b) for a, b in zip(first, second, strict=True))
+    return bool(first == second or (first != first and second != second))
+
+
+def timeless(report: dict[str, float]) -> dict[str, float]:
+    """`report` without the clock."""
+    return {name: value for name, value in report.items() if not name.startswith("time/")}
+
+
+class RegressionConfig(TaskConfig):
+    lr: float = searchable(1e-2, low=1e-4, high=1e-1, log=True)
+    dropout: float = 0.0
+    batch_size: int = 4
+    size: int = 22
+    epochs: int = 3
+    fault: str = Field("", description="what goes wrong in this trial")
+
+
+class Regression(Task[RegressionConfig]):
+    """A small network on noisy sines, with everything that a checkpoint has to hold."""
+
+    objective, mode = "val/loss", "min"
+
+    def build(self) -> None:
+        if self.config.fault:
+            misbehave(self.config.fault)
+        generator = torch.Generator().manual_seed(1)
+        self.inputs = torch.randn(self.config.size, 3, generator=generator)
+        self.targets = self.inputs.sum(1).sin() + 0.1 * torch.randn(self.config.size, generator=generator)
+        model = nn.Sequential(
+            nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Dropout(self.config.dropout), nn.Linear(8, 1)
+        )
+        optimizer = torch.optim.AdamW(model.parameters(), lr=self.config.lr)
+        self.modules = {"model": model}
+        self.optimizers = {"adam": optimizer}
+        self.schedulers = [torch.optim.lr_scheduler.StepLR(optimizer, step_size=4, gamma=0.7)]
+        self.seen = 0.0
+
+    def train_batches(self, epoch: int) -> Iterator[Any]:
+        yield from self.context.shard((self.inputs, self.targets), self.config.batch_size)
+
+    def loss(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, int]:
+        inputs, targets = batch
+        outputs = self.modules["model"](inputs).squeeze(1).float()
+        if self.config.fault == "nan loss":
+            outputs = outputs * float("nan")
+        return nn.functional.mse_loss(outputs, targets), len(targets)
+
+    def evaluate(self) -> dict[str, Any]:
+        if self.config.fault == "raises in evaluate":
+            raise KeyError("no such puzzle\nsecond line")
+        outputs = self.modules["model"](self.inputs).squeeze(1)
+        loss = nn.functional.mse_loss(outputs, self.targets).item()
+        draw = random.random() + float(np.random.rand()) + torch.rand(1).item()
+        return {"val/loss": loss, "val/draw": draw, "val/seen": self.seen, **global_flags()}
+
+    def after_update(self, report: Any) -> None:
+        self.seen += report.weight
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"seen": self.seen}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.seen = state["seen"]
+
+
+def global_flags() -> dict[str, float]:
+    """What a trial could leave behind in its process, as numbers."""
+    return {
+        "flags/default_dtype": float(torch.finfo(torch.get_default_dtype()).bits),
+        "flags/default_device": float(torch.empty(0).is_cpu),
+        "flags/deterministic": float(torch.are_deterministic_algorithms_enabled()),
+        "flags/deterministic_warn_only": float(torch.is_deterministic_algorithms_warn_only_enabled()),
+        "flags/matmul": float(["highest", "high", "medium"].index(torch.get_float32_matmul_precision())),
+        "flags/anomaly": float(torch.is_anomaly_enabled()),
+        "flags/threads": float(torch.get_num_threads()),
+        "flags/autocast": float(torch.is_autocast_enabled("cpu")),
+        "flags/autocast_dtype": float(torch.get_autocast_dtype("cpu") == torch.bfloat16),
+        "flags/denormals": float((torch.tensor(1e-39) * 1.0).item() > 0),
+        "flags/cudnn": float(torch.backends.cudnn.benchmark) + 2 * float(torch.backends.cudnn.deterministic),
+    }
+
+
+FAULTS: dict[str, Callable[[], Any]] = {
+    "default dtype": lambda: torch.set_default_dtype(torch.float64),
+    "default device": lambda: torch.set_default_device("meta"),
+    "grad mode": lambda: torch.set_grad_enabled(False),
+    "deterministic algorithms": lambda: torch.use_deterministic_algorithms(True, warn_only=True),
+    "matmul precision": lambda: torch.set_float32_matmul_precision("medium"),
+    "anomaly detection": lambda: torch.autograd.set_detect_anomaly(True),
+    "threads": lambda: torch.set_num_threads(2),
+    "autocast": lambda: torch.set_autocast_enabled("cpu", True),
+    "autocast dtype": lambda: torch.set_autocast_dtype("cpu", torch.float16),
+    "denormals": lambda: torch.set_flush_denormal(True),
+    "cudnn": lambda: setattr(torch.backends.cudnn, "benchmark", True),
+    "generators": lambda: (random.seed(7), np.random.seed(7), torch.manual_seed(7)),
+}
+
+
+def misbehave(fault: str) -> None:
+    if fault == "raises in build":
+        raise RuntimeError("the data is gone")
+    if fault in FAULTS:
+        FAULTS[fault]()
+
+
+class Endless(Regression):
+    """A stream without an end; an epoch of it is ten samples."""
+
+    epoch_samples = 10
+
+    def train_batches(self, epoch: int) -> Iterator[Any]:
+        self.handed_out = 0
+        for index in itertools.count():
+            chosen = torch.arange(4) + 4 * index
+            self.handed_out += 1
+            yield self.inputs[chosen % self.config.size], self.targets[chosen % self.config.size]
+
+
+class Adversaries(Task[TaskConfig]):
+    """A generator and a discriminator, each with its own update per window."""
+
+    objective = "val/gap"
+
+    def build(self) -> None:
+        self.modules = {"generator": nn.Linear(2, 2), "discriminator": nn.Linear(2, 1)}
+        self.optimizers = {
+            "g": torch.optim.AdamW(self.modules["generator"].parameters(), lr=1e-2),
+            "d": torch.optim.AdamW(self.modules["discriminator"].parameters(), lr=1e-2),
+        }
+        self.updates = {"generator": ["g"], "discriminator": ["d"]}
+        self.trace: list[tuple[str, dict[str, bool]]] = []
+        self.left_over: list[str] = []
+        self.before = self.weights()
+
+    def weights(self) -> dict[str, list[Tensor]]:
+        return {key: [p.detach().clone() for p in module.parameters()] for key, module in self.modules.items()}
+
+    def train_batches(self, epoch: int) -> Iterator[Tensor]:
+        yield from self.context.shard(torch.randn(12, 2, generator=self.context.generator), 4)
+
+    def update(self, window: Sequence[Any]) -> None:
+        self.updaters["generator"].update(window, self.generator_loss)
+        self._note("generator")
+        self.updaters["discriminator"].update(window, self.discriminator_loss)
+        self._note("discriminator")
+
+    def _note(self, name: str) -> None:
+        after = self.weights()
+        self.trace.append((name, {key: not identical(self.before[key], after[key]) for key in after}))
+        self.before = after
+        named = nn.ModuleDict(self.modules).named_parameters()
+        self.left_over += [key for key, parameter in named if parameter.grad is not None]
+
+    def loss(self, batch: Tensor) -> tuple[Tensor, int]:
+        raise AssertionError("this task has a loss for each of its updates")
+
+    def generator_loss(self, batch: Tensor) -> tuple[Tensor, int]:
+        fooled = self.modules["discriminator"](self.modules["generator"](batch))
+        return nn.functional.softplus(-fooled).mean(), len(batch)
+
+    def discriminator_loss(self, batch: Tensor) -> tuple[Tensor, int]:
+        real = self.modules["discriminator"](batch)
+        fake = self.modules["discriminator"](self.modules["generator"](batch))  # not detached, as it happens
+        return (nn.functional.softplus(-real) + nn.functional.softplus(fake)).mean(), len(batch)
+
+    def evaluate(self) -> dict[str, float]:
+        return {"val/gap": 0.5}
