@@ -38,11 +38,11 @@ def connected(modules: Sequence[Path], root: Path) -> Iterator[None]:
             logging_level=logging.WARNING,
             runtime_env=runtime_env,
         )
-    try:
-        with redirect_stdout(_Filtered(sys.stderr)):
+    with redirect_stdout(_Filtered(sys.stderr)):
+        try:
             yield
-    finally:
-        ray.shutdown()
+        finally:
+            ray.shutdown()
 
 
 class _Filtered:
@@ -62,11 +62,8 @@ class _Filtered:
             self._stream.write(text)
         return len(text)
 
-    def flush(self) -> None:
-        self._stream.flush()
-
-    def isatty(self) -> bool:
-        return self._stream.isatty()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def resources() -> dict[str, float]:

@@ -64,7 +64,7 @@ class Schedule:
             may_start: Whether the budget has room for a new trial.
         """
         for trial in trials:
-            if trial.state == "waiting" and trial.epoch not in self.rungs:  # cut off between two rungs, or before the first
+            if trial.state == "waiting" and trial.epoch not in self.rungs:  # cut off on its way to a rung
                 return Stretch("continued", trial.number, trial.epoch, self._rung_after(trial.epoch))
         # When nothing else will come, the best of a rung goes on, so that some trial runs to its end.
         at_least = 0 if may_start or any(trial.state == "running" for trial in trials) else 1

@@ -6,7 +6,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-FORBIDDEN = {"models": {"search", "trainables", "ray", "optuna", "mlflow"}, "trainables": {"search", "optuna", "mlflow"}}
+FORBIDDEN = {
+    "models": {"search", "trainables", "ray", "optuna", "mlflow"},
+    "trainables": {"search", "optuna", "mlflow"},
+}
 
 
 def imports_of(file: Path) -> set[str]:

@@ -146,7 +146,7 @@ def test_a_nan_metric_beside_the_objective_survives_the_journal(study, tmp_path)
 
 
 def test_reading_a_search_that_is_not_there_says_so(tmp_path):
-    with pytest.raises(UsageError, match="name must be a search in .*, but there is no .*study.journal"):
+    with pytest.raises(UsageError, match=r"name must be a search in .*, but there is no .*study\.journal"):
         read(tmp_path / "nothing")
 
 

@@ -5,4 +5,4 @@ import torch
 
 def data() -> tuple[torch.Tensor, torch.Tensor]:
     x = torch.randn(96, 4, generator=torch.Generator().manual_seed(0))
-    return x, x.sum(1, keepdim=True).sin()
+    return x, x @ torch.tensor([[0.5], [-0.4], [0.3], [0.2]])

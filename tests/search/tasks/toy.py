@@ -45,6 +45,6 @@ class Toy(Task[ToyConfig]):
     def evaluate(self):
         if self.config.how == "nan":
             return {"val/loss": float("nan")}
-        with torch.no_grad():
-            x, y = self.x[64 + self.context.rank :: self.context.world_size], self.y[64 + self.context.rank :: self.context.world_size]
-            return {"val/loss": (torch.nn.functional.mse_loss(self.modules["model"](x), y).item(), len(x))}
+        mine = slice(64 + self.context.rank, None, self.context.world_size)
+        x, y = self.x[mine], self.y[mine]
+        return {"val/loss": (torch.nn.functional.mse_loss(self.modules["model"](x), y).item(), len(x))}
