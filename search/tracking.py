@@ -49,6 +49,7 @@ class Tracker:
         self._resolved = resolved
         self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
         self._pending: list[Event] = []
+        self._ended = False
         self._children: dict[int, str] = {}
         self._error: Exception | None = None
         self._closing = threading.Event()
@@ -91,17 +92,19 @@ class Tracker:
     def _send_all(self) -> None:
         """The thread: everything in order, again and again until it is taken."""
         self._retry(self._open)
-        ended = False
-        while not (ended and not self._pending) and not self._closing.is_set():
-            if not self._pending:
-                event = self._events.get()
-                ended = event is None
-                self._pending.extend([] if event is None else [event])
-            while not self._events.empty():
-                event = self._events.get()
-                ended = ended or event is None
-                self._pending.extend([] if event is None else [event])
+        while not self._closing.is_set() and not (self._ended and not self._pending):
+            self._take(wait=True)
             self._retry(self._send)
+        self._take(wait=False)
+
+    def _take(self, wait: bool) -> None:
+        """Move what was put so far to `_pending`; with `wait`, at least one event if there is nothing to send."""
+        while not self._events.empty() or (wait and not self._pending and not self._ended):
+            event = self._events.get()
+            if event is None:
+                self._ended = True
+            else:
+                self._pending.append(event)
 
     def _retry(self, action: Callable[[], None]) -> None:
         while not self._closing.is_set():
