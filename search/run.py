@@ -40,9 +40,7 @@ def main(
     storage: Annotated[Path | None, typer.Option(help="the folder of the searches: runs")] = None,
     experiment: Annotated[str | None, typer.Option(help="in MLflow; the task's name")] = None,
     config: Annotated[Path | None, typer.Option(help="a YAML file with these options")] = None,
-    max_failures: Annotated[
-        str | None, typer.Option(metavar="N", help="lost workers that a trial survives")
-    ] = None,
+    max_failures: Annotated[str | None, typer.Option(metavar="N", help="lost workers that a trial survives")] = None,
     once: Annotated[bool, typer.Option("--once", help="one training run, no search")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print the resolved search and stop")] = False,
     list_: Annotated[bool, typer.Option("--list", help="the searches in the storage folder")] = False,

@@ -49,7 +49,7 @@ class Tracker:
         self._resolved = resolved
         self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
         self._pending: list[Event] = []
-        self._ended = False
+        self._complete = False
         self._children: dict[int, str] = {}
         self._error: Exception | None = None
         self._closing = threading.Event()
@@ -92,17 +92,17 @@ class Tracker:
     def _send_all(self) -> None:
         """The thread: everything in order, again and again until it is taken."""
         self._retry(self._open)
-        while not self._closing.is_set() and not (self._ended and not self._pending):
+        while not self._closing.is_set() and not (self._complete and not self._pending):
             self._take(wait=True)
             self._retry(self._send)
         self._take(wait=False)
 
     def _take(self, wait: bool) -> None:
         """Move what was put so far to `_pending`; with `wait`, at least one event if there is nothing to send."""
-        while not self._events.empty() or (wait and not self._pending and not self._ended):
+        while not self._events.empty() or (wait and not self._pending and not self._complete):
             event = self._events.get()
             if event is None:
-                self._ended = True
+                self._complete = True
             else:
                 self._pending.append(event)
 
@@ -133,25 +133,25 @@ class Tracker:
             if experiment is not None:
                 self.experiment_id = experiment.experiment_id
         tags = {**resolve_tags(), "search": config.name, "task": config.task}
-        run = self._client.create_run(self.experiment_id, tags=tags, run_name=config.name)
-        self._client.log_text(run.info.run_id, self._resolved, "search.yaml")
         self._tags = {key: tags[key] for key in ("mlflow.user", "mlflow.source.git.commit", "search") if key in tags}
-        self.run_id = run.info.run_id
+        if not self.run_id:
+            self.run_id = self._client.create_run(self.experiment_id, tags=tags, run_name=config.name).info.run_id
+        self._client.log_text(self.run_id, self._resolved, "search.yaml")
 
     def _send(self) -> None:
         """Send the oldest events: many reports of a trial at once, since a call costs what a hundred metrics do."""
         while self._pending:
             event = self._pending[0]
             if event["kind"] != "reported":
-                getattr(self, f"_{event['kind']}")(event)
+                getattr(self, f"_send_{event['kind']}")(event)
                 del self._pending[0]
                 continue
             trial = event["trial"]
             reports = [e for e in self._pending if e["kind"] == "reported" and e["trial"] == trial]
-            self._reported(trial, reports)
+            self._send_reported(trial, reports)
             self._pending = [e for e in self._pending if not (e["kind"] == "reported" and e["trial"] == trial)]
 
-    def _started(self, event: Event) -> None:
+    def _send_started(self, event: Event) -> None:
         from mlflow.entities import Param
 
         number = event["trial"]
@@ -161,13 +161,15 @@ class Tracker:
             "trial_id": str(number),
             "precision": str(event["config"].get("precision", "")),
         }
-        run = self._client.create_run(
-            self.experiment_id, start_time=event["time"], tags=tags, run_name=f"trial-{number:03d}"
-        )
-        self._client.log_batch(run.info.run_id, params=[Param(k, str(v)) for k, v in event["config"].items()])
-        self._children[number] = run.info.run_id
+        if number not in self._children:
+            run = self._client.create_run(
+                self.experiment_id, start_time=event["time"], tags=tags, run_name=f"trial-{number:03d}"
+            )
+            self._children[number] = run.info.run_id
+        params = [Param(name, str(value)) for name, value in event["config"].items()]
+        self._client.log_batch(self._children[number], params=params)
 
-    def _reported(self, trial: int, reports: list[Event]) -> None:
+    def _send_reported(self, trial: int, reports: list[Event]) -> None:
         from mlflow.entities import Metric
 
         metrics = [
@@ -178,7 +180,7 @@ class Tracker:
         for start in range(0, len(metrics), BATCH):
             self._client.log_batch(self._children[trial], metrics=metrics[start : start + BATCH])
 
-    def _ended(self, event: Event) -> None:
+    def _send_ended(self, event: Event) -> None:
         from mlflow.entities import RunTag
 
         run_id = self._children[event["trial"]]
@@ -186,7 +188,7 @@ class Tracker:
         self._client.log_batch(run_id, tags=tags)
         self._client.set_terminated(run_id, STATUS[event["outcome"]], event["time"])
 
-    def _finished(self, event: Event) -> None:
+    def _send_finished(self, event: Event) -> None:
         for name, value in event["metrics"].items():
             self._client.log_metric(self.run_id, name, value)
         for file in event["files"]:
