@@ -33,6 +33,9 @@ class TrackingError(RuntimeError):
 class Tracker:
     """Observes a search and tells MLflow. Every call returns at once; `finish` waits until all is told.
 
+    Begins with the first report: until then the gangs start, and MLflow's import and a new database would take
+    seconds from them on a small machine. Runs have the times at which their trials began all the same.
+
     Args:
         config: Of the search.
         tracking_uri: MLflow's store or server.
@@ -53,6 +56,7 @@ class Tracker:
         self._children: dict[int, str] = {}
         self._error: Exception | None = None
         self._closing = threading.Event()
+        self._needed = threading.Event()
         self._thread = threading.Thread(target=self._send_all, daemon=True, name="mlflow")
         self._thread.start()
 
@@ -60,6 +64,7 @@ class Tracker:
         self._put("started", trial=number, config=flatten(config))
 
     def trial_reported(self, number: int, epoch: int, metrics: dict[str, float]) -> None:
+        self._needed.set()
         self._put("reported", trial=number, epoch=epoch, metrics=metrics)
 
     def trial_ended(self, number: int, outcome: str, reason: str) -> None:
@@ -72,6 +77,7 @@ class Tracker:
             TrackingError: It has not within `timeout_s`; what it lacks lies in a file.
         """
         self._put("finished", status=status, note=note, metrics=metrics, files=[str(file) for file in files])
+        self._needed.set()
         self._events.put(None)
         self._thread.join(timeout_s)
         if not self._thread.is_alive():
@@ -91,6 +97,7 @@ class Tracker:
 
     def _send_all(self) -> None:
         """The thread: everything in order, again and again until it is taken."""
+        self._needed.wait()
         self._retry(self._open)
         while not self._closing.is_set() and not (self._complete and not self._pending):
             self._take(wait=True)
@@ -115,7 +122,7 @@ class Tracker:
                 self._closing.wait(RETRY_S)
 
     def _open(self) -> None:
-        # Imported here, in the thread: the import and a new database take seconds in which Ray can start.
+        # Imported here: no earlier than it is needed.
         from mlflow.exceptions import MlflowException
         from mlflow.tracking import MlflowClient
         from mlflow.tracking.context.registry import resolve_tags

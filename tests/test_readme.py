@@ -1,0 +1,66 @@
+"""What the README says can be done: its task is run, its links and its tree exist."""
+
+import json
+import re
+import statistics
+from pathlib import Path
+
+import pytest
+
+from search.study import read
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+@pytest.fixture(scope="module")
+def own_task(make_cli):
+    """The task of the README, in a folder of its own."""
+    cli = make_cli("readme")
+    (block,) = re.findall(r"```python\n(# my_task\.py\n.*?)```", README, flags=re.DOTALL)
+    (cli.folder / "my_task.py").write_text(block)
+    return cli
+
+
+def test_its_task_is_searched_over_in_20_trials_and_a_trial_costs_well_under_a_second(own_task):
+    done = own_task.run("my_task.py:MyTask", "--trials", "20", "--concurrency", "2", "--name", "mine", "--json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert sum(result["outcomes"].values()) == 20
+    assert set(result["outcomes"]) == {"completed", "pruned"}
+    trials, _, _ = read(own_task.folder / "runs" / "mine")
+    starts = sorted(trial.datetime_start.timestamp() for trial in trials)
+    later = [after - before for before, after in zip(starts[2:], starts[3:], strict=False)]
+    assert statistics.median(later) < 1.0
+
+
+@pytest.mark.parametrize("line", [line for line in README.splitlines() if "search/run.py my_task.py:MyTask" in line])
+def test_each_of_its_commands_is_one_that_the_command_line_takes(own_task, line):
+    arguments = line.split("search/run.py ")[1].split()
+    assert own_task.run(*arguments, "--dry-run").returncode == 0
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_leads_somewhere(page):
+    prose = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    links = re.findall(r"\]\(([^)#]+)\)", prose)
+    missing = [link for link in links if "://" not in link and not (page.parent / link).exists()]
+    assert not missing
+
+
+def test_every_file_of_its_tree_exists():
+    (tree,) = re.findall(r"## Where things are\n\n```\n(.*?)```", README, flags=re.DOTALL)
+    named = {"search": set(), "trainables": set()}
+    folder = ""
+    for line in tree.splitlines():
+        if not line.startswith(" "):
+            folder = line.split()[0]
+            assert (ROOT / folder).exists(), folder
+        else:
+            files = re.findall(r"\b\w+\.py\b", line)
+            assert files
+            assert all((ROOT / folder / file).is_file() for file in files), line
+            named[folder.strip("/")] |= set(files)
+    assert {"run.py", "gang.py"} <= named["search"]
+    assert {"task.py", "update.py"} <= named["trainables"]
