@@ -1,1 +1,34 @@
-"""In-context grid models for ARC-AGI-1."""
+"""In-context grid models for ARC-AGI-1 puzzles: data, agent, loss and scores."""
+
+from models.arc.agent import GridAgent
+from models.arc.attempts import View, all_attempts, read_views, two_attempts
+from models.arc.augment import Augmentation
+from models.arc.canvas import BORDER, FIRST_COLOUR, PAD, SYMBOLS, to_canvas, to_grid
+from models.arc.examples import Batch, TestEpisodes, TrainingPool
+from models.arc.losses import cell_loss
+from models.arc.puzzles import Puzzle, digest, load_puzzles
+from models.arc.scoring import metrics, tally
+
+__all__ = [
+    "BORDER",
+    "FIRST_COLOUR",
+    "PAD",
+    "SYMBOLS",
+    "Augmentation",
+    "Batch",
+    "GridAgent",
+    "Puzzle",
+    "TestEpisodes",
+    "TrainingPool",
+    "View",
+    "all_attempts",
+    "cell_loss",
+    "digest",
+    "load_puzzles",
+    "metrics",
+    "read_views",
+    "tally",
+    "to_canvas",
+    "to_grid",
+    "two_attempts",
+]

@@ -1,149 +1,210 @@
-"""A compact agent that answers a query grid from demonstrations in its context."""
+"""A compact agent that answers a query grid from the demonstrations in its context."""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models.arc.canvas import BORDER, FIRST_COLOUR, SYMBOLS
+from models.arc.blocks import LARGEST_CANVAS, GridBlock, Lookup, PlaceEmbedding
+from models.arc.canvas import SYMBOLS
+from models.arc.guesses import GUESSES, agreement, extents, guess_outputs, guess_sizes
 
-
-class GridBlock(nn.Module):
-    def __init__(self, width: int, dropout: float, expand: int = 2) -> None:
-        super().__init__()
-        self.local = nn.Conv2d(width, width, 3, padding=1, groups=width)
-        self.axial = nn.Parameter(torch.zeros(3, width))
-        self.norm = nn.LayerNorm(width)
-        self.mix = nn.Conv2d(width, expand * width, 1)
-        self.out = nn.Conv2d(expand * width, width, 1)
-        nn.init.normal_(self.out.weight, std=0.02)
-        nn.init.zeros_(self.out.bias)
-        self.dropout = nn.Dropout(dropout)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(N, S, S, width) -> same."""
-        x = x.permute(0, 3, 1, 2)
-        h = self.local(x)
-        rows, cols = x.mean(3, keepdim=True), x.mean(2, keepdim=True)
-        h = h + self.axial[0, :, None, None] * rows + self.axial[1, :, None, None] * cols
-        h = self.norm(h.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
-        h = self.out(F.gelu(self.mix(h)))
-        return (x + self.dropout(h)).permute(0, 2, 3, 1)
-
-
-class Pointwise(nn.Conv2d):
-    def __init__(self, a: int, b: int) -> None:
-        super().__init__(a, b, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        flat = x.reshape(1, -1, 1, x.shape[-1]).permute(0, 3, 1, 2)
-        return super().forward(flat).permute(0, 2, 3, 1).reshape(*x.shape[:-1], -1)
+ROLES = 7
 
 
 class GridAgent(nn.Module):
+    """Answers a puzzle's query in context: no weight belongs to any one puzzle.
+
+    All inputs go through one convolutional trunk. Each demonstration's features are joined with its output,
+    and every cell of the query looks up once what became of cells like it there (`Lookup`). A weight-tied
+    block then refines the answer for a number of steps, each fed the answer of the step before, as in
+    looped networks such as TRM (arXiv 2510.04871). Symbols are embedded by the role they play in the
+    episode, and by their name, which augmentation makes nearly meaningless. Logits add up three sources: a
+    mixture of guesses (`guesses.py`), which dominates in an untrained agent; the votes of the lookup; and the
+    match between a cell's features and each embedded symbol.
+
+    B episodes, D demonstrations, S the side of a canvas.
+
+    Args:
+        width: Channels; 24..96 suit grids of side 12.
+        steps: Refinement steps, at least 1.
+        heads: Attention heads of the lookup.
+        dropout: Dropout in the blocks, 0..1.
+        prompt_dim: Length of a prompt vector that conditions the refinement; 0 for none.
+        layers: Blocks in the trunk.
+        guesses: Start from the best of the guesses; False starts from the input as it is, the identity.
+
+    Raises:
+        ValueError: A size is out of range.
+    """
+
     def __init__(
-        self, width: int = 48, steps: int = 2, heads: int = 4, dropout: float = 0.0, prompt_dim: int = 0,
-        layers: int = 3, pair_layers: int = 1,
+        self,
+        width: int = 32,
+        steps: int = 2,
+        heads: int = 4,
+        dropout: float = 0.0,
+        prompt_dim: int = 0,
+        layers: int = 3,
+        guesses: bool = True,
     ) -> None:
         super().__init__()
-        self.steps, self.heads, self.head_dim = steps, heads, 24
-        self.names = nn.Parameter(torch.randn(SYMBOLS, width) * 0.3)
-        self.roles = nn.Linear(7, width)
-        self.place = nn.Linear(12, width)
-        self.row_from_start = nn.Embedding(32, width)
-        self.row_from_end = nn.Embedding(65, width)
-        self.col_from_start = nn.Embedding(32, width)
-        self.col_from_end = nn.Embedding(65, width)
-        for e in (self.row_from_start, self.row_from_end, self.col_from_start, self.col_from_end):
-            nn.init.normal_(e.weight, std=0.1)
+        for name, size, least in (
+            ("width", width, 1),
+            ("steps", steps, 1),
+            ("heads", heads, 1),
+            ("prompt_dim", prompt_dim, 0),
+            ("layers", layers, 0),
+        ):
+            if size < least:
+                raise ValueError(f"{name} must be at least {least}, but got {size}. Use the default to start with.")
+        self.steps = steps
+        self.prompt_dim = prompt_dim
+        self.names = nn.Parameter(0.3 * torch.randn(SYMBOLS, width))
+        self.roles = nn.Linear(ROLES, width)
+        self.place = PlaceEmbedding(width)
+        self.guesses = guesses
+        if guesses:
+            self.guess_sharpness = nn.Parameter(torch.tensor(30.0))
+            self.guess_bias = nn.Parameter(2.0 * F.one_hot(torch.tensor(0), GUESSES).float())
+        self.guess_in = nn.Linear(width, width, bias=False)
         self.trunk = nn.ModuleList(GridBlock(width, dropout) for _ in range(layers))
-        self.pair_in = Pointwise(2 * width, width)
-        self.pair = nn.ModuleList(GridBlock(width, dropout) for _ in range(pair_layers))
+        self.pair_in = nn.Linear(2 * width, width)
+        self.pair = GridBlock(width, dropout)
         self.pair_norm = nn.LayerNorm(width)
-        self.key = Pointwise(width, heads * self.head_dim)
-        self.value = Pointwise(width, heads * (self.head_dim - SYMBOLS))
         self.task = nn.Linear(width, 2 * width)
-        nn.init.zeros_(self.task.weight)
-        nn.init.zeros_(self.task.bias)
         self.prompt = nn.Linear(prompt_dim, 2 * width) if prompt_dim else None
-        self.query_norm = nn.LayerNorm(width)
-        self.query = Pointwise(width, heads * self.head_dim)
-        self.read = Pointwise(heads * self.head_dim, width)
-        self.feedback = Pointwise(width, width)
+        self.lookup = Lookup(width, heads, SYMBOLS)
         self.core = GridBlock(width, dropout)
+        self.feedback = nn.Linear(width, width) if steps > 1 else None
         self.head_norm = nn.LayerNorm(width)
-        self.point = Pointwise(width, width)
-        nn.init.zeros_(self.point.weight)
-        nn.init.zeros_(self.point.bias)
-        self.bias = nn.Parameter(torch.zeros(SYMBOLS))
-        self.gates = Pointwise(width, 1 + heads)
-        nn.init.zeros_(self.gates.weight)
+        self.point = nn.Linear(width, width)
+        self.symbol_bias = nn.Parameter(torch.zeros(SYMBOLS))
+        self.gates = nn.Linear(width, 1 + heads)
+        # Small and not zero: everything behind a layer of zeros would get no gradient in the first update.
+        for layer in (self.task, self.point, self.gates):
+            nn.init.normal_(layer.weight, std=0.02)
+            nn.init.zeros_(layer.bias)
         with torch.no_grad():
-            self.gates.bias.fill_(0.5)
-            self.gates.bias[0] = 4.0
+            self.gates.bias.copy_(torch.tensor([4.0] + [0.5] * heads))
 
-    def forward(self, query: Tensor, demo_inputs: Tensor, demo_outputs: Tensor, demo_mask: Tensor,
-                prompt: Tensor | None = None) -> Tensor:
-        B, D, S, _ = demo_inputs.shape
-        cells = S * S
-        inputs = torch.cat([query[:, None], demo_inputs], 1).long()
-        everything = F.one_hot(torch.cat([inputs, demo_outputs.long()], 1), SYMBOLS).float()  # B,1+2D,S,S,12
-        one_q, one_in, one_out = everything.split([1, D, D], 1)
-        live = demo_mask.float()[:, :, None]
-        # roles
-        m = demo_mask.float()[:, :, None]
-        cq = one_q.sum((1, 2, 3)); ci = one_in.sum((2, 3)) * m; co = one_out.sum((2, 3)) * m
-        changed = (demo_inputs != demo_outputs)[..., None].float()
-        gained = ((one_out * changed).sum((2, 3)) * m).sum(1); lost = ((one_in * changed).sum((2, 3)) * m).sum(1)
-        nd = m.sum(1).clamp(min=1)
-        roles = torch.stack([(cq / cells).sqrt(), (ci.sum(1) / cells / nd).sqrt(), (co.sum(1) / cells / nd).sqrt(),
-                             (ci > 0).float().sum(1) / nd, (co > 0).float().sum(1) / nd,
-                             (gained / cells / nd).sqrt(), (lost / cells / nd).sqrt()], -1)
-        table = self.names + self.roles(roles)  # B,12,w
-        emb = (everything.flatten(1, 3) @ table).view(B, 1 + 2 * D, S, S, -1)
-        # place
-        colour = inputs >= FIRST_COLOUR
-        h = colour.any(3).sum(2); w = colour.any(2).sum(2)  # B,1+D
-        ar = torch.arange(S, device=query.device)
-        rows = self.row_from_start(ar) + self.row_from_end(ar - h[..., None] + 32)
-        cols = self.col_from_start(ar) + self.col_from_end(ar - w[..., None] + 32)
-        x = emb[:, : 1 + D] + rows[:, :, :, None] + cols[:, :, None, :]
+    def forward(
+        self,
+        query: Tensor,
+        demo_inputs: Tensor,
+        demo_outputs: Tensor,
+        demo_mask: Tensor,
+        prompt: Tensor | None = None,
+    ) -> Tensor:
+        """Answer a batch of queries.
+
+        Args:
+            query: Symbols 0..11, shape (B, S, S), S at most 32.
+            demo_inputs: Symbols, shape (B, D, S, S), D at least 1.
+            demo_outputs: Symbols, shape (B, D, S, S).
+            demo_mask: bool, shape (B, D). What lies in a slot marked False has no influence.
+            prompt: Shape (B, prompt_dim), or None for none.
+
+        Returns:
+            Logits after each step, float32 of shape (steps, B, S, S, 12).
+
+        Raises:
+            ValueError: The canvas is too large, or the prompt does not have `prompt_dim` entries.
+        """
+        batch, demos, side, _ = demo_inputs.shape
+        self._check(side, prompt)
+        inputs = torch.cat([query[:, None], demo_inputs], dim=1)
+        symbols = F.one_hot(torch.cat([inputs, demo_outputs], dim=1).long(), SYMBOLS).float().flatten(2, 3)
+        roles = symbol_roles(symbols[:, 0], symbols[:, 1 : 1 + demos], symbols[:, 1 + demos :], demo_mask)
+        table = self.names + self.roles(roles)
+        guesses = self._guess(inputs, demo_outputs, demo_mask) if self.guesses else symbols[:, : 1 + demos]
+        embedded = symbols @ table[:, None]
+
+        x = embedded[:, : 1 + demos] + self.guess_in(guesses @ table[:, None])
+        x = x.view(batch, 1 + demos, side, side, -1) + self.place(extents(inputs), side)
         x = x.flatten(0, 1)
         for block in self.trunk:
             x = block(x)
-        x = x.view(B, 1 + D, S, S, -1)
-        pair = self.pair_in(torch.cat([x[:, 1:], emb[:, 1 + D:]], -1)).flatten(0, 1)
-        for block in self.pair:
-            pair = block(pair)
-        pair = self.pair_norm(pair).view(B, D * cells, -1)
-        task = (pair.view(B, D, cells, -1).mean(2) * live).sum(1) / nd
-        film = self.task(task)
+        x = x.view(batch, 1 + demos, side * side, -1)
+        pairs = self.pair_in(torch.cat([x[:, 1:], embedded[:, 1 + demos :]], dim=-1))
+        pairs = self.pair(pairs.view(batch * demos, side, side, -1))
+        pairs = self.pair_norm(pairs).view(batch, demos, side * side, -1)
+        film = self._film(pairs, demo_mask, prompt)
+
+        state = x[:, 0]
+        found, votes = self.lookup(state, pairs, symbols[:, 1 + demos :], demo_mask)
+        steps: list[Tensor] = []
+        for _ in range(self.steps):
+            if steps and self.feedback is not None:
+                state = state + self.feedback(steps[-1].softmax(-1).to(table.dtype) @ table)
+            state = self.core((state + found).view(batch, side, side, -1), film).flatten(1, 2)
+            steps.append(self._logits(self.head_norm(state), table, guesses[:, 0], votes))
+        return torch.stack(steps).view(self.steps, batch, side, side, SYMBOLS)
+
+    def _check(self, side: int, prompt: Tensor | None) -> None:
+        if side > LARGEST_CANVAS:
+            raise ValueError(f"query must have a side of at most {LARGEST_CANVAS}, but got {side}. Crop the canvases.")
+        if prompt is not None and (self.prompt is None or prompt.shape[-1] != self.prompt_dim):
+            raise ValueError(
+                f"prompt must have {self.prompt_dim} entries, but got {prompt.shape[-1]}. "
+                "Build the agent with the prompt_dim of its prompts."
+            )
+
+    def _guess(self, inputs: Tensor, demo_outputs: Tensor, demo_mask: Tensor) -> Tensor:
+        """A mixture of the guesses for every input, as probabilities: (B, 1 + D, S * S, 12)."""
+        with torch.no_grad():
+            guesses = guess_outputs(inputs, guess_sizes(inputs, demo_outputs, demo_mask))
+            trust = agreement(guesses[:, 1:], demo_outputs, demo_mask)
+        weights = (trust * self.guess_sharpness + self.guess_bias).softmax(-1)
+        named = guesses.flatten(3).transpose(2, 3)
+        mixture = weights.new_zeros(*named.shape[:3], SYMBOLS)
+        return mixture.scatter_add(3, named, weights[:, None, None].expand(named.shape))
+
+    def _film(self, pairs: Tensor, demo_mask: Tensor, prompt: Tensor | None) -> tuple[Tensor, Tensor]:
+        used = demo_mask[:, :, None].to(pairs.dtype)
+        mean = (pairs.mean(2) * used).sum(1) / used.sum(1).clamp(min=1.0)
+        film = self.task(mean)
         if self.prompt is not None and prompt is not None:
             film = film + self.prompt(prompt)
-        scale, shift = film[:, None, None].chunk(2, -1)
-        keys = self.key(pair).view(B, -1, self.heads, self.head_dim).transpose(1, 2)
-        values = self.value(pair).view(B, D * cells, self.heads, -1).transpose(1, 2)
-        symbols = one_out.reshape(B, 1, D * cells, SYMBOLS).to(values.dtype).expand(-1, self.heads, -1, -1)
-        values = torch.cat([values, symbols], -1)
-        mask = torch.zeros(B, D, 1, device=query.device, dtype=keys.dtype).masked_fill(~demo_mask[:, :, None], torch.finfo(keys.dtype).min)
-        mask = mask.expand(B, D, cells).reshape(B, 1, 1, -1)
-        state = x[:, 0]
-        everywhere = []
-        asked = one_q[:, 0]
-        for step in range(self.steps):
-            state = state * (1 + scale) + shift if step == 0 else state
-            q = self.query(self.query_norm(state)).view(B, cells, self.heads, -1).transpose(1, 2)
-            found = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask)
-            votes = found[..., -SYMBOLS:]
-            state = state + self.read(found.transpose(1, 2).reshape(B, S, S, -1))
-            state = self.core(state)
-            out = self.head_norm(state)
-            gates = self.gates(out).view(B, cells, -1)
-            logits = self.point(out).view(B, cells, -1) @ table.transpose(1, 2) + self.bias
-            logits = logits + gates[..., :1] * asked.view(B, cells, -1)
-            logits = logits + (gates[..., 1:].transpose(1, 2)[..., None] * votes).sum(1)
-            logits = logits.view(B, S, S, -1).float()
-            everywhere.append(logits)
-            if step + 1 < self.steps:
-                probs = logits.softmax(-1).view(B, cells, -1)
-                state = state + self.feedback((probs.to(table.dtype) @ table)).view(B, S, S, -1)
-        return torch.stack(everywhere)
+        scale, shift = film[:, None, None].chunk(2, dim=-1)
+        return scale, shift
+
+    def _logits(self, state: Tensor, table: Tensor, guess: Tensor, votes: Tensor) -> Tensor:
+        gates = self.gates(state)
+        logits: Tensor = self.point(state) @ table.mT + self.symbol_bias + gates[..., :1] * guess
+        logits = logits + (gates[..., 1:, None] * votes).sum(2)
+        return logits.float()
+
+
+def symbol_roles(query: Tensor, inputs: Tensor, outputs: Tensor, demo_mask: Tensor) -> Tensor:
+    """What part each symbol plays in an episode, whatever it is called.
+
+    Args:
+        query: One-hot symbols of C cells, float of shape (B, C, 12).
+        inputs: Those of the demonstrations' inputs, shape (B, D, C, 12).
+        outputs: Those of the demonstrations' outputs, same shape.
+        demo_mask: bool of shape (B, D).
+
+    Returns:
+        Float of shape (B, 12, 7), each in 0..1: square roots of the share of cells in the query, in inputs,
+        in outputs; share of inputs and of outputs in which it occurs; square roots of the share of cells that
+        become it and that cease to be it.
+    """
+    used = demo_mask.to(query.dtype)[:, :, None]
+    number = used.sum(1).clamp(min=1.0)
+    inputs, outputs = inputs * used[..., None], outputs * used[..., None]
+    changed = (inputs * outputs).sum(-1, keepdim=True) == 0
+    in_inputs, in_outputs = inputs.mean(2), outputs.mean(2)
+    gained, lost = (outputs * changed).mean((1, 2)), (inputs * changed).mean((1, 2))
+    slots = demo_mask.shape[1]
+    return torch.stack(
+        [
+            query.mean(1).sqrt(),
+            (in_inputs.sum(1) / number).sqrt(),
+            (in_outputs.sum(1) / number).sqrt(),
+            (in_inputs > 0).sum(1) / number,
+            (in_outputs > 0).sum(1) / number,
+            (gained * slots / number).sqrt(),
+            (lost * slots / number).sqrt(),
+        ],
+        dim=-1,
+    )

@@ -1,13 +1,15 @@
 """The symmetries of the puzzles: turn and mirror the grids, rename the colours.
 
-A rule stays the same rule under both, as long as all grids of a puzzle are changed alike. Colour 0 keeps its name:
-it is the background in most puzzles.
+A rule stays the same rule under both, as long as all grids of a puzzle are changed alike. Colour 0 keeps
+its name: it is the background in most puzzles.
 """
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from models.arc.canvas import FIRST_COLOUR, SYMBOLS
@@ -15,13 +17,16 @@ from models.arc.puzzles import COLOURS, Grid, Puzzle
 
 SYMMETRIES = 8
 
+Cell = TypeVar("Cell", bound=np.generic)
 
-def transform(grid: Grid, symmetry: int) -> Grid:
+
+def transform(grid: NDArray[Cell], symmetry: int) -> NDArray[Cell]:
     """Turn and mirror a grid by one of the 8 symmetries of the square.
 
     Args:
         grid: Shape (height, width), any further axes behind these are carried along.
-        symmetry: 0..3 quarter turns counter-clockwise; 4..7 the same turns, then a reflection along the diagonal.
+        symmetry: 0..3 quarter turns counter-clockwise; 4..7 the same turns, then a reflection along the
+            diagonal.
     """
     turned = np.rot90(grid, symmetry % 4)
     return turned.swapaxes(0, 1) if symmetry >= 4 else turned

@@ -1,8 +1,8 @@
 """Grids of any size on square canvases of one size, and back.
 
-A canvas has 12 symbols: nothing (PAD), the edge of the grid (BORDER), and ten colours. The edge runs right of and
-below the grid, so that a model that fills in a canvas also says how large its grid is. A grid as large as the
-canvas has no edge on it.
+A canvas has 12 symbols: nothing (PAD), the edge of the grid (BORDER), and ten colours. The edge runs right
+of and below the grid, so that a model that fills in a canvas also says how large its grid is. A grid as
+large as the canvas has no edge on it.
 """
 
 from collections.abc import Sequence
@@ -55,8 +55,8 @@ def to_canvases(grids: Sequence[Grid], side: int) -> Tensor:
 def to_grid(canvas: NDArray[np.uint8]) -> Grid:
     """Read the grid off a canvas, however odd the canvas.
 
-    The size is the one whose layout (colours inside, edge, nothing) agrees with most cells, so a few wrong cells
-    do not tear a grid apart. Cells inside that hold no colour become colour 0. Inverse of `to_canvas`.
+    The size is the one whose layout (colours inside, edge, nothing) agrees with most cells, so a few wrong
+    cells do not tear a grid apart. Cells inside that hold no colour become colour 0. Inverse of `to_canvas`.
 
     Args:
         canvas: Symbols 0..11, shape (side, side).
@@ -75,7 +75,8 @@ def likeliest_sizes(inside: Tensor, border: Tensor, pad: Tensor) -> Tensor:
     """The size of the grid on each canvas, given how well each cell suits each part of the layout.
 
     Args:
-        inside: Score (a log-probability, say) of each cell being part of the grid, shape (canvases, side, side).
+        inside: Score (a log-probability, say) of each cell being part of the grid, shape (canvases, side,
+            side).
         border: Score of being its edge, same shape.
         pad: Score of being outside, same shape.
 

@@ -1,7 +1,7 @@
 """Episodes: a query, and the demonstrations it must be answered from, as tensors.
 
-A training episode asks for one known pair of a puzzle and shows the others (leave one out), turned and renamed at
-random. A test episode asks for a test output and shows the puzzle's demonstrations.
+A training episode asks for one known pair of a puzzle and shows the others (leave one out), turned and
+renamed at random. A test episode asks for a test output and shows the puzzle's demonstrations.
 """
 
 from collections.abc import Sequence
@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from models.arc.augment import SYMMETRIES, random_renamings, rename, transform
-from models.arc.canvas import FIRST_COLOUR, SYMBOLS, to_canvases
-from models.arc.puzzles import LARGEST_SIDE, Pair, Puzzle
+from models.arc.canvas import SYMBOLS, to_canvases
+from models.arc.puzzles import LARGEST_SIDE, Pair, Puzzle, longest_side
 
 
 class Batch(NamedTuple):
@@ -34,10 +34,10 @@ class Batch(NamedTuple):
 
 
 class TrainingPool:
-    """All pairs that may be trained on, drawn as on canvases in all 8 symmetries.
+    """All pairs that may be trained on, drawn on canvases in all 8 symmetries.
 
-    Training puzzles contribute all their pairs. Evaluation puzzles contribute their demonstrations only: their
-    tests are not even read.
+    Training puzzles contribute all their pairs. Evaluation puzzles contribute their demonstrations only:
+    their tests are not even read.
 
     Args:
         training: Puzzles whose tests may be learned from.
@@ -63,7 +63,7 @@ class TrainingPool:
         starts = counts.cumsum(0) - counts
         self._count = counts.repeat_interleave(counts)
         self._start = starts.repeat_interleave(counts)
-        sides = [max(max(grid.shape) for pair in group for grid in pair) for group in groups]
+        sides = [longest_side(group) for group in groups]
         self._side = torch.tensor(sides).repeat_interleave(counts)
 
     def __len__(self) -> int:
@@ -87,14 +87,14 @@ class TrainingPool:
         drawn = torch.cat([torch.randperm(len(self), generator=generator) for _ in range(rounds)])[:samples]
         # Small canvases are cheap only if no large one is in their batch.
         ordered = drawn[self._side[drawn].argsort(stable=True)]
-        batches = ordered.split(batch_size)
+        batches = torch.split(ordered, batch_size)
         return [batches[index] for index in torch.randperm(len(batches), generator=generator).tolist()]
 
     def batch(self, indices: Tensor, generator: torch.Generator) -> Batch:
         """Build the episodes that ask for the given pairs.
 
-        Which of the other pairs are shown, in which order, and how the puzzle is turned and renamed is drawn from
-        the generator.
+        Which of the other pairs are shown, in which order, and how the puzzle is turned and renamed is
+        drawn from the generator.
         """
         count, start = self._count[indices], self._start[indices]
         offsets = torch.arange(int(count.max()))
@@ -112,8 +112,8 @@ class TrainingPool:
 class TestEpisodes:
     """The tests of evaluation puzzles, each asked in several views.
 
-    View 0 is the puzzle as it is; the others are turned and renamed, always in the same way for the same seed.
-    Episode `t * views + v` is view v of test t; tests are numbered in the order of the puzzles.
+    View 0 is the puzzle as it is; the others are turned and renamed, always in the same way for the same
+    seed. Episode `t * views + v` is view v of test t; tests are numbered in the order of the puzzles.
 
     Args:
         puzzles: The puzzles to test.
@@ -138,10 +138,8 @@ class TestEpisodes:
         self.views = views
         self.owner = torch.tensor([number for number, puzzle in enumerate(puzzles) for _ in puzzle.tests])
         tests = len(self.owner)
-        symmetry = torch.stack([torch.randperm(SYMMETRIES, generator=generator) for _ in range(tests * views)])
-        self.symmetry = symmetry[:, 0].reshape(tests, views)
-        self.symmetry[:, 0] = 0
-        self.symmetry = self.symmetry.flatten()
+        self.symmetry = torch.randint(SYMMETRIES, (tests * views,), generator=generator)
+        self.symmetry[::views] = 0
         self.tables = random_renamings(tests * views, generator)
         self.tables[::views] = torch.arange(SYMBOLS, dtype=torch.uint8)
 
@@ -162,7 +160,7 @@ class TestEpisodes:
 
     def plan(self, batch_size: int) -> list[Tensor]:
         """All episodes in batches of similar canvas side: indices, int64 of shape (batch_size,) each."""
-        return list(self._side.argsort(stable=True).split(batch_size))
+        return list(torch.split(self._side.argsort(stable=True), batch_size))
 
     def batch(self, indices: Tensor) -> Batch:
         """Build episodes. The target is the part of the answer that the canvas has room for."""
@@ -171,16 +169,14 @@ class TestEpisodes:
         mask = offsets < count[:, None]
         demos = torch.where(mask, start[:, None] + offsets, self._query[indices][:, None])
         side = int(self._side[indices].max()) + 1
-        return self._pairs.batch(
-            self._query[indices], demos, mask, self.symmetry[indices], self.tables[indices], side
-        )
+        return self._pairs.batch(self._query[indices], demos, mask, self.symmetry[indices], self.tables[indices], side)
 
 
 class _PairStore:
     """Canvases of pairs in all symmetries, and the gathering of batches from them."""
 
     def __init__(self, pairs: Sequence[Pair], side: int | None = None) -> None:
-        longest = max(max(grid.shape) for pair in pairs for grid in pair)
+        longest = longest_side(pairs)
         canvas = max(longest, side or 0) + 1
         self.inputs = torch.stack(
             [to_canvases([transform(source, s) for source, _ in pairs], canvas) for s in range(SYMMETRIES)]
@@ -189,9 +185,7 @@ class _PairStore:
             [to_canvases([transform(target, s) for _, target in pairs], canvas) for s in range(SYMMETRIES)]
         )
 
-    def batch(
-        self, query: Tensor, demos: Tensor, mask: Tensor, symmetry: Tensor, tables: Tensor, side: int
-    ) -> Batch:
+    def batch(self, query: Tensor, demos: Tensor, mask: Tensor, symmetry: Tensor, tables: Tensor, side: int) -> Batch:
         pairs = torch.cat([query[:, None], demos], dim=1)
         turned = symmetry[:, None]
         stacked = torch.cat([self.inputs[turned, pairs], self.outputs[turned, pairs]], dim=1)
@@ -204,13 +198,11 @@ class _PairStore:
 
 def _foreseeable_side(puzzle: Puzzle) -> int:
     """The longest side to expect of a puzzle's grids, judged without looking at the answers."""
-    known = [grid for pair in puzzle.demonstrations for grid in pair] + [source for source, _ in puzzle.tests]
-    longest = max(max(grid.shape) for grid in known)
-    growth = max(max(target.shape) / max(source.shape) for source, target in puzzle.demonstrations)
-    asked = max(max(source.shape) for source, _ in puzzle.tests)
-    return min(max(longest, round(growth * asked)), LARGEST_SIDE)
+    asked = max(int(side) for source, _ in puzzle.tests for side in source.shape)
+    growth: float = max(max(target.shape) / max(source.shape) for source, target in puzzle.demonstrations)
+    return min(max(longest_side(puzzle.demonstrations), asked, round(growth * asked)), LARGEST_SIDE)
 
 
 def _check_max_demos(max_demos: int) -> None:
     if max_demos < 1:
-        raise ValueError(f"max_demos must be at least 1, but got {max_demos}. Puzzles are learned from demonstrations.")
+        raise ValueError(f"max_demos must be at least 1, but got {max_demos}. Without demonstrations there is no rule.")

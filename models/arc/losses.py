@@ -16,8 +16,8 @@ def cell_loss(
     """Mean cross-entropy over cells, episodes and refinement steps (deep supervision).
 
     Every episode counts alike, however large its grid: within one, the cells' weights are scaled to sum to 1.
-    The edge of the grid carries its size and counts as much as a colour by default; cells outside count little,
-    since they follow from the edge.
+    The edge of the grid carries its size and counts as much as a colour by default; cells outside count
+    little, since they follow from the edge.
 
     Args:
         logits: Shape (steps, batch, S, S, 12), any floating dtype; computed on in float32.

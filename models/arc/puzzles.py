@@ -41,12 +41,17 @@ class Puzzle:
     @property
     def side(self) -> int:
         """The longest side of any grid of the puzzle, answers included."""
-        return max(max(grid.shape) for pair in self.pairs for grid in pair)
+        return longest_side(self.pairs)
 
     @property
     def keeps_shape(self) -> bool:
         """Whether every demonstration's output has the shape of its input; looks at no answer."""
         return all(source.shape == target.shape for source, target in self.demonstrations)
+
+
+def longest_side(pairs: Iterable[Pair]) -> int:
+    """The longest side of any grid of some pairs."""
+    return max(int(side) for pair in pairs for grid in pair for side in grid.shape)
 
 
 def load_puzzles(split: Split, max_side: int = 12, path: str | Path | None = None) -> tuple[Puzzle, ...]:
@@ -125,7 +130,7 @@ def _read(file: Path) -> Puzzle:
         listed = content.get(part) if isinstance(content, dict) else None
         if not isinstance(listed, list) or not listed:
             raise ValueError(
-                f"{file} must hold a list of pairs named {part!r}, but got {_short(listed)}. See arcprize.org/guide."
+                f"{file} must hold a list of pairs named {part!r}, but got {_short(listed)}. Download the file again."
             )
         pairs[part] = tuple(
             (

@@ -1,0 +1,96 @@
+"""From predicted canvases to two ranked attempts per test output."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from models.arc.augment import inverse_symmetry, transform
+from models.arc.canvas import BORDER, FIRST_COLOUR, PAD, likeliest_sizes
+from models.arc.puzzles import Grid
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """What one view of a test predicts, turned and renamed back to the puzzle as it is.
+
+    Attributes:
+        grid: The most likely grid of the most likely size, uint8 of shape (height, width).
+        log_probs: Log-probabilities of the colours at its cells, float32 of shape (height, width, 10).
+    """
+
+    grid: Grid
+    log_probs: NDArray[np.float32]
+
+
+def read_views(logits: Tensor, symmetry: Tensor, tables: Tensor) -> list[View]:
+    """Read predictions off canvases and undo each episode's augmentation.
+
+    Args:
+        logits: Of the last refinement step, shape (episodes, S, S, 12).
+        symmetry: The symmetry that each episode was turned by, int64 of shape (episodes,).
+        tables: The table that its symbols were renamed by, uint8 of shape (episodes, 12).
+    """
+    log_probs = logits.detach().float().cpu().log_softmax(-1)
+    index = tables.cpu().long()[:, None, None, :].expand_as(log_probs)
+    log_probs = log_probs.gather(-1, index)
+    sizes = likeliest_sizes(log_probs[..., FIRST_COLOUR:].logsumexp(-1), log_probs[..., BORDER], log_probs[..., PAD])
+    colours = log_probs[..., FIRST_COLOUR:].log_softmax(-1).numpy()
+    views = []
+    for one, (height, width), turn in zip(colours, sizes.tolist(), symmetry.tolist(), strict=True):
+        cropped: NDArray[np.float32] = one[:height, :width]
+        back = np.ascontiguousarray(transform(cropped, inverse_symmetry(turn)))
+        views.append(View(back.argmax(-1).astype(np.uint8), back))
+    return views
+
+
+def two_attempts(views: Sequence[View]) -> tuple[Grid, Grid]:
+    """Rank what the views of one test predict, and take two distinct grids.
+
+    Each view votes for its grid. The mean of the views that agree on the most common size makes a grid too; if
+    no view has it, it joins with one vote. Grids are ranked by votes, then by being that grid of the mean, then
+    by confidence (mean log-probability of the cells). If all agree, the second attempt changes the least
+    certain cell to its next likely colour.
+
+    Args:
+        views: At least one.
+    """
+    shapes = [view.grid.shape for view in views]
+    common = max(shapes, key=shapes.count)
+    mean = np.mean([np.exp(view.log_probs) for view in views if view.grid.shape == common], axis=0)
+    joint = mean.argmax(-1).astype(np.uint8)
+    groups: dict[tuple[int, int, bytes], list[View]] = {}
+    for view in views:
+        groups.setdefault(_key(view.grid), []).append(view)
+    grids = {key: group[0].grid for key, group in groups.items()}
+    ranks = {
+        key: (len(group), key == _key(joint), max(float(view.log_probs.max(-1).mean()) for view in group))
+        for key, group in groups.items()
+    }
+    if _key(joint) not in ranks:
+        grids[_key(joint)], ranks[_key(joint)] = joint, (1, True, 0.0)
+    best = sorted(ranks, key=lambda key: ranks[key], reverse=True)
+    first = grids[best[0]]
+    return first, grids[best[1]] if len(best) > 1 else _runner_up(first, mean)
+
+
+def all_attempts(views: Sequence[View], per_test: int) -> list[tuple[Grid, Grid]]:
+    """Two attempts for each test, where `views[t * per_test + v]` is view v of test t."""
+    starts = range(0, len(views), per_test)
+    return [two_attempts(views[start : start + per_test]) for start in starts]
+
+
+def _key(grid: Grid) -> tuple[int, int, bytes]:
+    return (*grid.shape, grid.tobytes())
+
+
+def _runner_up(grid: Grid, probs: NDArray[np.float32]) -> Grid:
+    others = probs.copy()
+    np.put_along_axis(others, grid[..., None].astype(np.int64), -1.0, axis=-1)
+    lead = probs.max(-1) - others.max(-1)
+    row, column = np.unravel_index(lead.argmin(), grid.shape)
+    changed = grid.copy()
+    changed[row, column] = others[row, column].argmax()
+    return changed

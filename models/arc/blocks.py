@@ -1,0 +1,128 @@
+"""The building blocks of the grid agent: places, mixing along the grid, and looking things up."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+LARGEST_CANVAS = 32
+
+
+class PlaceEmbedding(nn.Module):
+    """Where a cell lies, counted from the grid's upper left and from its lower right corner.
+
+    Args:
+        width: Channels.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.row_start = nn.Embedding(LARGEST_CANVAS, width)
+        self.row_end = nn.Embedding(2 * LARGEST_CANVAS, width)
+        self.column_start = nn.Embedding(LARGEST_CANVAS, width)
+        self.column_end = nn.Embedding(2 * LARGEST_CANVAS, width)
+        for table in (self.row_start, self.row_end, self.column_start, self.column_end):
+            nn.init.normal_(table.weight, std=0.1)
+
+    def forward(self, sizes: Tensor, side: int) -> Tensor:
+        """Heights and widths, int64 of shape (..., 2) -> (..., side, side, width)."""
+        places = torch.arange(side, device=sizes.device)
+        from_end = places - sizes[..., None] + LARGEST_CANVAS
+        rows = self.row_start(places) + self.row_end(from_end[..., 0, :])
+        columns = self.column_start(places) + self.column_end(from_end[..., 1, :])
+        where: Tensor = rows.unsqueeze(-2) + columns.unsqueeze(-3)
+        return where
+
+
+class GridBlock(nn.Module):
+    """A residual block: 3x3 neighbourhood, row and column means, then a two-layer network per cell.
+
+    Args:
+        width: Channels.
+        dropout: Share of the block's outputs dropped in training, 0..1.
+    """
+
+    def __init__(self, width: int, dropout: float) -> None:
+        super().__init__()
+        self.near = nn.Conv2d(width, width, 3, padding=1, groups=width)
+        self.far = nn.Parameter(torch.zeros(2, width))
+        self.norm = nn.LayerNorm(width)
+        self.up = nn.Linear(width, 2 * width)
+        self.down = nn.Linear(2 * width, width)
+        self.dropout = nn.Dropout(dropout)
+        nn.init.normal_(self.down.weight, std=0.02)
+        nn.init.zeros_(self.down.bias)
+
+    def forward(self, x: Tensor, film: tuple[Tensor, Tensor] | None = None) -> Tensor:
+        """Mix a batch of canvases.
+
+        Args:
+            x: Shape (N, S, S, width), contiguous.
+            film: Scale (added to 1) and shift of the normalised channels, each of shape (N, 1, 1, width).
+
+        Returns:
+            Same shape as `x`.
+        """
+        # In float16 most CPUs run a grouped convolution group by group, ten times slower than in float32.
+        with torch.autocast(x.device.type, enabled=False):
+            mixed = self.near(x.to(self.near.weight.dtype).permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+        mixed = mixed + self.far[0] * x.mean(2, keepdim=True) + self.far[1] * x.mean(1, keepdim=True)
+        mixed = self.norm(mixed)
+        if film is not None:
+            mixed = mixed * (1 + film[0]) + film[1]
+        changed: Tensor = x + self.dropout(self.down(F.gelu(self.up(mixed))))
+        return changed
+
+
+class Lookup(nn.Module):
+    """Attention from the query's cells to all cells of the demonstrations.
+
+    Each head reads features, and beside them votes: how much of its attention lies on cells whose output has
+    each symbol. This is the soft nearest-neighbour classifier of matching networks (Vinyals et al. 2016,
+    arXiv 1606.04080), over cells.
+
+    Args:
+        width: Channels.
+        heads: Attention heads.
+        symbols: Number of symbols that are voted for.
+    """
+
+    def __init__(self, width: int, heads: int, symbols: int) -> None:
+        super().__init__()
+        self.heads, self.symbols = heads, symbols
+        self.norm = nn.LayerNorm(width)
+        self.query = nn.Linear(width, heads * 2 * symbols)
+        self.key = nn.Linear(width, heads * 2 * symbols)
+        # Keys and values of one size allow the fused kernel: features take half, votes the other half.
+        self.value = nn.Linear(width, heads * symbols)
+        self.read = nn.Linear(heads * symbols, width)
+
+    def forward(self, x: Tensor, pairs: Tensor, answers: Tensor, demo_mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Look up every cell.
+
+        Args:
+            x: The query's cells, shape (B, Q, width).
+            pairs: The demonstrations' cells, shape (B, D, C, width).
+            answers: Their output symbols, one-hot float of shape (B, D, C, symbols).
+            demo_mask: bool of shape (B, D); cells of a demonstration marked False get no attention.
+
+        Returns:
+            What was read, shape (B, Q, width); votes in 0..1, shape (B, Q, heads, symbols).
+        """
+        batch, demos, cells, _ = pairs.shape
+        query = self._split(self.query(self.norm(x)))
+        key = self._split(self.key(pairs.flatten(1, 2)))
+        value = self._split(self.value(pairs.flatten(1, 2)))
+        ballots = answers.to(value.dtype).flatten(1, 2)[:, None].expand(-1, self.heads, -1, -1)
+        value = torch.cat([value, ballots], dim=-1)
+        # Half of the smallest number leaves room to add a score to: beyond the smallest lies -inf, then NaN.
+        masked = torch.finfo(query.dtype).min / 2
+        bias = torch.zeros(batch, demos, 1, dtype=query.dtype, device=x.device)
+        bias = bias.masked_fill(~demo_mask[:, :, None], masked).expand(-1, -1, cells).reshape(batch, 1, 1, -1)
+        found = F.scaled_dot_product_attention(query, key, value, attn_mask=bias)
+        # Without any demonstration attention is spread over empty slots, which say nothing.
+        found = found * demo_mask.any(1)[:, None, None, None]
+        features, votes = found.transpose(1, 2).chunk(2, dim=-1)
+        return self.read(features.flatten(2)), votes
+
+    def _split(self, x: Tensor) -> Tensor:
+        return x.view(*x.shape[:2], self.heads, -1).transpose(1, 2)

@@ -1,0 +1,38 @@
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from models.arc import Puzzle
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def random_grid(random: np.random.Generator, height: int, width: int) -> np.ndarray:
+    return random.integers(0, 10, size=(height, width), dtype=np.uint8)
+
+
+@pytest.fixture
+def puzzles() -> list[Puzzle]:
+    """Six puzzles of four rules (mirror, recolour, crop, enlarge), with three demonstrations and two tests each."""
+    random = np.random.default_rng(0)
+    rules = [
+        lambda grid: grid[:, ::-1],
+        lambda grid: np.where(grid == 3, 5, grid).astype(np.uint8),
+        lambda grid: grid[:2, :2],
+        lambda grid: grid.repeat(2, 0).repeat(2, 1),
+    ]
+    made = []
+    for number in range(6):
+        rule = rules[number % len(rules)]
+        inputs = [random_grid(random, *random.integers(3, 6, size=2)) for _ in range(5)]
+        pairs = tuple((grid, np.ascontiguousarray(rule(grid))) for grid in inputs)
+        made.append(Puzzle(f"{number:08x}", pairs[:3], pairs[3:]))
+    return made
