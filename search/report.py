@@ -90,6 +90,11 @@ def trial_table(trials: Sequence[FrozenTrial], objective: str, mode: str) -> Tab
     return table
 
 
+def report_console() -> Console:
+    """Standard output, as wide as the terminal; in a file or a pipe, as wide as a table may need."""
+    return Console() if sys.stdout.isatty() else Console(width=200)
+
+
 def _of_one_type(values: list[Any]) -> list[Any]:
     """Parquet columns have one type: numbers stay numbers, a mixture becomes text."""
     kinds = {type(value) for value in values if value is not None}
@@ -111,7 +116,7 @@ def main(name: str, storage: Path = Path("runs")) -> None:
         print(error, file=sys.stderr)
         raise typer.Exit(2) from error
     write_parquet(trials, folder / "trials.parquet")
-    Console().print(trial_table(trials, objective, mode))
+    report_console().print(trial_table(trials, objective, mode))
 
 
 if __name__ == "__main__":

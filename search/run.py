@@ -116,10 +116,10 @@ def _show(planned: Any) -> None:
 
 def _tell(result: Any, folder: Path) -> None:
     """The end of a search, for people."""
-    from search.report import trial_table
+    from search.report import report_console, trial_table
     from search.study import read
 
-    console = Console()
+    console = report_console()
     console.print(trial_table(*read(folder)))
     counts = ", ".join(f"{count} {outcome}" for outcome, count in result.outcomes.items())
     console.print(f"\n{counts} in {result.seconds:.0f} s{f' ({result.stopped})' if result.stopped else ''}")

@@ -22,8 +22,13 @@ def save(state: dict[str, Any], path: Path) -> None:
     torch.save(state, buffer)
     content = buffer.getvalue()
     path.parent.mkdir(parents=True, exist_ok=True)
-    _write(_digest_path(path), f"{hashlib.sha256(content).hexdigest()}  {path.name}\n".encode())
+    digest = _digest_path(path)
+    line = f"{hashlib.sha256(content).hexdigest()}  {path.name}\n"
+    earlier = digest.read_text() if digest.exists() else ""
+    _write(digest, (line + earlier).encode())  # until the content is replaced, the earlier one is still good
     _write(path, content)
+    if earlier:
+        _write(digest, line.encode())
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -34,11 +39,12 @@ def load(path: Path) -> dict[str, Any]:
     """
     try:
         content = path.read_bytes()
-        digest = _digest_path(path).read_text().split()[0]
+        digests = [line.split()[0] for line in _digest_path(path).read_text().splitlines()]
     except (OSError, IndexError) as error:
         raise CheckpointError(f"checkpoint {path} must be readable with its .sha256 beside it: {error}.") from error
-    if hashlib.sha256(content).hexdigest() != digest:
-        raise CheckpointError(f"checkpoint {path} must have the SHA-256 {digest}, but has another: it is corrupt.")
+    if hashlib.sha256(content).hexdigest() not in digests:
+        expected = " or ".join(digests) or "in its .sha256"
+        raise CheckpointError(f"checkpoint {path} must have the SHA-256 {expected}, but has another: it is corrupt.")
     state: dict[str, Any] = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     return state
 

@@ -35,7 +35,8 @@ class Context:
         count = _length(data)
         order = torch.randperm(count, generator=self.generator) if shuffle else torch.arange(count)
         for indices in torch.split(order[self.rank :: self.world_size], batch_size):
-            yield _take(data, indices)
+            if len(indices):  # split gives nothing back as one empty part
+                yield _take(data, indices)
 
     def any(self, *flags: bool) -> list[bool]:
         """For each flag, whether it is set on any rank."""
@@ -73,10 +74,10 @@ class Context:
 
 def _length(data: Any) -> int:
     if isinstance(data, dict | tuple):
-        lengths = {len(part) for part in (data.values() if isinstance(data, dict) else data)}
+        lengths = {_length(part) for part in (data.values() if isinstance(data, dict) else data)}
         if len(lengths) != 1:
             raise ValueError(f"data must have parts of one length, but got lengths {sorted(lengths)}.")
-        return int(lengths.pop())
+        return lengths.pop()
     return len(data)
 
 

@@ -65,7 +65,7 @@ class Training:
         if not self._train(stopping):
             return None
         trained = time.perf_counter() - start
-        metrics = {**self._evaluate(), **self._train_metrics(trained)}
+        metrics = {**self.evaluate(), **self._train_metrics(trained)}
         if task.objective not in metrics:
             raise ValueError(
                 f"evaluate must return the objective {task.objective!r}, but got {', '.join(sorted(metrics))}."
@@ -116,7 +116,8 @@ class Training:
             task.update(window)
         return True
 
-    def _evaluate(self) -> dict[str, float]:
+    def evaluate(self) -> dict[str, float]:
+        """The metrics of the trial as it stands, reduced over ranks."""
         task = self.task
         task.context.broadcast(self._buffers())
         with _evaluation_mode(task.modules), contextlib.ExitStack() as averages, torch.no_grad():
@@ -128,7 +129,8 @@ class Training:
     def _reduce(self, metrics: Mapping[str, float | tuple[Any, Any]]) -> dict[str, float]:
         """Means over all ranks of what came as (mean, weight); floats as they are."""
         weighted = {name: value for name, value in metrics.items() if isinstance(value, tuple)}
-        sums = {name: (float(mean) * float(weight), float(weight)) for name, (mean, weight) in weighted.items()}
+        # A rank without data has a mean over nothing, NaN: it must not spread to the others' data.
+        sums = {name: (float(m) * float(w) if w else 0.0, float(w)) for name, (m, w) in weighted.items()}
         plain = {name: float(value) for name, value in metrics.items() if not isinstance(value, tuple)}
         return {**plain, **self.task.context.weighted_means(sums)}
 
@@ -217,6 +219,8 @@ def _check_build(task: AnyTask) -> dict[str, Parameter]:
         ValueError: See `Training`.
     """
     name = type(task).__name__
+    if not hasattr(task, "objective"):
+        raise ValueError(f"{name} must name its objective, a metric of evaluate, but does not.")
     if not task.modules or not task.optimizers:
         raise ValueError(f"{name}.build must fill self.modules and self.optimizers, but left one of them empty.")
     task.updates = task.updates or {"train": list(task.optimizers)}

@@ -6,13 +6,13 @@ from contextlib import AbstractContextManager
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, get_args
 
+import torch
 from pydantic import BaseModel, ConfigDict, Field
 
 from trainables.context import Context
 from trainables.precision import LossScale, Precision, autocast
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
     from trainables.update import Scheduler, Updater, UpdateReport
@@ -165,9 +165,14 @@ class Task(ABC, Generic[Config]):
 
     def log(self, name: str, value: "Tensor | float", weight: "Tensor | float" = 1.0) -> None:
         """Note a term of the loss; its weighted mean over the epoch and all ranks is reported as `train/<name>`."""
-        value = value.detach().float() if hasattr(value, "detach") else value
+        value = value.detach().float() if isinstance(value, torch.Tensor) else value
+        part: Tensor | float
+        if isinstance(weight, torch.Tensor):  # a mean over nothing is NaN
+            part = torch.where(weight == 0, 0.0, value * weight)
+        else:
+            part = value * weight if weight else 0.0
         total, weights = self.noted.get(name, (0.0, 0.0))
-        self.noted[name] = (total + value * weight, weights + weight)
+        self.noted[name] = (total + part, weights + weight)
 
     def autocast(self) -> AbstractContextManager[Any]:
         """The precision context of this trial, for evaluation."""

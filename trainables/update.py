@@ -66,7 +66,7 @@ class Updater:
         precision: "fp32", "bf16" or "fp16"; what is asked for runs, or the construction fails.
         device: Where the parameters are; each micro-batch is moved there when its turn comes.
         max_grad_norm: Clip the norm over all optimizers to this. None: no clipping, the norm is still reported.
-        schedulers: Stepped once per applied update.
+        schedulers: Stepped once per applied update, unless their optimizer had no gradient in it.
         ema: Updated once per applied update.
         loss_scale: Used by fp16 alone.
         max_consecutive_skips: More than this many windows skipped in a row end the trial as diverged.
@@ -116,8 +116,8 @@ class Updater:
 
         Raises:
             Diverged: Too many windows were skipped in a row, or the loss scale fell to its floor.
-            ValueError: The loss does not depend on anything that is trained, or a weight is not a finite number
-                of at least 0.
+            ValueError: The loss is a constant, or a weight is not a finite number of at least 0. A loss that depends
+                on parameters of others alone is an empty window.
         """
         self._drop_gradients()
         try:
@@ -148,7 +148,8 @@ class Updater:
                     "loss must depend on a parameter that is trained, but got a constant. "
                     "Look for a detach(), an item() or a replaced loss on the way."
                 )
-            mean_loss = mean_loss.float()  # a half-precision loss overflows when the scale multiplies it
+            # A half-precision loss overflows when the scale multiplies it; an fp64 one stays fp64.
+            mean_loss = mean_loss.to(torch.promote_types(mean_loss.dtype, torch.float32))
             reference = reference or weight
             factor = weight / reference * scale
             # `inputs`: nothing is left behind in parameters that another update owns.
@@ -221,11 +222,13 @@ class Updater:
             )
 
     def _apply(self) -> None:
+        idle = [o for o in self.optimizers.values() if all(p.grad is None for p in _parameters_of(o))]
         for optimizer in self.optimizers.values():
-            if any(p.grad is not None for p in _parameters_of(optimizer)):
+            if optimizer not in idle:
                 optimizer.step()
         for scheduler in self.schedulers:
-            scheduler.step()
+            if getattr(scheduler, "optimizer", None) not in idle:
+                scheduler.step()
         if self.ema is not None:
             self.ema.update()
         if self.loss_scale is not None:

@@ -2,6 +2,7 @@
 
 import gc
 import importlib
+import sys
 import threading
 import traceback
 from collections.abc import Iterator
@@ -61,6 +62,7 @@ class Workers:
         self.stopping = stopping
         self.held: Held | None = None
         self.training: Training | None = None
+        self._threads = torch.get_num_threads()
 
     def run(self, stretch: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """A report for each epoch of `stretch`; the last one is `done` and carries an outcome if the trial ended."""
@@ -90,6 +92,8 @@ class Workers:
         return training
 
     def _epochs(self, training: Training, stretch: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        if training.epoch >= stretch["until"]:  # without a report, the gang would wait for ever
+            raise ValueError(f"a stretch must end after epoch {training.epoch}, but got {stretch['until']}.")
         while training.epoch < stretch["until"]:
             metrics = training.run_epoch(self.stopping.is_set)
             if metrics is None:
@@ -106,9 +110,25 @@ class Workers:
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
-        torch.set_default_dtype(torch.float32)
-        torch.set_grad_enabled(True)
-        torch.use_deterministic_algorithms(False)
+        _reset_torch(self._threads)
+
+
+def _reset_torch(threads: int) -> None:
+    """Give the settings of torch that hold for the whole process the values that they start with."""
+    torch.set_default_device(None)
+    torch.set_default_dtype(torch.float32)
+    torch.set_grad_enabled(True)
+    torch.set_num_threads(threads)
+    torch.set_flush_denormal(False)
+    torch.set_float32_matmul_precision("highest")
+    torch.use_deterministic_algorithms(False)
+    torch.backends.cudnn.benchmark = torch.backends.cudnn.deterministic = False
+    torch.autograd.set_detect_anomaly(False)
+    for device, dtype in (("cpu", torch.bfloat16), ("cuda", torch.float16)):
+        torch.set_autocast_enabled(device, False)
+        torch.set_autocast_dtype(device, dtype)
+    if "torch._dynamo" in sys.modules:  # its limit of recompilations counts all trials together
+        torch.compiler.reset()
 
 
 def load_class(reference: str) -> type[Task[Any]]:
@@ -132,4 +152,6 @@ def _listen(stop: Any) -> threading.Event:
 def _reason(error: Exception) -> str:
     lines = str(error).splitlines()
     message = f"{type(error).__name__}: {lines[0] if lines else ''}"
-    return f"out of memory: {message}" if isinstance(error, torch.OutOfMemoryError) else message
+    # On the CPU torch has no exception of its own for it.
+    memory = isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in message
+    return f"out of memory: {message}" if memory else message

@@ -117,7 +117,8 @@ class RegressionConfig(TaskConfig):
     dropout: float = 0.0
     batch_size: int = 4
     size: int = 22
-    epochs: int = 3
+    width: int = 8
+    epochs: int = Field(3, ge=1)
     fault: str = Field("", description="what goes wrong in this trial")
 
 
@@ -133,7 +134,11 @@ class Regression(Task[RegressionConfig]):
         self.inputs = torch.randn(self.config.size, 3, generator=generator)
         self.targets = self.inputs.sum(1).sin() + 0.1 * torch.randn(self.config.size, generator=generator)
         model = nn.Sequential(
-            nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Dropout(self.config.dropout), nn.Linear(8, 1)
+            nn.Linear(3, self.config.width),
+            nn.BatchNorm1d(self.config.width),
+            nn.Tanh(),
+            nn.Dropout(self.config.dropout),
+            nn.Linear(self.config.width, 1),
         )
         optimizer = torch.optim.AdamW(model.parameters(), lr=self.config.lr)
         self.modules = {"model": model}
@@ -146,15 +151,18 @@ class Regression(Task[RegressionConfig]):
 
     def loss(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, int]:
         inputs, targets = batch
-        outputs = self.modules["model"](inputs).squeeze(1).float()
+        outputs = self.predict(inputs).float()
         if self.config.fault == "nan loss":
             outputs = outputs * float("nan")
         return nn.functional.mse_loss(outputs, targets), len(targets)
 
+    def predict(self, inputs: Tensor) -> Tensor:
+        return self.modules["model"](inputs).squeeze(1)
+
     def evaluate(self) -> dict[str, Any]:
         if self.config.fault == "raises in evaluate":
             raise KeyError("no such puzzle\nsecond line")
-        outputs = self.modules["model"](self.inputs).squeeze(1)
+        outputs = self.predict(self.inputs)
         loss = nn.functional.mse_loss(outputs, self.targets).item()
         draw = random.random() + float(np.random.rand()) + torch.rand(1).item()
         return {"val/loss": loss, "val/draw": draw, "val/seen": self.seen, **global_flags()}
@@ -181,7 +189,7 @@ def global_flags() -> dict[str, float]:
         "flags/threads": float(torch.get_num_threads()),
         "flags/autocast": float(torch.is_autocast_enabled("cpu")),
         "flags/autocast_dtype": float(torch.get_autocast_dtype("cpu") == torch.bfloat16),
-        "flags/denormals": float((torch.tensor(1e-39) * 1.0).item() > 0),
+        "flags/denormals": float((torch.tensor(1e-39, device="cpu") * 1.0).item() > 0),
         "flags/cudnn": float(torch.backends.cudnn.benchmark) + 2 * float(torch.backends.cudnn.deterministic),
     }
 
@@ -205,8 +213,27 @@ FAULTS: dict[str, Callable[[], Any]] = {
 def misbehave(fault: str) -> None:
     if fault == "raises in build":
         raise RuntimeError("the data is gone")
+    if fault == "too large for torch":
+        torch.empty(2**50)
+    if fault == "too large for numpy":
+        np.empty(2**50)
     if fault in FAULTS:
         FAULTS[fault]()
+
+
+class Compiled(Regression):
+    """Counts how often its model is compiled."""
+
+    compilations = 0
+
+    def build(self) -> None:
+        super().build()
+        self.predict = torch.compile(super().predict, backend=self._compile)
+
+    @classmethod
+    def _compile(cls, graph: torch.fx.GraphModule, inputs: Any) -> Callable[..., Any]:
+        cls.compilations += 1
+        return graph.forward
 
 
 class Endless(Regression):

@@ -1,0 +1,296 @@
+"""A worker runs one stretch of a trial after another, and no trial feels the one before."""
+
+import gc
+import math
+import random
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.trainables.toys import FAULTS, Compiled, Regression, RegressionConfig, global_flags, identical, timeless
+from trainables import checkpoint
+from trainables.context import Context
+from trainables.loop import train
+from trainables.worker import Workers, load_class
+
+TASK = "tests.trainables.toys:Regression"
+CONFIG = {"dropout": 0.3, "accumulation": 2, "ema_decay": 0.9, "precision": "fp16", "epochs": 4}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _collect_what_these_tests_made():
+    """As a worker does at its start: garbage is looked for after each trial, among all of torch it takes a while."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.fixture(autouse=True)
+def _process_as_it_was():
+    """Some of these trials change the process for everybody."""
+    threads = torch.get_num_threads()
+    yield
+    torch.set_default_device(None)
+    torch.set_default_dtype(torch.float32)
+    torch.set_grad_enabled(True)
+    torch.use_deterministic_algorithms(False)
+    torch.set_float32_matmul_precision("highest")
+    torch.autograd.set_detect_anomaly(False)
+    torch.set_num_threads(threads)
+    torch.set_autocast_enabled("cpu", False)
+    torch.set_autocast_dtype("cpu", torch.bfloat16)
+    torch.set_flush_denormal(False)
+    torch.backends.cudnn.benchmark = False
+
+
+@pytest.fixture
+def stretch(tmp_path):
+    """Makes stretches of trials that write into the test's folder."""
+
+    def make(trial: int = 0, epoch: int = 0, until: int = 2, start: Any = None, **settings: Any) -> dict[str, Any]:
+        folder = str(tmp_path / f"trial-{trial}")
+        config = {**CONFIG, **settings}
+        return {
+            "trial": trial,
+            "config": config,
+            "epoch": epoch,
+            "until": until,
+            "checkpoint": start,
+            "folder": folder,
+            "attempt": "a",
+        }
+
+    return make
+
+
+def workers(stopping: threading.Event | None = None, task: str = TASK) -> Workers:
+    return Workers(task, Context(), stopping or threading.Event())
+
+
+def metrics(reports: list[dict[str, Any]]) -> list[dict[str, float]]:
+    return [timeless(report["metrics"]) for report in reports]
+
+
+def straight(epochs: int, **settings: Any) -> list[dict[str, float]]:
+    """The reports of the same trial in a plain loop."""
+    return [timeless(report) for report in train(Regression(RegressionConfig(**{**CONFIG, **settings})), epochs)]
+
+
+# Reports
+
+
+def test_a_stretch_reports_each_epoch_and_where_its_checkpoint_is(stretch, tmp_path):
+    reports = list(workers().run(stretch(until=3)))
+    assert [report["epoch"] for report in reports] == [1, 2, 3]
+    assert [report["done"] for report in reports] == [False, False, True]
+    assert not any("outcome" in report for report in reports)
+    assert identical(metrics(reports), straight(3))
+    for report in reports:
+        path = Path(report["checkpoint"])
+        assert path.parent == tmp_path / "trial-0"
+        assert path.name == f"epoch-{report['epoch']}-a.pt"
+        assert checkpoint.load(path)["epoch"] == report["epoch"]
+
+
+@pytest.mark.parametrize("way", ["in memory", "from the checkpoint", "in a fresh worker"])
+def test_a_later_stretch_goes_on_where_the_trial_stood(stretch, way):
+    worker = workers()
+    first = list(worker.run(stretch(until=2)))
+    if way == "from the checkpoint":  # another trial in between takes its place
+        list(worker.run(stretch(trial=1, until=1, seed=5)))
+    if way == "in a fresh worker":
+        worker = workers()
+    second = list(worker.run(stretch(epoch=2, until=4, start=first[-1]["checkpoint"])))
+    assert [report["epoch"] for report in second] == [3, 4]
+    assert identical(metrics(first + second), straight(4))
+
+
+def test_a_trial_in_memory_goes_on_without_its_checkpoint(stretch):
+    worker = workers()
+    first = list(worker.run(stretch(until=1)))
+    checkpoint.delete(Path(first[-1]["checkpoint"]))
+    second = list(worker.run(stretch(epoch=1, until=2, start=first[-1]["checkpoint"])))
+    assert identical(metrics(second), straight(2)[1:])
+
+
+def test_the_same_trial_from_an_earlier_epoch_starts_from_that_checkpoint(stretch):
+    worker = workers()
+    first = list(worker.run(stretch(until=3)))
+    again = list(worker.run(stretch(epoch=1, until=3, start=first[0]["checkpoint"])))
+    assert identical(metrics(again), metrics(first)[1:])
+
+
+# Outcomes
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason", "source"),
+    [
+        ("raises in build", "RuntimeError: the data is gone", "in misbehave"),
+        ("raises in evaluate", "KeyError: 'no such puzzle\\nsecond line'", "in evaluate"),
+    ],
+)
+def test_a_trial_that_raises_has_failed_and_the_next_is_unharmed(stretch, fault, reason, source):
+    worker = workers()
+    (report,) = worker.run(stretch(fault=fault))
+    assert (report["done"], report["outcome"], report["reason"]) == (True, "failed", reason)
+    assert report["traceback"].startswith("Traceback")
+    assert source in report["traceback"]
+    assert worker.training is None
+    assert identical(metrics(list(worker.run(stretch(trial=1)))), straight(2))
+
+
+@pytest.mark.parametrize("library", ["torch", "numpy"])
+def test_out_of_memory_is_called_by_its_name(stretch, library):
+    worker = workers()
+    (report,) = worker.run(stretch(fault=f"too large for {library}"))
+    assert report["outcome"] == "failed"
+    assert report["reason"].startswith("out of memory: ")
+    assert identical(metrics(list(worker.run(stretch(trial=1)))), straight(2))
+
+
+def test_a_config_that_the_task_refuses_fails_its_trial_alone(stretch):
+    worker = workers()
+    (report,) = worker.run(stretch(size="many"))
+    assert report["outcome"] == "failed"
+    assert "RegressionConfig" in report["reason"]
+    assert [r["epoch"] for r in worker.run(stretch(trial=1))] == [1, 2]
+
+
+def test_a_task_that_cannot_be_imported_fails_with_its_name(stretch):
+    (report,) = workers(task="tests.trainables.toys:Missing").run(stretch())
+    assert report["outcome"] == "failed"
+    assert "Missing" in report["reason"]
+
+
+def test_a_corrupt_checkpoint_fails_its_trial(stretch):
+    worker = workers()
+    first = list(worker.run(stretch(until=1)))
+    Path(first[0]["checkpoint"]).write_bytes(b"not a checkpoint")
+    (report,) = workers().run(stretch(epoch=1, start=first[0]["checkpoint"]))
+    assert report["outcome"] == "failed"
+    assert "it is corrupt" in report["reason"]
+
+
+def test_a_trial_that_diverges_says_so_and_the_next_is_unharmed(stretch):
+    worker = workers()
+    (report,) = worker.run(stretch(fault="nan loss", precision="bf16", max_consecutive_skips=1))
+    assert (report["done"], report["outcome"]) == (True, "diverged")
+    assert report["reason"].startswith("2 windows in a row had a non-finite gradient")
+    assert worker.training is None
+    assert identical(metrics(list(worker.run(stretch(trial=1)))), straight(2))
+
+
+def test_a_stop_interrupts_the_trial_before_its_next_window(stretch, tmp_path):
+    stopping = threading.Event()
+    stopping.set()
+    (report,) = workers(stopping).run(stretch())
+    assert report == {"done": True, "outcome": "interrupted", "reason": "the search was stopped"}
+    assert not (tmp_path / "trial-0").exists()
+
+
+def test_an_interrupted_trial_goes_on_from_its_last_report(stretch):
+    stopping = threading.Event()
+    worker = workers(stopping)
+    reports = []
+    for report in worker.run(stretch(until=4)):
+        reports.append(report)
+        if report.get("epoch") == 2:
+            stopping.set()
+    assert [report.get("outcome") for report in reports] == [None, None, "interrupted"]
+    stopping.clear()
+    rest = list(worker.run(stretch(epoch=2, until=4, start=reports[1]["checkpoint"])))
+    assert identical(metrics(reports[:2] + rest), straight(4))
+
+
+class AfterWindows(threading.Event):
+    """Is set once it has been asked `left` times."""
+
+    left = math.inf
+
+    def is_set(self) -> bool:
+        self.left -= 1
+        return self.left < 0
+
+
+def test_a_trial_that_was_interrupted_in_an_epoch_does_not_go_on_in_memory(stretch):
+    stopping = AfterWindows()
+    worker = workers(stopping)
+    reports = list(worker.run(stretch(until=1)))
+    later = stretch(epoch=1, until=2, start=reports[0]["checkpoint"])
+    stopping.left = 2
+    assert [report["outcome"] for report in worker.run(later)] == ["interrupted"]
+    stopping.left = math.inf
+    assert identical(metrics(reports + list(worker.run(later))), straight(2))
+
+
+# Nothing of a trial is left for the next
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_trial_does_not_feel_what_the_one_before_did_to_the_process(stretch, fault):
+    fresh = list(workers().run(stretch(trial=1, precision="bf16")))
+    flags = global_flags()
+    worker = workers()
+    list(worker.run(stretch(fault=fault, precision="fp32", until=1)))
+    used = list(worker.run(stretch(trial=1, precision="bf16")))
+    assert [report.get("outcome") for report in used] == [None, None]
+    assert identical(metrics(used), metrics(fresh))
+    assert global_flags() == flags
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_each_change_to_the_process_is_one_that_a_trial_would_feel(fault):
+    """Without this the test above could pass on changes that change nothing."""
+
+    def felt() -> list[Any]:
+        return [
+            global_flags(),
+            torch.is_grad_enabled(),
+            random.random(),
+            np.random.rand(),
+            torch.rand(1, device="cpu").tolist(),
+        ]
+
+    random.seed(1), np.random.seed(1), torch.manual_seed(1)
+    before = felt()
+    random.seed(1), np.random.seed(1), torch.manual_seed(1)
+    FAULTS[fault]()
+    assert not identical(before, felt())
+
+
+def test_a_compiled_trial_is_compiled_however_many_came_before(stretch):
+    worker = workers(task="tests.trainables.toys:Compiled")
+    counts = []
+    for trial, width in enumerate((4, 5, 6, 7, 9)):
+        Compiled.compilations = 0
+        reports = list(worker.run(stretch(trial=trial, until=1, precision="fp32", width=width)))
+        assert [report.get("outcome") for report in reports] == [None]
+        counts.append(Compiled.compilations)
+    assert counts[0] > 0
+    assert counts == [counts[0]] * 5
+
+
+def test_a_worker_keeps_the_number_of_threads_that_it_started_with(stretch):
+    torch.set_num_threads(2)
+    worker = workers()
+    list(worker.run(stretch(until=1)))
+    assert torch.get_num_threads() == 2
+
+
+def test_the_generators_of_the_process_do_not_matter_to_a_trial(stretch):
+    random.seed(99)
+    np.random.seed(99)
+    torch.manual_seed(99)
+    assert identical(metrics(list(workers().run(stretch()))), straight(2))
+
+
+# load_class
+
+
+def test_a_task_is_found_by_its_reference():
+    assert load_class(TASK) is Regression
