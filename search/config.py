@@ -78,6 +78,8 @@ def load_config(given: dict[str, Any], file: Path | None = None) -> SearchConfig
         config = SearchConfig.model_validate(values)
     except ValidationError as error:
         raise UsageError(*(_as_option(problem) for problem in from_validation(error))) from error
+    if config.once and (config.search or config.trials not in (1, SearchConfig.model_fields["trials"].default)):
+        raise UsageError("--once must come without --trials and --search: it is one run with fixed parameters.")
     return complete(config)
 
 

@@ -310,7 +310,7 @@ def _check_machine(config: SearchConfig, space: Space) -> None:
         most = int(cpus // (config.workers * config.cpus_per_worker))
         problems.append(f"--concurrency must be at most {most} on this machine, but got {config.concurrency}.")
     device = torch.device("cuda" if gpus and config.gpus_per_worker != 0 else "cpu")
-    able = set(supported(device))
+    able = [mode.value for mode in supported(device)]
     searched = next((p.distribution for p in space.parameters if p.name == "precision"), None)
     wanted_modes = (
         list(searched.choices) if isinstance(searched, CategoricalDistribution) else [space.config({}).precision.value]
@@ -319,7 +319,7 @@ def _check_machine(config: SearchConfig, space: Space) -> None:
     if lacking:
         problems.append(
             f"precision must be one that {device} supports, but got {', '.join(lacking)}. "
-            f"Say --search precision={','.join(sorted(able))} or --set precision=..."
+            f"Say --search precision={','.join(able)} or --set precision={able[0]}."
         )
     if problems:
         raise UsageError(*problems)

@@ -20,6 +20,7 @@ STATUS = {
     "diverged": "FAILED",
     "failed": "FAILED",
 }
+KIND = {"mlflow.experimentKind": "custom_model_development"}  # the UI then opens on runs and charts, not on traces
 RETRY_S = 2.0
 BATCH = 1000  # MLflow's limit of metrics in one call
 
@@ -134,7 +135,7 @@ class Tracker:
             if experiment is None:
                 location = self._artifacts.as_uri() if self._artifacts else None
                 try:
-                    self.experiment_id = self._client.create_experiment(config.experiment, location)
+                    self.experiment_id = self._client.create_experiment(config.experiment, location, KIND)
                 except MlflowException:  # another search made it between the two calls
                     experiment = self._client.get_experiment_by_name(config.experiment)
             if experiment is not None:

@@ -83,8 +83,15 @@ def test_completing_a_config_twice_changes_nothing():
 
 
 def test_one_run_is_one_trial_that_is_never_stopped_early():
-    config = load_config({"task": "arc", "once": True, "trials": 8})
+    config = load_config({"task": "arc", "once": True})
     assert (config.trials, config.scheduler) == (1, "none")
+
+
+@pytest.mark.parametrize("given", [{"trials": "8"}, {"search": {"agent_lr": "1e-3..1e-2"}}])
+def test_one_run_takes_no_option_of_a_search(given):
+    assert refused({"task": "arc", "once": True, **given}) == [
+        "--once must come without --trials and --search: it is one run with fixed parameters."
+    ]
 
 
 def test_a_name_that_exists_is_refused(tmp_path):
