@@ -54,6 +54,7 @@ class Tracker:
         self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
         self._pending: list[Event] = []
         self._complete = False
+        self._start_ms = int(time.time() * 1000)
         self._children: dict[int, str] = {}
         self._error: Exception | None = None
         self._closing = threading.Event()
@@ -143,7 +144,8 @@ class Tracker:
         tags = {**resolve_tags(), "search": config.name, "task": config.task}
         self._tags = {key: tags[key] for key in ("mlflow.user", "mlflow.source.git.commit", "search") if key in tags}
         if not self.run_id:
-            self.run_id = self._client.create_run(self.experiment_id, tags=tags, run_name=config.name).info.run_id
+            run = self._client.create_run(self.experiment_id, self._start_ms, tags, config.name)
+            self.run_id = run.info.run_id
         self._client.log_text(self.run_id, self._resolved, "search.yaml")
 
     def _send(self) -> None:
