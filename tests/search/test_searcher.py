@@ -1,0 +1,192 @@
+"""The searcher, driven as Tune drives it: suggest, results, completions."""
+
+import json
+import threading
+
+import pytest
+from optuna.samplers import RandomSampler
+from pydantic import model_validator
+from ray.tune.search import Searcher
+
+from search.schedule import Schedule
+from search.searcher import StudySearcher
+from search.space import resolve
+from search.study import create, outcome_of
+from trainables.task import TaskConfig, searchable
+
+
+class Config(TaskConfig):
+    lr: float = searchable(0.5, low=0.0, high=1.0)
+    limit: float = 2.0
+
+    @model_validator(mode="after")
+    def refuse_a_high_rate(self):
+        if self.lr > self.limit:
+            raise ValueError(f"lr must be at most {self.limit}")
+        return self
+
+
+class Watching:
+    def __init__(self):
+        self.events = []
+
+    def trial_started(self, number, config):
+        self.events.append(("started", number))
+
+    def trial_reported(self, number, epoch, metrics):
+        self.events.append(("reported", number, epoch))
+
+    def trial_ended(self, number, outcome, reason):
+        self.events.append((outcome, number, reason))
+
+
+@pytest.fixture
+def make(tmp_path):
+    locks = []
+
+    def made(trials=3, rungs=(1, 3), fixed=None, **options):
+        study, lock = create(tmp_path, RandomSampler(seed=0), "val/loss", "min")
+        locks.append(lock)
+        space = resolve(Config, {"precision": "fp32", **(fixed or {})}, {})
+        watching = Watching()
+        schedule = Schedule(rungs, 3, "min")
+        searcher = StudySearcher(
+            study, space, schedule, "val/loss", trials, tmp_path, "a", observers=[watching], **options
+        )
+        return searcher, study, watching
+
+    yield made
+    for lock in locks:
+        lock.close()
+
+
+def tuned(done, **report):
+    """A result as Tune hands it on."""
+    return {"done": done, "report": json.dumps({"done": done, **report})}
+
+
+def report(searcher, tune_id, epoch, loss, done=False):
+    content = {"epoch": epoch, "metrics": {"val/loss": loss}, "checkpoint": f"/nowhere/{tune_id}-{epoch}.pt"}
+    if done:
+        searcher.on_trial_complete(tune_id, tuned(True, **content))
+    else:
+        searcher.on_trial_result(tune_id, tuned(False, **content))
+
+
+def test_a_stretch_carries_all_that_a_gang_needs(make, tmp_path):
+    searcher, _, _ = make()
+    stretch = searcher.suggest("t0")["stretch"]
+    assert (stretch["trial"], stretch["epoch"], stretch["until"], stretch["checkpoint"]) == (0, 0, 1, None)
+    assert stretch["folder"] == str(tmp_path / "checkpoints" / "0")
+    assert Config.model_validate(stretch["config"]).lr == stretch["config"]["lr"]
+    json.dumps(stretch)
+
+
+def test_the_best_of_a_rung_goes_on_from_its_checkpoint(make):
+    searcher, _, _ = make()
+    for number, loss in enumerate([0.3, 0.1, 0.2]):
+        searcher.suggest(f"t{number}")
+        report(searcher, f"t{number}", 1, loss, done=True)
+    stretch = searcher.suggest("t3")["stretch"]
+    assert (stretch["trial"], stretch["epoch"], stretch["until"]) == (1, 1, 3)
+    assert stretch["checkpoint"] == "/nowhere/t1-1.pt"
+
+
+def test_a_trial_that_reaches_its_last_epoch_is_completed_with_its_best_value(make):
+    searcher, study, watching = make(trials=1, rungs=(3,))
+    searcher.suggest("t0")
+    for epoch, loss in enumerate([0.3, 0.1], start=1):
+        report(searcher, "t0", epoch, loss)
+    report(searcher, "t0", 3, 0.2, done=True)
+    assert study.trial(0).value == 0.1
+    assert watching.events[-1] == ("completed", 0, "")
+    assert searcher.suggest("t1") == Searcher.FINISHED
+
+
+def test_nothing_is_finished_while_a_stretch_runs(make):
+    searcher, _, _ = make(trials=1)
+    searcher.suggest("t0")
+    assert searcher.suggest("t1") is None
+
+
+def test_a_combination_that_the_task_refuses_fails_without_costing_a_gang(make):
+    searcher, study, watching = make(trials=20, rungs=(1,), fixed={"limit": "0.5"})
+    for turn in range(20):
+        if (stretch := searcher.suggest(f"t{turn}")) in (None, Searcher.FINISHED):
+            break
+        assert stretch["stretch"]["config"]["lr"] <= 0.5
+        report(searcher, f"t{turn}", 1, 0.5, done=True)
+    outcomes = [outcome_of(trial) for trial in study.trials()]
+    assert set(outcomes) == {"completed", "failed"}
+    assert len(outcomes) == 20
+    assert {event[2] for event in watching.events if event[0] == "failed"} == {"lr must be at most 0.5."}
+
+
+def test_a_failure_keeps_its_reason_and_its_traceback(make, tmp_path):
+    searcher, study, _ = make()
+    searcher.suggest("t0")
+    failure = {"outcome": "failed", "reason": "KeyError: 'x'", "traceback": "Traceback: here"}
+    searcher.on_trial_complete("t0", tuned(True, **failure))
+    assert outcome_of(study.trial(0)) == "failed"
+    assert study.trial(0).user_attrs["reason"] == "KeyError: 'x'"
+    assert (tmp_path / "errors" / "trial-0.txt").read_text() == "Traceback: here"
+
+
+def test_a_trial_whose_gang_was_lost_goes_on_from_its_last_report_and_fails_at_the_limit(make):
+    searcher, study, _ = make(trials=1, rungs=(3,), max_losses=1)
+    searcher.suggest("t0")
+    report(searcher, "t0", 1, 0.3)
+    searcher.on_trial_complete("t0", None, error=True)
+    stretch = searcher.suggest("t1")["stretch"]
+    assert (stretch["trial"], stretch["epoch"], stretch["checkpoint"]) == (0, 1, "/nowhere/t0-1.pt")
+    searcher.on_trial_complete("t1", None, error=True)
+    assert study.trial(0).user_attrs["reason"] == "its gang was lost 2 times"
+
+
+def test_an_error_of_the_search_itself_is_kept_and_ends_it_in_good_order(make, monkeypatch):
+    searcher, study, _ = make()
+    searcher.suggest("t0")
+    searcher.suggest("t1")
+    monkeypatch.setattr(study, "report", lambda *_: 1 / 0)
+    report(searcher, "t0", 1, 0.3, done=True)
+    assert isinstance(searcher.error, ZeroDivisionError)
+    assert searcher.stopping.is_set()
+    assert searcher.suggest("t2") is None, "t1 still runs"
+    searcher.on_trial_complete("t1", tuned(True, outcome="interrupted", reason="the search was stopped"))
+    assert searcher.suggest("t3") == Searcher.FINISHED
+
+
+def test_a_stopped_search_begins_nothing_and_leaves_its_trials_to_be_taken_up_again(make):
+    stopping = threading.Event()
+    searcher, study, watching = make(stopping=stopping)
+    searcher.suggest("t0")
+    report(searcher, "t0", 1, 0.3, done=True)
+    stopping.set()
+    assert searcher.suggest("t1") == Searcher.FINISHED
+    searcher.close(prune=False)
+    assert outcome_of(study.trial(0)) == "interrupted"
+    assert watching.events[-1] == ("interrupted", 0, "the search was stopped")
+
+
+def test_at_the_end_what_waits_at_a_rung_is_pruned(make):
+    searcher, study, watching = make()
+    searcher.suggest("t0")
+    report(searcher, "t0", 1, 0.3, done=True)
+    searcher.close(prune=True)
+    assert outcome_of(study.trial(0)) == "pruned"
+    assert watching.events[-1] == ("pruned", 0, "not among the best at epoch 1")
+
+
+def test_checkpoints_are_kept_for_the_best_report_and_the_last_one_while_the_trial_can_go_on(make, tmp_path):
+    searcher, _, _ = make(trials=1, rungs=(4,))
+    searcher.suggest("t0")
+    for epoch, loss in enumerate([0.3, 0.1, 0.2, 0.4], start=1):
+        path = tmp_path / f"{epoch}.pt"
+        path.write_bytes(b"")
+        content = {"epoch": epoch, "metrics": {"val/loss": loss}, "checkpoint": str(path)}
+        if epoch < 4:
+            searcher.on_trial_result("t0", tuned(False, **content))
+        else:
+            searcher.on_trial_complete("t0", tuned(True, **content))
+        kept = sorted(int(file.stem) for file in tmp_path.glob("*.pt"))
+        assert kept == {1: [1], 2: [2], 3: [2, 3], 4: [2]}[epoch]
