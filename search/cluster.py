@@ -10,7 +10,7 @@ from typing import Any, TextIO
 
 import ray
 
-from search.config import SearchConfig
+from search.config import SearchConfig, available_cpus
 from search.errors import UsageError
 
 OBJECT_STORE_BYTES = 256 * 2**20  # what passes through it is reports; Ray would take a third of the memory
@@ -31,7 +31,7 @@ def connected(modules: Sequence[Path], root: Path) -> Iterator[None]:
         runtime_env["env_vars"] = {"PYTHONPATH": str(root)}
         ray.init(
             address="local",
-            num_cpus=len(os.sched_getaffinity(0)),
+            num_cpus=available_cpus(),
             object_store_memory=OBJECT_STORE_BYTES,
             include_dashboard=False,
             log_to_driver=False,
@@ -81,7 +81,7 @@ def count_gangs(config: SearchConfig, worker: Mapping[str, float], cluster: Mapp
     wanted = config.concurrency or min(fit, config.trials)
     if fit < 1 or wanted > fit:
         raise UsageError(
-            f"{wanted} gangs of {config.workers} workers with {dict(worker)} each must fit into the cluster, "
+            f"{max(1, wanted)} gangs of {config.workers} workers with {dict(worker)} each must fit into the cluster, "
             f"but it has { ({name: cluster.get(name, 0.0) for name in worker}) }. Lower --concurrency or --workers."
         )
     return min(wanted, config.trials)

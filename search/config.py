@@ -23,10 +23,20 @@ def _seconds(value: Any) -> Any:
     return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}[match[2]]
 
 
+def available_cpus() -> int:
+    """CPUs that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _one_text(value: Any) -> Any:
+    """A list of choices, as YAML has it, as the command line has it: "a,b"."""
+    return ",".join(str(item) for item in value) if isinstance(value, list) else value
+
+
 class SearchConfig(BaseModel):
     """One search. The fields are the options of the command line and the keys of a YAML file."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
 
     task: str = Field(description="a built-in task or path/to/file.py:ClassName")
     trials: int = Field(16, ge=1, description="how many trials to start")
@@ -41,7 +51,9 @@ class SearchConfig(BaseModel):
     sampler: Sampler = Field("tpe")
     seed: int = Field(0, ge=0, lt=2**31, description="of the sampler, and of every trial that sets none")
     set: dict[str, Any] = Field(default_factory=dict, description="fixed parameters by name")
-    search: dict[str, str] = Field(default_factory=dict, description="searched parameters by name")
+    search: dict[str, Annotated[str, BeforeValidator(_one_text)]] = Field(
+        default_factory=dict, description="searched parameters by name"
+    )
     name: str = Field("", description="of the search and its folder; empty: task, date and time")
     storage: Path = Field(Path("runs"), description="the folder that holds the folders of searches")
     experiment: str = Field("", description="in MLflow; empty: the task")
@@ -61,10 +73,13 @@ def load_config(given: dict[str, Any], file: Path | None = None) -> SearchConfig
     Raises:
         UsageError: All that is wrong, a line each.
     """
-    values = {**_read_yaml(file), **{k: v for k, v in given.items() if k not in ("set", "search")}}
+    from_file = _read_yaml(file)
+    values = {**from_file, **given}
     for key in ("set", "search"):  # a flag changes one parameter and keeps the others of the file
-        merged = {**(_read_yaml(file).get(key) or {}), **given.get(key, {})}
-        values[key] = merged
+        of_file = from_file.get(key) or {}
+        if not isinstance(of_file, dict):
+            raise UsageError(f"{file}: {key} must hold parameters by name, but got {of_file!r}.")
+        values[key] = {**of_file, **given.get(key, {})}
     unknown = [key for key in values if key not in SearchConfig.model_fields]
     if unknown:
         raise UsageError(
@@ -89,7 +104,7 @@ def complete(config: SearchConfig) -> SearchConfig:
     return config.model_copy(
         update={
             "task": f"{Path(path).absolute()}:{label}" if path.endswith(".py") else config.task,
-            "name": config.name or f"{label.lower()}-{time.strftime('%Y%m%d-%H%M%S')}",
+            "name": config.name or f"{label.lower().strip('_')}-{time.strftime('%Y%m%d-%H%M%S')}",
             "storage": config.storage.expanduser().absolute(),
             "experiment": config.experiment or label,
             "trials": 1 if config.once else config.trials,
@@ -130,7 +145,7 @@ def _read_yaml(file: Path | None) -> dict[str, Any]:
         raise UsageError(f"--config must be a YAML file, but {file} is not: {' '.join(str(error).split())}") from error
     if not isinstance(values, dict):
         raise UsageError(f"--config must hold options by name, but {file} holds {type(values).__name__}.")
-    return values
+    return {str(key): value for key, value in values.items()}
 
 
 def _as_option(problem: str) -> str:

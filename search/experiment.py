@@ -4,10 +4,11 @@ import logging
 import os
 import shutil
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
@@ -19,7 +20,7 @@ from optuna.trial import FrozenTrial
 from rich.console import Console
 
 from search import study as studies
-from search.config import SearchConfig, check_place, complete, dump, load_config
+from search.config import SearchConfig, available_cpus, check_place, complete, dump, load_config
 from search.errors import UsageError
 from search.progress import Progress
 from search.report import Best, count_outcomes, find_best, write_parquet
@@ -35,11 +36,15 @@ __all__ = ["Plan", "Result", "SearchConfig", "load_config", "plan", "run"]
 
 ROOT = Path(__file__).resolve().parent.parent
 TRACKING_TIMEOUT_S = 60.0
-QUIET = {
+SETTINGS = {
     # Nothing phones home unless the user turns it on.
     "RAY_USAGE_STATS_ENABLED": "0",
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    # The tracker tries again by itself; MLflow's own tries would keep one call going for minutes.
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
     # The study has what Tune's loggers and snapshots would write; we hear Ctrl-C ourselves.
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
@@ -101,12 +106,16 @@ def plan(config: SearchConfig) -> Plan:
     names = {parameter.name for parameter in space.parameters}
     if "epochs" in names and config.scheduler != "none":
         raise UsageError("--search epochs must come with --scheduler none: it is what the scheduler decides on.")
+    if not names and config.trials > 1:
+        raise UsageError(f"a parameter must be searched to try {config.trials} trials, but all are fixed. Say --once.")
     epochs = space.config({}).epochs
     if config.scheduler == "asha":
         schedule = Schedule.halving(epochs, config.reduction_factor, config.grace_period, source.task_class.mode)
     else:
         schedule = Schedule.straight(epochs, source.task_class.mode)
-    if "RAY_ADDRESS" not in os.environ:
+    if "RAY_ADDRESS" in os.environ:
+        _check_cluster(os.environ["RAY_ADDRESS"])
+    else:
         _check_machine(config, space)
     return Plan(config, source, space, schedule, epochs)
 
@@ -124,7 +133,7 @@ def run(config: SearchConfig, console: Console | None = None) -> Result:
     start = time.monotonic()
     planned = plan(complete(config))
     config = planned.config
-    _be_quiet()
+    _settle()
     from search import cluster  # imports Ray: a mistake on the command line is told before these seconds are spent
 
     try:
@@ -138,22 +147,22 @@ def run(config: SearchConfig, console: Console | None = None) -> Result:
     stopping = threading.Event()
     with progress, _stopped_by(stopping, config.time_budget, progress) as reasons:
         progress.say(f"search {config.name}: starting Ray")
-        with cluster.connected(planned.source.modules, ROOT):
-            have = cluster.resources()
-            worker = _worker_resources(config, have)
-            try:
+        try:
+            with cluster.connected(planned.source.modules, ROOT):
+                have = cluster.resources()
+                worker = _worker_resources(config, have)
                 gangs = cluster.count_gangs(config, worker, have)
-            except UsageError:
+                progress.say(f"{gangs} at a time: {config.workers} x {_told(worker)} each")
+                trials, tracker = _search(planned, worker, gangs, progress, stopping, reasons)
+        finally:
+            if not any(config.folder.iterdir()):  # it never began: its name stays free
                 config.folder.rmdir()
-                raise
-            progress.say(f"{gangs} at a time: {config.workers} x {_told(worker)} each")
-            trials, tracker = _search(planned, worker, gangs, progress, stopping, reasons)
-    return _finish(planned, trials, tracker, progress, reasons, start)
+        return _finish(planned, trials, tracker, progress, reasons, start)
 
 
-def _be_quiet() -> None:
-    """Keep libraries from phoning home and from talking over the progress."""
-    os.environ.update({key: value for key, value in QUIET.items() if key not in os.environ})
+def _settle() -> None:
+    """Keep libraries from phoning home, from talking over the progress, and from doing twice what is done here."""
+    os.environ.update({key: value for key, value in SETTINGS.items() if key not in os.environ})
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)
     # Tune looks for the files of its own loggers, which are off, and logs an error per trial.
@@ -210,7 +219,8 @@ def _search(
             raise searcher.error
     except BaseException:
         searcher.close(prune=False)
-        tracker.finish("FAILED", "The search ended with an error.", {}, [], TRACKING_TIMEOUT_S)
+        with suppress(TrackingError):  # the error that ended the search goes before; what is unsent is kept
+            tracker.finish("FAILED", "The search ended with an error.", {}, [], TRACKING_TIMEOUT_S)
         raise
     finally:
         lock.close()
@@ -249,12 +259,15 @@ def _finish(
     config, mode = planned.config, planned.source.task_class.mode
     best = find_best(trials, mode)
     parquet = config.folder / "trials.parquet"
-    write_parquet(trials, parquet)
     shutil.rmtree(config.folder / "ray", ignore_errors=True)
     status = "KILLED" if "interrupted" in reasons else "FINISHED" if best else "FAILED"
     metrics = {f"best/{planned.source.task_class.objective}": best.value} if best else {}
     try:
-        tracker.finish(status, _note(planned, best), metrics, [parquet], TRACKING_TIMEOUT_S)
+        try:
+            write_parquet(trials, parquet)
+        finally:
+            written = [parquet] if parquet.exists() else []
+            tracker.finish(status, _note(planned, best), metrics, written, TRACKING_TIMEOUT_S)
     except TrackingError as error:
         progress.say(str(error))
     where = {
@@ -298,7 +311,7 @@ def _check_machine(config: SearchConfig, space: Space) -> None:
 
     from trainables.precision import supported
 
-    cpus, gpus = len(os.sched_getaffinity(0)), torch.cuda.device_count()
+    cpus, gpus = available_cpus(), torch.cuda.device_count()
     problems = []
     for wanted, have, flag in (
         (config.workers * config.cpus_per_worker, cpus, "CPUs: --workers times --cpus-per-worker"),
@@ -325,17 +338,34 @@ def _check_machine(config: SearchConfig, space: Space) -> None:
         raise UsageError(*problems)
 
 
+def _check_cluster(address: str) -> None:
+    """Whether somebody listens at `address`, if it is a host and a port: Ray would end this process if not.
+
+    Raises:
+        UsageError: Nobody does.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=5).close()
+    except OSError as error:
+        raise UsageError(f"RAY_ADDRESS must be a Ray cluster that answers, but got {address}: {error}.") from error
+
+
 @contextmanager
 def _stopped_by(stopping: threading.Event, budget_s: float | None, progress: Progress) -> Iterator[list[str]]:
     """Ctrl-C, SIGTERM and the time budget set `stopping`; yields the reasons. A second Ctrl-C ends at once."""
     reasons: list[str] = []
+    signals: list[int] = []
 
     def stop(reason: str) -> None:
         reasons.append(reason)
         stopping.set()
 
     def hear(number: int, frame: FrameType | None) -> None:
-        if reasons:
+        signals.append(number)
+        if len(signals) > 1:
             raise KeyboardInterrupt
         stop("interrupted")
         progress.say("stopping: trials end at their next window; once more to end at once")

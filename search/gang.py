@@ -2,6 +2,8 @@
 
 import json
 import threading
+import time
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,9 @@ from ray import tune
 
 from search.mailbox import MailboxActor
 
-POLL_S = 1.0  # how long a dead gang goes unnoticed
-CLOSE_S = 20.0  # how long workers may take to return
+POLL_S = 1.0  # how long a dead gang or the end of the search goes unnoticed
+STOP_S = 4.0  # how long workers may take to reach the next window once the search is to stop
+CLOSE_S = 3.0  # how long workers may take to return; what is left then ends with its actors
 
 
 class Gang(tune.Trainable):
@@ -28,11 +31,13 @@ class Gang(tune.Trainable):
         self._mailbox = MailboxActor.remote(self._settings["max_failures"])
         self._starts = 0
         self._fresh = True
+        self._answer: Any = None
         self._start()
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         self.config = new_config
         self._fresh = True
+        self._starts = 0
         return True
 
     def step(self) -> dict[str, Any]:
@@ -45,20 +50,27 @@ class Gang(tune.Trainable):
         if self._fresh:
             ray.get(self._mailbox.assign.remote(self.config["stretch"]))
             self._fresh = False
-        answer = self._mailbox.get.remote()
-        while not ray.wait([answer], timeout=POLL_S)[0]:
+        # Kept until it is answered: one that was given up would swallow the first report of the next stretch.
+        self._answer = self._answer or self._mailbox.get.remote()
+        give_up_at: float | None = None
+        while not ray.wait([self._answer], timeout=POLL_S)[0]:
+            if give_up_at is None and ray.get(self._settings["stop"].is_set.remote()):
+                give_up_at = time.monotonic() + STOP_S
+            if give_up_at is not None and time.monotonic() > give_up_at:
+                return {"done": True, "outcome": "interrupted", "reason": "the search was stopped"}
             if self._thread.is_alive():
                 continue
             if self._starts > self._settings["max_failures"]:
                 return {"done": True, "outcome": "failed", "reason": f"its gang cannot start: {self._failure}"}
             self._start()
-        report: dict[str, Any] = ray.get(answer)
+        report: dict[str, Any] = ray.get(self._answer)
+        self._answer = None
         self._starts = 0
         return report
 
     def cleanup(self) -> None:
         """Let the workers return, so that Train itself gives their resources back."""
-        ray.get(self._mailbox.close.remote())
+        ray.get(self._mailbox.close.remote(), timeout=CLOSE_S)
         self._thread.join(CLOSE_S)
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
@@ -92,7 +104,7 @@ class Gang(tune.Trainable):
                     resources_per_worker=resources,
                 ),
                 run_config=RunConfig(
-                    name=f"{self._name}-{self._starts}",
+                    name=f"{self._name}-{uuid.uuid4().hex[:8]}",
                     storage_path=str(Path(settings["folder"]) / "ray"),
                     failure_config=FailureConfig(max_failures=settings["max_failures"]),
                 ),

@@ -84,6 +84,9 @@ class Stop:
     async def set(self) -> None:
         self._event.set()
 
+    async def is_set(self) -> bool:
+        return self._event.is_set()
+
     async def wait(self) -> None:
         await self._event.wait()
 

@@ -1,5 +1,6 @@
 """What a search shows while it runs: a live line in a terminal, plain lines elsewhere."""
 
+import math
 import time
 from typing import Any
 
@@ -57,7 +58,7 @@ class Progress:
         self._epochs += 1
         self._first_report = self._first_report or time.monotonic()
         value = metrics[self._objective]
-        if self._best is None or self._sign * value > self._sign * self._best[0]:
+        if math.isfinite(value) and (self._best is None or self._sign * value > self._sign * self._best[0]):
             self._best = (value, number, epoch)
         self.say(f"trial {number:>3}  epoch {epoch:<3} {self._objective} {_short(value)}")
 

@@ -77,8 +77,9 @@ def trial_table(trials: Sequence[FrozenTrial], objective: str, mode: str) -> Tab
     """The trials, best first, with the parameters that were searched."""
     names = list(dict.fromkeys(name for trial in trials for name in trial.params))
     table = Table(box=None, header_style="bold", pad_edge=False)
+    words = {name for name in names if any(isinstance(trial.params.get(name), str) for trial in trials)}
     for column in ("trial", "outcome", "epochs", objective, *names):
-        table.add_column(column, justify="right" if column not in ("outcome", "precision") else "left")
+        table.add_column(column, justify="left" if column == "outcome" or column in words else "right")
     sign = -1 if mode == "max" else 1
     unranked = float("inf")
     ranked = sorted(trials, key=lambda t: sign * best_value(t, mode) if t.intermediate_values else unranked)

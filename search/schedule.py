@@ -4,6 +4,7 @@ Asynchronous successive halving (Li et al. 2020, arXiv 1810.05934, algorithm 2),
 pauses at each rung, and goes on once it is among the best 1/reduction of those that reached the rung.
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -66,15 +67,14 @@ class Schedule:
         for trial in trials:
             if trial.state == "waiting" and trial.epoch not in self.rungs:  # cut off on its way to a rung
                 return Stretch("continued", trial.number, trial.epoch, self._rung_after(trial.epoch))
-        # When nothing else will come, the best of a rung goes on, so that some trial runs to its end.
-        at_least = 0 if may_start or any(trial.state == "running" for trial in trials) else 1
-        for rung, above in reversed(list(zip(self.rungs, self.rungs[1:], strict=False))):
-            best = self._ranked(trials, rung)
-            for number in best[: max(at_least, len(best) // self.reduction_factor)]:
-                trial = next(trial for trial in trials if trial.number == number)
+        for rung, above in self._steps_down():
+            ranked = self._ranked(trials, rung)
+            for trial in ranked[: len(ranked) // self.reduction_factor]:
                 if trial.state == "waiting" and trial.epoch == rung:
-                    return Stretch("promoted", number, rung, above)
-        return Stretch("new", None, 0, self.rungs[0]) if may_start else None
+                    return Stretch("promoted", trial.number, rung, above)
+        if may_start:
+            return Stretch("new", None, 0, self.rungs[0])
+        return self._last_resort(trials)
 
     def expected_epochs(self, trials: int) -> float:
         """How many epochs so many trials take together."""
@@ -84,9 +84,23 @@ class Schedule:
             going_on = max(1.0, going_on // self.reduction_factor)
         return epochs
 
+    def _last_resort(self, trials: Sequence[Standing]) -> Stretch | None:
+        """The best that waits goes on if nothing else will come and no trial has run to its end."""
+        if any(trial.state == "running" or self.rungs[-1] in trial.values for trial in trials):
+            return None
+        for rung, above in self._steps_down():
+            for trial in self._ranked(trials, rung):
+                if trial.state == "waiting" and trial.epoch == rung:
+                    return Stretch("promoted", trial.number, rung, above)
+        return None
+
+    def _steps_down(self) -> list[tuple[int, int]]:
+        """Each rung but the last with the one above it, highest first."""
+        return list(itertools.pairwise(self.rungs))[::-1]
+
     def _rung_after(self, epoch: int) -> int:
         return next(rung for rung in self.rungs if rung > epoch)
 
-    def _ranked(self, trials: Sequence[Standing], rung: int) -> list[int]:
+    def _ranked(self, trials: Sequence[Standing], rung: int) -> list[Standing]:
         sign = 1 if self.mode == "min" else -1
-        return [number for _, number in sorted((sign * t.values[rung], t.number) for t in trials if rung in t.values)]
+        return sorted((t for t in trials if rung in t.values), key=lambda t: (sign * t.values[rung], t.number))

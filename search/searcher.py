@@ -15,7 +15,7 @@ from ray.tune.search import Searcher
 
 from search.errors import from_validation
 from search.schedule import Schedule, Standing, Stretch
-from search.space import Space
+from search.space import Space, flatten
 from search.study import SearchStudy, best_epoch, reports_of
 from trainables import checkpoint
 
@@ -23,7 +23,10 @@ logger = logging.getLogger(__name__)
 
 
 class Observer(Protocol):
-    """What follows a search as it goes. None of these may raise or wait: they run on Tune's event loop."""
+    """What follows a search as it goes. None of these may raise or wait: they run on Tune's event loop.
+
+    A config comes flat, by dotted name.
+    """
 
     def trial_started(self, number: int, config: dict[str, Any]) -> None: ...
     def trial_reported(self, number: int, epoch: int, metrics: dict[str, float]) -> None: ...
@@ -36,7 +39,6 @@ class Live:
 
     number: int
     until: int
-    failures: int = 0
 
 
 class StudySearcher(Searcher):
@@ -83,6 +85,7 @@ class StudySearcher(Searcher):
         self.error: Exception | None = None
         self._live: dict[str, Live] = {}
         self._losses: dict[int, int] = {}
+        self._cut_off: set[int] = set()
 
     # Tune ends the whole run when a searcher raises, with a message that hides the cause: `_guarded` keeps the
     # error for the one who started the search, and lets the gangs end in good order.
@@ -113,11 +116,15 @@ class StudySearcher(Searcher):
         raise RuntimeError("a restart builds a new Tuner over the study")
 
     def close(self, prune: bool) -> None:
-        """After the last stretch: trials that still wait at a rung are pruned, or left to be taken up again."""
+        """After the last stretch: trials that wait at a rung are pruned, those cut off on their way are not.
+
+        Without `prune`, all of them are left to be taken up again.
+        """
         for trial in self.study.trials():
             if trial.state == TrialState.RUNNING:
-                if prune and trial.intermediate_values:
-                    self._end(trial.number, "pruned", f"not among the best at epoch {max(trial.intermediate_values)}")
+                epoch = max(trial.intermediate_values, default=0)
+                if prune and epoch in self.schedule.rungs and trial.number not in self._cut_off:
+                    self._end(trial.number, "pruned", f"not among the best at epoch {epoch}")
                 else:
                     for observer in self.observers:
                         observer.trial_ended(trial.number, "interrupted", "the search was stopped")
@@ -154,14 +161,14 @@ class StudySearcher(Searcher):
         """A new trial, or None if the task refuses its combination of values."""
         number, values = self.study.ask(self.space)
         try:
-            config = self.space.config(values).model_dump(mode="json")
+            config = self.space.config(values).model_dump(mode="json", round_trip=True)
         except ValidationError as error:
             self.study.note_config(number, values)
             self._tell(lambda observer: observer.trial_started(number, values))
             self._end(number, "failed", "; ".join(from_validation(error)))
             return None
         self.study.note_config(number, config)
-        self._tell(lambda observer: observer.trial_started(number, config))
+        self._tell(lambda observer: observer.trial_started(number, flatten(config)))
         return self._assignment(number, 0, stretch.until, None)
 
     def _go_on(self, stretch: Stretch) -> dict[str, Any]:
@@ -198,7 +205,12 @@ class StudySearcher(Searcher):
             self._record(live, report)
             if report["epoch"] >= self.schedule.rungs[-1]:
                 self._end(number, "completed")
-        elif report["outcome"] != "interrupted":
+        elif report["outcome"] == "interrupted":
+            self._cut_off.add(number)
+        else:
+            if "last" in report:  # the epoch in which it diverged: reported, but nothing to rank it by
+                self.study.note_report(number, report["last"]["epoch"], {**report["last"], "time": time.time()})
+                self._tell(lambda o: o.trial_reported(number, report["last"]["epoch"], report["last"]["metrics"]))
             if "traceback" in report:
                 path = self.folder / "errors" / f"trial-{number}.txt"
                 path.parent.mkdir(exist_ok=True)
@@ -216,13 +228,13 @@ class StudySearcher(Searcher):
         """Keep the checkpoint of the best report, and the last one while the trial can go on."""
         trial = self.study.trial(number)
         reports = reports_of(trial)
-        if not reports:
+        if not trial.intermediate_values:
             return
         kept = {best_epoch(trial, self.schedule.mode)}
         if keep_last:
             kept.add(max(reports))
         for epoch, report in reports.items():
-            if epoch not in kept:
+            if epoch not in kept and report["checkpoint"] is not None:
                 checkpoint.delete(Path(report["checkpoint"]))
 
     def _tell(self, event: Callable[[Observer], None]) -> None:

@@ -159,9 +159,9 @@ def _distribution(declared: Mapping[str, Any], field: FieldInfo) -> BaseDistribu
 def _parse(name: str, text: str, field: FieldInfo) -> BaseDistribution:
     """Read a range or a list of choices for `field`."""
     body, *options = text.split(":")
-    if ".." not in body:
-        return _parse_choices(name, text, field)
     where = f"--search {name}"
+    if ".." not in body or str in _types(field):
+        return _parse_choices(name, text, field)
     if not {int, float} & _types(field):
         raise UsageError(f"{where} must be a list of choices like a,b, but got {text!r}: it is not a number.")
     declared = _declared(field) or {}
@@ -170,9 +170,12 @@ def _parse(name: str, text: str, field: FieldInfo) -> BaseDistribution:
         if option in ("log", "linear"):
             log = option == "log"
         elif option.startswith("step="):
-            step, log = option.removeprefix("step="), False
+            step = option.removeprefix("step=")
         else:
             raise UsageError(f"{where} must have the options log, linear or step=..., but got {option!r}.")
+    if step is not None and "log" in options:
+        raise UsageError(f"{where} must have a step or a log scale, but got both in {text!r}.")
+    log = log and step is None
     try:
         low, high = (_read(field, bound) for bound in body.split("..", 1))
         width = None if step is None else TypeAdapter(int if int in _types(field) else float).validate_python(step)

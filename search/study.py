@@ -11,7 +11,6 @@ import optuna
 from optuna.samplers import BaseSampler, CmaEsSampler, GPSampler, NSGAIISampler, QMCSampler, RandomSampler, TPESampler
 from optuna.storages import BaseStorage, JournalStorage
 from optuna.storages.journal import JournalFileBackend
-from optuna.storages.journal._file import BaseJournalFileLock
 from optuna.trial import FrozenTrial, TrialState
 
 from search.errors import UsageError
@@ -20,7 +19,7 @@ from search.space import Space
 OUTCOMES = ("completed", "pruned", "diverged", "failed", "interrupted")
 
 
-class DriverLock(BaseJournalFileLock):
+class DriverLock:
     """Held from opening to the end by the one driver of a search; the kernel frees it when the driver dies.
 
     Optuna's own lock is a file that a killed writer leaves behind, and the next one waits 30 s for it.
@@ -86,9 +85,12 @@ class SearchStudy:
 
     def report(self, number: int, epoch: int, objective: float, report: dict[str, Any]) -> None:
         """Note the report of an epoch: the objective, and beside it `report` as JSON."""
-        trial = self._asked[number]
-        trial.set_user_attr(f"report/{epoch}", report)
-        trial.report(objective, epoch)
+        self.note_report(number, epoch, report)
+        self._asked[number].report(objective, epoch)
+
+    def note_report(self, number: int, epoch: int, report: dict[str, Any]) -> None:
+        """Keep the report of an epoch that has no finite objective to rank it by."""
+        self._asked[number].set_user_attr(f"report/{epoch}", report)
 
     def end(self, number: int, outcome: str, reason: str = "") -> None:
         """End a trial. Its value is the best that it reported.
@@ -117,7 +119,7 @@ def create(folder: Path, sampler: BaseSampler, objective: str, mode: str) -> tup
     """A new study, in a journal file in `folder`, and the lock that keeps other drivers away."""
     path = folder / "study.journal"
     lock = DriverLock(path)
-    storage = JournalStorage(JournalFileBackend(str(path), lock_obj=lock))
+    storage = _journal(path, lock)
     return SearchStudy(storage, folder.name, sampler, objective, mode), lock
 
 
@@ -130,13 +132,20 @@ def read(folder: Path) -> tuple[list[FrozenTrial], str, str]:
     path = folder / "study.journal"
     if not path.is_file():
         raise UsageError(f"name must be a search in {folder.parent}, but there is no {path}.")
-    storage = JournalStorage(JournalFileBackend(str(path), lock_obj=_NoLock()))
+    storage = _journal(path, _NoLock())
+    if not storage.get_all_studies():
+        raise UsageError(f"name must be a search that has begun, but {path} is empty.")
     study_id = storage.get_study_id_from_name(folder.name)
     about = storage.get_study_user_attrs(study_id)
     return storage.get_all_trials(study_id), about["objective"], about["mode"]
 
 
-class _NoLock(BaseJournalFileLock):
+def _journal(path: Path, lock: "DriverLock | _NoLock") -> JournalStorage:
+    # Optuna's own base class for locks is not public; what it asks of one is acquire and release.
+    return JournalStorage(JournalFileBackend(str(path), lock_obj=lock))  # type: ignore[arg-type]
+
+
+class _NoLock:
     """For reading alone, which appends nothing."""
 
     def acquire(self) -> bool:

@@ -3,6 +3,7 @@
 import importlib
 import inspect
 import sys
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,10 +60,13 @@ def find_task(text: str) -> TaskSource:
 def _import(path: Path) -> Any:
     if path.stem in sys.stdlib_module_names or not path.stem.isidentifier():
         raise UsageError(f"the file of a task must have a module name of its own, but got {path.name}. Rename it.")
+    if getattr(sys.modules.get(path.stem), "__file__", None) == str(path):
+        del sys.modules[path.stem]  # in a notebook: the workers will import the file as it is now
     sys.path.insert(0, str(path.parent))
     try:
-        module = importlib.import_module(path.stem)
-    except Exception as error:  # importing runs the user's code, which may raise anything
+        with redirect_stdout(sys.stderr):  # standard output may be meant for one JSON object
+            module = importlib.import_module(path.stem)
+    except (Exception, SystemExit) as error:  # importing runs the user's code, which may raise anything
         raise UsageError(f"{path} must be importable, but raised {type(error).__name__}: {error}") from error
     finally:
         sys.path.remove(str(path.parent))
@@ -94,6 +98,18 @@ def _check(task_class: type[Task[Any]], text: str) -> None:
 
 
 def _modules_beside(path: Path) -> tuple[Path, ...]:
+    """What a worker may need: all Python files and packages in the folder.
+
+    Raises:
+        UsageError: One of them would hide a module that every worker needs.
+    """
     files = sorted(file for file in path.parent.glob("*.py") if file.stem.isidentifier())
     packages = sorted(init.parent for init in path.parent.glob("*/__init__.py"))
+    hiding = [
+        file.name for file in (*files, *packages) if file.stem in sys.stdlib_module_names | {"search", "trainables"}
+    ]
+    if hiding:
+        raise UsageError(
+            f"no file beside {path.name} must have the name of a module that Ray needs, but {hiding[0]} has."
+        )
     return (*files, *packages)

@@ -3,6 +3,7 @@
 import fcntl
 import json
 import queue
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from search.config import SearchConfig
-from search.space import flatten
 
 STATUS = {
     "completed": "FINISHED",
@@ -22,7 +22,12 @@ STATUS = {
 }
 KIND = {"mlflow.experimentKind": "custom_model_development"}  # the UI then opens on runs and charts, not on traces
 RETRY_S = 2.0
-BATCH = 1000  # MLflow's limit of metrics in one call
+CALL_S = 15.0  # how long one call may take when the end is waited for
+BATCH = 1000  # MLflow's limits: of metrics in one call, and of characters
+LONGEST_PARAM = 6000
+LONGEST_TAG = 5000
+NOT_IN_A_KEY = re.compile(r"[^\w\-. :/]")  # what MLflow refuses in the name of a metric
+REFUSALS = {400, 404}  # not worth a second try
 
 Event = dict[str, Any]
 
@@ -53,17 +58,18 @@ class Tracker:
         self._resolved = resolved
         self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
         self._pending: list[Event] = []
+        self._refused: list[Event] = []
         self._complete = False
         self._start_ms = int(time.time() * 1000)
         self._children: dict[int, str] = {}
-        self._error: Exception | None = None
+        self._error = ""
         self._closing = threading.Event()
         self._needed = threading.Event()
         self._thread = threading.Thread(target=self._send_all, daemon=True, name="mlflow")
         self._thread.start()
 
     def trial_started(self, number: int, config: dict[str, Any]) -> None:
-        self._put("started", trial=number, config=flatten(config))
+        self._put("started", trial=number, config=config)
 
     def trial_reported(self, number: int, epoch: int, metrics: dict[str, float]) -> None:
         self._needed.set()
@@ -82,16 +88,17 @@ class Tracker:
         self._needed.set()
         self._events.put(None)
         self._thread.join(timeout_s)
-        if not self._thread.is_alive():
-            return
         self._closing.set()
-        self._thread.join()
-        if self._pending:
+        self._thread.join(CALL_S)  # a call that is under way now may still succeed
+        self._take(wait=False)
+        unsent = [*self._refused, *self._pending]
+        if unsent:
             path = self._config.folder / "mlflow-unsent.jsonl"
-            path.write_text("".join(json.dumps(event) + "\n" for event in self._pending), encoding="utf-8")
+            path.write_text("".join(json.dumps(event) + "\n" for event in unsent), encoding="utf-8")
+            problem = "refused some of it" if not self._pending else "is not reachable"
             raise TrackingError(
-                f"MLflow at {self.tracking_uri} must be reachable, but is not: {self._error}. "
-                f"{len(self._pending)} events are kept in {path}."
+                f"MLflow at {self.tracking_uri} must take every trial, but {problem}: {self._error}. "
+                f"{len(unsent)} events are kept in {path}."
             )
 
     def _put(self, kind: str, **content: Any) -> None:
@@ -104,7 +111,6 @@ class Tracker:
         while not self._closing.is_set() and not (self._complete and not self._pending):
             self._take(wait=True)
             self._retry(self._send)
-        self._take(wait=False)
 
     def _take(self, wait: bool) -> None:
         """Move what was put so far to `_pending`; with `wait`, at least one event if there is nothing to send."""
@@ -119,8 +125,8 @@ class Tracker:
         while not self._closing.is_set():
             try:
                 return action()
-            except Exception as error:  # MLflow raises its own, urllib's and SQLAlchemy's; finish() tells the last one
-                self._error = error
+            except Exception as error:  # MLflow raises its own, urllib's and SQLAlchemy's; finish() tells it
+                self._error = " ".join(str(error).split())[:300]
                 self._closing.wait(RETRY_S)
 
     def _open(self) -> None:
@@ -150,20 +156,28 @@ class Tracker:
 
     def _send(self) -> None:
         """Send the oldest events: many reports of a trial at once, since a call costs what a hundred metrics do."""
-        while self._pending:
-            event = self._pending[0]
-            if event["kind"] != "reported":
-                getattr(self, f"_send_{event['kind']}")(event)
-                del self._pending[0]
-                continue
-            trial = event["trial"]
-            reports = [e for e in self._pending if e["kind"] == "reported" and e["trial"] == trial]
-            self._send_reported(trial, reports)
-            self._pending = [e for e in self._pending if not (e["kind"] == "reported" and e["trial"] == trial)]
+        from mlflow.exceptions import MlflowException
 
-    def _send_started(self, event: Event) -> None:
+        while self._pending:
+            first = self._pending[0]
+            events = [first]
+            if first["kind"] == "reported":
+                events = [e for e in self._pending if e["kind"] == "reported" and e["trial"] == first["trial"]]
+            try:
+                getattr(self, f"_send_{first['kind']}")(events)
+            except MlflowException as error:
+                status = error.get_http_status_code()  # type: ignore[no-untyped-call]
+                if status not in REFUSALS:
+                    raise
+                # It would be refused again, and everything behind it would wait: it is kept for finish() to tell.
+                self._error = " ".join(str(error).split())[:300]
+                self._refused.extend(events)
+            self._pending = [event for event in self._pending if event not in events]
+
+    def _send_started(self, events: list[Event]) -> None:
         from mlflow.entities import Param
 
+        (event,) = events
         number = event["trial"]
         tags = {
             **self._tags,
@@ -176,31 +190,33 @@ class Tracker:
                 self.experiment_id, start_time=event["time"], tags=tags, run_name=f"trial-{number:03d}"
             )
             self._children[number] = run.info.run_id
-        params = [Param(name, str(value)) for name, value in event["config"].items()]
+        params = [Param(name, str(value)[:LONGEST_PARAM]) for name, value in event["config"].items()]
         self._client.log_batch(self._children[number], params=params)
 
-    def _send_reported(self, trial: int, reports: list[Event]) -> None:
+    def _send_reported(self, events: list[Event]) -> None:
         from mlflow.entities import Metric
 
         metrics = [
-            Metric(name, value, report["time"], report["epoch"])
-            for report in reports
+            Metric(NOT_IN_A_KEY.sub("_", name), value, report["time"], report["epoch"])
+            for report in events
             for name, value in report["metrics"].items()
         ]
         for start in range(0, len(metrics), BATCH):
-            self._client.log_batch(self._children[trial], metrics=metrics[start : start + BATCH])
+            self._client.log_batch(self._children[events[0]["trial"]], metrics=metrics[start : start + BATCH])
 
-    def _send_ended(self, event: Event) -> None:
+    def _send_ended(self, events: list[Event]) -> None:
         from mlflow.entities import RunTag
 
+        (event,) = events
         run_id = self._children[event["trial"]]
-        tags = [RunTag("outcome", event["outcome"]), RunTag("reason", event["reason"])]
+        tags = [RunTag("outcome", event["outcome"]), RunTag("reason", event["reason"][:LONGEST_TAG])]
         self._client.log_batch(run_id, tags=tags)
         self._client.set_terminated(run_id, STATUS[event["outcome"]], event["time"])
 
-    def _send_finished(self, event: Event) -> None:
+    def _send_finished(self, events: list[Event]) -> None:
+        (event,) = events
         for name, value in event["metrics"].items():
-            self._client.log_metric(self.run_id, name, value)
+            self._client.log_metric(self.run_id, NOT_IN_A_KEY.sub("_", name), value)
         for file in event["files"]:
             self._client.log_artifact(self.run_id, file)
         self._client.set_tag(self.run_id, "mlflow.note.content", event["note"])

@@ -30,7 +30,7 @@ def test_package_imports_nothing_above_it(package):
     assert not {file: names for file, names in wrong.items() if names}
 
 
-def test_only_worker_and_context_of_trainables_know_ray_or_the_ranks():
+def test_only_the_worker_of_trainables_knows_ray():
     with_ray = {f.name for f in (ROOT / "trainables").glob("*.py") if "ray" in imports_of(f)}
     assert with_ray == {"worker.py"}
 

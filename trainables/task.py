@@ -50,6 +50,9 @@ def searchable(
         if default not in choices:
             raise ValueError(f"searchable default must be among its choices, but got {default!r} and {choices}.")
         values = [choice.value if isinstance(choice, Enum) else choice for choice in choices]
+        odd = [value for value in values if not isinstance(value, str | int | float | None)]
+        if odd:
+            raise ValueError(f"searchable choices must be text, numbers, booleans or None, but got {odd[0]!r}.")
         space: dict[str, Any] = {"choices": values}
     else:
         if low is None or high is None:
@@ -58,6 +61,8 @@ def searchable(
             raise ValueError(f"searchable must have low < high, but got {low}..{high}. Swap the bounds.")
         if not low <= default <= high:
             raise ValueError(f"searchable default must lie in its range, but got {default} and {low}..{high}.")
+        if log and step is not None:
+            raise ValueError(f"searchable must get log=True or a step, but got both, {step=}.")
         if log and low <= 0:
             raise ValueError(f"searchable range must be positive with log=True, but got {low}..{high}.")
         space = {"low": low, "high": high, "log": log, "step": step}

@@ -71,6 +71,8 @@ class Updater:
         loss_scale: Used by fp16 alone.
         max_consecutive_skips: More than this many windows skipped in a row end the trial as diverged.
         on_update: Called with each report.
+        buffers: What a forward pass changes, as batch norm's statistics: a window that is not applied leaves them as
+            they were.
 
     Raises:
         ValueError: An argument is out of range, the device lacks the precision, or a parameter cannot be trained
@@ -88,6 +90,7 @@ class Updater:
         loss_scale: LossScale | None = None,
         max_consecutive_skips: int = 50,
         on_update: Callable[[UpdateReport], None] | None = None,
+        buffers: Sequence[Tensor] = (),
     ) -> None:
         if max_grad_norm is not None and not 0 < max_grad_norm < math.inf:
             raise ValueError(f"max_grad_norm must be positive and finite or None, but got {max_grad_norm}.")
@@ -100,6 +103,7 @@ class Updater:
         self.loss_scale = (loss_scale or LossScale()) if self.precision is Precision.FP16 else None
         self.max_consecutive_skips = max_consecutive_skips
         self.on_update = on_update
+        self.buffers = list(buffers)
         self.steps = 0
         self.skipped = 0
         self.empty = 0
@@ -120,10 +124,16 @@ class Updater:
                 on parameters of others alone is an empty window.
         """
         self._drop_gradients()
+        before = [buffer.clone() for buffer in self.buffers]
+        applied = False
         try:
             report = self._flush(*self._accumulate(window, loss), len(window))
+            applied = report.outcome == "applied"
         finally:  # an error in a micro-batch must leave nothing behind for the next window
             self._drop_gradients()
+            if not applied:
+                for buffer, value in zip(self.buffers, before, strict=True):
+                    buffer.data.copy_(value)
         if self.on_update is not None:
             self.on_update(report)
         return report

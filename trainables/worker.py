@@ -41,16 +41,15 @@ def work(settings: dict[str, Any]) -> None:
         if stretch is None:
             return
         for report in workers.run(stretch):
-            if context.rank == 0 or report.get("outcome") == "failed":
-                # Waited for only at the end of a stretch: an epoch must not wait for the one that watches it.
+            failed = report.get("outcome") == "failed"
+            if context.rank == 0 or failed:
                 sent = mailbox.put.remote(turn, report)
-            if report["done"]:
-                if context.rank == 0:
+                if report["done"]:  # not for each epoch: training must not wait for the one that watches it
                     ray.get(sent)
-                if report.get("outcome") == "failed" and context.world_size > 1:
-                    # The other ranks wait in a collective that this one will not join; Train ends them all
-                    # and starts the group anew.
-                    raise RuntimeError(report["reason"])
+            if failed and context.world_size > 1:
+                # The other ranks wait in a collective that this one will not join; Train ends them all
+                # and starts the group anew.
+                raise RuntimeError(report["reason"])
 
 
 class Workers:
@@ -76,8 +75,13 @@ class Workers:
                     self.held = (stretch["trial"], self.training.epoch)
                 yield report
         except Diverged as error:
-            yield {"done": True, "outcome": "diverged", "reason": str(error)}
+            report = {"done": True, "outcome": "diverged", "reason": str(error)}
+            if error.metrics is not None and self.training is not None:
+                report["last"] = {"epoch": self.training.epoch, "metrics": error.metrics, "checkpoint": None}
+            yield report
         except Exception as error:  # whatever a task raises ends its trial, not the gang: the next trial is unharmed
+            if self.context.world_size > 1 and _is_lost_peer(error):
+                raise  # another rank ended; Train starts the group anew, and the trial goes on from its checkpoint
             yield {"done": True, "outcome": "failed", "reason": _reason(error), "traceback": traceback.format_exc()}
         finally:
             if self.held is None:
@@ -147,6 +151,11 @@ def _listen(stop: Any) -> threading.Event:
 
     threading.Thread(target=wait, daemon=True, name="stop-listener").start()
     return event
+
+
+def _is_lost_peer(error: Exception) -> bool:
+    """Whether `error` is what a collective raises when another rank is gone. Gloo has no type of its own for it."""
+    return isinstance(error, torch.distributed.DistError) or "gloo" in str(error)
 
 
 def _reason(error: Exception) -> str:

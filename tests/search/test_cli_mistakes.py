@@ -88,6 +88,41 @@ def test_a_file_with_the_name_of_a_library_is_refused(cli, name):
     assert "Rename it" in done.stderr or "must not have the name of an installed module" in done.stderr
 
 
+def test_a_file_beside_the_task_that_would_hide_a_module_from_ray_is_refused_by_name(cli):
+    (cli.folder / "queue.py").write_text("")
+    done = cli.run("toy.py:Toy")
+    (cli.folder / "queue.py").unlink()
+    assert done.returncode == 2
+    assert "must have the name of a module that Ray needs, but queue.py has" in done.stderr
+
+
+def test_what_a_task_prints_and_that_it_exits_when_imported_does_not_reach_the_caller(cli):
+    (cli.folder / "loud.py").write_text("print('hello')\nfrom toy import Toy\n")
+    loud = cli.run("loud.py:Toy", "--dry-run")
+    (cli.folder / "loud.py").write_text("raise SystemExit(0)\n")
+    leaving = cli.run("loud.py:Toy", "--dry-run")
+    (cli.folder / "loud.py").unlink()
+    assert "hello" in loud.stderr
+    assert loud.stdout.startswith("task: ")
+    assert leaving.returncode == 2
+    assert "must be importable, but raised SystemExit" in leaving.stderr
+
+
+def test_a_search_over_nothing_is_refused(cli):
+    done = cli.run("toy.py:Toy", "--set", "lr=1e-2", "precision=fp32")
+    assert done.returncode == 2
+    assert done.stderr.strip() == "a parameter must be searched to try 16 trials, but all are fixed. Say --once."
+
+
+def test_a_cluster_that_does_not_answer_is_a_mistake_and_leaves_nothing(cli):
+    cli.env["RAY_ADDRESS"] = "127.0.0.1:1"
+    done = cli.run("toy.py:Toy")
+    del cli.env["RAY_ADDRESS"]
+    assert done.returncode == 2, done.stderr
+    assert "RAY_ADDRESS must be a Ray cluster that answers, but got 127.0.0.1:1" in done.stderr
+    assert not (cli.folder / "runs").exists()
+
+
 def test_a_dry_run_prints_a_search_that_can_be_run_and_writes_nothing(cli):
     done = cli.run("toy.py:Toy", "--trials", "5", "--set", "how=fine", "pause_s=0.1", "--dry-run")
     assert done.returncode == 0

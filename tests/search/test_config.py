@@ -33,6 +33,7 @@ def test_a_time_budget_may_have_a_unit(text, seconds):
         ({"trials": "0"}, "--trials must be greater than or equal to 1, but got '0'."),
         ({"trials": "x"}, "--trials must be a valid integer, but got 'x'."),
         ({"scheduler": "ash"}, "--scheduler must be 'asha' or 'none', but got 'ash'."),
+        ({"time_budget": "inf"}, "--time-budget must be a finite number, but got 'inf'."),
         ({"time_budget": "2x"}, "--time-budget must be a valid number, but got '2x'."),
         ({"gpus_per_worker": "-1"}, "--gpus-per-worker must be greater than or equal to 0, but got '-1'."),
     ],
@@ -60,11 +61,25 @@ def test_an_unknown_key_of_the_file_is_told_with_the_nearest(tmp_path):
     ]
 
 
-@pytest.mark.parametrize("content", ["- a\n- b\n", "a: [1\n"])
-def test_a_file_that_is_no_mapping_is_refused(tmp_path, content):
+@pytest.mark.parametrize(
+    ("content", "start"),
+    [
+        ("- a\n- b\n", "--config must hold options by name"),
+        ("a: [1\n", "--config must be a YAML file"),
+        ("task: arc\nset: foo\n", "{file}: set must hold parameters by name, but got 'foo'."),
+        ("task: arc\n1: 2\n", "{file}: 1 must be an option of a search"),
+    ],
+)
+def test_a_file_of_another_form_is_refused(tmp_path, content, start):
     file = tmp_path / "search.yaml"
     file.write_text(content)
-    assert refused({}, file)[0].startswith("--config must ")
+    assert refused({}, file)[0].startswith(start.format(file=file))
+
+
+def test_choices_may_be_a_list_in_the_file(tmp_path):
+    file = tmp_path / "search.yaml"
+    file.write_text("task: arc\nsearch: {width: [16, 32]}\n")
+    assert load_config({}, file).search == {"width": "16,32"}
 
 
 def test_the_dumped_yaml_starts_the_same_search_under_a_new_name(tmp_path):

@@ -67,6 +67,16 @@ def test_a_trial_that_diverged_does_not_keep_the_best_from_its_end():
     assert Schedule.halving(9, 3, 1, "min").next(trials, may_start=False) == Stretch("promoted", 0, 1, 3)
 
 
+def test_a_promoted_trial_that_diverged_leaves_the_way_to_the_end_to_the_next_best():
+    trials = [standing(0, 0.1, state="ended"), standing(1, 0.3), standing(2, 0.2)]
+    assert Schedule.halving(9, 3, 1, "min").next(trials, may_start=False) == Stretch("promoted", 2, 1, 3)
+
+
+def test_once_a_trial_has_run_to_its_end_the_others_need_not():
+    trials = [standing(0, *[0.1] * 9, state="ended"), standing(1, 0.3)]
+    assert Schedule.halving(9, 3, 1, "min").next(trials, may_start=False) is None
+
+
 def test_while_others_run_a_gang_waits_rather_than_go_on_with_a_worse_trial():
     trials = [standing(0, 0.2), standing(1, state="running")]
     assert Schedule.halving(9, 3, 1, "min").next(trials, may_start=False) is None
@@ -115,8 +125,9 @@ def test_any_search_spends_its_budget_and_brings_a_trial_to_its_end(budget, gang
         assert starts == [0, *schedule.rungs][: len(starts)]
     for below, above in zip(schedule.rungs, schedule.rungs[1:], strict=False):
         reached = sum(below in v for v in values.values())
-        # Promotion is final: one that was among the best may be overtaken, but never by more than the rung allows.
-        assert sum(above in v for v in values.values()) <= max(1, reached // factor) + reached // 2
+        promoted = sum(above in v for v in values.values())
+        # Promotion is final: of the first k that reach a rung, one in `factor` goes on for each k.
+        assert promoted <= max(1, sum(1 for k in range(1, reached + 1) if k >= factor))
 
 
 def test_expected_epochs_of_a_search_without_stopping_is_all_of_them():

@@ -1,6 +1,7 @@
 """Whole searches, run as a user runs them: Ray, Optuna's journal and MLflow's store are the real ones."""
 
 import json
+import math
 import signal
 import time
 
@@ -74,6 +75,10 @@ def test_a_diverged_trial_is_an_answer_to_the_sampler_and_no_failure(search):
         assert trial.state == optuna.trial.TrialState.PRUNED
         assert trial.constraints == {"diverged": 1.0}
         assert trial.user_attrs["reason"] == "val/loss is nan after epoch 1"
+        (row,) = [row for row in search.rows if row["trial_id"] == trial.number]
+        assert row["epoch"] == 1
+        assert math.isnan(row["val/loss"])
+        assert row["train/loss"] > 0, "what the epoch reported is kept"
 
 
 def test_trials_stop_at_rungs_and_the_best_of_them_run_to_the_end(search):
@@ -86,7 +91,8 @@ def test_trials_stop_at_rungs_and_the_best_of_them_run_to_the_end(search):
 
 
 def test_the_best_is_the_best_report_of_all_and_its_checkpoint_holds_the_model(search):
-    values = {(row["trial_id"], row["epoch"]): row["val/loss"] for row in search.rows if row["val/loss"] is not None}
+    values = {(row["trial_id"], row["epoch"]): row["val/loss"] for row in search.rows if row["outcome"] != "diverged"}
+    values = {key: value for key, value in values.items() if value is not None}
     best = search.json["best"]
     assert best["value"] == min(values.values())
     state = torch.load(best["checkpoint"], weights_only=True)
@@ -122,7 +128,9 @@ def test_mlflow_shows_a_parent_and_its_children_with_parameters_and_curves(searc
         assert float(run.data.params["lr"]) > 0
         curve = search.mlflow.get_metric_history(run.info.run_id, "val/loss")
         rows = [row for row in search.rows if str(row["trial_id"]) == run.data.tags["trial_id"] and row["epoch"]]
-        assert sorted((m.step, m.value) for m in curve) == [(row["epoch"], row["val/loss"]) for row in rows]
+        assert sorted(m.step for m in curve) == [row["epoch"] for row in rows]
+        if run.data.tags["outcome"] != "diverged":
+            assert sorted((m.step, m.value) for m in curve) == [(row["epoch"], row["val/loss"]) for row in rows]
 
 
 def test_progress_goes_to_standard_error_as_plain_lines(search):
@@ -173,6 +181,16 @@ def test_two_workers_train_one_trial_and_an_error_on_one_of_them_ends_only_that_
     assert 0 < len(failed) < 3
 
 
+def test_a_lost_worker_of_two_costs_no_trial(make_cli):
+    cli = make_cli()
+    options = ["--workers", "2", "--trials", "1", "--scheduler", "none", "--name", "pair", "--json"]
+    fixed = ["--set", "epochs=4", "how=lost once", f"marker={cli.folder / 'lost'}", "rank_that_fails=1"]
+    found = Search(cli, cli.run("toy.py:Toy", *options, *fixed), "pair")
+    assert (cli.folder / "lost").exists()
+    assert found.json["outcomes"] == {"completed": 1}
+    assert [row["epoch"] for row in found.rows] == [1, 2, 3, 4]
+
+
 def test_ctrl_c_ends_a_search_in_good_order_within_ten_seconds(make_cli):
     cli = make_cli()
     process = cli.start("toy.py:Toy", "--name", "cut", "--trials", "50", "--set", "pause_s=0.5", "--json")
@@ -193,13 +211,31 @@ def test_ctrl_c_ends_a_search_in_good_order_within_ten_seconds(make_cli):
     assert set(statuses) == {"KILLED"}
 
 
-def test_a_time_budget_ends_a_search_and_what_waited_is_pruned(make_cli):
+def test_a_time_budget_ends_a_search_what_waited_is_pruned_and_what_ran_is_interrupted(make_cli):
     cli = make_cli()
     options = ["--trials", "500", "--time-budget", "40s", "--name", "brief", "--json", "--set", "pause_s=0.1"]
     found = Search(cli, cli.run("toy.py:Toy", *options), "brief")
     assert found.json["seconds"] < 70
-    assert found.json["outcomes"]["pruned"] >= 1
-    assert 1 < sum(found.json["outcomes"].values()) < 500
+    ended = {row["trial_id"]: (row["outcome"], row["epoch"]) for row in found.rows}  # the last row of each
+    assert 2 < len(ended) < 500
+    outcomes = [outcome for outcome, _ in ended.values()]
+    assert outcomes.count("interrupted") == 2, "one per gang"
+    assert all(epoch in (1, 3, 9) for outcome, epoch in ended.values() if outcome == "pruned")
+
+
+def test_ctrl_c_ends_a_search_whose_trials_are_stuck(make_cli):
+    cli = make_cli()
+    process = cli.start("toy.py:Toy", "--name", "stuck", "--set", "pause_s=1000", "--json")
+    marker = cli.folder / "runs" / "stuck" / "study.journal"
+    deadline = time.monotonic() + 60
+    while not (marker.exists() and b"config" in marker.read_bytes()) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    time.sleep(20)  # the workers have started by then, and sleep in their first batch
+    process.send_signal(signal.SIGINT)
+    start = time.monotonic()
+    out, err = process.communicate(timeout=60)
+    assert time.monotonic() - start < 20, err
+    assert set(json.loads(out)["outcomes"]) == {"interrupted"}
 
 
 def test_one_training_run_without_a_search(make_cli):

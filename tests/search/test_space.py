@@ -95,6 +95,8 @@ def test_a_field_that_declares_nothing_can_be_searched():
         ({}, {"hidden": "1..1000"}, "--search hidden must be less than or equal to 512, but got '1000'."),
         ({}, {"layers": "1.5..3"}, "--search layers must be a valid integer, but got '1.5'."),
         ({}, {"layers": "1..3:step=9"}, "--search layers must have a step between 0 and 2, but got 9."),
+        ({}, {"hidden": "8..64:step=8:log"}, "--search hidden must have a step or a log scale, but got both in "
+                                             "'8..64:step=8:log'."),
         ({}, {"precision": "fp32"}, "--search precision must be a range low..high or at least two different choices, "
                                     "but got 'fp32'. Fix one value with --set precision=fp32."),
         ({}, {"bias": "0..1"}, "--search bias must be a list of choices like a,b, but got '0..1': "
@@ -104,6 +106,14 @@ def test_a_field_that_declares_nothing_can_be_searched():
 )  # fmt: skip
 def test_a_mistake_is_told_in_one_line(fixed, searched, message):
     assert refused(fixed, searched) == [message]
+
+
+def test_two_dots_in_a_choice_of_text_are_no_range():
+    class WithPath(TaskConfig):
+        path: str = ""
+
+    space = resolve(WithPath, {}, {"path": "../a,../b"})
+    assert distributions(space)["path"] == CategoricalDistribution(["../a", "../b"])
 
 
 def test_all_mistakes_are_told_at_once():

@@ -28,8 +28,8 @@ def track(settings, environment=None):
 
 def play(tracker):
     """Two trials: one completed, one that diverged."""
-    tracker.trial_started(0, {"lr": 0.1, "inner": {"depth": 2}, "precision": "fp16"})
-    tracker.trial_started(1, {"lr": 0.2, "inner": {"depth": 3}, "precision": "fp32"})
+    tracker.trial_started(0, {"lr": 0.1, "inner.depth": 2, "precision": "fp16"})
+    tracker.trial_started(1, {"lr": 0.2, "inner.depth": 3, "precision": "fp32"})
     for epoch in (1, 2, 3):
         tracker.trial_reported(0, epoch, {"val/score": epoch / 10, "train/loss": math.nan})
     tracker.trial_ended(1, "diverged", "val/score is nan")
@@ -90,6 +90,21 @@ def test_no_call_waits_for_the_store(tmp_path):
     finish(tracker)
 
 
+def test_what_mlflow_refuses_does_not_hold_up_the_rest_and_is_kept(tmp_path):
+    tracker = track(config(tmp_path))
+    tracker.trial_started(0, {"lr": 0.1, "long": "x" * 7000})
+    tracker.trial_reported(0, 1, {"val/acc@1": 0.5, "val/score": 0.5})
+    tracker.trial_started(1, {"lr": 0.2})
+    tracker.trial_reported(1, 2, {"val/" + "x" * 600: 0.5})
+    tracker.trial_ended(0, "failed", "because " * 2000)
+    tracker.trial_ended(1, "completed", "")
+    with pytest.raises(TrackingError, match=r"but refused some of it: .*\. 1 events are kept in"):
+        finish(tracker)
+    runs = runs_of(tracker)
+    assert runs["0"].data.metrics == {"val/acc_1": 0.5, "val/score": 0.5}
+    assert [runs[name].info.status for name in ("0", "1", "parent")] == ["FAILED", "FINISHED", "FINISHED"]
+
+
 def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -135,7 +150,9 @@ def test_what_a_server_that_never_answers_lacks_is_kept_in_a_file(tmp_path, monk
     uri = f"http://127.0.0.1:{free_port()}"
     tracker = track(config(tmp_path), {"MLFLOW_TRACKING_URI": uri})
     play(tracker)
-    with pytest.raises(TrackingError, match=f"MLflow at {uri} must be reachable, but is not: .* events are kept in"):
+    with pytest.raises(
+        TrackingError, match=f"MLflow at {uri} must take every trial, but is not reachable: .* 8 events are kept in"
+    ):
         finish(tracker, timeout_s=3)
     lines = (tmp_path / "one" / "mlflow-unsent.jsonl").read_text().splitlines()
     assert [json.loads(line)["kind"] for line in lines] == [

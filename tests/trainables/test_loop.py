@@ -22,6 +22,7 @@ from tests.trainables.toys import (
     timeless,
 )
 from trainables.checkpoint import CheckpointError
+from trainables.context import Context
 from trainables.loop import Training, train
 from trainables.precision import Diverged
 from trainables.task import TaskConfig
@@ -390,3 +391,20 @@ def test_a_whole_trial_raises_no_warning():
         warnings.simplefilter("error")
         reports = list(train(Regression(RegressionConfig(**FULL, precision="fp16", loss_scale=2.0**26)), epochs=2))
     assert reports[0]["amp/skipped"] > 0
+
+
+def test_what_build_draws_is_the_same_on_all_ranks_and_what_training_draws_is_not():
+    class Splits(Regression):
+        def build(self):
+            super().build()
+            self.split = torch.randperm(8).tolist()
+
+        def train_batches(self, epoch):
+            self.drawn = torch.rand(3).tolist()
+            return list(super().train_batches(epoch))[:1]
+
+    tasks = [Splits(RegressionConfig(), Context(rank=rank)) for rank in (0, 1)]
+    for task in tasks:
+        Training(task).run_epoch()
+    assert tasks[0].split == tasks[1].split
+    assert tasks[0].drawn != tasks[1].drawn

@@ -640,3 +640,18 @@ def test_the_schedule_of_an_optimizer_without_gradients_waits_for_it():  # E51, 
     updater = Updater(optimizers, schedulers=schedulers)
     updater.update([torch.ones(1, 1)], lambda x: (used(x).mean(), 1))
     assert [scheduler.get_last_lr() for scheduler in schedulers] == [[0.5], [1.0]]
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_skipped_window_leaves_the_statistics_of_batch_norm_as_they_were(bad):  # C35
+    norm, head = nn.BatchNorm1d(2), nn.Linear(2, 1)
+    optimizer = torch.optim.SGD([*norm.parameters(), *head.parameters()], lr=0.1)
+    updater = Updater({"model": optimizer}, buffers=list(norm.buffers()))
+    good = torch.randn(4, 2)
+    updater.update([good], lambda x: (head(norm(x)).square().mean(), len(x)))
+    before = copy.deepcopy(norm.state_dict())
+    report = updater.update([good, torch.full((4, 2), bad)], lambda x: (head(norm(x)).square().mean(), len(x)))
+    assert report.outcome == "skipped"
+    assert all(torch.equal(before[name], value) for name, value in norm.state_dict().items())
+    updater.update([good], lambda x: (head(norm(x)).square().mean(), len(x)))
+    assert norm.num_batches_tracked == 2
