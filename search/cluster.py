@@ -10,8 +10,9 @@ from typing import Any, TextIO
 
 import ray
 
-from search.config import SearchConfig, available_cpus
+from search.config import SearchConfig
 from search.errors import UsageError
+from search.machine import available_cpus
 
 OBJECT_STORE_BYTES = 256 * 2**20  # what passes through it is reports; Ray would take a third of the memory
 

@@ -23,11 +23,6 @@ def _seconds(value: Any) -> Any:
     return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}[match[2]]
 
 
-def available_cpus() -> int:
-    """CPUs that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _one_text(value: Any) -> Any:
     """A list of choices, as YAML has it, as the command line has it: "a,b"."""
     return ",".join(str(item) for item in value) if isinstance(value, list) else value

@@ -4,7 +4,6 @@ import logging
 import os
 import shutil
 import signal
-import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -15,13 +14,13 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import optuna
-from optuna.distributions import CategoricalDistribution
 from optuna.trial import FrozenTrial
 from rich.console import Console
 
 from search import study as studies
-from search.config import SearchConfig, available_cpus, check_place, complete, dump, load_config
+from search.config import SearchConfig, check_place, complete, dump, load_config
 from search.errors import UsageError
+from search.machine import check_cluster, check_machine
 from search.progress import Progress
 from search.report import Best, count_outcomes, find_best, write_parquet
 from search.schedule import Schedule
@@ -114,9 +113,9 @@ def plan(config: SearchConfig) -> Plan:
     else:
         schedule = Schedule.straight(epochs, source.task_class.mode)
     if "RAY_ADDRESS" in os.environ:
-        _check_cluster(os.environ["RAY_ADDRESS"])
+        check_cluster(os.environ["RAY_ADDRESS"])
     else:
-        _check_machine(config, space)
+        check_machine(config, space)
     return Plan(config, source, space, schedule, epochs)
 
 
@@ -299,58 +298,6 @@ def _told(resources: dict[str, float]) -> str:
 def _worker_resources(config: SearchConfig, cluster: dict[str, float]) -> dict[str, float]:
     gpus = config.gpus_per_worker if config.gpus_per_worker is not None else min(1.0, cluster.get("GPU", 0.0))
     return {"CPU": config.cpus_per_worker, **({"GPU": gpus} if gpus else {})}
-
-
-def _check_machine(config: SearchConfig, space: Space) -> None:
-    """Whether this machine can run the search at all.
-
-    Raises:
-        UsageError: It has too few CPUs or GPUs, or lacks a precision.
-    """
-    import torch
-
-    from trainables.precision import supported
-
-    cpus, gpus = available_cpus(), torch.cuda.device_count()
-    problems = []
-    for wanted, have, flag in (
-        (config.workers * config.cpus_per_worker, cpus, "CPUs: --workers times --cpus-per-worker"),
-        (config.workers * (config.gpus_per_worker or 0), gpus, "GPUs: --workers times --gpus-per-worker"),
-    ):
-        if wanted > have:
-            problems.append(f"{flag} must be at most {have} on this machine, but got {wanted:g}.")
-    if config.concurrency and config.concurrency * config.workers * config.cpus_per_worker > cpus:
-        most = int(cpus // (config.workers * config.cpus_per_worker))
-        problems.append(f"--concurrency must be at most {most} on this machine, but got {config.concurrency}.")
-    device = torch.device("cuda" if gpus and config.gpus_per_worker != 0 else "cpu")
-    able = [mode.value for mode in supported(device)]
-    searched = next((p.distribution for p in space.parameters if p.name == "precision"), None)
-    wanted_modes = (
-        list(searched.choices) if isinstance(searched, CategoricalDistribution) else [space.config({}).precision.value]
-    )
-    lacking = [str(mode) for mode in wanted_modes if mode not in able]
-    if lacking:
-        problems.append(
-            f"precision must be one that {device} supports, but got {', '.join(lacking)}. "
-            f"Say --search precision={','.join(able)} or --set precision={able[0]}."
-        )
-    if problems:
-        raise UsageError(*problems)
-
-
-def _check_cluster(address: str) -> None:
-    """Whether somebody listens at `address`, if it is a host and a port: Ray would end this process if not.
-
-    Raises:
-        UsageError: Nobody does.
-    """
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
-        return
-    try:
-        socket.create_connection((host, int(port)), timeout=5).close()
-    except OSError as error:
-        raise UsageError(f"RAY_ADDRESS must be a Ray cluster that answers, but got {address}: {error}.") from error
 
 
 @contextmanager

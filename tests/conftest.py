@@ -21,12 +21,14 @@ class Cli:
     folder: Path
     env: dict[str, str]
 
-    def start(self, *arguments: str, script: str = "search/run.py") -> subprocess.Popen:
+    def start(self, *arguments: str, script: str | Path = "search/run.py") -> subprocess.Popen:
         command = [sys.executable, str(ROOT / script), *arguments]
         pipe = subprocess.PIPE
         return subprocess.Popen(command, cwd=self.folder, env=self.env, stdout=pipe, stderr=pipe, text=True)
 
-    def run(self, *arguments: str, timeout: float = 180, script: str = "search/run.py") -> subprocess.CompletedProcess:
+    def run(
+        self, *arguments: str, timeout: float = 180, script: str | Path = "search/run.py"
+    ) -> subprocess.CompletedProcess:
         process = self.start(*arguments, script=script)
         try:
             out, err = process.communicate(timeout=timeout)

@@ -1,5 +1,6 @@
 """A mistake on the command line: one clear line, exit code 2, nothing started and nothing left behind."""
 
+import os
 import time
 
 import pytest
@@ -40,8 +41,19 @@ def test_a_mistake_costs_one_line_and_nothing_else(cli, arguments, line):
 def test_more_workers_than_the_machine_holds_are_refused_with_what_it_has(cli):
     done = cli.run("toy.py:Toy", "--workers", "1000")
     assert done.returncode == 2
-    assert "--workers times --cpus-per-worker must be at most" in done.stderr
-    assert done.stderr.strip().endswith("on this machine, but got 1000.")
+    have = len(os.sched_getaffinity(0))
+    assert done.stderr.strip() == (
+        f"--workers times --cpus-per-worker must be at most the {have} CPUs of this machine, but got 1000."
+    )
+
+
+def test_more_trials_at_a_time_than_fit_are_refused_with_how_many_do(cli):
+    have = len(os.sched_getaffinity(0))
+    done = cli.run("toy.py:Toy", "--concurrency", "1000")
+    assert done.returncode == 2
+    assert done.stderr.strip() == (
+        f"--concurrency must be at most {have} with the {have} CPUs of this machine, but got 1000."
+    )
 
 
 def test_an_unwritable_storage_folder_is_refused(cli):

@@ -4,6 +4,7 @@ import json
 import math
 import signal
 import time
+from pathlib import Path
 
 import optuna
 import pyarrow.parquet as pq
@@ -13,6 +14,7 @@ from mlflow.tracking import MlflowClient
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
+ROOT = Path(__file__).resolve().parents[2]
 MODES = "precision=fp32,bf16,fp16"
 
 
@@ -236,6 +238,21 @@ def test_ctrl_c_ends_a_search_whose_trials_are_stuck(make_cli):
     out, err = process.communicate(timeout=60)
     assert time.monotonic() - start < 20, err
     assert set(json.loads(out)["outcomes"]) == {"interrupted"}
+
+
+def test_a_search_from_python_gives_the_same_as_an_object(make_cli):
+    cli = make_cli()
+    (cli.folder / "script.py").write_text(
+        "import sys\n"
+        f"sys.path.append({str(ROOT)!r})\n"
+        "from search.experiment import SearchConfig, run\n"
+        "result = run(SearchConfig(task='toy.py:Toy', trials=2, set={'epochs': 1}, name='api'))\n"
+        "print(result.outcomes, result.best.trial_id in (0, 1), result.best.value > 0)\n"
+    )
+    done = cli.run(script=cli.folder / "script.py")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "{'completed': 2} True True\n"
+    assert (cli.folder / "runs" / "api" / "trials.parquet").exists()
 
 
 def test_one_training_run_without_a_search(make_cli):

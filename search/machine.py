@@ -1,0 +1,70 @@
+"""What can be known before Ray starts of where a search will run."""
+
+import os
+import socket
+
+import torch
+from optuna.distributions import CategoricalDistribution
+
+from search.config import SearchConfig
+from search.errors import UsageError
+from search.space import Space
+from trainables.precision import supported
+
+
+def available_cpus() -> int:
+    """CPUs that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def check_machine(config: SearchConfig, space: Space) -> None:
+    """Whether this machine can run the search at all.
+
+    Raises:
+        UsageError: It has too few CPUs or GPUs, or lacks a precision.
+    """
+    cpus, gpus = available_cpus(), torch.cuda.device_count()
+    problems = []
+    for each, have, flag, unit in (
+        (config.cpus_per_worker, cpus, "--cpus-per-worker", "CPUs"),
+        (config.gpus_per_worker or 0.0, gpus, "--gpus-per-worker", "GPUs"),
+    ):
+        wanted = config.workers * each
+        if wanted > have:
+            problems.append(
+                f"--workers times {flag} must be at most the {have} {unit} of this machine, but got {wanted:g}."
+            )
+        elif wanted and config.concurrency and config.concurrency * wanted > have:
+            problems.append(
+                f"--concurrency must be at most {int(have // wanted)} with the {have} {unit} of this machine, "
+                f"but got {config.concurrency}."
+            )
+    device = torch.device("cuda" if gpus and config.gpus_per_worker != 0 else "cpu")
+    able = [mode.value for mode in supported(device)]
+    searched = next((p.distribution for p in space.parameters if p.name == "precision"), None)
+    wanted_modes = (
+        list(searched.choices) if isinstance(searched, CategoricalDistribution) else [space.config({}).precision.value]
+    )
+    lacking = [str(mode) for mode in wanted_modes if mode not in able]
+    if lacking:
+        problems.append(
+            f"precision must be one that {device} supports, but got {', '.join(lacking)}. "
+            f"Say --search precision={','.join(able)} or --set precision={able[0]}."
+        )
+    if problems:
+        raise UsageError(*problems)
+
+
+def check_cluster(address: str) -> None:
+    """Whether somebody listens at `address`, if it is a host and a port: Ray would end this process if not.
+
+    Raises:
+        UsageError: Nobody does.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=5).close()
+    except OSError as error:
+        raise UsageError(f"RAY_ADDRESS must be a Ray cluster that answers, but got {address}: {error}.") from error
