@@ -17,9 +17,11 @@ Scheduler = Literal["asha", "none"]
 
 def _seconds(value: Any) -> Any:
     """ "90s", "30m", "2h", "1d" or a number of seconds."""
-    match = re.fullmatch(r"([\d.]+)\s*([smhd]?)", value.strip()) if isinstance(value, str) else None
-    if match is None:
+    if not isinstance(value, str):
         return value
+    match = re.fullmatch(r"(\d+\.?\d*)\s*([smhd]?)", value.strip())
+    if match is None:
+        raise ValueError(f"must be like 90s, 30m or 2h, but got {value!r}")
     return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}[match[2]]
 
 
@@ -98,7 +100,7 @@ def complete(config: SearchConfig) -> SearchConfig:
     path, _, label = config.task.rpartition(":")
     return config.model_copy(
         update={
-            "task": f"{Path(path).absolute()}:{label}" if path.endswith(".py") else config.task,
+            "task": f"{Path(path).resolve()}:{label}" if path.endswith(".py") else config.task,
             "name": config.name or f"{label.lower().strip('_')}-{time.strftime('%Y%m%d-%H%M%S')}",
             "storage": config.storage.expanduser().absolute(),
             "experiment": config.experiment or label,

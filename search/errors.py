@@ -33,7 +33,8 @@ def from_validation(error: ValidationError, where: str = "") -> list[str]:
         message = problem["msg"].removeprefix("Value error, ").removeprefix("Input should ").rstrip(".")
         message = message.removeprefix("be ").split(", unable to parse")[0]
         if problem["type"] == "value_error":
-            problems.append(f"{where}{field}: {message}." if field else f"{where}{message}.")
+            # A validator of ours says the whole rule, "must ..., but got ...".
+            problems.append(f"{where}{field} {message}." if message.startswith("must ") else f"{where}{message}.")
         else:
             problems.append(f"{where}{field} must be {message}, but got {problem['input']!r}.")
     return problems

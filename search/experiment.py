@@ -154,6 +154,7 @@ def run(config: SearchConfig, console: Console | None = None) -> Result:
                 progress.say(f"{gangs} at a time: {config.workers} x {_told(worker)} each")
                 trials, tracker = _search(planned, worker, gangs, progress, stopping, reasons)
         finally:
+            shutil.rmtree(config.folder / "ray", ignore_errors=True)
             if not any(config.folder.iterdir()):  # it never began: its name stays free
                 config.folder.rmdir()
         return _finish(planned, trials, tracker, progress, reasons, start)
@@ -186,7 +187,8 @@ def _search(
     sampler = studies.make_sampler(config.sampler, config.seed)
     study, lock = studies.create(config.folder, sampler, task.objective, task.mode)
     study.enqueue(planned.space.defaults())
-    tracker = Tracker(config, *store_of(config, dict(os.environ)), resolved=resolved)
+    store = store_of(config, dict(os.environ))
+    tracker = Tracker(config, *store, resolved=resolved, objective=task.objective, mode=task.mode)
     searcher = StudySearcher(
         study,
         planned.space,
@@ -258,7 +260,6 @@ def _finish(
     config, mode = planned.config, planned.source.task_class.mode
     best = find_best(trials, mode)
     parquet = config.folder / "trials.parquet"
-    shutil.rmtree(config.folder / "ray", ignore_errors=True)
     status = "KILLED" if "interrupted" in reasons else "FINISHED" if best else "FAILED"
     metrics = {f"best/{planned.source.task_class.objective}": best.value} if best else {}
     try:

@@ -47,7 +47,7 @@ class Progress:
 
     def say(self, text: str) -> None:
         """A line of its own."""
-        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+        self._console.print(text.rstrip(), highlight=False, markup=False, soft_wrap=True)
 
     def trial_started(self, number: int, config: dict[str, Any]) -> None:
         self._running.add(number)
@@ -73,8 +73,10 @@ class Progress:
         if self._best is not None:
             best = f"{_short(self._best[0])} (trial {self._best[1]}, epoch {self._best[2]})"
         return Text(
-            f"{self._ended}/{self._trials} trials done, {len(self._running)} going on, "
-            f"best {self._objective} {best}, {_clock(elapsed)} gone{self._left()}"
+            no_wrap=True,
+            overflow="ellipsis",
+            text=f"{self._ended}/{self._trials} trials done, {len(self._running)} going on, "
+            f"best {self._objective} {best}, {_clock(elapsed)} gone{self._left()}",
         )
 
     def _left(self) -> str:

@@ -121,4 +121,6 @@ def main(name: str, storage: Path = Path("runs")) -> None:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+    app.command()(main)
+    app()

@@ -122,12 +122,17 @@ def _tell(result: Any, folder: Path) -> None:
     console = report_console()
     console.print(trial_table(*read(folder)))
     counts = ", ".join(f"{count} {outcome}" for outcome, count in result.outcomes.items())
-    console.print(f"\n{counts} in {result.seconds:.0f} s{f' ({result.stopped})' if result.stopped else ''}")
+    early = " (time budget)" if "time budget" in result.stopped else ""
+    console.print(f"\n{counts} in {result.seconds:.0f} s{early}", highlight=False)
+    if "failed" in result.outcomes:
+        console.print(f"tracebacks: {folder / 'errors'}", soft_wrap=True, highlight=False)
     if result.best is not None:
-        console.print(
-            f"best: trial {result.best.trial_id}, {result.best.value:.4f}, {result.best.checkpoint}", soft_wrap=True
-        )
-    console.print(f"compare: mlflow ui --backend-store-uri {result.mlflow['tracking_uri']}", soft_wrap=True)
+        best = result.best
+        told = f"best: trial {best.trial_id}, {best.value:.4f}, {best.checkpoint}"
+        console.print(told, soft_wrap=True, highlight=False)
+    mlflow = Path(sys.executable).with_name("mlflow")
+    where = f"{mlflow} ui --backend-store-uri {result.mlflow['tracking_uri']}"
+    console.print(f"compare: {where}", soft_wrap=True, highlight=False)
 
 
 def _list(storage: Path) -> None:
@@ -135,6 +140,8 @@ def _list(storage: Path) -> None:
     from search.report import count_outcomes, find_best
     from search.study import read
 
+    if not storage.is_dir():
+        raise UsageError(f"--storage must be a folder that exists, but there is no {storage.absolute()}.")
     folders = sorted(storage.glob("*/study.journal"), key=lambda path: path.stat().st_mtime)
     for folder in (path.parent.absolute() for path in folders):
         trials, objective, mode = read(folder)

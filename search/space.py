@@ -189,6 +189,8 @@ def _parse(name: str, text: str, field: FieldInfo) -> BaseDistribution:
         )
     if width is not None and not 0 < width <= high - low:
         raise UsageError(f"{where} must have a step between 0 and {high - low:g}, but got {width:g}.")
+    if width is not None and abs(round((high - low) / width) * width - (high - low)) > 1e-9 * (high - low):
+        raise UsageError(f"{where} must have a step that leads from {low:g} to {high:g}, but got {width:g}.")
     return _distribution({"low": low, "high": high, "log": log, "step": width}, field)
 
 

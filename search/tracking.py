@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import math
 import queue
 import re
 import threading
@@ -47,15 +48,27 @@ class Tracker:
         tracking_uri: MLflow's store or server.
         artifacts: Where a new experiment keeps its artifacts; None leaves it to the server.
         resolved: The YAML that runs the search again.
+        objective, mode: Of which each trial's best is a metric of its run: the UI itself ranks by the last report.
     """
 
-    def __init__(self, config: SearchConfig, tracking_uri: str, artifacts: Path | None, resolved: str) -> None:
+    def __init__(
+        self,
+        config: SearchConfig,
+        tracking_uri: str,
+        artifacts: Path | None,
+        resolved: str,
+        objective: str,
+        mode: str,
+    ) -> None:
         self.tracking_uri = tracking_uri
         self.experiment_id = ""
         self.run_id = ""
         self._config = config
         self._artifacts = artifacts
         self._resolved = resolved
+        self._objective = objective
+        self._better = max if mode == "max" else min
+        self._best: dict[int, float] = {}
         self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
         self._pending: list[Event] = []
         self._refused: list[Event] = []
@@ -73,10 +86,13 @@ class Tracker:
 
     def trial_reported(self, number: int, epoch: int, metrics: dict[str, float]) -> None:
         self._needed.set()
+        value = metrics[self._objective]
+        if math.isfinite(value):
+            self._best[number] = self._better(value, self._best.get(number, value))
         self._put("reported", trial=number, epoch=epoch, metrics=metrics)
 
     def trial_ended(self, number: int, outcome: str, reason: str) -> None:
-        self._put("ended", trial=number, outcome=outcome, reason=reason)
+        self._put("ended", trial=number, outcome=outcome, reason=reason, best=self._best.get(number))
 
     def finish(self, status: str, note: str, metrics: dict[str, float], files: list[Path], timeout_s: float) -> None:
         """End the parent run and wait until MLflow has everything.
@@ -209,6 +225,8 @@ class Tracker:
 
         (event,) = events
         run_id = self._children[event["trial"]]
+        if event["best"] is not None:
+            self._client.log_metric(run_id, NOT_IN_A_KEY.sub("_", f"best/{self._objective}"), event["best"])
         tags = [RunTag("outcome", event["outcome"]), RunTag("reason", event["reason"][:LONGEST_TAG])]
         self._client.log_batch(run_id, tags=tags)
         self._client.set_terminated(run_id, STATUS[event["outcome"]], event["time"])

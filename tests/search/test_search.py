@@ -131,7 +131,8 @@ def test_mlflow_shows_a_parent_and_its_children_with_parameters_and_curves(searc
         curve = search.mlflow.get_metric_history(run.info.run_id, "val/loss")
         rows = [row for row in search.rows if str(row["trial_id"]) == run.data.tags["trial_id"] and row["epoch"]]
         assert sorted(m.step for m in curve) == [row["epoch"] for row in rows]
-        if run.data.tags["outcome"] != "diverged":
+        if run.data.tags["outcome"] in ("completed", "pruned"):
+            assert run.data.metrics["best/val/loss"] == min(row["val/loss"] for row in rows)
             assert sorted((m.step, m.value) for m in curve) == [(row["epoch"], row["val/loss"]) for row in rows]
 
 

@@ -95,6 +95,7 @@ def test_a_field_that_declares_nothing_can_be_searched():
         ({}, {"hidden": "1..1000"}, "--search hidden must be less than or equal to 512, but got '1000'."),
         ({}, {"layers": "1.5..3"}, "--search layers must be a valid integer, but got '1.5'."),
         ({}, {"layers": "1..3:step=9"}, "--search layers must have a step between 0 and 2, but got 9."),
+        ({}, {"hidden": "8..64:step=9"}, "--search hidden must have a step that leads from 8 to 64, but got 9."),
         ({}, {"hidden": "8..64:step=8:log"}, "--search hidden must have a step or a log scale, but got both in "
                                              "'8..64:step=8:log'."),
         ({}, {"precision": "fp32"}, "--search precision must be a range low..high or at least two different choices, "

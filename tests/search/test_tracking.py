@@ -23,7 +23,9 @@ def config(tmp_path, name="one", **given):
 
 
 def track(settings, environment=None):
-    return Tracker(settings, *store_of(settings, environment or {}), resolved="task: arc\n")
+    return Tracker(
+        settings, *store_of(settings, environment or {}), resolved="task: arc\n", objective="val/score", mode="max"
+    )
 
 
 def play(tracker):
@@ -95,13 +97,13 @@ def test_what_mlflow_refuses_does_not_hold_up_the_rest_and_is_kept(tmp_path):
     tracker.trial_started(0, {"lr": 0.1, "long": "x" * 7000})
     tracker.trial_reported(0, 1, {"val/acc@1": 0.5, "val/score": 0.5})
     tracker.trial_started(1, {"lr": 0.2})
-    tracker.trial_reported(1, 2, {"val/" + "x" * 600: 0.5})
+    tracker.trial_reported(1, 2, {"val/score": math.nan, "val/" + "x" * 600: 0.5})
     tracker.trial_ended(0, "failed", "because " * 2000)
     tracker.trial_ended(1, "completed", "")
     with pytest.raises(TrackingError, match=r"but refused some of it: .*\. 1 events are kept in"):
         finish(tracker)
     runs = runs_of(tracker)
-    assert runs["0"].data.metrics == {"val/acc_1": 0.5, "val/score": 0.5}
+    assert runs["0"].data.metrics == {"val/acc_1": 0.5, "val/score": 0.5, "best/val/score": 0.5}
     assert [runs[name].info.status for name in ("0", "1", "parent")] == ["FAILED", "FINISHED", "FINISHED"]
 
 
