@@ -18,7 +18,7 @@ lint: $(READY)
 	$(RUN) -m mypy
 
 bench: $(READY)
-	for script in benchmarks/*.py; do echo "== $$script"; $(RUN) $$script || exit 1; done
+	for script in $$(grep -l __main__ benchmarks/*.py); do echo "== $$script"; $(RUN) $$script || exit 1; done
 
 $(READY): requirements.lock pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12")'

@@ -218,7 +218,7 @@ def _search(
         searcher.close(prune="interrupted" not in reasons)
         if searcher.error is not None:
             raise searcher.error
-    except BaseException:
+    except BaseException:  # also a second Ctrl-C: what is known goes to MLflow, and the error goes on
         searcher.close(prune=False)
         with suppress(TrackingError):  # the error that ended the search goes before; what is unsent is kept
             tracker.finish("FAILED", "The search ended with an error.", {}, [], TRACKING_TIMEOUT_S)
