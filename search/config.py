@@ -90,13 +90,17 @@ def load_config(given: dict[str, Any], file: Path | None = None) -> SearchConfig
         config = SearchConfig.model_validate(values)
     except ValidationError as error:
         raise UsageError(*(_as_option(problem) for problem in from_validation(error))) from error
-    if config.once and (config.search or config.trials not in (1, SearchConfig.model_fields["trials"].default)):
-        raise UsageError("--once must come without --trials and --search: it is one run with fixed parameters.")
     return complete(config)
 
 
 def complete(config: SearchConfig) -> SearchConfig:
-    """`config` with absolute paths, and with what follows from the rest where it names nothing itself."""
+    """`config` with absolute paths, and with what follows from the rest where it names nothing itself.
+
+    Raises:
+        UsageError: Two options contradict each other.
+    """
+    if config.once and (config.search or config.trials not in (1, SearchConfig.model_fields["trials"].default)):
+        raise UsageError("--once must come without --trials and --search: it is one run with fixed parameters.")
     path, _, label = config.task.rpartition(":")
     return config.model_copy(
         update={

@@ -48,8 +48,7 @@ SETTINGS = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
     "TUNE_GLOBAL_CHECKPOINT_S": "3600",
-    "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
-    "RAY_AIR_NEW_OUTPUT": "0",
+    "RAY_AIR_NEW_OUTPUT": "0",  # its banner comes even where Tune is told to be silent
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
 
@@ -62,7 +61,6 @@ class Plan:
     source: TaskSource
     space: Space
     schedule: Schedule
-    epochs: int
 
 
 @dataclass(frozen=True)
@@ -98,8 +96,9 @@ def plan(config: SearchConfig) -> Plan:
     source = find_task(config.task)
     config_class = source.task_class.config_class()
     fixed = {"seed": config.seed, **config.set}
-    searched = {} if config.once else config.search
-    space = resolve(config_class, {k: v for k, v in fixed.items() if k not in searched or k in config.set}, searched)
+    if "seed" in config.search and "seed" not in config.set:
+        del fixed["seed"]
+    space = resolve(config_class, fixed, config.search)
     if config.once:
         space = Space(space.config_class, (), space.fixed)
     names = {parameter.name for parameter in space.parameters}
@@ -116,7 +115,7 @@ def plan(config: SearchConfig) -> Plan:
         check_cluster(os.environ["RAY_ADDRESS"])
     else:
         check_machine(config, space)
-    return Plan(config, source, space, schedule, epochs)
+    return Plan(config, source, space, schedule)
 
 
 def run(config: SearchConfig, console: Console | None = None) -> Result:
@@ -178,6 +177,8 @@ def _search(
     reasons: list[str],
 ) -> tuple[list[FrozenTrial], Tracker]:
     """Run the trials; what the study and MLflow then know."""
+    import ray
+
     from search.mailbox import StopActor
     from search.searcher import StudySearcher
 
@@ -210,8 +211,14 @@ def _search(
         "stop": stop,
         "max_failures": config.max_failures,
     }
-    # The signal's handler must not call Ray, which it may have interrupted; this thread may.
-    threading.Thread(target=lambda: (stopping.wait(), stop.set.remote()), daemon=True, name="stop").start()
+
+    def spread() -> None:
+        """Tell the workers. The signal's handler must not call Ray, which it may have interrupted."""
+        stopping.wait()
+        if ray.is_initialized():  # a late Ctrl-C finds Ray gone already
+            stop.set.remote()
+
+    threading.Thread(target=spread, daemon=True, name="stop").start()
     try:
         _tune(searcher, gang, gangs, config.folder)
         # Trials that wait at a rung have lost against the others, unless the user stopped the search in between.

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from search.report import short
 from search.space import Space
 
 
@@ -51,7 +52,7 @@ class Progress:
 
     def trial_started(self, number: int, config: dict[str, Any]) -> None:
         self._running.add(number)
-        values = "  ".join(f"{name}={_short(config[name])}" for name in self._searched if name in config)
+        values = "  ".join(f"{name}={short(config[name])}" for name in self._searched if name in config)
         self.say(f"trial {number:>3}  started   {values}")
 
     def trial_reported(self, number: int, epoch: int, metrics: dict[str, float]) -> None:
@@ -60,7 +61,7 @@ class Progress:
         value = metrics[self._objective]
         if math.isfinite(value) and (self._best is None or self._sign * value > self._sign * self._best[0]):
             self._best = (value, number, epoch)
-        self.say(f"trial {number:>3}  epoch {epoch:<3} {self._objective} {_short(value)}")
+        self.say(f"trial {number:>3}  epoch {epoch:<3} {self._objective} {short(value)}")
 
     def trial_ended(self, number: int, outcome: str, reason: str) -> None:
         self._running.discard(number)
@@ -71,7 +72,7 @@ class Progress:
         elapsed = time.monotonic() - self._start
         best = "none yet"
         if self._best is not None:
-            best = f"{_short(self._best[0])} (trial {self._best[1]}, epoch {self._best[2]})"
+            best = f"{short(self._best[0])} (trial {self._best[1]}, epoch {self._best[2]})"
         return Text(
             no_wrap=True,
             overflow="ellipsis",
@@ -90,7 +91,3 @@ def _clock(seconds: float) -> str:
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
-def _short(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -85,7 +85,7 @@ def trial_table(trials: Sequence[FrozenTrial], objective: str, mode: str) -> Tab
     ranked = sorted(trials, key=lambda t: sign * best_value(t, mode) if t.intermediate_values else unranked)
     for trial in ranked:
         value = f"{best_value(trial, mode):.4f}" if trial.intermediate_values else "-"
-        cells = [_short(trial.params.get(name, "-")) for name in names]
+        cells = [short(trial.params.get(name, "-")) for name in names]
         epochs = str(max(trial.intermediate_values, default=0))
         table.add_row(str(trial.number), outcome_of(trial), epochs, value, *cells)
     return table
@@ -104,8 +104,9 @@ def _of_one_type(values: list[Any]) -> list[Any]:
     return values if len(kinds) == 1 else [None if value is None else str(value) for value in values]
 
 
-def _short(value: Any) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
+def short(value: Any) -> str:
+    """`value` as it is shown to people."""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def main(name: str, storage: Path = Path("runs")) -> None:

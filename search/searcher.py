@@ -5,7 +5,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -31,14 +30,6 @@ class Observer(Protocol):
     def trial_started(self, number: int, config: dict[str, Any]) -> None: ...
     def trial_reported(self, number: int, epoch: int, metrics: dict[str, float]) -> None: ...
     def trial_ended(self, number: int, outcome: str, reason: str) -> None: ...
-
-
-@dataclass
-class Live:
-    """The stretch that one of Tune's trials runs."""
-
-    number: int
-    until: int
 
 
 class StudySearcher(Searcher):
@@ -83,7 +74,7 @@ class StudySearcher(Searcher):
         self.stopping = stopping or threading.Event()
         self.max_losses = max_losses
         self.error: Exception | None = None
-        self._live: dict[str, Live] = {}
+        self._live: dict[str, int] = {}  # the number of the trial that each of Tune's trials is a stretch of
         self._losses: dict[int, int] = {}
         self._cut_off: set[int] = set()
 
@@ -101,10 +92,10 @@ class StudySearcher(Searcher):
             self._guarded(lambda: self._record(self._live[trial_id], json.loads(result["report"])), None)
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        live = self._live.pop(trial_id, None)
-        if live is not None:
+        number = self._live.pop(trial_id, None)
+        if number is not None:
             report = None if error or result is None else json.loads(result["report"])
-            self._guarded(lambda: self._finish_stretch(live, report), None)
+            self._guarded(lambda: self._finish_stretch(number, report), None)
 
     def __getstate__(self) -> dict[str, Any]:
         return {}  # Tune pickles the searcher into a snapshot that nothing ever reads
@@ -146,7 +137,7 @@ class StudySearcher(Searcher):
                 break
             assignment = self._begin(stretch) if stretch.number is None else self._go_on(stretch)
             if assignment is not None:
-                self._live[trial_id] = Live(assignment["trial"], stretch.until)
+                self._live[trial_id] = assignment["trial"]
                 self.study.live.add(assignment["trial"])
                 return {"stretch": assignment}
         return Searcher.FINISHED
@@ -188,21 +179,20 @@ class StudySearcher(Searcher):
             "attempt": self.attempt,
         }
 
-    def _record(self, live: Live, report: dict[str, Any]) -> None:
+    def _record(self, number: int, report: dict[str, Any]) -> None:
         epoch, metrics = report["epoch"], report["metrics"]
         kept = {"metrics": metrics, "checkpoint": report["checkpoint"], "time": time.time()}
-        self.study.report(live.number, epoch, metrics[self.objective], kept)
-        self._tell(lambda observer: observer.trial_reported(live.number, epoch, metrics))
-        self._drop_checkpoints(live.number, keep_last=True)
+        self.study.report(number, epoch, metrics[self.objective], kept)
+        self._tell(lambda observer: observer.trial_reported(number, epoch, metrics))
+        self._drop_checkpoints(number, keep_last=True)
 
-    def _finish_stretch(self, live: Live, report: dict[str, Any] | None) -> None:
-        number = live.number
+    def _finish_stretch(self, number: int, report: dict[str, Any] | None) -> None:
         if report is None:  # Tune lost the gang's own actor; the trial goes on from its last checkpoint elsewhere
             self._losses[number] = self._losses.get(number, 0) + 1
             if self._losses[number] > self.max_losses:
                 self._end(number, "failed", f"its gang was lost {self._losses[number]} times")
         elif "metrics" in report:
-            self._record(live, report)
+            self._record(number, report)
             if report["epoch"] >= self.schedule.rungs[-1]:
                 self._end(number, "completed")
         elif report["outcome"] == "interrupted":

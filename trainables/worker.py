@@ -68,7 +68,8 @@ class Workers:
         held, self.held = self.held, None
         try:
             if self.training is None or held != (stretch["trial"], stretch["epoch"]):
-                self._release()
+                if self.training is not None:  # else it was released when its trial ended
+                    self._release()
                 self.training = self._start(stretch)
             for report in self._epochs(self.training, stretch):
                 if report["done"] and "outcome" not in report:

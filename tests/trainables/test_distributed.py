@@ -57,7 +57,7 @@ def _serve(rank: int, store: str, pipe: Any) -> None:
         function, arguments = pipe.recv()
         try:
             answer = (True, function(rank, *arguments))
-        except BaseException:
+        except BaseException:  # whatever it is, the other side is told and shows it
             answer = (False, traceback.format_exc())
         pipe.send_bytes(pickle.dumps(answer))
 
@@ -79,7 +79,7 @@ class Pair:
             pipe.send((function, arguments))
         try:
             return self.answers(time.monotonic() + LIMIT)
-        except BaseException:
+        except BaseException:  # the processes may be stuck: the next test gets new ones
             self.end()
             raise
 

@@ -12,7 +12,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from trainables.task import Task, TaskConfig, searchable
-from trainables.update import Updater
+from trainables.update import Updater, UpdateReport, windows
 
 PRECISIONS = ["fp32", "bf16", "fp16"]
 # ||g - reference|| / ||reference|| of the gradient of one window.
@@ -33,6 +33,10 @@ def slope_loss(weight: nn.Parameter) -> Callable[[Tensor], tuple[Tensor, int]]:
         return (weight * x).mean(), x.numel()
 
     return loss
+
+
+def epoch(weight: nn.Parameter, updater: Updater, batches: Any, size: int) -> list[UpdateReport]:
+    return [updater.update(window, slope_loss(weight)) for window in windows(batches, size)]
 
 
 def samples(*values: float) -> Tensor:
