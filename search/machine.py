@@ -9,7 +9,7 @@ from optuna.distributions import CategoricalDistribution
 from search.config import SearchConfig
 from search.errors import UsageError
 from search.space import Space
-from trainables.precision import supported
+from trainables.precision import AUTO, supported
 
 
 def available_cpus() -> int:
@@ -43,9 +43,9 @@ def check_machine(config: SearchConfig, space: Space) -> None:
     able = [mode.value for mode in supported(device)]
     searched = next((p.distribution for p in space.parameters if p.name == "precision"), None)
     wanted_modes = (
-        list(searched.choices) if isinstance(searched, CategoricalDistribution) else [space.config({}).precision.value]
+        list(searched.choices) if isinstance(searched, CategoricalDistribution) else [str(space.config({}).precision)]
     )
-    lacking = [str(mode) for mode in wanted_modes if mode not in able]
+    lacking = [str(mode) for mode in wanted_modes if mode not in [*able, AUTO]]
     if lacking:
         problems.append(
             f"precision must be one that {device} supports, but got {', '.join(lacking)}. "

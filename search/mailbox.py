@@ -63,7 +63,9 @@ class Mailbox:
         if report["done"]:
             self._end(report)
         else:
-            self._stretch = {**self._stretch, "epoch": report["epoch"], "checkpoint": report["checkpoint"]}
+            earlier = [self._stretch["checkpoint"], *self._stretch["earlier"]]
+            reached = {"epoch": report["epoch"], "checkpoint": report["checkpoint"], "earlier": earlier}
+            self._stretch = {**self._stretch, **reached}
             self._reports.put_nowait(report)
 
     async def get(self) -> dict[str, Any]:

@@ -160,30 +160,36 @@ class StudySearcher(Searcher):
             return None
         self.study.note_config(number, config)
         self._tell(lambda observer: observer.trial_started(number, flatten(config)))
-        return self._assignment(number, 0, stretch.until, None)
+        return self._assignment(number, 0, stretch.until, [None])
 
     def _go_on(self, stretch: Stretch) -> dict[str, Any]:
         assert stretch.number is not None
         reports = reports_of(self.study.trial(stretch.number))
-        path = reports[stretch.start]["checkpoint"] if stretch.start else None
-        return self._assignment(stretch.number, stretch.start, stretch.until, path)
+        paths = [reports[epoch]["checkpoint"] for epoch in sorted(reports, reverse=True) if epoch <= stretch.start]
+        earlier = [path for path in paths[1:] if Path(path).exists()]  # the others were dropped
+        return self._assignment(stretch.number, stretch.start, stretch.until, [*paths[:1], *earlier, None])
 
-    def _assignment(self, number: int, epoch: int, until: int, path: str | None) -> dict[str, Any]:
+    def _assignment(self, number: int, epoch: int, until: int, paths: list[str | None]) -> dict[str, Any]:
         return {
             "trial": number,
             "config": self.study.trial(number).user_attrs["config"],
             "epoch": epoch,
             "until": until,
-            "checkpoint": path,
-            "folder": str(self.folder / "checkpoints" / str(number)),
+            "checkpoint": paths[0],
+            "earlier": paths[1:],
+            "folder": str(self._checkpoints(number)),
             "attempt": self.attempt,
         }
 
     def _record(self, number: int, report: dict[str, Any]) -> None:
         epoch, metrics = report["epoch"], report["metrics"]
         kept = {"metrics": metrics, "checkpoint": report["checkpoint"], "time": time.time()}
-        self.study.report(number, epoch, metrics[self.objective], kept)
-        self._tell(lambda observer: observer.trial_reported(number, epoch, metrics))
+        self._log_notes(number, report)
+        if epoch in reports_of(self.study.trial(number)):  # done again, since its checkpoint could not be read
+            self.study.note_report(number, epoch, kept)
+        else:
+            self.study.report(number, epoch, metrics[self.objective], kept)
+            self._tell(lambda observer: observer.trial_reported(number, epoch, metrics))
         self._drop_checkpoints(number, keep_last=True)
 
     def _finish_stretch(self, number: int, report: dict[str, Any] | None) -> None:
@@ -198,6 +204,7 @@ class StudySearcher(Searcher):
         elif report["outcome"] == "interrupted":
             self._cut_off.add(number)
         else:
+            self._log_notes(number, report)
             if "last" in report:  # the epoch in which it diverged: reported, but nothing to rank it by
                 self.study.note_report(number, report["last"]["epoch"], {**report["last"], "time": time.time()})
                 self._tell(lambda o: o.trial_reported(number, report["last"]["epoch"], report["last"]["metrics"]))
@@ -208,21 +215,30 @@ class StudySearcher(Searcher):
             self._end(number, report["outcome"], report["reason"])
         self.study.live.discard(number)
 
+    def _log_notes(self, number: int, report: dict[str, Any]) -> None:
+        for note in report.get("notes", ()):
+            logger.warning("trial %d: %s", number, note)
+
     def _end(self, number: int, outcome: str, reason: str = "") -> None:
         self.study.live.discard(number)
         self.study.end(number, outcome, reason)
         self._tell(lambda observer: observer.trial_ended(number, outcome, reason))
         self._drop_checkpoints(number, keep_last=False)
+        for path in self._checkpoints(number).glob("midway-*.pt"):
+            checkpoint.delete(path)
+
+    def _checkpoints(self, number: int) -> Path:
+        return self.folder / "checkpoints" / str(number)
 
     def _drop_checkpoints(self, number: int, keep_last: bool) -> None:
-        """Keep the checkpoint of the best report, and the last one while the trial can go on."""
+        """Keep the checkpoint of the best report, and the last two while the trial can go on: one may be broken."""
         trial = self.study.trial(number)
         reports = reports_of(trial)
         if not trial.intermediate_values:
             return
         kept = {best_epoch(trial, self.schedule.mode)}
         if keep_last:
-            kept.add(max(reports))
+            kept.update(sorted(reports)[-2:])
         for epoch, report in reports.items():
             if epoch not in kept and report["checkpoint"] is not None:
                 checkpoint.delete(Path(report["checkpoint"]))

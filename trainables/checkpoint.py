@@ -4,6 +4,7 @@ import hashlib
 import io
 import os
 import pickle
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +20,35 @@ def save(state: dict[str, Any], path: Path) -> None:
 
     A reader sees the old file or the new one, also after a crash at any moment.
     """
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
-    content = buffer.getvalue()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    digest = _digest_path(path)
-    line = f"{hashlib.sha256(content).hexdigest()}  {path.name}\n"
-    earlier = digest.read_text() if digest.exists() else ""
-    _write(digest, (line + earlier).encode())  # until the content is replaced, the earlier one is still good
-    _write(path, content)
-    if earlier:
-        _write(digest, line.encode())
+    _publish(_serialized(state), path)
+
+
+class Writer:
+    """Writes checkpoints while training goes on, one after the other."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1, "checkpoint")
+        self._pending: Future[None] | None = None
+
+    def save(self, state: dict[str, Any], path: Path) -> None:
+        """As `save`, but only the copy of `state` is finished when this returns.
+
+        Raises:
+            OSError: An earlier checkpoint could not be written.
+        """
+        content = _serialized(state)  # before it returns: the next update changes the tensors in place
+        self.wait()
+        self._pending = self._pool.submit(_publish, content, path)
+
+    def wait(self) -> None:
+        """Return when nothing is left to be written.
+
+        Raises:
+            OSError: It could not be written.
+        """
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -56,11 +75,8 @@ def plain(state: dict[str, Any]) -> dict[str, Any]:
     Raises:
         CheckpointError: It holds something else than tensors and plain Python values.
     """
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
-    buffer.seek(0)
     try:
-        torch.load(buffer, weights_only=True)
+        torch.load(io.BytesIO(_serialized(state)), weights_only=True)
     except pickle.UnpicklingError as error:
         names = ", ".join(f"{name} ({type(value).__name__})" for name, value in state.items())
         raise CheckpointError(
@@ -73,6 +89,23 @@ def delete(path: Path) -> None:
     """Remove the checkpoint at `path`; one that is gone already is no error."""
     path.unlink(missing_ok=True)
     _digest_path(path).unlink(missing_ok=True)
+
+
+def _serialized(state: dict[str, Any]) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    return buffer.getvalue()
+
+
+def _publish(content: bytes, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    digest = _digest_path(path)
+    line = f"{hashlib.sha256(content).hexdigest()}  {path.name}\n"
+    earlier = digest.read_text() if digest.exists() else ""
+    _write(digest, (line + earlier).encode())  # until the content is replaced, the earlier one is still good
+    _write(path, content)
+    if earlier:
+        _write(digest, line.encode())
 
 
 def _digest_path(path: Path) -> Path:

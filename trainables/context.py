@@ -38,6 +38,10 @@ class Context:
             if len(indices):  # split gives nothing back as one empty part
                 yield _take(data, indices)
 
+    def micro_batches(self, count: int, batch_size: int) -> int:
+        """How many batches `shard` makes of `count` samples, on the rank that has most."""
+        return math.ceil(math.ceil(count / self.world_size) / batch_size)
+
     def any(self, *flags: bool) -> list[bool]:
         """For each flag, whether it is set on any rank."""
         if self.world_size == 1:
@@ -48,13 +52,8 @@ class Context:
 
     def sums(self, values: Mapping[str, float]) -> dict[str, float]:
         """The sums of `values` over all ranks; a rank may lack some of the names."""
-        ranks: list[Mapping[str, float]] = [values]
-        if self.world_size > 1:
-            gathered: list[Any] = [None] * self.world_size
-            dist.all_gather_object(gathered, dict(values))
-            ranks = gathered
         totals: dict[str, float] = {}
-        for part in ranks:
+        for part in self.gather(dict(values)):
             for name, value in part.items():
                 totals[name] = totals.get(name, 0.0) + value
         return totals
@@ -64,6 +63,21 @@ class Context:
         totals = self.sums({name: total for name, (total, _) in parts.items()})
         weights = self.sums({name: weight for name, (_, weight) in parts.items()})
         return {name: total / weights[name] if weights[name] else math.nan for name, total in totals.items()}
+
+    def gather(self, value: Any) -> list[Any]:
+        """The `value` of each rank, by rank."""
+        if self.world_size == 1:
+            return [value]
+        gathered: list[Any] = [None] * self.world_size
+        dist.all_gather_object(gathered, value)
+        return gathered
+
+    def from_rank_0(self, value: Any) -> Any:
+        """The `value` that rank 0 has."""
+        values = [value]
+        if self.world_size > 1:
+            dist.broadcast_object_list(values, src=0)
+        return values[0]
 
     def broadcast(self, tensors: Sequence[torch.Tensor]) -> None:
         """Give `tensors` the values that they have on rank 0."""

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn import Parameter
 
 
@@ -22,29 +23,40 @@ class Ema:
         if not 0 < decay < 1:
             raise ValueError(f"ema_decay must be between 0 and 1, but got {decay}.")
         self.decay = decay
-        self.updates = 0
         self._live = dict(parameters)
-        self._shadow = {name: parameter.detach().clone() for name, parameter in self._live.items()}
+        self._shadow: dict[str, Tensor] = {}
+        self.restart()
+
+    @torch.no_grad()
+    def restart(self) -> None:
+        """Begin with the live weights as they are."""
+        self.updates = 0
+        for name, parameter in self._live.items():
+            dtype = torch.promote_types(parameter.dtype, torch.float32)
+            self._shadow[name] = parameter.detach().to(dtype, copy=True)
 
     @torch.no_grad()
     def update(self) -> None:
         """Move the averages towards the live weights."""
         decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
-        torch._foreach_lerp_(list(self._shadow.values()), list(self._live.values()), 1 - decay)
+        live = [parameter.to(self._shadow[name].dtype) for name, parameter in self._live.items()]
+        torch._foreach_lerp_(list(self._shadow.values()), live, 1 - decay)
         self.updates += 1
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
-        """The modules hold the averages inside, and bit for bit their own weights again afterwards."""
-        self._swap()
+        """The modules hold the averages inside, and bit for bit their own weights again afterwards.
+
+        Buffers, as the statistics of batch norm, are not averaged: they stay the live ones.
+        """
+        own = [parameter.data for parameter in self._live.values()]
+        for name, parameter in self._live.items():
+            parameter.data = self._shadow[name].to(parameter.dtype)
         try:
             yield
         finally:
-            self._swap()
-
-    def _swap(self) -> None:
-        for name, parameter in self._live.items():
-            parameter.data, self._shadow[name] = self._shadow[name], parameter.data
+            for parameter, weights in zip(self._live.values(), own, strict=True):
+                parameter.data = weights
 
     def state_dict(self) -> dict[str, Any]:
         return {"updates": self.updates, "shadow": dict(self._shadow)}

@@ -1,24 +1,32 @@
-"""A trial in memory: epochs of windows, evaluation, the report of an epoch, checkpoints."""
+"""A trial in memory: epochs of windows, evaluation, the report of an epoch."""
 
 import contextlib
+import copy
+import itertools
+import logging
 import math
-import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch.nn import Parameter
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from trainables import checkpoint
+from trainables import checkpoint, rng
+from trainables.buffers import Buffers
+from trainables.build import check_build, check_gradients, owned_by
 from trainables.ema import Ema
-from trainables.precision import Diverged
+from trainables.precision import AUTO, Diverged
 from trainables.task import Task, loss_scale_of
 from trainables.update import Updater, UpdateReport, windows
 
+logger = logging.getLogger(__name__)
 AnyTask = Task[Any]
+Sum = torch.Tensor | float
+ENDLESS = 1000  # windows without weight in a row, after which a stream is taken to have nothing to train on
 
 
 class Training:
@@ -27,6 +35,11 @@ class Training:
     Everything random is seeded anew for each epoch from (seed, epoch, rank), so a trial that goes on from a
     checkpoint is the trial that was never interrupted.
 
+    Attributes:
+        epoch: How many epochs are done.
+        windows: How many windows of the next one are done.
+        autosave: Where, and every how many seconds, an epoch is saved that is under way. None: not at all.
+
     Raises:
         ValueError: The task's `build` left something out or named something that it did not make.
     """
@@ -34,93 +47,204 @@ class Training:
     def __init__(self, task: AnyTask) -> None:
         self.task = task
         self.epoch = 0
+        self.windows = 0
+        self.autosave: tuple[Path, float] | None = None
         # The same on all ranks: what build draws, a split of the data or a fixed projection, must not differ.
-        self._seed_epoch(0, rank=0)
+        rng.seed_epoch(task.config.seed, 0, task.context, rank=0)
         task.build()
-        named = _check_build(task)
+        named = check_build(task)
         for module in task.modules.values():
             module.to(task.context.device)
-        task.context.broadcast([*named.values(), *self._buffers()])
-        self._tallies = {name: _Tally() for name in task.updates}
+        self._buffers = Buffers(task.modules)
+        task.context.broadcast([*named.values(), *self._buffers.tensors()])
+        self._tallies = {name: Tally() for name in task.updates}
+        self._plateaus: list[ReduceLROnPlateau] = [s for s in task.schedulers if isinstance(s, ReduceLROnPlateau)]
         task.updaters = {name: self._updater(name, named) for name in task.updates}
+        self._remaining: Iterator[list[Any]] | None = None  # windows of the epoch that is under way
+        self._seconds = 0.0  # spent on it
+        self._task_at_start: dict[str, Any] = {}  # the task's own state when it began
+        self._writer = checkpoint.Writer()
+        if task.config.precision == AUTO:
+            logger.info("precision auto is %s on %s", task.precision, task.context.device)
 
     def run_epoch(self, stopping: Callable[[], bool] = lambda: False) -> dict[str, float] | None:
-        """Train and evaluate one epoch.
+        """Train and evaluate one epoch, or what is left of it.
 
         Args:
             stopping: Asked before each window; a yes on any rank ends the epoch on all of them.
 
         Returns:
-            The report of the epoch, or None if it was stopped: the trial is then between two windows, and what it
-            did since the epoch began is not in any checkpoint.
+            The report of the epoch, or None if it was stopped: the trial is then between two windows, can be saved
+            there, and goes on from there.
 
         Raises:
             Diverged: The trial cannot go on, or its objective is not a finite number.
-            ValueError: `evaluate` does not return the objective.
+            ValueError: `evaluate` does not return the objective, or a module does not learn.
         """
         task, start = self.task, time.perf_counter()
-        self._seed_epoch(self.epoch, task.context.rank)
-        for tally in self._tallies.values():
-            tally.clear()
-        task.noted.clear()
-        if not self._train(stopping):
+        if self._remaining is None:
+            self._begin_epoch()
+        finished = self._train(stopping)
+        self._seconds += time.perf_counter() - start
+        if not finished:
             return None
-        trained = time.perf_counter() - start
-        metrics = {**self.evaluate(), **self._train_metrics(trained)}
+        self._remaining = None
+        metrics = {**self.evaluate(), **self._train_metrics(self._seconds)}
         if task.objective not in metrics:
             raise ValueError(
                 f"evaluate must return the objective {task.objective!r}, but got {', '.join(sorted(metrics))}."
             )
         self.epoch += 1
-        metrics["time/epoch_s"] = time.perf_counter() - start
+        self.windows = 0
+        metrics["time/epoch_s"] = self._seconds + time.perf_counter() - start
         if not math.isfinite(metrics[task.objective]):
             raise Diverged(f"{task.objective} is {metrics[task.objective]} after epoch {self.epoch}", metrics)
+        for plateau in self._plateaus:
+            plateau.step(metrics[task.objective])  # once per epoch: what it counts are metrics, not updates
         return metrics
 
     def save(self, path: Path) -> None:
-        """Write the trial as it stands after its last whole epoch. Called on all ranks, written by rank 0."""
-        self.task.context.broadcast(self._buffers())
+        """Write the trial as it stands between two windows. Called on all ranks, written by rank 0.
+
+        Raises:
+            Diverged: A weight is not finite: it must not replace one that was good.
+        """
+        state = self._state()
         if self.task.context.rank == 0:
-            checkpoint.save(
-                {
-                    "epoch": self.epoch,
-                    "config": self.task.config.model_dump(mode="json", round_trip=True),
-                    "modules": {name: module.state_dict() for name, module in self.task.modules.items()},
-                    "updaters": {name: updater.state_dict() for name, updater in self.task.updaters.items()},
-                    "task": checkpoint.plain(self.task.state_dict()),
-                },
-                path,
-            )
+            self._writer.wait()
+            checkpoint.save(state, path)
 
     def load(self, path: Path) -> None:
         """Take up the trial where `path` was saved."""
-        state = checkpoint.load(path)
-        for name, module in self.task.modules.items():
+        self.restore(checkpoint.load(path))
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take up the trial where `state`, the content of a checkpoint, was taken.
+
+        Raises:
+            CheckpointError: It was taken in the middle of an epoch by another number of ranks.
+        """
+        task, midway = self.task, state["midway"]
+        if midway is not None and len(midway["ranks"]) != task.context.world_size:
+            raise checkpoint.CheckpointError(
+                f"a checkpoint from the middle of epoch {state['epoch'] + 1} must be taken up by as many ranks as "
+                f"saved it, {len(midway['ranks'])}, but got {task.context.world_size}. "
+                "Use one from the end of an epoch."
+            )
+        for name, module in task.modules.items():
             module.load_state_dict(state["modules"][name])
-        for name, updater in self.task.updaters.items():
+        for name, updater in task.updaters.items():
             updater.load_state_dict(state["updaters"][name])
-        self.task.load_state_dict(state["task"])
+        for plateau, saved in zip(self._plateaus, state["plateaus"], strict=True):
+            plateau.load_state_dict(saved)
         self.epoch = state["epoch"]
+        self.windows = 0
+        self._remaining = None
+        if midway is not None:
+            self._go_back(midway)
+        task.load_state_dict(state["task"])
+
+    def _state(self) -> dict[str, Any]:
+        self._check_finite()
+        task = self.task
+        midway = self._midway() if self._remaining is not None else None
+        if midway is None:
+            task.context.broadcast(self._buffers.tensors())
+        return {
+            "epoch": self.epoch,
+            "midway": midway,
+            "config": task.config.model_dump(mode="json", round_trip=True),
+            "modules": {name: module.state_dict() for name, module in task.modules.items()},
+            "updaters": {name: updater.state_dict() for name, updater in task.updaters.items()},
+            "plateaus": [plateau.state_dict() for plateau in self._plateaus],
+            "task": checkpoint.plain(task.state_dict()),
+        }
+
+    def _midway(self) -> dict[str, Any]:
+        """What an epoch that is under way needs beside the state at its end: each rank has its own."""
+        own = {
+            "rng": rng.state(self.task.context),
+            "noted": {name: _moved(sums, "cpu") for name, sums in self.task.noted.items()},
+            "buffers": [buffer.cpu() for buffer in self._buffers.copy()],
+        }
+        return {
+            "windows": self.windows,
+            "seconds": self._seconds,
+            "tallies": {name: asdict(tally) for name, tally in self._tallies.items()},
+            "task_at_start": checkpoint.plain(self._task_at_start),
+            "ranks": self.task.context.gather(own),
+        }
+
+    def _go_back(self, midway: Mapping[str, Any]) -> None:
+        """Begin the epoch again and draw the windows that were trained, so that the next one is the next one."""
+        task = self.task
+        task.load_state_dict(midway["task_at_start"])
+        self._begin_epoch()
+        assert self._remaining is not None
+        for _ in itertools.islice(self._remaining, midway["windows"]):
+            pass
+        own = midway["ranks"][task.context.rank]
+        self.windows = midway["windows"]
+        self._seconds = midway["seconds"]
+        self._tallies.update((name, Tally(**tally)) for name, tally in midway["tallies"].items())
+        task.noted.update((name, _moved(sums, task.context.device)) for name, sums in own["noted"].items())
+        self._buffers.restore(own["buffers"])
+        rng.restore(own["rng"], task.context)
+
+    def _check_finite(self) -> None:
+        """A weight of infinity or NaN, and a NaN in a buffer, where masks may hold infinities."""
+        for key, module in self.task.modules.items():
+            good = {name: parameter.isfinite().all() for name, parameter in module.named_parameters()}
+            good |= {name: buffer.isnan().logical_not().all() for name, buffer in module.named_buffers()}
+            flags = torch.stack(list(good.values())).tolist() if good else []
+            for name, finite in zip(good, flags, strict=True):
+                if not finite:
+                    raise Diverged(f"{key}.{name} is not finite after epoch {self.epoch}, window {self.windows}")
+
+    def _begin_epoch(self) -> None:
+        task = self.task
+        rng.seed_epoch(task.config.seed, self.epoch, task.context, task.context.rank)
+        self._tallies = {name: Tally() for name in task.updates}
+        task.noted.clear()
+        self.windows = 0
+        self._seconds = 0.0
+        self._task_at_start = copy.deepcopy(task.state_dict())
+        self._remaining = windows(task.train_batches(self.epoch), task.config.accumulation)
 
     def _train(self, stopping: Callable[[], bool]) -> bool:
         task = self.task
-        remaining = windows(task.train_batches(self.epoch), task.config.accumulation)
+        assert self._remaining is not None
         first = self._tallies[next(iter(task.updates))]
+        saved_at, weightless = time.monotonic(), 0
         while task.epoch_samples is None or first.weight < task.epoch_samples:
-            window = next(remaining, [])
+            window = next(self._remaining, [])
+            due = self.autosave is not None and time.monotonic() > saved_at + self.autosave[1]
             # Ranks may hold different numbers of windows: all go on until the last of them is done.
-            more, stop = task.context.any(bool(window), stopping())
+            more, stop, due = task.context.any(bool(window), stopping(), due)
             if stop:
+                self._remaining = itertools.chain([window] if window else [], self._remaining)
                 return False
             if not more:
                 break
+            before = first.weight
             task.update(window)
+            self.windows += 1
+            weightless = weightless + 1 if first.weight == before else 0
+            if task.epoch_samples is not None and weightless >= ENDLESS:
+                raise ValueError(
+                    f"train_batches must give {task.epoch_samples:g} samples, but {ENDLESS} windows in a row had none."
+                )
+            if due and self.autosave is not None:
+                state = self._state()
+                if task.context.rank == 0:
+                    self._writer.save(state, self.autosave[0])
+                saved_at = time.monotonic()
         return True
 
     def evaluate(self) -> dict[str, float]:
         """The metrics of the trial as it stands, reduced over ranks."""
         task = self.task
-        task.context.broadcast(self._buffers())
+        task.context.broadcast(self._buffers.tensors())
         with _evaluation_mode(task.modules), contextlib.ExitStack() as averages, torch.no_grad():
             for updater in task.updaters.values():
                 if updater.ema is not None:
@@ -151,104 +275,67 @@ class Training:
         metrics["time/samples_per_s"] = next(iter(self._tallies.values())).weight / seconds
         return metrics
 
-    def _seed_epoch(self, epoch: int, rank: int) -> None:
-        """Seed what the ranks share, and what must differ between them, as dropout."""
-        shared, own = (int(s) for s in np.random.SeedSequence([self.task.config.seed, epoch]).generate_state(2))
-        self.task.context.generator.manual_seed(shared)
-        random.seed(own + rank)
-        np.random.seed((own + rank) % 2**32)
-        torch.manual_seed(own + rank)
-
-    def _buffers(self) -> list[torch.Tensor]:
-        return [buffer for module in self.task.modules.values() for buffer in module.buffers()]
-
     def _updater(self, name: str, named: Mapping[str, Parameter]) -> Updater:
         task, config = self.task, self.task.config
         optimizers = {key: task.optimizers[key] for key in task.updates[name]}
-        owned = _owned(optimizers.values())
+        owned = owned_by(optimizers.values())
         averaged = {key: p for key, p in named.items() if id(p) in owned and p.requires_grad}
 
         def on_update(report: UpdateReport) -> None:
             self._tallies[name].add(report)
+            check_gradients(task, name, task.updaters[name], report)
             task.after_update(report)
 
         return Updater(
             optimizers,
-            precision=config.precision,
+            precision=task.precision,
             device=task.context.device,
             max_grad_norm=config.max_grad_norm,
-            schedulers=[s for s in task.schedulers if getattr(s, "optimizer", None) in optimizers.values()],
+            schedulers=[
+                scheduler
+                for scheduler in task.schedulers
+                if not isinstance(scheduler, ReduceLROnPlateau)
+                and getattr(scheduler, "optimizer", None) in optimizers.values()
+            ],
             ema=Ema(averaged, config.ema_decay) if config.ema_decay else None,
             loss_scale=loss_scale_of(config),
             max_consecutive_skips=config.max_consecutive_skips,
             on_update=on_update,
-            buffers=self._buffers(),
+            modules=task.modules,
+            transform=task.transforms.get(name),
         )
 
 
-class _Tally:
+@dataclass
+class Tally:
     """What one updater's windows of an epoch come to."""
 
-    def __init__(self) -> None:
-        self.clear()
-
-    def clear(self) -> None:
-        self.weight = self._applied_weight = self._loss = self._norms = 0.0
-        self._applied = 0
+    weight: float = 0.0
+    applied: int = 0
+    applied_weight: float = 0.0
+    losses: float = 0.0
+    norms: float = 0.0
+    bad_losses: int = 0
 
     def add(self, report: UpdateReport) -> None:
+        """Count a window."""
         self.weight += report.weight
+        self.bad_losses += report.bad_losses
         if report.outcome == "applied":
-            self._applied += 1
-            self._applied_weight += report.weight
-            self._loss += report.loss * report.weight
-            self._norms += report.grad_norm
+            self.applied += 1
+            self.applied_weight += report.weight
+            self.losses += report.loss * report.weight
+            self.norms += report.grad_norm
 
     @property
     def loss(self) -> float:
-        return self._loss / self._applied_weight if self._applied else math.nan
+        """The mean loss over the applied windows, NaN without one."""
+        return self.losses / self.applied_weight if self.applied else math.nan
 
     @property
     def grad_norm(self) -> float:
-        return self._norms / self._applied if self._applied else math.nan
-
-
-def _check_build(task: AnyTask) -> dict[str, Parameter]:
-    """The task's parameters by name, each once.
-
-    Raises:
-        ValueError: See `Training`.
-    """
-    name = type(task).__name__
-    if not hasattr(task, "objective"):
-        raise ValueError(f"{name} must name its objective, a metric of evaluate, but does not.")
-    if not task.modules or not task.optimizers:
-        raise ValueError(f"{name}.build must fill self.modules and self.optimizers, but left one of them empty.")
-    task.updates = task.updates or {"train": list(task.optimizers)}
-    used = [key for keys in task.updates.values() for key in keys]
-    if sorted(used) != sorted(task.optimizers):
-        raise ValueError(f"{name}.updates must name each of {sorted(task.optimizers)} once, but got {sorted(used)}.")
-    optimizers = list(task.optimizers.values())
-    for scheduler in task.schedulers:
-        if getattr(scheduler, "optimizer", None) not in optimizers:
-            raise ValueError(
-                f"{name}.schedulers must each have an `optimizer` of self.optimizers, "
-                f"but {type(scheduler).__name__} has not."
-            )
-    # Keyed as one tree, so that a weight that two modules share is listed once.
-    named = dict(torch.nn.ModuleDict(task.modules).named_parameters())
-    owned = _owned(optimizers)
-    loose = [key for key, parameter in named.items() if parameter.requires_grad and id(parameter) not in owned]
-    if loose:
-        raise ValueError(
-            f"{name}.build must give each trainable parameter to an optimizer, but {', '.join(loose[:5])} has none. "
-            "Add it, or set requires_grad=False."
-        )
-    return named
-
-
-def _owned(optimizers: Iterable[torch.optim.Optimizer]) -> set[int]:
-    return {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
+        """The mean norm over the applied windows, NaN without one."""
+        return self.norms / self.applied if self.applied else math.nan
 
 
 @contextlib.contextmanager
@@ -271,3 +358,8 @@ def train(task: AnyTask, epochs: int | None = None) -> Iterator[dict[str, float]
         metrics = training.run_epoch()
         if metrics is not None:
             yield metrics
+
+
+def _moved(sums: tuple[Sum, Sum], device: str | torch.device) -> tuple[Sum, Sum]:
+    first, second = (part.to(device) if isinstance(part, torch.Tensor) else part for part in sums)
+    return first, second

@@ -1,11 +1,14 @@
 """Precision modes: what runs in half precision, what a device supports, and the fp16 loss scale."""
 
 import contextlib
+import functools
 import math
 from enum import StrEnum
 from typing import Any
 
 import torch
+
+AUTO = "auto"
 
 
 class Precision(StrEnum):
@@ -48,21 +51,26 @@ def supported(device: torch.device) -> list[Precision]:
     return [precision for precision in Precision if _runs(precision, device)]
 
 
-def require(precision: str, device: torch.device) -> Precision:
-    """`precision` as a `Precision`.
+def resolve(requested: str, device: torch.device) -> Precision:
+    """The precision that `requested` is on `device`: itself, or for "auto" bf16 where the device has it, else fp16 on
+    a GPU, else fp32.
 
     Raises:
         ValueError: It is not a precision, or `device` does not run it. There is no fallback to another one.
     """
+    if requested == AUTO:
+        preferred = [Precision.BF16, Precision.FP16] if device.type == "cuda" else [Precision.BF16]
+        return next((precision for precision in preferred if _runs(precision, device)), Precision.FP32)
     modes = [mode.value for mode in Precision]
-    if precision not in modes:
-        raise ValueError(f"precision must be one of {', '.join(modes)}, but got {precision!r}.")
-    if not _runs(Precision(precision), device):
+    if requested not in modes:
+        raise ValueError(f"precision must be one of {', '.join(modes)}, {AUTO}, but got {requested!r}.")
+    if not _runs(Precision(requested), device):
         choices = ", ".join(supported(device))
-        raise ValueError(f"precision must be one that {device} supports, but got {precision}. Choose from {choices}.")
-    return Precision(precision)
+        raise ValueError(f"precision must be one that {device} supports, but got {requested}. Choose from {choices}.")
+    return Precision(requested)
 
 
+@functools.cache  # a device does not change
 def _runs(precision: Precision, device: torch.device) -> bool:
     if precision is Precision.FP32:
         return True

@@ -1,7 +1,8 @@
 """What something must provide to be searched over: a config whose fields are the search space, and a task."""
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, get_args
@@ -10,10 +11,11 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 
 from trainables.context import Context
-from trainables.precision import LossScale, Precision, autocast
+from trainables.precision import LossScale, Precision, autocast, resolve
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from torch.optim.lr_scheduler import ReduceLROnPlateau
 
     from trainables.update import Scheduler, Updater, UpdateReport
 
@@ -76,7 +78,9 @@ class TaskConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
 
-    precision: Precision = searchable(Precision.FP32, choices=list(Precision), description="format of the forward pass")
+    precision: Precision | Literal["auto"] = searchable(
+        Precision.FP32, choices=list(Precision), description="format of the forward pass; auto: the best of the device"
+    )
     accumulation: int = Field(1, ge=1, description="micro-batches per optimizer update")
     epochs: int = Field(9, ge=1, description="epochs of a trial that is never stopped early")
     max_grad_norm: float | None = Field(1.0, gt=0, description="clip the gradient's norm to this; none: no clipping")
@@ -84,7 +88,20 @@ class TaskConfig(BaseModel):
     loss_scale: float = Field(2.0**16, gt=0, description="initial loss scale, fp16 only")
     loss_scale_growth: int = Field(2000, ge=1, description="applied updates before the loss scale doubles, fp16 only")
     max_consecutive_skips: int = Field(50, ge=0, description="non-finite windows in a row that a trial survives")
+    gradient_check: Literal["off", "module", "parameter"] = Field(
+        "module", description="what must have a gradient in the first update, or the trial fails"
+    )
     seed: int = Field(0, ge=0, lt=2**31, description="of weights, data order and dropout")
+
+    def total_updates(self, micro_batches: int) -> int:
+        """Updates of a whole trial, what OneCycleLR and its like take as their length.
+
+        Skipped windows are no updates, so a schedule of this length is never overrun.
+
+        Args:
+            micro_batches: Of one epoch, on the rank that has most: `context.micro_batches(samples, batch_size)`.
+        """
+        return self.epochs * math.ceil(micro_batches / self.accumulation)
 
 
 Config = TypeVar("Config", bound=TaskConfig)
@@ -99,7 +116,10 @@ class Task(ABC, Generic[Config]):
         context: Device, rank, world size and a generator that is seeded anew for each epoch.
         modules: By name; `build` fills it. Moved to the device and made equal on all ranks afterwards.
         optimizers: By name; `build` fills it.
-        schedulers: Learning-rate schedules, stepped once per applied update; `build` may fill it.
+        schedulers: Learning-rate schedules, stepped once per applied update; `build` may fill it. ReduceLROnPlateau
+            is stepped with the objective after each evaluation.
+        transforms: By update, what changes its finished gradients in place, as noise does; `build` may fill it. It
+            runs before they are checked and clipped.
         updates: Which optimizers step together, by the name of the update. Default: all of them in one, "train".
         epoch_samples: Weight after which an epoch of an endless stream ends, on all ranks together. None: no limit.
         updaters: One per update, by name. Set after `build`.
@@ -114,7 +134,8 @@ class Task(ABC, Generic[Config]):
         self.context = context or Context()
         self.modules: dict[str, torch.nn.Module] = {}
         self.optimizers: dict[str, torch.optim.Optimizer] = {}
-        self.schedulers: list[Scheduler] = []
+        self.schedulers: list[Scheduler | ReduceLROnPlateau] = []
+        self.transforms: dict[str, Callable[[], None]] = {}
         self.updates: dict[str, list[str]] = {}
         self.updaters: dict[str, Updater] = {}
         self.noted: dict[str, tuple[Tensor | float, Tensor | float]] = {}
@@ -181,7 +202,12 @@ class Task(ABC, Generic[Config]):
 
     def autocast(self) -> AbstractContextManager[Any]:
         """The precision context of this trial, for evaluation."""
-        return autocast(self.config.precision, self.context.device)
+        return autocast(self.precision, self.context.device)
+
+    @property
+    def precision(self) -> Precision:
+        """The precision that this trial runs in: that of the config, or what "auto" is on this device."""
+        return resolve(self.config.precision, self.context.device)
 
 
 def loss_scale_of(config: TaskConfig) -> LossScale:

@@ -11,14 +11,19 @@ from itertools import islice
 from typing import Any, Literal, Protocol, TypeVar
 
 import torch
-import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from trainables.accumulation import Accumulation, Totals, gradients_of
+from trainables.buffers import Buffers
 from trainables.ema import Ema
-from trainables.precision import Diverged, LossScale, Precision, autocast, require
+from trainables.parameters import check_optimizers, names_of, parameters_of
+from trainables.precision import Diverged, LossScale, Precision, autocast, resolve
+from trainables.reduction import Reducer, world_size
 
 Batch = TypeVar("Batch")
 Loss = Callable[[Batch], tuple[Tensor, float | Tensor]]
+LARGEST_NORM = torch.finfo(torch.float32).max
 
 
 class Scheduler(Protocol):
@@ -34,7 +39,8 @@ class UpdateReport:
     """What happened to one window.
 
     `loss` is the weighted mean over all micro-batches and ranks, `grad_norm` the norm of the true gradient before
-    clipping, `loss_scale` the scale that the window ran with, `micro_batches` this rank's count.
+    clipping, `weight` the total over ranks, `loss_scale` the scale that the window ran with, `micro_batches` how many
+    this rank had, and `bad_losses` how many of them had a loss that is not finite.
     """
 
     outcome: Literal["applied", "skipped", "empty"]
@@ -44,6 +50,7 @@ class UpdateReport:
     weight: float
     loss_scale: float
     micro_batches: int
+    bad_losses: int = 0
 
 
 def windows(batches: Iterable[Batch], size: int) -> Iterator[list[Batch]]:
@@ -63,16 +70,21 @@ class Updater:
 
     Args:
         optimizers: By name. Their parameters must be fp32, and each must belong to one optimizer only.
-        precision: "fp32", "bf16" or "fp16"; what is asked for runs, or the construction fails.
+        precision: "fp32", "bf16" or "fp16"; what is asked for runs, or the construction fails. "auto" is bf16 where
+            the device has it, else fp16 on a GPU, else fp32.
         device: Where the parameters are; each micro-batch is moved there when its turn comes.
-        max_grad_norm: Clip the norm over all optimizers to this. None: no clipping, the norm is still reported.
+        max_grad_norm: Clip the norm over all optimizers to this; by optimizer, clip each one's own. None: no
+            clipping, the norm is still reported.
         schedulers: Stepped once per applied update, unless their optimizer had no gradient in it.
         ema: Updated once per applied update.
         loss_scale: Used by fp16 alone.
         max_consecutive_skips: More than this many windows skipped in a row end the trial as diverged.
         on_update: Called with each report.
-        buffers: What a forward pass changes, as batch norm's statistics: a window that is not applied leaves them as
-            they were.
+        modules: What is trained, by name: errors name its parameters, and a window that is not applied leaves its
+            buffers, as batch norm's statistics, as they were.
+        transform: Changes the finished gradients in place, as noise does: before they are checked and clipped, so
+            what it spoils is not applied. (What a hook of an optimizer's step changes comes after the check.)
+        bf16_parameters: Allow parameters in bf16. Their small steps are rounded away: 1 + 0.001 is 1.
 
     Raises:
         ValueError: An argument is out of range, the device lacks the precision, or a parameter cannot be trained
@@ -84,31 +96,39 @@ class Updater:
         optimizers: Mapping[str, torch.optim.Optimizer],
         precision: str = "fp32",
         device: str | torch.device = "cpu",
-        max_grad_norm: float | None = None,
+        max_grad_norm: float | Mapping[str, float | None] | None = None,
         schedulers: Sequence[Scheduler] = (),
         ema: Ema | None = None,
         loss_scale: LossScale | None = None,
         max_consecutive_skips: int = 50,
         on_update: Callable[[UpdateReport], None] | None = None,
-        buffers: Sequence[Tensor] = (),
+        modules: Mapping[str, nn.Module] | None = None,
+        transform: Callable[[], None] | None = None,
+        bf16_parameters: bool = False,
     ) -> None:
-        if max_grad_norm is not None and not 0 < max_grad_norm < math.inf:
-            raise ValueError(f"max_grad_norm must be positive and finite or None, but got {max_grad_norm}.")
         self.device = torch.device(device)
-        self.precision = require(precision, self.device)
+        self.precision = resolve(precision, self.device)
         self.optimizers = dict(optimizers)
-        self.max_grad_norm = max_grad_norm
-        self.schedulers = tuple(schedulers)
+        self.max_grad_norm = _checked_limits(max_grad_norm, self.optimizers)
+        self.schedulers = _checked_schedulers(schedulers)
         self.ema = ema
         self.loss_scale = (loss_scale or LossScale()) if self.precision is Precision.FP16 else None
         self.max_consecutive_skips = max_consecutive_skips
         self.on_update = on_update
-        self.buffers = list(buffers)
+        self.transform = transform
         self.steps = 0
         self.skipped = 0
         self.empty = 0
         self.consecutive_skips = 0
-        self._parameters = _trainable_parameters(self.optimizers)
+        self._names = names_of(self.optimizers, modules or {})
+        self._buffers = Buffers(modules or {})
+        self._bf16_parameters = bf16_parameters and self.precision is not Precision.FP16
+        self._parameters = [p for optimizer in self.optimizers.values() for p in parameters_of(optimizer)]
+        self._trainable = self._checked()
+        self._keeps_fp64 = any(p.dtype == torch.float64 for p in self._parameters)
+        self._reducer = Reducer(self.device)
+        self._held: list[Tensor] = []  # which parameters had a gradient in the last window,
+        self._norms: list[float] = []  # and its norm
 
     def update(self, window: Sequence[Batch], loss: Loss[Batch]) -> UpdateReport:
         """Train on `window`.
@@ -120,119 +140,147 @@ class Updater:
 
         Raises:
             Diverged: Too many windows were skipped in a row, or the loss scale fell to its floor.
+            PeerFailed: Another rank raised in its part of the window.
             ValueError: The loss is a constant, or a weight is not a finite number of at least 0. A loss that depends
                 on parameters of others alone is an empty window.
         """
         self._drop_gradients()
-        before = [buffer.clone() for buffer in self.buffers]
+        trainable = [parameter for parameter in self._parameters if parameter.requires_grad]
+        if len(trainable) != len(self._trainable):  # some were frozen, or thawed, since
+            self._trainable = trainable = self._checked()
+        before = self._buffers.copy()
         applied = False
         try:
-            report = self._flush(*self._accumulate(window, loss), len(window))
+            ranks = world_size()
+            report = self._flush(trainable, self._accumulate(trainable, window, loss, ranks), len(window), ranks)
             applied = report.outcome == "applied"
         finally:  # an error in a micro-batch must leave nothing behind for the next window
             self._drop_gradients()
             if not applied:
-                for buffer, value in zip(self.buffers, before, strict=True):
-                    buffer.data.copy_(value)
+                self._buffers.restore(before)
         if self.on_update is not None:
             self.on_update(report)
         return report
 
-    def _accumulate(self, window: Sequence[Batch], loss: Loss[Batch]) -> tuple[float, float, Tensor]:
-        """Backward of every micro-batch; gradients are left multiplied by scale / reference weight.
+    def _checked(self) -> list[Tensor]:
+        """The parameters that require a gradient now."""
+        check_optimizers(self.optimizers, self._names, self._bf16_parameters)
+        return [parameter for parameter in self._parameters if parameter.requires_grad]
 
-        Returns:
-            The reference weight, the total weight, and the weighted sum of the losses, all of this rank.
-        """
-        reference = total = 0.0
-        loss_sum = torch.zeros((), device=self.device)
-        scale = self.loss_scale.value if self.loss_scale else 1.0
-        for batch in window:
-            with autocast(self.precision, self.device):
-                mean_loss, weight = loss(_to_device(batch, self.device))
-            weight = _checked_weight(weight)
-            if weight == 0:
-                continue  # a mean over nothing is NaN, and so would be its gradient
-            if mean_loss.grad_fn is None:
-                raise ValueError(
-                    "loss must depend on a parameter that is trained, but got a constant. "
-                    "Look for a detach(), an item() or a replaced loss on the way."
-                )
-            # A half-precision loss overflows when the scale multiplies it; an fp64 one stays fp64.
-            mean_loss = mean_loss.to(torch.promote_types(mean_loss.dtype, torch.float32))
-            reference = reference or weight
-            factor = weight / reference * scale
-            # `inputs`: nothing is left behind in parameters that another update owns.
-            torch.autograd.backward(mean_loss if factor == 1 else mean_loss * factor, inputs=self._parameters)
-            total += weight
-            loss_sum += mean_loss.detach() * weight
-        return reference, total, loss_sum
+    def trainable_names(self) -> list[str]:
+        """The names of the parameters that are trained."""
+        return [self._names[id(parameter)] for parameter in self._trainable]
+
+    def gradient_norms(self) -> dict[str, float]:
+        """By parameter, the norm of its true gradient in the last window; parameters without a gradient are not in
+        it. After an empty window it is empty."""
+        return {self._names[id(p)]: norm for p, norm in zip(self._held, self._norms, strict=True)}
+
+    @property
+    def _scale(self) -> float:
+        return self.loss_scale.value if self.loss_scale else 1.0
+
+    def _accumulate(
+        self, trainable: list[Tensor], window: Sequence[Batch], loss: Loss[Batch], ranks: int
+    ) -> Accumulation:
+        accumulation = Accumulation(trainable, self.device, self._scale, len(window), ranks)
+        try:
+            for batch in window:
+                batch = _to_device(batch, self.device, self._keeps_fp64)
+                with autocast(self.precision, self.device):
+                    mean_loss, weight = loss(batch)
+                accumulation.add(mean_loss, weight)
+        except Exception:  # whatever it is: the other ranks wait for this one, and must hear of it
+            if ranks > 1:
+                self._drop_gradients()
+                self._reducer.reduce(trainable, None)
+            raise
+        return accumulation
+
+    def _flush(self, trainable: list[Tensor], window: Accumulation, micro_batches: int, ranks: int) -> UpdateReport:
+        totals = self._measure(trainable, window, ranks)
+        outcome, reason, norm = self._judge(totals)
+        if outcome == "empty":
+            self._held, self._norms = [], []
+            self.empty += 1
+        elif outcome == "skipped":
+            self._skip(norm)
+        else:
+            self._finish_gradients(totals.factor, norm)
+            self._apply()
+        return UpdateReport(
+            outcome, reason, totals.loss, norm, totals.weight, window.scale, micro_batches, totals.bad_losses
+        )
+
+    def _measure(self, trainable: list[Tensor], window: Accumulation, ranks: int) -> Totals:
+        """The totals of the window and the norms of its true gradients, in the one read on the host in a window."""
+        sums = window.measured() if ranks == 1 else [*self._reducer.reduce(trainable, window), *window.losses]
+        norms, read = _read(gradients_of(trainable), sums)
+        if ranks == 1:
+            totals = window.totals(read)
+            self._held = [parameter for parameter in trainable if parameter.grad is not None]
+        else:
+            totals = self._reducer.totals(trainable, read)
+            norms = [norm for parameter, norm in zip(trainable, norms, strict=True) if parameter.grad is not None]
+            self._held = [parameter for parameter in trainable if parameter.grad is not None]
+        self._norms = norms if totals.factor == 1 else [norm * totals.factor for norm in norms]
+        return self._transformed(totals) if self.transform and totals.weight else totals
 
     @torch.no_grad()
-    def _flush(self, reference: float, total: float, loss_sum: Tensor, micro_batches: int) -> UpdateReport:
-        scale = self.loss_scale.value if self.loss_scale else 1.0
-        if _world_size() > 1:
-            total, loss_sum = self._reduce(reference / scale, total, loss_sum)
-            factor = 1 / total if total else 1.0
-        else:
-            factor = reference / (total * scale) if total else 1.0
-        gradients = [p.grad for p in self._parameters if p.grad is not None]
-        if not total or not gradients:
-            reason = "no gradient" if total else "no weight"
-            self.empty += 1
-            return UpdateReport("empty", reason, math.nan, math.nan, total, scale, micro_batches)
-        if factor != 1:
-            torch._foreach_mul_(gradients, factor)
-        norm_tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
-        norm, loss = torch.stack([norm_tensor, loss_sum]).tolist()  # the one read on the host in a window
-        loss /= total
-        if not math.isfinite(norm):
-            overflow = all(bool(torch.isfinite(gradient).all()) for gradient in gradients)
-            reason = "gradient norm overflow" if overflow else "non-finite gradient"
-            self._skip(norm)
-            return UpdateReport("skipped", reason, loss, norm, total, scale, micro_batches)
-        if self.max_grad_norm is not None and norm > self.max_grad_norm:
-            torch._foreach_mul_(gradients, self.max_grad_norm / (norm + 1e-6))
-        self._apply()
-        return UpdateReport("applied", "", loss, norm, total, scale, micro_batches)
+    def _transformed(self, totals: Totals) -> Totals:
+        assert self.transform is not None
+        torch._foreach_mul_(gradients_of(self._held), totals.factor)
+        self.transform()
+        self._norms, _ = _read(gradients_of(self._held), [])  # a second read, since it may have changed anything
+        return totals._replace(factor=1.0)
 
-    def _reduce(self, factor: float, total: float, loss_sum: Tensor) -> tuple[float, Tensor]:
-        """Sum gradients, weight and loss over all ranks in one reduction.
+    def _judge(self, totals: Totals) -> tuple[Literal["applied", "skipped", "empty"], str, float]:
+        """What becomes of the window, why, and the norm of its gradient."""
+        if not totals.weight:
+            return "empty", "no weight", math.nan
+        if not self._norms:
+            return "empty", "no gradient", math.nan
+        norm = math.hypot(*self._norms)
+        if norm <= LARGEST_NORM and math.isfinite(totals.loss):
+            return "applied", "", norm
+        if norm <= LARGEST_NORM:
+            return "skipped", "non-finite loss", norm
+        finite = all(bool(gradient.isfinite().all()) for gradient in gradients_of(self._held))
+        return "skipped", "gradient norm overflow" if finite else "non-finite gradient", norm
 
-        A gradient that only some ranks have is zero on the others; one that no rank has stays None, so that
-        weight decay does not move its parameter.
-        """
-        parameters = self._parameters
-        flat = torch.cat(
-            [(torch.zeros_like(p) if p.grad is None else p.grad * factor).flatten() for p in parameters]
-            + [torch.tensor([float(p.grad is not None) for p in parameters] + [total], device=self.device)]
-            + [loss_sum.reshape(1)]
-        )
-        dist.all_reduce(flat)
-        sizes = [p.numel() for p in parameters]
-        *reduced, tail = torch.split(flat, [*sizes, len(parameters) + 2])
-        *present, total, _ = tail.tolist()
-        for parameter, gradient, ranks in zip(parameters, reduced, present, strict=True):
-            parameter.grad = gradient.view_as(parameter).to(parameter.dtype) if ranks else None
-        return total, tail[-1]
+    def _finish_gradients(self, factor: float, norm: float) -> None:
+        """Make the gradients true and clip them, in one multiplication."""
+        if not isinstance(self.max_grad_norm, dict):
+            factor *= _clip(norm, self.max_grad_norm)
+            if factor != 1:
+                torch._foreach_mul_(gradients_of(self._held), factor)
+            return
+        norms = {id(parameter): norm for parameter, norm in zip(self._held, self._norms, strict=True)}
+        for name, optimizer in self.optimizers.items():
+            held = [parameter for parameter in parameters_of(optimizer) if id(parameter) in norms]
+            own = factor * _clip(math.hypot(*(norms[id(p)] for p in held)), self.max_grad_norm[name])
+            if held and own != 1:
+                torch._foreach_mul_(gradients_of(held), own)
 
     def _skip(self, norm: float) -> None:
         self.skipped += 1
         self.consecutive_skips += 1
+        spoiled = [name for name, norm in self.gradient_norms().items() if not math.isfinite(norm)]
+        where = f"at step {self.steps} the gradient norm is {norm:g}"
+        where += f", first in {spoiled[0]}" if spoiled else ""
         if self.loss_scale is not None:
             try:
                 self.loss_scale.skipped()
             except Diverged as error:
-                raise Diverged(f"{error}; at step {self.steps} the gradient norm is {norm:g}") from error
+                raise Diverged(f"{error}; {where}") from error
         if self.consecutive_skips > self.max_consecutive_skips:
             scale = f"loss scale {self.loss_scale.value:g}" if self.loss_scale else "no loss scale"
-            raise Diverged(
-                f"{self.consecutive_skips} windows in a row had a non-finite gradient: "
-                f"at step {self.steps}, gradient norm {norm:g}, {scale}"
-            )
+            raise Diverged(f"{self.consecutive_skips} windows in a row were not finite: {where}, {scale}")
 
     def _apply(self) -> None:
-        idle = [o for o in self.optimizers.values() if all(p.grad is None for p in _parameters_of(o))]
+        idle: list[torch.optim.Optimizer] = []
+        if len(self._held) < len(self._parameters):
+            idle = [o for o in self.optimizers.values() if all(p.grad is None for p in parameters_of(o))]
         for optimizer in self.optimizers.values():
             if optimizer not in idle:
                 optimizer.step()
@@ -263,13 +311,16 @@ class Updater:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take up `state`. A loss scale is taken over if both sides have one; a change of precision starts anew."""
+        """Take up `state`. What only one side has starts anew: averages, or a loss scale after a change of
+        precision."""
         for name, optimizer in self.optimizers.items():
-            optimizer.load_state_dict(state["optimizers"][name])
+            optimizer.load_state_dict(_on_this_machine(state["optimizers"][name], optimizer))
         for scheduler, saved in zip(self.schedulers, state["schedulers"], strict=True):
             scheduler.load_state_dict(saved)
-        if self.ema is not None:
+        if self.ema is not None and state["ema"]:
             self.ema.load_state_dict(state["ema"])
+        elif self.ema is not None:
+            self.ema.restart()
         if self.loss_scale is not None and state["loss_scale"]:
             self.loss_scale.load_state_dict(state["loss_scale"])
         self.steps = state["steps"]
@@ -278,63 +329,65 @@ class Updater:
         self.consecutive_skips = state["consecutive_skips"]
 
 
-def _parameters_of(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+def _checked_limits(
+    limits: float | Mapping[str, float | None] | None, optimizers: Mapping[str, torch.optim.Optimizer]
+) -> float | dict[str, float | None] | None:
+    if isinstance(limits, Mapping):
+        if limits.keys() != optimizers.keys():
+            raise ValueError(f"max_grad_norm must name each of {sorted(optimizers)}, but got {sorted(limits)}.")
+        return {name: _checked_limit(limit) for name, limit in limits.items()}
+    return _checked_limit(limits)
 
 
-def _trainable_parameters(optimizers: Mapping[str, torch.optim.Optimizer]) -> list[Tensor]:
-    """The parameters of all optimizers, in order.
+def _checked_limit(limit: float | None) -> float | None:
+    if limit is not None and not 0 < limit < math.inf:
+        raise ValueError(f"max_grad_norm must be positive and finite or None, but got {limit}.")
+    return limit
 
-    Raises:
-        ValueError: There is none, one belongs to two optimizers, one is not fp32, or an optimizer needs closures.
+
+def _checked_schedulers(schedulers: Sequence[Scheduler]) -> tuple[Scheduler, ...]:
+    if any(isinstance(scheduler, ReduceLROnPlateau) for scheduler in schedulers):
+        raise ValueError(
+            "schedulers must step once per update, but got ReduceLROnPlateau. Step it with the metric after evaluation."
+        )
+    return tuple(schedulers)
+
+
+def _on_this_machine(state: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """`state` with the kernels that `optimizer` was built with, which its `load_state_dict` would replace by those
+    of the machine that saved it."""
+    kernels = ("fused", "foreach", "capturable", "differentiable")
+    own = [{key: group[key] for key in kernels if key in group} for group in optimizer.param_groups]
+    groups = [{**saved, **kept} for saved, kept in zip(state["param_groups"], own, strict=True)]
+    return {**state, "param_groups": groups}
+
+
+def _read(gradients: list[Tensor], sums: list[Tensor]) -> tuple[list[float], list[float]]:
+    """The norms of `gradients` and the numbers of `sums`, in one read on the host."""
+    if not gradients and not sums:
+        return [], []
+    norms = torch._foreach_norm(gradients) if gradients else ()
+    numbers: list[float] = torch.stack([*norms, *sums]).tolist()
+    return numbers[: len(norms)], numbers[len(norms) :]
+
+
+def _clip(norm: float, limit: float | None) -> float:
+    return 1.0 if limit is None or norm <= limit else limit / (norm + 1e-6)
+
+
+def _to_device(batch: Any, device: torch.device, keeps_fp64: bool) -> Any:
+    """`batch` with every tensor in its dicts, lists and tuples on `device`; anything else as it is.
+
+    fp64, which arrays of numpy come in, becomes fp32 unless a parameter is fp64.
     """
-    if not optimizers:
-        raise ValueError("optimizers must name at least one optimizer, but got none.")
-    owner: dict[int, str] = {}
-    parameters: list[Tensor] = []
-    for name, optimizer in optimizers.items():
-        if isinstance(optimizer, torch.optim.LBFGS):
-            raise ValueError(f"optimizer {name!r} must step without a closure, but got LBFGS. Use a first-order one.")
-        for index, parameter in enumerate(_parameters_of(optimizer)):
-            if not parameter.requires_grad:
-                continue
-            if id(parameter) in owner:
-                raise ValueError(
-                    f"each parameter must belong to one optimizer, but {owner[id(parameter)]!r} and {name!r} share one "
-                    f"of shape {tuple(parameter.shape)}."
-                )
-            if parameter.dtype in (torch.float16, torch.bfloat16):
-                raise ValueError(
-                    f"parameters of optimizer {name!r} must be fp32, but number {index}, of shape "
-                    f"{tuple(parameter.shape)}, is {parameter.dtype}. Train an fp32 copy: module.float(); "
-                    "precision decides what the forward pass runs in."
-                )
-            owner[id(parameter)] = name
-            parameters.append(parameter)
-    if not parameters:
-        raise ValueError("optimizers must hold a parameter that requires a gradient, but none does.")
-    return parameters
-
-
-def _checked_weight(weight: float | Tensor) -> float:
-    value = float(weight)
-    if not 0 <= value < math.inf:
-        raise ValueError(f"weight of a micro-batch must be a finite number of at least 0, but got {value}.")
-    return value
-
-
-def _world_size() -> int:
-    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
-
-
-def _to_device(batch: Any, device: torch.device) -> Any:
-    """`batch` with every tensor in its dicts, lists and tuples on `device`; anything else as it is."""
     if isinstance(batch, Tensor):
+        if batch.dtype is torch.float64 and not keeps_fp64:
+            batch = batch.float()
         return batch.to(device, non_blocking=True)
     if isinstance(batch, dict):
-        return {key: _to_device(value, device) for key, value in batch.items()}
+        return {key: _to_device(value, device, keeps_fp64) for key, value in batch.items()}
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):  # a named tuple takes its fields one by one
-        return type(batch)(*(_to_device(value, device) for value in batch))
+        return type(batch)(*(_to_device(value, device, keeps_fp64) for value in batch))
     if isinstance(batch, list | tuple):
-        return type(batch)(_to_device(value, device) for value in batch)
+        return type(batch)(_to_device(value, device, keeps_fp64) for value in batch)
     return batch

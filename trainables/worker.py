@@ -2,6 +2,7 @@
 
 import gc
 import importlib
+import logging
 import sys
 import threading
 import traceback
@@ -14,10 +15,15 @@ import ray.train
 import ray.train.torch
 import torch
 
+from trainables import checkpoint
 from trainables.context import Context
 from trainables.loop import Training
 from trainables.precision import Diverged
+from trainables.reduction import PeerFailed
 from trainables.task import Task
+
+logger = logging.getLogger(__name__)
+AUTOSAVE_S = 300.0  # an epoch that takes longer is saved in between: so much work is lost at most with a worker
 
 Held = tuple[int, int]  # a trial's number and the epoch that it has reached
 
@@ -53,18 +59,35 @@ def work(settings: dict[str, Any]) -> None:
 
 
 class Workers:
-    """Runs stretches on one rank and keeps the last trial in memory, in case that it goes on."""
+    """Runs stretches on one rank and keeps the last trial in memory, in case that it goes on.
 
-    def __init__(self, task: str, context: Context, stopping: threading.Event) -> None:
+    Args:
+        task: As "module:Class".
+        context: Of this rank.
+        stopping: Ends what runs between two windows, once it is set.
+        autosave_s: Seconds after which an epoch that is under way is saved, again and again.
+    """
+
+    def __init__(self, task: str, context: Context, stopping: threading.Event, autosave_s: float = AUTOSAVE_S) -> None:
         self.task = task
         self.context = context
         self.stopping = stopping
+        self.autosave_s = autosave_s
         self.held: Held | None = None
         self.training: Training | None = None
         self._threads = torch.get_num_threads()
 
     def run(self, stretch: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """A report for each epoch of `stretch`; the last one is `done` and carries an outcome if the trial ended."""
+        """A report for each epoch of `stretch`; the last one is `done` and carries an outcome if the trial ended.
+
+        `notes` in a report is what the trainables logged since the one before.
+        """
+        with _Notes() as notes:
+            for report in self._run(stretch):
+                lines = notes.taken()
+                yield {**report, "notes": lines} if lines else report
+
+    def _run(self, stretch: dict[str, Any]) -> Iterator[dict[str, Any]]:
         held, self.held = self.held, None
         try:
             if self.training is None or held != (stretch["trial"], stretch["epoch"]):
@@ -92,20 +115,28 @@ class Workers:
         task_class = load_class(self.task)  # here, so that a task that cannot be imported fails with its reason
         config = task_class.config_class().model_validate(stretch["config"])
         training = Training(task_class(config, self.context))
-        if stretch["checkpoint"] is not None:
-            training.load(Path(stretch["checkpoint"]))
+        path = self.context.from_rank_0(_newest(stretch) if self.context.rank == 0 else None)
+        if path is not None:
+            training.load(path)
+        training.autosave = (Path(stretch["folder"]) / f"midway-{stretch['attempt']}.pt", self.autosave_s)
         return training
 
     def _epochs(self, training: Training, stretch: dict[str, Any]) -> Iterator[dict[str, Any]]:
         if training.epoch >= stretch["until"]:  # without a report, the gang would wait for ever
             raise ValueError(f"a stretch must end after epoch {training.epoch}, but got {stretch['until']}.")
+        assert training.autosave is not None
+        midway, _ = training.autosave
         while training.epoch < stretch["until"]:
             metrics = training.run_epoch(self.stopping.is_set)
             if metrics is None:
+                if training.windows:
+                    training.save(midway)
                 yield {"done": True, "outcome": "interrupted", "reason": "the search was stopped"}
                 return
             path = Path(stretch["folder"]) / f"epoch-{training.epoch}-{stretch['attempt']}.pt"
             training.save(path)
+            if self.context.rank == 0:
+                checkpoint.delete(midway)  # the epoch is done
             done = training.epoch >= stretch["until"]
             yield {"done": done, "epoch": training.epoch, "metrics": metrics, "checkpoint": str(path)}
 
@@ -116,6 +147,62 @@ class Workers:
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         _reset_torch(self._threads)
+
+
+class _Notes(logging.Handler):
+    """Keeps what the trainables log, which is of no use in the log of a worker that nobody reads."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self._lines: list[str] = []
+        self._logger = logging.getLogger("trainables")
+
+    def __enter__(self) -> "_Notes":
+        self._logger.addHandler(self)
+        self._logger.setLevel(logging.INFO)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._logger.removeHandler(self)
+        self._logger.setLevel(logging.NOTSET)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._lines.append(record.getMessage())
+
+    def taken(self) -> list[str]:
+        """What was logged since the last call."""
+        lines, self._lines = self._lines, []
+        return lines
+
+
+def _newest(stretch: dict[str, Any]) -> Path | None:
+    """The checkpoint to go on from: one from the middle of the epoch that comes next, else the newest that can be read.
+
+    None where the trial is to start anew, which is as good as its first checkpoint.
+
+    Raises:
+        CheckpointError: None of them can be read.
+    """
+    broken: list[checkpoint.CheckpointError] = []
+    midway = Path(stretch["folder"]).glob("midway-*.pt")
+    for path in sorted(midway, key=lambda path: path.stat().st_mtime, reverse=True):
+        state = _read(path, broken)
+        if state is not None and state["epoch"] == stretch["epoch"]:
+            return path
+    for name in [stretch["checkpoint"], *stretch["earlier"]]:
+        if name is None or _read(Path(name), broken) is not None:
+            for error in broken:
+                logger.warning("%s The one before it is used.", error)
+            return None if name is None else Path(name)
+    raise broken[-1]
+
+
+def _read(path: Path, broken: list[checkpoint.CheckpointError]) -> dict[str, Any] | None:
+    try:
+        return checkpoint.load(path)
+    except checkpoint.CheckpointError as error:
+        broken.append(error)
+        return None
 
 
 def _reset_torch(threads: int) -> None:
@@ -156,7 +243,7 @@ def _listen(stop: Any) -> threading.Event:
 
 def _is_lost_peer(error: Exception) -> bool:
     """Whether `error` is what a collective raises when another rank is gone. Gloo has no type of its own for it."""
-    return isinstance(error, torch.distributed.DistError) or "gloo" in str(error)
+    return isinstance(error, torch.distributed.DistError | PeerFailed) or "gloo" in str(error)
 
 
 def _reason(error: Exception) -> str:

@@ -4,7 +4,7 @@ import pytest
 
 from search.mailbox import Mailbox
 
-STRETCH = {"trial": 0, "epoch": 0, "until": 3, "checkpoint": None}
+STRETCH = {"trial": 0, "epoch": 0, "until": 3, "checkpoint": None, "earlier": []}
 
 
 def run(scenario):
@@ -52,7 +52,7 @@ def test_a_new_worker_goes_on_from_the_last_checkpoint_of_the_lost_one():
         await mailbox.put(turn, report(2))
         return (await mailbox.next(0, rank=0))[1]
 
-    assert run(scenario()) == {**STRETCH, "epoch": 2, "checkpoint": "2.pt"}
+    assert run(scenario()) == {**STRETCH, "epoch": 2, "checkpoint": "2.pt", "earlier": [None]}
 
 
 def test_a_stretch_that_loses_its_worker_too_often_fails_and_the_next_one_starts_with_a_clean_count():

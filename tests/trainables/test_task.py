@@ -187,7 +187,7 @@ class Built(Task[TaskConfig]):
             id="owned-by-none-E53",
         ),
         pytest.param("owned twice", "each parameter must belong to one optimizer, but 'first' and 'third'", id="E53"),
-        pytest.param("half parameters", r"'second' must be fp32, but number 0, of shape \(1, 2\)", id="E54"),
+        pytest.param("half parameters", "'second' must be fp32, but got second.weight in float16", id="E54"),
         ("update lacks one", r"updates must name each of \['first', 'second'\] once, but got \['first'\]"),
         ("update names one twice", r"once, but got \['first', 'second', 'second'\]"),
         ("update of a stranger", r"once, but got \['first', 'second', 'third'\]"),

@@ -129,7 +129,7 @@ def test_too_many_skips_in_a_row_end_the_trial(precision):  # C38; C36, C38
     weight, updater = slope(precision=precision, max_consecutive_skips=2)
     for x in (math.nan, math.inf, 1.0, math.nan, math.inf):  # an applied window starts the count anew
         updater.update([samples(x)], slope_loss(weight))
-    with pytest.raises(Diverged, match=r"3 windows in a row .* at step 1, gradient norm nan, no loss scale"):
+    with pytest.raises(Diverged, match=r"3 windows in a row .* at step 1 the gradient norm is nan, .* no loss scale"):
         updater.update([samples(math.nan)], slope_loss(weight))
     assert weight.item() == -1.0
 
@@ -183,7 +183,7 @@ def test_a_clipping_limit_must_be_positive_and_finite(limit):  # D46
 def test_a_skipped_window_leaves_the_statistics_of_batch_norm_as_they_were(bad):  # C35
     norm, head = nn.BatchNorm1d(2), nn.Linear(2, 1)
     optimizer = torch.optim.SGD([*norm.parameters(), *head.parameters()], lr=0.1)
-    updater = Updater({"model": optimizer}, buffers=list(norm.buffers()))
+    updater = Updater({"model": optimizer}, modules={"norm": norm, "head": head})
     good = torch.randn(4, 2)
     updater.update([good], lambda x: (head(norm(x)).square().mean(), len(x)))
     before = copy.deepcopy(norm.state_dict())

@@ -94,7 +94,9 @@ def test_a_window_in_which_no_parameter_gets_a_gradient_is_empty():  # E52
 def test_a_parameter_of_two_optimizers_is_refused():  # E53
     weight = nn.Parameter(torch.zeros(2, 3))
     optimizers = {"a": torch.optim.SGD([weight], lr=1.0), "b": torch.optim.Adam([weight], lr=1.0)}
-    with pytest.raises(ValueError, match=r"must belong to one optimizer, but 'a' and 'b' share one of shape \(2, 3\)"):
+    with pytest.raises(
+        ValueError, match=r"must belong to one optimizer, but 'a' and 'b' share b\[0\] of shape \(2, 3\)"
+    ):
         Updater(optimizers)
 
 
@@ -102,7 +104,10 @@ def test_a_parameter_of_two_optimizers_is_refused():  # E53
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_parameters_are_refused_with_the_remedy(precision, dtype):  # E54, C33
     model = nn.Linear(4, 2).to(dtype)
-    with pytest.raises(ValueError, match=rf"'adam' must be fp32, but number 0, of shape \(2, 4\), is {dtype}.*float()"):
+    with pytest.raises(
+        ValueError,
+        match=rf"'adam' must be fp32, but got adam\[0\] in {str(dtype).removeprefix('torch.')}.*module\.float\(\)",
+    ):
         Updater({"adam": torch.optim.AdamW(model.parameters())}, precision)
 
 

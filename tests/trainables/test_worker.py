@@ -60,6 +60,7 @@ def stretch(tmp_path):
             "epoch": epoch,
             "until": until,
             "checkpoint": start,
+            "earlier": [],
             "folder": folder,
             "attempt": "a",
         }
@@ -180,7 +181,7 @@ def test_a_trial_that_diverges_says_so_and_the_next_is_unharmed(stretch):
     worker = workers()
     (report,) = worker.run(stretch(fault="nan loss", precision="bf16", max_consecutive_skips=1))
     assert (report["done"], report["outcome"]) == (True, "diverged")
-    assert report["reason"].startswith("2 windows in a row had a non-finite gradient")
+    assert report["reason"].startswith("2 windows in a row were not finite")
     assert worker.training is None
     assert identical(metrics(list(worker.run(stretch(trial=1)))), straight(2))
 

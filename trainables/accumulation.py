@@ -1,0 +1,181 @@
+"""Backward of the micro-batches of one window, each counted by its weight."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Totals(NamedTuple):
+    """What a window comes to: its weight, its weighted mean loss, the factor that makes its accumulated gradients the
+    gradient of that mean, and how many of this rank's losses are not finite."""
+
+    weight: float
+    loss: float
+    factor: float
+    bad_losses: int
+
+
+class Accumulation:
+    """What the micro-batches of a window come to on this rank.
+
+    The gradients of `parameters` hold sum(weight * gradient) * scale / reference, where the reference is the largest
+    weight so far. So the total is not needed until the window ends, and no factor is larger than the loss scale: a
+    large micro-batch after a small one does not overflow in fp16. A single micro-batch has a factor of 1: its
+    gradient is that of a plain loop, bit for bit.
+
+    A weight that is a tensor on the device is never read on the host here: a GPU would wait for it.
+    """
+
+    def __init__(
+        self, parameters: Sequence[Tensor], device: torch.device, scale: float, count: int, ranks: int
+    ) -> None:
+        """
+        Args:
+            parameters: Of the update, with gradients of None.
+            device: Where they are.
+            scale: The loss scale, 1 where there is none.
+            count: Of the micro-batches.
+            ranks: How many train together. Without a loss scale the reference is 1 among several of them: they sum
+                what each of them has, and are spared a pass over it.
+        """
+        self.parameters = parameters
+        self.device = device
+        self.scale = scale
+        self.reference: float | Tensor = 1.0 if ranks > 1 and scale == 1 else 0.0
+        self.summed = bool(self.reference)
+        self._alone = count == 1 and ranks == 1  # nothing else is there that a mean over nothing could spoil
+        self.losses: list[Tensor] = []
+        self.weights: list[Any] = []  # numbers, or tensors on the device
+        self._on_device = False  # once a weight of the window is
+
+    def add(self, mean_loss: Tensor, weight: float | Tensor) -> None:
+        """Backward of a micro-batch of `weight` elements with the mean loss `mean_loss`.
+
+        Raises:
+            ValueError: The weight is not a finite number of at least 0, or the loss does not depend on a parameter.
+        """
+        known = 0.0
+        if isinstance(weight, Tensor) and weight.device.type == self.device.type:
+            self._on_device = True
+        else:
+            known = _checked(float(weight))
+            if known == 0:
+                return  # a mean over nothing is NaN, and so would be its gradient
+        if not mean_loss.requires_grad:
+            raise ValueError(
+                "loss must depend on a parameter that is trained, but got a constant. "
+                "Look for a detach(), an item() or a replaced loss on the way."
+            )
+        if mean_loss.dtype.itemsize < 4:
+            mean_loss = mean_loss.float()  # the scale would make it overflow
+        if self._on_device:
+            counted = self._counted(weight)
+            self._backward_on_device(mean_loss, counted)
+            self.losses.append(torch.where(counted == 0, 0.0, mean_loss.detach()))
+            self.weights.append(counted)
+        else:
+            self._backward(mean_loss, known)
+            self.losses.append(mean_loss.detach())
+            self.weights.append(known)
+
+    def measured(self) -> list[Tensor]:
+        """What `totals` needs to know and only the device knows yet."""
+        if self._on_device:
+            return [*self.losses, *(self._counted(weight) for weight in self.weights)]
+        return self.losses
+
+    def totals(self, read: Sequence[float]) -> Totals:
+        """What the window comes to.
+
+        Args:
+            read: The numbers of `measured`.
+
+        Raises:
+            ValueError: A weight that came as a tensor is not a finite number of at least 0.
+        """
+        weights = [_checked(w) for w in read[len(self.losses) :]] if self._on_device else self.weights
+        total = sum(weights)
+        if not total:
+            return Totals(0.0, math.nan, 1.0, 0)
+        loss_sum, bad = 0.0, 0
+        for loss, weight in zip(read, weights, strict=False):
+            loss_sum += loss * weight
+            bad += not math.isfinite(loss)
+        return Totals(total, loss_sum / total, max(weights) / total / self.scale, bad)
+
+    def sums(self) -> Tensor:
+        """The total weight and the weighted sum of the losses, on the device."""
+        dtype = counting_dtype(self.device)
+        if not self.losses:
+            return torch.zeros(2, dtype=dtype, device=self.device)
+        losses = torch.stack(self.losses).to(dtype)
+        if self._on_device:
+            weights = torch.stack([self._counted(weight) for weight in self.weights])
+        else:
+            weights = torch.tensor(self.weights, dtype=dtype).to(self.device, non_blocking=True)
+        return torch.stack([weights.sum(), losses @ weights])
+
+    def _backward(self, mean_loss: Tensor, weight: float) -> None:
+        reference = float(self.reference)
+        if weight > reference and not self.summed:
+            if reference:
+                torch._foreach_mul_(gradients_of(self.parameters), reference / weight)
+            self.reference = reference = weight
+        factor = weight / reference * self.scale
+        # `inputs`: nothing is left behind in parameters that another update owns.
+        torch.autograd.backward(mean_loss if factor == 1 else mean_loss * factor, inputs=self.parameters)
+
+    def _backward_on_device(self, mean_loss: Tensor, weight: Tensor) -> None:
+        before = self._counted(self.reference)
+        self.reference = reference = before if self.summed else torch.maximum(before, weight)
+        if self._alone:
+            torch.autograd.backward(mean_loss if self.scale == 1 else mean_loss * self.scale, inputs=self.parameters)
+            return
+        earlier: list[Tensor | None] = [parameter.grad for parameter in self.parameters]
+        for parameter in self.parameters:
+            parameter.grad = None
+        empty = ~(weight > 0)
+        factor = torch.where(empty, 0.0, weight / reference) * self.scale
+        torch.autograd.backward(mean_loss * factor.to(mean_loss.dtype), inputs=self.parameters)
+        for gradient in gradients_of(self.parameters):
+            gradient.masked_fill_(empty, 0.0)  # that of a mean over nothing is NaN, which no factor takes away
+        kept = torch.where(reference > 0, before / reference, 1.0)
+        for parameter, before_it in zip(self.parameters, earlier, strict=True):
+            if before_it is not None:
+                before_it.mul_(kept)
+                parameter.grad = before_it if parameter.grad is None else before_it.add_(parameter.grad)
+
+    def _counted(self, weight: float | Tensor) -> Tensor:
+        """`weight` on the device; one that is none is NaN there, and found when the total is read."""
+        dtype = counting_dtype(self.device)
+        if isinstance(weight, Tensor):
+            weight = weight.detach().to(dtype)
+            return torch.where(weight >= 0, weight, math.nan)
+        return torch.full((), weight, dtype=dtype, device=self.device)  # no copy from the host, which would wait
+
+
+def gradients_of(parameters: Sequence[Tensor]) -> list[Tensor]:
+    """The elements of all gradients that there are, to be changed in place; sparse ones are coalesced."""
+    gradients = []
+    for parameter in parameters:
+        gradient = parameter.grad
+        if gradient is not None:
+            if gradient.is_sparse:
+                parameter.grad = gradient = gradient.coalesce()
+                gradient = gradient.values()  # in its own memory
+            gradients.append(gradient)
+    return gradients
+
+
+def counting_dtype(device: torch.device) -> torch.dtype:
+    """What weights on `device` are counted in: fp64 where there is one."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def _checked(weight: float) -> float:
+    if not 0 <= weight < math.inf:
+        raise ValueError(f"weight of a micro-batch must be a finite number of at least 0, but got {weight}.")
+    return weight

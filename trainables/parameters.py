@@ -1,0 +1,83 @@
+"""What optimizers may hold: each parameter once, in fp32, under a name that a message can use."""
+
+import inspect
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+Optimizers = Mapping[str, torch.optim.Optimizer]
+
+
+def parameters_of(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    """All parameters of `optimizer`, frozen ones too."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def names_of(optimizers: Optimizers, modules: Mapping[str, nn.Module]) -> dict[int, str]:
+    """A name for each parameter, by its id: its place in `modules`, else what its optimizer knows of it."""
+    names: dict[int, str] = {}
+    for key, optimizer in optimizers.items():
+        names.update((id(parameter), f"{key}[{index}]") for index, parameter in enumerate(parameters_of(optimizer)))
+        for group in optimizer.param_groups:  # which know names if the optimizer was given named_parameters()
+            names.update((id(p), name) for p, name in zip(group["params"], group.get("param_names", ()), strict=False))
+    # Keyed as one tree, so that a weight that two modules share has one name.
+    names.update((id(parameter), name) for name, parameter in nn.ModuleDict(modules).named_parameters())
+    return names
+
+
+def check_optimizers(optimizers: Optimizers, names: Mapping[int, str], bf16: bool) -> None:
+    """Refuse what an update could not train exactly.
+
+    Args:
+        optimizers: By name.
+        names: Of the parameters, by id.
+        bf16: Whether parameters may be in bf16.
+
+    Raises:
+        ValueError: There is nothing to train, an optimizer needs closures, or a parameter belongs to two optimizers
+            or is in half precision.
+    """
+    if not optimizers:
+        raise ValueError("optimizers must name at least one optimizer, but got none.")
+    for key, optimizer in optimizers.items():
+        if _needs_closure(optimizer):
+            raise ValueError(
+                f"optimizer {key!r} must step without a closure, but got {type(optimizer).__name__}. "
+                "Use a first-order one."
+            )
+    _check_owners(optimizers, names)
+    if not any(parameter.requires_grad for optimizer in optimizers.values() for parameter in parameters_of(optimizer)):
+        raise ValueError("optimizers must hold a parameter that requires a gradient, but none does.")
+    for key, optimizer in optimizers.items():
+        _check_dtypes(key, parameters_of(optimizer), names, bf16)
+
+
+def _needs_closure(optimizer: torch.optim.Optimizer) -> bool:
+    parameters = inspect.signature(optimizer.step).parameters
+    return "closure" in parameters and parameters["closure"].default is inspect.Parameter.empty
+
+
+def _check_owners(optimizers: Optimizers, names: Mapping[int, str]) -> None:
+    owners: dict[int, str] = {}
+    for key, optimizer in optimizers.items():
+        for parameter in parameters_of(optimizer):
+            if id(parameter) in owners:
+                raise ValueError(
+                    f"each parameter must belong to one optimizer, but {owners[id(parameter)]!r} and {key!r} share "
+                    f"{names[id(parameter)]} of shape {tuple(parameter.shape)}."
+                )
+            owners[id(parameter)] = key
+
+
+def _check_dtypes(key: str, parameters: list[Tensor], names: Mapping[int, str], bf16: bool) -> None:
+    refused = [torch.float16] if bf16 else [torch.float16, torch.bfloat16]
+    half = [parameter for parameter in parameters if parameter.requires_grad and parameter.dtype in refused]
+    if not half:
+        return
+    listed = ", ".join(f"{names[id(p)]} in {str(p.dtype).removeprefix('torch.')}" for p in half[:5])
+    more = f" and {len(half) - 5} more" if len(half) > 5 else ""
+    raise ValueError(
+        f"parameters of optimizer {key!r} must be fp32, but got {listed}{more}. "
+        "Train an fp32 copy: module.float(); precision decides what the forward pass runs in."
+    )
