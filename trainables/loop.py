@@ -147,6 +147,11 @@ class Training:
         if midway is not None:
             rng.restore(midway["ranks"][task.context.rank]["rng"], task.context)  # last: what else draws is not felt
 
+    def close(self) -> None:
+        """End what an epoch that is under way still holds. A data loader whose processes are left to the garbage
+        collector waits five seconds for each of them."""
+        self._remaining = None
+
     def _state(self) -> dict[str, Any]:
         self._check_finite()
         task = self.task
