@@ -183,7 +183,8 @@ class Task(ABC, Generic[Config]):
         """Called after each update, with what happened."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint must hold beyond modules, optimizers and schedules."""
+        """What a checkpoint must hold beyond modules, optimizers and schedules: the same on all ranks, rank 0's is
+        written."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

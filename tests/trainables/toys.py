@@ -343,7 +343,7 @@ class Augmented(Regression):
         shift = 1e-3 * self.seen
         for inputs, targets in super().train_batches(epoch):
             offset = random.random() + float(np.random.rand()) + torch.rand(1, generator=self.context.generator)
-            self.drawn += len(inputs)
+            self.drawn += 1
             yield inputs + 0.1 * torch.randn_like(inputs) + 0.1 * offset + shift, targets
 
     def loss(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, int]:
@@ -363,3 +363,36 @@ class Augmented(Regression):
         super().load_state_dict(state)
         self.drawn = state["drawn"]
         torch.rand(3)  # nor does this change what is drawn afterwards
+
+
+class Sharded(Regression):
+    """Reports what does not differ between ranks."""
+
+    def evaluate(self) -> dict[str, Any]:
+        return {**super().evaluate(), "val/draw": 0.0}
+
+
+class Cycled(Sharded):
+    """Its learning rate goes up and down once in the whole trial."""
+
+    def build(self) -> None:
+        super().build()
+        updates = self.config.total_updates(self.context.micro_batches(self.config.size, self.config.batch_size))
+        optimizer = self.optimizers["adam"]
+        self.cycle = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=updates)
+        self.schedulers = [self.cycle]
+        self.rates: list[float] = []
+        optimizer.register_step_pre_hook(lambda optimizer, *_: self.rates.append(optimizer.param_groups[0]["lr"]))
+
+    def followed(self) -> dict[str, float]:
+        group, updater = self.optimizers["adam"].param_groups[0], self.updaters["train"]
+        return {
+            "length": self.cycle.total_steps,
+            "steps": self.cycle.last_epoch,
+            "updates": updater.steps,
+            "skipped": updater.skipped,
+            "start": group["initial_lr"],
+            "end": group["min_lr"],
+            "first_rate": self.rates[0],
+            "last_rate": self.rates[-1],
+        }
