@@ -185,7 +185,7 @@ def test_another_metric_may_be_nan():
     assert report["val/part"] == 2.0
 
 
-def test_a_trial_whose_windows_are_all_skipped_ends_as_diverged():  # C38
+def test_a_trial_whose_windows_are_all_skipped_ends_as_diverged():  # C38, matrix 38
     task = Regression(RegressionConfig(fault="nan loss", max_consecutive_skips=3))
     with pytest.raises(
         Diverged,
