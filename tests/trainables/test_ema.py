@@ -126,19 +126,26 @@ def test_evaluation_with_averages_finds_the_live_buffers():  # F64
 def test_an_evaluation_between_two_micro_batches_leaves_the_window_as_it_was(precision):  # F65, F67
     class Curious(Regression):
         def loss(self, batch: Any) -> tuple[torch.Tensor, int]:
-            if self.curious:
-                own = [p.grad.clone() for p in self.modules["model"].parameters() if p.grad is not None]
-                training.evaluate()
-                left = [p.grad for p in self.modules["model"].parameters() if p.grad is not None]
-                assert identical(own, left)
-                seen.append(len(own))
-            return super().loss(batch)
+            if not self.curious:
+                return super().loss(batch)
+            own = self.gradients()
+            before = training.evaluate()["val/half"]
+            loss = super().loss(batch)
+            assert training.evaluate()["val/half"] == before, "half-precision copies of the live weights were used"
+            assert identical(own, self.gradients())
+            seen.append(len(own))
+            return loss
+
+        def gradients(self) -> list[torch.Tensor]:
+            return [p.grad.clone() for p in self.modules["model"].parameters() if p.grad is not None]
 
         def evaluate(self) -> dict[str, Any]:
             with self.autocast():
-                assert self.predict(self.inputs).dtype is self.precision.dtype
-            assert self.predict(self.inputs).dtype is torch.float32
-            return {"val/loss": nn.functional.mse_loss(self.predict(self.inputs), self.targets).item()}
+                half = self.modules["model"][0](self.inputs)  # before the statistics of batch norm, which do move
+            assert half.dtype is self.precision.dtype
+            full = self.predict(self.inputs)
+            assert full.dtype is torch.float32
+            return {"val/loss": nn.functional.mse_loss(full, self.targets).item(), "val/half": half.sum().item()}
 
     results, seen = [], list[int]()
     for curious in (False, True):
