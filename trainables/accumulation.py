@@ -69,6 +69,8 @@ class Accumulation:
                 "loss must depend on a parameter that is trained, but got a constant. "
                 "Look for a detach(), an item() or a replaced loss on the way."
             )
+        if mean_loss.dim() and mean_loss.numel() == 1:
+            mean_loss = mean_loss.reshape(())
         if mean_loss.dtype.itemsize < 4:
             mean_loss = mean_loss.float()  # the scale would make it overflow
         if self._on_device:
@@ -152,7 +154,7 @@ class Accumulation:
         """`weight` on the device; one that is none is NaN there, and found when the total is read."""
         dtype = counting_dtype(self.device)
         if isinstance(weight, Tensor):
-            weight = weight.detach().to(dtype)
+            weight = weight.detach().to(dtype).reshape(())
             return torch.where(weight >= 0, weight, math.nan)
         return torch.full((), weight, dtype=dtype, device=self.device)  # no copy from the host, which would wait
 

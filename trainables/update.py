@@ -120,12 +120,10 @@ class Updater:
         self.skipped = 0
         self.empty = 0
         self.consecutive_skips = 0
-        self._names = names_of(self.optimizers, modules or {})
-        self._buffers = Buffers(modules or {})
+        self._modules = dict(modules or {})
+        self._buffers = Buffers(self._modules)
         self._bf16_parameters = bf16_parameters and self.precision is not Precision.FP16
-        self._parameters = [p for optimizer in self.optimizers.values() for p in parameters_of(optimizer)]
-        self._trainable = self._checked()
-        self._keeps_fp64 = any(p.dtype == torch.float64 for p in self._parameters)
+        self._collect()
         self._reducer = Reducer(self.device)
         self._held: list[Tensor] = []  # which parameters had a gradient in the last window,
         self._norms: list[float] = []  # and its norm
@@ -144,10 +142,10 @@ class Updater:
             ValueError: The loss is a constant, or a weight is not a finite number of at least 0. A loss that depends
                 on parameters of others alone is an empty window.
         """
+        if self._flags() != self._collected:  # some were frozen, thawed or added since
+            self._collect()
+        trainable = self._trainable
         self._drop_gradients()
-        trainable = [parameter for parameter in self._parameters if parameter.requires_grad]
-        if len(trainable) != len(self._trainable):  # some were frozen, or thawed, since
-            self._trainable = trainable = self._checked()
         before = self._buffers.copy()
         applied = False
         try:
@@ -162,10 +160,17 @@ class Updater:
             self.on_update(report)
         return report
 
-    def _checked(self) -> list[Tensor]:
-        """The parameters that require a gradient now."""
+    def _collect(self) -> None:
+        """Take up what the optimizers hold now."""
+        self._names = names_of(self.optimizers, self._modules)
         check_optimizers(self.optimizers, self._names, self._bf16_parameters)
-        return [parameter for parameter in self._parameters if parameter.requires_grad]
+        self._parameters = [p for optimizer in self.optimizers.values() for p in parameters_of(optimizer)]
+        self._trainable = [parameter for parameter in self._parameters if parameter.requires_grad]
+        self._keeps_fp64 = any(p.dtype == torch.float64 for p in self._parameters)
+        self._collected = self._flags()
+
+    def _flags(self) -> list[bool]:
+        return [parameter.requires_grad for o in self.optimizers.values() for parameter in parameters_of(o)]
 
     def trainable_names(self) -> list[str]:
         """The names of the parameters that are trained."""
@@ -224,7 +229,7 @@ class Updater:
             norms = [norm for parameter, norm in zip(trainable, norms, strict=True) if parameter.grad is not None]
             self._held = [parameter for parameter in trainable if parameter.grad is not None]
         self._norms = norms if totals.factor == 1 else [norm * totals.factor for norm in norms]
-        return self._transformed(totals) if self.transform and totals.weight else totals
+        return self._transformed(totals) if self.transform and totals.weight and norms else totals
 
     @torch.no_grad()
     def _transformed(self, totals: Totals) -> Totals:
