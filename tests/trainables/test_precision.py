@@ -120,11 +120,17 @@ def test_backward_optimizer_and_hooks_run_outside_autocast(precision):  # G69
     def note(name: str) -> None:
         inside[name] = torch.is_autocast_enabled("cpu")
 
+    class Average(Ema):
+        def update(self) -> None:
+            note("average")
+            super().update()
+
     model.weight.register_hook(lambda gradient: note("backward"))
     optimizer.register_step_pre_hook(lambda *args: note("step"))
-    updater = Updater({"sgd": optimizer}, precision, on_update=lambda report: note("report"))
+    ema = Average(dict(model.named_parameters()), 0.9)
+    updater = Updater({"sgd": optimizer}, precision, ema=ema, on_update=lambda report: note("report"))
     updater.update([torch.ones(4, 3)], loss)
-    assert inside == {"loss": True, "backward": False, "step": False, "report": False}
+    assert inside == {"loss": True, "backward": False, "step": False, "average": False, "report": False}
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])

@@ -173,9 +173,7 @@ KINDS = {"good": [1.0], "infinite": [1.0, math.inf], "nan": [math.nan, 1.0], "em
     limit=st.integers(0, 4),
 )
 @bounded
-def test_random_outcomes_add_up(
-    precision, kinds, interval, minimum, limit
-):  # matrix 36, matrix 37, matrix 38, F66, C26
+def test_random_outcomes_add_up(precision, kinds, interval, minimum, limit):  # matrix 36, matrix 37, matrix 38, C26
     expected = Model(precision == "fp16", interval, minimum, limit, scale=64.0)
     weight = nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.SGD([weight], lr=1.0)
