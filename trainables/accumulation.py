@@ -55,7 +55,8 @@ class Accumulation:
         """Backward of a micro-batch of `weight` elements with the mean loss `mean_loss`.
 
         Raises:
-            ValueError: The weight is not a finite number of at least 0, or the loss does not depend on a parameter.
+            ValueError: The weight is not a finite number of at least 0, or the loss is not one number that depends on
+                a parameter.
         """
         known = 0.0
         if isinstance(weight, Tensor) and weight.device.type == self.device.type:
@@ -69,8 +70,10 @@ class Accumulation:
                 "loss must depend on a parameter that is trained, but got a constant. "
                 "Look for a detach(), an item() or a replaced loss on the way."
             )
-        if mean_loss.dim() and mean_loss.numel() == 1:
-            mean_loss = mean_loss.reshape(())
+        if mean_loss.dim():
+            if mean_loss.numel() > 1:
+                raise ValueError(f"loss must be one number, the mean over the micro-batch, but got {mean_loss.shape}.")
+            mean_loss = mean_loss.squeeze()
         if mean_loss.dtype.itemsize < 4:
             mean_loss = mean_loss.float()  # the scale would make it overflow
         if self._on_device:

@@ -82,8 +82,7 @@ class ArcTask(Task[ArcConfig]):
         )
         self.modules = {"agent": agent}
         self.optimizers = {"agent": optimizer}
-        micro_batches = -(-config.episodes // (config.batch_size * world_size))
-        updates = -(-micro_batches // config.accumulation) * config.epochs
+        updates = config.total_updates(self.context.micro_batches(config.episodes, config.batch_size))
         self.schedulers = [LambdaLR(optimizer, functools.partial(_warm_cosine, updates=updates, warmup=config.warmup))]
 
     def train_batches(self, epoch: int) -> Iterator[Batch]:

@@ -23,23 +23,26 @@ class Ema:
         if not 0 < decay < 1:
             raise ValueError(f"ema_decay must be between 0 and 1, but got {decay}.")
         self.decay = decay
+        self.updates = 0
         self._live = dict(parameters)
-        self._shadow: dict[str, Tensor] = {}
-        self.restart()
+        self._half = any(parameter.dtype.itemsize < 4 for parameter in self._live.values())
+        # Never the weights' own memory, and in fp32 also where those are not.
+        self._shadow = {name: _full(parameter.detach()).clone() for name, parameter in self._live.items()}
 
     @torch.no_grad()
     def restart(self) -> None:
-        """Begin with the live weights as they are."""
+        """Begin again with the live weights as they are."""
         self.updates = 0
         for name, parameter in self._live.items():
-            dtype = torch.promote_types(parameter.dtype, torch.float32)
-            self._shadow[name] = parameter.detach().to(dtype, copy=True)
+            self._shadow[name].copy_(parameter)
 
     @torch.no_grad()
     def update(self) -> None:
         """Move the averages towards the live weights."""
         decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
-        live = [parameter.to(self._shadow[name].dtype) for name, parameter in self._live.items()]
+        live: list[Tensor] = list(self._live.values())
+        if self._half:
+            live = [_full(parameter) for parameter in live]
         torch._foreach_lerp_(list(self._shadow.values()), live, 1 - decay)
         self.updates += 1
 
@@ -66,3 +69,7 @@ class Ema:
         self.updates = state["updates"]
         for name, shadow in self._shadow.items():
             shadow.copy_(state["shadow"][name])
+
+
+def _full(tensor: Tensor) -> Tensor:
+    return tensor.float() if tensor.dtype.itemsize < 4 else tensor

@@ -5,9 +5,8 @@ window. Each update is the exact gradient of the weighted mean loss over the win
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, Literal, Protocol, TypeVar
 
 import torch
@@ -15,6 +14,8 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from trainables.accumulation import Accumulation, Totals, gradients_of
+from trainables.batches import to_device
+from trainables.batches import windows as windows  # an update and what it takes come together
 from trainables.buffers import Buffers
 from trainables.ema import Ema
 from trainables.parameters import check_optimizers, names_of, parameters_of
@@ -53,18 +54,6 @@ class UpdateReport:
     bad_losses: int = 0
 
 
-def windows(batches: Iterable[Batch], size: int) -> Iterator[list[Batch]]:
-    """Split `batches`, of known length or not, into lists of `size`; the last one is simply shorter.
-
-    Never looks further ahead than the window that it hands over.
-    """
-    if size < 1:
-        raise ValueError(f"window size must be at least 1, but got {size}.")
-    iterator = iter(batches)
-    while window := list(islice(iterator, size)):
-        yield window
-
-
 class Updater:
     """Applies whole windows to one or several optimizers, all of them or none.
 
@@ -82,8 +71,8 @@ class Updater:
         on_update: Called with each report.
         modules: What is trained, by name: errors name its parameters, and a window that is not applied leaves its
             buffers, as batch norm's statistics, as they were.
-        transform: Changes the finished gradients in place, as noise does: before they are checked and clipped, so
-            what it spoils is not applied. (What a hook of an optimizer's step changes comes after the check.)
+        transform: Changes the finished gradients in place, as noise does, and alike on all ranks: before they are
+            checked and clipped, so what it spoils is not applied. (A hook of an optimizer's step comes after that.)
         bf16_parameters: Allow parameters in bf16. Their small steps are rounded away: 1 + 0.001 is 1.
 
     Raises:
@@ -123,7 +112,7 @@ class Updater:
         self._modules = dict(modules or {})
         self._buffers = Buffers(self._modules)
         self._bf16_parameters = bf16_parameters and self.precision is not Precision.FP16
-        self._collect()
+        self._take_parameters()
         self._reducer = Reducer(self.device)
         self._held: list[Tensor] = []  # which parameters had a gradient in the last window,
         self._norms: list[float] = []  # and its norm
@@ -142,10 +131,10 @@ class Updater:
             ValueError: The loss is a constant, or a weight is not a finite number of at least 0. A loss that depends
                 on parameters of others alone is an empty window.
         """
-        if self._flags() != self._collected:  # some were frozen, thawed or added since
-            self._collect()
-        trainable = self._trainable
+        if self._train_flags() != self._flags:  # parameters were added to an optimizer, frozen or thawed
+            self._take_parameters()
         self._drop_gradients()
+        trainable = self._trainable
         before = self._buffers.copy()
         applied = False
         try:
@@ -160,17 +149,16 @@ class Updater:
             self.on_update(report)
         return report
 
-    def _collect(self) -> None:
-        """Take up what the optimizers hold now."""
+    def _take_parameters(self) -> None:
         self._names = names_of(self.optimizers, self._modules)
         check_optimizers(self.optimizers, self._names, self._bf16_parameters)
         self._parameters = [p for optimizer in self.optimizers.values() for p in parameters_of(optimizer)]
+        self._flags = self._train_flags()
         self._trainable = [parameter for parameter in self._parameters if parameter.requires_grad]
         self._keeps_fp64 = any(p.dtype == torch.float64 for p in self._parameters)
-        self._collected = self._flags()
 
-    def _flags(self) -> list[bool]:
-        return [parameter.requires_grad for o in self.optimizers.values() for parameter in parameters_of(o)]
+    def _train_flags(self) -> list[bool]:
+        return [p.requires_grad for o in self.optimizers.values() for g in o.param_groups for p in g["params"]]
 
     def trainable_names(self) -> list[str]:
         """The names of the parameters that are trained."""
@@ -191,10 +179,12 @@ class Updater:
         accumulation = Accumulation(trainable, self.device, self._scale, len(window), ranks)
         try:
             for batch in window:
-                batch = _to_device(batch, self.device, self._keeps_fp64)
+                batch = to_device(batch, self.device, self._keeps_fp64)
                 with autocast(self.precision, self.device):
-                    mean_loss, weight = loss(batch)
-                accumulation.add(mean_loss, weight)
+                    returned = loss(batch)
+                if not isinstance(returned, tuple) or len(returned) != 2:
+                    raise ValueError(f"loss must return (mean loss, weight), but got {type(returned).__name__}.")
+                accumulation.add(*returned)
         except Exception:  # whatever it is: the other ranks wait for this one, and must hear of it
             if ranks > 1:
                 self._drop_gradients()
@@ -378,21 +368,3 @@ def _read(gradients: list[Tensor], sums: list[Tensor]) -> tuple[list[float], lis
 
 def _clip(norm: float, limit: float | None) -> float:
     return 1.0 if limit is None or norm <= limit else limit / (norm + 1e-6)
-
-
-def _to_device(batch: Any, device: torch.device, keeps_fp64: bool) -> Any:
-    """`batch` with every tensor in its dicts, lists and tuples on `device`; anything else as it is.
-
-    fp64, which arrays of numpy come in, becomes fp32 unless a parameter is fp64.
-    """
-    if isinstance(batch, Tensor):
-        if batch.dtype is torch.float64 and not keeps_fp64:
-            batch = batch.float()
-        return batch.to(device, non_blocking=True)
-    if isinstance(batch, dict):
-        return {key: _to_device(value, device, keeps_fp64) for key, value in batch.items()}
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):  # a named tuple takes its fields one by one
-        return type(batch)(*(_to_device(value, device, keeps_fp64) for value in batch))
-    if isinstance(batch, list | tuple):
-        return type(batch)(_to_device(value, device, keeps_fp64) for value in batch)
-    return batch

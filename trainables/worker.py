@@ -20,9 +20,9 @@ from trainables.context import Context
 from trainables.loop import Training
 from trainables.precision import Diverged
 from trainables.reduction import PeerFailed
+from trainables.resume import newest
 from trainables.task import Task
 
-logger = logging.getLogger(__name__)
 AUTOSAVE_S = 300.0  # an epoch that takes longer is saved in between: so much work is lost at most with a worker
 
 Held = tuple[int, int]  # a trial's number and the epoch that it has reached
@@ -115,7 +115,7 @@ class Workers:
         task_class = load_class(self.task)  # here, so that a task that cannot be imported fails with its reason
         config = task_class.config_class().model_validate(stretch["config"])
         training = Training(task_class(config, self.context))
-        path = self.context.from_rank_0(_newest(stretch) if self.context.rank == 0 else None)
+        path = self.context.from_rank_0(newest(stretch) if self.context.rank == 0 else None)
         if path is not None:
             training.load(path)
         training.autosave = (Path(stretch["folder"]) / f"midway-{stretch['attempt']}.pt", self.autosave_s)
@@ -173,36 +173,6 @@ class _Notes(logging.Handler):
         """What was logged since the last call."""
         lines, self._lines = self._lines, []
         return lines
-
-
-def _newest(stretch: dict[str, Any]) -> Path | None:
-    """The checkpoint to go on from: one from the middle of the epoch that comes next, else the newest that can be read.
-
-    None where the trial is to start anew, which is as good as its first checkpoint.
-
-    Raises:
-        CheckpointError: None of them can be read.
-    """
-    broken: list[checkpoint.CheckpointError] = []
-    midway = Path(stretch["folder"]).glob("midway-*.pt")
-    for path in sorted(midway, key=lambda path: path.stat().st_mtime, reverse=True):
-        state = _read(path, broken)
-        if state is not None and state["epoch"] == stretch["epoch"]:
-            return path
-    for name in [stretch["checkpoint"], *stretch["earlier"]]:
-        if name is None or _read(Path(name), broken) is not None:
-            for error in broken:
-                logger.warning("%s The one before it is used.", error)
-            return None if name is None else Path(name)
-    raise broken[-1]
-
-
-def _read(path: Path, broken: list[checkpoint.CheckpointError]) -> dict[str, Any] | None:
-    try:
-        return checkpoint.load(path)
-    except checkpoint.CheckpointError as error:
-        broken.append(error)
-        return None
 
 
 def _reset_torch(threads: int) -> None:

@@ -70,6 +70,18 @@ def test_finite_gradients_with_an_infinite_norm_are_skipped(precision):  # matri
     assert weight.tolist() == [0.0] * 4
 
 
+@every_precision
+@pytest.mark.parametrize("limits", [None, 1.0, {"a": 1.0, "b": 1.0}], ids=["free", "one", "each"])
+def test_norms_that_are_finite_by_themselves_and_infinite_together_are_skipped(precision, limits):  # matrix 33
+    weights = {name: nn.Parameter(torch.zeros(1)) for name in "ab"}
+    optimizers = {name: torch.optim.SGD([weight], lr=1.0) for name, weight in weights.items()}
+    updater = Updater(optimizers, precision, max_grad_norm=limits, loss_scale=LossScale(1.0))
+    report = updater.update([samples(3e38)], lambda x: ((weights["a"] * x + weights["b"] * x).sum(), 1))
+    assert all(norm < torch.finfo(torch.float32).max for norm in updater.gradient_norms().values())
+    assert (report.outcome, report.reason) == ("skipped", "gradient norm overflow")
+    assert [weight.item() for weight in weights.values()] == [0.0, 0.0]
+
+
 def test_the_loss_scale_follows_the_windows():  # C26, matrix 36
     weight, updater = slope(precision="fp16", loss_scale=LossScale(8.0, growth_interval=2))
     trace = []

@@ -106,10 +106,12 @@ def test_a_parameter_without_a_gradient_is_not_moved_by_weight_decay(precision, 
 
 
 @every_precision
-def test_a_window_in_which_no_parameter_gets_a_gradient_is_empty(precision):  # E52, C40
+@pytest.mark.parametrize("on_device", [False, True], ids=["number", "tensor"])
+def test_a_window_in_which_no_parameter_gets_a_gradient_is_empty(precision, on_device):  # E52, C40
     elsewhere = nn.Parameter(torch.ones(1))
     weight, updater = slope(precision=precision)
-    report = updater.update([samples(1)], lambda x: ((elsewhere * x).sum(), 1))
+    one = torch.tensor(1) if on_device else 1
+    report = updater.update([samples(1)] * 2, lambda x: ((elsewhere * x).sum(), one))
     assert (report.outcome, report.reason, updater.empty, updater.steps) == ("empty", "no gradient", 1, 0)
     assert weight.item() == 0.0
     assert elsewhere.grad is None

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.trainables.toys import PRECISIONS, classifier, norm, recorded_gradients, samples, token_loss, tokens
+from tests.trainables.toys import IGNORED, PRECISIONS, classifier, norm, recorded_gradients, samples, token_loss, tokens
 from trainables.update import Updater
 
 every_precision = pytest.mark.parametrize("precision", PRECISIONS)
@@ -201,5 +201,5 @@ def test_the_norm_of_each_parameter_is_that_of_its_true_gradient(precision):  # 
     assert "sgd[4]" in updater.trainable_names()
     assert list(norms.values()) == pytest.approx([norm([gradient]) for gradient in seen[0]], rel=1e-6)
     assert report.grad_norm == pytest.approx(math.hypot(*norms.values()))
-    updater.update([], token_loss(model))
+    updater.update([(inputs, torch.full_like(labels, IGNORED)) for inputs, labels in tokens([4])], token_loss(model))
     assert updater.gradient_norms() == {}

@@ -1,0 +1,66 @@
+"""The benchmarks of the training step run, and what the README says of them is what they print."""
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+needs_peers = pytest.mark.skipif(
+    any(importlib.util.find_spec(peer) is None for peer in ("accelerate", "lightning", "transformers")),
+    reason='what it compares with is not installed: pip install ".[bench]"',
+)
+
+
+def run(script: str, *arguments: str) -> str:
+    """What a benchmark prints."""
+    env = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(ROOT / "benchmarks" / script), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=env)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@needs_peers
+def test_the_table_of_the_readme_is_what_the_benchmark_measures():
+    printed = {}
+    for line in run("accumulation_error.py").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        printed[cells[0]] = cells[1:]
+    table = {
+        "Searchlight, fp32": "Searchlight, fp32",
+        "Searchlight, fp16": "Searchlight, fp16",
+        "Searchlight, bf16": "Searchlight, bf16",
+        "Accelerate, `accumulate`": r"Accelerate [\d.]+, `accumulate`",
+        "Lightning Trainer": r"Lightning [\d.]+, `accumulate_grad_batches`",
+        "HF Trainer": r"HF Trainer [\d.]+",
+        "HF Trainer, iterable dataset": r"HF Trainer [\d.]+, iterable dataset",
+    }
+    for name, written in table.items():
+        (row,) = re.findall(rf"^\| {written} \| (.*) \|$", README, flags=re.MULTILINE)
+        for said, measured in zip(row.replace("*", "").split(" | "), printed[name], strict=True):
+            if measured == "no step":
+                assert said == "never applied"
+            elif float(measured) < 1e-6:  # rounding, which is not the same everywhere
+                assert float(said.removesuffix(" %")) < 1e-4
+            else:
+                assert float(said.removesuffix(" %")) == pytest.approx(100 * float(measured), rel=0.15), name
+
+
+@needs_peers
+def test_an_update_adds_less_to_a_plain_loop_than_accelerate_does():  # I88
+    printed = run("update_overhead.py", "--models", "tiny", "--rows", "plain", "--seconds", "3")
+    added = {
+        name: float(us) for name, us in re.findall(r"^  (\w+) .* us +([+-][\d.]+) us", printed, flags=re.MULTILINE)
+    }
+    assert added["Searchlight"] < 0.6 * added["Accelerate"]
+
+
+def test_the_sides_of_the_reduction_end_at_the_same_weights():
+    printed = run("reduction_cost.py", "--models", "tiny")
+    assert len(re.findall(r"Searchlight takes [\d.]+x of its least", printed)) == 3

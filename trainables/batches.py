@@ -1,0 +1,40 @@
+"""Micro-batches: put together to windows, and moved to the device."""
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+Batch = TypeVar("Batch")
+
+
+def windows(batches: Iterable[Batch], size: int) -> Iterator[list[Batch]]:
+    """Split `batches`, of known length or not, into lists of `size`; the last one is simply shorter.
+
+    Never looks further ahead than the window that it hands over.
+    """
+    if size < 1:
+        raise ValueError(f"window size must be at least 1, but got {size}.")
+    iterator = iter(batches)
+    while window := list(islice(iterator, size)):
+        yield window
+
+
+def to_device(batch: Any, device: torch.device, keeps_fp64: bool) -> Any:
+    """`batch` with every tensor in its dicts, lists and tuples on `device`; anything else as it is.
+
+    fp64, which arrays of numpy come in, becomes fp32 unless a parameter is fp64.
+    """
+    if isinstance(batch, Tensor):
+        if batch.dtype is torch.float64 and not keeps_fp64:
+            batch = batch.float()
+        return batch.to(device, non_blocking=True)
+    if isinstance(batch, dict):
+        return {key: to_device(value, device, keeps_fp64) for key, value in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):  # a named tuple takes its fields one by one
+        return type(batch)(*(to_device(value, device, keeps_fp64) for value in batch))
+    if isinstance(batch, list | tuple):
+        return type(batch)(to_device(value, device, keeps_fp64) for value in batch)
+    return batch

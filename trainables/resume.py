@@ -1,0 +1,39 @@
+"""Which checkpoint a trial goes on from."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from trainables import checkpoint
+
+logger = logging.getLogger(__name__)
+
+
+def newest(stretch: dict[str, Any]) -> Path | None:
+    """The checkpoint to go on from: one from the middle of the epoch that comes next, else the newest that can be read.
+
+    None where the trial is to start anew, which is as good as its first checkpoint.
+
+    Raises:
+        CheckpointError: None of them can be read.
+    """
+    broken: list[checkpoint.CheckpointError] = []
+    midway = Path(stretch["folder"]).glob("midway-*.pt")
+    for path in sorted(midway, key=lambda path: path.stat().st_mtime, reverse=True):
+        state = _read(path, broken)
+        if state is not None and state["epoch"] == stretch["epoch"]:
+            return path
+    for name in [stretch["checkpoint"], *stretch["earlier"]]:
+        if name is None or _read(Path(name), broken) is not None:
+            for error in broken:
+                logger.warning("%s The one before it is used.", error)
+            return None if name is None else Path(name)
+    raise broken[-1]
+
+
+def _read(path: Path, broken: list[checkpoint.CheckpointError]) -> dict[str, Any] | None:
+    try:
+        return checkpoint.load(path)
+    except checkpoint.CheckpointError as error:
+        broken.append(error)
+        return None
