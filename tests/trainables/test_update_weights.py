@@ -172,3 +172,19 @@ def test_a_loss_of_one_element_is_a_loss(on_device):
     weight, updater = slope()
     report = updater.update([samples(1), samples(4)], lambda x: (weight * x, torch.tensor(1) if on_device else 1))
     assert (weight.item(), report.outcome) == (-2.5, "applied")
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        (lambda x: x.mean(), r"loss must return \(mean loss, weight\), but got Tensor"),
+        (lambda x: (x.mean(), 1, 2), r"loss must return \(mean loss, weight\), but got tuple"),
+        (lambda x: (x, 1), r"loss must be one number, the mean over the micro-batch, but got torch\.Size\(\[3\]\)"),
+    ],
+    ids=["no-weight", "more-than-two", "many-numbers"],
+)
+def test_a_loss_is_one_number_and_its_weight(returned, message):  # A15
+    weight, updater = slope()
+    with pytest.raises(ValueError, match=message):
+        updater.update([samples(1, 2, 3)], lambda x: returned(weight * x))
+    assert (weight.item(), weight.grad, updater.steps) == (0.0, None, 0)
