@@ -185,8 +185,11 @@ class StudySearcher(Searcher):
         epoch, metrics = report["epoch"], report["metrics"]
         kept = {"metrics": metrics, "checkpoint": report["checkpoint"], "time": time.time()}
         self._log_notes(number, report)
-        if epoch in reports_of(self.study.trial(number)):  # done again, since its checkpoint could not be read
+        before = reports_of(self.study.trial(number)).get(epoch)
+        if before is not None:  # done again, since its checkpoint could not be read
             self.study.note_report(number, epoch, kept)
+            if before["checkpoint"] not in (None, report["checkpoint"]):
+                checkpoint.delete(Path(before["checkpoint"]))
         else:
             self.study.report(number, epoch, metrics[self.objective], kept)
             self._tell(lambda observer: observer.trial_reported(number, epoch, metrics))

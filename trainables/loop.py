@@ -71,7 +71,8 @@ class Training:
         """Train and evaluate one epoch, or what is left of it.
 
         Args:
-            stopping: Asked before each window; a yes on any rank ends the epoch on all of them.
+            stopping: Asked between windows; a yes on any rank ends the epoch on all of them, after the window that
+                they have begun.
 
         Returns:
             The report of the epoch, or None if it was stopped: the trial is then between two windows, can be saved
@@ -143,6 +144,13 @@ class Training:
         if midway is not None:
             self._go_back(midway)
         task.load_state_dict(state["task"])
+        if midway is not None:
+            rng.restore(midway["ranks"][task.context.rank]["rng"], task.context)  # last: what else draws is not felt
+
+    def close(self) -> None:
+        """End what an epoch that is under way still holds. A data loader whose processes are left to the garbage
+        collector waits five seconds for each of them."""
+        self._remaining = None
 
     def _state(self) -> dict[str, Any]:
         self._check_finite()
@@ -189,17 +197,25 @@ class Training:
         self._tallies.update((name, Tally(**tally)) for name, tally in midway["tallies"].items())
         task.noted.update((name, _moved(sums, task.context.device)) for name, sums in own["noted"].items())
         self._buffers.restore([_at(buffer, task.context.device) for buffer in own["buffers"]])
-        rng.restore(own["rng"], task.context)
 
     def _check_finite(self) -> None:
-        """A weight of infinity or NaN, and a NaN in a buffer, where masks may hold infinities."""
+        """A weight of infinity or NaN, and a NaN in a buffer, where masks may hold infinities.
+
+        Buffers differ between ranks: what one of them finds ends the trial on all.
+        """
+        for name in self.task.context.gather(self._not_finite()):
+            if name is not None:
+                raise Diverged(f"{name} is not finite after epoch {self.epoch}, window {self.windows}")
+
+    def _not_finite(self) -> str | None:
         for key, module in self.task.modules.items():
             good = {name: parameter.isfinite().all() for name, parameter in module.named_parameters()}
             good |= {name: buffer.isnan().logical_not().all() for name, buffer in module.named_buffers()}
             flags = torch.stack(list(good.values())).tolist() if good else []
             for name, finite in zip(good, flags, strict=True):
                 if not finite:
-                    raise Diverged(f"{key}.{name} is not finite after epoch {self.epoch}, window {self.windows}")
+                    return f"{key}.{name}"
+        return None
 
     def _begin_epoch(self) -> None:
         task = self.task
@@ -212,20 +228,21 @@ class Training:
         self._remaining = windows(task.train_batches(self.epoch), task.config.accumulation)
 
     def _train(self, stopping: Callable[[], bool]) -> bool:
-        task = self.task
+        """Train what is left of the epoch. No window is drawn before it is certain that it will be trained: what
+        drawing it takes from the generators would be gone when the epoch is taken up again."""
+        task, alone = self.task, self.task.context.world_size == 1
         assert self._remaining is not None
         first = self._tallies[next(iter(task.updates))]
         saved_at, weightless = time.monotonic(), 0
-        while task.epoch_samples is None or first.weight < task.epoch_samples:
+        (stop,) = task.context.any(stopping())
+        while not stop and (task.epoch_samples is None or first.weight < task.epoch_samples):
             window = next(self._remaining, [])
             due = self.autosave is not None and time.monotonic() > saved_at + self.autosave[1]
-            # Ranks may hold different numbers of windows: all go on until the last of them is done.
-            more, stop, due = task.context.any(bool(window), stopping(), due)
-            if stop:
-                self._remaining = itertools.chain([window] if window else [], self._remaining)
-                return False
+            # Ranks may hold different numbers of windows: all go on until the last of them is done. Here they also
+            # hear of a stop, each at the same window.
+            more, stop, due = task.context.any(bool(window), not alone and stopping(), due)
             if not more:
-                break
+                return True
             before = first.weight
             task.update(window)
             self.windows += 1
@@ -239,7 +256,8 @@ class Training:
                 if task.context.rank == 0:
                     self._writer.save(state, self.autosave[0])
                 saved_at = time.monotonic()
-        return True
+            stop = stop or (alone and stopping())
+        return not stop
 
     def evaluate(self) -> dict[str, float]:
         """The metrics of the trial as it stands, reduced over ranks."""

@@ -78,7 +78,7 @@ class TaskConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
 
-    precision: Precision | Literal["auto"] = searchable(
+    precision: Literal["fp32", "bf16", "fp16", "auto"] = searchable(
         Precision.FP32, choices=list(Precision), description="format of the forward pass; auto: the best of the device"
     )
     accumulation: int = Field(1, ge=1, description="micro-batches per optimizer update")
@@ -183,7 +183,8 @@ class Task(ABC, Generic[Config]):
         """Called after each update, with what happened."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint must hold beyond modules, optimizers and schedules."""
+        """What a checkpoint must hold beyond modules, optimizers and schedules: the same on all ranks, rank 0's is
+        written."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

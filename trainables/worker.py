@@ -142,6 +142,8 @@ class Workers:
 
     def _release(self) -> None:
         """Forget the trial in memory, and what it left behind in the process."""
+        if self.training is not None:
+            self.training.close()
         self.training = None
         gc.collect()
         if torch.cuda.is_available():

@@ -22,7 +22,8 @@ def cli(make_cli):
         (["toy.py:Toy", "--search", "lr=1e-2..1e-5"], "--search lr must have low < high, but got 1e-2..1e-5. "
                                                       "Swap the bounds."),
         (["toy.py:Toy", "--set", "lr=fast"], "--set lr must be a valid number, but got 'fast'."),
-        (["toy.py:Toy", "--set", "precision=fp8"], "--set precision must be 'fp32', 'bf16' or 'fp16', but got 'fp8'."),
+        (["toy.py:Toy", "--set", "precision=fp8"], "--set precision must be 'fp32', 'bf16', 'fp16' or 'auto', "
+                                                       "but got 'fp8'."),
         (["toy.py:Toy", "--set", "lr"], "--set must be like name=value, but got 'lr'."),
         (["toy.py:Toy", "--trials", "many"], "--trials must be a valid integer, but got 'many'."),
         (["toy.py:Toy", "--search", "epochs=1..9"], "--search epochs must come with --scheduler none: "

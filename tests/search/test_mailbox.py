@@ -55,6 +55,19 @@ def test_a_new_worker_goes_on_from_the_last_checkpoint_of_the_lost_one():
     assert run(scenario()) == {**STRETCH, "epoch": 2, "checkpoint": "2.pt", "earlier": [None]}
 
 
+def test_the_checkpoints_before_the_last_one_are_kept_in_case_that_it_is_broken():  # H84
+    async def scenario():
+        mailbox = Mailbox(max_failures=1)
+        await mailbox.assign({**STRETCH, "epoch": 1, "checkpoint": "1.pt", "earlier": [None]})
+        turn, _ = await mailbox.next(0, rank=0)
+        for epoch in (2, 3):
+            await mailbox.put(turn, report(epoch))
+        return (await mailbox.next(0, rank=0))[1]
+
+    stretch = run(scenario())
+    assert (stretch["epoch"], stretch["checkpoint"], stretch["earlier"]) == (3, "3.pt", ["2.pt", "1.pt", None])
+
+
 def test_a_stretch_that_loses_its_worker_too_often_fails_and_the_next_one_starts_with_a_clean_count():
     async def scenario():
         mailbox = Mailbox(max_failures=1)

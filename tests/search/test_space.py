@@ -86,7 +86,7 @@ def test_a_field_that_declares_nothing_can_be_searched():
         ({"hidden": "abc"}, {}, "--set hidden must be a valid integer, but got 'abc'."),
         ({"hidden": "0"}, {}, "--set hidden must be greater than or equal to 1, but got '0'."),
         ({"lr": "nan"}, {}, "--set lr must be a finite number, but got 'nan'."),
-        ({"precision": "fp8"}, {}, "--set precision must be 'fp32', 'bf16' or 'fp16', but got 'fp8'."),
+        ({"precision": "fp8"}, {}, "--set precision must be 'fp32', 'bf16', 'fp16' or 'auto', but got 'fp8'."),
         ({}, {"lr": "1e-2..1e-5"}, "--search lr must have low < high, but got 1e-2..1e-5. Swap the bounds."),
         ({}, {"lr": "-1..1"}, "--search lr must be above 0 on a log scale, but got -1..1. "
                               "Raise the lower bound or say :linear."),

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from tests.trainables.ranks import Pair
+
 
 @pytest.fixture(autouse=True)
 def _one_thread_and_a_fixed_seed() -> Iterator[None]:
@@ -14,3 +16,11 @@ def _one_thread_and_a_fixed_seed() -> Iterator[None]:
     torch.manual_seed(0)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    """Two ranks, started once for all tests that need them."""
+    pair = Pair(tmp_path_factory.mktemp("pair"))
+    yield pair
+    pair.end()

@@ -14,7 +14,7 @@ import torch
 
 from tests.trainables.toys import identical
 from trainables import checkpoint
-from trainables.checkpoint import CheckpointError
+from trainables.checkpoint import CheckpointError, Writer
 
 STATE = {"epoch": 3, "weights": {"w": torch.arange(6.0).reshape(2, 3), "none": None}, "names": ["a", "b"], "lr": 1e-3}
 
@@ -130,3 +130,39 @@ def test_a_checkpoint_runs_no_code_of_whoever_wrote_it(tmp_path):
     with pytest.raises(pickle.UnpicklingError, match="Weights only load failed"):
         checkpoint.load(path)
     assert not (tmp_path / "sprung").exists()
+
+
+# Written while training goes on
+
+
+def test_what_a_writer_writes_is_the_state_of_the_moment_byte_for_byte(tmp_path):  # H85
+    weights = [torch.randn(1000, 1000) for _ in range(3)]
+    checkpoint.save({"weights": weights, "epoch": 3}, tmp_path / "at-once.pt")
+    writer = Writer()
+    writer.save({"weights": weights, "epoch": 3}, tmp_path / "meanwhile.pt")
+    for weight in weights:  # as the next update does
+        weight.add_(1.0)
+    writer.wait()
+    assert (tmp_path / "meanwhile.pt").read_bytes() == (tmp_path / "at-once.pt").read_bytes()
+    assert checkpoint.load(tmp_path / "meanwhile.pt")["epoch"] == 3
+
+
+def test_a_writer_writes_in_order_and_keeps_the_last(tmp_path):  # H85
+    writer = Writer()
+    for epoch in range(5):
+        writer.save({"epoch": epoch}, tmp_path / "state.pt")
+    writer.wait()
+    assert checkpoint.load(tmp_path / "state.pt") == {"epoch": 4}
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["state.pt", "state.pt.sha256"]
+
+
+@pytest.mark.parametrize("call", ["wait", "save"])
+def test_an_error_while_writing_is_raised_by_the_next_call_and_once(tmp_path, call):  # H85
+    (tmp_path / "file").write_text("")
+    writer = Writer()
+    writer.save(STATE, tmp_path / "file" / "state.pt")
+    with pytest.raises(OSError, match="file"):
+        writer.wait() if call == "wait" else writer.save(STATE, tmp_path / "state.pt")
+    writer.save(STATE, tmp_path / "state.pt")
+    writer.wait()
+    assert identical(checkpoint.load(tmp_path / "state.pt"), STATE)

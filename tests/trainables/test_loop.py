@@ -1,24 +1,24 @@
 """A trial in memory: its epochs, reports and evaluation, and that a checkpoint loses nothing of it."""
 
 import contextlib
-import copy
 import itertools
 import math
-import random
 import warnings
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from tests.trainables.toys import (
+    FULL,
     Adversaries,
     Endless,
     Regression,
     RegressionConfig,
     identical,
+    scramble,
+    state,
     timeless,
 )
 from trainables.checkpoint import CheckpointError
@@ -26,29 +26,6 @@ from trainables.context import Context
 from trainables.loop import Training, train
 from trainables.precision import Diverged
 from trainables.task import TaskConfig
-
-# Everything that has state at once: dropout, batch norm, a schedule, averages, a moving loss scale, a ragged tail.
-FULL = {"dropout": 0.3, "accumulation": 2, "ema_decay": 0.9, "epochs": 4, "loss_scale_growth": 3}
-
-
-def scramble() -> None:
-    """What may have happened in the process in the meantime."""
-    random.seed(1234)
-    np.random.seed(1234)
-    torch.manual_seed(1234)
-
-
-def state(training: Training) -> dict[str, Any]:
-    task = training.task
-    return copy.deepcopy(
-        {
-            "modules": {name: dict(module.state_dict()) for name, module in task.modules.items()},
-            "updaters": {name: updater.state_dict() for name, updater in task.updaters.items()},
-            "task": task.state_dict(),
-            "epoch": training.epoch,
-        }
-    )
-
 
 # Checkpoints
 

@@ -78,7 +78,7 @@ def test_a_config_crosses_a_process_as_plain_values_and_comes_back():
     ("values", "message"),
     [
         ({"learning_rate": 1.0}, "Extra inputs are not permitted"),
-        ({"precision": "fp8"}, "Input should be 'fp32', 'bf16' or 'fp16'"),
+        ({"precision": "fp8"}, "Input should be 'fp32', 'bf16', 'fp16' or 'auto'"),
         ({"accumulation": 0}, "greater than or equal to 1"),
         ({"epochs": 0}, "greater than or equal to 1"),
         ({"max_grad_norm": 0.0}, "greater than 0"),
@@ -91,8 +91,9 @@ def test_a_config_crosses_a_process_as_plain_values_and_comes_back():
     ],
 )
 def test_a_config_refuses_what_cannot_be_trained(values, message):
-    with pytest.raises(ValidationError, match=message):
+    with pytest.raises(ValidationError, match=message) as caught:
         RegressionConfig(**values)
+    assert caught.value.error_count() == 1  # one line on the command line
 
 
 def test_a_config_cannot_be_changed_afterwards():

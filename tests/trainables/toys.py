@@ -11,6 +11,8 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from trainables import rng
+from trainables.loop import Training
 from trainables.task import Task, TaskConfig, searchable
 from trainables.update import Updater, UpdateReport, windows
 
@@ -18,6 +20,9 @@ PRECISIONS = ["fp32", "bf16", "fp16"]
 # ||g - reference|| / ||reference|| of the gradient of one window.
 TOLERANCE = {"fp32": 5e-6, "bf16": 2e-2, "fp16": 5e-3}
 IGNORED = -100
+
+# Everything that has state at once: dropout, batch norm, a schedule, averages, a moving loss scale, a ragged tail.
+FULL = {"dropout": 0.3, "accumulation": 2, "ema_decay": 0.9, "epochs": 4, "loss_scale_growth": 3}
 
 Tokens = tuple[Tensor, Tensor]
 
@@ -109,6 +114,29 @@ def identical(first: Any, second: Any) -> bool:
     if isinstance(first, list | tuple):
         return len(first) == len(second) and all(identical(a, b) for a, b in zip(first, second, strict=True))
     return bool(first == second or (first != first and second != second))
+
+
+def scramble() -> None:
+    """What may have happened in the process in the meantime."""
+    random.seed(1234)
+    np.random.seed(1234)
+    torch.manual_seed(1234)
+
+
+def state(training: Training) -> dict[str, Any]:
+    """All that a trial is at this moment."""
+    task = training.task
+    return copy.deepcopy(
+        {
+            "modules": {name: dict(module.state_dict()) for name, module in task.modules.items()},
+            "updaters": {name: updater.state_dict() for name, updater in task.updaters.items()},
+            "task": task.state_dict(),
+            "buffers": [buffer for module in task.modules.values() for buffer in module.buffers()],
+            "generators": rng.state(task.context),
+            "epoch": training.epoch,
+            "windows": training.windows,
+        }
+    )
 
 
 def timeless(report: dict[str, float]) -> dict[str, float]:
@@ -302,3 +330,69 @@ class Adversaries(Task[TaskConfig]):
 
     def evaluate(self) -> dict[str, float]:
         return {"val/gap": 0.5}
+
+
+class Augmented(Regression):
+    """Draws from every generator for each batch, begins an epoch from its own state, and notes terms of the loss."""
+
+    def build(self) -> None:
+        super().build()
+        self.drawn = 0.0
+
+    def train_batches(self, epoch: int) -> Iterator[Any]:
+        shift = 1e-3 * self.seen
+        for inputs, targets in super().train_batches(epoch):
+            offset = random.random() + float(np.random.rand()) + torch.rand(1, generator=self.context.generator)
+            self.drawn += 1
+            yield inputs + 0.1 * torch.randn_like(inputs) + 0.1 * offset + shift, targets
+
+    def loss(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, int]:
+        loss, weight = super().loss(batch)
+        self.log("input", batch[0].mean(), weight)
+        self.log("windows", 1.0)
+        return loss, weight
+
+    def evaluate(self) -> dict[str, Any]:
+        draws = {} if self.context.world_size == 1 else {"val/draw": 0.0}  # each rank draws its own
+        return {**super().evaluate(), "val/drawn": self.drawn, **draws}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "drawn": self.drawn}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.drawn = state["drawn"]
+        torch.rand(3)  # nor does this change what is drawn afterwards
+
+
+class Sharded(Regression):
+    """Reports what does not differ between ranks."""
+
+    def evaluate(self) -> dict[str, Any]:
+        return {**super().evaluate(), "val/draw": 0.0}
+
+
+class Cycled(Sharded):
+    """Its learning rate goes up and down once in the whole trial."""
+
+    def build(self) -> None:
+        super().build()
+        updates = self.config.total_updates(self.context.micro_batches(self.config.size, self.config.batch_size))
+        optimizer = self.optimizers["adam"]
+        self.cycle = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=updates)
+        self.schedulers = [self.cycle]
+        self.rates: list[float] = []
+        optimizer.register_step_pre_hook(lambda optimizer, *_: self.rates.append(optimizer.param_groups[0]["lr"]))
+
+    def followed(self) -> dict[str, float]:
+        group, updater = self.optimizers["adam"].param_groups[0], self.updaters["train"]
+        return {
+            "length": self.cycle.total_steps,
+            "steps": self.cycle.last_epoch,
+            "updates": updater.steps,
+            "skipped": updater.skipped,
+            "start": group["initial_lr"],
+            "end": group["min_lr"],
+            "first_rate": self.rates[0],
+            "last_rate": self.rates[-1],
+        }
