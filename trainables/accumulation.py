@@ -157,7 +157,7 @@ class Accumulation:
         """`weight` on the device; one that is none is NaN there, and found when the total is read."""
         dtype = counting_dtype(self.device)
         if isinstance(weight, Tensor):
-            weight = weight.detach().to(dtype)
+            weight = weight.detach().to(dtype).reshape(())
             return torch.where(weight >= 0, weight, math.nan)
         return torch.full((), weight, dtype=dtype, device=self.device)  # no copy from the host, which would wait
 

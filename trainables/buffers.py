@@ -12,21 +12,26 @@ class Buffers:
     def __init__(self, modules: Mapping[str, nn.Module]) -> None:
         parts = nn.ModuleDict(modules).modules()
         self._places = [(part, name) for part in parts for name, _ in part.named_buffers(recurse=False)]
+        self._known = self._now()
 
     def tensors(self) -> list[Tensor]:
         """The buffers as they are now."""
-        return [getattr(part, name) for part, name in self._places]
+        return [buffer for buffer in self._now() if buffer is not None]
 
-    def copy(self) -> list[Tensor]:
-        """The values of all buffers."""
-        return [buffer.clone() for buffer in self.tensors()]
+    def copy(self) -> list[Tensor | None]:
+        """The values of all buffers; None for one that a module has emptied."""
+        self._known = self._now()
+        return [None if buffer is None else buffer.clone() for buffer in self._known]
 
     @torch.no_grad()
-    def restore(self, values: Sequence[Tensor]) -> None:
+    def restore(self, values: Sequence[Tensor | None]) -> None:
         """Give the buffers the values that `copy` took."""
-        for (part, name), value in zip(self._places, values, strict=True):
-            buffer = getattr(part, name)
-            if buffer.shape == value.shape:
-                buffer.detach().copy_(value)
-            else:
+        for (part, name), known, value in zip(self._places, self._known, values, strict=True):
+            same = known is not None and value is not None and known.shape == value.shape
+            if same and getattr(part, name) is known:
+                known.detach().copy_(value)
+            else:  # what a module put in the place of its buffer may be the caller's, as a batch: not to be written to
                 setattr(part, name, value)
+
+    def _now(self) -> list[Tensor | None]:
+        return [getattr(part, name) for part, name in self._places]

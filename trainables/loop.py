@@ -173,7 +173,7 @@ class Training:
         own = {
             "rng": rng.state(self.task.context),
             "noted": {name: _moved(sums, "cpu") for name, sums in self.task.noted.items()},
-            "buffers": [buffer.cpu() for buffer in self._buffers.copy()],
+            "buffers": [_at(buffer, "cpu") for buffer in self._buffers.copy()],
         }
         return {
             "windows": self.windows,
@@ -196,7 +196,7 @@ class Training:
         self._seconds = midway["seconds"]
         self._tallies.update((name, Tally(**tally)) for name, tally in midway["tallies"].items())
         task.noted.update((name, _moved(sums, task.context.device)) for name, sums in own["noted"].items())
-        self._buffers.restore(own["buffers"])
+        self._buffers.restore([_at(buffer, task.context.device) for buffer in own["buffers"]])
 
     def _check_finite(self) -> None:
         """A weight of infinity or NaN, and a NaN in a buffer, where masks may hold infinities.
@@ -377,6 +377,10 @@ def train(task: AnyTask, epochs: int | None = None) -> Iterator[dict[str, float]
         metrics = training.run_epoch()
         if metrics is not None:
             yield metrics
+
+
+def _at(buffer: torch.Tensor | None, device: str | torch.device) -> torch.Tensor | None:
+    return None if buffer is None else buffer.to(device)
 
 
 def _moved(sums: tuple[Sum, Sum], device: str | torch.device) -> tuple[Sum, Sum]:

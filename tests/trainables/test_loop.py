@@ -134,7 +134,7 @@ def test_the_reported_loss_is_the_mean_over_samples(accumulation):  # A16
     assert report["train/loss"] == pytest.approx(report["val/loss"], rel=1e-6)
 
 
-def test_an_epoch_of_an_endless_stream_ends_after_its_samples():
+def test_an_epoch_of_an_endless_stream_ends_after_its_samples():  # C15
     task = Endless(RegressionConfig(accumulation=2))
     training = Training(task)
     for updates in (2, 4):
@@ -143,7 +143,7 @@ def test_an_epoch_of_an_endless_stream_ends_after_its_samples():
         assert task.handed_out == 4  # and nothing more was taken from the stream
 
 
-def test_a_stop_ends_the_epoch_at_the_next_window_without_a_report():  # A9
+def test_a_stop_ends_the_epoch_at_the_next_window_without_a_report():  # A9, C15
     training = Training(Regression(RegressionConfig()))
     asked = itertools.count()
     assert training.run_epoch(lambda: next(asked) == 2) is None
@@ -185,7 +185,7 @@ def test_another_metric_may_be_nan():
     assert report["val/part"] == 2.0
 
 
-def test_a_trial_whose_windows_are_all_skipped_ends_as_diverged():  # C38, matrix 38
+def test_a_trial_whose_windows_are_all_skipped_ends_as_diverged():  # matrix 38, C38
     task = Regression(RegressionConfig(fault="nan loss", max_consecutive_skips=3))
     with pytest.raises(
         Diverged,

@@ -1,11 +1,24 @@
 """What is asked for is what runs, everything that is kept is fp32, and the loss scale obeys its bounds."""
 
+import logging
+
 import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.trainables.toys import PRECISIONS, classifier, recorded_gradients, samples, token_loss, tokens
+from tests.trainables.toys import (
+    PRECISIONS,
+    Regression,
+    RegressionConfig,
+    classifier,
+    recorded_gradients,
+    samples,
+    token_loss,
+    tokens,
+)
+from trainables.context import Context
 from trainables.ema import Ema
+from trainables.loop import Training
 from trainables.precision import Diverged, LossScale, Precision, autocast, resolve, supported
 from trainables.update import Updater
 
@@ -40,6 +53,47 @@ def test_a_precision_that_the_device_lacks_is_refused_and_not_replaced(precision
         Updater({"sgd": torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1)}, precision, device="meta")
 
 
+@pytest.mark.parametrize(
+    ("device", "runs", "expected"),
+    [
+        pytest.param("cuda", PRECISIONS, "bf16", id="gpu-with-both"),
+        pytest.param("cuda", ["fp32", "fp16"], "fp16", id="gpu-without-bf16"),
+        pytest.param("cuda", ["fp32"], "fp32", id="gpu-with-neither"),
+        pytest.param("cpu", PRECISIONS, "bf16", id="cpu-with-both"),
+        pytest.param("cpu", ["fp32", "fp16"], "fp32", id="cpu-without-bf16"),
+        pytest.param("cpu", ["fp32"], "fp32", id="cpu-with-neither"),
+    ],
+)
+def test_auto_is_bf16_else_fp16_on_a_gpu_else_fp32(monkeypatch, device, runs, expected):  # C46
+    monkeypatch.setattr("trainables.precision._runs", lambda precision, on: on.type == device and precision in runs)
+    assert resolve("auto", torch.device(device)) == expected
+
+
+def test_auto_is_resolved_where_the_trial_runs_and_not_where_its_config_is_made(monkeypatch):  # C47
+    monkeypatch.setattr("trainables.precision._runs", lambda precision, on: precision == "fp32")  # on the driver
+    config = RegressionConfig(precision="auto")
+    assert Regression(config).precision == "fp32"
+    sent = config.model_dump(mode="json")
+    monkeypatch.undo()  # in the worker
+    task = Regression(RegressionConfig.model_validate(sent))
+    assert Training(task).task.updaters["train"].precision is Precision.BF16
+
+
+def test_a_config_may_ask_for_what_only_the_worker_can_run(monkeypatch):  # C47
+    monkeypatch.setattr("trainables.precision._runs", lambda precision, on: precision == "fp32")
+    config = RegressionConfig(precision="fp16")
+    with pytest.raises(ValueError, match=r"precision must be one that cpu supports, but got fp16\. Choose from fp32"):
+        Training(Regression(config))
+    monkeypatch.undo()
+    assert Training(Regression(config)).task.updaters["train"].precision is Precision.FP16
+
+
+def test_what_auto_came_to_is_logged(caplog):  # C46
+    caplog.set_level(logging.INFO, logger="trainables")
+    Training(Regression(RegressionConfig(precision="auto"), Context("cpu")))
+    assert "precision auto is bf16 on cpu" in caplog.messages
+
+
 @pytest.mark.parametrize("precision", ["float16", "FP16", ""])
 def test_a_name_that_is_no_precision_is_refused(precision):
     with pytest.raises(ValueError, match=f"must be one of fp32, bf16, fp16, auto, but got '{precision}'"):
@@ -66,11 +120,17 @@ def test_backward_optimizer_and_hooks_run_outside_autocast(precision):  # G69
     def note(name: str) -> None:
         inside[name] = torch.is_autocast_enabled("cpu")
 
+    class Average(Ema):
+        def update(self) -> None:
+            note("average")
+            super().update()
+
     model.weight.register_hook(lambda gradient: note("backward"))
     optimizer.register_step_pre_hook(lambda *args: note("step"))
-    updater = Updater({"sgd": optimizer}, precision, on_update=lambda report: note("report"))
+    ema = Average(dict(model.named_parameters()), 0.9)
+    updater = Updater({"sgd": optimizer}, precision, ema=ema, on_update=lambda report: note("report"))
     updater.update([torch.ones(4, 3)], loss)
-    assert inside == {"loss": True, "backward": False, "step": False, "report": False}
+    assert inside == {"loss": True, "backward": False, "step": False, "average": False, "report": False}
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
@@ -111,7 +171,7 @@ def test_everything_that_outlives_a_window_is_fp32(precision):  # G72, C34
     assert {tensor.dtype for tensor in kept} == {torch.float32}
 
 
-def test_a_reported_loss_is_summed_in_fp32():  # a running sum in fp16 stops at 2048
+def test_a_reported_loss_is_summed_in_fp32():  # A16, G71: a running sum in fp16 stops at 2048
     weight = nn.Parameter(torch.ones(1))
     updater = Updater({"sgd": torch.optim.SGD([weight], lr=1e-3)}, "fp16", loss_scale=LossScale(1.0))
     report = updater.update([samples(3)] * 1500, lambda x: ((weight * x).sum().half(), 1))
@@ -119,18 +179,54 @@ def test_a_reported_loss_is_summed_in_fp32():  # a running sum in fp16 stops at 
 
 
 @every_precision
-def test_each_precision_learns(precision):  # C45
-    torch.manual_seed(0)
-    model = classifier()
-    updater = Updater({"adam": torch.optim.AdamW(model.parameters(), lr=2e-2)}, precision)
-    losses = [updater.update(tokens([12, 8]), token_loss(model)).loss for _ in range(50)]
-    assert losses[-1] < 0.4 * losses[0]
+def test_each_precision_learns_as_fp32_does(precision):  # C45
+    finals = []
+    for mode in ("fp32", precision):
+        torch.manual_seed(0)
+        model = classifier()
+        updater = Updater({"adam": torch.optim.AdamW(model.parameters(), lr=2e-2)}, mode)
+        losses = [updater.update(tokens([12, 8]), token_loss(model)).loss for _ in range(50)]
+        assert losses[-1] < 0.4 * losses[0]
+        finals.append(losses[-1])
+    assert finals[1] == pytest.approx(finals[0], rel=5e-2)
+
+
+@pytest.mark.parametrize("parameters", [torch.float32, torch.float64])
+def test_inputs_in_fp64_become_fp32_unless_a_parameter_is_fp64(parameters):  # G75
+    weight = nn.Parameter(torch.zeros(1, dtype=parameters))
+    updater = Updater({"sgd": torch.optim.SGD([weight], lr=1.0)})
+    kinds = [torch.float64, torch.float32, torch.float16, torch.int64, torch.int32, torch.uint8, torch.bool]
+    received: list[torch.dtype] = []
+
+    def loss(batch: dict[str, list[Tensor]]) -> tuple[Tensor, int]:
+        received[:] = [x.dtype for x in batch["all"]]
+        return (weight * batch["all"][0]).sum(), 1
+
+    report = updater.update([{"all": [torch.ones(1, dtype=kind) for kind in kinds]}], loss)
+    assert received == [parameters, *kinds[1:]]
+    assert (report.outcome, weight.item(), weight.dtype) == ("applied", -1.0, parameters)
+
+
+@every_precision
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8])
+def test_integers_come_as_they_are(precision, dtype):  # G75: 2**24 + 1 is no fp32, 257 no bf16
+    largest = min(2**24 + 1, torch.iinfo(dtype).max)
+    weight = nn.Parameter(torch.zeros(1))
+    received = []
+
+    def loss(x: Tensor) -> tuple[Tensor, int]:
+        received.append(x)
+        return weight.sum(), 1
+
+    updater = Updater({"sgd": torch.optim.SGD([weight], lr=1.0)}, precision)
+    updater.update([torch.tensor([largest], dtype=dtype)], loss)
+    assert (received[0].dtype, received[0].item()) == (dtype, largest)
 
 
 # The loss scale by itself
 
 
-def test_the_scale_grows_after_as_many_applied_windows_as_its_interval():  # C26, C36
+def test_the_scale_grows_after_as_many_applied_windows_as_its_interval():  # matrix 36, C26
     scale = LossScale(8.0, growth_interval=3)
     values = []
     for applied in (True, True, False, True, True, True, True):  # the skip starts the count anew
@@ -139,7 +235,7 @@ def test_the_scale_grows_after_as_many_applied_windows_as_its_interval():  # C26
     assert values == [8, 8, 4, 4, 4, 8, 8]
 
 
-def test_factors_of_growth_and_backoff_are_used():
+def test_factors_of_growth_and_backoff_are_used():  # matrix 42
     scale = LossScale(9.0, growth_interval=1, growth_factor=3.0, backoff_factor=1 / 3)
     scale.applied()
     assert scale.value == 27.0
@@ -147,7 +243,7 @@ def test_factors_of_growth_and_backoff_are_used():
     assert scale.value == pytest.approx(9.0)
 
 
-def test_the_scale_stops_at_its_floor_and_at_its_ceiling():  # C37, C39
+def test_the_scale_stops_at_its_floor_and_at_its_ceiling():  # matrix 37, matrix 39
     low = LossScale(1.0, minimum=0.5)
     low.skipped()
     with pytest.raises(Diverged, match=r"loss scale 0\.5 cannot be lowered, its minimum is 0\.5"):
@@ -160,7 +256,7 @@ def test_the_scale_stops_at_its_floor_and_at_its_ceiling():  # C37, C39
     assert torch.tensor(high.value).isfinite()
 
 
-def test_a_restored_streak_above_the_interval_still_grows():  # C42
+def test_a_restored_streak_above_the_interval_still_grows():  # matrix 42
     scale = LossScale(8.0, growth_interval=2)
     scale.load_state_dict({**scale.state_dict(), "_growth_tracker": 5})
     scale.applied()

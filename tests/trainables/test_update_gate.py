@@ -1,4 +1,4 @@
-"""All or nothing: a window with a gradient that is not finite changes nothing, and clipping sees the true one."""
+"""All or nothing: a window with a gradient or a loss that is not finite changes nothing."""
 
 import copy
 import math
@@ -31,8 +31,7 @@ every_precision = pytest.mark.parametrize("precision", PRECISIONS)
 @every_precision
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
 @pytest.mark.parametrize("position", [0, 2], ids=["first-batch", "last-batch"])
-def test_one_bad_element_skips_the_whole_window_and_changes_nothing(precision, value, position):
-    # C31, C35; C24, C35, C36, C37
+def test_one_bad_element_skips_the_window(precision, value, position):  # matrix 31, matrix 35, C24, C36, C37, C40
     weight = nn.Parameter(torch.ones(3))
     optimizer = torch.optim.AdamW([weight], lr=0.1)
     schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
@@ -47,7 +46,7 @@ def test_one_bad_element_skips_the_whole_window_and_changes_nothing(precision, v
     window = [samples(1, 2, 3) for _ in range(3)]
     window[position][1] = value
     report = updater.update(window, loss)
-    assert (report.outcome, report.reason) == ("skipped", "non-finite gradient")
+    assert (report.outcome, report.reason, report.bad_losses) == ("skipped", "non-finite gradient", 1)
     assert not math.isfinite(report.loss)
     assert weight.grad is None
     after = copy.deepcopy([weight.detach(), updater.state_dict()])
@@ -61,7 +60,7 @@ def test_one_bad_element_skips_the_whole_window_and_changes_nothing(precision, v
 
 
 @every_precision
-def test_finite_gradients_with_an_infinite_norm_are_skipped(precision):  # C33
+def test_finite_gradients_with_an_infinite_norm_are_skipped(precision):  # matrix 33
     weight = nn.Parameter(torch.zeros(4))
     updater = Updater(
         {"sgd": torch.optim.SGD([weight], lr=1.0)}, precision, max_grad_norm=1.0, loss_scale=LossScale(1.0)
@@ -71,7 +70,19 @@ def test_finite_gradients_with_an_infinite_norm_are_skipped(precision):  # C33
     assert weight.tolist() == [0.0] * 4
 
 
-def test_the_loss_scale_follows_the_windows():  # C26, C36
+@every_precision
+@pytest.mark.parametrize("limits", [None, 1.0, {"a": 1.0, "b": 1.0}], ids=["free", "one", "each"])
+def test_norms_that_are_finite_by_themselves_and_infinite_together_are_skipped(precision, limits):  # matrix 33
+    weights = {name: nn.Parameter(torch.zeros(1)) for name in "ab"}
+    optimizers = {name: torch.optim.SGD([weight], lr=1.0) for name, weight in weights.items()}
+    updater = Updater(optimizers, precision, max_grad_norm=limits, loss_scale=LossScale(1.0))
+    report = updater.update([samples(3e38)], lambda x: ((weights["a"] * x + weights["b"] * x).sum(), 1))
+    assert all(norm < torch.finfo(torch.float32).max for norm in updater.gradient_norms().values())
+    assert (report.outcome, report.reason) == ("skipped", "gradient norm overflow")
+    assert [weight.item() for weight in weights.values()] == [0.0, 0.0]
+
+
+def test_the_loss_scale_follows_the_windows():  # C26, matrix 36
     weight, updater = slope(precision="fp16", loss_scale=LossScale(8.0, growth_interval=2))
     trace = []
     for outcome in "GGIGGGG":
@@ -87,7 +98,7 @@ def test_the_loss_scale_counts_windows_and_not_micro_batches():  # C17, C18
     assert (updater.loss_scale.value, updater.loss_scale.streak) == (8.0, 2)
 
 
-def test_an_overflow_halves_the_scale_once_however_many_optimizers_there_are():  # C36
+def test_an_overflow_halves_the_scale_once_however_many_optimizers_there_are():  # matrix 36
     weights = [nn.Parameter(torch.zeros(1)) for _ in range(3)]
     optimizers = {str(index): torch.optim.SGD([w], lr=1.0) for index, w in enumerate(weights)}
     updater = Updater(optimizers, "fp16", loss_scale=LossScale(64.0))
@@ -105,7 +116,7 @@ def test_fp16_finds_its_scale_by_itself():  # C25
     assert outcomes == sorted(outcomes, reverse=True)  # skips come first, and none after the first applied one
 
 
-def test_a_scale_at_its_floor_ends_the_trial():  # C37
+def test_a_scale_at_its_floor_ends_the_trial():  # matrix 37
     weight, updater = slope(precision="fp16", loss_scale=LossScale(4.0, minimum=1.0))
     for _ in range(2):
         updater.update([samples(math.inf)], slope_loss(weight))
@@ -116,7 +127,7 @@ def test_a_scale_at_its_floor_ends_the_trial():  # C37
     assert weight.item() == 0.0
 
 
-def test_the_default_scale_reaches_its_floor_before_it_underflows():  # C37: not 144 skips
+def test_the_default_scale_reaches_its_floor_before_it_underflows():  # matrix 37: not 144 skips
     weight, updater = slope(precision="fp16")
     for _ in range(30):
         updater.update([samples(math.nan)], slope_loss(weight))
@@ -125,7 +136,7 @@ def test_the_default_scale_reaches_its_floor_before_it_underflows():  # C37: not
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_too_many_skips_in_a_row_end_the_trial(precision):  # C38; C36, C38
+def test_too_many_skips_in_a_row_end_the_trial(precision):  # matrix 38, C36, C38
     weight, updater = slope(precision=precision, max_consecutive_skips=2)
     for x in (math.nan, math.inf, 1.0, math.nan, math.inf):  # an applied window starts the count anew
         updater.update([samples(x)], slope_loss(weight))
@@ -134,7 +145,7 @@ def test_too_many_skips_in_a_row_end_the_trial(precision):  # C38; C36, C38
     assert weight.item() == -1.0
 
 
-def test_tiny_losses_never_drive_the_scale_to_infinity():  # C39
+def test_tiny_losses_never_drive_the_scale_to_infinity():  # matrix 39
     weight, updater = slope(precision="fp16", loss_scale=LossScale(1.0, growth_interval=1))
     reports = [updater.update([samples(1e-30)], slope_loss(weight)) for _ in range(300)]
     assert {report.outcome for report in reports} == {"applied"}
@@ -142,53 +153,67 @@ def test_tiny_losses_never_drive_the_scale_to_infinity():  # C39
     assert weight.item() == pytest.approx(-300e-30, rel=1e-4)
 
 
-# Clipping
+WHERE = r"at step 1 the gradient norm is (inf|nan), first in net\.2\.weight"
+
+
+@pytest.mark.parametrize(
+    ("precision", "minimum", "message"),
+    [
+        pytest.param("fp32", 1.0, f"2 windows in a row were not finite: {WHERE}, no loss scale", id="fp32"),
+        pytest.param("bf16", 1.0, f"2 windows in a row were not finite: {WHERE}, no loss scale", id="bf16"),
+        pytest.param("fp16", 1.0, f"2 windows in a row were not finite: {WHERE}, loss scale 4", id="fp16"),
+        pytest.param("fp16", 8.0, f"loss scale 8 cannot be lowered, its minimum is 8; {WHERE}", id="fp16-at-its-floor"),
+    ],
+)
+def test_the_end_of_a_trial_says_what_was_wrong_and_where(precision, minimum, message):  # matrix 37, matrix 38, C38
+    model = classifier()
+    updater = Updater(
+        {"sgd": torch.optim.SGD(model.parameters(), lr=0.1)},
+        precision,
+        loss_scale=LossScale(16.0, minimum=minimum),
+        max_consecutive_skips=1,
+        modules={"net": model},
+    )
+    updater.update(tokens([4]), token_loss(model))
+    weights = copy.deepcopy(dict(model.state_dict()))
+    model[2].weight.register_hook(lambda gradient: gradient * math.inf)
+    updater.update(tokens([4]), token_loss(model))
+    with pytest.raises(Diverged, match=f"^{message}$"):
+        updater.update(tokens([4]), token_loss(model))
+    assert identical(weights, dict(model.state_dict()))
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_a_gradient_that_is_not_finite_never_reaches_the_weights_in_fp16():  # matrix 37: after 144 skips torch's does
+    weight, updater = slope(precision="fp16", loss_scale=LossScale(1.0, minimum=1e-45), max_consecutive_skips=1000)
+    for _ in range(149):
+        assert updater.update([samples(math.nan)], slope_loss(weight)).outcome == "skipped"
+    with pytest.raises(Diverged, match="cannot be lowered"):
+        updater.update([samples(math.nan)], slope_loss(weight))
+    assert weight.item() == 0.0
 
 
 @every_precision
-@pytest.mark.parametrize("parts", [1, 4])
-def test_clipping_acts_on_the_true_gradient(precision, parts):  # D43, D44, C21
-    weight = nn.Parameter(torch.zeros(2))
-    updater = Updater(
-        {"sgd": torch.optim.SGD([weight], lr=1.0)}, precision, max_grad_norm=1.0, loss_scale=LossScale(1024)
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+def test_a_loss_that_is_not_finite_is_skipped_though_its_gradient_is(precision, value):  # C10, C35, C36, C37
+    weight, updater = slope(precision=precision, loss_scale=LossScale(64.0))
+    window = [samples(1), samples(2), samples(value), samples(4)]
+    report = updater.update(window, lambda x: ((weight * 2).sum() + x.sum(), 1))
+    assert (report.outcome, report.reason, report.grad_norm) == ("skipped", "non-finite loss", 2.0)
+    assert (report.bad_losses, report.micro_batches, updater.skipped) == (1, 4, 1)
+    assert identical(report.loss, value)
+    assert (weight.item(), weight.grad, updater.steps) == (0.0, None, 0)
+    report = updater.update(window[:2], lambda x: ((weight * 2).sum() + x.sum(), 1))
+    assert (report.outcome, report.bad_losses, weight.item()) == ("applied", 0, -2.0)
+    assert updater.loss_scale is None or updater.loss_scale.value == 32.0
+
+
+@every_precision
+@pytest.mark.parametrize("on_device", [False, True], ids=["number", "tensor"])
+def test_losses_that_are_not_finite_are_counted(precision, on_device):  # C35
+    weight, updater = slope(precision=precision)
+    values = [math.nan, 1.0, math.inf, 2.0, -math.inf]
+    report = updater.update(
+        [samples(x) for x in values], lambda x: ((weight * x).sum() + x.sum(), torch.tensor(1) if on_device else 1)
     )
-    report = updater.update([samples(1.2, 1.6)] * parts, lambda x: ((weight * x).sum(), 3))
-    assert report.grad_norm == pytest.approx(2.0, rel=1e-6)
-    assert isinstance(report.grad_norm, float)
-    assert weight.tolist() == pytest.approx([-0.6, -0.8], rel=1e-5)
-
-
-@pytest.mark.parametrize("limit", [None, 2.5])
-def test_a_gradient_within_the_limit_is_left_as_it_is_and_reported(limit):  # D46, C22
-    weight, updater = slope(max_grad_norm=limit)
-    report = updater.update([samples(2.0)], slope_loss(weight))
-    assert (weight.item(), report.grad_norm) == (-2.0, 2.0)
-
-
-def test_the_norm_is_taken_over_all_optimizers():  # D45
-    first, second = nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1))
-    optimizers = {"a": torch.optim.SGD([first], lr=1.0), "b": torch.optim.SGD([second], lr=1.0)}
-    report = Updater(optimizers, max_grad_norm=1.0).update([samples(1)], lambda x: ((3 * first + 4 * second).sum(), 1))
-    assert report.grad_norm == 5.0
-    assert [first.item(), second.item()] == pytest.approx([-0.6, -0.8], rel=1e-5)
-
-
-@pytest.mark.parametrize("limit", [0.0, -1.0, math.nan, math.inf])
-def test_a_clipping_limit_must_be_positive_and_finite(limit):  # D46
-    with pytest.raises(ValueError, match="max_grad_norm must be positive and finite or None"):
-        slope(max_grad_norm=limit)
-
-
-@pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_a_skipped_window_leaves_the_statistics_of_batch_norm_as_they_were(bad):  # C35
-    norm, head = nn.BatchNorm1d(2), nn.Linear(2, 1)
-    optimizer = torch.optim.SGD([*norm.parameters(), *head.parameters()], lr=0.1)
-    updater = Updater({"model": optimizer}, modules={"norm": norm, "head": head})
-    good = torch.randn(4, 2)
-    updater.update([good], lambda x: (head(norm(x)).square().mean(), len(x)))
-    before = copy.deepcopy(norm.state_dict())
-    report = updater.update([good, torch.full((4, 2), bad)], lambda x: (head(norm(x)).square().mean(), len(x)))
-    assert report.outcome == "skipped"
-    assert all(torch.equal(before[name], value) for name, value in norm.state_dict().items())
-    updater.update([good], lambda x: (head(norm(x)).square().mean(), len(x)))
-    assert norm.num_batches_tracked == 2
+    assert (report.outcome, report.bad_losses, report.micro_batches) == ("skipped", 3, 5)

@@ -129,7 +129,7 @@ def test_every_parameter_gets_a_gradient_in_the_first_update(batch: Batch, steps
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_stays_finite_and_close(batch: Batch, dtype: torch.dtype) -> None:
+def test_half_precision_stays_finite_and_close(batch: Batch, dtype: torch.dtype) -> None:  # C48
     agent = small()
     full = answer(agent, batch)
     mask = batch.demo_mask.clone()

@@ -30,6 +30,18 @@ def test_reading_a_view_undoes_its_augmentation(symmetry: int) -> None:
     assert transform(transform(read.grid, symmetry), 0).size == 6
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_log_probabilities_are_computed_in_float32(dtype: torch.dtype) -> None:  # G71, C48
+    torch.manual_seed(0)
+    logits = (20 * torch.randn(1, 5, 5, SYMBOLS)).to(dtype)
+    table = torch.arange(SYMBOLS, dtype=torch.uint8)[None]
+    with torch.autocast("cpu", dtype=dtype):
+        (half,) = read_views(logits, torch.tensor([0]), table)
+    (full,) = read_views(logits.float(), torch.tensor([0]), table)
+    assert half.log_probs.dtype == np.float32
+    np.testing.assert_array_equal(half.log_probs, full.log_probs)
+
+
 def test_more_votes_rank_higher_than_confidence() -> None:
     views = [view([[1, 1]], 0.99), view([[2, 2, 2]], 0.6), view([[2, 2, 2]], 0.6)]
     first, second = two_attempts(views)

@@ -47,7 +47,7 @@ def test_votes_are_shares_of_attention() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_a_lookup_without_demonstrations_finds_nothing(dtype: torch.dtype) -> None:
+def test_a_lookup_without_demonstrations_finds_nothing(dtype: torch.dtype) -> None:  # C48
     torch.manual_seed(0)
     lookup = Lookup(8, heads=2, symbols=3).to(dtype)
     answers = torch.ones(1, 2, 5, 3)
@@ -59,3 +59,18 @@ def test_a_lookup_without_demonstrations_finds_nothing(dtype: torch.dtype) -> No
     )
     assert (votes == 0).all()
     torch.testing.assert_close(found, lookup.read.bias.expand(1, 6, 8))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_hidden_demonstrations_are_masked_within_the_range_of_the_dtype(dtype: torch.dtype) -> None:  # C48
+    torch.manual_seed(0)
+    lookup = Lookup(8, heads=2, symbols=3)
+    answers = torch.nn.functional.one_hot(torch.randint(3, (1, 2, 5)), 3).float()
+    answers[:, 1] = torch.tensor([0.0, 0.0, 1.0])
+    x, pairs = torch.randn(1, 6, 8), 30 * torch.randn(1, 2, 5, 8)
+    with torch.autocast("cpu", dtype=dtype):
+        found, votes = lookup(x, pairs, answers, torch.tensor([[True, False]]))
+        alone = lookup(x, pairs[:, :1], answers[:, :1], torch.tensor([[True]]))
+    assert found.isfinite().all()
+    assert votes.dtype == dtype
+    torch.testing.assert_close((found, votes), alone, rtol=0, atol=0.05)

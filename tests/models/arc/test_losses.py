@@ -37,10 +37,23 @@ def test_steps_and_episodes_count_alike() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_the_loss_is_computed_in_float32(dtype: torch.dtype) -> None:
+def test_the_loss_is_computed_in_float32(dtype: torch.dtype) -> None:  # G71, C48
     logits = 40 * torch.randn(2, 3, 4, 4, SYMBOLS, dtype=dtype)
     target = torch.randint(SYMBOLS, (3, 4, 4), dtype=torch.uint8)
     with torch.autocast("cpu", dtype=dtype):
         loss, _ = cell_loss(logits, target)
     assert loss.dtype == torch.float32
     torch.testing.assert_close(loss, cell_loss(logits.float(), target)[0])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_the_gradient_of_the_loss_is_that_of_float32(dtype: torch.dtype) -> None:  # G71, C48
+    logits = 40 * torch.randn(2, 3, 4, 4, SYMBOLS).to(dtype)
+    target = torch.randint(SYMBOLS, (3, 4, 4), dtype=torch.uint8)
+    half, full = logits.clone().requires_grad_(), logits.float().requires_grad_()
+    with torch.autocast("cpu", dtype=dtype):
+        loss, weight = cell_loss(half, target)
+    loss.backward()
+    cell_loss(full, target)[0].backward()
+    assert weight.dtype == torch.float32
+    torch.testing.assert_close(half.grad, full.grad.to(dtype))
