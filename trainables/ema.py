@@ -55,11 +55,13 @@ class Ema:
         own = [parameter.data for parameter in self._live.values()]
         for name, parameter in self._live.items():
             parameter.data = self._shadow[name].to(parameter.dtype)
+        torch.clear_autocast_cache()  # its copies in half precision are of the other weights
         try:
             yield
         finally:
             for parameter, weights in zip(self._live.values(), own, strict=True):
                 parameter.data = weights
+            torch.clear_autocast_cache()
 
     def state_dict(self) -> dict[str, Any]:
         return {"updates": self.updates, "shadow": dict(self._shadow)}

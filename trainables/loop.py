@@ -263,7 +263,8 @@ class Training:
         """The metrics of the trial as it stands, reduced over ranks."""
         task = self.task
         task.context.broadcast(self._buffers.tensors())
-        with _evaluation_mode(task.modules), contextlib.ExitStack() as averages, torch.no_grad():
+        no_autocast = torch.autocast(task.context.device.type, enabled=False)  # it may be called from within a loss
+        with _evaluation_mode(task.modules), contextlib.ExitStack() as averages, torch.no_grad(), no_autocast:
             for updater in task.updaters.values():
                 if updater.ema is not None:
                     averages.enter_context(updater.ema.applied())

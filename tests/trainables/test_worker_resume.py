@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.trainables.ranks import RANKS
 from tests.trainables.toys import FULL, Augmented, RegressionConfig, identical, timeless
 from trainables import checkpoint
 from trainables.context import Context
@@ -200,6 +201,29 @@ def test_a_checkpoint_that_is_gone_is_passed_over(stretch):  # H84
     checkpoint.delete(Path(first[1]["checkpoint"]))
     rest = run(stretch(2, 3, first[1]["checkpoint"], first[0]["checkpoint"], None, attempt="b"))
     assert identical(metrics(rest), straight(3)[1:])
+
+
+# Two ranks
+
+
+def on_rank(rank: int, stretch: dict[str, Any], windows: float) -> list[dict[str, Any]]:
+    context = Context(rank=rank, world_size=RANKS)
+    return list(Workers("tests.trainables.toys:Augmented", context, AfterWindows(windows)).run(stretch))
+
+
+@pytest.mark.parametrize("broken", [False, True], ids=["good", "broken"])
+def test_two_ranks_take_up_the_same_file(pair, stretch, broken):  # H76, H84, C61
+    expected = pair.run(on_rank, {**stretch(0, 2), "folder": stretch(0, 2)["folder"] + "-straight"}, math.inf)
+    first = pair.run(on_rank, stretch(0, 1), math.inf)
+    later = stretch(1, 2, first[0][0]["checkpoint"], None)
+    assert [reports[-1]["outcome"] for reports in pair.run(on_rank, later, 1)] == ["interrupted"] * 2
+    assert files(later) == ["epoch-1-a.pt", "midway-a.pt"]
+    if broken:
+        spoil(Path(later["folder"]) / "midway-a.pt")
+    rest = pair.run(on_rank, later, math.inf)
+    for rank in range(RANKS):
+        assert identical(metrics(first[rank] + rest[rank]), metrics(expected[rank]))
+    assert files(later) == ["epoch-1-a.pt", "epoch-2-a.pt"]
 
 
 # What a stopped trial leaves in its process

@@ -333,7 +333,7 @@ class Adversaries(Task[TaskConfig]):
 
 
 class Augmented(Regression):
-    """Draws from every generator for each batch, begins an epoch from its own state, and notes terms of the loss."""
+    """Draws from every generator, for its batches and in its loss; begins an epoch from its own state; notes terms."""
 
     def build(self) -> None:
         super().build()
@@ -347,9 +347,10 @@ class Augmented(Regression):
             yield inputs + 0.1 * torch.randn_like(inputs) + 0.1 * offset + shift, targets
 
     def loss(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, int]:
-        loss, weight = super().loss(batch)
+        factor = random.random() + float(np.random.rand()) + torch.rand(1, generator=self.context.generator)
+        loss, weight = super().loss((batch[0] + 0.1 * factor, batch[1]))
         self.log("input", batch[0].mean(), weight)
-        self.log("windows", 1.0)
+        self.log("micro_batches", 1.0)
         return loss, weight
 
     def evaluate(self) -> dict[str, Any]:
