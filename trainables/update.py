@@ -226,7 +226,9 @@ class Updater:
         assert self.transform is not None
         torch._foreach_mul_(gradients_of(self._held), totals.factor)
         self.transform()
-        self._norms, _ = _read(gradients_of(self._held), [], self._norm_dtype)  # a second read, since it may have changed anything
+        self._norms, _ = _read(
+            gradients_of(self._held), [], self._norm_dtype
+        )  # a second read, since it may have changed anything
         return totals._replace(factor=1.0)
 
     def _judge(self, totals: Totals) -> tuple[Literal["applied", "skipped", "empty"], str, float]:
@@ -357,9 +359,7 @@ def _on_this_machine(state: dict[str, Any], optimizer: torch.optim.Optimizer) ->
     return {**state, "param_groups": groups}
 
 
-def _read(
-    gradients: list[Tensor], sums: list[Tensor], dtype: torch.dtype | None
-) -> tuple[list[float], list[float]]:
+def _read(gradients: list[Tensor], sums: list[Tensor], dtype: torch.dtype | None) -> tuple[list[float], list[float]]:
     """The norms of `gradients`, taken in `dtype`, and the numbers of `sums`, in one read on the host."""
     if not gradients and not sums:
         return [], []
