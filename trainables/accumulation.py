@@ -74,8 +74,6 @@ class Accumulation:
             if mean_loss.numel() > 1:
                 raise ValueError(f"loss must be one number, the mean over the micro-batch, but got {mean_loss.shape}.")
             mean_loss = mean_loss.squeeze()
-        if mean_loss.dtype.itemsize < 4:
-            mean_loss = mean_loss.float()  # the scale would make it overflow
         if self._on_device:
             counted = self._counted(weight)
             self._backward_on_device(mean_loss, counted)
@@ -102,14 +100,16 @@ class Accumulation:
             ValueError: A weight that came as a tensor is not a finite number of at least 0.
         """
         weights = [_checked(w) for w in read[len(self.losses) :]] if self._on_device else self.weights
-        total = sum(weights)
+        total = loss_sum = largest = 0.0
+        bad = 0
+        for loss, weight in zip(read, weights, strict=False):
+            total += weight
+            loss_sum += loss * weight
+            largest = weight if weight > largest else largest
+            bad += not math.isfinite(loss)
         if not total:
             return Totals(0.0, math.nan, 1.0, 0)
-        loss_sum, bad = 0.0, 0
-        for loss, weight in zip(read, weights, strict=False):
-            loss_sum += loss * weight
-            bad += not math.isfinite(loss)
-        return Totals(total, loss_sum / total, max(weights) / total / self.scale, bad)
+        return Totals(total, loss_sum / total, largest / total / self.scale, bad)
 
     def sums(self) -> Tensor:
         """The total weight and the weighted sum of the losses, on the device."""

@@ -30,11 +30,11 @@ def to_device(batch: Any, device: torch.device, keeps_fp64: bool) -> Any:
     if isinstance(batch, Tensor):
         if batch.dtype is torch.float64 and not keeps_fp64:
             batch = batch.float()
-        return batch.to(device, non_blocking=True)
+        return batch if batch.device == device else batch.to(device, non_blocking=True)
     if isinstance(batch, dict):
         return {key: to_device(value, device, keeps_fp64) for key, value in batch.items()}
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):  # a named tuple takes its fields one by one
         return type(batch)(*(to_device(value, device, keeps_fp64) for value in batch))
     if isinstance(batch, list | tuple):
-        return type(batch)(to_device(value, device, keeps_fp64) for value in batch)
+        return type(batch)([to_device(value, device, keeps_fp64) for value in batch])
     return batch

@@ -6,8 +6,7 @@ window. Each update is the exact gradient of the weighted mean loss over the win
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -35,8 +34,7 @@ class Scheduler(Protocol):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None: ...
 
 
-@dataclass(frozen=True)
-class UpdateReport:
+class UpdateReport(NamedTuple):
     """What happened to one window.
 
     `loss` is the weighted mean over all micro-batches and ranks, `grad_norm` the norm of the true gradient before
@@ -155,6 +153,8 @@ class Updater:
         self._parameters = [p for optimizer in self.optimizers.values() for p in parameters_of(optimizer)]
         self._flags = self._train_flags()
         self._trainable = [parameter for parameter in self._parameters if parameter.requires_grad]
+        # A norm in bf16 would be good to three digits.
+        self._norm_dtype = torch.float32 if self._bf16_parameters else None
         self._keeps_fp64 = any(p.dtype == torch.float64 for p in self._parameters)
 
     def _train_flags(self) -> list[bool]:
@@ -210,7 +210,7 @@ class Updater:
     def _measure(self, trainable: list[Tensor], window: Accumulation, ranks: int) -> Totals:
         """The totals of the window and the norms of its true gradients, in the one read on the host in a window."""
         sums = window.measured() if ranks == 1 else [*self._reducer.reduce(trainable, window), *window.losses]
-        norms, read = _read(gradients_of(trainable), sums)
+        norms, read = _read(gradients_of(trainable), sums, self._norm_dtype)
         if ranks == 1:
             totals = window.totals(read)
             self._held = [parameter for parameter in trainable if parameter.grad is not None]
@@ -226,7 +226,9 @@ class Updater:
         assert self.transform is not None
         torch._foreach_mul_(gradients_of(self._held), totals.factor)
         self.transform()
-        self._norms, _ = _read(gradients_of(self._held), [])  # a second read, since it may have changed anything
+        self._norms, _ = _read(
+            gradients_of(self._held), [], self._norm_dtype
+        )  # a second read, since it may have changed anything
         return totals._replace(factor=1.0)
 
     def _judge(self, totals: Totals) -> tuple[Literal["applied", "skipped", "empty"], str, float]:
@@ -357,11 +359,11 @@ def _on_this_machine(state: dict[str, Any], optimizer: torch.optim.Optimizer) ->
     return {**state, "param_groups": groups}
 
 
-def _read(gradients: list[Tensor], sums: list[Tensor]) -> tuple[list[float], list[float]]:
-    """The norms of `gradients` and the numbers of `sums`, in one read on the host."""
+def _read(gradients: list[Tensor], sums: list[Tensor], dtype: torch.dtype | None) -> tuple[list[float], list[float]]:
+    """The norms of `gradients`, taken in `dtype`, and the numbers of `sums`, in one read on the host."""
     if not gradients and not sums:
         return [], []
-    norms = torch._foreach_norm(gradients) if gradients else ()
+    norms = torch._foreach_norm(gradients, 2, dtype) if gradients else ()
     numbers: list[float] = torch.stack([*norms, *sums]).tolist()
     return numbers[: len(norms)], numbers[len(norms) :]
 

@@ -3,7 +3,6 @@
 import copy
 import math
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -48,7 +47,7 @@ def one_window(rank: int, precision: str, sizes: Sizes) -> dict[str, Any]:
     gradients = recorded_gradients(optimizer)
     report = Updater({"sgd": optimizer}, precision).update(tokens(sizes[rank], seed=rank), token_loss(model))
     weights = [p.detach() for p in model.parameters()]
-    return {"gradients": gradients, "weights": weights, "report": asdict(report)}
+    return {"gradients": gradients, "weights": weights, "report": report._asdict()}
 
 
 def random_windows(rank: int, precision: str, of_windows: Sequence[Sizes], seed: int) -> list[dict[str, Any]]:
@@ -63,7 +62,7 @@ def random_windows(rank: int, precision: str, of_windows: Sequence[Sizes], seed:
         seen.clear()
         before = copy.deepcopy(dict(model.state_dict()))
         report = updater.update(tokens(sizes[rank], seed + RANKS * index + rank), token_loss(model))
-        results.append({"before": before, "gradients": list(seen), "report": asdict(report)})
+        results.append({"before": before, "gradients": list(seen), "report": report._asdict()})
     return [*results, {"before": dict(model.state_dict())}]
 
 
@@ -80,7 +79,7 @@ def masked_window(rank: int, precision: str, as_tensor: bool) -> dict[str, Any]:
         return mean, batch[1].sum() if as_tensor else batch[1].sum().item()
 
     report = Updater({"sgd": optimizer}, precision, loss_scale=LossScale(1024)).update(batches, loss)
-    return {"gradients": seen, "report": asdict(report), "weights": [p.detach() for p in model.parameters()]}
+    return {"gradients": seen, "report": report._asdict(), "weights": [p.detach() for p in model.parameters()]}
 
 
 def masked_mean(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
@@ -175,7 +174,7 @@ def one_rank_overflows(rank: int, precision: str, value: float, sick: int) -> di
     report = updater.update([samples(1, 2), bad], loss)
     after = state()
     updater.update([samples(3, 1)], loss)
-    return {"report": asdict(report), "before": before, "after": after, "later": state()}
+    return {"report": report._asdict(), "before": before, "after": after, "later": state()}
 
 
 def too_many_skips(rank: int) -> str:
