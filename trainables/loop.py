@@ -148,9 +148,11 @@ class Training:
             rng.restore(midway["ranks"][task.context.rank]["rng"], task.context)  # last: what else draws is not felt
 
     def close(self) -> None:
-        """End what an epoch that is under way still holds. A data loader whose processes are left to the garbage
-        collector waits five seconds for each of them."""
+        """End what an epoch that is under way still holds: the checkpoint that is being written, and data loaders.
+        One whose processes are left to the garbage collector waits five seconds for each of them."""
         self._remaining = None
+        with contextlib.suppress(OSError):  # the trial has ended, and its outcome is known
+            self._writer.wait()
 
     def _state(self) -> dict[str, Any]:
         self._check_finite()

@@ -104,6 +104,8 @@ def fault_in_a_trial(rank: int, folder: str) -> tuple[str, int]:
         training.save(Path(folder) / "epoch.pt")
     except (MemoryError, PeerFailed) as error:
         return type(error).__name__, training.windows
+    finally:
+        training.close()  # waits for what is being written
     return "went on", training.windows
 
 

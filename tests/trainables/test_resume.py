@@ -304,7 +304,7 @@ def test_an_epoch_that_saves_itself_stops_at_a_weight_that_is_not_finite(tmp_pat
     training.autosave = (tmp_path / "auto.pt", 0.0)
     with pytest.raises(Diverged, match=r"model\.0\.bias is not finite after epoch 0, window 2"):
         training.run_epoch()
-    training._writer.wait()
+    training.close()  # waits for what is being written
     assert checkpoint.load(tmp_path / "auto.pt")["midway"]["windows"] == 1
 
 
