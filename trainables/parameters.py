@@ -26,17 +26,18 @@ def names_of(optimizers: Optimizers, modules: Mapping[str, nn.Module]) -> dict[i
     return names
 
 
-def check_optimizers(optimizers: Optimizers, names: Mapping[int, str], bf16: bool) -> None:
+def check_optimizers(optimizers: Optimizers, names: Mapping[int, str], bf16: bool, ranks: int) -> None:
     """Refuse what an update could not train exactly.
 
     Args:
         optimizers: By name.
         names: Of the parameters, by id.
         bf16: Whether parameters may be in bf16.
+        ranks: How many train together.
 
     Raises:
-        ValueError: There is nothing to train, an optimizer needs closures, or a parameter belongs to two optimizers
-            or is in half precision.
+        ValueError: There is nothing to train, an optimizer needs closures or, among several ranks, sparse gradients,
+            or a parameter belongs to two optimizers or is in half precision.
     """
     if not optimizers:
         raise ValueError("optimizers must name at least one optimizer, but got none.")
@@ -45,6 +46,11 @@ def check_optimizers(optimizers: Optimizers, names: Mapping[int, str], bf16: boo
             raise ValueError(
                 f"optimizer {key!r} must step without a closure, but got {type(optimizer).__name__}. "
                 "Use a first-order one."
+            )
+        if ranks > 1 and isinstance(optimizer, torch.optim.SparseAdam):
+            raise ValueError(
+                f"optimizer {key!r} must take dense gradients, which is what {ranks} ranks sum, but got SparseAdam. "
+                "Use another one, or one worker."
             )
     _check_owners(optimizers, names)
     if not any(parameter.requires_grad for optimizer in optimizers.values() for parameter in parameters_of(optimizer)):

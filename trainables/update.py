@@ -149,7 +149,7 @@ class Updater:
 
     def _take_parameters(self) -> None:
         self._names = names_of(self.optimizers, self._modules)
-        check_optimizers(self.optimizers, self._names, self._bf16_parameters)
+        check_optimizers(self.optimizers, self._names, self._bf16_parameters, world_size())
         self._parameters = [p for optimizer in self.optimizers.values() for p in parameters_of(optimizer)]
         self._flags = self._train_flags()
         self._trainable = [parameter for parameter in self._parameters if parameter.requires_grad]

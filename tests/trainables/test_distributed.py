@@ -340,6 +340,17 @@ def test_sparse_gradients_train_as_dense_ones_do(pair, limit):  # D48
     assert moved.tolist() == [True, True, False, False, True, False]
 
 
+def sparse_adam(rank: int) -> str:
+    with pytest.raises(ValueError, match="SparseAdam") as caught:
+        Updater({"rows": torch.optim.SparseAdam(nn.Embedding(2, 2, sparse=True).parameters())})
+    return str(caught.value)
+
+
+def test_an_optimizer_of_sparse_gradients_alone_is_refused_among_ranks(pair):  # D48
+    for message in pair.run(sparse_adam):
+        assert message.startswith("optimizer 'rows' must take dense gradients, which is what 2 ranks sum")
+
+
 # Not finite on one rank
 
 
