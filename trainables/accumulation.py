@@ -30,26 +30,28 @@ class Accumulation:
     """
 
     def __init__(
-        self, parameters: Sequence[Tensor], device: torch.device, scale: float, count: int, ranks: int
+        self, parameters: Sequence[Tensor], device: torch.device, scale: float | None, count: int, ranks: int
     ) -> None:
         """
         Args:
             parameters: Of the update, with gradients of None.
             device: Where they are.
-            scale: The loss scale, 1 where there is none.
+            scale: The loss scale, if there is one.
             count: Of the micro-batches.
             ranks: How many train together. Without a loss scale the reference is 1 among several of them: they sum
                 what each of them has, and are spared a pass over it.
         """
         self.parameters = parameters
         self.device = device
-        self.scale = scale
-        self.reference: float | Tensor = 1.0 if ranks > 1 and scale == 1 else 0.0
-        self.summed = bool(self.reference)
-        self._alone = count == 1 and ranks == 1  # nothing else is there that a mean over nothing could spoil
+        self.scale = 1.0 if scale is None else scale
+        self.summed = ranks > 1 and scale is None
+        self.reference: float | Tensor = 1.0 if self.summed else 0.0
         self.losses: list[Tensor] = []
         self.weights: list[Any] = []  # numbers, or tensors on the device
+        self._alone = count == 1 and ranks == 1  # nothing else is there that a mean over nothing could spoil
         self._on_device = False  # once a weight of the window is
+        self._certain: list[bool] = []  # which parameters had a gradient before that,
+        self._given: list[list[bool]] = []  # and which got one from each micro-batch since
 
     def add(self, mean_loss: Tensor, weight: float | Tensor) -> None:
         """Backward of a micro-batch of `weight` elements with the mean loss `mean_loss`.
@@ -59,39 +61,50 @@ class Accumulation:
                 a parameter.
         """
         known = 0.0
+        if isinstance(weight, Tensor) and weight.numel() != 1:
+            raise ValueError(f"weight of a micro-batch must be one number, but got {tuple(weight.shape)}.")
         if isinstance(weight, Tensor) and weight.device.type == self.device.type:
-            self._on_device = True
+            if not self._on_device:
+                self._on_device = True
+                self._certain = [parameter.grad is not None for parameter in self.parameters]
         else:
             known = _checked(float(weight))
             if known == 0:
                 return  # a mean over nothing is NaN, and so would be its gradient
         if not mean_loss.requires_grad:
+            if isinstance(weight, Tensor) and float(weight) == 0:  # read on the host: the alternative is an error
+                return
             raise ValueError(
                 "loss must depend on a parameter that is trained, but got a constant. "
-                "Look for a detach(), an item() or a replaced loss on the way."
+                "Look for a detach(), an item(), a no_grad() or a replaced loss on the way."
             )
         if mean_loss.dim():
             if mean_loss.numel() > 1:
-                raise ValueError(f"loss must be one number, the mean over the micro-batch, but got {mean_loss.shape}.")
+                raise ValueError(
+                    f"loss must be one number, the mean over the micro-batch, but got {tuple(mean_loss.shape)}."
+                )
             mean_loss = mean_loss.squeeze()
+        detached = mean_loss.detach()
+        if self.device.type == "cuda":
+            detached = detached.clone()  # a CUDA graph would write the next micro-batch's loss in its place
         if self._on_device:
             counted = self._counted(weight)
             self._backward_on_device(mean_loss, counted)
-            self.losses.append(torch.where(counted == 0, 0.0, mean_loss.detach()))
-            self.weights.append(counted)
+            self.losses.append(torch.where(counted == 0, 0.0, detached))
+            self.weights.append(weight)
         else:
             self._backward(mean_loss, known)
-            self.losses.append(mean_loss.detach())
+            self.losses.append(detached)
             self.weights.append(known)
 
     def measured(self) -> list[Tensor]:
         """What `totals` needs to know and only the device knows yet."""
         if self._on_device:
-            return [*self.losses, *(self._counted(weight) for weight in self.weights)]
+            return [*self.losses, *(self._as_tensor(weight) for weight in self.weights)]
         return self.losses
 
     def totals(self, read: Sequence[float]) -> Totals:
-        """What the window comes to.
+        """What the window comes to. A gradient that only micro-batches without weight gave is None again.
 
         Args:
             read: The numbers of `measured`.
@@ -109,6 +122,10 @@ class Accumulation:
             bad += not math.isfinite(loss)
         if not total:
             return Totals(0.0, math.nan, 1.0, 0)
+        since = weights[len(weights) - len(self._given) :]
+        for index, parameter in enumerate(self.parameters if self._given else ()):
+            if not self._certain[index] and not any(w and g[index] for w, g in zip(since, self._given, strict=True)):
+                parameter.grad = None  # and not zero: weight decay would move its parameter
         return Totals(total, loss_sum / total, largest / total / self.scale, bad)
 
     def sums(self) -> Tensor:
@@ -122,6 +139,16 @@ class Accumulation:
         else:
             weights = torch.tensor(self.weights, dtype=dtype).to(self.device, non_blocking=True)
         return torch.stack([weights.sum(), losses @ weights])
+
+    def present(self) -> Tensor:
+        """For each parameter a number above 0 if a micro-batch of weight gave it a gradient, on the device."""
+        if not self._given:
+            flags = [float(parameter.grad is not None) for parameter in self.parameters]
+            return torch.tensor(flags).to(self.device, non_blocking=True)
+        certain = torch.tensor(self._certain).to(self.device, torch.float32, non_blocking=True)
+        given = torch.tensor(self._given).to(self.device, torch.float32, non_blocking=True)
+        since = torch.stack([self._counted(weight) for weight in self.weights[len(self.weights) - len(given) :]])
+        return certain + (since > 0).float() @ given
 
     def _backward(self, mean_loss: Tensor, weight: float) -> None:
         reference = float(self.reference)
@@ -145,20 +172,24 @@ class Accumulation:
         empty = ~(weight > 0)
         factor = torch.where(empty, 0.0, weight / reference) * self.scale
         torch.autograd.backward(mean_loss * factor.to(mean_loss.dtype), inputs=self.parameters)
+        self._given.append([parameter.grad is not None for parameter in self.parameters])
         for gradient in gradients_of(self.parameters):
             gradient.masked_fill_(empty, 0.0)  # that of a mean over nothing is NaN, which no factor takes away
         kept = torch.where(reference > 0, before / reference, 1.0)
         for parameter, before_it in zip(self.parameters, earlier, strict=True):
             if before_it is not None:
                 before_it.mul_(kept)
-                parameter.grad = before_it if parameter.grad is None else before_it.add_(parameter.grad)
+                parameter.grad = before_it if parameter.grad is None else _sum(before_it, parameter.grad)
 
     def _counted(self, weight: float | Tensor) -> Tensor:
         """`weight` on the device; one that is none is NaN there, and found when the total is read."""
+        tensor = self._as_tensor(weight)
+        return torch.where(tensor >= 0, tensor, math.nan) if isinstance(weight, Tensor) else tensor
+
+    def _as_tensor(self, weight: float | Tensor) -> Tensor:
         dtype = counting_dtype(self.device)
         if isinstance(weight, Tensor):
-            weight = weight.detach().to(dtype).reshape(())
-            return torch.where(weight >= 0, weight, math.nan)
+            return weight.detach().to(dtype).reshape(())
         return torch.full((), weight, dtype=dtype, device=self.device)  # no copy from the host, which would wait
 
 
@@ -173,6 +204,30 @@ def gradients_of(parameters: Sequence[Tensor]) -> list[Tensor]:
                 gradient = gradient.values()  # in its own memory
             gradients.append(gradient)
     return gradients
+
+
+def check_graph(loss: Tensor) -> None:
+    """Refuse a graph in which backward would not reach all parameters.
+
+    Raises:
+        ValueError: It has a reentrant activation checkpoint, whose parameters only a backward to all leaves reaches.
+    """
+    nodes, seen = [loss.grad_fn], set()
+    while nodes:
+        node = nodes.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            if node.name() == "CheckpointFunctionBackward":
+                raise ValueError(
+                    "activation checkpoints must not be reentrant, since their parameters would get no gradient. "
+                    "Say torch.utils.checkpoint.checkpoint(..., use_reentrant=False)."
+                )
+            nodes.extend(before for before, _ in node.next_functions)
+
+
+def _sum(first: Tensor, second: Tensor) -> Tensor:
+    """In place where it can be: a sparse gradient takes up no dense one."""
+    return second.add_(first) if first.is_sparse else first.add_(second)
 
 
 def counting_dtype(device: torch.device) -> torch.dtype:

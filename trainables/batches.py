@@ -1,5 +1,6 @@
 """Micro-batches: put together to windows, and moved to the device."""
 
+import copy
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any, TypeVar
@@ -25,14 +26,21 @@ def windows(batches: Iterable[Batch], size: int) -> Iterator[list[Batch]]:
 def to_device(batch: Any, device: torch.device, keeps_fp64: bool) -> Any:
     """`batch` with every tensor in its dicts, lists and tuples on `device`; anything else as it is.
 
-    fp64, which arrays of numpy come in, becomes fp32 unless a parameter is fp64.
+    What has a `to` of its own, as a packed sequence or a batch of tokens, moves itself. fp64, which arrays of numpy
+    come in, becomes fp32 unless a parameter is fp64.
     """
     if isinstance(batch, Tensor):
         if batch.dtype is torch.float64 and not keeps_fp64:
             batch = batch.float()
         return batch if batch.device == device else batch.to(device, non_blocking=True)
-    if isinstance(batch, dict):
+    if type(batch) is dict:
         return {key: to_device(value, device, keeps_fp64) for key, value in batch.items()}
+    if callable(getattr(batch, "to", None)):
+        return batch.to(device)
+    if isinstance(batch, dict):
+        moved = copy.copy(batch)  # of its own type
+        moved.update((key, to_device(value, device, keeps_fp64)) for key, value in batch.items())
+        return moved
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):  # a named tuple takes its fields one by one
         return type(batch)(*(to_device(value, device, keeps_fp64) for value in batch))
     if isinstance(batch, list | tuple):

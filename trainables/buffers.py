@@ -1,37 +1,94 @@
-"""What a forward pass changes beside gradients: batch norm's statistics, the state of a cell."""
+"""What a forward pass changes beside gradients: batch norm's statistics, the state of a cell.
+
+A module may replace a buffer by another tensor, of another shape too, fill one that is None, or empty one.
+"""
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from trainables.context import Context
+
+LOOKS = 4  # windows after which a part of a module without a buffer is taken to have none: looking takes its time
+
+
+class Kept(NamedTuple):
+    """A buffer, where it is, and a copy of its values."""
+
+    part: nn.Module
+    name: str
+    buffer: Tensor
+    values: Tensor
+
 
 class Buffers:
-    """The buffers of `modules`, each in the place where it is kept: a module may replace one by a new tensor."""
+    """The buffers of `modules`."""
 
     def __init__(self, modules: Mapping[str, nn.Module]) -> None:
-        parts = nn.ModuleDict(modules).modules()
-        self._places = [(part, name) for part in parts for name, _ in part.named_buffers(recurse=False)]
-        self._known = self._now()
+        self._parts = list(dict.fromkeys(part for module in modules.values() for part in module.modules()))
+        self._watched = self._parts
+        self._unseen = LOOKS
 
-    def tensors(self) -> list[Tensor]:
-        """The buffers as they are now."""
-        return [buffer for buffer in self._now() if buffer is not None]
-
-    def copy(self) -> list[Tensor | None]:
-        """The values of all buffers; None for one that a module has emptied."""
-        self._known = self._now()
-        return [None if buffer is None else buffer.clone() for buffer in self._known]
+    def copy(self) -> list[Kept]:
+        """The values of all buffers."""
+        if self._unseen:
+            self._unseen -= 1
+            if not self._unseen:
+                self._watched = list(dict.fromkeys(part for part, _, _ in self._places()))
+        return [Kept(part, name, buffer, buffer.clone()) for part, name, buffer in self._places()]
 
     @torch.no_grad()
-    def restore(self, values: Sequence[Tensor | None]) -> None:
-        """Give the buffers the values that `copy` took."""
-        for (part, name), known, value in zip(self._places, self._known, values, strict=True):
-            same = known is not None and value is not None and known.shape == value.shape
-            if same and getattr(part, name) is known:
-                known.detach().copy_(value)
-            else:  # what a module put in the place of its buffer may be the caller's, as a batch: not to be written to
-                setattr(part, name, value)
+    def restore(self, copied: Sequence[Kept]) -> None:
+        """Give the buffers the values that `copy` took; those that were None then are None again."""
+        there = {(id(kept.part), kept.name) for kept in copied}
+        for part, name, _ in self._places():
+            if (id(part), name) not in there:
+                setattr(part, name, None)
+        for part, name, buffer, values in copied:
+            # What a module put in the place of its buffer may be the caller's, as a batch: not to be written to.
+            if getattr(part, name) is buffer and buffer.shape == values.shape and 0 not in buffer.stride():
+                if not torch.equal(buffer, values):  # a graph may hold it, and refuse one that was written to
+                    buffer.detach().copy_(values)
+            else:
+                setattr(part, name, values)
 
-    def _now(self) -> list[Tensor | None]:
-        return [getattr(part, name) for part, name in self._places]
+    def broadcast(self, context: Context) -> None:
+        """Give the buffers of all ranks those that rank 0 has."""
+        if context.world_size == 1:
+            return
+        buffers = [buffer for part in self._parts for _, buffer in part.named_buffers(recurse=False)]
+        shapes = context.gather([tuple(buffer.shape) for buffer in buffers])
+        if all(others == shapes[0] for others in shapes):
+            context.broadcast(buffers)
+        else:  # as the state of a cell has, that is as long as the last batch
+            self.take(context.from_rank_0(self.values()), context.device)
+
+    def values(self) -> list[dict[str, Tensor]]:
+        """The buffers of each part of the modules, on the CPU."""
+        return [{name: buffer.cpu() for name, buffer in part.named_buffers(recurse=False)} for part in self._parts]
+
+    def take(self, values: Sequence[Mapping[str, Tensor]], device: torch.device) -> None:
+        """Replace all buffers by what `values` gave."""
+        for part, own in zip(self._parts, values, strict=True):
+            for name in {name for name, _ in part.named_buffers(recurse=False)} - own.keys():
+                setattr(part, name, None)
+            for name, value in own.items():
+                setattr(part, name, value.to(device, copy=True))
+
+    def _places(self) -> list[tuple[nn.Module, str, Tensor]]:
+        return [(part, name, buffer) for part in self._watched for name, buffer in part.named_buffers(recurse=False)]
+
+
+def fit(module: nn.Module, saved: Mapping[str, Tensor]) -> None:
+    """Give the buffers of `module` the shapes that they have in `saved`, its state, which can then be loaded."""
+    state = module.state_dict()
+    parameters = dict(module.named_parameters(remove_duplicate=False))
+    for name in (state.keys() | saved.keys()) - parameters.keys():
+        if name in state and name in saved and state[name].shape == saved[name].shape:
+            continue
+        path, _, leaf = name.rpartition(".")
+        part = module.get_submodule(path)
+        if hasattr(part, leaf):  # what the module does not know is an error of the loading, which names it
+            setattr(part, leaf, saved[name].clone() if name in saved else None)

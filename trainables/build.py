@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.nn import Parameter
 
-from trainables.parameters import parameters_of
+from trainables.parameters import named_parameters, parameters_of
 from trainables.task import Task
 from trainables.update import Updater, UpdateReport
 
@@ -40,8 +40,7 @@ def check_build(task: Task[Any]) -> dict[str, Parameter]:
                 f"{name}.schedulers must each have an `optimizer` of self.optimizers, "
                 f"but {type(scheduler).__name__} has not."
             )
-    # Keyed as one tree, so that a weight that two modules share is listed once.
-    named = dict(torch.nn.ModuleDict(task.modules).named_parameters())
+    named = named_parameters(task.modules)
     owned = owned_by(optimizers)
     loose = [key for key, parameter in named.items() if parameter.requires_grad and id(parameter) not in owned]
     if loose:

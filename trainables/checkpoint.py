@@ -77,7 +77,7 @@ def plain(state: dict[str, Any]) -> dict[str, Any]:
     """
     try:
         torch.load(io.BytesIO(_serialized(state)), weights_only=True)
-    except pickle.UnpicklingError as error:
+    except (pickle.PickleError, AttributeError, TypeError) as error:
         names = ", ".join(f"{name} ({type(value).__name__})" for name, value in state.items())
         raise CheckpointError(
             f"state_dict must hold tensors and plain Python values only, but got {names}. Convert what is neither."

@@ -7,7 +7,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +16,19 @@ from torch.nn import Parameter
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from trainables import checkpoint, rng
-from trainables.buffers import Buffers
+from trainables.buffers import Buffers, fit
 from trainables.build import check_build, check_gradients, owned_by
 from trainables.ema import Ema
 from trainables.precision import AUTO, Diverged
+from trainables.reduction import world_size
+from trainables.tally import Tally
 from trainables.task import Task, loss_scale_of
 from trainables.update import Updater, UpdateReport, windows
 
 logger = logging.getLogger(__name__)
 AnyTask = Task[Any]
 Sum = torch.Tensor | float
+BUILD, TRANSFORM = 1, 2  # what random numbers are for, beside epochs
 ENDLESS = 1000  # windows without weight in a row, after which a stream is taken to have nothing to train on
 
 
@@ -45,18 +48,24 @@ class Training:
     """
 
     def __init__(self, task: AnyTask) -> None:
+        if task.context.world_size != world_size():
+            raise ValueError(
+                f"context.world_size must be that of the process group, {world_size()}, but got "
+                f"{task.context.world_size}."
+            )
         self.task = task
         self.epoch = 0
         self.windows = 0
         self.autosave: tuple[Path, float] | None = None
         # The same on all ranks: what build draws, a split of the data or a fixed projection, must not differ.
-        rng.seed_epoch(task.config.seed, 0, task.context, rank=0)
+        rng.seed(task.context, 0, task.config.seed, 0, BUILD)
         task.build()
         named = check_build(task)
         for module in task.modules.values():
             module.to(task.context.device)
         self._buffers = Buffers(task.modules)
-        task.context.broadcast([*named.values(), *self._buffers.tensors()])
+        task.context.broadcast(list(named.values()))
+        self._buffers.broadcast(task.context)
         self._tallies = {name: Tally() for name in task.updates}
         self._plateaus: list[ReduceLROnPlateau] = [s for s in task.schedulers if isinstance(s, ReduceLROnPlateau)]
         task.updaters = {name: self._updater(name, named) for name in task.updates}
@@ -90,7 +99,7 @@ class Training:
         if not finished:
             return None
         self._remaining = None
-        metrics = {**self.evaluate(), **self._train_metrics(self._seconds)}
+        metrics = {**self._train_metrics(self._seconds), **self.evaluate()}
         if task.objective not in metrics:
             raise ValueError(
                 f"evaluate must return the objective {task.objective!r}, but got {', '.join(sorted(metrics))}."
@@ -99,7 +108,9 @@ class Training:
         self.windows = 0
         metrics["time/epoch_s"] = self._seconds + time.perf_counter() - start
         if not math.isfinite(metrics[task.objective]):
-            raise Diverged(f"{task.objective} is {metrics[task.objective]} after epoch {self.epoch}", metrics)
+            raise Diverged(
+                f"{task.objective} is {metrics[task.objective]} after epoch {self.epoch}", metrics, agreed=True
+            )
         for plateau in self._plateaus:
             plateau.step(metrics[task.objective])  # once per epoch: what it counts are metrics, not updates
         return metrics
@@ -133,6 +144,7 @@ class Training:
                 "Use one from the end of an epoch."
             )
         for name, module in task.modules.items():
+            fit(module, state["modules"][name])
             module.load_state_dict(state["modules"][name])
         for name, updater in task.updaters.items():
             updater.load_state_dict(state["updaters"][name])
@@ -159,7 +171,7 @@ class Training:
         task = self.task
         midway = self._midway() if self._remaining is not None else None
         if midway is None:
-            task.context.broadcast(self._buffers.tensors())
+            self._buffers.broadcast(task.context)
         return {
             "epoch": self.epoch,
             "midway": midway,
@@ -172,10 +184,11 @@ class Training:
 
     def _midway(self) -> dict[str, Any]:
         """What an epoch that is under way needs beside the state at its end: each rank has its own."""
+        self.task.keep_noted()
         own = {
             "rng": rng.state(self.task.context),
             "noted": {name: _moved(sums, "cpu") for name, sums in self.task.noted.items()},
-            "buffers": [_at(buffer, "cpu") for buffer in self._buffers.copy()],
+            "buffers": self._buffers.values(),
         }
         return {
             "windows": self.windows,
@@ -198,7 +211,7 @@ class Training:
         self._seconds = midway["seconds"]
         self._tallies.update((name, Tally(**tally)) for name, tally in midway["tallies"].items())
         task.noted.update((name, _moved(sums, task.context.device)) for name, sums in own["noted"].items())
-        self._buffers.restore([_at(buffer, task.context.device) for buffer in own["buffers"]])
+        self._buffers.take(own["buffers"], task.context.device)
 
     def _check_finite(self) -> None:
         """A weight of infinity or NaN, and a NaN in a buffer, where masks may hold infinities.
@@ -207,7 +220,7 @@ class Training:
         """
         for name in self.task.context.gather(self._not_finite()):
             if name is not None:
-                raise Diverged(f"{name} is not finite after epoch {self.epoch}, window {self.windows}")
+                raise Diverged(f"{name} is not finite after epoch {self.epoch}, window {self.windows}", agreed=True)
 
     def _not_finite(self) -> str | None:
         for key, module in self.task.modules.items():
@@ -221,9 +234,10 @@ class Training:
 
     def _begin_epoch(self) -> None:
         task = self.task
-        rng.seed_epoch(task.config.seed, self.epoch, task.context, task.context.rank)
+        rng.seed(task.context, task.context.rank, task.config.seed, self.epoch)
         self._tallies = {name: Tally() for name in task.updates}
         task.noted.clear()
+        task.noting.clear()
         self.windows = 0
         self._seconds = 0.0
         self._task_at_start = copy.deepcopy(task.state_dict())
@@ -262,25 +276,44 @@ class Training:
         return not stop
 
     def evaluate(self) -> dict[str, float]:
-        """The metrics of the trial as it stands, reduced over ranks."""
+        """The metrics of the trial as it stands, reduced over ranks. Nothing of it stays: no state of a cell, no
+        term that a loss notes."""
         task = self.task
-        task.context.broadcast(self._buffers.tensors())
+        self._buffers.broadcast(task.context)
+        before, noting = self._buffers.copy(), task.noting
+        task.noting = {}
         no_autocast = torch.autocast(task.context.device.type, enabled=False)  # it may be called from within a loss
-        with _evaluation_mode(task.modules), contextlib.ExitStack() as averages, torch.no_grad(), no_autocast:
-            for updater in task.updaters.values():
-                if updater.ema is not None:
-                    averages.enter_context(updater.ema.applied())
-            return self._reduce(task.evaluate())
+        try:
+            with _evaluation_mode(task.modules), contextlib.ExitStack() as averages, torch.no_grad(), no_autocast:
+                for updater in task.updaters.values():
+                    if updater.ema is not None:
+                        averages.enter_context(updater.ema.applied())
+                return self._reduce(task.evaluate())
+        finally:
+            self._buffers.restore(before)
+            task.noting = noting
 
     def _reduce(self, metrics: Mapping[str, float | tuple[Any, Any]]) -> dict[str, float]:
-        """Means over all ranks of what came as (mean, weight); floats as they are."""
-        weighted = {name: value for name, value in metrics.items() if isinstance(value, tuple)}
-        # A rank without data has a mean over nothing, NaN: it must not spread to the others' data.
-        sums = {name: (float(m) * float(w) if w else 0.0, float(w)) for name, (m, w) in weighted.items()}
-        plain = {name: float(value) for name, value in metrics.items() if not isinstance(value, tuple)}
-        return {**plain, **self.task.context.weighted_means(sums)}
+        """Means over all ranks of what came as (mean, weight); of floats, those of rank 0."""
+        weighted: dict[str, tuple[float, float]] = {}
+        plain: dict[str, float] = {}
+        for name, value in metrics.items():
+            try:
+                if isinstance(value, tuple):
+                    mean, weight = (float(part) for part in value)
+                    # A rank without data has a mean over nothing, NaN: it must not spread to the others' data.
+                    weighted[name] = (mean * weight if weight else 0.0, weight)
+                else:
+                    plain[name] = float(value)
+            except (TypeError, ValueError) as error:
+                raise ValueError(
+                    f"evaluate must return a number or (mean, weight) for {name!r}, but got {value!r}."
+                ) from error
+        # All ranks must see the same: one that found a NaN by itself would leave the others behind.
+        return {**self.task.context.from_rank_0(plain), **self.task.context.weighted_means(weighted)}
 
     def _train_metrics(self, seconds: float) -> dict[str, float]:
+        self.task.keep_noted()
         metrics: dict[str, float] = {}
         for name, tally in self._tallies.items():
             prefix = "train" if name == "train" else f"train/{name}"
@@ -300,12 +333,16 @@ class Training:
         task, config = self.task, self.task.config
         optimizers = {key: task.optimizers[key] for key in task.updates[name]}
         owned = owned_by(optimizers.values())
-        averaged = {key: p for key, p in named.items() if id(p) in owned and p.requires_grad}
+        averaged = {key: p for key, p in named.items() if id(p) in owned}  # frozen ones too: they may be thawed
 
         def on_update(report: UpdateReport) -> None:
             self._tallies[name].add(report)
+            if report.outcome == "applied":
+                task.keep_noted()
+            task.noting.clear()  # a window that is not applied leaves no terms either
             check_gradients(task, name, task.updaters[name], report)
             task.after_update(report)
+            task.keep_noted()
 
         return Updater(
             optimizers,
@@ -323,40 +360,19 @@ class Training:
             max_consecutive_skips=config.max_consecutive_skips,
             on_update=on_update,
             modules=task.modules,
-            transform=task.transforms.get(name),
+            transform=self._alike(name, task.transforms[name]) if name in task.transforms else None,
         )
 
+    def _alike(self, name: str, transform: Callable[[], None]) -> Callable[[], None]:
+        """`transform` with the same random numbers on all ranks: else their weights would drift apart."""
 
-@dataclass
-class Tally:
-    """What one updater's windows of an epoch come to."""
+        def transformed() -> None:
+            task, updater = self.task, self.task.updaters[name]
+            place = (task.config.seed, updater.steps, updater.skipped, TRANSFORM)
+            with rng.alike(task.context, *place):
+                transform()
 
-    weight: float = 0.0
-    applied: int = 0
-    applied_weight: float = 0.0
-    losses: float = 0.0
-    norms: float = 0.0
-    bad_losses: int = 0
-
-    def add(self, report: UpdateReport) -> None:
-        """Count a window."""
-        self.weight += report.weight
-        self.bad_losses += report.bad_losses
-        if report.outcome == "applied":
-            self.applied += 1
-            self.applied_weight += report.weight
-            self.losses += report.loss * report.weight
-            self.norms += report.grad_norm
-
-    @property
-    def loss(self) -> float:
-        """The mean loss over the applied windows, NaN without one."""
-        return self.losses / self.applied_weight if self.applied else math.nan
-
-    @property
-    def grad_norm(self) -> float:
-        """The mean norm over the applied windows, NaN without one."""
-        return self.norms / self.applied if self.applied else math.nan
+        return transformed
 
 
 @contextlib.contextmanager
@@ -379,10 +395,6 @@ def train(task: AnyTask, epochs: int | None = None) -> Iterator[dict[str, float]
         metrics = training.run_epoch()
         if metrics is not None:
             yield metrics
-
-
-def _at(buffer: torch.Tensor | None, device: str | torch.device) -> torch.Tensor | None:
-    return None if buffer is None else buffer.to(device)
 
 
 def _moved(sums: tuple[Sum, Sum], device: str | torch.device) -> tuple[Sum, Sum]:

@@ -21,9 +21,20 @@ def names_of(optimizers: Optimizers, modules: Mapping[str, nn.Module]) -> dict[i
         names.update((id(parameter), f"{key}[{index}]") for index, parameter in enumerate(parameters_of(optimizer)))
         for group in optimizer.param_groups:  # which know names if the optimizer was given named_parameters()
             names.update((id(p), name) for p, name in zip(group["params"], group.get("param_names", ()), strict=False))
-    # Keyed as one tree, so that a weight that two modules share has one name.
-    names.update((id(parameter), name) for name, parameter in nn.ModuleDict(modules).named_parameters())
+    names.update((id(parameter), name) for name, parameter in named_parameters(modules).items())
     return names
+
+
+def named_parameters(modules: Mapping[str, nn.Module]) -> dict[str, nn.Parameter]:
+    """The parameters of `modules` by name, each once, also one that two modules share."""
+    named: dict[str, nn.Parameter] = {}
+    seen: set[int] = set()
+    for key, module in modules.items():
+        for name, parameter in module.named_parameters():
+            if id(parameter) not in seen:
+                seen.add(id(parameter))
+                named[f"{key}.{name}"] = parameter
+    return named
 
 
 def check_optimizers(optimizers: Optimizers, names: Mapping[int, str], bf16: bool, ranks: int) -> None:
@@ -54,7 +65,10 @@ def check_optimizers(optimizers: Optimizers, names: Mapping[int, str], bf16: boo
             )
     _check_owners(optimizers, names)
     if not any(parameter.requires_grad for optimizer in optimizers.values() for parameter in parameters_of(optimizer)):
-        raise ValueError("optimizers must hold a parameter that requires a gradient, but none does.")
+        raise ValueError(
+            f"optimizers must hold a parameter that requires a gradient, but none of {', '.join(optimizers)} does. "
+            "To train one update, no other one needs to be frozen: it reaches its own parameters alone."
+        )
     for key, optimizer in optimizers.items():
         _check_dtypes(key, parameters_of(optimizer), names, bf16)
 
@@ -77,6 +91,9 @@ def _check_owners(optimizers: Optimizers, names: Mapping[int, str]) -> None:
 
 
 def _check_dtypes(key: str, parameters: list[Tensor], names: Mapping[int, str], bf16: bool) -> None:
+    odd = [names[id(parameter)] for parameter in parameters if parameter.is_complex()]
+    if odd:
+        raise ValueError(f"parameters of optimizer {key!r} must be real numbers, but {odd[0]} is complex.")
     refused = [torch.float16] if bf16 else [torch.float16, torch.bfloat16]
     half = [parameter for parameter in parameters if parameter.requires_grad and parameter.dtype in refused]
     if not half:

@@ -29,14 +29,16 @@ class Diverged(RuntimeError):
 
     Attributes:
         metrics: The report of the epoch in which it was seen, if there is one.
+        agreed: Whether all ranks raise it at the same place, so that none of them waits for another.
     """
 
-    def __init__(self, message: str, metrics: dict[str, float] | None = None) -> None:
+    def __init__(self, message: str, metrics: dict[str, float] | None = None, agreed: bool = False) -> None:
         super().__init__(message)
         self.metrics = metrics
+        self.agreed = agreed
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Diverged, (*self.args, self.metrics)
+        return Diverged, (*self.args, self.metrics, self.agreed)
 
 
 def autocast(precision: Precision, device: torch.device) -> contextlib.AbstractContextManager[Any]:
@@ -121,13 +123,13 @@ class LossScale:
     def applied(self) -> None:
         """Count a window whose update was applied."""
         self.streak += 1
-        if self.streak >= self.growth_interval:  # not ==: a restored streak may lie above a new interval
+        if self.streak >= self.growth_interval:  # not ==: the streak of a state may lie above its interval
             # The largest power that fp32 holds; an infinite scale would make every later window non-finite.
             self.value = min(self.value * self.growth_factor, 2.0**127)
             self.streak = 0
 
     def skipped(self) -> None:
-        """Back off after a window with a non-finite gradient.
+        """Back off after a window with a gradient or a loss that is not finite.
 
         Raises:
             Diverged: The scale would fall below `minimum`: the gradients are not finite at any scale.

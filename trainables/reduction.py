@@ -43,19 +43,19 @@ class Reducer:
             window: This rank's part, or None if it raised.
 
         Returns:
-            What `totals` reads, on the device: for each parameter how many ranks have a gradient of it, then how
-            many ranks raised, the total weight and the weighted sum of the losses.
+            What `totals` reads, on the device: for each parameter a number above 0 if a rank has a gradient
+            of it, then how many ranks raised, the total weight and the weighted sum of the losses.
         """
-        present = [float(p.grad is not None and window is not None) for p in parameters]
-        flags = torch.tensor([*present, float(window is None)]).to(self.device, non_blocking=True)
-        sums = window.sums() if window else torch.zeros(2, device=self.device)
-        held = [
-            _flattened(p) if there else p.new_zeros(p.numel()) for p, there in zip(parameters, present, strict=True)
-        ]
-        self._prepare(parameters)
-        torch.cat([*held, flags, sums], out=self._flat)
-        if window is not None and not window.summed:
-            self._flat[: -len(flags) - 2].mul_(window.reference / window.scale)
+        self.prepare(parameters)
+        if window is None:
+            self._flat.zero_()
+            self._flat[-3] = 1.0
+        else:
+            held = [p.new_zeros(p.numel()) if p.grad is None else _flattened(p) for p in parameters]
+            raised = torch.zeros(1, device=self.device)
+            torch.cat([*held, window.present(), raised, window.sums()], out=self._flat)
+            if not window.summed:
+                self._flat[: -len(parameters) - 3].mul_(window.reference / window.scale)
         dist.all_reduce(self._flat)
         *gradients, measured = self._parts
         for parameter, gradient in zip(parameters, gradients, strict=True):
@@ -84,8 +84,9 @@ class Reducer:
         bad = sum(not math.isfinite(loss) for loss in losses)
         return Totals(weight, loss / weight if weight else math.nan, 1 / weight if weight else 1.0, bad)
 
-    def _prepare(self, parameters: Sequence[Tensor]) -> None:
-        """Room for the gradients and the numbers that go with them, and the views of its parts."""
+    def prepare(self, parameters: Sequence[Tensor]) -> None:
+        """Make room for the gradients and the numbers that go with them: before a window, since a rank that runs out
+        of memory in it must still be able to tell the others."""
         if [part.shape for part in self._parts[:-1]] == [parameter.shape for parameter in parameters]:
             return
         sizes = [parameter.numel() for parameter in parameters]

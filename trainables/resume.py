@@ -9,8 +9,9 @@ from trainables import checkpoint
 logger = logging.getLogger(__name__)
 
 
-def newest(stretch: dict[str, Any]) -> Path | None:
-    """The checkpoint to go on from: one from the middle of the epoch that comes next, else the newest that can be read.
+def newest(stretch: dict[str, Any], ranks: int) -> Path | None:
+    """The checkpoint to go on from: one that as many ranks saved in the middle of the epoch that comes next, else the
+    newest that can be read.
 
     None where the trial is to start anew, which is as good as its first checkpoint.
 
@@ -21,8 +22,11 @@ def newest(stretch: dict[str, Any]) -> Path | None:
     midway = Path(stretch["folder"]).glob("midway-*.pt")
     for path in sorted(midway, key=lambda path: path.stat().st_mtime, reverse=True):
         state = _read(path, broken)
-        if state is not None and state["epoch"] == stretch["epoch"]:
+        if state is None or state["epoch"] != stretch["epoch"]:
+            continue
+        if len(state["midway"]["ranks"]) == ranks:
             return path
+        logger.warning("%s was saved by another number of workers: the epoch begins again.", path)
     for name in [stretch["checkpoint"], *stretch["earlier"]]:
         if name is None or _read(Path(name), broken) is not None:
             for error in broken:

@@ -1,6 +1,8 @@
 """Random numbers of a rank: seeded per epoch, saved and restored in the middle of one."""
 
+import contextlib
 import random
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -9,13 +11,28 @@ import torch
 from trainables.context import Context
 
 
-def seed_epoch(seed: int, epoch: int, context: Context, rank: int) -> None:
-    """Seed what the ranks share, `context.generator`, and what must differ between them, as dropout."""
-    shared, own = (int(part) for part in np.random.SeedSequence([seed, epoch]).generate_state(2))
+def seed(context: Context, rank: int, *place: int) -> None:
+    """Seed what the ranks share, `context.generator`, and what must differ between them, as dropout.
+
+    Args:
+        context: Of this rank.
+        rank: Whose numbers it draws.
+        place: What the numbers are for: the trial's seed, the epoch. Another place has other numbers.
+    """
+    shared, own = (int(part) for part in np.random.SeedSequence(place).generate_state(2))
     context.generator.manual_seed(shared)
     random.seed(own + rank)
     np.random.seed((own + rank) % 2**32)
     torch.manual_seed(own + rank)
+
+
+@contextlib.contextmanager
+def alike(context: Context, *place: int) -> Iterator[None]:
+    """Torch draws the same numbers on all ranks inside, and goes on afterwards as if it had drawn none."""
+    devices = [context.device] if context.device.type == "cuda" else []
+    with torch.random.fork_rng(devices):
+        torch.manual_seed(int(np.random.SeedSequence(place).generate_state(1)[0]))
+        yield
 
 
 def state(context: Context) -> dict[str, Any]:
@@ -25,7 +42,7 @@ def state(context: Context) -> dict[str, Any]:
         "python": random.getstate(),
         "numpy": [name, torch.from_numpy(np.asarray(keys).astype(np.int64)), *rest],
         "torch": torch.get_rng_state(),
-        "device": _device_module(context.device).get_rng_state() if context.device.type != "cpu" else None,
+        "device": _device_state(context.device),
         "shared": context.generator.get_state(),
     }
 
@@ -36,10 +53,14 @@ def restore(saved: dict[str, Any], context: Context) -> None:
     name, keys, *rest = saved["numpy"]
     np.random.set_state((name, keys.numpy().astype(np.uint32), *rest))
     torch.set_rng_state(saved["torch"])
-    if saved["device"] is not None and context.device.type != "cpu":
-        _device_module(context.device).set_rng_state(saved["device"])
+    if saved["device"] is not None and context.device.type == "cuda":
+        torch.cuda.set_rng_state(saved["device"], context.device)
+    elif saved["device"] is not None and context.device.type == "mps":
+        torch.mps.set_rng_state(saved["device"])
     context.generator.set_state(saved["shared"])
 
 
-def _device_module(device: torch.device) -> Any:
-    return torch.get_device_module(device)
+def _device_state(device: torch.device) -> torch.Tensor | None:
+    if device.type == "cuda":
+        return torch.cuda.get_rng_state(device)
+    return torch.mps.get_rng_state() if device.type == "mps" else None

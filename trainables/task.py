@@ -139,6 +139,7 @@ class Task(ABC, Generic[Config]):
         self.updates: dict[str, list[str]] = {}
         self.updaters: dict[str, Updater] = {}
         self.noted: dict[str, tuple[Tensor | float, Tensor | float]] = {}
+        self.noting: dict[str, tuple[Tensor | float, Tensor | float]] = {}
 
     @classmethod
     def config_class(cls) -> type[TaskConfig]:
@@ -191,15 +192,30 @@ class Task(ABC, Generic[Config]):
         """Take up what `state_dict` gave."""
 
     def log(self, name: str, value: "Tensor | float", weight: "Tensor | float" = 1.0) -> None:
-        """Note a term of the loss; its weighted mean over the epoch and all ranks is reported as `train/<name>`."""
+        """Note a term of the loss; its weighted mean over the epoch and all ranks is reported as `train/<name>`.
+
+        What is noted in a window that is not applied counts for nothing, as its loss does.
+
+        Raises:
+            ValueError: The loop itself reports a metric of that name.
+        """
+        if name in ("loss", "grad_norm", "updates"):
+            raise ValueError(f"log must get a name that is not reported already, but got {name!r}.")
         value = value.detach().float() if isinstance(value, torch.Tensor) else value
         part: Tensor | float
         if isinstance(weight, torch.Tensor):  # a mean over nothing is NaN
             part = torch.where(weight == 0, 0.0, value * weight)
         else:
             part = value * weight if weight else 0.0
-        total, weights = self.noted.get(name, (0.0, 0.0))
-        self.noted[name] = (total + part, weights + weight)
+        total, weights = self.noting.get(name, (0.0, 0.0))
+        self.noting[name] = (total + part, weights + weight)
+
+    def keep_noted(self) -> None:
+        """Count what was noted since the last update."""
+        for name, (part, weight) in self.noting.items():
+            total, weights = self.noted.get(name, (0.0, 0.0))
+            self.noted[name] = (total + part, weights + weight)
+        self.noting.clear()
 
     def autocast(self) -> AbstractContextManager[Any]:
         """The precision context of this trial, for evaluation."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from trainables.accumulation import Accumulation, Totals, gradients_of
+from trainables.accumulation import Accumulation, Totals, check_graph, gradients_of
 from trainables.batches import to_device
 from trainables.batches import windows as windows  # an update and what it takes come together
 from trainables.buffers import Buffers
@@ -111,6 +111,7 @@ class Updater:
         self._buffers = Buffers(self._modules)
         self._bf16_parameters = bf16_parameters and self.precision is not Precision.FP16
         self._take_parameters()
+        self._graph_checked = False
         self._reducer = Reducer(self.device)
         self._held: list[Tensor] = []  # which parameters had a gradient in the last window,
         self._norms: list[float] = []  # and its norm
@@ -126,22 +127,26 @@ class Updater:
         Raises:
             Diverged: Too many windows were skipped in a row, or the loss scale fell to its floor.
             PeerFailed: Another rank raised in its part of the window.
-            ValueError: The loss is a constant, or a weight is not a finite number of at least 0. A loss that depends
-                on parameters of others alone is an empty window.
+            ValueError: The loss is not one number that depends on a parameter, or a weight is not a finite number of
+                at least 0. A loss that depends on parameters of others alone is an empty window.
+
+        An error of an optimizer's or a schedule's own step comes after weights have moved, and is not undone.
         """
-        if self._train_flags() != self._flags:  # parameters were added to an optimizer, frozen or thawed
+        if not isinstance(window, Sequence):
+            raise ValueError(
+                f"window must be a sequence of micro-batches, but got {type(window).__name__}. See windows()."
+            )
+        if self._identities() != self._taken:  # parameters were added to an optimizer, replaced, frozen or thawed
             self._take_parameters()
         self._drop_gradients()
-        trainable = self._trainable
+        trainable, steps = self._trainable, self.steps
         before = self._buffers.copy()
-        applied = False
         try:
             ranks = world_size()
             report = self._flush(trainable, self._accumulate(trainable, window, loss, ranks), len(window), ranks)
-            applied = report.outcome == "applied"
         finally:  # an error in a micro-batch must leave nothing behind for the next window
             self._drop_gradients()
-            if not applied:
+            if self.steps == steps:
                 self._buffers.restore(before)
         if self.on_update is not None:
             self.on_update(report)
@@ -151,14 +156,16 @@ class Updater:
         self._names = names_of(self.optimizers, self._modules)
         check_optimizers(self.optimizers, self._names, self._bf16_parameters, world_size())
         self._parameters = [p for optimizer in self.optimizers.values() for p in parameters_of(optimizer)]
-        self._flags = self._train_flags()
+        self._taken = self._identities()
         self._trainable = [parameter for parameter in self._parameters if parameter.requires_grad]
-        # A norm in bf16 would be good to three digits.
-        self._norm_dtype = torch.float32 if self._bf16_parameters else None
         self._keeps_fp64 = any(p.dtype == torch.float64 for p in self._parameters)
+        # A norm in bf16 would be good to three digits.
+        self._norm_dtype = torch.float32 if self._bf16_parameters and not self._keeps_fp64 else None
 
-    def _train_flags(self) -> list[bool]:
-        return [p.requires_grad for o in self.optimizers.values() for g in o.param_groups for p in g["params"]]
+    def _identities(self) -> list[int]:
+        """Which parameters there are, and by the sign which of them are trained."""
+        groups = [group["params"] for optimizer in self.optimizers.values() for group in optimizer.param_groups]
+        return [id(p) if p.requires_grad else -id(p) for parameters in groups for p in parameters]
 
     def trainable_names(self) -> list[str]:
         """The names of the parameters that are trained."""
@@ -169,22 +176,23 @@ class Updater:
         it. After an empty window it is empty."""
         return {self._names[id(p)]: norm for p, norm in zip(self._held, self._norms, strict=True)}
 
-    @property
-    def _scale(self) -> float:
-        return self.loss_scale.value if self.loss_scale else 1.0
-
     def _accumulate(
         self, trainable: list[Tensor], window: Sequence[Batch], loss: Loss[Batch], ranks: int
     ) -> Accumulation:
-        accumulation = Accumulation(trainable, self.device, self._scale, len(window), ranks)
+        scale = self.loss_scale.value if self.loss_scale else None
+        accumulation = Accumulation(trainable, self.device, scale, len(window), ranks)
+        if ranks > 1:
+            self._reducer.prepare(trainable)
         try:
             for batch in window:
                 batch = to_device(batch, self.device, self._keeps_fp64)
                 with autocast(self.precision, self.device):
                     returned = loss(batch)
-                if not isinstance(returned, tuple) or len(returned) != 2:
-                    raise ValueError(f"loss must return (mean loss, weight), but got {type(returned).__name__}.")
-                accumulation.add(*returned)
+                mean_loss, weight = _checked_loss(returned)
+                if not self._graph_checked:
+                    check_graph(mean_loss)
+                    self._graph_checked = True
+                accumulation.add(mean_loss, weight)
         except Exception:  # whatever it is: the other ranks wait for this one, and must hear of it
             if ranks > 1:
                 self._drop_gradients()
@@ -199,7 +207,7 @@ class Updater:
             self._held, self._norms = [], []
             self.empty += 1
         elif outcome == "skipped":
-            self._skip(norm)
+            self._skip(norm, totals.loss)
         else:
             self._finish_gradients(totals.factor, norm)
             self._apply()
@@ -211,13 +219,11 @@ class Updater:
         """The totals of the window and the norms of its true gradients, in the one read on the host in a window."""
         sums = window.measured() if ranks == 1 else [*self._reducer.reduce(trainable, window), *window.losses]
         norms, read = _read(gradients_of(trainable), sums, self._norm_dtype)
-        if ranks == 1:
-            totals = window.totals(read)
-            self._held = [parameter for parameter in trainable if parameter.grad is not None]
-        else:
-            totals = self._reducer.totals(trainable, read)
-            norms = [norm for parameter, norm in zip(trainable, norms, strict=True) if parameter.grad is not None]
-            self._held = [parameter for parameter in trainable if parameter.grad is not None]
+        held = [parameter for parameter in trainable if parameter.grad is not None]
+        totals = window.totals(read) if ranks == 1 else self._reducer.totals(trainable, read)
+        self._held = [parameter for parameter in held if parameter.grad is not None]
+        if len(self._held) < len(held):  # the totals showed that some gradients are none
+            norms = [norm for parameter, norm in zip(held, norms, strict=True) if parameter.grad is not None]
         self._norms = norms if totals.factor == 1 else [norm * totals.factor for norm in norms]
         return self._transformed(totals) if self.transform and totals.weight and norms else totals
 
@@ -226,9 +232,9 @@ class Updater:
         assert self.transform is not None
         torch._foreach_mul_(gradients_of(self._held), totals.factor)
         self.transform()
-        self._norms, _ = _read(
-            gradients_of(self._held), [], self._norm_dtype
-        )  # a second read, since it may have changed anything
+        self._held = [parameter for parameter in self._held if parameter.grad is not None]
+        # A second read, since it may have changed anything.
+        self._norms, _ = _read(gradients_of(self._held), [], self._norm_dtype)
         return totals._replace(factor=1.0)
 
     def _judge(self, totals: Totals) -> tuple[Literal["applied", "skipped", "empty"], str, float]:
@@ -259,20 +265,21 @@ class Updater:
             if held and own != 1:
                 torch._foreach_mul_(gradients_of(held), own)
 
-    def _skip(self, norm: float) -> None:
+    def _skip(self, norm: float, loss: float) -> None:
         self.skipped += 1
         self.consecutive_skips += 1
-        spoiled = [name for name, norm in self.gradient_norms().items() if not math.isfinite(norm)]
-        where = f"at step {self.steps} the gradient norm is {norm:g}"
+        spoiled = [name for name, own in self.gradient_norms().items() if not math.isfinite(own)]
+        where = f"at step {self.steps} the loss is {loss:g}, the gradient norm {norm:g}"
         where += f", first in {spoiled[0]}" if spoiled else ""
         if self.loss_scale is not None:
             try:
                 self.loss_scale.skipped()
             except Diverged as error:
-                raise Diverged(f"{error}; {where}") from error
+                raise Diverged(f"{error}; {where}", agreed=True) from error
         if self.consecutive_skips > self.max_consecutive_skips:
+            count = f"{self.consecutive_skips} windows in a row were" if self.consecutive_skips > 1 else "a window was"
             scale = f"loss scale {self.loss_scale.value:g}" if self.loss_scale else "no loss scale"
-            raise Diverged(f"{self.consecutive_skips} windows in a row were not finite: {where}, {scale}")
+            raise Diverged(f"{count} not finite: {where}, {scale}", agreed=True)
 
     def _apply(self) -> None:
         idle: list[torch.optim.Optimizer] = []
@@ -281,15 +288,15 @@ class Updater:
         for optimizer in self.optimizers.values():
             if optimizer not in idle:
                 optimizer.step()
-        for scheduler in self.schedulers:
-            if getattr(scheduler, "optimizer", None) not in idle:
-                scheduler.step()
         if self.ema is not None:
             self.ema.update()
         if self.loss_scale is not None:
             self.loss_scale.applied()
         self.steps += 1
         self.consecutive_skips = 0
+        for scheduler in self.schedulers:  # last: one that has ended raises
+            if getattr(scheduler, "optimizer", None) not in idle:
+                scheduler.step()
 
     def _drop_gradients(self) -> None:
         for parameter in self._parameters:
@@ -326,6 +333,17 @@ class Updater:
         self.consecutive_skips = state["consecutive_skips"]
 
 
+def _checked_loss(returned: Any) -> tuple[Tensor, Any]:
+    if isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[0], Tensor):
+        return returned
+    raise ValueError(f"loss must return (mean loss, weight), a tensor and a number, but got {_kind(returned)}.")
+
+
+def _kind(value: Any) -> str:
+    name = type(value).__name__
+    return f"({', '.join(type(part).__name__ for part in value)})" if isinstance(value, tuple) else name
+
+
 def _checked_limits(
     limits: float | Mapping[str, float | None] | None, optimizers: Mapping[str, torch.optim.Optimizer]
 ) -> float | dict[str, float | None] | None:
@@ -355,7 +373,7 @@ def _on_this_machine(state: dict[str, Any], optimizer: torch.optim.Optimizer) ->
     of the machine that saved it."""
     kernels = ("fused", "foreach", "capturable", "differentiable")
     own = [{key: group[key] for key in kernels if key in group} for group in optimizer.param_groups]
-    groups = [{**saved, **kept} for saved, kept in zip(state["param_groups"], own, strict=True)]
+    groups = [{**saved, **kept} for saved, kept in zip(state["param_groups"], own, strict=False)]
     return {**state, "param_groups": groups}
 
 

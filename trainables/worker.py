@@ -47,7 +47,7 @@ def work(settings: dict[str, Any]) -> None:
         if stretch is None:
             return
         for report in workers.run(stretch):
-            failed = report.get("outcome") == "failed"
+            failed = report.get("outcome") == "failed" or report.pop("alone", False)
             if context.rank == 0 or failed:
                 sent = mailbox.put.remote(turn, report)
                 if report["done"]:  # not for each epoch: training must not wait for the one that watches it
@@ -100,6 +100,8 @@ class Workers:
                 yield report
         except Diverged as error:
             report = {"done": True, "outcome": "diverged", "reason": str(error)}
+            if self.context.world_size > 1 and not error.agreed:
+                report["alone"] = True  # the other ranks do not know, and wait for this one
             if error.metrics is not None and self.training is not None:
                 report["last"] = {"epoch": self.training.epoch, "metrics": error.metrics, "checkpoint": None}
             yield report
@@ -115,7 +117,7 @@ class Workers:
         task_class = load_class(self.task)  # here, so that a task that cannot be imported fails with its reason
         config = task_class.config_class().model_validate(stretch["config"])
         training = Training(task_class(config, self.context))
-        path = self.context.from_rank_0(newest(stretch) if self.context.rank == 0 else None)
+        path = self.context.from_rank_0(newest(stretch, self.context.world_size) if self.context.rank == 0 else None)
         if path is not None:
             training.load(path)
         training.autosave = (Path(stretch["folder"]) / f"midway-{stretch['attempt']}.pt", self.autosave_s)
@@ -215,7 +217,8 @@ def _listen(stop: Any) -> threading.Event:
 
 def _is_lost_peer(error: Exception) -> bool:
     """Whether `error` is what a collective raises when another rank is gone. Gloo has no type of its own for it."""
-    return isinstance(error, torch.distributed.DistError | PeerFailed) or "gloo" in str(error)
+    gloo = isinstance(error, RuntimeError) and "/gloo/" in str(error)
+    return gloo or isinstance(error, torch.distributed.DistError | PeerFailed)
 
 
 def _reason(error: Exception) -> str:

@@ -189,7 +189,7 @@ def test_a_trial_whose_windows_are_all_skipped_ends_as_diverged():  # matrix 38,
     task = Regression(RegressionConfig(fault="nan loss", max_consecutive_skips=3))
     with pytest.raises(
         Diverged,
-        match=r"4 windows in a row were not finite: at step 0 the gradient norm is nan, first in model\.0\.weight",
+        match=r"4 windows in a row were not finite: at step 0 .* the gradient norm nan, first in model\.0\.weight",
     ):
         Training(task).run_epoch()
 

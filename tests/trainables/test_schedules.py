@@ -27,7 +27,7 @@ def cycle(**settings: Any) -> dict[str, float]:
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize(("accumulation", "length"), [(1, 18), (2, 9), (4, 6), (6, 3), (50, 3)])
 def test_a_schedule_over_the_whole_trial_reaches_its_end(precision, accumulation, length):  # F59, F60
-    followed = cycle(precision=precision, accumulation=accumulation, loss_scale=1024.0)
+    followed = cycle(precision=precision, accumulation=accumulation, loss_scale=16.0)
     assert followed["length"] == followed["steps"] == followed["updates"] == length
     assert followed["last_rate"] == pytest.approx(followed["end"])
 

@@ -121,7 +121,7 @@ def test_a_scale_at_its_floor_ends_the_trial():  # matrix 37
     for _ in range(2):
         updater.update([samples(math.inf)], slope_loss(weight))
     assert updater.loss_scale.value == 1.0
-    with pytest.raises(Diverged, match=r"loss scale 1 cannot be lowered, .* at step 0 the gradient norm is inf"):
+    with pytest.raises(Diverged, match=r"loss scale 1 cannot be lowered, .* at step 0 .*, the gradient norm inf"):
         updater.update([samples(math.inf)], slope_loss(weight))
     assert updater.loss_scale.value == 1.0
     assert weight.item() == 0.0
@@ -140,7 +140,7 @@ def test_too_many_skips_in_a_row_end_the_trial(precision):  # matrix 38, C36, C3
     weight, updater = slope(precision=precision, max_consecutive_skips=2)
     for x in (math.nan, math.inf, 1.0, math.nan, math.inf):  # an applied window starts the count anew
         updater.update([samples(x)], slope_loss(weight))
-    with pytest.raises(Diverged, match=r"3 windows in a row .* at step 1 the gradient norm is nan, .* no loss scale"):
+    with pytest.raises(Diverged, match=r"3 windows in a row .* at step 1 .*, the gradient norm nan, .* no loss scale"):
         updater.update([samples(math.nan)], slope_loss(weight))
     assert weight.item() == -1.0
 
@@ -153,7 +153,7 @@ def test_tiny_losses_never_drive_the_scale_to_infinity():  # matrix 39
     assert weight.item() == pytest.approx(-300e-30, rel=1e-4)
 
 
-WHERE = r"at step 1 the gradient norm is (inf|nan), first in net\.2\.weight"
+WHERE = r"at step 1 the loss is [0-9.naif]+, the gradient norm (inf|nan), first in net\.2\.weight"
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,7 @@ def test_there_must_be_something_to_train():
     with pytest.raises(ValueError, match="optimizers must name at least one optimizer, but got none"):
         Updater({})
     frozen = nn.Parameter(torch.zeros(1), requires_grad=False)
-    with pytest.raises(ValueError, match="must hold a parameter that requires a gradient, but none does"):
+    with pytest.raises(ValueError, match="must hold a parameter that requires a gradient, but none of sgd does"):
         Updater({"sgd": torch.optim.SGD([frozen], lr=1.0)})
 
 

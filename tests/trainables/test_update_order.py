@@ -73,7 +73,7 @@ def observed(precision: str, **options: Any) -> tuple[Updater, Any, list[str]]:
 
 
 FORWARD_AND_BACKWARD = ["loss", "backward a", "backward b"]
-FLUSH = ["transform", "step a", "step b", "schedule a", "schedule b", "average", "applied"]
+FLUSH = ["transform", "step a", "step b", "average", "schedule a", "schedule b", "applied"]
 
 
 def in_order(events: list[str]) -> list[str]:

@@ -177,9 +177,9 @@ def test_a_loss_of_one_element_is_a_loss(on_device):
 @pytest.mark.parametrize(
     ("returned", "message"),
     [
-        (lambda x: x.mean(), r"loss must return \(mean loss, weight\), but got Tensor"),
-        (lambda x: (x.mean(), 1, 2), r"loss must return \(mean loss, weight\), but got tuple"),
-        (lambda x: (x, 1), r"loss must be one number, the mean over the micro-batch, but got torch\.Size\(\[3\]\)"),
+        (lambda x: x.mean(), r"loss must return \(mean loss, weight\), .* but got Tensor"),
+        (lambda x: (x.mean(), 1, 2), r"loss must return \(mean loss, weight\), .* but got \(Tensor, int, int\)"),
+        (lambda x: (x, 1), r"loss must be one number, the mean over the micro-batch, but got \(3,\)"),
     ],
     ids=["no-weight", "more-than-two", "many-numbers"],
 )
