@@ -85,7 +85,7 @@ class Accumulation:
                 )
             mean_loss = mean_loss.squeeze()
         detached = mean_loss.detach()
-        if self.device.type == "cuda":
+        if mean_loss.is_cuda:
             detached = detached.clone()  # a CUDA graph would write the next micro-batch's loss in its place
         if self._on_device:
             counted = self._counted(weight)
@@ -122,11 +122,15 @@ class Accumulation:
             bad += not math.isfinite(loss)
         if not total:
             return Totals(0.0, math.nan, 1.0, 0)
+        if self._given:
+            self._drop_what_nothing_gave(weights)
+        return Totals(total, loss_sum / total, largest / total / self.scale, bad)
+
+    def _drop_what_nothing_gave(self, weights: Sequence[float]) -> None:
         since = weights[len(weights) - len(self._given) :]
-        for index, parameter in enumerate(self.parameters if self._given else ()):
+        for index, parameter in enumerate(self.parameters):
             if not self._certain[index] and not any(w and g[index] for w, g in zip(since, self._given, strict=True)):
                 parameter.grad = None  # and not zero: weight decay would move its parameter
-        return Totals(total, loss_sum / total, largest / total / self.scale, bad)
 
     def sums(self) -> Tensor:
         """The total weight and the weighted sum of the losses, on the device."""
@@ -157,21 +161,23 @@ class Accumulation:
                 torch._foreach_mul_(gradients_of(self.parameters), reference / weight)
             self.reference = reference = weight
         factor = weight / reference * self.scale
+        seed = None if factor == 1 else torch.full_like(mean_loss, factor)
         # `inputs`: nothing is left behind in parameters that another update owns.
-        torch.autograd.backward(mean_loss if factor == 1 else mean_loss * factor, inputs=self.parameters)
+        torch.autograd.backward(mean_loss, seed, inputs=self.parameters)
 
     def _backward_on_device(self, mean_loss: Tensor, weight: Tensor) -> None:
         before = self._counted(self.reference)
         self.reference = reference = before if self.summed else torch.maximum(before, weight)
         if self._alone:
-            torch.autograd.backward(mean_loss if self.scale == 1 else mean_loss * self.scale, inputs=self.parameters)
+            seed = None if self.scale == 1 else torch.full_like(mean_loss, self.scale)
+            torch.autograd.backward(mean_loss, seed, inputs=self.parameters)
             return
         earlier: list[Tensor | None] = [parameter.grad for parameter in self.parameters]
         for parameter in self.parameters:
             parameter.grad = None
         empty = ~(weight > 0)
         factor = torch.where(empty, 0.0, weight / reference) * self.scale
-        torch.autograd.backward(mean_loss * factor.to(mean_loss.dtype), inputs=self.parameters)
+        torch.autograd.backward(mean_loss, factor.to(mean_loss.dtype), inputs=self.parameters)
         self._given.append([parameter.grad is not None for parameter in self.parameters])
         for gradient in gradients_of(self.parameters):
             gradient.masked_fill_(empty, 0.0)  # that of a mean over nothing is NaN, which no factor takes away

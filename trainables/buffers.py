@@ -33,6 +33,8 @@ class Buffers:
 
     def copy(self) -> list[Kept]:
         """The values of all buffers."""
+        if not self._watched:
+            return []
         if self._unseen:
             self._unseen -= 1
             if not self._unseen:

@@ -132,7 +132,7 @@ class Updater:
 
         An error of an optimizer's or a schedule's own step comes after weights have moved, and is not undone.
         """
-        if not isinstance(window, Sequence):
+        if not hasattr(window, "__len__"):
             raise ValueError(
                 f"window must be a sequence of micro-batches, but got {type(window).__name__}. See windows()."
             )
