@@ -51,7 +51,7 @@ class Accumulation:
         self._alone = count == 1 and ranks == 1  # nothing else is there that a mean over nothing could spoil
         self._on_device = False  # once a weight of the window is
         self._certain: list[bool] = []  # which parameters had a gradient before that,
-        self._given: list[list[bool]] = []  # and which got one from each micro-batch since
+        self.given: list[list[bool]] = []  # and which got one from each micro-batch since
 
     def add(self, mean_loss: Tensor, weight: float | Tensor) -> None:
         """Backward of a micro-batch of `weight` elements with the mean loss `mean_loss`.
@@ -122,14 +122,14 @@ class Accumulation:
             bad += not math.isfinite(loss)
         if not total:
             return Totals(0.0, math.nan, 1.0, 0)
-        if self._given:
+        if self.given:
             self._drop_what_nothing_gave(weights)
         return Totals(total, loss_sum / total, largest / total / self.scale, bad)
 
     def _drop_what_nothing_gave(self, weights: Sequence[float]) -> None:
-        since = weights[len(weights) - len(self._given) :]
+        since = weights[len(weights) - len(self.given) :]
         for index, parameter in enumerate(self.parameters):
-            if not self._certain[index] and not any(w and g[index] for w, g in zip(since, self._given, strict=True)):
+            if not self._certain[index] and not any(w and g[index] for w, g in zip(since, self.given, strict=True)):
                 parameter.grad = None  # and not zero: weight decay would move its parameter
 
     def sums(self) -> Tensor:
@@ -146,11 +146,11 @@ class Accumulation:
 
     def present(self) -> Tensor:
         """For each parameter a number above 0 if a micro-batch of weight gave it a gradient, on the device."""
-        if not self._given:
+        if not self.given:
             flags = [float(parameter.grad is not None) for parameter in self.parameters]
             return torch.tensor(flags).to(self.device, non_blocking=True)
         certain = torch.tensor(self._certain).to(self.device, torch.float32, non_blocking=True)
-        given = torch.tensor(self._given).to(self.device, torch.float32, non_blocking=True)
+        given = torch.tensor(self.given).to(self.device, torch.float32, non_blocking=True)
         since = torch.stack([self._counted(weight) for weight in self.weights[len(self.weights) - len(given) :]])
         return certain + (since > 0).float() @ given
 
@@ -178,7 +178,7 @@ class Accumulation:
         empty = ~(weight > 0)
         factor = torch.where(empty, 0.0, weight / reference) * self.scale
         torch.autograd.backward(mean_loss, factor.to(mean_loss.dtype), inputs=self.parameters)
-        self._given.append([parameter.grad is not None for parameter in self.parameters])
+        self.given.append([parameter.grad is not None for parameter in self.parameters])
         for gradient in gradients_of(self.parameters):
             gradient.masked_fill_(empty, 0.0)  # that of a mean over nothing is NaN, which no factor takes away
         kept = torch.where(reference > 0, before / reference, 1.0)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 AUTO = "auto"
+NOTHING = contextlib.nullcontext()
 
 
 class Precision(StrEnum):
@@ -44,7 +45,7 @@ class Diverged(RuntimeError):
 def autocast(precision: Precision, device: torch.device) -> contextlib.AbstractContextManager[Any]:
     """The context that a forward pass and its loss run in. fp32 gets none, so that it stays a plain loop."""
     if precision is Precision.FP32:
-        return contextlib.nullcontext()
+        return NOTHING
     return torch.autocast(device.type, dtype=precision.dtype)
 
 

@@ -218,12 +218,13 @@ class Updater:
     def _measure(self, trainable: list[Tensor], window: Accumulation, ranks: int) -> Totals:
         """The totals of the window and the norms of its true gradients, in the one read on the host in a window."""
         sums = window.measured() if ranks == 1 else [*self._reducer.reduce(trainable, window), *window.losses]
-        norms, read = _read(gradients_of(trainable), sums, self._norm_dtype)
         held = [parameter for parameter in trainable if parameter.grad is not None]
+        norms, read = _read(gradients_of(held), sums, self._norm_dtype)
         totals = window.totals(read) if ranks == 1 else self._reducer.totals(trainable, read)
-        self._held = [parameter for parameter in held if parameter.grad is not None]
-        if len(self._held) < len(held):  # the totals showed that some gradients are none
+        if ranks > 1 or window.given:  # the totals showed that some gradients are none
             norms = [norm for parameter, norm in zip(held, norms, strict=True) if parameter.grad is not None]
+            held = [parameter for parameter in held if parameter.grad is not None]
+        self._held = held
         self._norms = norms if totals.factor == 1 else [norm * totals.factor for norm in norms]
         return self._transformed(totals) if self.transform and totals.weight and norms else totals
 
