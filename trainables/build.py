@@ -66,7 +66,7 @@ def check_gradients(task: Task[Any], update: str, updater: Updater, report: Upda
         ValueError: A module has no gradient, or with `gradient_check` "parameter" a single parameter has none.
     """
     mode = task.config.gradient_check
-    if mode == "off" or updater.steps > 1 or (updater.steps and report.outcome != "applied"):
+    if mode == "skip" or updater.steps > 1 or (updater.steps and report.outcome != "applied"):
         return
     if report.reason == "no gradient":
         raise ValueError(
@@ -83,7 +83,7 @@ def check_gradients(task: Task[Any], update: str, updater: Updater, report: Upda
             kind = "is zero" if any(name in norms for name in own) else "is none"
             raise ValueError(
                 f"module {key!r} must have a gradient in the first update, but its gradient {kind}: "
-                "it would not learn. If that is meant, set gradient_check=off."
+                "it would not learn. If that is meant, set gradient_check=skip."
             )
     missing = [name for name in names if name not in norms]
     if missing:
