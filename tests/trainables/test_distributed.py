@@ -19,6 +19,7 @@ from tests.trainables.toys import (
     classifier,
     distance,
     epoch,
+    every_precision,
     full_batch,
     identical,
     norm,
@@ -33,8 +34,6 @@ from trainables.precision import Diverged, LossScale
 from trainables.update import Updater, windows
 
 Sizes = Sequence[Sequence[int]]  # of the micro-batches of one window, by rank
-
-every_precision = pytest.mark.parametrize("precision", PRECISIONS)
 
 
 # What runs on each rank

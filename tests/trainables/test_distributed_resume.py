@@ -12,10 +12,10 @@ from torch import nn
 from tests.trainables.ranks import RANKS
 from tests.trainables.toys import (
     FULL,
-    PRECISIONS,
     Augmented,
     Regression,
     RegressionConfig,
+    every_precision,
     identical,
     recorded_gradients,
     scramble,
@@ -27,7 +27,6 @@ from trainables.checkpoint import CheckpointError
 from trainables.context import Context
 from trainables.loop import Training
 
-every_precision = pytest.mark.parametrize("precision", PRECISIONS)
 SETTINGS = {**FULL, "size": 45}  # six micro-batches on each rank, three windows
 SMOOTH = {"size": 22, "max_grad_norm": None}
 

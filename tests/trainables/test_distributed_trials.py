@@ -12,12 +12,17 @@ import torch
 from torch import Tensor
 
 from tests.trainables.ranks import RANKS
-from tests.trainables.toys import PRECISIONS, Cycled, Regression, RegressionConfig, Sharded, identical, timeless
+from tests.trainables.toys import (
+    Cycled,
+    Regression,
+    RegressionConfig,
+    Sharded,
+    every_precision,
+    identical,
+    timeless,
+)
 from trainables.context import Context
 from trainables.loop import Training
-
-every_precision = pytest.mark.parametrize("precision", PRECISIONS)
-
 
 # What runs on each rank
 

@@ -11,6 +11,7 @@ from tests.trainables.toys import (
     Regression,
     RegressionConfig,
     classifier,
+    every_precision,
     recorded_gradients,
     samples,
     token_loss,
@@ -23,7 +24,6 @@ from trainables.precision import Diverged, LossScale, Precision, autocast, resol
 from trainables.update import Updater
 
 CPU = torch.device("cpu")
-every_precision = pytest.mark.parametrize("precision", PRECISIONS)
 
 
 @every_precision

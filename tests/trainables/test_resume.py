@@ -15,11 +15,11 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from tests.trainables.toys import (
     FULL,
-    PRECISIONS,
     Adversaries,
     Augmented,
     Endless,
     RegressionConfig,
+    every_precision,
     identical,
     scramble,
     state,
@@ -30,8 +30,6 @@ from trainables.checkpoint import CheckpointError
 from trainables.loop import Training
 from trainables.precision import Diverged
 from trainables.task import TaskConfig
-
-every_precision = pytest.mark.parametrize("precision", PRECISIONS)
 
 
 class OwnOrder(Augmented):

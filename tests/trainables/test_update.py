@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from tests.trainables.toys import (
     IGNORED,
-    PRECISIONS,
     TOLERANCE,
     Tokens,
     classifier,
     distance,
+    every_precision,
     full_batch,
     identical,
     norm,
@@ -29,9 +29,6 @@ from tests.trainables.toys import (
 from trainables.ema import Ema
 from trainables.precision import LossScale, Precision, autocast
 from trainables.update import Updater, UpdateReport
-
-every_precision = pytest.mark.parametrize("precision", PRECISIONS)
-
 
 # Exact accumulation
 

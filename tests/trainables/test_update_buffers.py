@@ -7,10 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.trainables.toys import PRECISIONS, identical, samples
+from tests.trainables.toys import every_precision, identical, samples
 from trainables.update import Updater
-
-every_precision = pytest.mark.parametrize("precision", PRECISIONS)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from tests.trainables.toys import (
-    PRECISIONS,
     TOLERANCE,
     classifier,
     distance,
+    every_precision,
     full_batch,
     identical,
     norm,
@@ -25,8 +25,6 @@ from tests.trainables.toys import (
 )
 from trainables.precision import LossScale
 from trainables.update import Updater
-
-every_precision = pytest.mark.parametrize("precision", PRECISIONS)
 
 
 @every_precision

@@ -9,12 +9,9 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 from torch.utils.checkpoint import checkpoint
 
-from tests.trainables.toys import PRECISIONS, samples, slope, slope_loss
+from tests.trainables.toys import every_precision, samples, slope, slope_loss
 from trainables.ema import Ema
 from trainables.update import Updater
-
-every_precision = pytest.mark.parametrize("precision", PRECISIONS)
-
 
 # Graphs
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from tests.trainables.toys import (
-    PRECISIONS,
     classifier,
     epoch,
+    every_precision,
     identical,
     samples,
     slope,
@@ -21,9 +21,6 @@ from tests.trainables.toys import (
 from trainables.ema import Ema
 from trainables.precision import Diverged, LossScale
 from trainables.update import Updater
-
-every_precision = pytest.mark.parametrize("precision", PRECISIONS)
-
 
 # Gradients that are not finite
 

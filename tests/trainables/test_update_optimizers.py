@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 from tests.trainables.toys import (
-    PRECISIONS,
     TOLERANCE,
     classifier,
     distance,
+    every_precision,
     identical,
     norm,
     recorded_gradients,
@@ -22,9 +22,6 @@ from tests.trainables.toys import (
 )
 from trainables.precision import LossScale
 from trainables.update import Updater
-
-every_precision = pytest.mark.parametrize("precision", PRECISIONS)
-
 
 # Several optimizers
 

@@ -9,13 +9,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.trainables.toys import PRECISIONS, samples, slope, slope_loss
+from tests.trainables.toys import every_precision, samples, slope, slope_loss
 from trainables.ema import Ema
 from trainables.precision import LossScale
 from trainables.update import Updater
 
 TRAINABLES = Path(__file__).resolve().parent.parent.parent / "trainables"
-every_precision = pytest.mark.parametrize("precision", PRECISIONS)
 
 
 class NotedSchedule(torch.optim.lr_scheduler.ExponentialLR):

@@ -7,10 +7,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.trainables.toys import IGNORED, PRECISIONS, classifier, norm, recorded_gradients, samples, token_loss, tokens
+from tests.trainables.toys import (
+    IGNORED,
+    classifier,
+    every_precision,
+    norm,
+    recorded_gradients,
+    samples,
+    token_loss,
+    tokens,
+)
 from trainables.update import Updater
 
-every_precision = pytest.mark.parametrize("precision", PRECISIONS)
 HALF = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 
 

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from tests.trainables.toys import (
-    PRECISIONS,
     TOLERANCE,
     classifier,
     distance,
+    every_precision,
     full_batch,
     identical,
     norm,
@@ -24,8 +24,6 @@ from tests.trainables.toys import (
 )
 from trainables.precision import LossScale
 from trainables.update import Updater
-
-every_precision = pytest.mark.parametrize("precision", PRECISIONS)
 
 
 def spoiling_hook(model: nn.Module, value: float) -> None:

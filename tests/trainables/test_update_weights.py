@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from tests.trainables.toys import (
     IGNORED,
-    PRECISIONS,
     TOLERANCE,
     Tokens,
     classifier,
     distance,
+    every_precision,
     full_batch,
     identical,
     norm,
@@ -28,8 +28,6 @@ from tests.trainables.toys import (
 from trainables.ema import Ema
 from trainables.precision import LossScale
 from trainables.update import Updater
-
-every_precision = pytest.mark.parametrize("precision", PRECISIONS)
 
 AS_NUMBER = float
 KINDS = {"numbers": [AS_NUMBER], "tensors": [torch.as_tensor], "mixed": [AS_NUMBER, torch.as_tensor]}

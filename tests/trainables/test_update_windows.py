@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from tests.trainables.toys import (
-    PRECISIONS,
     classifier,
     epoch,
+    every_precision,
     identical,
     recorded_gradients,
     samples,
@@ -21,8 +21,6 @@ from tests.trainables.toys import (
 )
 from trainables.precision import LossScale
 from trainables.update import Updater, windows
-
-every_precision = pytest.mark.parametrize("precision", PRECISIONS)
 
 
 def test_windows_split_a_stream_of_unknown_length_and_keep_its_tail():  # A8, C03

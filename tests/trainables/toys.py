@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from pydantic import Field
 from torch import Tensor, nn
@@ -17,6 +18,7 @@ from trainables.task import Task, TaskConfig, searchable
 from trainables.update import Updater, UpdateReport, windows
 
 PRECISIONS = ["fp32", "bf16", "fp16"]
+every_precision = pytest.mark.parametrize("precision", PRECISIONS)
 # ||g - reference|| / ||reference|| of the gradient of one window.
 TOLERANCE = {"fp32": 5e-6, "bf16": 2e-2, "fp16": 5e-3}
 IGNORED = -100
