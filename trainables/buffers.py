@@ -83,7 +83,7 @@ class Buffers:
         return [(part, name, buffer) for part in self._watched for name, buffer in part.named_buffers(recurse=False)]
 
 
-def fit(module: nn.Module, saved: Mapping[str, Tensor]) -> None:
+def fit(module: nn.Module, saved: Mapping[str, Tensor], device: torch.device) -> None:
     """Give the buffers of `module` the shapes that they have in `saved`, its state, which can then be loaded."""
     state = module.state_dict()
     parameters = dict(module.named_parameters(remove_duplicate=False))
@@ -93,4 +93,4 @@ def fit(module: nn.Module, saved: Mapping[str, Tensor]) -> None:
         path, _, leaf = name.rpartition(".")
         part = module.get_submodule(path)
         if hasattr(part, leaf):  # what the module does not know is an error of the loading, which names it
-            setattr(part, leaf, saved[name].clone() if name in saved else None)
+            setattr(part, leaf, saved[name].to(device, copy=True) if name in saved else None)

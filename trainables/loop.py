@@ -144,7 +144,7 @@ class Training:
                 "Use one from the end of an epoch."
             )
         for name, module in task.modules.items():
-            fit(module, state["modules"][name])
+            fit(module, state["modules"][name], task.context.device)
             module.load_state_dict(state["modules"][name])
         for name, updater in task.updaters.items():
             updater.load_state_dict(state["updaters"][name])
@@ -163,8 +163,10 @@ class Training:
         """End what an epoch that is under way still holds: the checkpoint that is being written, and data loaders.
         One whose processes are left to the garbage collector waits five seconds for each of them."""
         self._remaining = None
-        with contextlib.suppress(OSError):  # the trial has ended, and its outcome is known
+        try:
             self._writer.wait()
+        except OSError as error:  # the trial has ended, and its outcome is known: this one would not be read
+            logger.warning("a checkpoint from the middle of an epoch could not be written: %s", error)
 
     def _state(self) -> dict[str, Any]:
         self._check_finite()

@@ -9,9 +9,9 @@ from trainables import checkpoint
 logger = logging.getLogger(__name__)
 
 
-def newest(stretch: dict[str, Any], ranks: int) -> Path | None:
-    """The checkpoint to go on from: one that as many ranks saved in the middle of the epoch that comes next, else the
-    newest that can be read.
+def newest(stretch: dict[str, Any], ranks: int) -> tuple[Path, dict[str, Any]] | None:
+    """The checkpoint to go on from, and what it holds: one that as many ranks saved in the middle of the epoch that
+    comes next, else the newest that can be read.
 
     None where the trial is to start anew, which is as good as its first checkpoint.
 
@@ -25,13 +25,14 @@ def newest(stretch: dict[str, Any], ranks: int) -> Path | None:
         if state is None or state["epoch"] != stretch["epoch"]:
             continue
         if len(state["midway"]["ranks"]) == ranks:
-            return path
+            return path, state
         logger.warning("%s was saved by another number of workers: the epoch begins again.", path)
     for name in [stretch["checkpoint"], *stretch["earlier"]]:
-        if name is None or _read(Path(name), broken) is not None:
+        found = None if name is None else _read(Path(name), broken)
+        if name is None or found is not None:
             for error in broken:
                 logger.warning("%s The one before it is used.", error)
-            return None if name is None else Path(name)
+            return None if found is None else (Path(name), found)
     raise broken[-1]
 
 

@@ -15,12 +15,10 @@ class Tally:
     applied_weight: float = 0.0
     losses: float = 0.0
     norms: float = 0.0
-    bad_losses: int = 0
 
     def add(self, report: UpdateReport) -> None:
         """Count a window."""
         self.weight += report.weight
-        self.bad_losses += report.bad_losses
         if report.outcome == "applied":
             self.applied += 1
             self.applied_weight += report.weight

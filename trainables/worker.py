@@ -117,9 +117,11 @@ class Workers:
         task_class = load_class(self.task)  # here, so that a task that cannot be imported fails with its reason
         config = task_class.config_class().model_validate(stretch["config"])
         training = Training(task_class(config, self.context))
-        path = self.context.from_rank_0(newest(stretch, self.context.world_size) if self.context.rank == 0 else None)
+        # Rank 0 chooses, so that all go on from the same one.
+        chosen = newest(stretch, self.context.world_size) if self.context.rank == 0 else None
+        path = self.context.from_rank_0(chosen and chosen[0])
         if path is not None:
-            training.load(path)
+            training.restore(chosen[1] if chosen else checkpoint.load(path))
         training.autosave = (Path(stretch["folder"]) / f"midway-{stretch['attempt']}.pt", self.autosave_s)
         return training
 

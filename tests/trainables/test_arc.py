@@ -25,10 +25,10 @@ def untrained(config):
 
 
 def test_it_learns_beyond_the_identity_and_beyond_where_it_started():
-    config = ArcConfig(**SMALL, epochs=3, agent_lr=6e-3)
+    config = ArcConfig(**SMALL, epochs=4, agent_lr=6e-3)
     start = untrained(config)
     reports = list(train(ArcTask(config)))
-    assert reports[-1]["train/loss"] < 0.87 * reports[0]["train/loss"]
+    assert reports[-1]["train/loss"] < 0.85 * reports[0]["train/loss"]
     assert reports[-1]["val/cell_lift"] > start["val/cell_lift"] + 0.02
     assert reports[-1]["val/cell_lift_same_shape"] > max(0.05, start["val/cell_lift_same_shape"])
 
