@@ -49,8 +49,11 @@ def connected(modules: Sequence[Path], root: Path) -> Iterator[None]:
 class _Filtered:
     """Standard output while Ray runs: Ray prints its own warnings there, between lines meant for other programs.
 
-    The one about the number of worker processes is dropped: a gang has eight, by design, on however few cores.
+    Dropped are the one about the number of worker processes, since a gang has six by design, on however few cores, and
+    the one about a worker that died, since the gang says in one line what became of its trial.
     """
+
+    DROPPED = ("worker processes have been started", "A worker died or was killed while executing")
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -58,7 +61,7 @@ class _Filtered:
 
     def write(self, text: str) -> int:
         ends_dropped = self._dropped and text == "\n"
-        self._dropped = "worker processes have been started" in text
+        self._dropped = any(dropped in text for dropped in self.DROPPED)
         if not self._dropped and not ends_dropped:
             self._stream.write(text)
         return len(text)

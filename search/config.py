@@ -56,6 +56,9 @@ class SearchConfig(BaseModel):
     experiment: str = Field("", description="in MLflow; empty: the task")
     tracking_uri: str = Field("", description="of MLflow; empty: MLFLOW_TRACKING_URI, else mlflow.db in storage")
     max_failures: int = Field(3, ge=0, description="workers that a stretch of a trial may lose")
+    stall_timeout: Annotated[float | None, BeforeValidator(_seconds)] = Field(
+        None, gt=0, description="10m: a trial in which nothing moves for so long fails; none: it may wait for ever"
+    )
     once: bool = Field(False, description="one training run with the defaults, no search")
 
     @property

@@ -179,8 +179,9 @@ def _search(
     """Run the trials; what the study and MLflow then know."""
     import ray
 
-    from search.mailbox import StopActor
+    from search.registry import RegistryActor
     from search.searcher import StudySearcher
+    from search.watch import Watch
 
     config, task = planned.config, planned.source.task_class
     resolved = dump(config)
@@ -190,6 +191,8 @@ def _search(
     study.enqueue(planned.space.defaults())
     store = store_of(config, dict(os.environ))
     tracker = Tracker(config, *store, resolved=resolved, objective=task.objective, mode=task.mode)
+    registry = RegistryActor.remote([worker] * config.workers)
+    watch = Watch(registry, f"{config.workers} x {_told(worker)}", progress.say)
     searcher = StudySearcher(
         study,
         planned.space,
@@ -198,27 +201,28 @@ def _search(
         config.trials,
         config.folder,
         attempt=f"{time.time_ns():x}",
-        observers=(tracker, progress),
+        observers=(tracker, progress, watch),
         stopping=stopping,
         max_losses=config.max_failures,
     )
-    stop = StopActor.remote()
     gang = {
-        "task": planned.source.reference,
         "workers": config.workers,
         "resources": worker,
         "folder": str(config.folder),
-        "stop": stop,
+        "registry": registry,
         "max_failures": config.max_failures,
+        "stall_timeout": config.stall_timeout,
+        "worker": {"task": planned.source.reference, "stall_timeout": config.stall_timeout},
     }
 
     def spread() -> None:
         """Tell the workers. The signal's handler must not call Ray, which it may have interrupted."""
         stopping.wait()
         if ray.is_initialized():  # a late Ctrl-C finds Ray gone already
-            stop.set.remote()
+            registry.stop.remote()
 
     threading.Thread(target=spread, daemon=True, name="stop").start()
+    watch.start()
     try:
         _tune(searcher, gang, gangs, config.folder)
         # Trials that wait at a rung have lost against the others, unless the user stopped the search in between.
@@ -231,6 +235,7 @@ def _search(
             tracker.finish("FAILED", "The search ended with an error.", {}, [], TRACKING_TIMEOUT_S)
         raise
     finally:
+        watch.end()
         lock.close()
     return study.trials(), tracker
 

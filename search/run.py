@@ -41,6 +41,7 @@ def main(
     experiment: Annotated[str | None, typer.Option(help="in MLflow; the task's name")] = None,
     config: Annotated[Path | None, typer.Option(help="a YAML file with these options")] = None,
     max_failures: Annotated[str | None, typer.Option(metavar="N", help="lost workers that a trial survives")] = None,
+    stall_timeout: Annotated[str | None, typer.Option(metavar="TIME", help="10m: a trial that hangs fails")] = None,
     once: Annotated[bool, typer.Option("--once", help="one training run, no search")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print the resolved search and stop")] = False,
     list_: Annotated[bool, typer.Option("--list", help="the searches in the storage folder")] = False,
@@ -62,6 +63,7 @@ def main(
         "storage": storage,
         "experiment": experiment,
         "max_failures": max_failures,
+        "stall_timeout": stall_timeout,
         "once": once or None,
     }
     given = {key: value for key, value in options.items() if value not in (None, "")}

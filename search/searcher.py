@@ -76,6 +76,7 @@ class StudySearcher(Searcher):
         self.error: Exception | None = None
         self._live: dict[str, int] = {}  # the number of the trial that each of Tune's trials is a stretch of
         self._losses: dict[int, int] = {}
+        self._unplaced: set[str] = set()
         self._cut_off: set[int] = set()
 
     # Tune ends the whole run when a searcher raises, with a message that hides the cause: `_guarded` keeps the
@@ -89,13 +90,20 @@ class StudySearcher(Searcher):
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         if not result["done"]:
-            self._guarded(lambda: self._record(self._live[trial_id], json.loads(result["report"])), None)
+            report = json.loads(result["report"])
+            if "waiting" in report:  # its gang found no room, and ends
+                self._unplaced.add(trial_id)
+            else:
+                self._guarded(lambda: self._record(self._live[trial_id], report), None)
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         number = self._live.pop(trial_id, None)
         if number is not None:
             report = None if error or result is None else json.loads(result["report"])
-            self._guarded(lambda: self._finish_stretch(number, report), None)
+            if trial_id in self._unplaced:  # never begun: it goes on in the next gang that is free
+                self.study.live.discard(number)
+            else:
+                self._guarded(lambda: self._finish_stretch(number, report), None)
 
     def __getstate__(self) -> dict[str, Any]:
         return {}  # Tune pickles the searcher into a snapshot that nothing ever reads

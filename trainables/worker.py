@@ -17,6 +17,7 @@ import torch
 
 from trainables import checkpoint
 from trainables.context import Context
+from trainables.heartbeat import beat
 from trainables.loop import Training
 from trainables.precision import Diverged
 from trainables.reduction import PeerFailed
@@ -29,27 +30,35 @@ Held = tuple[int, int]  # a trial's number and the epoch that it has reached
 
 
 def work(settings: dict[str, Any]) -> None:
-    """Take stretches from the mailbox and put a report for each epoch into it.
+    """Take stretches from the gang's mailbox and put a report for each epoch into it.
 
     Args:
-        settings: `mailbox`, the actor between the gang and its workers; `task`, the task as "module:Class";
-            `stop`, the actor whose `wait` returns when the search is to stop.
+        settings: `registry`, the actor that holds the mailboxes and whose `stopped` returns when the search is to stop;
+            `gang`, the name of this one; `task`, the task as "module:Class"; `stall_timeout` in seconds or None.
     """
-    mailbox = settings["mailbox"]
+    registry, gang = settings["registry"], settings["gang"]
     ranks = ray.train.get_context()
     context = Context(ray.train.torch.get_device(), ranks.get_world_rank(), ranks.get_world_size())
-    stopping = _listen(settings["stop"])
+    me = ray.get_runtime_context().current_actor
+    ray.get(registry.hold.remote(gang, ray.util.get_current_placement_group(), me))
+    stopping = _listen(registry)
     workers = Workers(settings["task"], context, stopping)
     turn = 0
+    if settings["stall_timeout"] is not None:
+        beat(
+            lambda progress, stack: registry.beat.remote(gang, turn, context.rank, progress, stack),
+            lambda: workers.progress,
+            every_s=min(1.0, settings["stall_timeout"] / 4),
+        )
     gc.freeze()  # between trials only what a trial left behind is looked through, not all of torch
     while True:
-        turn, stretch = ray.get(mailbox.next.remote(turn, context.rank))
+        turn, stretch = ray.get(registry.next.remote(gang, turn))
         if stretch is None:
             return
         for report in workers.run(stretch):
             failed = report.get("outcome") == "failed" or report.pop("alone", False)
             if context.rank == 0 or failed:
-                sent = mailbox.put.remote(turn, report)
+                sent = registry.put.remote(gang, turn, report)
                 if report["done"]:  # not for each epoch: training must not wait for the one that watches it
                     ray.get(sent)
             if failed and context.world_size > 1:
@@ -73,6 +82,7 @@ class Workers:
         self.context = context
         self.stopping = stopping
         self.autosave_s = autosave_s
+        self.progress = 0  # windows, over all trials
         self.held: Held | None = None
         self.training: Training | None = None
         self._threads = torch.get_num_threads()
@@ -131,7 +141,7 @@ class Workers:
         assert training.autosave is not None
         midway, _ = training.autosave
         while training.epoch < stretch["until"]:
-            metrics = training.run_epoch(self.stopping.is_set)
+            metrics = training.run_epoch(self._should_stop)
             if metrics is None:
                 if training.windows:
                     training.save(midway)
@@ -143,6 +153,11 @@ class Workers:
                 checkpoint.delete(midway)  # the epoch is done
             done = training.epoch >= stretch["until"]
             yield {"done": done, "epoch": training.epoch, "metrics": metrics, "checkpoint": str(path)}
+
+    def _should_stop(self) -> bool:
+        """Asked before every window."""
+        self.progress += 1
+        return self.stopping.is_set()
 
     def _release(self) -> None:
         """Forget the trial in memory, and what it left behind in the process."""
@@ -205,12 +220,12 @@ def load_class(reference: str) -> type[Task[Any]]:
     return cast(type[Task[Any]], getattr(importlib.import_module(module), name))
 
 
-def _listen(stop: Any) -> threading.Event:
+def _listen(registry: Any) -> threading.Event:
     """An event that is set within moments of the search being stopped."""
     event = threading.Event()
 
     def wait() -> None:
-        ray.get(stop.wait.remote())
+        ray.get(registry.stopped.remote())
         event.set()
 
     threading.Thread(target=wait, daemon=True, name="stop-listener").start()

@@ -1,4 +1,5 @@
 import asyncio
+import time
 
 import pytest
 
@@ -18,8 +19,8 @@ def report(epoch, done=False):
 
 def test_a_worker_waits_for_a_stretch_and_its_reports_come_back_in_order():
     async def scenario():
-        mailbox = Mailbox(max_failures=0)
-        waiting = asyncio.create_task(mailbox.next(0, rank=0))
+        mailbox = Mailbox()
+        waiting = asyncio.create_task(mailbox.next(0))
         await asyncio.sleep(0)
         await mailbox.assign(STRETCH)
         turn, stretch = await waiting
@@ -32,10 +33,10 @@ def test_a_worker_waits_for_a_stretch_and_its_reports_come_back_in_order():
 
 def test_a_worker_that_has_seen_a_turn_waits_for_the_next():
     async def scenario():
-        mailbox = Mailbox(max_failures=0)
+        mailbox = Mailbox()
         await mailbox.assign(STRETCH)
-        turn, _ = await mailbox.next(0, rank=0)
-        again = asyncio.create_task(mailbox.next(turn, rank=0))
+        turn, _ = await mailbox.next(0)
+        again = asyncio.create_task(mailbox.next(turn))
         await asyncio.sleep(0.01)
         assert not again.done()
         await mailbox.assign({**STRETCH, "trial": 1})
@@ -46,59 +47,91 @@ def test_a_worker_that_has_seen_a_turn_waits_for_the_next():
 
 def test_a_new_worker_goes_on_from_the_last_checkpoint_of_the_lost_one():
     async def scenario():
-        mailbox = Mailbox(max_failures=1)
+        mailbox = Mailbox()
         await mailbox.assign(STRETCH)
-        turn, _ = await mailbox.next(0, rank=0)
+        turn, _ = await mailbox.next(0)
         await mailbox.put(turn, report(2))
-        return (await mailbox.next(0, rank=0))[1]
+        return (await mailbox.next(0))[1]
 
     assert run(scenario()) == {**STRETCH, "epoch": 2, "checkpoint": "2.pt", "earlier": [None]}
 
 
 def test_the_checkpoints_before_the_last_one_are_kept_in_case_that_it_is_broken():  # H84
     async def scenario():
-        mailbox = Mailbox(max_failures=1)
+        mailbox = Mailbox()
         await mailbox.assign({**STRETCH, "epoch": 1, "checkpoint": "1.pt", "earlier": [None]})
-        turn, _ = await mailbox.next(0, rank=0)
+        turn, _ = await mailbox.next(0)
         for epoch in (2, 3):
             await mailbox.put(turn, report(epoch))
-        return (await mailbox.next(0, rank=0))[1]
+        return (await mailbox.next(0))[1]
 
     stretch = run(scenario())
     assert (stretch["epoch"], stretch["checkpoint"], stretch["earlier"]) == (3, "3.pt", ["2.pt", "1.pt", None])
 
 
-def test_a_stretch_that_loses_its_worker_too_often_fails_and_the_next_one_starts_with_a_clean_count():
+def test_a_restart_hands_the_stretch_to_new_workers_and_says_whether_the_old_ones_had_begun_it():
     async def scenario():
-        mailbox = Mailbox(max_failures=1)
+        mailbox = Mailbox()
         await mailbox.assign(STRETCH)
-        for _ in range(2):
-            await mailbox.next(0, rank=0)
-        waiting = asyncio.create_task(mailbox.next(0, rank=0))
-        failure = await mailbox.get()
-        assert not waiting.done()
-        await mailbox.assign({**STRETCH, "trial": 1})
-        return failure, (await waiting)[1]["trial"]
+        untouched = await mailbox.restart()
+        turn, _ = await mailbox.next(0)
+        begun = await mailbox.restart()
+        again, stretch = await mailbox.next(0)
+        return untouched, begun, again > turn, stretch
 
-    failure, trial = run(scenario())
-    assert failure == {"done": True, "outcome": "failed", "reason": "its worker was lost 2 times"}
-    assert trial == 1
+    assert run(scenario()) == (False, True, True, STRETCH)
 
 
-def test_other_ranks_starting_anew_are_not_counted_as_losses():
+def test_workers_that_end_after_their_trial_did_have_begun_nothing():
     async def scenario():
-        mailbox = Mailbox(max_failures=0)
+        mailbox = Mailbox()
         await mailbox.assign(STRETCH)
-        for rank in (0, 1, 2):
-            await mailbox.next(0, rank)
-        return mailbox
+        turn, _ = await mailbox.next(0)
+        await mailbox.put(turn, report(3, done=True))
+        return await mailbox.restart()
 
-    run(scenario())
+    assert run(scenario()) is False
+
+
+def test_what_lost_workers_still_send_after_a_restart_is_dropped():
+    async def scenario():
+        mailbox = Mailbox()
+        await mailbox.assign(STRETCH)
+        old, _ = await mailbox.next(0)
+        await mailbox.restart()
+        new, _ = await mailbox.next(0)
+        await mailbox.put(old, report(1))
+        await mailbox.put(new, report(2))
+        return (await mailbox.get())["epoch"]
+
+    assert run(scenario()) == 2
+
+
+def test_workers_stall_while_nobody_gets_anywhere(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+
+    async def scenario():
+        mailbox = Mailbox()
+        await mailbox.assign(STRETCH)
+        clock[0] = 10.0
+        waiting = mailbox.stalled_s()  # nobody has taken the stretch
+        turn, _ = await mailbox.next(0)
+        clock[0] = 13.0
+        begun = mailbox.stalled_s()
+        mailbox.beat(turn, 0, 1, "in loss")
+        moved = mailbox.stalled_s()
+        clock[0] = 18.0
+        mailbox.beat(turn, 0, 1, "in train_batches")
+        mailbox.beat(turn - 1, 1, 9, "of a lost worker")
+        return waiting, begun, moved, mailbox.stalled_s(), mailbox.stacks()
+
+    assert asyncio.run(scenario()) == (0.0, 3.0, 0.0, 5.0, {0: "in train_batches"})
 
 
 def test_a_report_of_a_worker_that_was_given_up_is_dropped():
     async def scenario():
-        mailbox = Mailbox(max_failures=0)
+        mailbox = Mailbox()
         await mailbox.assign(STRETCH)
         await mailbox.put(1, report(3, done=True))
         await mailbox.assign({**STRETCH, "trial": 1})
@@ -111,8 +144,8 @@ def test_a_report_of_a_worker_that_was_given_up_is_dropped():
 
 def test_closing_lets_every_worker_return():
     async def scenario():
-        mailbox = Mailbox(max_failures=0)
-        waiting = [asyncio.create_task(mailbox.next(0, rank)) for rank in (0, 1)]
+        mailbox = Mailbox()
+        waiting = [asyncio.create_task(mailbox.next(0)) for _ in range(2)]
         await asyncio.sleep(0)
         await mailbox.close()
         return [stretch for _, stretch in await asyncio.gather(*waiting)]
@@ -122,4 +155,4 @@ def test_closing_lets_every_worker_return():
 
 def test_waiting_for_a_stretch_that_never_comes_is_what_the_limit_of_these_tests_is_for():
     with pytest.raises(asyncio.TimeoutError):
-        asyncio.run(asyncio.wait_for(Mailbox(0).next(0, rank=0), timeout=0.05))
+        asyncio.run(asyncio.wait_for(Mailbox().next(0), timeout=0.05))

@@ -1,0 +1,71 @@
+"""Says what a search waits for, when nothing moves."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import ray
+
+QUIET_S = 60.0  # without any news the terminal says what is going on
+ROOM_S = 10.0  # a gang that waits for room so long is told of
+LOOK_S = 2.0
+
+
+class Watch:
+    """Observes a search, and asks its gangs what they do when it has seen nothing for a while.
+
+    Args:
+        registry: Of the gangs.
+        told: How to name what the workers of one gang need.
+        say: Shows a line.
+    """
+
+    def __init__(self, registry: Any, told: str, say: Callable[[str], None]) -> None:
+        self._registry = registry
+        self._told = told
+        self._say = say
+        self._moved_at = time.monotonic()
+        self._ended = threading.Event()
+
+    def trial_started(self, number: int, config: dict[str, Any]) -> None:
+        self._moved_at = time.monotonic()
+
+    def trial_reported(self, number: int, epoch: int, metrics: dict[str, float]) -> None:
+        self._moved_at = time.monotonic()
+
+    def trial_ended(self, number: int, outcome: str, reason: str) -> None:
+        self._moved_at = time.monotonic()
+
+    def start(self) -> None:
+        threading.Thread(target=self._look, daemon=True, name="watch").start()
+
+    def end(self) -> None:
+        self._ended.set()
+
+    def _look(self) -> None:
+        waiting_since: float | None = None
+        waiting_told = False
+        while not self._ended.wait(LOOK_S):
+            try:
+                doing, waiting = ray.get(self._registry.doing.remote(), timeout=LOOK_S)
+            except ray.exceptions.RayError:  # Ray is busy or going: there is nothing to say, and another look to come
+                continue
+            now = time.monotonic()
+            if waiting:
+                waiting_since = waiting_since or now
+            else:
+                waiting_since, waiting_told = None, False
+            if waiting_since and now - waiting_since > ROOM_S and not waiting_told:
+                waiting_told = True
+                self._say(f"{waiting} of the gangs wait for room: {self._told} each, {_free()}")
+            if now - self._moved_at > QUIET_S:
+                self._moved_at = now
+                self._say(f"no news for {QUIET_S:.0f} s: {'; '.join(doing) or 'no gang has started yet'}")
+
+
+def _free() -> str:
+    """What the cluster has left, by name of the resource."""
+    free: dict[str, float] = ray.available_resources()  # type: ignore[no-untyped-call]
+    named = {name: amount for name, amount in free.items() if ":" not in name and "memory" not in name}
+    return "free are " + (", ".join(f"{amount:g} {name}" for name, amount in sorted(named.items())) or "none")
