@@ -14,6 +14,8 @@ from search.config import SearchConfig
 from search.errors import UsageError
 from search.machine import available_cpus
 
+PACKAGES = ("search", "trainables", "models")  # travel to a cluster, so that its nodes run this very version
+GANG_BYTES = 2**30  # of the processes beside a gang's workers, which bring their own
 OBJECT_STORE_BYTES = 256 * 2**20  # what passes through it is reports; Ray would take a third of the memory
 
 
@@ -25,10 +27,12 @@ def connected(modules: Sequence[Path], root: Path) -> Iterator[None]:
         modules: Files and packages that travel to the workers.
         root: The folder that `search`, `trainables` and `models` are in.
     """
-    runtime_env: dict[str, Any] = {"py_modules": [str(path) for path in modules]} if modules else {}
     if "RAY_ADDRESS" in os.environ:
-        ray.init(runtime_env=runtime_env, log_to_driver=False)
+        ours = [root / package for package in PACKAGES]
+        runtime_env: dict[str, Any] = {"py_modules": [str(path) for path in (*ours, *modules)]}
+        ray.init(runtime_env=runtime_env, log_to_driver=False, logging_level=logging.WARNING)
     else:
+        runtime_env = {"py_modules": [str(path) for path in modules]} if modules else {}
         runtime_env["env_vars"] = {"PYTHONPATH": str(root)}
         ray.init(
             address="local",
@@ -62,6 +66,8 @@ class _Filtered:
     def write(self, text: str) -> int:
         ends_dropped = self._dropped and text == "\n"
         self._dropped = any(dropped in text for dropped in self.DROPPED)
+        if "(raylet)" in text and "\n" in text.rstrip():
+            text = text.partition("\n")[0]  # without the log of a node that was lost
         if not self._dropped and not ends_dropped:
             self._stream.write(text)
         return len(text)
@@ -70,22 +76,57 @@ class _Filtered:
         return getattr(self._stream, name)
 
 
-def resources() -> dict[str, float]:
-    """What the cluster has, by name of the resource."""
-    return dict(ray.cluster_resources())  # type: ignore[no-untyped-call]
+def nodes() -> list[dict[str, float]]:
+    """What each node of the cluster has, by name of the resource."""
+    found: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    return [dict(node["Resources"]) for node in found if node["Alive"]]
 
 
-def count_gangs(config: SearchConfig, worker: Mapping[str, float], cluster: Mapping[str, float]) -> int:
-    """How many gangs run at once: as many as the cluster holds, or fewer if the user or the budget says so.
+def largest() -> dict[str, float] | None:
+    """What the cluster may grow to, by name of the resource; None if nothing makes it grow."""
+    most = ray._private.state.state.get_max_resources_from_cluster_config()
+    return {name: float(amount) for name, amount in most.items()} if most else None
+
+
+def worker_resources(config: SearchConfig, cluster: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """What one worker needs, in a cluster of such nodes."""
+    gpus = config.gpus_per_worker
+    if gpus is None:
+        gpus = 1.0 if any(node.get("GPU", 0.0) >= 1.0 for node in cluster) else 0.0
+    return {"CPU": config.cpus_per_worker, **({"GPU": gpus} if gpus else {}), **config.resources}
+
+
+def count_gangs(
+    config: SearchConfig,
+    worker: Mapping[str, float],
+    cluster: Sequence[Mapping[str, float]],
+    growing: Mapping[str, float] | None = None,
+) -> int:
+    """How many gangs run at once: as many as the cluster holds, or as the user or the budget says.
+
+    Args:
+        worker: What one worker needs.
+        cluster: What each node has. A worker lies on one node; a gang may span several.
+        growing: What the cluster may grow to, all nodes together.
 
     Raises:
-        UsageError: The cluster cannot hold one.
+        UsageError: The cluster cannot hold one, or not as many as the user wants and it does not grow.
     """
-    fit = min(int(cluster.get(name, 0.0) / (amount * config.workers) + 1e-9) for name, amount in worker.items())
+    workers = sum(_times(node, worker) for node in cluster)
+    helpers = sum(_times(node, {"memory": GANG_BYTES}) for node in cluster)
+    fit = min(workers // config.workers, helpers)
+    if growing is not None:
+        fit = max(fit, _times(growing, {name: amount * config.workers for name, amount in worker.items()}))
     wanted = config.concurrency or min(fit, config.trials)
-    if fit < 1 or wanted > fit:
+    if fit < 1 or (wanted > fit and growing is None):
+        have = "; ".join(str({name: node.get(name, 0.0) for name in worker}) for node in cluster[:8])
+        of_memory = f" and {GANG_BYTES / 2**30:.2g} GiB of memory" if helpers < max(1, wanted) else ""
         raise UsageError(
-            f"{max(1, wanted)} gangs of {config.workers} workers with {dict(worker)} each must fit into the cluster, "
-            f"but it has { ({name: cluster.get(name, 0.0) for name in worker}) }. Lower --concurrency or --workers."
+            f"{max(1, wanted)} gangs of {config.workers} workers with {dict(worker)} each{of_memory} must fit into the "
+            f"cluster, but its nodes have {have}. Lower --concurrency or --workers."
         )
     return min(wanted, config.trials)
+
+
+def _times(have: Mapping[str, float], need: Mapping[str, float]) -> int:
+    return min(int(have.get(name, 0.0) / amount + 1e-9) for name, amount in need.items())

@@ -41,6 +41,9 @@ class SearchConfig(BaseModel):
     workers: int = Field(1, ge=1, description="workers of one trial")
     cpus_per_worker: float = Field(1, gt=0)
     gpus_per_worker: float | None = Field(None, ge=0, description="none: 1 where the cluster has GPUs, else 0")
+    resources: dict[str, Annotated[float, Field(gt=0)]] = Field(
+        default_factory=dict, description="custom resources of a worker, by name"
+    )
     concurrency: int | None = Field(None, ge=1, description="trials at a time; none: as many as fit")
     scheduler: Scheduler = Field("asha", description="asha stops the worse trials early")
     reduction_factor: int = Field(3, ge=2, description="one in so many goes on at each rung")
@@ -75,7 +78,7 @@ def load_config(given: dict[str, Any], file: Path | None = None) -> SearchConfig
     """
     from_file = _read_yaml(file)
     values = {**from_file, **given}
-    for key in ("set", "search"):  # a flag changes one parameter and keeps the others of the file
+    for key in ("set", "search", "resources"):  # a flag changes one parameter and keeps the others of the file
         of_file = from_file.get(key) or {}
         if not isinstance(of_file, dict):
             raise UsageError(f"{file}: {key} must hold parameters by name, but got {of_file!r}.")
@@ -104,6 +107,17 @@ def complete(config: SearchConfig) -> SearchConfig:
     """
     if config.once and (config.search or config.trials not in (1, SearchConfig.model_fields["trials"].default)):
         raise UsageError("--once must come without --trials and --search: it is one run with fixed parameters.")
+    gpus = config.gpus_per_worker or 0.0
+    if gpus > 1 and gpus % 1:
+        raise UsageError(f"--gpus-per-worker must be whole above 1, but got {gpus:g}: a part of a GPU is one worker's.")
+    if 0 < gpus < 1 and config.workers > 1:
+        raise UsageError(
+            f"--gpus-per-worker must be whole with --workers {config.workers}, but got {gpus:g}: "
+            "NCCL refuses two ranks on one GPU. Say --workers 1 or --gpus-per-worker 1."
+        )
+    reserved = sorted({"CPU", "GPU", "memory"} & config.resources.keys())
+    if reserved:
+        raise UsageError(f"--resource must name a custom resource, but got {reserved[0]}. See --cpus-per-worker.")
     path, _, label = config.task.rpartition(":")
     return config.model_copy(
         update={

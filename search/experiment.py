@@ -147,9 +147,9 @@ def run(config: SearchConfig, console: Console | None = None) -> Result:
         progress.say(f"search {config.name}: starting Ray")
         try:
             with cluster.connected(planned.source.modules, ROOT):
-                have = cluster.resources()
-                worker = _worker_resources(config, have)
-                gangs = cluster.count_gangs(config, worker, have)
+                nodes = cluster.nodes()
+                worker = cluster.worker_resources(config, nodes)
+                gangs = cluster.count_gangs(config, worker, nodes, cluster.largest())
                 progress.say(f"{gangs} at a time: {config.workers} x {_told(worker)} each")
                 trials, tracker = _search(planned, worker, gangs, progress, stopping, reasons)
         finally:
@@ -178,6 +178,7 @@ def _search(
 ) -> tuple[list[FrozenTrial], Tracker]:
     """Run the trials; what the study and MLflow then know."""
     import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     from search.registry import RegistryActor
     from search.searcher import StudySearcher
@@ -191,7 +192,9 @@ def _search(
     study.enqueue(planned.space.defaults())
     store = store_of(config, dict(os.environ))
     tracker = Tracker(config, *store, resolved=resolved, objective=task.objective, mode=task.mode)
-    registry = RegistryActor.remote([worker] * config.workers)
+    # On the driver's node: that one cannot be lost without the search.
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    registry = RegistryActor.options(scheduling_strategy=here).remote([worker] * config.workers)
     watch = Watch(registry, f"{config.workers} x {_told(worker)}", progress.say)
     searcher = StudySearcher(
         study,
@@ -243,17 +246,20 @@ def _search(
 def _tune(searcher: "StudySearcher", gang: dict[str, Any], gangs: int, folder: Path) -> None:
     from ray import tune
 
+    from search.cluster import GANG_BYTES
     from search.gang import Gang
+    from search.losses import Losses
 
     tune.Tuner(
         # Not CPU: 0, which Tune refuses, and no fraction of a CPU, which a worker would miss.
-        tune.with_resources(Gang, {"memory": 1_000_000}),
+        tune.with_resources(Gang, {"memory": GANG_BYTES}),
         param_space={"gang": gang},
         tune_config=tune.TuneConfig(
             num_samples=-1,
             reuse_actors=True,
             max_concurrent_trials=gangs,
             search_alg=searcher,
+            scheduler=Losses(searcher.loss_reasons),
             trial_name_creator=lambda trial: f"stretch-{trial.trial_id}",
             trial_dirname_creator=lambda trial: f"stretch-{trial.trial_id}",
         ),
@@ -306,11 +312,6 @@ def _note(planned: Plan, best: Best | None) -> str:
 
 def _told(resources: dict[str, float]) -> str:
     return " + ".join(f"{amount:g} {name}" for name, amount in resources.items())
-
-
-def _worker_resources(config: SearchConfig, cluster: dict[str, float]) -> dict[str, float]:
-    gpus = config.gpus_per_worker if config.gpus_per_worker is not None else min(1.0, cluster.get("GPU", 0.0))
-    return {"CPU": config.cpus_per_worker, **({"GPU": gpus} if gpus else {})}
 
 
 @contextmanager

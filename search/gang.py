@@ -199,13 +199,13 @@ def describe(failure: BaseException) -> str:
 
 
 def _causes(failure: BaseException) -> list[BaseException]:
-    """`failure` and what Train wrapped in it, outermost first."""
+    """`failure` and what Train and Ray wrapped in it, outermost first."""
     causes = [failure]
     while True:
         inner = getattr(causes[-1], "worker_failures", None) or getattr(causes[-1], "controller_failure", None)
         if isinstance(inner, dict):
             inner = inner[min(inner)]
-        inner = inner or getattr(causes[-1], "health_check_failure", None)
+        inner = inner or getattr(causes[-1], "health_check_failure", None) or getattr(causes[-1], "cause", None)
         if not isinstance(inner, BaseException):
             return causes
         causes.append(inner)

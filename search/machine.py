@@ -39,6 +39,11 @@ def check_machine(config: SearchConfig, space: Space) -> None:
                 f"--concurrency must be at most {int(have // wanted)} with the {have} {unit} of this machine, "
                 f"but got {config.concurrency}."
             )
+    if config.resources:
+        problems.append(
+            f"--resource must be one that this machine has, but it has CPUs and GPUs alone, and got "
+            f"{', '.join(sorted(config.resources))}. Custom resources are declared by the nodes of a cluster."
+        )
     device = torch.device("cuda" if gpus and config.gpus_per_worker != 0 else "cpu")
     able = [mode.value for mode in supported(device)]
     searched = next((p.distribution for p in space.parameters if p.name == "precision"), None)

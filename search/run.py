@@ -27,6 +27,9 @@ def main(
     workers: Annotated[str | None, typer.Option(metavar="N", help="workers of one trial")] = None,
     cpus_per_worker: Annotated[str | None, typer.Option(metavar="N")] = None,
     gpus_per_worker: Annotated[str | None, typer.Option(metavar="N", help="1 where there are GPUs")] = None,
+    resource: Annotated[
+        Assignments | None, typer.Option(metavar="NAME=AMOUNT", help="a custom resource of a worker")
+    ] = None,
     concurrency: Annotated[str | None, typer.Option(metavar="N", help="trials at a time; as many as fit")] = None,
     scheduler: Annotated[str | None, typer.Option(help="asha stops the worse early; none")] = None,
     sampler: Annotated[str | None, typer.Option(help="tpe, gp, cmaes, qmc, nsga2 or random")] = None,
@@ -72,6 +75,7 @@ def main(
             return _list(storage or Path("runs"))
         if not given.get("task") and config is None:
             raise UsageError("task must be given: arc, or path/to/file.py:ClassName. See --help.")
+        given["resources"] = _assignments("--resource", resource or [])
         given["set"] = _assignments("--set", [*(set or []), *(more or [])])
         given["search"] = _assignments("--search", search or [])
         resolved = load_config(given, config)

@@ -75,6 +75,7 @@ class StudySearcher(Searcher):
         self.max_losses = max_losses
         self.error: Exception | None = None
         self._live: dict[str, int] = {}  # the number of the trial that each of Tune's trials is a stretch of
+        self.loss_reasons: dict[str, str] = {}  # by Tune's trial; see losses.py
         self._losses: dict[int, int] = {}
         self._unplaced: set[str] = set()
         self._cut_off: set[int] = set()
@@ -103,7 +104,7 @@ class StudySearcher(Searcher):
             if trial_id in self._unplaced:  # never begun: it goes on in the next gang that is free
                 self.study.live.discard(number)
             else:
-                self._guarded(lambda: self._finish_stretch(number, report), None)
+                self._guarded(lambda: self._finish_stretch(number, report, self.loss_reasons.get(trial_id, "")), None)
 
     def __getstate__(self) -> dict[str, Any]:
         return {}  # Tune pickles the searcher into a snapshot that nothing ever reads
@@ -203,11 +204,13 @@ class StudySearcher(Searcher):
             self._tell(lambda observer: observer.trial_reported(number, epoch, metrics))
         self._drop_checkpoints(number, keep_last=True)
 
-    def _finish_stretch(self, number: int, report: dict[str, Any] | None) -> None:
+    def _finish_stretch(self, number: int, report: dict[str, Any] | None, loss: str = "") -> None:
         if report is None:  # Tune lost the gang's own actor; the trial goes on from its last checkpoint elsewhere
             self._losses[number] = self._losses.get(number, 0) + 1
             if self._losses[number] > self.max_losses:
-                self._end(number, "failed", f"its gang was lost {self._losses[number]} times")
+                self._end(number, "failed", f"its gang was lost {self._losses[number]} times: {loss or 'unknown'}")
+            else:
+                logger.warning("trial %d: lost its gang (%s), and goes on from its last checkpoint", number, loss)
         elif "metrics" in report:
             self._record(number, report)
             if report["epoch"] >= self.schedule.rungs[-1]:

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 import trainables.precision
-from search.cluster import count_gangs
+from search.cluster import count_gangs, worker_resources
 from search.config import load_config
 from search.errors import UsageError
 from search.experiment import plan
@@ -49,24 +49,68 @@ def test_one_run_searches_nothing(tmp_path):
     assert found.schedule.rungs == (9,)
 
 
+def node(cpus, memory_gib=64, **others):
+    return {"CPU": float(cpus), "memory": memory_gib * 2.0**30, **others}
+
+
 @pytest.mark.parametrize(
     ("given", "cluster", "gangs"),
     [
-        ({}, {"CPU": 2.0}, 2),
-        ({}, {"CPU": 64.0}, 16),  # no more than there are trials
-        ({"workers": "2"}, {"CPU": 7.0}, 3),
-        ({"concurrency": "1"}, {"CPU": 8.0}, 1),
-        ({"workers": "4"}, {"CPU": 64.0, "GPU": 8.0}, 2),
+        ({}, [node(2)], 2),
+        ({}, [node(64)], 16),  # no more than there are trials
+        ({"workers": "2"}, [node(7)], 3),
+        ({"concurrency": "1"}, [node(8)], 1),
+        ({"workers": "4"}, [node(64, GPU=8.0)], 2),
+        ({"cpus_per_worker": "2"}, [node(3), node(3)], 2),  # a worker lies on one node: not three
+        ({"workers": "2", "cpus_per_worker": "2"}, [node(3), node(3)], 1),  # a gang may span two
+        ({}, [node(64, memory_gib=4)], 4),
+        ({"gpus_per_worker": "0.5"}, [node(16, GPU=4.0)], 8),
+        ({"gpus_per_worker": "0"}, [node(4, GPU=1.0)], 4),
+        ({"resources": {"fpga": "2"}}, [node(16, fpga=4.0), node(16)], 2),
     ],
 )
 def test_as_many_gangs_run_as_the_cluster_holds(tmp_path, given, cluster, gangs):
-    worker = {"CPU": 1.0, **({"GPU": 1.0} if "GPU" in cluster else {})}
     config = load_config({"task": "arc", "storage": str(tmp_path), **given})
-    assert count_gangs(config, worker, cluster) == gangs
+    assert count_gangs(config, worker_resources(config, cluster), cluster) == gangs
 
 
-@pytest.mark.parametrize(("given", "cluster"), [({"workers": "9"}, {"CPU": 8.0}), ({"concurrency": "3"}, {"CPU": 2.0})])
+def test_a_cluster_that_grows_holds_what_it_may_grow_to(tmp_path):
+    config = load_config({"task": "arc", "storage": str(tmp_path), "gpus_per_worker": "1", "trials": "100"})
+    head, grown = node(4), {"CPU": 260.0, "GPU": 32.0}
+    assert count_gangs(config, worker_resources(config, [head]), [head], grown) == 32
+
+
+def test_more_gangs_than_fit_now_may_be_asked_of_a_cluster_that_grows(tmp_path):
+    config = load_config({"task": "arc", "storage": str(tmp_path), "concurrency": "8"})
+    assert count_gangs(config, {"CPU": 1.0}, [node(2)], {"CPU": 4.0}) == 8
+
+
+@pytest.mark.parametrize(
+    ("given", "cluster"),
+    [
+        ({"workers": "9"}, [node(8)]),
+        ({"concurrency": "3"}, [node(2)]),
+        ({"concurrency": "3"}, [node(8, memory_gib=2)]),
+        ({"resources": {"fpga": "1"}}, [node(8)]),
+        ({"cpus_per_worker": "4"}, [node(3), node(3)]),
+    ],
+)
 def test_gangs_that_do_not_fit_into_the_cluster_are_refused(tmp_path, given, cluster):
     config = load_config({"task": "arc", "storage": str(tmp_path), **given})
-    with pytest.raises(UsageError, match=r"each must fit into the cluster, but it has \{'CPU': \d\.0\}"):
-        count_gangs(config, {"CPU": 1.0}, cluster)
+    with pytest.raises(UsageError, match=r"must fit into the cluster, but its nodes have \{'CPU': \d\.0"):
+        count_gangs(config, worker_resources(config, cluster), cluster)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"gpus_per_worker": "1.5"}, "--gpus-per-worker must be whole above 1, but got 1.5"),
+        ({"gpus_per_worker": "0.5", "workers": "2"}, "--gpus-per-worker must be whole with --workers 2, but got 0.5"),
+        ({"resources": {"GPU": "1"}}, "--resource must name a custom resource, but got GPU"),
+        ({"resources": {"fpga": "0"}}, "--resources.fpga must"),
+    ],
+)
+def test_resources_that_no_worker_can_have_are_refused(tmp_path, given, told):
+    with pytest.raises(UsageError) as refused:
+        load_config({"task": "arc", "storage": str(tmp_path), **given})
+    assert refused.value.problems[0].startswith(told)

@@ -54,7 +54,7 @@ def test_a_worker_that_exits_hangs_or_takes_all_memory_ends_its_trial_within_a_t
     cli = make_cli()
     options = ["--trials", "4", "--concurrency", "2", "--scheduler", "none", "--sampler", "random", "--seed", "15"]
     limits = ["--stall-timeout", "5s", "--max-failures", "1"]
-    result, trials, told = run(
+    result, trials, _ = run(
         cli,
         *options,
         *limits,

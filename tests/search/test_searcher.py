@@ -141,7 +141,7 @@ def test_a_trial_whose_gang_was_lost_goes_on_from_its_last_report_and_fails_at_t
     stretch = searcher.suggest("t1")["stretch"]
     assert (stretch["trial"], stretch["epoch"], stretch["checkpoint"]) == (0, 1, "/nowhere/t0-1.pt")
     searcher.on_trial_complete("t1", None, error=True)
-    assert study.trial(0).user_attrs["reason"] == "its gang was lost 2 times"
+    assert study.trial(0).user_attrs["reason"] == "its gang was lost 2 times: unknown"
 
 
 def test_an_error_of_the_search_itself_is_kept_and_ends_it_in_good_order(make, monkeypatch):

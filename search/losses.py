@@ -1,0 +1,21 @@
+"""Why Tune lost a gang: its searcher is only told that it did."""
+
+from typing import Any
+
+from ray.tune.execution.tune_controller import TuneController
+from ray.tune.experiment import Trial
+from ray.tune.schedulers import FIFOScheduler
+
+from search.gang import describe
+
+
+class Losses(FIFOScheduler):
+    """Schedules nothing: the study does. Notes in `reasons` what ended each gang, before its searcher is told."""
+
+    def __init__(self, reasons: dict[str, str]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.reasons = reasons
+
+    def on_trial_error(self, tune_controller: TuneController, trial: Trial) -> None:
+        error: Any = trial.get_pickled_error()
+        self.reasons[trial.trial_id] = describe(error) if error else "unknown"
