@@ -2,7 +2,10 @@
 
 import logging
 import os
+import shutil
+import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
@@ -20,34 +23,85 @@ OBJECT_STORE_BYTES = 256 * 2**20  # what passes through it is reports; Ray would
 
 
 @contextmanager
-def connected(modules: Sequence[Path], root: Path) -> Iterator[None]:
+def connected(modules: Sequence[Path], root: Path, folder: Path) -> Iterator[None]:
     """Ray, started here unless RAY_ADDRESS names a cluster, and left again afterwards.
 
     Args:
-        modules: Files and packages that travel to the workers.
+        modules: Files and packages that the workers import besides this project.
         root: The folder that `search`, `trainables` and `models` are in.
+        folder: Of the search. On this machine the workers import from a copy of `modules` in it, since the user may go
+            on to edit his.
     """
-    if "RAY_ADDRESS" in os.environ:
-        ours = [root / package for package in PACKAGES]
-        runtime_env: dict[str, Any] = {"py_modules": [str(path) for path in (*ours, *modules)]}
-        ray.init(runtime_env=runtime_env, log_to_driver=False, logging_level=logging.WARNING)
-    else:
-        runtime_env = {"py_modules": [str(path) for path in modules]} if modules else {}
-        runtime_env["env_vars"] = {"PYTHONPATH": str(root)}
-        ray.init(
-            address="local",
-            num_cpus=available_cpus(),
-            object_store_memory=OBJECT_STORE_BYTES,
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level=logging.WARNING,
-            runtime_env=runtime_env,
-        )
-    with redirect_stdout(_Filtered(sys.stderr)):
+    ray_here = _joined(modules, root) if "RAY_ADDRESS" in os.environ else _started(modules, root, folder / "code")
+    with ray_here, redirect_stdout(_Filtered(sys.stderr)):
+        yield
+
+
+@contextmanager
+def _joined(modules: Sequence[Path], root: Path) -> Iterator[None]:
+    paths = [root / package for package in PACKAGES] + list(modules)
+    runtime_env = {"py_modules": [str(path) for path in paths]}
+    ray.init(runtime_env=runtime_env, log_to_driver=False, logging_level=logging.WARNING)
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+@contextmanager
+def _started(modules: Sequence[Path], root: Path, code: Path) -> Iterator[None]:
+    for path in modules:
+        if path.is_dir():
+            shutil.copytree(path, code / path.name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            code.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, code)
+    temporary = Path(tempfile.mkdtemp(prefix="searchlight-", dir=os.environ.get("RAY_TMPDIR", "/tmp")))
+    with _removed_in_the_end(temporary):
+        # Through the environment of this process: with one in `runtime_env`, no worker process can be started ahead.
+        with _environment(PYTHONPATH=os.pathsep.join([str(code), str(root)] if modules else [str(root)])):
+            ray.init(
+                address="local",
+                num_cpus=available_cpus(),
+                object_store_memory=OBJECT_STORE_BYTES,
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.WARNING,
+                _temp_dir=str(temporary),
+            )
         try:
             yield
         finally:
             ray.shutdown()
+
+
+@contextmanager
+def _removed_in_the_end(folder: Path) -> Iterator[None]:
+    """Removes `folder` in the end, also if this process is killed: another one waits for that."""
+    code = (
+        "import shutil, sys, time\n"
+        "killed = not sys.stdin.read()\n"
+        "for _ in range(20 if killed else 1):\n"  # what is left of Ray then may still write into it for a while
+        f"    shutil.rmtree({str(folder)!r}, ignore_errors=True)\n"
+        "    time.sleep(1 if killed else 0)\n"
+    )
+    command = [sys.executable, "-I", "-S", "-c", code]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True, text=True) as remover:
+        try:
+            yield
+        finally:
+            remover.communicate("ended in good order")
+
+
+@contextmanager
+def _environment(**variables: str) -> Iterator[None]:
+    before = dict(os.environ)
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 class _Filtered:

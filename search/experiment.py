@@ -146,7 +146,7 @@ def run(config: SearchConfig, console: Console | None = None) -> Result:
     with progress, _stopped_by(stopping, config.time_budget, progress) as reasons:
         progress.say(f"search {config.name}: starting Ray")
         try:
-            with cluster.connected(planned.source.modules, ROOT):
+            with cluster.connected(planned.source.modules, ROOT, config.folder):
                 nodes = cluster.nodes()
                 worker = cluster.worker_resources(config, nodes)
                 gangs = cluster.count_gangs(config, worker, nodes, cluster.largest())
@@ -154,8 +154,8 @@ def run(config: SearchConfig, console: Console | None = None) -> Result:
                 trials, tracker = _search(planned, worker, gangs, progress, stopping, reasons)
         finally:
             shutil.rmtree(config.folder / "ray", ignore_errors=True)
-            if not any(config.folder.iterdir()):  # it never began: its name stays free
-                config.folder.rmdir()
+            if not (config.folder / "study.journal").exists():  # it never began: its name stays free
+                shutil.rmtree(config.folder)
         return _finish(planned, trials, tracker, progress, reasons, start)
 
 

@@ -41,7 +41,7 @@ class Gang(tune.Trainable):
         self._settings = config["gang"]
         self._registry = self._settings["registry"]
         self._name = f"gang-{self.trial_id}"
-        # What a trial of the user's looks up, such as the State API, must find this cluster and no other on the host.
+        # Whatever looks for Ray in here must find this cluster, and no other one on the host.
         os.environ["RAY_ADDRESS"] = ray.get_runtime_context().gcs_address
         os.environ.update({key: value for key, value in SETTINGS.items() if key not in os.environ})
         self._registry.enter.remote(self._name, ray.get_runtime_context().current_actor)

@@ -3,6 +3,7 @@
 import gc
 import importlib
 import logging
+import os
 import sys
 import threading
 import traceback
@@ -37,6 +38,8 @@ def work(settings: dict[str, Any]) -> None:
             `gang`, the name of this one; `task`, the task as "module:Class"; `stall_timeout` in seconds or None.
     """
     registry, gang = settings["registry"], settings["gang"]
+    # Whatever looks for Ray in here must find this cluster, and no other one on the host.
+    os.environ["RAY_ADDRESS"] = ray.get_runtime_context().gcs_address
     ranks = ray.train.get_context()
     context = Context(ray.train.torch.get_device(), ranks.get_world_rank(), ranks.get_world_size())
     me = ray.get_runtime_context().current_actor
