@@ -78,19 +78,12 @@ def _started(modules: Sequence[Path], root: Path, code: Path) -> Iterator[None]:
 @contextmanager
 def _removed_in_the_end(folder: Path) -> Iterator[None]:
     """Removes `folder` in the end, also if this process is killed: another one waits for that."""
-    code = (
-        "import shutil, sys, time\n"
-        "killed = not sys.stdin.read()\n"
-        "for _ in range(20 if killed else 1):\n"  # what is left of Ray then may still write into it for a while
-        f"    shutil.rmtree({str(folder)!r}, ignore_errors=True)\n"
-        "    time.sleep(1 if killed else 0)\n"
-    )
-    command = [sys.executable, "-I", "-S", "-c", code]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True, text=True) as remover:
+    command = [sys.executable, "-I", "-S", str(Path(__file__).with_name("janitor.py")), str(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True, text=True) as janitor:
         try:
             yield
         finally:
-            remover.communicate("ended in good order")
+            janitor.communicate("ended")
 
 
 @contextmanager

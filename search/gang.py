@@ -133,7 +133,7 @@ class Gang(tune.Trainable):
                 return _ended("failed", f"out of memory: {reason}")
             if _found_no_room(failure):
                 self._no_room = True
-                return {"done": False, "waiting": reason}
+                return {"done": False, "waiting": reason, "notes": self._notes}
             self._losses += begun
             self._failed_starts += not came_up
             if self._losses > limit:

@@ -94,6 +94,7 @@ class StudySearcher(Searcher):
             report = json.loads(result["report"])
             if "waiting" in report:  # its gang found no room, and ends
                 self._unplaced.add(trial_id)
+                self._log_notes(self._live[trial_id], report)
             else:
                 self._guarded(lambda: self._record(self._live[trial_id], report), None)
 

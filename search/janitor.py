@@ -1,0 +1,52 @@
+"""Runs beside a search, in a process of its own: removes Ray's session when the search ends, or is killed.
+
+Without anything but the standard library, so that it costs nothing.
+"""
+
+import os
+import shutil
+import signal
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+GRACE_S = 5.0  # most of Ray's processes end by themselves once the one that started them is gone
+LIMIT_S = 20.0
+
+
+def clean(folder: Path) -> None:
+    """Wait for the other end of standard input to be closed, then remove `folder` and end what still writes there."""
+    if sys.stdin.read():  # a search that ends in good order says so, and has ended its Ray
+        shutil.rmtree(folder, ignore_errors=True)
+        return
+    killed_at = time.monotonic()
+    while time.monotonic() - killed_at < LIMIT_S:
+        left = users_of(folder)
+        if not left:
+            break
+        if time.monotonic() - killed_at > GRACE_S:
+            for process in left:
+                with suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+        time.sleep(0.5)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def users_of(folder: Path) -> list[int]:
+    """Ray's processes of this user that have a file in `folder` open, which all log into it. Without /proc, none."""
+    found = []
+    for descriptors in Path("/proc").glob("[0-9]*/fd"):
+        try:
+            command = (descriptors.parent / "cmdline").read_bytes()
+            files = [os.readlink(file) for file in descriptors.iterdir()]
+        except OSError:  # it ended meanwhile, or is another user's
+            continue
+        of_ray = command.startswith(b"ray::") or b"/ray/" in command
+        if of_ray and any(file.startswith(f"{folder}/") for file in files):
+            found.append(int(descriptors.parent.name))
+    return found
+
+
+if __name__ == "__main__":
+    clean(Path(sys.argv[1]))
