@@ -17,7 +17,7 @@ def cluster(monkeypatch, make_cli):
     def make(nodes):
         cli = make_cli()
         monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", cli.env["RAY_AUTH_TOKEN_PATH"])
-        monkeypatch.setenv("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "10")  # how long a gang waits for room
+        monkeypatch.setenv("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "20")  # how long a gang waits for room
         cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
         made.append(cluster)
         added = [cluster.add_node(num_cpus=1) for _ in range(nodes)]
