@@ -35,7 +35,9 @@ class SearchConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
 
-    task: str = Field(description="a built-in task or path/to/file.py:ClassName")
+    task: str = Field(description="a built-in task, path/to/file.py:ClassName or path/to/file.py:function")
+    objective: str = Field("", description="the metric of a function's reports that the search improves")
+    mode: Literal["min", "max"] | None = Field(None, description="of that objective")
     trials: int = Field(16, ge=1, description="how many trials to start")
     time_budget: Annotated[float | None, BeforeValidator(_seconds)] = Field(None, gt=0, description="30m, 2h")
     workers: int = Field(1, ge=1, description="workers of one trial")

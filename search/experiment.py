@@ -11,12 +11,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import optuna
 from optuna.trial import FrozenTrial
+from pydantic import BaseModel
 from rich.console import Console
 
+from search import functions
 from search import study as studies
 from search.config import SearchConfig, check_place, complete, dump, load_config
 from search.errors import UsageError
@@ -35,6 +37,7 @@ __all__ = ["Plan", "Result", "SearchConfig", "load_config", "plan", "run"]
 
 ROOT = Path(__file__).resolve().parent.parent
 TRACKING_TIMEOUT_S = 60.0
+UNLIMITED = 2**31  # epochs of a trial that only its function ends
 SETTINGS = {
     # Nothing phones home unless the user turns it on.
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -61,6 +64,13 @@ class Plan:
     source: TaskSource
     space: Space
     schedule: Schedule
+    objective: str
+    mode: Literal["min", "max"]
+
+    @property
+    def epochs(self) -> int | None:
+        """How long a trial is; None where it ends when its function returns."""
+        return self.space.epochs
 
 
 @dataclass(frozen=True)
@@ -94,8 +104,8 @@ def plan(config: SearchConfig) -> Plan:
     """
     check_place(config)
     source = find_task(config.task)
-    config_class = source.task_class.config_class()
-    fixed = {"seed": config.seed, **config.set}
+    config_class, objective, mode = _asked_for(config, source)
+    fixed = {"seed": config.seed, **(config.set if source.task_class else functions.read(config.set))}
     if "seed" in config.search and "seed" not in config.set:
         del fixed["seed"]
     space = resolve(config_class, fixed, config.search)
@@ -106,16 +116,32 @@ def plan(config: SearchConfig) -> Plan:
         raise UsageError("--search epochs must come with --scheduler none: it is what the scheduler decides on.")
     if not names and config.trials > 1:
         raise UsageError(f"a parameter must be searched to try {config.trials} trials, but all are fixed. Say --once.")
-    epochs = space.config({}).epochs
+    epochs = space.epochs or UNLIMITED
     if config.scheduler == "asha":
-        schedule = Schedule.halving(epochs, config.reduction_factor, config.grace_period, source.task_class.mode)
+        schedule = Schedule.halving(epochs, config.reduction_factor, config.grace_period, mode)
     else:
-        schedule = Schedule.straight(epochs, source.task_class.mode)
+        schedule = Schedule.straight(epochs, mode)
     if "RAY_ADDRESS" in os.environ:
         check_cluster(os.environ["RAY_ADDRESS"])
     else:
         check_machine(config, space)
-    return Plan(config, source, space, schedule)
+    return Plan(config, source, space, schedule, objective, mode)
+
+
+def _asked_for(config: SearchConfig, source: TaskSource) -> tuple[type[BaseModel], str, Literal["min", "max"]]:
+    """The config class, the objective and its mode: a task class has its own, of a function the user says them."""
+    task = source.task_class
+    if task is None:
+        objective, mode = functions.check(config, source.name)
+        return functions.config_class(config.set, config.search), objective, mode
+    problems = [
+        f"--{name} must be that of {source.name}, {own!r}, but got {given!r}. Leave it out."
+        for name, given, own in (("objective", config.objective, task.objective), ("mode", config.mode, task.mode))
+        if given and given != own
+    ]
+    if problems:
+        raise UsageError(*problems)
+    return task.config_class(), task.objective, task.mode
 
 
 def run(config: SearchConfig, console: Console | None = None) -> Result:
@@ -138,10 +164,9 @@ def run(config: SearchConfig, console: Console | None = None) -> Result:
         config.folder.mkdir(parents=True)
     except OSError as error:
         raise UsageError(f"--storage must be a folder that can be written to, but {error}.") from error
-    task = planned.source.task_class
-    expected = planned.schedule.expected_epochs(config.trials)
+    expected = planned.schedule.expected_epochs(config.trials) if planned.epochs else None
     console = console or Console(stderr=True)
-    progress = Progress(planned.space, task.objective, task.mode, config.trials, expected, console)
+    progress = Progress(planned.space, planned.objective, planned.mode, config.trials, expected, console)
     stopping = threading.Event()
     with progress, _stopped_by(stopping, config.time_budget, progress) as reasons:
         progress.say(f"search {config.name}: starting Ray")
@@ -184,14 +209,14 @@ def _search(
     from search.searcher import StudySearcher
     from search.watch import Watch
 
-    config, task = planned.config, planned.source.task_class
+    config, objective, mode = planned.config, planned.objective, planned.mode
     resolved = dump(config)
     (config.folder / "search.yaml").write_text(resolved, encoding="utf-8")
     sampler = studies.make_sampler(config.sampler, config.seed)
-    study, lock = studies.create(config.folder, sampler, task.objective, task.mode)
+    study, lock = studies.create(config.folder, sampler, objective, mode)
     study.enqueue(planned.space.defaults())
     store = store_of(config, dict(os.environ))
-    tracker = Tracker(config, *store, resolved=resolved, objective=task.objective, mode=task.mode)
+    tracker = Tracker(config, *store, resolved=resolved, objective=objective, mode=mode)
     # On the driver's node: that one cannot be lost without the search.
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     registry = RegistryActor.options(scheduling_strategy=here).remote([worker] * config.workers)
@@ -200,7 +225,7 @@ def _search(
         study,
         planned.space,
         planned.schedule,
-        task.objective,
+        objective,
         config.trials,
         config.folder,
         attempt=f"{time.time_ns():x}",
@@ -215,7 +240,11 @@ def _search(
         "registry": registry,
         "max_failures": config.max_failures,
         "stall_timeout": config.stall_timeout,
-        "worker": {"task": planned.source.reference, "stall_timeout": config.stall_timeout},
+        "worker": {
+            "task": planned.source.reference,
+            "objective": "" if planned.source.task_class else objective,
+            "stall_timeout": config.stall_timeout,
+        },
     }
 
     def spread() -> None:
@@ -275,11 +304,11 @@ def _finish(
     reasons: list[str],
     start: float,
 ) -> Result:
-    config, mode = planned.config, planned.source.task_class.mode
+    config, mode = planned.config, planned.mode
     best = find_best(trials, mode)
     parquet = config.folder / "trials.parquet"
     status = "KILLED" if "interrupted" in reasons else "FINISHED" if best else "FAILED"
-    metrics = {f"best/{planned.source.task_class.objective}": best.value} if best else {}
+    metrics = {f"best/{planned.objective}": best.value} if best else {}
     try:
         try:
             write_parquet(trials, parquet)
@@ -301,10 +330,9 @@ def _note(planned: Plan, best: Best | None) -> str:
     """The Markdown on the parent run."""
     if best is None:
         return "No trial was completed."
-    task = planned.source.task_class
     values = "\n".join(f"| {name} | {value} |" for name, value in best.config.items())
     return (
-        f"**Best {task.objective}: {best.value:.4f}** (trial {best.trial_id})\n\n"
+        f"**Best {planned.objective}: {best.value:.4f}** (trial {best.trial_id})\n\n"
         f"| parameter | value |\n| --- | --- |\n{values}\n\n"
         "Run it again with `python search/run.py --config search.yaml`; the file is among the artifacts."
     )

@@ -161,11 +161,14 @@ class Gang(tune.Trainable):
         from ray.train import FailureConfig, RunConfig, ScalingConfig
 
         from search.trainer import GangTrainer
-        from trainables.worker import work
 
         settings = self._settings
         resources = settings["resources"]
         try:
+            if settings["worker"]["objective"]:
+                from trainables.function import work_on_function as work
+            else:
+                from trainables.worker import work
             GangTrainer(
                 work,
                 train_loop_config={**settings["worker"], "registry": self._registry, "gang": self._name},

@@ -2,6 +2,7 @@
 
 import os
 import socket
+from typing import Any
 
 import torch
 from optuna.distributions import CategoricalDistribution
@@ -10,6 +11,7 @@ from search.config import SearchConfig
 from search.errors import UsageError
 from search.space import Space
 from trainables.precision import AUTO, supported
+from trainables.task import TaskConfig
 
 
 def available_cpus() -> int:
@@ -47,9 +49,10 @@ def check_machine(config: SearchConfig, space: Space) -> None:
     device = torch.device("cuda" if gpus and config.gpus_per_worker != 0 else "cpu")
     able = [mode.value for mode in supported(device)]
     searched = next((p.distribution for p in space.parameters if p.name == "precision"), None)
-    wanted_modes = (
-        list(searched.choices) if isinstance(searched, CategoricalDistribution) else [str(space.config({}).precision)]
-    )
+    fixed = space.config({})
+    wanted_modes: list[Any] = []
+    if isinstance(fixed, TaskConfig):  # what a function calls precision is its own affair
+        wanted_modes = list(searched.choices) if isinstance(searched, CategoricalDistribution) else [fixed.precision]
     lacking = [str(mode) for mode in wanted_modes if mode not in [*able, AUTO]]
     if lacking:
         problems.append(

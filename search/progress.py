@@ -19,10 +19,12 @@ class Progress:
         space: Which parameters to name beside a trial.
         objective, mode: What is the best.
         trials: How many will start.
-        epochs: How many epochs they will take together, as the schedule expects.
+        epochs: How many epochs they will take together, as the schedule expects. None: nobody knows.
     """
 
-    def __init__(self, space: Space, objective: str, mode: str, trials: int, epochs: float, console: Console) -> None:
+    def __init__(
+        self, space: Space, objective: str, mode: str, trials: int, epochs: float | None, console: Console
+    ) -> None:
         self._searched = [parameter.name for parameter in space.parameters]
         self._objective = objective
         self._sign = 1 if mode == "max" else -1
@@ -81,7 +83,7 @@ class Progress:
         )
 
     def _left(self) -> str:
-        if self._first_report is None or self._epochs < 2:
+        if self._expected is None or self._first_report is None or self._epochs < 2:
             return ""
         per_epoch = (time.monotonic() - self._first_report) / (self._epochs - 1)
         return f", about {_clock(max(0.0, self._expected - self._epochs) * per_epoch)} left"

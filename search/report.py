@@ -28,12 +28,15 @@ from search.study import OUTCOMES, best_epoch, best_value, outcome_of, read, rep
 
 @dataclass(frozen=True)
 class Best:
-    """The best trial: its number, value, config, and the checkpoint of the report that has the value."""
+    """The best trial: its number, value, config, and the checkpoint of the report that has the value.
+
+    A function may report without one.
+    """
 
     trial_id: int
     value: float
     config: dict[str, Any]
-    checkpoint: str
+    checkpoint: str | None
 
 
 def count_outcomes(trials: Sequence[FrozenTrial]) -> dict[str, int]:
@@ -53,7 +56,10 @@ def find_best(trials: Sequence[FrozenTrial], mode: str) -> Best | None:
 
 
 def write_parquet(trials: Sequence[FrozenTrial], path: Path) -> None:
-    """A row per report; a trial that reported nothing has one row, without an epoch."""
+    """A row per report; a trial that reported nothing has one row, without an epoch.
+
+    A metric that has the name of a column of ours, as the `epoch` of many functions, is "reported/epoch".
+    """
     rows: list[dict[str, Any]] = []
     for trial in trials:
         about = {
@@ -63,7 +69,10 @@ def write_parquet(trials: Sequence[FrozenTrial], path: Path) -> None:
         }
         config = {f"config/{name}": value for name, value in flatten(trial.user_attrs.get("config", {})).items()}
         reports = reports_of(trial)
-        rows.extend({**about, "epoch": epoch, **report["metrics"], **config} for epoch, report in reports.items())
+        for epoch, report in reports.items():
+            own = {**about, "epoch": epoch}
+            metrics = {f"reported/{name}" if name in own else name: value for name, value in report["metrics"].items()}
+            rows.append({**own, **metrics, **config})
         if not reports:
             rows.append({**about, "epoch": None, **config})
     columns = list(dict.fromkeys(name for row in rows for name in row))

@@ -20,7 +20,7 @@ HELP = {"rich_help_panel": "Parameters of the task"}
 
 
 def main(
-    task: Annotated[str, typer.Argument(help="arc, or path/to/file.py:ClassName")] = "",
+    task: Annotated[str, typer.Argument(help="arc, path/to/file.py:ClassName or path/to/file.py:function")] = "",
     more: Annotated[Assignments | None, typer.Argument(metavar="[NAME=VALUE]...", help="as --set")] = None,
     trials: Annotated[str | None, typer.Option(metavar="N", help="how many trials to start")] = None,
     time_budget: Annotated[str | None, typer.Option(metavar="TIME", help="30m, 2h")] = None,
@@ -39,6 +39,8 @@ def main(
         Assignments | None,
         typer.Option(metavar="NAME=SPACE", help="search it: 1e-5..1e-2:log, 8..64:step=8, fp32,bf16", **HELP),
     ] = None,
+    objective: Annotated[str | None, typer.Option(metavar="METRIC", help="of a function", **HELP)] = None,
+    mode: Annotated[str | None, typer.Option(metavar="min|max", help="of that objective", **HELP)] = None,
     name: Annotated[str | None, typer.Option(help="of the search and its folder")] = None,
     storage: Annotated[Path | None, typer.Option(help="the folder of the searches: runs")] = None,
     experiment: Annotated[str | None, typer.Option(help="in MLflow; the task's name")] = None,
@@ -62,6 +64,8 @@ def main(
         "scheduler": scheduler,
         "sampler": sampler,
         "seed": seed,
+        "objective": objective,
+        "mode": mode,
         "name": name,
         "storage": storage,
         "experiment": experiment,
@@ -110,7 +114,8 @@ def _show(planned: Any) -> None:
     from search.space import flatten
 
     print(dump(planned.config), end="")
-    print(f"# rungs: {', '.join(str(rung) for rung in planned.schedule.rungs)} epochs")
+    rungs = ", ".join(str(rung) for rung in planned.schedule.rungs)
+    print(f"# rungs: {rungs} epochs" if planned.epochs else "# a trial ends when its function returns")
     for parameter in planned.space.parameters:
         when = " and ".join(f"{name} is {value}" for name, value in parameter.when.items())
         print(f"# searched: {parameter.name} {parameter}{f' when {when}' if when else ''}")
@@ -134,7 +139,7 @@ def _tell(result: Any, folder: Path) -> None:
         console.print(f"tracebacks: {folder / 'errors'}", soft_wrap=True, highlight=False)
     if result.best is not None:
         best = result.best
-        told = f"best: trial {best.trial_id}, {best.value:.4f}, {best.checkpoint}"
+        told = f"best: trial {best.trial_id}, {best.value:.4f}, {best.checkpoint or 'reported without a checkpoint'}"
         console.print(told, soft_wrap=True, highlight=False)
     mlflow = Path(sys.executable).with_name("mlflow")
     where = f"{mlflow} ui --backend-store-uri {result.mlflow['tracking_uri']}"

@@ -12,11 +12,15 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Standing:
-    """A trial that has begun: the objective after each epoch that it finished, and whether a gang trains it now."""
+    """A trial that has begun: the objective after each epoch that it finished, and whether a gang trains it now.
+
+    One that has `finished` came to its end, which for a function may lie before the last epoch.
+    """
 
     number: int
     values: Mapping[int, float]
     state: Literal["running", "waiting", "ended"]
+    finished: bool = False
 
     @property
     def epoch(self) -> int:
@@ -86,7 +90,7 @@ class Schedule:
 
     def _last_resort(self, trials: Sequence[Standing]) -> Stretch | None:
         """The best that waits goes on if nothing else will come and no trial has run to its end."""
-        if any(trial.state == "running" or self.rungs[-1] in trial.values for trial in trials):
+        if any(trial.state == "running" or trial.finished or self.rungs[-1] in trial.values for trial in trials):
             return None
         for rung, above in self._steps_down():
             for trial in self._ranked(trials, rung):

@@ -154,7 +154,8 @@ class StudySearcher(Searcher):
 
     def _standing(self, trial: FrozenTrial) -> Standing:
         if trial.state != TrialState.RUNNING:
-            return Standing(trial.number, trial.intermediate_values, "ended")
+            finished = trial.state == TrialState.COMPLETE
+            return Standing(trial.number, trial.intermediate_values, "ended", finished=finished)
         running = trial.number in self.study.live
         return Standing(trial.number, trial.intermediate_values, "running" if running else "waiting")
 
@@ -175,7 +176,11 @@ class StudySearcher(Searcher):
     def _go_on(self, stretch: Stretch) -> dict[str, Any]:
         assert stretch.number is not None
         reports = reports_of(self.study.trial(stretch.number))
-        paths = [reports[epoch]["checkpoint"] for epoch in sorted(reports, reverse=True) if epoch <= stretch.start]
+        paths = [
+            reports[epoch]["checkpoint"]
+            for epoch in sorted(reports, reverse=True)
+            if epoch <= stretch.start and reports[epoch]["checkpoint"] is not None
+        ]
         earlier = [path for path in paths[1:] if Path(path).exists()]  # the others were dropped
         return self._assignment(stretch.number, stretch.start, stretch.until, [*paths[:1], *earlier, None])
 
@@ -197,9 +202,10 @@ class StudySearcher(Searcher):
         self._log_notes(number, report)
         before = reports_of(self.study.trial(number)).get(epoch)
         if before is not None:  # done again, since its checkpoint could not be read
-            self.study.note_report(number, epoch, kept)
-            if before["checkpoint"] not in (None, report["checkpoint"]):
-                checkpoint.delete(Path(before["checkpoint"]))
+            if report["checkpoint"] is not None:
+                self.study.note_report(number, epoch, {**before, "checkpoint": report["checkpoint"]})
+                if before["checkpoint"] not in (None, report["checkpoint"]):
+                    checkpoint.delete(Path(before["checkpoint"]))
         else:
             self.study.report(number, epoch, metrics[self.objective], kept)
             self._tell(lambda observer: observer.trial_reported(number, epoch, metrics))
@@ -246,17 +252,19 @@ class StudySearcher(Searcher):
         return self.folder / "checkpoints" / str(number)
 
     def _drop_checkpoints(self, number: int, keep_last: bool) -> None:
-        """Keep the checkpoint of the best report, and the last two while the trial can go on: one may be broken."""
+        """Keep the checkpoint of the best report, and the last two while the trial can go on: one may be broken.
+
+        A function may report without one: the best of those that came with one is kept then.
+        """
         trial = self.study.trial(number)
-        reports = reports_of(trial)
-        if not trial.intermediate_values:
+        paths = {epoch: report["checkpoint"] for epoch, report in reports_of(trial).items() if report["checkpoint"]}
+        if not paths.keys() & trial.intermediate_values.keys():
             return
-        kept = {best_epoch(trial, self.schedule.mode)}
+        kept = {best_epoch(trial, self.schedule.mode, among=paths)}
         if keep_last:
-            kept.update(sorted(reports)[-2:])
-        for epoch, report in reports.items():
-            if epoch not in kept and report["checkpoint"] is not None:
-                checkpoint.delete(Path(report["checkpoint"]))
+            kept.update(sorted(paths)[-2:])
+        for epoch in paths.keys() - kept:
+            checkpoint.delete(Path(paths[epoch]))
 
     def _tell(self, event: Callable[[Observer], None]) -> None:
         for observer in self.observers:

@@ -12,7 +12,6 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from search.errors import UsageError, from_validation, nearest
-from trainables.task import TaskConfig
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ class Parameter:
 class Space:
     """What is searched, what is fixed, and the config class that both must satisfy."""
 
-    config_class: type[TaskConfig]
+    config_class: type[BaseModel]
     parameters: tuple[Parameter, ...]
     fixed: Mapping[str, Any]
 
@@ -50,7 +49,7 @@ class Space:
                 known[parameter.name] = values[parameter.name] = value
         return values
 
-    def config(self, values: Mapping[str, Any]) -> TaskConfig:
+    def config(self, values: Mapping[str, Any]) -> BaseModel:
         """The config of a trial with `values`.
 
         Raises:
@@ -67,6 +66,11 @@ class Space:
             if _applies(parameter, config) and _contains(parameter.distribution, config[parameter.name])
         }
 
+    @property
+    def epochs(self) -> int | None:
+        """How long a trial is that is never stopped early; None where only its function knows."""
+        return getattr(self.config({}), "epochs", None)
+
     def _fixed(self) -> dict[str, Any]:
         """The values of what is not searched."""
         config = flatten(self.config({}).model_dump(mode="json"))
@@ -75,7 +79,7 @@ class Space:
         return config
 
 
-def resolve(config_class: type[TaskConfig], fixed: Mapping[str, Any], searched: Mapping[str, str]) -> Space:
+def resolve(config_class: type[BaseModel], fixed: Mapping[str, Any], searched: Mapping[str, str]) -> Space:
     """The space that `config_class` declares, changed by what the user fixes and searches.
 
     Args:

@@ -195,10 +195,15 @@ def best_value(trial: FrozenTrial, mode: str) -> float:
     return (max if mode == "max" else min)(trial.intermediate_values.values())
 
 
-def best_epoch(trial: FrozenTrial, mode: str) -> int:
-    """The first epoch with the best objective that `trial` reported."""
+def best_epoch(trial: FrozenTrial, mode: str, among: Container[int] | None = None) -> int:
+    """The first epoch with the best objective that `trial` reported, of those in `among` if it is given.
+
+    Raises:
+        ValueError: There is none.
+    """
     values = trial.intermediate_values
-    return (max if mode == "max" else min)(sorted(values), key=values.__getitem__)
+    epochs = sorted(epoch for epoch in values if among is None or epoch in among)
+    return (max if mode == "max" else min)(epochs, key=values.__getitem__)
 
 
 def _shown_to_samplers(storage: BaseStorage, live: Collection[int]) -> BaseStorage:

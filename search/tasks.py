@@ -3,6 +3,7 @@
 import importlib
 import inspect
 import sys
+from collections.abc import Callable
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,18 +19,18 @@ BUILT_IN = {"arc": "trainables.arc:ArcTask"}
 class TaskSource:
     """A task class, the "module:Class" that imports it, and the files that a worker needs for that.
 
-    `modules` is empty for a built-in task. For a file it holds the Python files and packages beside it: they travel
-    to the workers, data files do not.
+    `task_class` is None for a plain Ray Train function. `modules` is empty for a built-in task. For a file it holds the
+    Python files and packages beside it: they travel to the workers, data files do not.
     """
 
     name: str
-    task_class: type[Task[Any]]
+    task_class: type[Task[Any]] | None
     reference: str
     modules: tuple[Path, ...]
 
 
 def find_task(text: str) -> TaskSource:
-    """The task that `text` means: the name of a built-in one, or "path/to/file.py:ClassName".
+    """The task that `text` means: the name of a built-in one, or "path/to/file.py:ClassName", or ":function".
 
     Raises:
         UsageError: There is no such task, file or class, or the file cannot be imported.
@@ -47,13 +48,18 @@ def find_task(text: str) -> TaskSource:
     if not path.is_file():
         raise UsageError(f"task must be a file that exists, but there is no {path}.")
     module = _import(path)
-    task_class = getattr(module, name, None)
-    found = [key for key, value in vars(module).items() if _is_task(value)]
-    if task_class is None:
-        raise UsageError(f"{path.name} must define the task {name!r}, but does not. {_found(name, found)}")
-    if not _is_task(task_class):
-        raise UsageError(f"{text} must be a class that derives from Task, but is not. {_found(name, found)}")
-    _check(task_class, text)
+    target = getattr(module, name, None)
+    found = [key for key, value in vars(module).items() if _is_task(value) or _is_function_of(module, value)]
+    if target is None:
+        raise UsageError(f"{path.name} must define {name!r}, but does not. {_found(name, found)}")
+    if _is_task(target):
+        _check(target, text)
+    elif not inspect.isfunction(target) or not _takes_config(target):
+        raise UsageError(
+            f"{text} must be a class that derives from Task, or a function of a config, but is neither. "
+            f"{_found(name, found)}"
+        )
+    task_class: type[Task[Any]] | None = target if isinstance(target, type) else None
     return TaskSource(name, task_class, f"{path.stem}:{name}", _modules_beside(path))
 
 
@@ -79,8 +85,24 @@ def _is_task(value: object) -> bool:
     return isinstance(value, type) and issubclass(value, Task) and value is not Task
 
 
+def _is_function_of(module: Any, value: object) -> bool:
+    """Whether `value` may be meant to be searched over: what a file imports from elsewhere is not."""
+    return inspect.isfunction(value) and value.__module__ == module.__name__ and _takes_config(value)
+
+
+def _takes_config(function: Callable[..., Any]) -> bool:
+    """Whether `function` can be called as Ray Train calls it: with its config, or with nothing."""
+    required = [
+        parameter
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    ]
+    return len(required) <= 1 and not any(parameter.kind == parameter.KEYWORD_ONLY for parameter in required)
+
+
 def _found(name: str, found: list[str]) -> str:
-    return nearest(name, found) if found else "The file defines no task."
+    return nearest(name, found) if found else "The file defines none."
 
 
 def _check(task_class: type[Task[Any]], text: str) -> None:

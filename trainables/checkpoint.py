@@ -4,6 +4,7 @@ import hashlib
 import io
 import os
 import pickle
+import shutil
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -86,7 +87,10 @@ def plain(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def delete(path: Path) -> None:
-    """Remove the checkpoint at `path`; one that is gone already is no error."""
+    """Remove the checkpoint at `path`, a file or a directory; one that is gone already is no error."""
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+        return
     path.unlink(missing_ok=True)
     _digest_path(path).unlink(missing_ok=True)
 

@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -30,12 +30,13 @@ AUTOSAVE_S = 300.0  # an epoch that takes longer is saved in between: so much wo
 Held = tuple[int, int]  # a trial's number and the epoch that it has reached
 
 
-def work(settings: dict[str, Any]) -> None:
+def work(settings: dict[str, Any], make: "Callable[..., Workers] | None" = None) -> None:
     """Take stretches from the gang's mailbox and put a report for each epoch into it.
 
     Args:
         settings: `registry`, the actor that holds the mailboxes and whose `stopped` returns when the search is to stop;
             `gang`, the name of this one; `task`, the task as "module:Class"; `stall_timeout` in seconds or None.
+        make: Makes what runs the stretches. Default: `Workers`, for a task class.
     """
     registry, gang = settings["registry"], settings["gang"]
     # Whatever looks for Ray in here must find this cluster, and no other one on the host.
@@ -45,7 +46,7 @@ def work(settings: dict[str, Any]) -> None:
     me = ray.get_runtime_context().current_actor
     ray.get(registry.hold.remote(gang, ray.util.get_current_placement_group(), me))
     stopping = _listen(registry)
-    workers = Workers(settings["task"], context, stopping)
+    workers = (make or Workers)(settings["task"], context, stopping)
     turn = 0
     if settings["stall_timeout"] is not None:
         beat(
@@ -101,16 +102,8 @@ class Workers:
                 yield {**report, "notes": lines} if lines else report
 
     def _run(self, stretch: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        held, self.held = self.held, None
         try:
-            if self.training is None or held != (stretch["trial"], stretch["epoch"]):
-                if self.training is not None:  # else it was released when its trial ended
-                    self._release()
-                self.training = self._start(stretch)
-            for report in self._epochs(self.training, stretch):
-                if report["done"] and "outcome" not in report:
-                    self.held = (stretch["trial"], self.training.epoch)
-                yield report
+            yield from self._reports(stretch)
         except Diverged as error:
             report = {"done": True, "outcome": "diverged", "reason": str(error)}
             if self.context.world_size > 1 and not error.agreed:
@@ -125,6 +118,17 @@ class Workers:
         finally:
             if self.held is None:
                 self._release()
+
+    def _reports(self, stretch: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        held, self.held = self.held, None
+        if self.training is None or held != (stretch["trial"], stretch["epoch"]):
+            if self.training is not None:  # else it was released when its trial ended
+                self._release()
+            self.training = self._start(stretch)
+        for report in self._epochs(self.training, stretch):
+            if report["done"] and "outcome" not in report:
+                self.held = (stretch["trial"], self.training.epoch)
+            yield report
 
     def _start(self, stretch: dict[str, Any]) -> Training:
         task_class = load_class(self.task)  # here, so that a task that cannot be imported fails with its reason

@@ -16,7 +16,7 @@ def cli(make_cli):
     [
         (["arcc"], "task must be one of arc or like my_task.py:MyTask, but got 'arcc'. Did you mean 'arc'?"),
         ([], "task must be given: arc, or path/to/file.py:ClassName. See --help."),
-        (["toy.py:Toi"], "toy.py must define the task 'Toi', but does not. Did you mean 'Toy'?"),
+        (["toy.py:Toi"], "toy.py must define 'Toi', but does not. Did you mean 'Toy'?"),
         (["toy.py:Toy", "--set", "hwo=fine"], "--set hwo must name a parameter, but there is no 'hwo'. "
                                               "Did you mean 'how'?"),
         (["toy.py:Toy", "--search", "lr=1e-2..1e-5"], "--search lr must have low < high, but got 1e-2..1e-5. "

@@ -1,0 +1,133 @@
+"""The search space of a plain Ray Train function: what the user names, since it declares nothing itself."""
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
+
+from search.config import SearchConfig
+from search.errors import UsageError
+
+
+class FunctionConfig(BaseModel):
+    """The parameters of one trial of a function: those that were named, and a seed."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, protected_namespaces=())
+
+    seed: int = Field(0, ge=0, lt=2**31)
+
+
+def check(config: SearchConfig, text: str) -> tuple[str, Literal["min", "max"]]:
+    """What a task class would say itself: the objective of a search over a function, and its mode.
+
+    Raises:
+        UsageError: All that is missing, a line each.
+    """
+    problems = []
+    if not config.objective:
+        problems.append(f"--objective must be given with a function: the metric that {text} reports and is judged by.")
+    if config.mode is None:
+        problems.append("--mode must be given with a function: min or max.")
+    if config.scheduler != "none" and "epochs" not in {*config.set, *config.search}:
+        problems.append(
+            f"--set epochs=N must be given with --scheduler {config.scheduler}: how many reports a trial makes. "
+            "With --scheduler none it ends when the function returns."
+        )
+    problems.extend(_misnamed({**dict.fromkeys(config.search, "--search"), **dict.fromkeys(config.set, "--set")}))
+    if problems or config.mode is None:
+        raise UsageError(*problems)
+    return config.objective, config.mode
+
+
+def config_class(fixed: Iterable[str], searched: Mapping[str, str]) -> type[FunctionConfig]:
+    """A config with the named parameters, by dotted name; what is searched is a whole number if both bounds are."""
+    fields: dict[str, tuple[Any, Any]] = {name: (Any, None) for name in fixed}
+    fields |= {name: (_type(text), None) for name, text in searched.items()}
+    if "epochs" in fields:
+        fields["epochs"] = (int, Field(None, ge=1))
+    fields.pop("seed", None)
+    return _model("Config", FunctionConfig, fields)
+
+
+def read(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What is fixed, with the type that YAML gives it."""
+    return {name: _read(value) for name, value in values.items()}
+
+
+def _model(name: str, base: type[Any], fields: Mapping[str, tuple[Any, Any]]) -> type[Any]:
+    inner: dict[str, dict[str, tuple[Any, Any]]] = {}
+    own: dict[str, tuple[Any, Any]] = {}
+    for key, field in fields.items():
+        first, dot, rest = key.partition(".")
+        if dot:
+            inner.setdefault(first, {})[rest] = field
+        else:
+            own[first] = field
+    for first, parts in inner.items():
+        group = _model(first, _Group, parts)
+        own[first] = (group, Field(default_factory=group))
+    return create_model(name, __base__=base, **own)  # type: ignore[call-overload,no-any-return]
+
+
+class _Group(BaseModel):
+    model_config = FunctionConfig.model_config
+
+
+def _misnamed(flags: Mapping[str, str]) -> list[str]:
+    problems = []
+    for name, flag in flags.items():
+        parts = name.split(".")
+        if not all(part.isidentifier() and not part.startswith("_") for part in parts):
+            problems.append(f"{flag} {name} must be a parameter's name, like lr or model.depth. Rename it.")
+        elif kept := [part for part in parts if hasattr(BaseModel, part)]:
+            problems.append(f"{flag} {name} must not be a name that pydantic keeps, but got {kept[0]!r}. Rename it.")
+        elif clash := [other for other in flags if other.startswith(f"{name}.")]:
+            problems.append(f"{flag} {name} must be a value or a group of them, but there is {clash[0]} too.")
+    return problems
+
+
+def _type(text: str) -> Any:
+    """The type of what is searched in `text`: numbers in a range, else choices."""
+    body, *options = text.split(":")
+    low, dots, high = body.partition("..")
+    steps = [option.removeprefix("step=") for option in options if option.startswith("step=")]
+    numbers = [_read_one(number) for number in (low, high, *steps)]
+    if dots and all(type(number) is int for number in numbers):
+        return int
+    if dots and all(isinstance(number, int | float) for number in numbers):
+        return float
+    return Annotated[Any, BeforeValidator(_read_one)]
+
+
+def _read(value: Any) -> Any:
+    """A value as YAML reads it, lists included."""
+    if not isinstance(value, str):
+        return value
+    one = _read_one(value)
+    if not isinstance(one, str):
+        return one
+    try:
+        read = yaml.safe_load(value)
+    except yaml.YAMLError:
+        return value
+    return read if isinstance(read, list | str) else value
+
+
+def _read_one(value: Any) -> Any:
+    """A number, a boolean, null or text. YAML itself reads 1e-3 as text and 12:30 as a number."""
+    if not isinstance(value, str):
+        return value
+    for kind in (int, float):
+        try:
+            number = kind(value)
+        except ValueError:
+            continue
+        if math.isfinite(number):
+            return number
+    try:
+        read = yaml.safe_load(value)
+    except yaml.YAMLError:
+        return value
+    return read if read is None or isinstance(read, bool) else value

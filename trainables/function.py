@@ -1,0 +1,335 @@
+"""A plain Ray Train function as a trial: its reports go to the search, which may end it at each of them.
+
+Ray's own `report` takes seconds and cannot stop a function, and its `get_checkpoint` returns what an earlier trial of
+the same workers reported. So what `ray.train` calls in a worker is replaced while a trial runs.
+"""
+
+import contextlib
+import functools
+import inspect
+import logging
+import math
+import queue
+import shutil
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import ray
+import ray.train
+import torch
+
+try:
+    from ray.train.v2._internal.execution.train_fn_utils import get_train_fn_utils, set_train_fn_utils
+except ImportError as error:  # not public: another version of Ray may have moved it
+    raise ImportError(f"a Ray Train function must run on ray 2.60, but got {ray.__version__}: {error}.") from error
+
+from trainables import directory, rng
+from trainables.checkpoint import CheckpointError
+from trainables.context import Context
+from trainables.worker import Workers, load_class, work
+
+logger = logging.getLogger(__name__)
+
+Report = dict[str, Any]
+
+
+def work_on_function(settings: dict[str, Any]) -> None:
+    """As `worker.work`, where `task` is a function as "module:function" and `objective` a metric that it reports."""
+    work(settings, functools.partial(FunctionWorkers, settings["objective"]))
+
+
+class FunctionWorkers(Workers):
+    """Runs stretches of a function's trials on one rank. Nothing of them is kept in memory: a trial goes on by
+    calling the function again, with its last checkpoint."""
+
+    def __init__(self, objective: str, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.objective = objective
+
+    def _reports(self, stretch: dict[str, Any]) -> Iterator[Report]:
+        function: Any = load_class(self.task)
+        yield from Session(stretch, self.objective, self.context, self.stopping).run(function)
+
+
+class Ended(BaseException):
+    """Unwinds the function of a trial that has ended. No Exception, so that the function's own handlers let it pass."""
+
+
+@dataclass
+class _Arrival:
+    """What a rank tells the others when it comes to a report or to the end of the function."""
+
+    returned: bool
+    checkpoint: bool = False
+    stop: bool = False
+    metrics: dict[str, float] = field(default_factory=dict)
+    names: str = ""
+
+
+class Session:
+    """What `ray.train` is to the function of one stretch. What is not here is Ray's own.
+
+    A report is a barrier: all ranks see the same arrivals, and so come to the same decision.
+
+    Args:
+        stretch: Which trial, from which checkpoint, to which report.
+        objective: The metric that each report must have.
+        context: Of this rank.
+        stopping: Ends the trial at its next report, once it is set on any rank.
+    """
+
+    def __init__(self, stretch: dict[str, Any], objective: str, context: Context, stopping: threading.Event) -> None:
+        self.stretch = stretch
+        self.objective = objective
+        self.context = context
+        self.stopping = stopping
+        self.folder = Path(stretch["folder"])
+        self.number = 0  # of reports, those of earlier stretches included
+        self.checkpoints: list[ray.train.ReportedCheckpoint] = []
+        self._rays = get_train_fn_utils()
+        self._reports: queue.SimpleQueue[Report | None] = queue.SimpleQueue()
+        self._end: Report | None = None
+        self._error: BaseException | None = None
+        self._thread: threading.Thread | None = None
+        self._left_out: set[str] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._rays, name)
+
+    def run(self, function: Callable[..., Any]) -> Iterator[Report]:
+        """Call `function`; yields its reports, the last of which is `done`.
+
+        Raises:
+            Exception: What the function raised.
+        """
+        self._start()
+        # A thread of its own: autograd's modes and the like are those that a thread starts with.
+        self._thread = threading.Thread(target=self._call, args=(function,), daemon=True, name="train-function")
+        set_train_fn_utils(self)
+        try:
+            self._thread.start()
+            while (report := self._reports.get()) is not None:
+                yield report
+            self._thread.join()
+        finally:
+            set_train_fn_utils(self._rays)
+            if self.context.rank == 0:
+                self._tidy()
+        if self._end is None:
+            assert self._error is not None
+            raise self._error
+        if self._error is not None:
+            logger.warning("after its last report the function raised %r", self._error)
+        yield self._end
+
+    # What users call, as ray.train
+
+    def report(
+        self,
+        metrics: Mapping[str, Any],
+        checkpoint: Any = None,
+        checkpoint_dir_name: str | None = None,
+        checkpoint_upload_mode: Any = ray.train.CheckpointUploadMode.SYNC,
+        delete_local_checkpoint_after_upload: bool | None = None,
+        checkpoint_upload_fn: Callable[..., Any] | None = None,
+        validation: Any = False,
+    ) -> None:
+        """Tell the search of `metrics`, those of rank 0, and keep `checkpoint`, all ranks' in one directory.
+
+        Raises:
+            Ended: The trial ends here.
+        """
+        if threading.current_thread() is not self._thread:
+            raise RuntimeError("ray.train.report must be called in the thread of the training function.")
+        if self._end is not None:  # the function caught Ended, or reports on its way out
+            raise Ended
+        upload = checkpoint_upload_mode is ray.train.CheckpointUploadMode.NO_UPLOAD or checkpoint_upload_fn is not None
+        if upload or validation:
+            what = "a validation" if validation else "an upload of its own"
+            self._fail(f"ray.train.report must leave its checkpoint to the search, but got {what}")
+        self.number += 1
+        path = self.folder / f"epoch-{self.number}-{self.stretch['attempt']}"
+        if checkpoint is not None:
+            self._add(checkpoint, _staging(path), bool(delete_local_checkpoint_after_upload))
+        own = _Arrival(False, checkpoint is not None, self.stopping.is_set())
+        if self.context.rank == 0:
+            own.metrics, own.names = self._numbers(metrics)
+        arrivals = self._meet(own)
+        numbers = arrivals[0].metrics
+        self._judge(numbers, arrivals[0].names)
+        saved = any(arrival.checkpoint for arrival in arrivals)
+        if saved:
+            self._publish(path, numbers)
+        report = {"epoch": self.number, "metrics": numbers, "checkpoint": str(path) if saved else None}
+        if self.number >= self.stretch["until"]:
+            self._leave({**report, "done": True})
+        self._reports.put({**report, "done": False})
+        if any(arrival.stop for arrival in arrivals):
+            self._leave({"done": True, "outcome": "interrupted", "reason": "the search was stopped"})
+
+    def get_checkpoint(self) -> Any:
+        """The last checkpoint of this trial, or None."""
+        return self.checkpoints[-1].checkpoint if self.checkpoints else None
+
+    def get_all_reported_checkpoints(self, *_: Any, **__: Any) -> list[Any]:
+        """The checkpoints of this stretch that still exist, and the one that it started from, oldest first."""
+        return [reported for reported in self.checkpoints if Path(reported.checkpoint.path).exists()]
+
+    def get_dataset_shard(self, *_: Any, **__: Any) -> Any:
+        raise RuntimeError("ray.train.get_dataset_shard must have a data set, but a search passes none. Make it here.")
+
+    # How a stretch begins and ends
+
+    def _start(self) -> None:
+        """Take the newest checkpoint that can be read; rank 0 chooses."""
+        chosen: tuple[str, dict[str, Any]] | None = None
+        if self.context.rank == 0:
+            self._tidy()
+            chosen = self._newest()
+        chosen = self.context.from_rank_0(chosen)
+        if chosen is not None:
+            path, about = chosen
+            self.number = about["epoch"]
+            self._keep(Path(path), about["metrics"])
+        if self.number < self.stretch["epoch"]:
+            logger.info(
+                "without a checkpoint of report %d it goes on after report %d: what it repeats is dropped",
+                self.stretch["epoch"],
+                self.number,
+            )
+
+    def _tidy(self) -> None:
+        """Remove what was to become a checkpoint and did not, here or in a worker that was lost."""
+        for left in self.folder.glob(_staging(Path(f"epoch-*-{self.stretch['attempt']}")).name):
+            shutil.rmtree(left, ignore_errors=True)
+
+    def _newest(self) -> tuple[str, dict[str, Any]] | None:
+        for name in [self.stretch["checkpoint"], *self.stretch["earlier"]]:
+            if name is not None:
+                try:
+                    return name, directory.read(Path(name))
+                except CheckpointError as error:
+                    logger.warning("%s The one before it is used.", error)
+        return None
+
+    def _call(self, function: Callable[..., Any]) -> None:
+        try:
+            if self.context.device.type == "cuda":
+                torch.cuda.set_device(self.context.device)  # each thread has a current device of its own
+            # The same on all ranks, as a split of the data that is drawn at random must be.
+            rng.seed(self.context, 0, self.stretch["config"]["seed"], self.number)
+            function(*_arguments(function, self.stretch["config"]))
+            if self._end is None:
+                self._return()
+        except Ended:
+            pass
+        except Exception as error:  # run() raises it
+            self._error = error
+        except BaseException as error:  # sys.exit() ends a trial, not its worker
+            self._error = RuntimeError(f"the function raised {type(error).__name__}: {error}")
+            self._error.__cause__ = error
+        finally:
+            self._reports.put(None)
+
+    def _return(self) -> None:
+        """The function is done with its trial, earlier perhaps than the search would have stopped it."""
+        self._meet(_Arrival(True))
+        if max(self.number, self.stretch["epoch"]) == 0:
+            self._fail("the function must call ray.train.report, but returned without")
+        self._leave({"done": True, "outcome": "completed", "reason": ""})
+
+    def _meet(self, own: _Arrival) -> list[_Arrival]:
+        """Wait for all ranks; what each of them came with."""
+        arrivals = self.context.gather(own)
+        gone = [str(rank) for rank, arrival in enumerate(arrivals) if arrival.returned]
+        if 0 < len(gone) < len(arrivals):
+            self._fail(
+                f"all workers must call ray.train.report equally often, but rank {', '.join(gone)} returned early"
+            )
+        return arrivals
+
+    def _judge(self, numbers: dict[str, float], names: str) -> None:
+        """End the trial if its objective is missing or not finite."""
+        if self.objective not in numbers:
+            self._fail(f"ray.train.report must have a number {self.objective!r}, the objective, but got {names}")
+        value = numbers[self.objective]
+        if not math.isfinite(value):
+            reason = f"{self.objective} is {value} in report {self.number}"
+            last = {"epoch": self.number, "metrics": numbers, "checkpoint": None}
+            self._leave({"done": True, "outcome": "diverged", "reason": reason, "last": last})
+
+    def _fail(self, reason: str) -> None:
+        self._leave({"done": True, "outcome": "failed", "reason": reason})
+
+    def _leave(self, report: Report) -> None:
+        self._end = report
+        raise Ended
+
+    def _add(self, checkpoint: Any, staging: Path, move: bool) -> None:
+        try:
+            with checkpoint.as_directory() as source:
+                directory.add(Path(source), staging)
+                if move:
+                    shutil.rmtree(source)
+        except OSError as error:  # the function's own handlers might go on without it
+            self._fail(f"its checkpoint must be readable and its storage have room, but got {error}")
+
+    def _publish(self, path: Path, metrics: dict[str, float]) -> None:
+        if self.context.rank == 0:
+            try:
+                directory.publish(_staging(path), path, {"epoch": self.number, "metrics": metrics})
+            except OSError as error:
+                self._fail(f"its storage must have room for a checkpoint, but got {error}")
+        self.context.from_rank_0(None)  # now it is there for all ranks
+        self._keep(path, metrics)
+
+    def _keep(self, path: Path, metrics: dict[str, float]) -> None:
+        checkpoint = ray.train.Checkpoint.from_directory(path)
+        status = ray.train.ReportedCheckpointStatus.COMMITTED
+        self.checkpoints.append(ray.train.ReportedCheckpoint(checkpoint, metrics, status))
+
+    def _numbers(self, metrics: Mapping[str, Any]) -> tuple[dict[str, float], str]:
+        """The metrics that are numbers, nested ones as "val/loss", and how all of them are told."""
+        flat = dict(_flat(metrics))
+        numbers = {name: number for name, value in flat.items() if (number := _number(value)) is not None}
+        others = {name: f"{name} ({type(value).__name__})" for name, value in flat.items() if name not in numbers}
+        if new := {*others} - self._left_out:
+            self._left_out |= new
+            logger.info(
+                "what is reported must be numbers: %s left out", ", ".join(others[name] for name in sorted(new))
+            )
+        return numbers, ", ".join([*sorted(numbers), *sorted(others.values())]) or "nothing"
+
+
+def _staging(path: Path) -> Path:
+    """Where the checkpoint at `path` is put together."""
+    return path.with_name(f"{path.name}.tmp")
+
+
+def _arguments(function: Callable[..., Any], config: dict[str, Any]) -> list[Any]:
+    try:
+        inspect.signature(function).bind(config)
+    except TypeError:
+        return []
+    return [config]
+
+
+def _flat(metrics: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in metrics.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}/")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _number(value: Any) -> float | None:
+    if (isinstance(value, torch.Tensor) and value.numel() == 1) or (isinstance(value, np.ndarray) and value.size == 1):
+        value = value.item()
+    if isinstance(value, int | float | np.number | np.bool_):
+        with contextlib.suppress(OverflowError, TypeError):  # a whole number beyond all floats, a complex one
+            return float(value)
+    return None
