@@ -251,3 +251,43 @@ def test_the_middle_of_an_epoch_stays_when_its_trial_is_only_interrupted(make):
     searcher.on_trial_complete("t0", tuned(True, outcome="interrupted", reason="the search was stopped"))
     searcher.close(prune=True)
     assert [path.name for path in folder.iterdir()] == ["midway-a.pt"]
+
+
+def test_a_trial_without_checkpoints_goes_on_with_none_and_its_repeated_reports_change_nothing(make):
+    searcher, study, watching = make(trials=1)
+    searcher.suggest("t0")
+    content = {"epoch": 1, "checkpoint": None}
+    searcher.on_trial_complete("t0", tuned(True, metrics={"val/loss": 0.3}, **content))
+    stretch = searcher.suggest("t1")["stretch"]
+    assert (stretch["epoch"], stretch["checkpoint"], stretch["earlier"]) == (1, None, [])
+    searcher.on_trial_result("t1", tuned(False, metrics={"val/loss": 0.7}, **content))
+    assert study.trial(0).intermediate_values == {1: 0.3}
+    assert reports_of(study.trial(0))[1]["metrics"] == {"val/loss": 0.3}
+    assert [event for event in watching.events if event[0] == "reported"] == [("reported", 0, 1)]
+
+
+def test_where_not_every_report_has_a_checkpoint_the_best_and_the_last_two_that_have_one_are_kept(make, tmp_path):
+    searcher, _, _ = make(trials=1, rungs=(9,))
+    searcher.suggest("t0")
+    for epoch, loss in enumerate([0.4, 0.1, 0.3, 0.2, 0.5, 0.6], start=1):
+        path = tmp_path / str(epoch)
+        if epoch % 2:  # a directory, as functions report it
+            path.mkdir()
+            (path / "state").touch()
+        content = {"epoch": epoch, "metrics": {"val/loss": loss}, "checkpoint": str(path) if epoch % 2 else None}
+        searcher.on_trial_result("t0", tuned(False, **content))
+    assert [epoch for epoch in range(1, 7) if (tmp_path / str(epoch)).exists()] == [3, 5]
+    searcher.on_trial_complete("t0", None, error=True)
+    stretch = searcher.suggest("t1")["stretch"]
+    assert (stretch["checkpoint"], stretch["earlier"]) == (str(tmp_path / "5"), [str(tmp_path / "3"), None])
+
+
+def test_a_trial_that_says_it_is_completed_is_so_before_its_last_epoch(make):
+    searcher, study, _ = make(trials=2)
+    for tune_id in ("t0", "t1"):
+        searcher.suggest(tune_id)
+    report(searcher, "t0", 1, 0.3)
+    searcher.on_trial_complete("t0", tuned(True, outcome="completed", reason=""))
+    assert (outcome_of(study.trial(0)), study.trial(0).value) == ("completed", 0.3)
+    report(searcher, "t1", 1, 0.4, done=True)
+    assert searcher.suggest("t2") == Searcher.FINISHED, "a trial has come to its end: none goes on only for that"

@@ -1,0 +1,180 @@
+"""Training functions of users, for tests of what runs them. None of them knows of a search."""
+
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import ray.train
+import torch
+
+
+def save(**content):
+    """A checkpoint with the text of each file."""
+    folder = Path(tempfile.mkdtemp(dir=SCRATCH[0]))
+    for name, text in content.items():
+        (folder / name).write_text(str(text))
+    return ray.train.Checkpoint.from_directory(folder)
+
+
+SCRATCH = [""]  # where `save` works; a test sets it
+SEEN = []  # what functions tell their test
+
+
+def resumes(config):
+    """Goes on from its checkpoint and saves one with each report."""
+    start, checkpoint = 0, ray.train.get_checkpoint()
+    if checkpoint is not None:
+        with checkpoint.as_directory() as folder:
+            start = int((Path(folder) / "epoch").read_text())
+    SEEN.append((config["trial"], start, len(ray.train.get_all_reported_checkpoints())))
+    for epoch in range(start + 1, config.get("epochs", 100) + 1):
+        ray.train.report({"loss": config["trial"] + 1 / epoch}, checkpoint=save(epoch=epoch))
+
+
+def every_third(config):
+    """Saves a checkpoint with every third report only."""
+    start, checkpoint = 0, ray.train.get_checkpoint()
+    if checkpoint is not None:
+        start = int((Path(checkpoint.path) / "epoch").read_text())
+    for epoch in range(start + 1, 100):
+        ray.train.report({"loss": 1 / epoch}, checkpoint=None if epoch % 3 else save(epoch=epoch))
+
+
+def forgets(config):
+    """Without checkpoints, and it catches all exceptions."""
+    epoch = 0
+    while True:
+        epoch += 1
+        try:
+            ray.train.report({"loss": 1 / epoch})
+        except Exception:
+            SEEN.append("caught")
+
+
+def draws(config):
+    for _ in range(3):
+        ray.train.report({"loss": torch.rand(()).item()})
+
+
+def without_config():
+    ray.train.report({"loss": 1.0})
+
+
+def reports_all_kinds(config):
+    metrics = {"loss": torch.tensor([0.5]), "count": 3, "flag": True, "val": {"acc": 0.25}, "name": "x", "none": None}
+    ray.train.report(metrics)
+    ray.train.report(metrics)
+
+
+def silent(config):
+    pass
+
+
+def misnames(config):
+    ray.train.report({"val_loss": 1.0, "name": "x"})
+
+
+def diverges(config):
+    ray.train.report({"loss": 1.0, "other": 2.0}, checkpoint=save(epoch=1))
+    ray.train.report({"loss": float("nan"), "other": 3.0}, checkpoint=save(epoch=2))
+
+
+def raises(config):
+    ray.train.report({"loss": 1.0})
+    raise KeyError("no such puzzle")
+
+
+def exits(config):
+    sys.exit("enough")
+
+
+def reports_on_its_way_out(config):
+    try:
+        ray.train.report({"loss": 1.0})
+    finally:
+        ray.train.report({"loss": 2.0})
+
+
+def breaks_on_its_way_out(config):
+    try:
+        ray.train.report({"loss": 1.0})
+    finally:
+        raise OSError("the log cannot be closed")
+
+
+def catches_everything(config):
+    for _ in range(3):
+        try:
+            ray.train.report({"loss": 1.0})
+        except BaseException:
+            SEEN.append("caught")
+
+
+def uploads_itself(config):
+    ray.train.report({"loss": 1.0}, checkpoint=save(epoch=1), checkpoint_upload_fn=lambda *_: None)
+
+
+def leaves_a_thread(config):
+    """Its thread reports later, while another trial runs."""
+
+    def late():
+        time.sleep(0.3)
+        try:
+            ray.train.report({"loss": -1.0})
+        except RuntimeError as error:
+            SEEN.append(str(error))
+
+    threading.Thread(target=late, daemon=True).start()
+    ray.train.report({"loss": 1.0})
+
+
+def waits(config):
+    time.sleep(1.0)
+    ray.train.report({"loss": 3.0})
+
+
+def takes_a_data_set(config):
+    ray.train.get_dataset_shard("train")
+
+
+def changes_its_mode(config):
+    torch.autograd.set_grad_enabled(False)
+    SEEN.append(torch.is_grad_enabled())
+    ray.train.report({"loss": 1.0})
+
+
+def notes_the_mode(config):
+    SEEN.append(torch.is_grad_enabled())
+    ray.train.report({"loss": 1.0})
+
+
+# On two ranks
+
+
+def each_saves_a_part(config):
+    rank = torch.distributed.get_rank()
+    ray.train.report({"loss": float(rank)}, checkpoint=save(**{f"rank-{rank}": rank}))
+    names = sorted(path.name for path in Path(ray.train.get_checkpoint().path).iterdir())
+    ray.train.report({"loss": len(names)})
+
+
+def one_returns_early(config):
+    if torch.distributed.get_rank() == 0:
+        ray.train.report({"loss": 1.0})
+
+
+def trains_together(config):
+    rank = torch.distributed.get_rank()
+    torch.manual_seed(0)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x = torch.randn(8, 2, generator=torch.Generator().manual_seed(rank))
+    for _ in range(100):
+        loss = (model(x) - 1).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        weights = [float(weight) for weight in model.module.weight.flatten()]
+        ray.train.report({"loss": loss, "w0": weights[0], "w1": weights[1], "rank": rank})
