@@ -49,10 +49,23 @@ class FunctionWorkers(Workers):
     def __init__(self, objective: str, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.objective = objective
+        self._rays = get_train_fn_utils()
+        self._session: Session | None = None
+
+    @property
+    def thread(self) -> int:
+        own = self._session.thread.ident if self._session and self._session.thread else None
+        return own or super().thread
 
     def _reports(self, stretch: dict[str, Any]) -> Iterator[Report]:
         function: Any = load_class(self.task)
-        yield from Session(stretch, self.objective, self.context, self.stopping).run(function)
+        self._session = Session(stretch, self.objective, self.context, self.stopping, self._rays)
+        try:
+            for report in self._session.run(function):
+                self.progress += 1
+                yield report
+        finally:
+            self._session = None
 
 
 class Ended(BaseException):
@@ -80,9 +93,12 @@ class Session:
         objective: The metric that each report must have.
         context: Of this rank.
         stopping: Ends the trial at its next report, once it is set on any rank.
+        rays: What Ray Train itself set up in this worker.
     """
 
-    def __init__(self, stretch: dict[str, Any], objective: str, context: Context, stopping: threading.Event) -> None:
+    def __init__(
+        self, stretch: dict[str, Any], objective: str, context: Context, stopping: threading.Event, rays: Any
+    ) -> None:
         self.stretch = stretch
         self.objective = objective
         self.context = context
@@ -90,11 +106,11 @@ class Session:
         self.folder = Path(stretch["folder"])
         self.number = 0  # of reports, those of earlier stretches included
         self.checkpoints: list[ray.train.ReportedCheckpoint] = []
-        self._rays = get_train_fn_utils()
+        self._rays = rays
         self._reports: queue.SimpleQueue[Report | None] = queue.SimpleQueue()
         self._end: Report | None = None
         self._error: BaseException | None = None
-        self._thread: threading.Thread | None = None
+        self.thread: threading.Thread | None = None
         self._left_out: set[str] = set()
 
     def __getattr__(self, name: str) -> Any:
@@ -108,22 +124,20 @@ class Session:
         """
         self._start()
         # A thread of its own: autograd's modes and the like are those that a thread starts with.
-        self._thread = threading.Thread(target=self._call, args=(function,), daemon=True, name="train-function")
-        set_train_fn_utils(self)
-        try:
-            self._thread.start()
-            while (report := self._reports.get()) is not None:
-                yield report
-            self._thread.join()
-        finally:
-            set_train_fn_utils(self._rays)
-            if self.context.rank == 0:
-                self._tidy()
+        self.thread = threading.Thread(target=self._call, args=(function,), daemon=True, name="train-function")
+        set_train_fn_utils(self)  # until the next trial: a thread that this one leaves behind is refused here
+        self.thread.start()
+        while (report := self._reports.get()) is not None:
+            yield report
+        self.thread.join()
+        if self.context.rank == 0:
+            self._tidy()
+        error, self._error = self._error, None  # its traceback holds on to all that the function had
         if self._end is None:
-            assert self._error is not None
-            raise self._error
-        if self._error is not None:
-            logger.warning("after its last report the function raised %r", self._error)
+            assert error is not None
+            raise error
+        if error is not None:
+            logger.warning("after its last report the function raised %r", error)
         yield self._end
 
     # What users call, as ray.train
@@ -143,7 +157,7 @@ class Session:
         Raises:
             Ended: The trial ends here.
         """
-        if threading.current_thread() is not self._thread:
+        if threading.current_thread() is not self.thread:
             raise RuntimeError("ray.train.report must be called in the thread of the training function.")
         if self._end is not None:  # the function caught Ended, or reports on its way out
             raise Ended

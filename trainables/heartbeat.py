@@ -7,16 +7,21 @@ import traceback
 from collections.abc import Callable
 
 
-def beat(send: Callable[[int, str], object], progress: Callable[[], int], every_s: float) -> None:
-    """From now on, call `send(progress, stack)` every `every_s` seconds, with the stack of the calling thread."""
-    watched = threading.get_ident()
+def beat(
+    send: Callable[[int, str], object], progress: Callable[[], int], thread: Callable[[], int], every_s: float
+) -> None:
+    """From now on, call `send(progress, stack)` every `every_s` seconds, with the stack of `thread`, an identifier.
+
+    It ends with the thread that called this.
+    """
+    caller = threading.get_ident()
 
     def loop() -> None:
         while True:
             time.sleep(every_s)
-            frame = sys._current_frames().get(watched)
-            if frame is None:
+            frames = sys._current_frames()
+            if caller not in frames:
                 return
-            send(progress(), "".join(traceback.format_stack(frame)))
+            send(progress(), "".join(traceback.format_stack(frames.get(thread(), frames[caller]))))
 
     threading.Thread(target=loop, daemon=True, name="heartbeat").start()

@@ -52,6 +52,7 @@ def work(settings: dict[str, Any], make: "Callable[..., Workers] | None" = None)
         beat(
             lambda progress, stack: registry.beat.remote(gang, turn, context.rank, progress, stack),
             lambda: workers.progress,
+            lambda: workers.thread,
             every_s=min(1.0, settings["stall_timeout"] / 4),
         )
     gc.freeze()  # between trials only what a trial left behind is looked through, not all of torch
@@ -89,7 +90,13 @@ class Workers:
         self.progress = 0  # windows, over all trials
         self.held: Held | None = None
         self.training: Training | None = None
+        self._thread = threading.get_ident()
         self._threads = torch.get_num_threads()
+
+    @property
+    def thread(self) -> int:
+        """The identifier of the thread that trains."""
+        return self._thread
 
     def run(self, stretch: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """A report for each epoch of `stretch`; the last one is `done` and carries an outcome if the trial ended.

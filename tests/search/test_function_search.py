@@ -1,5 +1,6 @@
 """Whole searches over training functions, run as a user runs them."""
 
+import json
 from pathlib import Path
 
 import torch
@@ -68,3 +69,12 @@ def test_a_function_without_checkpoints_that_catches_everything_is_stopped_all_t
     assert not (cli.folder / "swallowed").exists()
     note = f"trial {found.json['best']['trial_id']}: without a checkpoint of report 1 it goes on after report 0"
     assert note in found.done.stderr
+
+
+def test_a_function_that_hangs_fails_its_trial_with_the_line_where_it_does(make_cli):
+    cli = make_cli()
+    options = ["--trials", "1", "--scheduler", "none", "--stall-timeout", "4s", "--name", "stuck"]
+    done = cli.run("plain.py:hangs", *options, "--search", "x=0.0..1.0", *JUDGED)
+    assert json.loads(done.stdout)["outcomes"] == {"failed": 1}
+    assert "failed    stalled: nothing moved for 4 s" in done.stderr
+    assert "in hangs" in (cli.folder / "runs" / "stuck" / "errors" / "trial-0.txt").read_text()
