@@ -73,8 +73,8 @@ def test_a_function_without_checkpoints_that_catches_everything_is_stopped_all_t
 
 def test_a_function_that_hangs_fails_its_trial_with_the_line_where_it_does(make_cli):
     cli = make_cli()
-    options = ["--trials", "1", "--scheduler", "none", "--stall-timeout", "4s", "--name", "stuck"]
+    options = ["--trials", "1", "--scheduler", "none", "--stall-timeout", "8s", "--name", "stuck"]
     done = cli.run("plain.py:hangs", *options, "--search", "x=0.0..1.0", *JUDGED)
     assert json.loads(done.stdout)["outcomes"] == {"failed": 1}
-    assert "failed    stalled: nothing moved for 4 s" in done.stderr
+    assert "failed    stalled: nothing moved for 8 s" in done.stderr
     assert "in hangs" in (cli.folder / "runs" / "stuck" / "errors" / "trial-0.txt").read_text()
