@@ -64,6 +64,8 @@ class SearchConfig(BaseModel):
     stall_timeout: Annotated[float | None, BeforeValidator(_seconds)] = Field(
         None, gt=0, description="10m: a trial in which nothing moves for so long fails; none: it may wait for ever"
     )
+    recycle_after: int | None = Field(None, ge=1, description="trials after which workers are started anew")
+    memory_growth: float = Field(1.0, gt=0, description="GiB that a worker may grow by before it is started anew")
     once: bool = Field(False, description="one training run with the defaults, no search")
 
     @property

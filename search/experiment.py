@@ -244,6 +244,8 @@ def _search(
             "task": planned.source.reference,
             "objective": "" if planned.source.task_class else objective,
             "stall_timeout": config.stall_timeout,
+            "recycle_after": config.recycle_after,
+            "memory_growth": config.memory_growth,
         },
     }
 

@@ -47,6 +47,8 @@ def main(
     config: Annotated[Path | None, typer.Option(help="a YAML file with these options")] = None,
     max_failures: Annotated[str | None, typer.Option(metavar="N", help="lost workers that a trial survives")] = None,
     stall_timeout: Annotated[str | None, typer.Option(metavar="TIME", help="10m: a trial that hangs fails")] = None,
+    recycle_after: Annotated[str | None, typer.Option(metavar="N", help="new workers after so many trials")] = None,
+    memory_growth: Annotated[str | None, typer.Option(metavar="GIB", help="new workers when they grew so much")] = None,
     once: Annotated[bool, typer.Option("--once", help="one training run, no search")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print the resolved search and stop")] = False,
     list_: Annotated[bool, typer.Option("--list", help="the searches in the storage folder")] = False,
@@ -71,6 +73,8 @@ def main(
         "experiment": experiment,
         "max_failures": max_failures,
         "stall_timeout": stall_timeout,
+        "recycle_after": recycle_after,
+        "memory_growth": memory_growth,
         "once": once or None,
     }
     given = {key: value for key, value in options.items() if value not in (None, "")}

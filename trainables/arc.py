@@ -2,8 +2,9 @@
 
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 from pydantic import Field, field_validator
@@ -28,6 +29,8 @@ from trainables.task import Task, TaskConfig, searchable
 
 EVALUATION_BATCH = 16  # larger ones leave the cache of a CPU and are slower
 TEST_DEMOS = 4
+
+Value = TypeVar("Value")
 
 
 class ArcConfig(TaskConfig):
@@ -73,9 +76,9 @@ class ArcTask(Task[ArcConfig]):
     def build(self) -> None:
         config = self.config
         path = None if config.data_path is None else Path(config.data_path)
-        self.pool = _training_pool(config.max_side, path, config.max_demos)
-        rank, world_size = self.context.rank, self.context.world_size
-        self.puzzles, self.tests = _tests(config.max_side, path, config.views, rank, world_size)
+        self.pool = self._kept(_training_pool, config.max_side, path, config.max_demos)
+        share = self.context.rank, self.context.world_size
+        self.puzzles, self.tests = self._kept(_tests, config.max_side, path, config.views, *share)
         agent = GridAgent(width=config.width, layers=config.layers, steps=config.steps, dropout=config.dropout)
         optimizer = torch.optim.AdamW(
             agent.parameters(), lr=config.agent_lr, betas=(0.9, 0.98), weight_decay=config.weight_decay, fused=True
@@ -107,6 +110,10 @@ class ArcTask(Task[ArcConfig]):
         report["val/score"] = report["val/pass2_output"] + 0.1 * report["val/cell_lift"]
         return report
 
+    def _kept(self, make: Callable[..., Value], *arguments: Any) -> Value:
+        """Puzzles do not depend on what is searched: what one trial prepared is there for the next."""
+        return self.context.cache(f"{make.__name__}{arguments}", functools.partial(make, *arguments))
+
     def _logits(self, batch: Batch) -> Tensor:
         logits: Tensor = self.modules["agent"](batch.query, batch.demo_inputs, batch.demo_outputs, batch.demo_mask)
         return logits
@@ -121,14 +128,11 @@ def _warm_cosine(update: int, updates: int, warmup: float) -> float:
     return 0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * progress))
 
 
-# Workers outlive trials: what one trial loaded is there for the next.
-@functools.lru_cache(maxsize=2)
 def _training_pool(max_side: int, path: Path | None, max_demos: int) -> TrainingPool:
     training = load_puzzles("training", max_side=max_side, path=path)
     return TrainingPool(training, load_puzzles("evaluation", max_side=max_side, path=path), max_demos=max_demos)
 
 
-@functools.lru_cache(maxsize=2)
 def _tests(
     max_side: int, path: Path | None, views: int, rank: int, world_size: int
 ) -> tuple[tuple[Puzzle, ...], TestEpisodes]:

@@ -1,11 +1,18 @@
 """Where a rank stands: its device, its place among the ranks, and the collectives that a trial needs."""
 
+import copy
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+
+from trainables import rng
+from trainables.cache import Cache
+
+Value = TypeVar("Value")
 
 
 class Context:
@@ -13,6 +20,7 @@ class Context:
 
     Attributes:
         generator: On the CPU, seeded by the trial's seed and the epoch, the same on all ranks.
+        kept: What `cache` keeps.
     """
 
     def __init__(self, device: str | torch.device = "cpu", rank: int = 0, world_size: int = 1) -> None:
@@ -20,6 +28,29 @@ class Context:
         self.rank = rank
         self.world_size = world_size
         self.generator = torch.Generator()
+        self.kept = Cache()
+
+    def anew(self) -> "Context":
+        """This context for another trial: nothing is shared but what `cache` keeps."""
+        fresh = copy.copy(self)
+        fresh.generator = torch.Generator()
+        return fresh
+
+    def cache(self, name: str, make: Callable[[], Value]) -> Value:
+        """What `make` gives, kept from one trial of this worker to the next: for what is costly to load or prepare.
+
+        Args:
+            name: Has to name all that the value depends on. Random numbers that `make` draws follow from it.
+            make: Called if nothing is kept under that name. Of what it gives, arrays become read-only; a value whose
+                tensors or containers a trial changed is forgotten when that trial ends.
+        """
+
+        def apart() -> Value:
+            with rng.apart(self, zlib.crc32(name.encode())):
+                return make()
+
+        value: Value = self.kept.get(name, apart)
+        return value
 
     def shard(self, data: Any, batch_size: int, shuffle: bool = True) -> Iterator[Any]:
         """This rank's share of `data` in batches of at most `batch_size`: nothing is padded, nothing comes twice.

@@ -22,6 +22,8 @@ def beat(
             frames = sys._current_frames()
             if caller not in frames:
                 return
-            send(progress(), "".join(traceback.format_stack(frames.get(thread(), frames[caller]))))
+            stack = "".join(traceback.format_stack(frames.get(thread(), frames[caller])))
+            frames.clear()  # they hold on to what a trial has, which is to go when the trial ends
+            send(progress(), stack)
 
     threading.Thread(target=loop, daemon=True, name="heartbeat").start()

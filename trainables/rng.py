@@ -3,15 +3,16 @@
 import contextlib
 import random
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from trainables.context import Context
+if TYPE_CHECKING:
+    from trainables.context import Context
 
 
-def seed(context: Context, rank: int, *place: int) -> None:
+def seed(context: "Context", rank: int, *place: int) -> None:
     """Seed what the ranks share, `context.generator`, and what must differ between them, as dropout.
 
     Args:
@@ -27,7 +28,7 @@ def seed(context: Context, rank: int, *place: int) -> None:
 
 
 @contextlib.contextmanager
-def alike(context: Context, *place: int) -> Iterator[None]:
+def alike(context: "Context", *place: int) -> Iterator[None]:
     """Torch draws the same numbers on all ranks inside, and goes on afterwards as if it had drawn none."""
     devices = [context.device] if context.device.type == "cuda" else []
     with torch.random.fork_rng(devices):
@@ -35,7 +36,18 @@ def alike(context: Context, *place: int) -> Iterator[None]:
         yield
 
 
-def state(context: Context) -> dict[str, Any]:
+@contextlib.contextmanager
+def apart(context: "Context", *place: int) -> Iterator[None]:
+    """What is drawn inside depends on `place` alone, and is not felt outside."""
+    before = state(context)
+    seed(context, 0, *place)
+    try:
+        yield
+    finally:
+        restore(before, context)
+
+
+def state(context: "Context") -> dict[str, Any]:
     """The state of every generator of this rank, in tensors and plain values."""
     name, keys, *rest = np.random.get_state()
     return {
@@ -47,7 +59,7 @@ def state(context: Context) -> dict[str, Any]:
     }
 
 
-def restore(saved: dict[str, Any], context: Context) -> None:
+def restore(saved: dict[str, Any], context: "Context") -> None:
     """Put every generator of this rank where `state` found it."""
     random.setstate(saved["python"])
     name, keys, *rest = saved["numpy"]

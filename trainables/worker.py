@@ -1,15 +1,12 @@
 """The function that every TorchTrainer worker runs: one stretch of a trial after another, until there are none."""
 
-import gc
-import importlib
 import logging
 import os
-import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import ray
 import ray.train
@@ -19,13 +16,17 @@ import torch
 from trainables import checkpoint
 from trainables.context import Context
 from trainables.heartbeat import beat
+from trainables.isolation import Process
+from trainables.leftovers import Memory, end_data_loaders
 from trainables.loop import Training
+from trainables.modules import load_class
 from trainables.precision import Diverged
 from trainables.reduction import PeerFailed
 from trainables.resume import newest
-from trainables.task import Task
 
+logger = logging.getLogger(__name__)
 AUTOSAVE_S = 300.0  # an epoch that takes longer is saved in between: so much work is lost at most with a worker
+MEMORY_GROWTH_GIB = 1.0
 
 Held = tuple[int, int]  # a trial's number and the epoch that it has reached
 
@@ -35,7 +36,8 @@ def work(settings: dict[str, Any], make: "Callable[..., Workers] | None" = None)
 
     Args:
         settings: `registry`, the actor that holds the mailboxes and whose `stopped` returns when the search is to stop;
-            `gang`, the name of this one; `task`, the task as "module:Class"; `stall_timeout` in seconds or None.
+            `gang`, the name of this one; `task`, the task as "module:Class"; `stall_timeout` in seconds or None;
+            `recycle_after` and `memory_growth`, see `Workers`.
         make: Makes what runs the stretches. Default: `Workers`, for a task class.
     """
     registry, gang = settings["registry"], settings["gang"]
@@ -46,7 +48,13 @@ def work(settings: dict[str, Any], make: "Callable[..., Workers] | None" = None)
     me = ray.get_runtime_context().current_actor
     ray.get(registry.hold.remote(gang, ray.util.get_current_placement_group(), me))
     stopping = _listen(registry)
-    workers = (make or Workers)(settings["task"], context, stopping)
+    workers = (make or Workers)(
+        settings["task"],
+        context,
+        stopping,
+        recycle_after=settings["recycle_after"],
+        memory_growth=settings["memory_growth"],
+    )
     turn = 0
     if settings["stall_timeout"] is not None:
         beat(
@@ -55,10 +63,14 @@ def work(settings: dict[str, Any], make: "Callable[..., Workers] | None" = None)
             lambda: workers.thread,
             every_s=min(1.0, settings["stall_timeout"] / 4),
         )
-    gc.freeze()  # between trials only what a trial left behind is looked through, not all of torch
     while True:
         turn, stretch = ray.get(registry.next.remote(gang, turn))
         if stretch is None:
+            return
+        workers.make_room(stretch)
+        worn = "; ".join(filter(None, context.gather(workers.worn)))
+        if worn and workers.training is None:
+            ray.get(registry.recycle.remote(gang, worn))
             return
         for report in workers.run(stretch):
             failed = report.get("outcome") == "failed" or report.pop("alone", False)
@@ -80,9 +92,22 @@ class Workers:
         context: Of this rank.
         stopping: Ends what runs between two windows, once it is set.
         autosave_s: Seconds after which an epoch that is under way is saved, again and again.
+        recycle_after: Trials after which the process is worn. None: any number.
+        memory_growth: GiB that the process may grow by from one trial to the last.
+
+    Attributes:
+        worn: Why this process should take no other trial, or "".
     """
 
-    def __init__(self, task: str, context: Context, stopping: threading.Event, autosave_s: float = AUTOSAVE_S) -> None:
+    def __init__(
+        self,
+        task: str,
+        context: Context,
+        stopping: threading.Event,
+        autosave_s: float = AUTOSAVE_S,
+        recycle_after: int | None = None,
+        memory_growth: float = MEMORY_GROWTH_GIB,
+    ) -> None:
         self.task = task
         self.context = context
         self.stopping = stopping
@@ -90,8 +115,12 @@ class Workers:
         self.progress = 0  # windows, over all trials
         self.held: Held | None = None
         self.training: Training | None = None
+        self.worn = ""
+        self._trials = 0
+        self._recycle_after = recycle_after
+        self._process = Process(task)
+        self._memory = Memory(memory_growth)
         self._thread = threading.get_ident()
-        self._threads = torch.get_num_threads()
 
     @property
     def thread(self) -> int:
@@ -108,39 +137,48 @@ class Workers:
                 lines = notes.taken()
                 yield {**report, "notes": lines} if lines else report
 
+    def make_room(self, stretch: dict[str, Any]) -> None:
+        """Forget the trial in memory, unless `stretch` goes on with it: then `worn` is what the trial left behind."""
+        if self.training is not None and self.held != (stretch["trial"], stretch["epoch"]):
+            self._release()
+
     def _run(self, stretch: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        last: dict[str, Any] = {}
         try:
-            yield from self._reports(stretch)
+            for report in self._reports(stretch):
+                if report["done"]:
+                    last = report
+                else:
+                    yield report
         except Diverged as error:
-            report = {"done": True, "outcome": "diverged", "reason": str(error)}
+            last = {"done": True, "outcome": "diverged", "reason": str(error)}
             if self.context.world_size > 1 and not error.agreed:
-                report["alone"] = True  # the other ranks do not know, and wait for this one
+                last["alone"] = True  # the other ranks do not know, and wait for this one
             if error.metrics is not None and self.training is not None:
-                report["last"] = {"epoch": self.training.epoch, "metrics": error.metrics, "checkpoint": None}
-            yield report
+                last["last"] = {"epoch": self.training.epoch, "metrics": error.metrics, "checkpoint": None}
         except Exception as error:  # whatever a task raises ends its trial, not the gang: the next trial is unharmed
             if self.context.world_size > 1 and _is_lost_peer(error):
                 raise  # another rank ended; Train starts the group anew, and the trial goes on from its checkpoint
-            yield {"done": True, "outcome": "failed", "reason": _reason(error), "traceback": traceback.format_exc()}
-        finally:
+            last = {"done": True, "outcome": "failed", "reason": _reason(error), "traceback": traceback.format_exc()}
+        finally:  # not before the error is gone: its traceback holds on to all that the trial had
             if self.held is None:
                 self._release()
+        yield last
 
     def _reports(self, stretch: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        held, self.held = self.held, None
-        if self.training is None or held != (stretch["trial"], stretch["epoch"]):
-            if self.training is not None:  # else it was released when its trial ended
-                self._release()
-            self.training = self._start(stretch)
+        self.make_room(stretch)
+        self.held = None
+        self.training = self.training or self._start(stretch)
         for report in self._epochs(self.training, stretch):
-            if report["done"] and "outcome" not in report:
+            can_go_on = self.training.epoch < self.training.task.config.epochs
+            if report["done"] and "outcome" not in report and can_go_on:
                 self.held = (stretch["trial"], self.training.epoch)
             yield report
 
     def _start(self, stretch: dict[str, Any]) -> Training:
         task_class = load_class(self.task)  # here, so that a task that cannot be imported fails with its reason
         config = task_class.config_class().model_validate(stretch["config"])
-        training = Training(task_class(config, self.context))
+        training = Training(task_class(config, self.context.anew()))
         # Rank 0 chooses, so that all go on from the same one.
         chosen = newest(stretch, self.context.world_size) if self.context.rank == 0 else None
         path = self.context.from_rank_0(chosen and chosen[0])
@@ -175,13 +213,16 @@ class Workers:
 
     def _release(self) -> None:
         """Forget the trial in memory, and what it left behind in the process."""
+        end_data_loaders()  # first: from here on the collector may come across them
         if self.training is not None:
             self.training.close()
-        self.training = None
-        gc.collect()
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-        _reset_torch(self._threads)
+        self.held = self.training = None
+        self._trials += 1
+        self.context.kept.drop_changed()
+        left = self._process.reset()
+        grown = self._memory.grown(self._trials, self.context.kept.size)
+        if not self.worn:
+            self.worn = left or grown or (f"{self._trials} trials" if self._trials == self._recycle_after else "")
 
 
 class _Notes(logging.Handler):
@@ -208,30 +249,6 @@ class _Notes(logging.Handler):
         """What was logged since the last call."""
         lines, self._lines = self._lines, []
         return lines
-
-
-def _reset_torch(threads: int) -> None:
-    """Give the settings of torch that hold for the whole process the values that they start with."""
-    torch.set_default_device(None)
-    torch.set_default_dtype(torch.float32)
-    torch.set_grad_enabled(True)
-    torch.set_num_threads(threads)
-    torch.set_flush_denormal(False)
-    torch.set_float32_matmul_precision("highest")
-    torch.use_deterministic_algorithms(False)
-    torch.backends.cudnn.benchmark = torch.backends.cudnn.deterministic = False
-    torch.autograd.set_detect_anomaly(False)
-    for device, dtype in (("cpu", torch.bfloat16), ("cuda", torch.float16)):
-        torch.set_autocast_enabled(device, False)
-        torch.set_autocast_dtype(device, dtype)
-    if "torch._dynamo" in sys.modules:  # its limit of recompilations counts all trials together
-        torch.compiler.reset()
-
-
-def load_class(reference: str) -> type[Task[Any]]:
-    """The task class that "module:Class" names."""
-    module, _, name = reference.partition(":")
-    return cast(type[Task[Any]], getattr(importlib.import_module(module), name))
 
 
 def _listen(registry: Any) -> threading.Event:

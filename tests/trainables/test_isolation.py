@@ -1,0 +1,474 @@
+"""Whatever a trial does to its process, the next one in it gives what it would have given in a fresh one."""
+
+import decimal
+import gc
+import io
+import locale
+import logging
+import multiprocessing
+import os
+import random
+import signal
+import socket
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.optim.optimizer as optimizers
+from torch import nn
+
+from tests.trainables.toys import FULL, Augmented, Regression, identical, timeless
+from trainables.context import Context
+from trainables.isolation import SETTINGS, Process
+from trainables.worker import Workers
+
+HERE = "tests.trainables.test_isolation"
+REFERENCE = {**FULL, "precision": "bf16", "epochs": 2}
+KEPT: list[Any] = []  # what would end by itself if nobody held on to it
+OBSERVED: list[Any] = []
+
+
+class Mode(torch.overrides.TorchFunctionMode):
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        return function(*args, **(kwargs or {}))
+
+
+class DispatchMode(torch.utils._python_dispatch.TorchDispatchMode):
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        return function(*args, **(kwargs or {}))
+
+
+def enter(context: Any) -> None:
+    context.__enter__()
+    KEPT.append(context)
+
+
+def hook(*arguments: Any) -> None:
+    return None
+
+
+def frozen(module: nn.Module, name: str, parameter: Any) -> Any:
+    return parameter if parameter is None else parameter.requires_grad_(False)
+
+
+def warned() -> int:
+    """How many times a warning is shown that comes from one place again and again."""
+    shown = []
+    before, warnings.showwarning = warnings.showwarning, lambda *warning: shown.append(warning)
+    try:
+        warnings.warn("once per place", stacklevel=1)
+    finally:
+        warnings.showwarning = before
+    return len(shown)
+
+
+# What a trial does, and how another one would notice.
+Leak = tuple[Callable[[], Any], Callable[[], Any]]
+LEAKS: dict[str, Leak] = {
+    "default dtype": (lambda: torch.set_default_dtype(torch.float64), lambda: torch.empty(0).dtype),
+    "default device": (lambda: torch.set_default_device("meta"), lambda: torch.empty(0).device),
+    "device context": (lambda: enter(torch.device("meta")), lambda: torch.empty(0).device),
+    "function mode": (lambda: enter(Mode()), torch._C._len_torch_function_stack),
+    "function mode and default device": (
+        lambda: (torch.set_default_device("meta"), enter(Mode())),
+        lambda: (torch.empty(0).device, torch.get_default_device(), torch._C._len_torch_function_stack()),
+    ),
+    "dispatch mode": (lambda: enter(DispatchMode()), torch._C._len_torch_dispatch_stack),
+    "grad mode": (lambda: torch.set_grad_enabled(False), lambda: nn.Linear(1, 1)(torch.ones(1)).requires_grad),
+    "inference mode": (lambda: enter(torch.inference_mode()), lambda: torch.ones(1).is_inference()),
+    "saved tensor hooks": (
+        lambda: enter(torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x)),
+        lambda: torch._C._autograd._top_saved_tensors_default_hooks(False) is None,
+    ),
+    "threads of backward": (
+        lambda: KEPT.append(torch.autograd.set_multithreading_enabled(False)),
+        torch._C._is_multithreading_enabled,
+    ),
+    "anomaly detection": (lambda: torch.autograd.set_detect_anomaly(True), torch.is_anomaly_enabled),
+    "deterministic algorithms": (
+        lambda: torch.use_deterministic_algorithms(True, warn_only=True),
+        torch.get_deterministic_debug_mode,
+    ),
+    "matmul precision": (lambda: torch.set_float32_matmul_precision("medium"), torch.get_float32_matmul_precision),
+    "precision of mkldnn": (
+        lambda: setattr(torch.backends.mkldnn.matmul, "fp32_precision", "bf16"),
+        lambda: torch.backends.mkldnn.matmul.fp32_precision,
+    ),
+    "tf32": (
+        lambda: setattr(torch.backends.cuda.matmul, "allow_tf32", True),
+        lambda: torch.backends.cuda.matmul.allow_tf32,
+    ),
+    "denormals": (lambda: torch.set_flush_denormal(True), lambda: (torch.tensor(1e-39) * 1.0).item()),
+    "threads": (lambda: torch.set_num_threads(3), torch.get_num_threads),
+    "autocast": (
+        lambda: enter(torch.autocast("cpu", dtype=torch.float16)),
+        lambda: (torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"), read("the depth of autocast")),
+    ),
+    "autocast cache": (lambda: torch.set_autocast_cache_enabled(False), torch.is_autocast_cache_enabled),
+    "cudnn": (lambda: setattr(torch.backends.cudnn, "benchmark", True), lambda: torch.backends.cudnn.benchmark),
+    "mkldnn": (lambda: setattr(torch.backends.mkldnn, "enabled", False), lambda: torch.backends.mkldnn.enabled),
+    "attention": (lambda: torch.backends.cuda.enable_flash_sdp(False), torch.backends.cuda.flash_sdp_enabled),
+    "hook on all modules": (
+        lambda: nn.modules.module.register_module_forward_hook(lambda module, x, y: 2 * y),
+        lambda: nn.Identity()(torch.ones(1)).item(),
+    ),
+    "hook on all parameters": (
+        lambda: nn.modules.module.register_module_parameter_registration_hook(frozen),
+        lambda: nn.Linear(1, 1).bias.requires_grad,
+    ),
+    "hook on all optimizers": (
+        lambda: optimizers.register_optimizer_step_pre_hook(hook),
+        lambda: len(optimizers._global_optimizer_pre_hooks),
+    ),
+    "torch.compile": (
+        lambda: setattr(torch._dynamo.config, "suppress_errors", True),
+        lambda: torch._dynamo.config.suppress_errors,
+    ),
+    "print options of torch": (lambda: torch.set_printoptions(precision=1), lambda: str(torch.tensor(0.123))),
+    "sharing of tensors": (
+        lambda: torch.multiprocessing.set_sharing_strategy("file_system"),
+        torch.multiprocessing.get_sharing_strategy,
+    ),
+    "generators": (
+        lambda: (random.seed(7), np.random.seed(7), torch.manual_seed(7), random.random()),
+        lambda: (random.getstate()[1][:3], np.random.get_state()[1][:3].tolist(), torch.initial_seed()),
+    ),
+    "numpy's errors": (lambda: np.seterr(all="raise"), np.geterr),
+    "numpy's print options": (lambda: np.set_printoptions(precision=1), lambda: str(np.array([0.123]))),
+    "environment, added": (lambda: os.environ.update(LEAKED="1"), lambda: os.environ.get("LEAKED")),
+    "environment, changed": (lambda: os.environ.update(HOME="/"), lambda: os.environ["HOME"]),
+    "environment, removed": (lambda: os.environ.pop("HOME"), lambda: os.environ.get("HOME")),
+    "current folder": (lambda: os.chdir("/"), os.getcwd),
+    "umask": (lambda: os.umask(0o077), lambda: read("the umask")),
+    "locale": (lambda: locale.setlocale(locale.LC_ALL, "C"), lambda: locale.setlocale(locale.LC_ALL)),
+    "signal handler": (lambda: signal.signal(signal.SIGUSR1, hook), lambda: signal.getsignal(signal.SIGUSR1)),
+    "warning filters": (lambda: warnings.simplefilter("error"), lambda: warnings.filters[0]),
+    "warnings shown once": (warned, warned),
+    "showwarning": (lambda: logging.captureWarnings(True), lambda: warnings.showwarning),
+    "root logger": (lambda: logging.basicConfig(level=1, force=True), lambda: logging.root.handlers.copy()),
+    "level of a logger": (
+        lambda: logging.getLogger("torch").setLevel(logging.FATAL),
+        lambda: logging.getLogger("torch").level,
+    ),
+    "new logger": (
+        lambda: logging.getLogger("of_a_trial").addHandler(logging.NullHandler()),
+        lambda: len(logging.getLogger("of_a_trial").handlers),
+    ),
+    "logging disabled": (lambda: logging.disable(), lambda: logging.root.isEnabledFor(logging.ERROR)),
+    "module search path": (lambda: sys.path.insert(0, "/leaked"), lambda: sys.path[0]),
+    "standard output": (lambda: setattr(sys, "stdout", io.StringIO()), lambda: sys.stdout),
+    "excepthook": (lambda: setattr(sys, "excepthook", hook), lambda: sys.excepthook),
+    "excepthook of threads": (lambda: setattr(threading, "excepthook", hook), lambda: threading.excepthook),
+    "profile function": (lambda: sys.setprofile(hook), sys.getprofile),
+    "recursion limit": (lambda: sys.setrecursionlimit(5000), sys.getrecursionlimit),
+    "garbage collector": (gc.disable, gc.isenabled),
+    "thresholds of garbage": (lambda: gc.set_threshold(1), gc.get_threshold),
+    "decimal context": (lambda: setattr(decimal.getcontext(), "prec", 3), lambda: decimal.Decimal(1) / 3),
+    "timeout of sockets": (lambda: socket.setdefaulttimeout(1.0), socket.getdefaulttimeout),
+    "start method": (lambda: multiprocessing.set_start_method("spawn", force=True), multiprocessing.get_start_method),
+}
+
+
+def read(name: str) -> Any:
+    (setting,) = (setting for key, setting in SETTINGS.items() if name in key)
+    return setting.read()
+
+
+class Leaky(Regression):
+    """Leaks all that its `fault` names, and notes what another trial would notice then."""
+
+    def build(self) -> None:
+        for name in self.config.fault.split("|"):
+            do, felt = LEAKS[name]
+            do()
+            OBSERVED.append(felt())
+        super().build()
+
+
+class Reference(Augmented):
+    """Feels every generator, and the precision of its sums."""
+
+    def evaluate(self) -> dict[str, Any]:
+        matrix = torch.randn(64, 64)
+        attention = nn.functional.scaled_dot_product_attention(*torch.randn(3, 1, 2, 16, 8))
+        return {**super().evaluate(), "val/matmul": (matrix @ matrix).sum().item(), "val/sdpa": attention.sum().item()}
+
+
+@pytest.fixture(autouse=True)
+def _process_as_it_was():
+    """So that what is not reset here fails its own test alone."""
+    process = Process(f"{HERE}:Leaky")
+    yield
+    KEPT.clear()
+    OBSERVED.clear()
+    process.reset()
+    gc.unfreeze()
+
+
+@pytest.fixture
+def stretch(tmp_path):
+    """Makes stretches of trials of one epoch that write into the test's folder."""
+
+    def make(trial: int = 0, until: int = 1, **config: Any) -> dict[str, Any]:
+        return {
+            "trial": trial,
+            "config": {"epochs": until, **config},
+            "epoch": 0,
+            "until": until,
+            "checkpoint": None,
+            "earlier": [],
+            "folder": str(tmp_path / f"trial-{trial}"),
+            "attempt": "a",
+        }
+
+    return make
+
+
+def workers(task: str, **limits: Any) -> Workers:
+    return Workers(task if "." in task or ":" in task else f"{HERE}:{task}", Context(), threading.Event(), **limits)
+
+
+def run(worker: Workers, stretch: dict[str, Any]) -> list[dict[str, Any]]:
+    reports = list(worker.run(stretch))
+    assert reports[-1]["done"]
+    return reports
+
+
+def metrics(reports: list[dict[str, Any]]) -> list[dict[str, float]]:
+    return [timeless(report["metrics"]) for report in reports]
+
+
+def in_a_fresh_process(stretch: dict[str, Any]) -> list[dict[str, float]]:
+    torch.set_num_threads(1)
+    return metrics(run(workers("Reference"), stretch))
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory):
+    """What the reference trial gives in a process of its own."""
+    folder = str(tmp_path_factory.mktemp("fresh"))
+    assignment = {"trial": 9, "config": REFERENCE, "epoch": 0, "until": 2, "checkpoint": None}
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        fresh = pool.submit(in_a_fresh_process, {**assignment, "earlier": [], "folder": folder, "attempt": "a"})
+        return fresh.result(timeout=120)
+
+
+# What is set back
+
+
+@pytest.mark.parametrize("leak", LEAKS)
+def test_what_a_trial_changed_is_as_it_was_for_the_next(stretch, expected, leak):
+    worker = workers("Leaky")
+    worker._process.reset()  # a generator is seeded, all else stays
+    _, felt = LEAKS[leak]
+    before = felt()
+    run(worker, stretch(fault=leak))
+    (observed,) = OBSERVED
+    assert observed != before, "this leak leaks nothing"
+    assert felt() == before
+    assert worker.worn == ""
+    worker.task = f"{HERE}:Reference"
+    assert identical(metrics(run(worker, stretch(1, 2, **REFERENCE))), expected)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_several_trials_changed_together_is_as_it_was(stretch, expected, seed):
+    chosen = random.Random(seed)
+    worker = workers("Leaky")
+    worker._process.reset()
+    before = {name: LEAKS[name][1]() for name in LEAKS}
+    for trial in range(2):
+        run(worker, stretch(trial, fault="|".join(chosen.sample(sorted(LEAKS), 6))))
+    assert {name: LEAKS[name][1]() for name in LEAKS} == before
+    worker.task = f"{HERE}:Reference"
+    assert identical(metrics(run(worker, stretch(2, 2, **REFERENCE))), expected)
+
+
+@pytest.mark.filterwarnings("ignore:.*set_default_tensor_type")
+def test_every_setting_can_be_written_as_it_was_read():
+    for name, setting in SETTINGS.items():
+        before = setting.read()
+        if "CUDA" not in name or torch.cuda.is_available():
+            setting.write(before)
+        assert setting.read() == before, name
+
+
+def test_a_setting_that_cannot_be_set_back_wears_the_process(stretch, monkeypatch):
+    def refuse(value: Any) -> None:
+        raise RuntimeError("not after parallel work has started")
+
+    stubborn = SETTINGS["the recursion limit"]._replace(write=refuse)
+    monkeypatch.setitem(SETTINGS, "the recursion limit", stubborn)
+    worker = workers("Leaky")
+    limit = sys.getrecursionlimit()
+    try:
+        run(worker, stretch(fault="recursion limit"))
+    finally:
+        sys.setrecursionlimit(limit)
+    assert worker.worn == "the trial changed the recursion limit for good"
+
+
+def test_the_context_of_a_trial_is_its_own(stretch):
+    worker = workers("Meddling")
+    run(worker, stretch())
+    assert (worker.context.rank, worker.context.world_size) == (0, 1)
+
+
+class Meddling(Regression):
+    def build(self) -> None:
+        super().build()
+        self.context.rank = 7
+
+
+# The user's own modules
+
+TASK_FILE = """
+import itertools, random
+import numpy, torch
+from tests.trainables.toys import Regression
+from {name}_helper import counter, numbers
+
+drawn = torch.rand(1).item() + random.random() + numpy.random.rand()
+
+class Mine(Regression):
+    def build(self):
+        super().build()
+        numbers.append(1)
+
+    def evaluate(self):
+        import {name}_late
+        {name}_late.calls += 1
+        counts = {{"val/count": next(counter), "val/numbers": len(numbers), "val/late": {name}_late.calls}}
+        return {{**super().evaluate(), **counts, "val/drawn": drawn}}
+"""
+
+
+@pytest.fixture
+def own_task(tmp_path, monkeypatch):
+    """Makes a task of two files and one that is imported late, each in a name of its own."""
+
+    def make(name: str, prologue: str = "") -> str:
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / f"{name}.py").write_text(TASK_FILE.format(name=name) + prologue)
+        (folder / f"{name}_helper.py").write_text("import itertools\ncounter = itertools.count()\nnumbers = []\n")
+        (folder / f"{name}_late.py").write_text("calls = 0\n")
+        monkeypatch.syspath_prepend(str(folder))
+        return f"{name}:Mine"
+
+    return make
+
+
+def test_what_the_modules_of_a_task_hold_is_not_felt_by_the_next_trial(stretch, own_task):
+    worker = workers(own_task("own_state"))
+    first, second = (metrics(run(worker, stretch(trial, 2))) for trial in (0, 1))
+    assert [report["val/count"] for report in first] == [0, 1]
+    assert [report["val/late"] for report in first] == [1, 2]
+    assert identical(second, first)
+    assert worker.worn == ""
+
+
+def test_a_trial_that_goes_on_keeps_the_modules_that_it_has(stretch, own_task):
+    worker = workers(own_task("own_held"))
+    (first,) = run(worker, {**stretch(epochs=2), "until": 1})
+    (second,) = run(worker, {**stretch(epochs=2), "epoch": 1, "until": 2, "checkpoint": first["checkpoint"]})
+    assert (first["metrics"]["val/count"], second["metrics"]["val/count"]) == (0, 1)
+
+
+def test_installed_modules_and_our_own_are_imported_once(stretch, own_task):
+    before = {name: sys.modules[name] for name in ("tests.trainables.toys", "trainables.task", "numpy")}
+    worker = workers(own_task("own_only"))
+    mine = sys.modules["own_only"]
+    run(worker, stretch())
+    assert {name: sys.modules[name] for name in before} == before
+    assert sys.modules["own_only"] is not mine
+
+
+def test_a_task_that_cannot_be_imported_twice_wears_the_process_and_fails_no_trial(stretch, own_task):
+    again = "\nimport threading\nif hasattr(threading, 'seen'): raise ValueError('registered already')\n"
+    task = own_task("own_once", again + "threading.seen = True\n")
+    worker = workers(task)
+    try:
+        (report,) = run(worker, stretch())
+    finally:
+        del threading.seen
+    assert "outcome" not in report
+    reason = "own_once cannot be imported again: ValueError: registered already"
+    assert worker.worn == reason
+    assert report["notes"] == [f"recycling its workers: {reason}"]
+
+
+def test_importing_the_modules_of_a_task_anew_costs_milliseconds(own_task):
+    process = Process(own_task("own_quick"))
+    process.reset()
+    seconds = []
+    for _ in range(20):
+        start = time.perf_counter()
+        process.reset()
+        seconds.append(time.perf_counter() - start)
+    assert sorted(seconds)[10] < 0.03  # 5 ms where nothing else runs
+
+
+def test_a_reset_leaves_nothing_behind_that_grows(own_task):
+    process = Process(own_task("own_grows"))
+    for _ in range(3):
+        process.reset()
+    counts = []
+    for _ in range(2):
+        process.reset()
+        counts.append((gc.get_freeze_count(), len(sys.modules), len(sys.path)))
+    assert counts[1][1:] == counts[0][1:]
+    assert counts[1][0] - counts[0][0] < 200
+
+
+# torch.compile
+
+
+class Recompiled(Regression):
+    """Compiles for each of so many sizes of a batch."""
+
+    def build(self) -> None:
+        super().build()
+        torch._dynamo.config.automatic_dynamic_shapes = False
+        self.predict = torch.compile(super().predict, backend="eager", dynamic=False)
+
+    def train_batches(self, epoch):
+        for size in range(2, 2 + self.config.batch_size):
+            yield self.inputs[:size], self.targets[:size]
+
+
+def test_a_trial_that_is_compiled_too_often_fails_and_does_not_run_uncompiled(stretch):
+    worker = workers("Recompiled")
+    (few,) = run(worker, stretch(batch_size=4))
+    (many,) = run(worker, stretch(1, batch_size=12))
+    (again,) = run(worker, stretch(2, batch_size=4))
+    assert "outcome" not in few
+    assert many["outcome"] == "failed"
+    assert "recompile_limit" in many["reason"] + many["traceback"]
+    assert identical(metrics([again]), metrics([few]))
+
+
+def test_the_first_report_of_a_trial_says_nothing_of_the_process(stretch):
+    (report,) = run(workers("Reference"), stretch(**{**REFERENCE, "epochs": 1}))
+    assert "notes" not in report
+
+
+def test_files_are_written_where_the_process_stood(stretch, tmp_path):
+    worker = workers("Leaky")
+    here = Path.cwd()
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    LEAKS["a folder that is gone"] = (lambda: (os.chdir(gone), gone.rmdir()), lambda: None)
+    try:
+        run(worker, stretch(fault="a folder that is gone"))
+    finally:
+        del LEAKS["a folder that is gone"]
+    assert Path.cwd() == here

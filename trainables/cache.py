@@ -1,0 +1,160 @@
+"""What a task keeps in its worker from one trial to the next: bounded, and found out if a trial changes it."""
+
+import logging
+import operator
+import os
+import sys
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+
+logger = logging.getLogger(__name__)
+ENTRIES = 32
+PLAIN = (int, float, complex, bool, type(None), type, ModuleType)  # they hold nothing that could be changed
+
+
+@dataclass
+class Entry:
+    """A value, what it is made of, and how that was when it was kept."""
+
+    value: Any
+    sizes: dict[str, int] = field(default_factory=dict)
+    tensors: list[tuple[torch.Tensor, int]] = field(default_factory=list)
+    containers: list[tuple[Collection[Any], tuple[Any, ...]]] = field(default_factory=list)
+    modules: dict[str, ModuleType | None] = field(default_factory=dict)
+
+    def changed(self) -> bool:
+        """Whether a tensor was written to, or an item of a container was exchanged."""
+        return any(version != _version(tensor) for tensor, version in self.tensors) or any(
+            not _same(_items(container), items) for container, items in self.containers
+        )
+
+    def stale(self) -> str:
+        """The module of a class that it holds an object of, and that was imported anew since; or ""."""
+        return next((name for name, module in self.modules.items() if sys.modules.get(name) is not module), "")
+
+
+class Cache:
+    """Values by name, of which the least recently used go first.
+
+    Args:
+        limit: Bytes of all values together. Default: half of a CPU's share of this machine's memory, since a worker
+            has a CPU.
+        entries: Values, at most.
+    """
+
+    def __init__(self, limit: int | None = None, entries: int = ENTRIES) -> None:
+        self.limit = _half_a_share() if limit is None else limit
+        self.entries = entries
+        self._kept: OrderedDict[str, Entry] = OrderedDict()
+
+    def get(self, name: str, make: Callable[[], Any]) -> Any:
+        """The value that is kept under `name`, or what `make` gives, which is kept from now on."""
+        entry = self._kept.pop(name, None)
+        if entry is not None:
+            stale = entry.stale()
+            if not stale:
+                self._kept[name] = entry
+                return entry.value
+            logger.info(
+                "the cache makes %s anew: it holds an object of a class in %s, which is imported anew for each trial. "
+                "Keep what that is made of",
+                name,
+                stale,
+            )
+        entry = _entry(make())
+        size = sum(entry.sizes.values())
+        if size > self.limit:
+            logger.info(
+                "the cache holds %.1f GiB at most, but %s takes %.1f: it is made for each trial",
+                self.limit / 2**30,
+                name,
+                size / 2**30,
+            )
+            return entry.value
+        self._kept[name] = entry
+        while len(self._kept) > self.entries or self._size() > self.limit:
+            self._kept.popitem(last=False)
+        return entry.value
+
+    def drop_changed(self) -> None:
+        """Forget what is not what was kept any more: the next trial is not to feel that."""
+        for name in [name for name, entry in self._kept.items() if entry.changed()]:
+            del self._kept[name]
+            logger.info("the trial changed what the cache holds as %s: it is made anew. Copy it before", name)
+
+    def size(self, kind: str) -> int:
+        """Bytes on the devices of a type, "cpu" or "cuda"."""
+        return sum(entry.sizes.get(kind, 0) for entry in self._kept.values())
+
+    def _size(self) -> int:
+        return sum(sum(entry.sizes.values()) for entry in self._kept.values())
+
+
+def _entry(value: Any) -> Entry:
+    """`value` with all that it is made of. Its arrays become read-only."""
+    entry = Entry(value)
+    seen: set[int] = set()
+    storages: set[int] = set()
+    left = [value]
+    while left:
+        item = left.pop()
+        if isinstance(item, PLAIN) or id(item) in seen:
+            continue
+        seen.add(id(item))
+        left += _note(item, entry, storages)
+    return entry
+
+
+def _note(item: Any, entry: Entry, storages: set[int]) -> Iterable[Any]:
+    """Take `item` into `entry`; gives what it is made of in turn."""
+    kind = "cpu"
+    size = sys.getsizeof(item)
+    inside: Iterable[Any] = ()
+    entry.modules.setdefault(type(item).__module__, sys.modules.get(type(item).__module__))
+    if isinstance(item, torch.Tensor):
+        entry.tensors.append((item, _version(item)))
+        kind = item.device.type
+        if item.layout == torch.strided:  # views share what they look at
+            storage = item.untyped_storage()
+            size = 0 if storage.data_ptr() in storages else storage.nbytes()
+            storages.add(storage.data_ptr())
+        else:
+            size = item.element_size() * item._nnz()
+    elif isinstance(item, np.ndarray):
+        size = item.nbytes if item.base is None else 0
+        item.flags.writeable = False
+        inside = [*([] if item.base is None else [item.base]), *(item.flat if item.dtype == object else [])]
+    elif not isinstance(item, str | bytes):
+        items = _items(item)
+        if items is not None:
+            entry.containers.append((item, items))
+            inside = [*items, *(item if isinstance(item, dict) else ())]
+    entry.sizes[kind] = entry.sizes.get(kind, 0) + size
+    return inside
+
+
+def _items(item: Any) -> tuple[Any, ...] | None:
+    """What a container or an object holds now; None for what holds nothing that can be seen."""
+    if isinstance(item, dict):
+        return (*item.values(), *vars(item).values()) if hasattr(item, "__dict__") else tuple(item.values())
+    if isinstance(item, list | tuple | set | frozenset):
+        return tuple(item)
+    return tuple(vars(item).values()) if hasattr(item, "__dict__") else None
+
+
+def _same(now: tuple[Any, ...] | None, before: tuple[Any, ...]) -> bool:
+    return now is not None and len(now) == len(before) and all(map(operator.is_, now, before))
+
+
+def _version(tensor: torch.Tensor) -> int:
+    return -1 if tensor.is_inference() else tensor._version
+
+
+def _half_a_share() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // (os.cpu_count() or 1) // 2
