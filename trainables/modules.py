@@ -9,7 +9,8 @@ from typing import Any, cast
 
 from trainables.task import Task
 
-OURS = tuple(f"{Path(__file__).parent.parent / package}{os.sep}" for package in ("search", "trainables", "models"))
+OURS = ("search", "trainables")  # no user's module has such a name; they may have travelled along with them
+MODELS = f"{Path(__file__).parent.parent / 'models'}{os.sep}"
 RAY_FILES = "py_modules_files"  # Ray lays each file that travels into a folder of its own in there
 
 
@@ -44,7 +45,9 @@ class OwnModules:
         file = vars(sys.modules[name]).get("__file__")  # not as an attribute: some modules import others when asked
         if not file or not self._folder or not file.startswith(self._folder) or not file.endswith(".py"):
             return False
-        return f"{os.sep}site-packages{os.sep}" not in file and not file.startswith(OURS) and name != "__main__"
+        if name == "__main__" or name.partition(".")[0] in OURS or file.startswith(MODELS):
+            return False
+        return f"{os.sep}site-packages{os.sep}" not in file
 
 
 def _folder_of(module: str) -> str | None:

@@ -392,6 +392,20 @@ def test_installed_modules_and_our_own_are_imported_once(stretch, own_task):
     assert sys.modules["own_only"] is not mine
 
 
+def test_what_travelled_with_ray_is_found_in_the_folders_that_ray_gives_it(stretch, own_task, tmp_path, monkeypatch):
+    task = own_task("own_far")
+    there = tmp_path / "py_modules_files"
+    for file in (tmp_path / "own_far").glob("*.py"):
+        folder = there / f"_ray_pkg_{file.stem}"
+        folder.mkdir(parents=True)
+        file.rename(folder / file.name)
+        monkeypatch.syspath_prepend(str(folder))
+    worker = workers(task)
+    first, second = (metrics(run(worker, stretch(trial))) for trial in (0, 1))
+    assert first[0]["val/count"] == 0
+    assert identical(second, first)
+
+
 def test_a_task_that_cannot_be_imported_twice_wears_the_process_and_fails_no_trial(stretch, own_task):
     again = "\nimport threading\nif hasattr(threading, 'seen'): raise ValueError('registered already')\n"
     task = own_task("own_once", again + "threading.seen = True\n")
