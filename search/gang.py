@@ -125,22 +125,24 @@ class Gang(tune.Trainable):
 
     def _start_again(self) -> dict[str, Any] | None:
         """New workers for those that ended, or the report that ends the trial because too many did."""
-        came_up, begun = ray.get(self._registry.restart.remote(self._name))
+        old = ray.get(self._registry.restart.remote(self._name))
+        if old["worn"]:
+            self._notes.append(f"begins in new workers: {old['worn']}")
         failure, limit = self._failure, self._settings["max_failures"]
         if failure is not None:
             reason = describe(failure)
-            if begun and isinstance(_causes(failure)[-1], OutOfMemoryError):  # it would take as much again
+            if old["begun"] and isinstance(_causes(failure)[-1], OutOfMemoryError):  # it would take as much again
                 return _ended("failed", f"out of memory: {reason}")
             if _found_no_room(failure):
                 self._no_room = True
                 return {"done": False, "waiting": reason, "notes": self._notes}
-            self._losses += begun
-            self._failed_starts += not came_up
+            self._losses += old["begun"]
+            self._failed_starts += not old["came_up"]
             if self._losses > limit:
                 return _ended("failed", f"its workers were lost {self._losses} times: {reason}")
             if self._failed_starts > limit:
                 return _ended("failed", f"its gang cannot start: {reason}")
-            if begun:
+            if old["begun"]:
                 self._notes.append(f"lost its workers ({reason}), and goes on from its last checkpoint")
         self._start()
         return None

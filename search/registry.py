@@ -20,6 +20,7 @@ class Entry:
     mailbox: Mailbox = field(default_factory=Mailbox)
     group: PlacementGroup | None = None
     workers: list[Any] = field(default_factory=list)
+    worn: str = ""
     doing: str = ""
 
 
@@ -63,12 +64,21 @@ class Registry:
             ray.kill(worker)
         return self._gangs[gang].mailbox.stacks()
 
-    async def restart(self, gang: str) -> tuple[bool, bool]:
-        """The workers of `gang` have ended, new ones may start; whether the old ones came up, and began the stretch."""
+    async def recycle(self, gang: str, worn: str) -> None:
+        """The workers of `gang` end before they begin the stretch, for the reason `worn`."""
+        self._gangs[gang].worn = worn
+
+    async def restart(self, gang: str) -> dict[str, Any]:
+        """The workers of `gang` have ended, new ones may start.
+
+        Returns:
+            `came_up`, whether the old ones did; `begun`, whether they took the stretch; `worn`, why they wanted to end.
+        """
         entry = self._gangs[gang]
+        worn, entry.worn = entry.worn, ""
         came_up = self._free(entry)
         self._sweep(gang)
-        return came_up, await entry.mailbox.restart()
+        return {"came_up": came_up, "begun": await entry.mailbox.restart(), "worn": worn}
 
     async def leave(self, gang: str) -> None:
         """A gang ends."""

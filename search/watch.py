@@ -27,6 +27,7 @@ class Watch:
         self._say = say
         self._moved_at = time.monotonic()
         self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True, name="watch")
 
     def trial_started(self, number: int, config: dict[str, Any]) -> None:
         self._moved_at = time.monotonic()
@@ -38,10 +39,11 @@ class Watch:
         self._moved_at = time.monotonic()
 
     def start(self) -> None:
-        threading.Thread(target=self._look, daemon=True, name="watch").start()
+        self._thread.start()
 
     def end(self) -> None:
         self._ended.set()
+        self._thread.join()  # Ray ends a process that asks it for something while it shuts down
 
     def _look(self) -> None:
         waiting_since: float | None = None

@@ -417,7 +417,6 @@ def test_a_task_that_cannot_be_imported_twice_wears_the_process_and_fails_no_tri
     assert "outcome" not in report
     reason = "own_once cannot be imported again: ValueError: registered already"
     assert worker.worn == reason
-    assert report["notes"] == [f"recycling its workers: {reason}"]
 
 
 def test_importing_the_modules_of_a_task_anew_costs_milliseconds(own_task):
