@@ -12,7 +12,13 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from search.errors import UsageError, from_validation, nearest
 
 Sampler = Literal["tpe", "gp", "cmaes", "qmc", "nsga2", "random"]
-Scheduler = Literal["asha", "none"]
+Scheduler = Literal["asha", "hyperband", "median", "pbt", "none"]
+SCHEDULERS_WITH = {  # the options that only some schedulers know
+    "reduction_factor": ("asha", "hyperband"),
+    "grace_period": ("asha", "hyperband", "median"),
+    "population": ("pbt",),
+    "exploit_every": ("pbt",),
+}
 
 
 def _seconds(value: Any) -> Any:
@@ -47,9 +53,13 @@ class SearchConfig(BaseModel):
         default_factory=dict, description="custom resources of a worker, by name"
     )
     concurrency: int | None = Field(None, ge=1, description="trials at a time; none: as many as fit")
-    scheduler: Scheduler = Field("asha", description="asha stops the worse trials early")
+    scheduler: Scheduler = Field("asha", description="who goes on: see docs/schedulers.md")
     reduction_factor: int = Field(3, ge=2, description="one in so many goes on at each rung")
     grace_period: int = Field(1, ge=1, description="epochs that every trial gets")
+    population: int | None = Field(None, ge=2, description="members of pbt; none: half of the trials, 20 at most")
+    exploit_every: int | None = Field(
+        None, ge=1, description="epochs between two comparisons of pbt; none: an eighth of a trial's"
+    )
     sampler: Sampler = Field("tpe")
     seed: int = Field(0, ge=0, lt=2**31, description="of the sampler, and of every trial that sets none")
     set: dict[str, Any] = Field(default_factory=dict, description="fixed parameters by name")
@@ -122,6 +132,10 @@ def complete(config: SearchConfig) -> SearchConfig:
     reserved = sorted({"CPU", "GPU", "memory"} & config.resources.keys())
     if reserved:
         raise UsageError(f"--resource must name a custom resource, but got {reserved[0]}. See --cpus-per-worker.")
+    scheduler = "none" if config.once else config.scheduler
+    problems = _misplaced(config, scheduler)
+    if problems:
+        raise UsageError(*problems)
     path, _, label = config.task.rpartition(":")
     return config.model_copy(
         update={
@@ -130,9 +144,26 @@ def complete(config: SearchConfig) -> SearchConfig:
             "storage": config.storage.expanduser().absolute(),
             "experiment": config.experiment or label,
             "trials": 1 if config.once else config.trials,
-            "scheduler": "none" if config.once else config.scheduler,
+            "scheduler": scheduler,
         }
     )
+
+
+def _misplaced(config: SearchConfig, scheduler: str) -> list[str]:
+    """Options that do not go with the scheduler."""
+    problems = [
+        f"{_flag(name)} must come with --scheduler {' or '.join(known)}, but got {scheduler}."
+        for name, known in SCHEDULERS_WITH.items()
+        if scheduler not in known and getattr(config, name) != SearchConfig.model_fields[name].default
+    ]
+    if scheduler == "pbt" and config.trials < 2:
+        problems.append(f"--trials must be at least 2 with --scheduler pbt, but got {config.trials}.")
+    elif scheduler == "pbt" and (config.population or 0) > config.trials:
+        problems.append(
+            f"--population must be at most --trials, {config.trials}, but got {config.population}. "
+            "Trials beyond it are the copies."
+        )
+    return problems
 
 
 def check_place(config: SearchConfig) -> None:
@@ -172,4 +203,8 @@ def _read_yaml(file: Path | None) -> dict[str, Any]:
 
 def _as_option(problem: str) -> str:
     name, _, rest = problem.partition(" ")
-    return f"{'task' if name == 'task' else '--' + name.replace('_', '-')} {rest}"
+    return f"{'task' if name == 'task' else _flag(name)} {rest}"
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")

@@ -26,6 +26,7 @@ from search.machine import check_cluster, check_machine
 from search.progress import Progress
 from search.report import Best, count_outcomes, find_best, write_parquet
 from search.schedule import Schedule
+from search.schedulers import make_schedule
 from search.space import Space, resolve
 from search.tasks import TaskSource, find_task
 from search.tracking import Tracker, TrackingError, store_of
@@ -116,11 +117,7 @@ def plan(config: SearchConfig) -> Plan:
         raise UsageError("--search epochs must come with --scheduler none: it is what the scheduler decides on.")
     if not names and config.trials > 1:
         raise UsageError(f"a parameter must be searched to try {config.trials} trials, but all are fixed. Say --once.")
-    epochs = space.epochs or UNLIMITED
-    if config.scheduler == "asha":
-        schedule = Schedule.halving(epochs, config.reduction_factor, config.grace_period, mode)
-    else:
-        schedule = Schedule.straight(epochs, mode)
+    schedule = make_schedule(config, space.epochs or UNLIMITED, mode)
     if "RAY_ADDRESS" in os.environ:
         check_cluster(os.environ["RAY_ADDRESS"])
     else:

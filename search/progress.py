@@ -52,10 +52,11 @@ class Progress:
         """A line of its own."""
         self._console.print(text.rstrip(), highlight=False, markup=False, soft_wrap=True)
 
-    def trial_started(self, number: int, config: dict[str, Any]) -> None:
+    def trial_started(self, number: int, config: dict[str, Any], copied_from: int | None = None) -> None:
         self._running.add(number)
         values = "  ".join(f"{name}={short(config[name])}" for name in self._searched if name in config)
-        self.say(f"trial {number:>3}  started   {values}")
+        origin = "" if copied_from is None else f"  from trial {copied_from}"
+        self.say(f"trial {number:>3}  started   {values}{origin}")
 
     def trial_reported(self, number: int, epoch: int, metrics: dict[str, float]) -> None:
         self._epochs += 1

@@ -67,6 +67,8 @@ def write_parquet(trials: Sequence[FrozenTrial], path: Path) -> None:
             "outcome": outcome_of(trial),
             "reason": trial.user_attrs.get("reason", ""),
         }
+        if "copied_from" in trial.user_attrs:
+            about["copied_from"] = trial.user_attrs["copied_from"]
         config = {f"config/{name}": value for name, value in flatten(trial.user_attrs.get("config", {})).items()}
         reports = reports_of(trial)
         for epoch, report in reports.items():

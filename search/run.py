@@ -31,7 +31,11 @@ def main(
         Assignments | None, typer.Option(metavar="NAME=AMOUNT", help="a custom resource of a worker")
     ] = None,
     concurrency: Annotated[str | None, typer.Option(metavar="N", help="trials at a time; as many as fit")] = None,
-    scheduler: Annotated[str | None, typer.Option(help="asha stops the worse early; none")] = None,
+    scheduler: Annotated[str | None, typer.Option(help="asha, hyperband, median, pbt or none")] = None,
+    reduction_factor: Annotated[str | None, typer.Option(metavar="N", help="asha: one in N goes on")] = None,
+    grace_period: Annotated[str | None, typer.Option(metavar="N", help="epochs that every trial gets")] = None,
+    population: Annotated[str | None, typer.Option(metavar="N", help="pbt: members at a time")] = None,
+    exploit_every: Annotated[str | None, typer.Option(metavar="N", help="pbt: epochs between comparisons")] = None,
     sampler: Annotated[str | None, typer.Option(help="tpe, gp, cmaes, qmc, nsga2 or random")] = None,
     seed: Annotated[str | None, typer.Option(metavar="N", help="of the sampler and the trials")] = None,
     set: Annotated[Assignments | None, typer.Option(metavar="NAME=VALUE", help="fix a parameter", **HELP)] = None,
@@ -64,6 +68,10 @@ def main(
         "gpus_per_worker": gpus_per_worker,
         "concurrency": concurrency,
         "scheduler": scheduler,
+        "reduction_factor": reduction_factor,
+        "grace_period": grace_period,
+        "population": population,
+        "exploit_every": exploit_every,
         "sampler": sampler,
         "seed": seed,
         "objective": objective,
@@ -118,8 +126,7 @@ def _show(planned: Any) -> None:
     from search.space import flatten
 
     print(dump(planned.config), end="")
-    rungs = ", ".join(str(rung) for rung in planned.schedule.rungs)
-    print(f"# rungs: {rungs} epochs" if planned.epochs else "# a trial ends when its function returns")
+    print(f"# {planned.schedule}" if planned.epochs else "# a trial ends when its function returns")
     for parameter in planned.space.parameters:
         when = " and ".join(f"{name} is {value}" for name, value in parameter.when.items())
         print(f"# searched: {parameter.name} {parameter}{f' when {when}' if when else ''}")

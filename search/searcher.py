@@ -2,23 +2,28 @@
 
 import json
 import logging
+import random
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from optuna.trial import FrozenTrial, TrialState
 from pydantic import ValidationError
 from ray.tune.search import Searcher
 
 from search.errors import from_validation
-from search.schedule import Schedule, Standing, Stretch
+from search.explore import explore
+from search.schedule import End, Schedule, Standing, Stretch
+from search.schedulers.pbt import replaced
 from search.space import Space, flatten
 from search.study import SearchStudy, best_epoch, reports_of
 from trainables import checkpoint
 
 logger = logging.getLogger(__name__)
+EXPLORED = 20  # how often hyperparameters near to those of a trial are drawn, until the task takes them
 
 
 class Observer(Protocol):
@@ -27,7 +32,7 @@ class Observer(Protocol):
     A config comes flat, by dotted name.
     """
 
-    def trial_started(self, number: int, config: dict[str, Any]) -> None: ...
+    def trial_started(self, number: int, config: dict[str, Any], copied_from: int | None = None) -> None: ...
     def trial_reported(self, number: int, epoch: int, metrics: dict[str, float]) -> None: ...
     def trial_ended(self, number: int, outcome: str, reason: str) -> None: ...
 
@@ -38,7 +43,7 @@ class StudySearcher(Searcher):
     Args:
         study: Holds the truth.
         space: What a new trial may be.
-        schedule: Which trial goes on.
+        schedule: Which trial goes on, and which ends.
         objective: The metric that a trial's reports are judged by.
         trials: How many trials to start.
         folder: Of the search; checkpoints go to `checkpoints/<number>` in it.
@@ -123,9 +128,9 @@ class StudySearcher(Searcher):
         """
         for trial in self.study.trials():
             if trial.state == TrialState.RUNNING:
-                epoch = max(trial.intermediate_values, default=0)
-                if prune and epoch in self.schedule.rungs and trial.number not in self._cut_off:
-                    self._end(trial.number, "pruned", f"not among the best at epoch {epoch}")
+                standing = self._standing(trial)
+                if prune and self.schedule.rests(standing) and trial.number not in self._cut_off:
+                    self._end(trial.number, "pruned", f"not among the best at epoch {standing.epoch}")
                 else:
                     for observer in self.observers:
                         observer.trial_ended(trial.number, "interrupted", "the search was stopped")
@@ -141,23 +146,38 @@ class StudySearcher(Searcher):
 
     def _suggest(self, trial_id: str) -> dict[str, Any] | str | None:
         while not self.stopping.is_set():
-            trials = self.study.trials()
-            stretch = self.schedule.next([self._standing(trial) for trial in trials], len(trials) < self.trials)
-            if stretch is None:
+            trials = [self._standing(trial) for trial in self.study.trials()]
+            for trial in trials:
+                if trial.state == "waiting" and trial.epoch >= self.schedule.epochs:  # the search died in between
+                    self._end(trial.number, "completed")
+            decision = self.schedule.next(trials, len(trials) < self.trials)
+            if decision is None:
                 break
-            assignment = self._begin(stretch) if stretch.number is None else self._go_on(stretch)
-            if assignment is not None:
+            if isinstance(decision, End):
+                self._end(decision.number, "pruned", decision.reason)
+            elif (assignment := self._assigned(decision)) is not None:
                 self._live[trial_id] = assignment["trial"]
                 self.study.live.add(assignment["trial"])
                 return {"stretch": assignment}
         return Searcher.FINISHED
 
     def _standing(self, trial: FrozenTrial) -> Standing:
-        if trial.state != TrialState.RUNNING:
-            finished = trial.state == TrialState.COMPLETE
-            return Standing(trial.number, trial.intermediate_values, "ended", finished=finished)
-        running = trial.number in self.study.live
-        return Standing(trial.number, trial.intermediate_values, "running" if running else "waiting")
+        state: Literal["running", "waiting", "ended"] = "running" if trial.number in self.study.live else "waiting"
+        copy = trial.user_attrs.get("copy", {"epoch": 0, "replaces": None})
+        return Standing(
+            trial.number,
+            trial.intermediate_values,
+            state if trial.state == TrialState.RUNNING else "ended",
+            start=copy["epoch"],
+            copied_from=trial.user_attrs.get("copied_from"),
+            replaces=copy["replaces"],
+            finished=trial.state == TrialState.COMPLETE,
+        )
+
+    def _assigned(self, stretch: Stretch) -> dict[str, Any] | None:
+        if stretch.number is not None:
+            return self._go_on(stretch)
+        return self._begin(stretch) if stretch.copied_from is None else self._copy(stretch)
 
     def _begin(self, stretch: Stretch) -> dict[str, Any] | None:
         """A new trial, or None if the task refuses its combination of values."""
@@ -173,25 +193,70 @@ class StudySearcher(Searcher):
         self._tell(lambda observer: observer.trial_started(number, flatten(config)))
         return self._assignment(number, 0, stretch.until, [None])
 
+    def _copy(self, stretch: Stretch) -> dict[str, Any]:
+        """A new trial from the newest checkpoint of another, and the end of the one whose place it takes.
+
+        In this order: a search that dies in between finds in the study what is still to be ended.
+        """
+        assert stretch.copied_from is not None
+        parent = self.study.trial(stretch.copied_from)
+        values, config = self._explored(parent.params, random.Random(stretch.draw))
+        path, epoch = self._take_checkpoint(parent, self.study.next_number())
+        copy = {"epoch": epoch, "checkpoint": path, "replaces": stretch.replaces}
+        attributes = {"config": config, "copied_from": parent.number, "copy": copy}
+        number = self.study.begin_copy(self.space, values, attributes)
+        self._tell(lambda observer: observer.trial_started(number, flatten(config), parent.number))
+        if stretch.replaces is not None:
+            self._end(stretch.replaces, "pruned", replaced(parent.number))
+        return self._assignment(number, epoch, stretch.until, [path, None] if path else [None])
+
+    def _explored(self, values: dict[str, Any], draw: random.Random) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Values near to `values`, and the config with them. As they are, if the task takes none that are near."""
+        for _ in range(EXPLORED):
+            near = explore(self.space, values, draw)
+            with suppress(ValidationError):
+                return near, self.space.config(near).model_dump(mode="json", round_trip=True)
+        logger.warning("the task refused %d combinations near to %s: they are copied as they are", EXPLORED, values)
+        return values, self.space.config(values).model_dump(mode="json", round_trip=True)
+
+    def _take_checkpoint(self, parent: FrozenTrial, number: int) -> tuple[str | None, int]:
+        """The newest checkpoint of `parent` under a name of its own in the folder of trial `number`, and its epoch.
+
+        (None, 0) if there is none that exists: the copy then trains from the start.
+        """
+        for epoch, report in sorted(reports_of(parent).items(), reverse=True):
+            path = self._checkpoints(number) / f"copied-from-{parent.number}.pt"
+            with suppress(OSError):  # it was dropped
+                if report["checkpoint"] is not None:
+                    checkpoint.link(Path(report["checkpoint"]), path)
+                    return str(path), epoch
+        logger.warning("trial %d has no checkpoint to copy: trial %d starts anew", parent.number, number)
+        return None, 0
+
     def _go_on(self, stretch: Stretch) -> dict[str, Any]:
         assert stretch.number is not None
-        reports = reports_of(self.study.trial(stretch.number))
+        trial = self.study.trial(stretch.number)
+        reports = reports_of(trial)
         paths = [
             reports[epoch]["checkpoint"]
             for epoch in sorted(reports, reverse=True)
             if epoch <= stretch.start and reports[epoch]["checkpoint"] is not None
         ]
         earlier = [path for path in paths[1:] if Path(path).exists()]  # the others were dropped
-        return self._assignment(stretch.number, stretch.start, stretch.until, [*paths[:1], *earlier, None])
+        first = trial.user_attrs.get("copy", {}).get("checkpoint")  # of the trial that it is a copy of
+        start = [first] if first is not None else []
+        return self._assignment(stretch.number, stretch.start, stretch.until, [*paths[:1], *earlier, *start, None])
 
     def _assignment(self, number: int, epoch: int, until: int, paths: list[str | None]) -> dict[str, Any]:
+        attributes = self.study.trial(number).user_attrs
         return {
             "trial": number,
-            "config": self.study.trial(number).user_attrs["config"],
+            "config": attributes["config"],
             "epoch": epoch,
             "until": until,
             "checkpoint": paths[0],
             "earlier": paths[1:],
+            "copied": attributes.get("copy", {}).get("checkpoint"),
             "folder": str(self._checkpoints(number)),
             "attempt": self.attempt,
         }
@@ -220,7 +285,7 @@ class StudySearcher(Searcher):
                 logger.warning("trial %d: lost its gang (%s), and goes on from its last checkpoint", number, loss)
         elif "metrics" in report:
             self._record(number, report)
-            if report["epoch"] >= self.schedule.rungs[-1]:
+            if report["epoch"] >= self.schedule.epochs:
                 self._end(number, "completed")
         elif report["outcome"] == "interrupted":
             self._cut_off.add(number)
@@ -245,8 +310,9 @@ class StudySearcher(Searcher):
         self.study.end(number, outcome, reason)
         self._tell(lambda observer: observer.trial_ended(number, outcome, reason))
         self._drop_checkpoints(number, keep_last=False)
-        for path in self._checkpoints(number).glob("midway-*.pt"):
-            checkpoint.delete(path)
+        for pattern in ("midway-*.pt", "copied-from-*.pt"):
+            for path in self._checkpoints(number).glob(pattern):
+                checkpoint.delete(path)
 
     def _checkpoints(self, number: int) -> Path:
         return self.folder / "checkpoints" / str(number)

@@ -1,6 +1,6 @@
 """The search space: what a task's config declares, and what the user fixes or searches instead."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from types import NoneType, UnionType
@@ -41,12 +41,15 @@ class Space:
 
     def suggest(self, trial: optuna.Trial) -> dict[str, Any]:
         """The values that `trial` gets, of the parameters that apply to it."""
+        return self.choose(lambda parameter: _suggest(trial, parameter.name, parameter.distribution))
+
+    def choose(self, value_of: Callable[[Parameter], Any]) -> dict[str, Any]:
+        """What `value_of` gives for each parameter that applies with those before it."""
         known = self._fixed()
         values: dict[str, Any] = {}
         for parameter in self.parameters:
             if _applies(parameter, known):
-                value = _suggest(trial, parameter.name, parameter.distribution)
-                known[parameter.name] = values[parameter.name] = value
+                known[parameter.name] = values[parameter.name] = value_of(parameter)
         return values
 
     def config(self, values: Mapping[str, Any]) -> BaseModel:

@@ -79,6 +79,20 @@ class SearchStudy:
         self._asked[trial.number] = trial
         return trial.number, space.suggest(trial)
 
+    def next_number(self) -> int:
+        """The number of the copy that begins next."""
+        return len(self._storage.get_all_trials(self._id, deepcopy=False))
+
+    def begin_copy(self, space: Space, values: dict[str, Any], attributes: dict[str, Any]) -> int:
+        """Begin a trial with `values`, as one write: a crash leaves all of it or nothing. Returns its number."""
+        distributions = {p.name: p.distribution for p in space.parameters if p.name in values}
+        template = optuna.trial.create_trial(
+            state=TrialState.RUNNING, params=values, distributions=distributions, user_attrs=attributes
+        )
+        trial = optuna.Trial(self._study, self._storage.create_new_trial(self._id, template))
+        self._asked[trial.number] = trial
+        return trial.number
+
     def note_config(self, number: int, config: dict[str, Any]) -> None:
         """Keep the whole config of a trial, fixed parameters included."""
         self._asked[number].set_user_attr("config", config)

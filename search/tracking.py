@@ -81,8 +81,8 @@ class Tracker:
         self._thread = threading.Thread(target=self._send_all, daemon=True, name="mlflow")
         self._thread.start()
 
-    def trial_started(self, number: int, config: dict[str, Any]) -> None:
-        self._put("started", trial=number, config=config)
+    def trial_started(self, number: int, config: dict[str, Any], copied_from: int | None = None) -> None:
+        self._put("started", trial=number, config=config, copied_from=copied_from)
 
     def trial_reported(self, number: int, epoch: int, metrics: dict[str, float]) -> None:
         self._needed.set()
@@ -201,6 +201,8 @@ class Tracker:
             "trial_id": str(number),
             "precision": str(event["config"].get("precision", "")),
         }
+        if event["copied_from"] is not None:
+            tags["copied_from"] = str(event["copied_from"])
         if number not in self._children:
             run = self._client.create_run(
                 self.experiment_id, start_time=event["time"], tags=tags, run_name=f"trial-{number:03d}"

@@ -29,7 +29,7 @@ class Watch:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._look, daemon=True, name="watch")
 
-    def trial_started(self, number: int, config: dict[str, Any]) -> None:
+    def trial_started(self, number: int, config: dict[str, Any], copied_from: int | None = None) -> None:
         self._moved_at = time.monotonic()
 
     def trial_reported(self, number: int, epoch: int, metrics: dict[str, float]) -> None:

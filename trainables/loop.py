@@ -15,7 +15,7 @@ import torch
 from torch.nn import Parameter
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from trainables import checkpoint, rng
+from trainables import checkpoint, copied, rng
 from trainables.buffers import Buffers, fit
 from trainables.build import check_build, check_gradients, owned_by
 from trainables.ema import Ema
@@ -69,6 +69,7 @@ class Training:
         self._tallies = {name: Tally() for name in task.updates}
         self._plateaus: list[ReduceLROnPlateau] = [s for s in task.schedulers if isinstance(s, ReduceLROnPlateau)]
         task.updaters = {name: self._updater(name, named) for name in task.updates}
+        self._built = copied.as_built(task, self._plateaus)
         self._remaining: Iterator[list[Any]] | None = None  # windows of the epoch that is under way
         self._seconds = 0.0  # spent on it
         self._task_at_start: dict[str, Any] = {}  # the task's own state when it began
@@ -130,11 +131,17 @@ class Training:
         """Take up the trial where `path` was saved."""
         self.restore(checkpoint.load(path))
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: dict[str, Any], of_another: bool = False) -> None:
         """Take up the trial where `state`, the content of a checkpoint, was taken.
+
+        Args:
+            state: Of this trial, unless `of_another`.
+            of_another: Take up the weights, moments and counters of another trial; the hyperparameters stay
+                those of this one.
 
         Raises:
             CheckpointError: It was taken in the middle of an epoch by another number of ranks.
+            ValueError: The weights of the other trial have other shapes.
         """
         task, midway = self.task, state["midway"]
         if midway is not None and len(midway["ranks"]) != task.context.world_size:
@@ -143,6 +150,9 @@ class Training:
                 f"saved it, {len(midway['ranks'])}, but got {task.context.world_size}. "
                 "Use one from the end of an epoch."
             )
+        if of_another:
+            copied.check_shapes(task, state)
+            state = copied.adapted(state, self._built)
         for name, module in task.modules.items():
             fit(module, state["modules"][name], task.context.device)
             module.load_state_dict(state["modules"][name])
@@ -180,6 +190,7 @@ class Training:
             "config": task.config.model_dump(mode="json", round_trip=True),
             "modules": {name: module.state_dict() for name, module in task.modules.items()},
             "updaters": {name: updater.state_dict() for name, updater in task.updaters.items()},
+            "built": self._built,
             "plateaus": [plateau.state_dict() for plateau in self._plateaus],
             "task": checkpoint.plain(task.state_dict()),
         }

@@ -183,7 +183,8 @@ class Workers:
         chosen = newest(stretch, self.context.world_size) if self.context.rank == 0 else None
         path = self.context.from_rank_0(chosen and chosen[0])
         if path is not None:
-            training.restore(chosen[1] if chosen else checkpoint.load(path))
+            state = chosen[1] if chosen else checkpoint.load(path)
+            training.restore(state, of_another=str(path) == stretch.get("copied"))
         training.autosave = (Path(stretch["folder"]) / f"midway-{stretch['attempt']}.pt", self.autosave_s)
         return training
 

@@ -32,7 +32,7 @@ def test_a_time_budget_may_have_a_unit(text, seconds):
     [
         ({"trials": "0"}, "--trials must be greater than or equal to 1, but got '0'."),
         ({"trials": "x"}, "--trials must be a valid integer, but got 'x'."),
-        ({"scheduler": "ash"}, "--scheduler must be 'asha' or 'none', but got 'ash'."),
+        ({"scheduler": "ash"}, "--scheduler must be 'asha', 'hyperband', 'median', 'pbt' or 'none', but got 'ash'."),
         ({"time_budget": "inf"}, "--time-budget must be like 90s, 30m or 2h, but got 'inf'."),
         ({"time_budget": "2x"}, "--time-budget must be like 90s, 30m or 2h, but got '2x'."),
         ({"gpus_per_worker": "-1"}, "--gpus-per-worker must be greater than or equal to 0, but got '-1'."),

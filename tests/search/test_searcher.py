@@ -9,7 +9,7 @@ from optuna.samplers import RandomSampler
 from pydantic import model_validator
 from ray.tune.search import Searcher
 
-from search.schedule import Schedule
+from search.schedulers.halving import Halving
 from search.searcher import StudySearcher
 from search.space import resolve
 from search.study import create, outcome_of, reports_of
@@ -31,7 +31,7 @@ class Watching:
     def __init__(self):
         self.events = []
 
-    def trial_started(self, number, config):
+    def trial_started(self, number, config, copied_from=None):
         self.events.append(("started", number))
 
     def trial_reported(self, number, epoch, metrics):
@@ -50,7 +50,7 @@ def make(tmp_path):
         locks.append(lock)
         space = resolve(Config, {"precision": "fp32", **(fixed or {})}, {})
         watching = Watching()
-        schedule = Schedule(rungs, 3, "min")
+        schedule = Halving(rungs, 3, "min")
         searcher = StudySearcher(
             study, space, schedule, "val/loss", trials, tmp_path, "a", observers=[watching], **options
         )

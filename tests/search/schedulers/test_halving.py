@@ -2,7 +2,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from search.schedule import Schedule, Standing, Stretch
+from search.schedule import Standing, Stretch
+from search.schedulers.halving import Halving
 
 
 def standing(number, *values, state="waiting"):
@@ -22,64 +23,64 @@ def standing(number, *values, state="waiting"):
     ],
 )
 def test_rungs_go_down_from_the_full_length(epochs, factor, grace, rungs):
-    assert Schedule.halving(epochs, factor, grace, "min").rungs == rungs
+    assert Halving.over(epochs, factor, grace, "min").rungs == rungs
 
 
 def test_a_new_trial_runs_to_the_first_rung():
-    assert Schedule.halving(9, 3, 1, "min").next([], may_start=True) == Stretch("new", None, 0, 1)
+    assert Halving.over(9, 3, 1, "min").next([], may_start=True) == Stretch("new", None, 0, 1)
 
 
 @pytest.mark.parametrize(("mode", "best"), [("min", 1), ("max", 2)])
 def test_the_best_third_of_a_rung_goes_on(mode, best):
     trials = [standing(0, 0.5), standing(1, 0.1), standing(2, 0.9)]
-    schedule = Schedule.halving(9, 3, 1, mode)
+    schedule = Halving.over(9, 3, 1, mode)
     assert schedule.next(trials, may_start=True) == Stretch("promoted", best, 1, 3)
 
 
 def test_the_higher_rung_goes_first():
     low = [standing(n, n) for n in range(3)]
     high = [standing(n, n, n, n) for n in range(3, 6)]
-    assert Schedule.halving(9, 3, 1, "min").next(low + high, may_start=True) == Stretch("promoted", 3, 3, 9)
+    assert Halving.over(9, 3, 1, "min").next(low + high, may_start=True) == Stretch("promoted", 3, 3, 9)
 
 
 def test_trials_that_ended_still_count_in_their_rung():
     trials = [standing(0, 0.1, 0.1, 0.1, state="ended"), standing(1, 0.2), standing(2, 0.3)]
-    assert Schedule.halving(9, 3, 1, "min").next(trials, may_start=True) == Stretch("new", None, 0, 1)
+    assert Halving.over(9, 3, 1, "min").next(trials, may_start=True) == Stretch("new", None, 0, 1)
 
 
 def test_a_trial_that_was_cut_off_between_rungs_goes_on_before_anything_else():
     trials = [standing(0, 1.0, 1.0), *(standing(n, 0.1) for n in range(1, 7))]
-    assert Schedule.halving(9, 3, 1, "min").next(trials, may_start=True) == Stretch("continued", 0, 2, 3)
+    assert Halving.over(9, 3, 1, "min").next(trials, may_start=True) == Stretch("continued", 0, 2, 3)
 
 
 def test_a_trial_that_was_cut_off_before_its_first_report_starts_again():
-    assert Schedule.halving(9, 3, 1, "min").next([standing(0)], may_start=True) == Stretch("continued", 0, 0, 1)
+    assert Halving.over(9, 3, 1, "min").next([standing(0)], may_start=True) == Stretch("continued", 0, 0, 1)
 
 
 def test_with_no_trial_to_come_the_best_runs_to_its_end():
-    schedule = Schedule.halving(9, 3, 1, "min")
+    schedule = Halving.over(9, 3, 1, "min")
     assert schedule.next([standing(0, 0.2), standing(1, 0.1)], may_start=False) == Stretch("promoted", 1, 1, 3)
     assert schedule.next([standing(0, 0.2), standing(1, 0.1, 0.1, 0.1)], False) == Stretch("promoted", 1, 3, 9)
 
 
 def test_a_trial_that_diverged_does_not_keep_the_best_from_its_end():
     trials = [standing(0, 0.2), standing(1, state="ended")]
-    assert Schedule.halving(9, 3, 1, "min").next(trials, may_start=False) == Stretch("promoted", 0, 1, 3)
+    assert Halving.over(9, 3, 1, "min").next(trials, may_start=False) == Stretch("promoted", 0, 1, 3)
 
 
 def test_a_promoted_trial_that_diverged_leaves_the_way_to_the_end_to_the_next_best():
     trials = [standing(0, 0.1, state="ended"), standing(1, 0.3), standing(2, 0.2)]
-    assert Schedule.halving(9, 3, 1, "min").next(trials, may_start=False) == Stretch("promoted", 2, 1, 3)
+    assert Halving.over(9, 3, 1, "min").next(trials, may_start=False) == Stretch("promoted", 2, 1, 3)
 
 
 def test_once_a_trial_has_run_to_its_end_the_others_need_not():
     trials = [standing(0, *[0.1] * 9, state="ended"), standing(1, 0.3)]
-    assert Schedule.halving(9, 3, 1, "min").next(trials, may_start=False) is None
+    assert Halving.over(9, 3, 1, "min").next(trials, may_start=False) is None
 
 
 def test_while_others_run_a_gang_waits_rather_than_go_on_with_a_worse_trial():
     trials = [standing(0, 0.2), standing(1, state="running")]
-    assert Schedule.halving(9, 3, 1, "min").next(trials, may_start=False) is None
+    assert Halving.over(9, 3, 1, "min").next(trials, may_start=False) is None
 
 
 def simulate(schedule, budget, gangs, value):
@@ -114,7 +115,7 @@ def simulate(schedule, budget, gangs, value):
     data=st.randoms(use_true_random=False),
 )
 def test_any_search_spends_its_budget_and_brings_a_trial_to_its_end(budget, gangs, epochs, factor, data):
-    schedule = Schedule.halving(epochs, factor, 1, "min")
+    schedule = Halving.over(epochs, factor, 1, "min")
     values, stretches = simulate(schedule, budget, gangs, lambda number, epoch: data.random())
     assert len(values) == budget
     assert any(max(v) == epochs for v in values.values())
@@ -131,5 +132,5 @@ def test_any_search_spends_its_budget_and_brings_a_trial_to_its_end(budget, gang
 
 
 def test_expected_epochs_of_a_search_without_stopping_is_all_of_them():
-    assert Schedule.straight(9, "min").expected_epochs(4) == 36
-    assert Schedule.halving(9, 3, 1, "min").expected_epochs(9) == 9 + 3 * 2 + 1 * 6
+    assert Halving.straight(9, "min").expected_epochs(4) == 36
+    assert Halving.over(9, 3, 1, "min").expected_epochs(9) == 9 + 3 * 2 + 1 * 6

@@ -1,0 +1,75 @@
+"""HyperBand (Li et al. 2018, arXiv 1603.06560), asynchronous as in Li et al. 2020: brackets of halving side by side.
+
+Halving stops early whatever starts slowly. Here only some trials are judged at the lowest rung: each further bracket
+leaves one more rung out at the bottom, and the last one runs its trials to the end.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from search.schedule import Mode, Standing, Stretch
+from search.schedulers.halving import Halving, last_resort
+
+GOLDEN = (math.sqrt(5) - 1) / 2
+
+
+@dataclass(frozen=True)
+class HyperBand:
+    """Brackets of halving, the one with most rungs first."""
+
+    brackets: tuple[Halving, ...]
+
+    @classmethod
+    def over(cls, epochs: int, reduction_factor: int, grace_period: int, mode: Mode) -> "HyperBand":
+        """A bracket from each rung of halving on."""
+        rungs = Halving.over(epochs, reduction_factor, grace_period, mode).rungs
+        return cls(tuple(Halving(rungs[first:], reduction_factor, mode) for first in range(len(rungs))))
+
+    def __str__(self) -> str:
+        rungs = (",".join(str(rung) for rung in bracket.rungs) for bracket in self.brackets)
+        shares = (f"{share:.0%}" for share in self.shares)
+        told = (f"{share} of the trials at {of_one}" for share, of_one in zip(shares, rungs, strict=True))
+        return f"rungs: {'; '.join(told)} epochs"
+
+    @property
+    def epochs(self) -> int:
+        return self.brackets[0].epochs
+
+    @property
+    def mode(self) -> Mode:
+        return self.brackets[0].mode
+
+    @cached_property
+    def shares(self) -> tuple[float, ...]:
+        """Of the trials, by bracket, so that all brackets get the same budget: n of the paper's algorithm 1."""
+        factor, count = self.brackets[0].reduction_factor, len(self.brackets)
+        trials = [math.ceil(count / (s + 1) * factor**s) for s in reversed(range(count))]
+        return tuple(n / sum(trials) for n in trials)
+
+    def bracket_of(self, number: int) -> Halving:
+        """The bracket of a trial. Multiples of the golden ratio fill the unit interval evenly, wherever one stops."""
+        place = number * GOLDEN % 1
+        for bracket, share in zip(self.brackets, self.shares, strict=True):
+            if place < share:
+                return bracket
+            place -= share
+        return self.brackets[-1]
+
+    def next(self, trials: Sequence[Standing], may_start: bool) -> Stretch | None:
+        """The stretch to run now; nobody is ended before the search is."""
+        brackets = [(bracket, [t for t in trials if self.bracket_of(t.number) is bracket]) for bracket in self.brackets]
+        for bracket, own in brackets:
+            if stretch := bracket.going_on(own):
+                return stretch
+        if may_start:
+            return Stretch("new", None, 0, self.bracket_of(len(trials)).rungs[0])
+        return last_resort(brackets)
+
+    def rests(self, trial: Standing) -> bool:
+        return self.bracket_of(trial.number).rests(trial)
+
+    def expected_epochs(self, trials: int) -> float:
+        brackets = [self.bracket_of(number) for number in range(trials)]
+        return sum(bracket.expected_epochs(brackets.count(bracket)) for bracket in self.brackets)

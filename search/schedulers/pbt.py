@@ -1,0 +1,108 @@
+"""Population based training (Jaderberg et al. 2017, arXiv 1711.09846), asynchronous.
+
+A population trains together. From time to time a member that is among the worst ends, and a new trial goes on in its
+place from the weights of one of the best, with hyperparameters near to those of that one.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from search.schedule import End, Mode, Standing, Stretch, sign
+
+
+@dataclass(frozen=True)
+class Population:
+    """A member is a trial that has not been replaced, diverged or failed.
+
+    Attributes:
+        size: How many members there are, as long as trials may start.
+        interval: Epochs after which a member is compared with the others.
+        seed: Of the choice among the best, and of the new hyperparameters.
+    """
+
+    size: int
+    interval: int
+    epochs: int
+    mode: Mode
+    seed: int
+
+    def __str__(self) -> str:
+        return (
+            f"a population of {self.size}: every {self.interval} epochs, the worst {self.quarter} "
+            f"are replaced by copies of the best {self.quarter}"
+        )
+
+    @property
+    def quarter(self) -> int:
+        """How many are the best, and the worst."""
+        return max(1, self.size // 4)
+
+    def next(self, trials: Sequence[Standing], may_start: bool) -> Stretch | End | None:
+        waiting = sorted((t for t in trials if t.state == "waiting"), key=lambda t: (t.epoch, t.number))
+        copies = {trial.replaces: trial for trial in trials if trial.replaces is not None}
+        for trial in waiting:  # a copy began, and its search died before the one that it replaces was ended
+            if trial.number in copies:
+                return End(trial.number, replaced(copies[trial.number].copied_from))
+        if may_start and sum(self._is_member(trial) for trial in trials) < self.size:
+            best = self._best(trials, self.epochs) if len(trials) >= self.size else []
+            return self._copy(best, trials, None) if best else Stretch("new", None, 0, self._until(0))
+        for trial in waiting:  # those that lag come first, so that the population moves together
+            if may_start and self._is_among_the_worst(trial, trials):
+                best = [t for t in self._best(trials, trial.epoch) if self._better(t, trial)]
+                if best:
+                    return self._copy(best, trials, trial.number)
+            return Stretch("continued", trial.number, trial.epoch, self._until(trial.epoch))
+        return None
+
+    def rests(self, trial: Standing) -> bool:
+        return False
+
+    def expected_epochs(self, trials: int) -> float:
+        """A copy goes on about where the trial stood that it replaces."""
+        return float(min(trials, self.size) * self.epochs)
+
+    def _copy(self, best: list[Standing], trials: Sequence[Standing], replaces: int | None) -> Stretch:
+        draw = f"{self.seed}-{len(trials)}"
+        parent = random.Random(draw).choice(best)
+        return Stretch("copied", None, parent.epoch, self._until(parent.epoch), parent.number, replaces, draw)
+
+    def _is_among_the_worst(self, trial: Standing, trials: Sequence[Standing]) -> bool:
+        """Whether it certainly is, whatever those report that have not come so far.
+
+        Compared are the values of its epoch, and the latest of members that lag. One that was replaced at this epoch
+        still counts: else each one that is replaced would make the next one the worst.
+        """
+        epoch = trial.epoch
+        if epoch % self.interval or epoch not in trial.values:
+            return False
+        known = [t for t in trials if epoch in t.values or (self._is_member(t) and self._value(t, epoch) is not None)]
+        better = sum(self._better(other, trial) for other in known)
+        return better >= max(self.size, len(known)) - self.quarter
+
+    def _best(self, trials: Sequence[Standing], epoch: int) -> list[Standing]:
+        """Those of the members still training that were best at `epoch`, or before it if they lag."""
+        scored = [(self._value(t, epoch), t) for t in trials if t.state != "ended" and t.epoch < self.epochs]
+        ranked = sorted(((value, t) for value, t in scored if value is not None), key=lambda p: (p[0], p[1].number))
+        return [trial for _, trial in ranked[: self.quarter]]
+
+    def _better(self, other: Standing, trial: Standing) -> bool:
+        own, value = self._value(trial, trial.epoch), self._value(other, trial.epoch)
+        return own is not None and value is not None and value < own
+
+    def _value(self, trial: Standing, epoch: int) -> float | None:
+        """The latest objective of `trial` up to `epoch`, the smaller the better."""
+        known = max((e for e in trial.values if e <= epoch), default=None)
+        return None if known is None else sign(self.mode) * trial.values[known]
+
+    def _is_member(self, trial: Standing) -> bool:
+        return trial.state != "ended" or trial.epoch >= self.epochs
+
+    def _until(self, epoch: int) -> int:
+        """The next epoch at which it is compared, or its last."""
+        return min(self.epochs, (epoch // self.interval + 1) * self.interval)
+
+
+def replaced(copied_from: int | None) -> str:
+    """The reason of a trial whose place a copy takes."""
+    return f"replaced by a copy of {copied_from}"

@@ -1,0 +1,103 @@
+"""Whole searches without training: gangs, reports in any order, losses and crashes, all drawn from one seed."""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from search.schedule import End, Schedule, Standing, Stretch
+
+
+@dataclass
+class Simulated:
+    """A search. `check` is called with what the schedule was asked and what it answered."""
+
+    schedule: Schedule
+    budget: int
+    gangs: int
+    seed: int
+    check: Callable[[list[Standing], bool, Stretch | End | None], None] = lambda *_: None
+    trials: list[Standing] = field(default_factory=list)
+    stretches: list[tuple[int, Stretch]] = field(default_factory=list)
+    live: dict[int, Stretch] = field(default_factory=dict)
+    most_at_once: int = 0
+
+    def run(self) -> "Simulated":
+        draw = random.Random(self.seed)
+        mischief = draw.choice((0.0, 0.02, 0.1))
+        self.quality = [draw.random() for _ in range(self.budget)]
+        for _ in range(200 * self.budget * self.schedule.epochs):
+            if len(self.live) < self.gangs and self._decide(draw, mischief):
+                continue
+            if not self.live:
+                return self
+            self._report(draw, mischief)
+            if draw.random() < mischief / 10:
+                self._crash()
+        raise AssertionError("the search does not end")
+
+    def _decide(self, draw: random.Random, mischief: float) -> bool:
+        """Ask once; whether there was anything to do."""
+        may_start = len(self.trials) < self.budget
+        decision = self.schedule.next(self.trials, may_start)
+        fresh = replace(self.schedule)
+        assert fresh.next([replace(t, values=dict(t.values)) for t in self.trials], may_start) == decision
+        self.check(self.trials, may_start, decision)
+        if isinstance(decision, End):
+            assert self.trials[decision.number].state == "waiting"
+            self._change(decision.number, state="ended")
+        elif decision is not None:
+            self._begin(decision, may_start)
+            if draw.random() < mischief / 10:
+                self._crash()  # perhaps between the start of a copy and the end of the one that it replaces
+            elif decision.replaces is not None:
+                self._change(decision.replaces, state="ended")
+        return decision is not None
+
+    def _begin(self, stretch: Stretch, may_start: bool) -> None:
+        number = stretch.number
+        if number is None:
+            assert may_start, "no trial beyond the budget"
+            number = len(self.trials)
+            copy = (stretch.start, stretch.copied_from, stretch.replaces)
+            self.trials.append(Standing(number, {}, "waiting", *copy))
+        trial = self.trials[number]
+        assert trial.state == "waiting", "nothing runs twice at once, and nothing goes on that has ended"
+        assert trial.epoch == stretch.start < stretch.until <= self.schedule.epochs
+        self._change(number, state="running")
+        self.live[number] = stretch
+        self.stretches.append((number, stretch))
+        self.most_at_once = max(self.most_at_once, len(self.live))
+
+    def _report(self, draw: random.Random, mischief: float) -> None:
+        number = draw.choice(list(self.live))
+        trial, until = self.trials[number], self.live[number].until
+        event = draw.random()
+        if event < mischief:  # it diverges or fails
+            del self.live[number]
+            self._change(number, state="ended")
+        elif event < 2 * mischief:  # its gang is lost
+            del self.live[number]
+            self._change(number, state="waiting")
+        else:
+            epoch = trial.epoch + 1
+            value = self.quality[number] + draw.random() / epoch
+            self._change(number, values={**trial.values, epoch: round(value, draw.choice((1, 6)))})
+            if epoch == until:
+                del self.live[number]
+                self._change(number, state="ended" if epoch == self.schedule.epochs else "waiting")
+
+    def _crash(self) -> None:
+        for number in self.live:
+            self._change(number, state="waiting")
+        self.live.clear()
+
+    def _change(self, number: int, **changes: object) -> None:
+        self.trials[number] = replace(self.trials[number], **changes)
+
+
+def waiting(trials: list[Standing]) -> list[Standing]:
+    return [trial for trial in trials if trial.state == "waiting"]
+
+
+def running(trials: list[Standing]) -> bool:
+    return any(trial.state == "running" for trial in trials)
