@@ -152,7 +152,7 @@ def complete(config: SearchConfig) -> SearchConfig:
 def _misplaced(config: SearchConfig, scheduler: str) -> list[str]:
     """Options that do not go with the scheduler."""
     problems = [
-        f"{_flag(name)} must come with --scheduler {' or '.join(known)}, but got {scheduler}."
+        f"{_flag(name)} must come with --scheduler {', '.join(known)}, but got {scheduler}."
         for name, known in SCHEDULERS_WITH.items()
         if scheduler not in known and getattr(config, name) != SearchConfig.model_fields[name].default
     ]

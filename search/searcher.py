@@ -147,9 +147,11 @@ class StudySearcher(Searcher):
     def _suggest(self, trial_id: str) -> dict[str, Any] | str | None:
         while not self.stopping.is_set():
             trials = [self._standing(trial) for trial in self.study.trials()]
-            for trial in trials:
-                if trial.state == "waiting" and trial.epoch >= self.schedule.epochs:  # the search died in between
+            whole = [t for t in trials if t.state == "waiting" and t.epoch >= self.schedule.epochs]
+            if whole:  # the search died between their last report and their end
+                for trial in whole:
                     self._end(trial.number, "completed")
+                continue
             decision = self.schedule.next(trials, len(trials) < self.trials)
             if decision is None:
                 break

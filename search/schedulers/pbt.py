@@ -28,10 +28,10 @@ class Population:
     seed: int
 
     def __str__(self) -> str:
-        return (
-            f"a population of {self.size}: every {self.interval} epochs, the worst {self.quarter} "
-            f"are replaced by copies of the best {self.quarter}"
-        )
+        when = "each epoch" if self.interval == 1 else f"every {self.interval} epochs"
+        many = f"copies of the best {self.quarter} replace the worst {self.quarter}"
+        who = many if self.quarter > 1 else "a copy of the best replaces the worst"
+        return f"a population of {self.size}, compared after {when}: {who}"
 
     @property
     def quarter(self) -> int:

@@ -28,6 +28,7 @@ def cli(make_cli):
         (["toy.py:Toy", "--trials", "many"], "--trials must be a valid integer, but got 'many'."),
         (["toy.py:Toy", "--search", "epochs=1..9"], "--search epochs must come with --scheduler none: "
                                                     "it is what the scheduler decides on."),
+        (["toy.py:Toy", "--population", "4"], "--population must come with --scheduler pbt, but got asha."),
     ],
 )  # fmt: skip
 def test_a_mistake_costs_one_line_and_nothing_else(cli, arguments, line):

@@ -109,6 +109,46 @@ def test_one_run_takes_no_option_of_a_search(given):
     ]
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"population": "4"}, "--population must come with --scheduler pbt, but got asha."),
+        (
+            {"scheduler": "median", "exploit_every": "2"},
+            "--exploit-every must come with --scheduler pbt, but got median.",
+        ),
+        (
+            {"scheduler": "pbt", "grace_period": "2"},
+            "--grace-period must come with --scheduler asha, hyperband, median, but got pbt.",
+        ),
+        (
+            {"scheduler": "none", "reduction_factor": "4"},
+            "--reduction-factor must come with --scheduler asha, hyperband, but got none.",
+        ),
+        (
+            {"scheduler": "pbt", "population": "17"},
+            "--population must be at most --trials, 16, but got 17. Trials beyond it are the copies.",
+        ),
+        ({"scheduler": "pbt", "population": "1"}, "--population must be greater than or equal to 2, but got '1'."),
+        ({"scheduler": "pbt", "trials": "1"}, "--trials must be at least 2 with --scheduler pbt, but got 1."),
+        (
+            {"once": True, "grace_period": "2"},
+            "--grace-period must come with --scheduler asha, hyperband, median, but got none.",
+        ),
+    ],
+)
+def test_an_option_of_another_scheduler_or_one_that_it_cannot_have_is_refused(given, message):
+    assert refused({"task": "arc", **given}) == [message]
+
+
+def test_all_options_of_another_scheduler_are_told_at_once():
+    assert len(refused({"task": "arc", "scheduler": "none", "population": "4", "grace_period": "2"})) == 2
+
+
+def test_an_option_of_another_scheduler_that_changes_nothing_is_no_mistake():
+    assert load_config({"task": "arc", "scheduler": "pbt", "grace_period": "1"}).scheduler == "pbt"
+
+
 def test_a_name_that_exists_is_refused(tmp_path):
     (tmp_path / "old").mkdir()
     with pytest.raises(UsageError, match=r"--name must be new, but old exists in .*\. Choose another\."):

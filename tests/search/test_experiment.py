@@ -54,6 +54,47 @@ def node(cpus, memory_gib=64, **others):
 
 
 @pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({}, "rungs: 1, 3, 9 epochs"),
+        ({"scheduler": "none"}, "rungs: 9 epochs"),
+        (
+            {"scheduler": "hyperband", "grace_period": "3"},
+            "rungs: 60% of the trials at 3,9; 40% of the trials at 9 epochs",
+        ),
+        ({"scheduler": "median"}, "ends a trial below the median of 3 others or more, after each epoch from 1 on"),
+        (
+            {"scheduler": "pbt"},
+            "a population of 8, compared after each epoch: copies of the best 2 replace the worst 2",
+        ),
+        (
+            {"scheduler": "pbt", "trials": "200", "set": {"epochs": 80}},
+            "a population of 20, compared after every 10 epochs: copies of the best 5 replace the worst 5",
+        ),
+        (
+            {"scheduler": "pbt", "trials": "2", "exploit_every": "4"},
+            "a population of 2, compared after every 4 epochs: a copy of the best replaces the worst",
+        ),
+    ],
+)
+def test_the_scheduler_that_is_asked_for_is_planned(tmp_path, given, told):
+    assert str(planned(tmp_path, **given).schedule) == told
+
+
+@pytest.mark.parametrize("scheduler", ["asha", "hyperband", "median", "pbt"])
+def test_how_long_a_trial_is_cannot_be_searched_by_a_scheduler_that_decides_on_it(tmp_path, scheduler):
+    with pytest.raises(UsageError, match="--search epochs must come with --scheduler none"):
+        planned(tmp_path, scheduler=scheduler, search={"epochs": "2..9"})
+
+
+def test_a_population_whose_members_are_never_compared_is_refused(tmp_path):
+    with pytest.raises(UsageError, match="--exploit-every must be below the epochs of a trial, 9, but got 9"):
+        planned(tmp_path, scheduler="pbt", exploit_every="9")
+    with pytest.raises(UsageError, match="--exploit-every must be below the epochs of a trial, 1, but got 1"):
+        planned(tmp_path, scheduler="pbt", set={"epochs": 1})
+
+
+@pytest.mark.parametrize(
     ("given", "cluster", "gangs"),
     [
         ({}, [node(2)], 2),

@@ -38,6 +38,13 @@ def test_elsewhere_there_are_plain_lines(shown):
     ]
 
 
+def test_a_copy_is_told_with_the_trial_that_it_goes_on_from():
+    stream = io.StringIO()
+    progress = Progress(resolve(Config, {}, {}), "val/loss", "min", 2, 6.0, Console(file=stream, width=120))
+    progress.trial_started(7, {"precision": "bf16", "lr": 0.01}, 3)
+    assert stream.getvalue() == "trial   7  started   precision=bf16  lr=0.01  from trial 3\n"
+
+
 def test_in_a_terminal_a_live_line_tells_where_the_search_stands(shown):
     text = shown(terminal=True)
     assert "1/2 trials done, 0 going on, best val/loss 0.5 (trial 0, epoch 1)" in text

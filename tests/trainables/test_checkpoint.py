@@ -166,3 +166,28 @@ def test_an_error_while_writing_is_raised_by_the_next_call_and_once(tmp_path, ca
     writer.save(STATE, tmp_path / "state.pt")
     writer.wait()
     assert identical(checkpoint.load(tmp_path / "state.pt"), STATE)
+
+
+def test_a_second_name_keeps_a_checkpoint_that_is_deleted_under_its_first(tmp_path):
+    first, second = tmp_path / "a" / "first.pt", tmp_path / "b" / "second.pt"
+    checkpoint.save({"epoch": 3}, first)
+    checkpoint.link(first, second)
+    checkpoint.save({"epoch": 4}, first)
+    assert checkpoint.load(second) == {"epoch": 3}
+    checkpoint.delete(first)
+    assert checkpoint.load(second) == {"epoch": 3}
+    assert sorted(path.name for path in second.parent.iterdir()) == ["second.pt", "second.pt.sha256"]
+
+
+def test_where_files_cannot_have_two_names_a_checkpoint_is_copied(tmp_path, monkeypatch):
+    def refused(*_):
+        raise OSError("Operation not supported")
+
+    monkeypatch.setattr(os, "link", refused)
+    test_a_second_name_keeps_a_checkpoint_that_is_deleted_under_its_first(tmp_path)
+
+
+def test_a_checkpoint_that_is_gone_has_no_second_name(tmp_path):
+    with pytest.raises(OSError, match="gone"):
+        checkpoint.link(tmp_path / "gone.pt", tmp_path / "second.pt")
+    assert list(tmp_path.iterdir()) == []

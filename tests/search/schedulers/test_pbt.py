@@ -115,5 +115,5 @@ def test_it_takes_as_long_as_its_members_train():
 
 def test_it_says_what_it_does():
     assert str(population(8, interval=2)) == (
-        "a population of 8: every 2 epochs, the worst 2 are replaced by copies of the best 2"
+        "a population of 8, compared after every 2 epochs: copies of the best 2 replace the worst 2"
     )

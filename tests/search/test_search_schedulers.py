@@ -1,0 +1,82 @@
+"""A whole search with each scheduler, run as a user runs it."""
+
+import itertools
+
+import torch
+
+from search.schedulers.hyperband import HyperBand
+from tests.search.test_search import Search
+
+
+def searched(make_cli, scheduler, *arguments):
+    cli = make_cli(scheduler)
+    options = ["--scheduler", scheduler, "--concurrency", "2", "--sampler", "random", "--name", scheduler, "--json"]
+    found = Search(cli, cli.run("toy.py:Toy", *options, *arguments, "precision=fp32"), scheduler)
+    assert set(found.json["outcomes"]) <= {"completed", "pruned"}, found.json["outcomes"]
+    return found
+
+
+def epochs_of(found):
+    """By trial, the epochs that it reported, in order."""
+    by_trial = itertools.groupby(found.rows, key=lambda row: row["trial_id"])
+    return {number: [row["epoch"] for row in rows] for number, rows in by_trial}
+
+
+def test_hyperband_stops_the_trials_of_a_bracket_at_its_own_rungs(make_cli):
+    found = searched(make_cli, "hyperband", "--trials", "9", "--set", "epochs=9")
+    schedule = HyperBand.over(9, 3, 1, "min")
+    epochs = epochs_of(found)
+    assert len(epochs) == 9
+    for number, own in epochs.items():
+        assert own == list(range(1, own[-1] + 1))
+        assert own[-1] in schedule.bracket_of(number).rungs
+    assert {9} < {own[-1] for own in epochs.values()}
+
+
+def test_median_stopping_ends_trials_that_are_below_the_median_as_soon_as_they_are(make_cli):
+    found = searched(make_cli, "median", "--trials", "12", "--grace-period", "2", "--seed", "3", "--set", "epochs=4")
+    reasons = {trial.number: trial.user_attrs["reason"] for trial in found.study.trials}
+    ended = {number for number, reason in reasons.items() if reason}
+    assert 0 < len(ended) < 12
+    for number, own in epochs_of(found).items():
+        if number in ended:
+            assert reasons[number].startswith("below the median of ")
+            assert reasons[number].endswith(f" trials at epoch {own[-1]}")
+            assert 2 <= own[-1] < 4
+        else:
+            assert own == [1, 2, 3, 4]
+    # Not at the end of the search: another trial began after the first of them had ended.
+    first = min(trial.datetime_complete for trial in found.study.trials if trial.number in ended)
+    assert max(trial.datetime_start for trial in found.study.trials) > first
+
+
+def test_a_population_goes_on_with_copies_of_its_best(make_cli):
+    arguments = ["--trials", "10", "--population", "4", "--exploit-every", "2", "--seed", "1", "--set", "epochs=8"]
+    found = searched(make_cli, "pbt", *arguments)
+    trials = {trial.number: trial for trial in found.study.trials}
+    epochs = epochs_of(found)
+    copies = {number: trial.user_attrs["copied_from"] for number, trial in trials.items() if number >= 4}
+    assert copies
+    assert len(trials) <= 10
+    replaced = [trial.user_attrs["reason"] for trial in trials.values() if trial.user_attrs["reason"]]
+    assert sorted(replaced) == sorted(f"replaced by a copy of {parent}" for parent in copies.values())
+    assert found.json["outcomes"] == {"completed": 4, "pruned": len(copies)}
+    for number, parent in copies.items():
+        start = trials[number].user_attrs["copy"]["epoch"]
+        assert epochs[number][0] == start + 1, "it goes on where the other one stood"
+        assert start in epochs[parent]
+        assert trials[number].params["lr"] != trials[parent].params["lr"]
+        folder = found.folder / "checkpoints" / str(number)
+        assert [path.name for path in folder.glob("copied-from-*")] == []
+        (kept,) = folder.glob("*.pt")
+        state = torch.load(kept, weights_only=True)
+        (group,) = state["updaters"]["train"]["optimizers"]["model"]["param_groups"]
+        assert group["lr"] == trials[number].params["lr"] == state["config"]["lr"]
+        assert state["updaters"]["train"]["steps"] == 4 * state["epoch"], "the counters of the trial that it copied"
+    in_parquet = {row["trial_id"]: row["copied_from"] for row in found.rows if row["copied_from"] is not None}
+    in_mlflow = {
+        int(run.data.tags["trial_id"]): int(run.data.tags["copied_from"])
+        for run in found.children()
+        if "copied_from" in run.data.tags
+    }
+    assert in_parquet == in_mlflow == copies
