@@ -228,7 +228,7 @@ class StudySearcher(Searcher):
         """
         for epoch, report in sorted(reports_of(parent).items(), reverse=True):
             path = self._checkpoints(number) / f"copied-from-{parent.number}.pt"
-            with suppress(OSError):  # it was dropped
+            with suppress(FileNotFoundError):  # it was dropped
                 if report["checkpoint"] is not None:
                     checkpoint.link(Path(report["checkpoint"]), path)
                     return str(path), epoch

@@ -87,9 +87,13 @@ def plain(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def link(source: Path, target: Path) -> None:
-    """Give the checkpoint at `source` a second name, under which it stays when the first is deleted."""
+    """Give the checkpoint at `source` a second name, under which it stays when the first is deleted.
+
+    Raises:
+        FileNotFoundError: There is none.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
-    for old, new in ((_digest_path(source), _digest_path(target)), (source, target)):
+    for old, new in ((source, target), (_digest_path(source), _digest_path(target))):
         temporary = new.with_name(f"{new.name}.{os.getpid()}.tmp")
         temporary.unlink(missing_ok=True)
         try:

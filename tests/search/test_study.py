@@ -167,3 +167,22 @@ def test_every_sampler_of_the_command_line_searches_and_repeats_with_its_seed(na
     first = search(tmp_path / "first")
     assert first == search(tmp_path / "second")
     assert len({values["lr"] for values in first}) > 6
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "gp", "cmaes", "qmc", "nsga2", "random"])
+def test_a_copy_begins_with_all_that_it_has_and_samplers_go_on_beside_it(tmp_path, sampler):
+    made, lock = create(tmp_path, make_sampler(sampler, 0), "val/loss", "min")
+    for _ in range(3):
+        number, _ = made.ask(SPACE)
+        report(made, number, 1, 0.1 * number)
+    expected = made.next_number()
+    number = made.begin_copy(SPACE, {"precision": "bf16", "lr": 0.01}, {"config": {"lr": 0.01}, "copied_from": 1})
+    assert number == expected == 3
+    copy = made.trial(number)
+    assert (copy.state, copy.params) == (TrialState.RUNNING, {"precision": "bf16", "lr": 0.01})
+    assert copy.user_attrs == {"config": {"lr": 0.01}, "copied_from": 1}
+    report(made, number, 2, 0.05)
+    made.end(number, "completed")
+    assert made.trial(number).value == 0.05
+    assert made.ask(SPACE)[0] == 4
+    lock.close()

@@ -188,6 +188,6 @@ def test_where_files_cannot_have_two_names_a_checkpoint_is_copied(tmp_path, monk
 
 
 def test_a_checkpoint_that_is_gone_has_no_second_name(tmp_path):
-    with pytest.raises(OSError, match="gone"):
+    with pytest.raises(FileNotFoundError, match="gone"):
         checkpoint.link(tmp_path / "gone.pt", tmp_path / "second.pt")
     assert list(tmp_path.iterdir()) == []
