@@ -93,6 +93,11 @@ def link(source: Path, target: Path) -> None:
         FileNotFoundError: There is none.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
+    if source.is_dir():
+        temporary = target.with_name(f"{target.name}.{os.getpid()}.tmp")
+        shutil.copytree(source, temporary)
+        os.replace(temporary, target)
+        return
     for old, new in ((source, target), (_digest_path(source), _digest_path(target))):
         temporary = new.with_name(f"{new.name}.{os.getpid()}.tmp")
         temporary.unlink(missing_ok=True)

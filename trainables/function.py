@@ -30,7 +30,8 @@ except ImportError as error:  # not public: another version of Ray may have move
 from trainables import directory, rng
 from trainables.checkpoint import CheckpointError
 from trainables.context import Context
-from trainables.worker import Workers, load_class, work
+from trainables.modules import load_class
+from trainables.worker import Workers, work
 
 logger = logging.getLogger(__name__)
 

@@ -95,7 +95,7 @@ def last_resort(brackets: Iterable[tuple[Halving, Sequence[Standing]]]) -> Stret
     """One that waits goes on if nothing else will come and no trial has run to its end: the one nearest to it."""
     brackets = list(brackets)
     for bracket, trials in brackets:
-        if any(trial.state == "running" or bracket.epochs in trial.values for trial in trials):
+        if any(t.state == "running" or t.finished or bracket.epochs in t.values for t in trials):
             return None
     stretches = [stretch for bracket, trials in brackets if (stretch := bracket.best_waiting(trials))]
     return max(stretches, key=lambda stretch: stretch.start, default=None)
