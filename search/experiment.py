@@ -210,7 +210,7 @@ def _search(
     resolved = dump(config)
     (config.folder / "search.yaml").write_text(resolved, encoding="utf-8")
     sampler = studies.make_sampler(config.sampler, config.seed)
-    study, lock = studies.create(config.folder, sampler, objective, mode)
+    study, journal = studies.create(config.folder, sampler, objective, mode)
     study.enqueue(planned.space.defaults())
     store = store_of(config, dict(os.environ))
     tracker = Tracker(config, *store, resolved=resolved, objective=objective, mode=mode)
@@ -267,7 +267,7 @@ def _search(
         raise
     finally:
         watch.end()
-        lock.close()
+        journal.close()
     return study.trials(), tracker
 
 
@@ -291,7 +291,12 @@ def _tune(searcher: "StudySearcher", gang: dict[str, Any], gangs: int, folder: P
             trial_name_creator=lambda trial: f"stretch-{trial.trial_id}",
             trial_dirname_creator=lambda trial: f"stretch-{trial.trial_id}",
         ),
-        run_config=tune.RunConfig(name="tune", storage_path=str(folder / "ray"), verbose=0),
+        run_config=tune.RunConfig(
+            name="tune",
+            storage_path=str(folder / "ray"),
+            verbose=0,
+            checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),  # the workers write them
+        ),
     ).fit()
 
 

@@ -60,18 +60,18 @@ class Gang(tune.Trainable):
         return True
 
     def step(self) -> dict[str, Any]:
-        """Wait for the next report of the stretch.
+        """Wait for the next report of the stretch; `reports` are all that came meanwhile, as JSON.
 
         Raises:
             RuntimeError: There was no room for its workers. The report before this said so.
         """
         if self._no_room:
             raise RuntimeError(f"no room for the workers of {self._name}")
-        report = self._next_report()
+        reports = self._next_reports()
         # As text: Tune would flatten it into one key per metric.
-        return {"report": json.dumps(report), "done": report["done"]}
+        return {"reports": json.dumps(reports), "done": reports[-1]["done"]}
 
-    def _next_report(self) -> dict[str, Any]:
+    def _next_reports(self) -> list[dict[str, Any]]:
         if self._fresh:
             ray.get(self._registry.assign.remote(self._name, self.config["stretch"]))
             self._fresh = False
@@ -87,20 +87,20 @@ class Gang(tune.Trainable):
                 if status["stopping"] and not stopping:
                     stopping, give_up_at = True, now + (STOP_S if status["up"] else 0.0)
                 if self._stalled(status["stalled_s"]):
-                    return self._end_stalled()
+                    return [self._end_stalled()]
             if stopping and now >= give_up_at:
-                return _ended("interrupted", "the search was stopped")
+                return [_ended("interrupted", "the search was stopped")]
             if not self._thread.is_alive():
                 last = self._start_again()
                 if last is not None:
-                    return last
-        report: dict[str, Any] = ray.get(self._answer)
+                    return [last]
+        reports: list[dict[str, Any]] = ray.get(self._answer)
         self._answer = None
         self._losses = self._failed_starts = 0
         if self._notes:
-            report["notes"] = [*self._notes, *report.get("notes", ())]
+            reports[0]["notes"] = [*self._notes, *reports[0].get("notes", ())]
             self._notes.clear()
-        return report
+        return reports
 
     def cleanup(self) -> None:
         """Let the workers return, so that Train itself gives their resources back."""

@@ -61,9 +61,12 @@ class Mailbox:
             self._stretch = {**self._stretch, **reached}
         self._reports.put_nowait(report)
 
-    async def get(self) -> dict[str, Any]:
-        """Wait for the next report."""
-        return await self._reports.get()
+    async def get(self) -> list[dict[str, Any]]:
+        """Wait for the next report; all that have come in the meantime, in order."""
+        reports = [await self._reports.get()]
+        while not self._reports.empty():
+            reports.append(self._reports.get_nowait())
+        return reports
 
     def beat(self, turn: int, rank: int, progress: int, stack: str) -> None:
         """Take in how far a rank is and where its code stands."""

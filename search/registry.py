@@ -125,7 +125,7 @@ class Registry:
     async def put(self, gang: str, turn: int, report: dict[str, Any]) -> None:
         await self._gangs[gang].mailbox.put(turn, report)
 
-    async def get(self, gang: str) -> dict[str, Any]:
+    async def get(self, gang: str) -> list[dict[str, Any]]:
         return await self._gangs[gang].mailbox.get()
 
     async def beat(self, gang: str, turn: int, rank: int, progress: int, stack: str) -> None:

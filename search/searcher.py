@@ -96,21 +96,16 @@ class StudySearcher(Searcher):
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         if not result["done"]:
-            report = json.loads(result["report"])
-            if "waiting" in report:  # its gang found no room, and ends
-                self._unplaced.add(trial_id)
-                self._log_notes(self._live[trial_id], report)
-            else:
-                self._guarded(lambda: self._record(self._live[trial_id], report), None)
+            self._guarded(lambda: self._take(trial_id, json.loads(result["reports"])), None)
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         number = self._live.pop(trial_id, None)
-        if number is not None:
-            report = None if error or result is None else json.loads(result["report"])
-            if trial_id in self._unplaced:  # never begun: it goes on in the next gang that is free
-                self.study.live.discard(number)
-            else:
-                self._guarded(lambda: self._finish_stretch(number, report, self.loss_reasons.get(trial_id, "")), None)
+        if number is None:
+            return
+        if error or result is None:
+            self._guarded(lambda: self._lose_gang(trial_id, number), None)
+        else:
+            self._guarded(lambda: self._finish_stretch(number, json.loads(result["reports"])), None)
 
     def __getstate__(self) -> dict[str, Any]:
         return {}  # Tune pickles the searcher into a snapshot that nothing ever reads
@@ -278,14 +273,33 @@ class StudySearcher(Searcher):
             self._tell(lambda observer: observer.trial_reported(number, epoch, metrics))
         self._drop_checkpoints(number, keep_last=True)
 
-    def _finish_stretch(self, number: int, report: dict[str, Any] | None, loss: str = "") -> None:
-        if report is None:  # Tune lost the gang's own actor; the trial goes on from its last checkpoint elsewhere
+    def _take(self, trial_id: str, reports: Sequence[dict[str, Any]]) -> None:
+        """What a stretch reports on its way."""
+        number = self._live[trial_id]
+        for report in reports:
+            if "waiting" in report:  # its gang found no room, and ends
+                self._unplaced.add(trial_id)
+                self._log_notes(number, report)
+            else:
+                self._record(number, report)
+
+    def _lose_gang(self, trial_id: str, number: int) -> None:
+        """Tune lost the gang's own actor: the trial goes on from its last checkpoint in the next one that is free."""
+        if trial_id not in self._unplaced:  # else it was never begun
+            loss = self.loss_reasons.get(trial_id, "unknown")
             self._losses[number] = self._losses.get(number, 0) + 1
             if self._losses[number] > self.max_losses:
-                self._end(number, "failed", f"its gang was lost {self._losses[number]} times: {loss or 'unknown'}")
+                self._end(number, "failed", f"its gang was lost {self._losses[number]} times: {loss}")
             else:
                 logger.warning("trial %d: lost its gang (%s), and goes on from its last checkpoint", number, loss)
-        elif "metrics" in report:
+        self.study.live.discard(number)
+
+    def _finish_stretch(self, number: int, reports: Sequence[dict[str, Any]]) -> None:
+        """The last of `reports` ends the stretch."""
+        *before, report = reports
+        for earlier in before:
+            self._record(number, earlier)
+        if "metrics" in report:
             self._record(number, report)
             if report["epoch"] >= self.schedule.epochs:
                 self._end(number, "completed")

@@ -1,7 +1,6 @@
 """The study: the one place that knows what was tried and what came of it."""
 
 import copy
-import fcntl
 import warnings
 from collections.abc import Collection, Container
 from pathlib import Path
@@ -14,32 +13,10 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
 
 from search.errors import UsageError
+from search.journal import Journal
 from search.space import Space
 
 OUTCOMES = ("completed", "pruned", "diverged", "failed", "interrupted")
-
-
-class DriverLock:
-    """Held from opening to the end by the one driver of a search; the kernel frees it when the driver dies.
-
-    Optuna's own lock is a file that a killed writer leaves behind, and the next one waits 30 s for it.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._file = open(f"{path}.lock", "a")  # noqa: SIM115 (closing it would free the lock)
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UsageError(f"{path.parent.name} must not be running, but another process has it open.") from None
-
-    def acquire(self) -> bool:
-        return True
-
-    def release(self) -> None:
-        pass
-
-    def close(self) -> None:
-        self._file.close()
 
 
 class SearchStudy:
@@ -129,12 +106,10 @@ class SearchStudy:
         return self._storage.get_trial(self._storage.get_trial_id_from_study_id_trial_number(self._id, number))
 
 
-def create(folder: Path, sampler: BaseSampler, objective: str, mode: str) -> tuple[SearchStudy, DriverLock]:
-    """A new study, in a journal file in `folder`, and the lock that keeps other drivers away."""
-    path = folder / "study.journal"
-    lock = DriverLock(path)
-    storage = _journal(path, lock)
-    return SearchStudy(storage, folder.name, sampler, objective, mode), lock
+def create(folder: Path, sampler: BaseSampler, objective: str, mode: str) -> tuple[SearchStudy, Journal]:
+    """A new study, and the journal in `folder` that it is kept in, held against other drivers."""
+    journal = Journal(folder / "study.journal")
+    return SearchStudy(JournalStorage(journal), folder.name, sampler, objective, mode), journal
 
 
 def read(folder: Path) -> tuple[list[FrozenTrial], str, str]:
@@ -146,17 +121,13 @@ def read(folder: Path) -> tuple[list[FrozenTrial], str, str]:
     path = folder / "study.journal"
     if not path.is_file():
         raise UsageError(f"name must be a search in {folder.parent}, but there is no {path}.")
-    storage = _journal(path, _NoLock())
+    # Optuna's own base class for locks is not public; what it asks of one is acquire and release.
+    storage = JournalStorage(JournalFileBackend(str(path), lock_obj=_NoLock()))  # type: ignore[arg-type]
     if not storage.get_all_studies():
         raise UsageError(f"name must be a search that has begun, but {path} is empty.")
     study_id = storage.get_study_id_from_name(folder.name)
     about = storage.get_study_user_attrs(study_id)
     return storage.get_all_trials(study_id), about["objective"], about["mode"]
-
-
-def _journal(path: Path, lock: "DriverLock | _NoLock") -> JournalStorage:
-    # Optuna's own base class for locks is not public; what it asks of one is acquire and release.
-    return JournalStorage(JournalFileBackend(str(path), lock_obj=lock))  # type: ignore[arg-type]
 
 
 class _NoLock:

@@ -171,30 +171,58 @@ class Tracker:
         self._client.log_text(self.run_id, self._resolved, "search.yaml")
 
     def _send(self) -> None:
-        """Send the oldest events: many reports of a trial at once, since a call costs what a hundred metrics do."""
+        """Send what is pending, a trial at a time: one call for all of it costs what one for a single metric does."""
+        while self._pending:
+            trial = self._pending[0].get("trial")  # None: the parent's end
+            events = [event for event in self._pending if event.get("trial") == trial]
+            if not self._taken(trial, events):
+                # One of them would be refused again, and everything behind it would wait: it is kept for finish().
+                self._refused += [event for event in events if not self._taken(trial, [event])]
+            self._pending = [event for event in self._pending if event.get("trial") != trial]
+
+    def _taken(self, trial: int | None, events: list[Event]) -> bool:
+        """Whether MLflow takes `events` or refuses one of them for what it is."""
         from mlflow.exceptions import MlflowException
 
-        while self._pending:
-            first = self._pending[0]
-            events = [first]
-            if first["kind"] == "reported":
-                events = [e for e in self._pending if e["kind"] == "reported" and e["trial"] == first["trial"]]
-            try:
-                getattr(self, f"_send_{first['kind']}")(events)
-            except MlflowException as error:
-                status = error.get_http_status_code()  # type: ignore[no-untyped-call]
-                if status not in REFUSALS:
-                    raise
-                # It would be refused again, and everything behind it would wait: it is kept for finish() to tell.
-                self._error = " ".join(str(error).split())[:300]
-                self._refused.extend(events)
-            self._pending = [event for event in self._pending if event not in events]
+        try:
+            if trial is None:
+                self._send_finished(events)
+            else:
+                self._send_trial(trial, events)
+        except MlflowException as error:
+            if error.get_http_status_code() not in REFUSALS:  # type: ignore[no-untyped-call]
+                raise
+            self._error = " ".join(str(error).split())[:300]
+            return False
+        return True
 
-    def _send_started(self, events: list[Event]) -> None:
-        from mlflow.entities import Param
+    def _send_trial(self, number: int, events: list[Event]) -> None:
+        from mlflow.entities import Metric, Param, RunTag
 
-        (event,) = events
-        number = event["trial"]
+        params: list[Param] = []
+        tags: list[RunTag] = []
+        metrics: list[Metric] = []
+        for event in events:
+            if event["kind"] == "started":
+                self._create_child(number, event)
+                params = [Param(name, str(value)[:LONGEST_PARAM]) for name, value in event["config"].items()]
+            elif event["kind"] == "reported":
+                values = [(name, value, event["epoch"]) for name, value in event["metrics"].items()]
+            else:
+                values = [(f"best/{self._objective}", event["best"], 0)] if event["best"] is not None else []
+                tags = [RunTag("outcome", event["outcome"]), RunTag("reason", event["reason"][:LONGEST_TAG])]
+            if event["kind"] != "started":
+                metrics += [Metric(NOT_IN_A_KEY.sub("_", name), v, event["time"], step) for name, v, step in values]
+        run_id = self._children[number]
+        for start in range(0, max(len(metrics), 1), BATCH):
+            self._client.log_batch(run_id, metrics[start : start + BATCH], params, tags)
+            params, tags = [], []
+        if events[-1]["kind"] == "ended":
+            self._client.set_terminated(run_id, STATUS[events[-1]["outcome"]], events[-1]["time"])
+
+    def _create_child(self, number: int, event: Event) -> None:
+        if number in self._children:  # sent before, when a later part of it failed
+            return
         tags = {
             **self._tags,
             "mlflow.parentRunId": self.run_id,
@@ -203,35 +231,8 @@ class Tracker:
         }
         if event["copied_from"] is not None:
             tags["copied_from"] = str(event["copied_from"])
-        if number not in self._children:
-            run = self._client.create_run(
-                self.experiment_id, start_time=event["time"], tags=tags, run_name=f"trial-{number:03d}"
-            )
-            self._children[number] = run.info.run_id
-        params = [Param(name, str(value)[:LONGEST_PARAM]) for name, value in event["config"].items()]
-        self._client.log_batch(self._children[number], params=params)
-
-    def _send_reported(self, events: list[Event]) -> None:
-        from mlflow.entities import Metric
-
-        metrics = [
-            Metric(NOT_IN_A_KEY.sub("_", name), value, report["time"], report["epoch"])
-            for report in events
-            for name, value in report["metrics"].items()
-        ]
-        for start in range(0, len(metrics), BATCH):
-            self._client.log_batch(self._children[events[0]["trial"]], metrics=metrics[start : start + BATCH])
-
-    def _send_ended(self, events: list[Event]) -> None:
-        from mlflow.entities import RunTag
-
-        (event,) = events
-        run_id = self._children[event["trial"]]
-        if event["best"] is not None:
-            self._client.log_metric(run_id, NOT_IN_A_KEY.sub("_", f"best/{self._objective}"), event["best"])
-        tags = [RunTag("outcome", event["outcome"]), RunTag("reason", event["reason"][:LONGEST_TAG])]
-        self._client.log_batch(run_id, tags=tags)
-        self._client.set_terminated(run_id, STATUS[event["outcome"]], event["time"])
+        run = self._client.create_run(self.experiment_id, event["time"], tags, f"trial-{number:03d}")
+        self._children[number] = run.info.run_id
 
     def _send_finished(self, events: list[Event]) -> None:
         (event,) = events

@@ -26,7 +26,7 @@ def test_a_worker_waits_for_a_stretch_and_its_reports_come_back_in_order():
         turn, stretch = await waiting
         await mailbox.put(turn, report(1))
         await mailbox.put(turn, report(3, done=True))
-        return stretch, [(await mailbox.get())["epoch"], (await mailbox.get())["epoch"]]
+        return stretch, [report["epoch"] for report in await mailbox.get()]
 
     assert run(scenario()) == (STRETCH, [1, 3])
 
@@ -102,9 +102,9 @@ def test_what_lost_workers_still_send_after_a_restart_is_dropped():
         new, _ = await mailbox.next(0)
         await mailbox.put(old, report(1))
         await mailbox.put(new, report(2))
-        return (await mailbox.get())["epoch"]
+        return [report["epoch"] for report in await mailbox.get()]
 
-    assert run(scenario()) == 2
+    assert run(scenario()) == [2]
 
 
 def test_workers_stall_while_nobody_gets_anywhere(monkeypatch):
@@ -137,7 +137,7 @@ def test_a_report_of_a_worker_that_was_given_up_is_dropped():
         await mailbox.assign({**STRETCH, "trial": 1})
         await mailbox.put(1, report(2))
         await mailbox.put(2, report(1))
-        return [(await mailbox.get())["epoch"] for _ in range(2)]
+        return [report["epoch"] for report in await mailbox.get()]
 
     assert run(scenario()) == [3, 1]
 

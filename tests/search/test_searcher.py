@@ -63,7 +63,7 @@ def make(tmp_path):
 
 def tuned(done, **report):
     """A result as Tune hands it on."""
-    return {"done": done, "report": json.dumps({"done": done, **report})}
+    return {"done": done, "reports": json.dumps([{"done": done, **report}])}
 
 
 def report(searcher, tune_id, epoch, loss, done=False):

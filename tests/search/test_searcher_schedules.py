@@ -64,7 +64,7 @@ class Gangs:
             Path(f"{path}.sha256").write_text(hashlib.sha256(path.read_bytes()).hexdigest())
             done = epoch == stretch["until"]
             report = {"done": done, "epoch": epoch, "metrics": {"val/loss": loss}, "checkpoint": str(path)}
-            result = {"done": done, "report": json.dumps(report)}
+            result = {"done": done, "reports": json.dumps([report])}
             (self.searcher.on_trial_complete if done else self.searcher.on_trial_result)(name, result)
         assert self.searcher.error is None
 
@@ -233,7 +233,7 @@ def test_a_member_that_fails_is_replaced_by_a_copy_of_the_best(gangs):
     made = population(gangs, losses=(0.1, 0.2, 0.3))
     name, _ = made.ask()
     report = {"done": True, "outcome": "failed", "reason": "KeyError: 'x'"}
-    made.searcher.on_trial_complete(name, {"done": True, "report": json.dumps(report)})
+    made.searcher.on_trial_complete(name, {"done": True, "reports": json.dumps([report])})
     assert made.ask()[1]["trial"] == 4
     assert made.study.trial(4).user_attrs["copied_from"] == 0
     assert made.study.trial(3).user_attrs["reason"] == "KeyError: 'x'"
