@@ -25,6 +25,7 @@ KIND = {"mlflow.experimentKind": "custom_model_development"}  # the UI then open
 RETRY_S = 2.0
 CALL_S = 15.0  # how long one call may take when the end is waited for
 BATCH = 1000  # MLflow's limits: of metrics in one call, and of characters
+LINGER_S = 1.0  # what comes within it is sent together: a call has a price, and takes time from the search
 LONGEST_PARAM = 6000
 LONGEST_TAG = 5000
 NOT_IN_A_KEY = re.compile(r"[^\w\-. :/]")  # what MLflow refuses in the name of a metric
@@ -76,6 +77,7 @@ class Tracker:
         self._start_ms = int(time.time() * 1000)
         self._children: dict[int, str] = {}
         self._error = ""
+        self._finishing = threading.Event()
         self._closing = threading.Event()
         self._needed = threading.Event()
         self._thread = threading.Thread(target=self._send_all, daemon=True, name="mlflow")
@@ -102,6 +104,7 @@ class Tracker:
         """
         self._put("finished", status=status, note=note, metrics=metrics, files=[str(file) for file in files])
         self._needed.set()
+        self._finishing.set()
         self._events.put(None)
         self._thread.join(timeout_s)
         self._closing.set()
@@ -127,6 +130,7 @@ class Tracker:
         while not self._closing.is_set() and not (self._complete and not self._pending):
             self._take(wait=True)
             self._retry(self._send)
+            self._finishing.wait(LINGER_S)
 
     def _take(self, wait: bool) -> None:
         """Move what was put so far to `_pending`; with `wait`, at least one event if there is nothing to send."""
