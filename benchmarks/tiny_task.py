@@ -1,13 +1,23 @@
-"""The trial that both sides of a benchmark run: three epochs of four updates of a linear model."""
+"""The trial that all sides of a benchmark run: a few epochs of four updates of a linear model."""
 
+import os
+import time
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
 from trainables.task import Task, TaskConfig, searchable
+from trainables.update import UpdateReport
 
-EPOCHS = 3
+EPOCHS = int(os.environ.get("BENCH_EPOCHS", "3"))
+
+
+def note(event: str, rank: int = 0) -> None:
+    """Write down when something happened, if somebody wants to know."""
+    if rank == 0 and "BENCH_LOG" in os.environ:
+        with open(os.environ["BENCH_LOG"], "a") as log:
+            log.write(f"{event} {time.time()}\n")
 
 
 def data() -> tuple[Tensor, Tensor]:
@@ -25,6 +35,7 @@ class Tiny(Task[TinyConfig]):
 
     def build(self) -> None:
         self.x, self.y = data()
+        self.updates_done = self.evaluated = 0
         self.modules = {"model": torch.nn.Linear(4, 1)}
         self.optimizers = {"model": torch.optim.SGD(self.modules["model"].parameters(), lr=self.config.lr)}
 
@@ -35,5 +46,13 @@ class Tiny(Task[TinyConfig]):
         x, y = batch
         return torch.nn.functional.mse_loss(self.modules["model"](x), y), len(x)
 
+    def after_update(self, report: UpdateReport) -> None:
+        self.updates_done += 1
+        if self.updates_done == 1:
+            note("first-update", self.context.rank)
+
     def evaluate(self) -> dict[str, float]:
-        return {"val/loss": torch.nn.functional.mse_loss(self.modules["model"](self.x), self.y).item()}
+        loss = torch.nn.functional.mse_loss(self.modules["model"](self.x), self.y).item()
+        self.evaluated += 1
+        note("end" if self.evaluated == self.config.epochs else "report", self.context.rank)
+        return {"val/loss": loss}

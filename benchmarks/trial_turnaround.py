@@ -1,0 +1,173 @@
+"""What a trial costs besides its training: the same tiny trials in a search, in the recipe that Ray documents, in Tune.
+
+Each side runs as a process of its own, timed from its start to its end: trials per minute, the time to the first
+report, from one trial's end to the next one's first update, and the most memory that all processes take together.
+Then a search of 1,000 trials of one report each: CPU time of the driver per report, at its start and at its end.
+
+    python benchmarks/trial_turnaround.py [--trials 200] [--peer-trials 6] [--only turnaround|driver]
+"""
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+HERE = Path(__file__).resolve().parent
+SEARCH = HERE.parent / "search" / "run.py"
+
+
+@dataclass
+class Run:
+    """What one side did: seconds since its start, by event; and samples of (seconds, CPU seconds, bytes of memory)."""
+
+    seconds: float
+    events: dict[str, list[float]]
+    samples: list[tuple[float, float, int]] = field(default_factory=list)
+
+    @property
+    def rate(self) -> float:
+        """Trials per minute, start-up included."""
+        return 60 * len(self.events["end"]) / self.seconds
+
+    @property
+    def warm_rate(self) -> float:
+        """Trials per minute from the end of the first on."""
+        ends = self.events["end"]
+        return 60 * (len(ends) - 1) / (ends[-1] - ends[0])
+
+    @property
+    def first_report(self) -> float:
+        return min(self.events["report"] + self.events["end"])
+
+    @property
+    def turnaround(self) -> float:
+        """Median seconds from the end of a trial to the first update of the next that begins."""
+        begins = sorted(self.events["first-update"])
+        gaps = []
+        for end in sorted(self.events["end"]):
+            following = next((begin for begin in begins if begin > end), None)
+            if following is not None:
+                begins.remove(following)
+                gaps.append(following - end)
+        return statistics.median(gaps)
+
+    @property
+    def memory(self) -> int:
+        return max(used for _, _, used in self.samples)
+
+    def cpu_at(self, ended: int) -> float:
+        """CPU seconds of the driver when so many trials had ended."""
+        moment = sorted(self.events["end"])[ended - 1]
+        return next(cpu for at, cpu, _ in self.samples if at >= moment)
+
+
+def run(command: list[str], epochs: int = 3, memory: bool = True) -> Run:
+    """Run one side, watching its processes."""
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "events"
+        env = {**os.environ, "BENCH_LOG": str(log), "BENCH_EPOCHS": str(epochs), "RAY_USAGE_STATS_ENABLED": "0"}
+        start = time.time()
+        process = subprocess.Popen([sys.executable, *command], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        samples: list[tuple[float, float, int]] = []
+        watching = threading.Thread(target=_watch, args=(process.pid, start, samples, memory))
+        watching.start()
+        out, _ = process.communicate()
+        seconds = time.time() - start
+        watching.join()
+        if process.returncode:
+            sys.exit(f"{command} failed:\n{out.decode()[-3000:]}")
+        events: dict[str, list[float]] = {"first-update": [], "report": [], "end": []}
+        for line in log.read_text().splitlines():
+            event, moment = line.split()
+            events[event].append(float(moment) - start)
+        return Run(seconds, events, samples)
+
+
+def _watch(pid: int, start: float, samples: list[tuple[float, float, int]], memory: bool) -> None:
+    try:
+        driver = psutil.Process(pid)
+        while driver.status() != psutil.STATUS_ZOMBIE:
+            used = sum(_memory(process) for process in [driver, *driver.children(recursive=True)]) if memory else 0
+            cpu = driver.cpu_times()
+            samples.append((time.time() - start, cpu.user + cpu.system, used))
+            time.sleep(1.0 if memory else 0.02)
+    except psutil.NoSuchProcess:  # it has ended
+        return
+
+
+def _memory(process: psutil.Process) -> int:
+    """Bytes of a process, with what it shares counted in part."""
+    try:
+        return int(process.memory_full_info().pss)
+    except psutil.Error:  # it has ended meanwhile
+        return 0
+
+
+def search(trials: int, workers: int, folder: str, at_a_time: int) -> list[str]:
+    options = ["--trials", str(trials), "--workers", str(workers), "--concurrency", str(at_a_time)]
+    fixed = ["--scheduler", "none", "--set", "precision=fp32", "--cpus-per-worker", "0.5" if workers > 1 else "1"]
+    return [str(SEARCH), f"{HERE / 'tiny_task.py'}:Tiny", *options, *fixed, "--storage", folder, "--name", "bench"]
+
+
+def peer(how: str, trials: int, workers: int, folder: str, at_a_time: int) -> list[str]:
+    return [str(HERE / "peer_tune.py"), how, str(trials), str(workers), str(at_a_time), folder]
+
+
+def compare(trials: int, peer_trials: int, workers: int, at_a_time: int) -> None:
+    print(f"{workers} worker{'s' * (workers > 1)} a trial, {at_a_time} at a time")
+    print(f"{'':>8} {'trials':>7} {'per minute':>11} {'warm':>8} {'first report':>13} {'turnaround':>11} {'memory':>9}")
+    rates = {}
+    for name, count in (("search", trials), ("recipe", peer_trials), ("inline", 5 * peer_trials)):
+        if name == "inline" and workers > 1:
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            command = search(count, workers, folder, at_a_time)
+            if name != "search":
+                command = peer(name, count, workers, folder, at_a_time)
+            found = run(command)
+        rates[name] = found
+        print(
+            f"{name:>8} {count:>7} {found.rate:>11.1f} {found.warm_rate:>8.0f} {found.first_report:>11.1f} s "
+            f"{1000 * found.turnaround:>8.0f} ms {found.memory / 2**30:>5.2f} GiB",
+            flush=True,
+        )
+    ours, recipe = rates["search"], rates["recipe"]
+    print(f"search against recipe: trials per minute {ours.rate / recipe.rate:.0f}x, ", end="")
+    print(f"from the first trial's end on {ours.warm_rate / recipe.warm_rate:.0f}x, ", end="")
+    print(f"first report {ours.first_report / recipe.first_report:.2f}x\n", flush=True)
+
+
+def driver(trials: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        found = run(search(trials, 1, folder, 1), epochs=1, memory=False)
+    first = (found.cpu_at(110) - found.cpu_at(10)) / 100
+    last = (found.cpu_at(trials) - found.cpu_at(trials - 100)) / 100
+    print(f"driver, CPU time per report: {1000 * first:.1f} ms from trial 10 to 110, ", end="")
+    print(f"{1000 * last:.1f} ms from trial {trials - 100} to {trials}: {last / first:.2f}x")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trials", type=int, default=200, help="of the search")
+    parser.add_argument("--peer-trials", type=int, default=6, help="of the recipe, which takes seconds for each")
+    parser.add_argument("--driver-trials", type=int, default=1000)
+    parser.add_argument("--only", choices=["turnaround", "driver"])
+    given = parser.parse_args()
+    if given.only != "driver":
+        compare(given.trials, given.peer_trials, workers=1, at_a_time=2)
+        compare(given.trials, given.peer_trials, workers=1, at_a_time=1)
+        compare(given.trials, given.peer_trials, workers=2, at_a_time=1)
+    if given.only != "turnaround":
+        driver(given.driver_trials)
+
+
+if __name__ == "__main__":
+    main()
