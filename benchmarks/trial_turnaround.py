@@ -75,7 +75,9 @@ def run(command: list[str], epochs: int = 3, memory: bool = True) -> Run:
         log = Path(folder) / "events"
         env = {**os.environ, "BENCH_LOG": str(log), "BENCH_EPOCHS": str(epochs), "RAY_USAGE_STATS_ENABLED": "0"}
         start = time.time()
-        process = subprocess.Popen([sys.executable, *command], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            [sys.executable, *command], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
         samples: list[tuple[float, float, int]] = []
         watching = threading.Thread(target=_watch, args=(process.pid, start, samples, memory))
         watching.start()

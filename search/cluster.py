@@ -59,8 +59,10 @@ def _started(modules: Sequence[Path], root: Path, code: Path) -> Iterator[None]:
     temporary = Path(tempfile.mkdtemp(prefix="searchlight-", dir=os.environ.get("RAY_TMPDIR", "/tmp")))
     with _removed_in_the_end(temporary):
         # Through the environment of this process: with one in `runtime_env`, no worker process can be started ahead.
-        path = os.pathsep.join([str(code), str(root)] if modules else [str(root)])
-        with _environment(PYTHONPATH=path, RAY_TRAIN_ENABLE_PREEMPTION_WATCHER="0"):  # nobody takes this node away
+        paths = [str(code), str(root), *filter(None, [os.environ.get("PYTHONPATH")])]
+        with _environment(
+            PYTHONPATH=os.pathsep.join(paths), RAY_TRAIN_ENABLE_PREEMPTION_WATCHER="0"
+        ):  # nobody takes this node away
             ray.init(
                 address="local",
                 num_cpus=available_cpus(),

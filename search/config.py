@@ -74,6 +74,7 @@ class SearchConfig(BaseModel):
     stall_timeout: Annotated[float | None, BeforeValidator(_seconds)] = Field(
         None, gt=0, description="10m: a trial in which nothing moves for so long fails; none: it may wait for ever"
     )
+    cold: bool = Field(False, description="new workers for every trial, as for a task that cannot share a process")
     recycle_after: int | None = Field(None, ge=1, description="trials after which workers are started anew")
     memory_growth: float = Field(1.0, gt=0, description="GiB that a worker may grow by before it is started anew")
     once: bool = Field(False, description="one training run with the defaults, no search")
@@ -121,6 +122,10 @@ def complete(config: SearchConfig) -> SearchConfig:
     """
     if config.once and (config.search or config.trials not in (1, SearchConfig.model_fields["trials"].default)):
         raise UsageError("--once must come without --trials and --search: it is one run with fixed parameters.")
+    if config.cold and config.recycle_after not in (None, 1):
+        raise UsageError(
+            f"--recycle-after must be 1 with --cold, but got {config.recycle_after}. Leave one of them out."
+        )
     gpus = config.gpus_per_worker or 0.0
     if gpus > 1 and gpus % 1:
         raise UsageError(f"--gpus-per-worker must be whole above 1, but got {gpus:g}: a part of a GPU is one worker's.")

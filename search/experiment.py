@@ -38,6 +38,7 @@ __all__ = ["Plan", "Result", "SearchConfig", "load_config", "plan", "run"]
 
 ROOT = Path(__file__).resolve().parent.parent
 TRACKING_TIMEOUT_S = 60.0
+HURRIED_S = 3.0  # after a second Ctrl-C
 UNLIMITED = 2**31  # epochs of a trial that only its function ends
 SETTINGS = {
     # Nothing phones home unless the user turns it on.
@@ -241,31 +242,39 @@ def _search(
             "task": planned.source.reference,
             "objective": "" if planned.source.task_class else objective,
             "stall_timeout": config.stall_timeout,
-            "recycle_after": config.recycle_after,
+            "recycle_after": 1 if config.cold else config.recycle_after,
             "memory_growth": config.memory_growth,
         },
     }
 
+    over = threading.Event()
+
     def spread() -> None:
         """Tell the workers. The signal's handler must not call Ray, which it may have interrupted."""
         stopping.wait()
-        if ray.is_initialized():  # a late Ctrl-C finds Ray gone already
+        if not over.is_set():
             registry.stop.remote()
 
     threading.Thread(target=spread, daemon=True, name="stop").start()
     watch.start()
     try:
         _tune(searcher, gang, gangs, config.folder)
-        # Trials that wait at a rung have lost against the others, unless the user stopped the search in between.
-        searcher.close(prune="interrupted" not in reasons)
         if searcher.error is not None:
             raise searcher.error
-    except BaseException:  # also a second Ctrl-C: what is known goes to MLflow, and the error goes on
+        # Trials that wait at a rung have lost against the others, unless the user stopped the search in between.
+        prune = "interrupted" not in reasons
+    except BaseException as error:  # also a second Ctrl-C: what is known goes to MLflow, and the error goes on
         searcher.close(prune=False)
+        hurried = isinstance(error, KeyboardInterrupt)
         with suppress(TrackingError):  # the error that ended the search goes before; what is unsent is kept
-            tracker.finish("FAILED", "The search ended with an error.", {}, [], TRACKING_TIMEOUT_S)
+            timeout_s = HURRIED_S if hurried else TRACKING_TIMEOUT_S
+            tracker.finish("FAILED", "The search ended with an error.", {}, [], timeout_s)
         raise
+    else:
+        searcher.close(prune)
     finally:
+        over.set()
+        stopping.set()
         watch.end()
         journal.close()
     return study.trials(), tracker

@@ -11,13 +11,16 @@ from typing import Any
 
 import ray
 from ray import tune
-from ray.exceptions import OutOfMemoryError, RayActorError
+
+from search.recovery import Recovery
 
 POLL_S = 0.2  # how long workers that ended go unnoticed
 STATUS_S = 1.0  # how long the end of the search, or a stall, goes unnoticed
 STOP_S = 4.0  # how long workers may take to reach the next window once the search is to stop
 CLOSE_S = 3.0  # how long workers may take to return; what is left then ends with its actors
+CALL_S = 60.0  # for the registry to answer
 PLACE_S = 60  # how long a gang waits for room in the cluster before its trial may go on elsewhere
+START_S = 300.0  # how long workers that have room may take to come up and to import the task
 
 SETTINGS = {
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
@@ -30,11 +33,11 @@ class Gang(tune.Trainable):
     """Runs one stretch of a trial after another in the same workers.
 
     Tune's trial is a stretch here: `config["stretch"]` says which trial, from which checkpoint, to which epoch.
-    `config["gang"]` is the same for all: `task`, `workers`, `resources` of a worker, `folder`, `registry`,
-    `max_failures`, `stall_timeout` in seconds or None, and what the workers are to know.
+    `config["gang"]` is the same for all: `workers`, `resources` of a worker, `folder`, `registry`, `max_failures`,
+    `stall_timeout` in seconds or None, and in `worker` what the workers are to know.
 
-    A failure is a report with its outcome, since raising costs the gang. It raises only when it found no room in the
-    cluster: then its trial goes on in another gang.
+    A failure of a trial is a report with its outcome. What raises here ends the gang, and its trial goes on in another
+    one: it found no room in the cluster, or its workers do not start.
     """
 
     def setup(self, config: dict[str, Any]) -> None:
@@ -44,37 +47,43 @@ class Gang(tune.Trainable):
         # Whatever looks for Ray in here must find this cluster, and no other one on the host.
         os.environ["RAY_ADDRESS"] = ray.get_runtime_context().gcs_address
         os.environ.update({key: value for key, value in SETTINGS.items() if key not in os.environ})
-        self._registry.enter.remote(self._name, ray.get_runtime_context().current_actor)
-        self._fresh = True
-        self._losses = 0
-        self._failed_starts = 0
-        self._no_room = False
-        self._notes: list[str] = []
+        self._recovery = Recovery(self._settings["max_failures"])
+        self._thread = threading.Thread()
         self._answer: Any = None
+        self._no_room = False
+        self._begin()
+        self._ask("enter", ray.get_runtime_context().current_actor)
         self._start()
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         self.config = new_config
-        self._fresh = True
-        self._losses = 0
+        self._begin()
         return True
+
+    def _begin(self) -> None:
+        self._assigned = False
+        self._notes: list[str] = []
+        self._recovery.begin(self.config["stretch"]["epoch"])
 
     def step(self) -> dict[str, Any]:
         """Wait for the next report of the stretch; `reports` are all that came meanwhile, as JSON.
 
         Raises:
-            RuntimeError: There was no room for its workers. The report before this said so.
+            RuntimeError: There was no room for its workers, as the report before this said; or they do not start.
         """
         if self._no_room:
             raise RuntimeError(f"no room for the workers of {self._name}")
         reports = self._next_reports()
+        if self._notes:
+            reports[0]["notes"] = [*self._notes, *reports[0].get("notes", ())]
+            self._notes.clear()
         # As text: Tune would flatten it into one key per metric.
         return {"reports": json.dumps(reports), "done": reports[-1]["done"]}
 
     def _next_reports(self) -> list[dict[str, Any]]:
-        if self._fresh:
-            ray.get(self._registry.assign.remote(self._name, self.config["stretch"]))
-            self._fresh = False
+        if not self._assigned:
+            self._ask("assign", self.config["stretch"])
+            self._assigned = True
         # Kept until it is answered: one that was given up would swallow the first report of the next stretch.
         self._answer = self._answer or self._registry.get.remote(self._name)
         polled = give_up_at = time.monotonic()
@@ -83,11 +92,13 @@ class Gang(tune.Trainable):
             now = time.monotonic()
             if now - polled > STATUS_S:
                 polled = now
-                status = ray.get(self._registry.poll.remote(self._name, self._doing()))
+                status = self._ask("poll", self._doing())
                 if status["stopping"] and not stopping:
                     stopping, give_up_at = True, now + (STOP_S if status["up"] else 0.0)
                 if self._stalled(status["stalled_s"]):
                     return [self._end_stalled()]
+                if status["waiting_s"] > PLACE_S + START_S:
+                    raise RuntimeError(f"its workers did not begin within {PLACE_S + START_S:.0f} s")
             if stopping and now >= give_up_at:
                 return [_ended("interrupted", "the search was stopped")]
             if not self._thread.is_alive():
@@ -96,17 +107,15 @@ class Gang(tune.Trainable):
                     return [last]
         reports: list[dict[str, Any]] = ray.get(self._answer)
         self._answer = None
-        self._losses = self._failed_starts = 0
-        if self._notes:
-            reports[0]["notes"] = [*self._notes, *reports[0].get("notes", ())]
-            self._notes.clear()
+        for report in reports:
+            self._recovery.reached(report.get("epoch", 0))
         return reports
 
     def cleanup(self) -> None:
         """Let the workers return, so that Train itself gives their resources back."""
-        ray.get(self._registry.close.remote(self._name), timeout=CLOSE_S)
+        self._ask("close", timeout=CLOSE_S)
         self._thread.join(CLOSE_S)
-        ray.get(self._registry.leave.remote(self._name), timeout=CLOSE_S)
+        self._ask("leave", timeout=CLOSE_S)
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         """Nothing: the workers write the checkpoints, and the study knows where they are."""
@@ -114,9 +123,17 @@ class Gang(tune.Trainable):
     def load_checkpoint(self, checkpoint: dict[str, Any] | None) -> None:
         """Nothing: a stretch names its checkpoint."""
 
+    def _ask(self, what: str, *arguments: Any, timeout: float = CALL_S) -> Any:
+        """The registry's answer about this gang.
+
+        Raises:
+            GetTimeoutError: There is none in time.
+        """
+        return ray.get(getattr(self._registry, what).remote(self._name, *arguments), timeout=timeout)
+
     def _doing(self) -> str:
         stretch = self.config["stretch"]
-        return f"trial {stretch['trial']}, from epoch {stretch['epoch']}"
+        return f"trial {stretch['trial']}, to epoch {stretch['until']}"
 
     def _start(self) -> None:
         self._failure: BaseException | None = None
@@ -124,27 +141,20 @@ class Gang(tune.Trainable):
         self._thread.start()
 
     def _start_again(self) -> dict[str, Any] | None:
-        """New workers for those that ended, or the report that ends the trial because too many did."""
-        old = ray.get(self._registry.restart.remote(self._name))
-        if old["worn"]:
-            self._notes.append(f"begins in new workers: {old['worn']}")
-        failure, limit = self._failure, self._settings["max_failures"]
-        if failure is not None:
-            reason = describe(failure)
-            if old["begun"] and isinstance(_causes(failure)[-1], OutOfMemoryError):  # it would take as much again
-                return _ended("failed", f"out of memory: {reason}")
-            if _found_no_room(failure):
-                self._no_room = True
-                return {"done": False, "waiting": reason, "notes": self._notes}
-            self._losses += old["begun"]
-            self._failed_starts += not old["came_up"]
-            if self._losses > limit:
-                return _ended("failed", f"its workers were lost {self._losses} times: {reason}")
-            if self._failed_starts > limit:
-                return _ended("failed", f"its gang cannot start: {reason}")
-            if old["begun"]:
-                self._notes.append(f"lost its workers ({reason}), and goes on from its last checkpoint")
+        """New workers for those that ended; or the report that ends the trial, because too many did."""
+        old = self._ask("restart")
+        verdict = self._recovery.after(self._failure, old["reached"], old["expected"])
+        if verdict.note:
+            self._notes.append(verdict.note)
+        if verdict.kind == "give up":
+            raise RuntimeError(verdict.reason)
+        if verdict.kind == "room":
+            self._no_room = True
+            return {"done": False, "waiting": verdict.reason}
         self._start()
+        if verdict.kind == "fail":
+            self._ask("drop")
+            return _ended("failed", verdict.reason)
         return None
 
     def _stalled(self, seconds: float) -> bool:
@@ -153,7 +163,7 @@ class Gang(tune.Trainable):
 
     def _end_stalled(self) -> dict[str, Any]:
         """The report that ends a trial which gets nowhere; its workers end too, since nothing else would free them."""
-        stacks = ray.get(self._registry.end_workers.remote(self._name))
+        stacks = self._ask("end_workers")
         text = "\n".join(f"rank {rank}:\n{stack}" for rank, stack in stacks.items())
         reason = f"stalled: nothing moved for {self._settings['stall_timeout']:g} s{_place(stacks)}"
         return {**_ended("failed", reason), "traceback": f"{reason}\n\n{text}"}
@@ -188,36 +198,6 @@ class Gang(tune.Trainable):
             ).fit()
         except Exception as error:  # step() finds the thread dead, and tells this
             self._failure = error
-
-
-def describe(failure: BaseException) -> str:
-    """One line of what ended a gang's workers."""
-    cause = _causes(failure)[-1]
-    text = " ".join(str(cause).split())
-    if isinstance(cause, OutOfMemoryError):
-        return "Ray's memory monitor killed it, since its node ran out"
-    if isinstance(cause, RayActorError) and "node" in text and "died" in text and "unexpectedly exits" not in text:
-        return "its node was lost"
-    if isinstance(cause, RayActorError) and "unexpectedly exits" in text:
-        return "a process was killed or crashed"
-    return f"{type(cause).__name__}: {text[:300]}"
-
-
-def _causes(failure: BaseException) -> list[BaseException]:
-    """`failure` and what Train and Ray wrapped in it, outermost first."""
-    causes = [failure]
-    while True:
-        inner = getattr(causes[-1], "worker_failures", None) or getattr(causes[-1], "controller_failure", None)
-        if isinstance(inner, dict):
-            inner = inner[min(inner)]
-        inner = inner or getattr(causes[-1], "health_check_failure", None) or getattr(causes[-1], "cause", None)
-        if not isinstance(inner, BaseException):
-            return causes
-        causes.append(inner)
-
-
-def _found_no_room(failure: BaseException) -> bool:
-    return any(type(cause).__name__ == "WorkerGroupStartupTimeoutError" for cause in _causes(failure))
 
 
 def _place(stacks: dict[int, str]) -> str:

@@ -18,7 +18,7 @@ LIMIT_S = 20.0
 def clean(folder: Path) -> None:
     """Wait for the other end of standard input to be closed, then remove `folder` and end what still writes there."""
     if sys.stdin.read():  # a search that ends in good order says so, and has ended its Ray
-        shutil.rmtree(folder, ignore_errors=True)
+        remove(folder)
         return
     killed_at = time.monotonic()
     while time.monotonic() - killed_at < LIMIT_S:
@@ -30,7 +30,16 @@ def clean(folder: Path) -> None:
                 with suppress(ProcessLookupError):
                     os.kill(process, signal.SIGKILL)
         time.sleep(0.5)
-    shutil.rmtree(folder, ignore_errors=True)
+    remove(folder)
+
+
+def remove(folder: Path) -> None:
+    """Remove `folder`, also if a process that is ending writes into it meanwhile."""
+    for _ in range(20):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            return
+        time.sleep(0.1)
 
 
 def users_of(folder: Path) -> list[int]:

@@ -33,7 +33,8 @@ class Journal(BaseJournalBackend):
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UsageError(f"{path.parent.name} must not be running, but another process has it open.") from None
-        self._file = open(path, "ab")  # noqa: SIM115 (until `close`)
+        self._file = open(path, "ab", buffering=0)  # noqa: SIM115 (until `close`)
+        self._failure: OSError | None = None
         self._cut_torn_record()
         self._unread: list[bytes] = []  # from record `_first` on
         self._first = sum(1 for _ in self._lines())
@@ -43,9 +44,21 @@ class Journal(BaseJournalBackend):
         self._syncing.start()
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        """Write `logs`.
+
+        Raises:
+            OSError: This cannot be written, or what went before could not be kept: nothing is written any more then.
+        """
+        if self._failure is not None:
+            raise self._failure
         lines = [json.dumps(log, separators=(",", ":")).encode() + b"\n" for log in logs]
-        self._file.write(b"".join(lines))
-        self._file.flush()
+        try:
+            left = memoryview(b"".join(lines))
+            while left:
+                left = left[self._file.write(left) :]
+        except OSError as error:
+            self._failure = error
+            raise
         self._written.set()
         self._unread += lines
 
@@ -79,4 +92,7 @@ class Journal(BaseJournalBackend):
         while not self._closed.wait(SYNC_S) or self._written.is_set():
             if self._written.is_set():
                 self._written.clear()
-                os.fsync(self._file.fileno())
+                try:
+                    os.fsync(self._file.fileno())
+                except OSError as error:  # the next write raises it
+                    self._failure = error

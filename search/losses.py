@@ -6,7 +6,7 @@ from ray.tune.execution.tune_controller import TuneController
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler
 
-from search.gang import describe
+from search.recovery import describe
 
 
 class Losses(FIFOScheduler):

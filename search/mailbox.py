@@ -4,6 +4,8 @@ import asyncio
 import time
 from typing import Any
 
+from search.recovery import Reached
+
 
 class Mailbox:
     """Holds the stretch that a gang's workers run now, and where it would go on if they were lost."""
@@ -12,6 +14,7 @@ class Mailbox:
         self._turn = 0
         self._taken = 0  # the last turn that a worker has asked for
         self._stretch: dict[str, Any] | None = None
+        self._ending = ""
         self._closed = False
         self._changed = asyncio.Condition()
         self._reports: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
@@ -23,14 +26,30 @@ class Mailbox:
         """Hand `stretch` to the workers."""
         await self._turn_to(stretch)
 
-    async def restart(self) -> bool:
-        """Hand the stretch of workers that are gone to new ones; whether the old ones had begun it.
+    async def end(self, why: str) -> None:
+        """The workers are about to end, or are being ended: they get nothing more to do."""
+        async with self._changed:
+            self._ending = why
+
+    async def restart(self) -> tuple[Reached, str]:
+        """Hand the stretch of workers that are gone to new ones.
 
         Its turn is a new one: what the old workers may still send is no longer taken in.
+
+        Returns:
+            How far the old ones were with it, and why they were to end, or "".
         """
-        begun = self._stretch is not None and self._taken == self._turn
+        reached: Reached = "begun" if self._taken == self._turn else "assigned"
+        ending, self._ending = self._ending, ""
+        done = self._stretch is None
         await self._turn_to(self._stretch)
-        return begun
+        return "nothing" if done else reached, ending
+
+    async def drop(self) -> None:
+        """The stretch has ended without a report."""
+        await self._turn_to(None)
+        while not self._reports.empty():
+            self._reports.get_nowait()
 
     async def close(self) -> None:
         """Let the workers return."""
@@ -41,7 +60,7 @@ class Mailbox:
     async def next(self, seen: int) -> tuple[int, dict[str, Any] | None]:
         """Wait for a stretch after turn `seen`; (turn, None) once the mailbox is closed."""
         async with self._changed:
-            await self._changed.wait_for(lambda: self._closed or (self._stretch is not None and self._turn > seen))
+            await self._changed.wait_for(lambda: self._closed or self._has_after(seen))
             if self._closed:
                 return self._turn, None
             if self._taken != self._turn:
@@ -55,6 +74,7 @@ class Mailbox:
         self._moved_at = time.monotonic()
         if report["done"]:
             self._stretch = None
+            self._ending = report.pop("ending", "")
         else:
             earlier = [self._stretch["checkpoint"], *self._stretch["earlier"]]
             reached = {"epoch": report["epoch"], "checkpoint": report["checkpoint"], "earlier": earlier}
@@ -76,18 +96,26 @@ class Mailbox:
             self._progress[rank] = progress
             self._stacks[rank] = stack
 
-    def stalled_s(self) -> float:
-        """Seconds since any rank got anywhere; 0 while the workers have nothing to do."""
-        begun = self._stretch is not None and self._taken == self._turn
-        return time.monotonic() - self._moved_at if begun else 0.0
+    @property
+    def begun(self) -> bool:
+        """Whether the workers are at the stretch."""
+        return self._stretch is not None and self._taken == self._turn
+
+    def idle_s(self) -> tuple[float, float]:
+        """Seconds for which a stretch waits to be taken, and for which no rank has got anywhere with one."""
+        still = time.monotonic() - self._moved_at if self._stretch is not None else 0.0
+        return (0.0, still) if self.begun else (still, 0.0)
 
     def stacks(self) -> dict[int, str]:
         """Where each rank's code stood at its last beat."""
         return dict(sorted(self._stacks.items()))
 
+    def _has_after(self, seen: int) -> bool:
+        return self._stretch is not None and self._turn > seen and not self._ending
+
     async def _turn_to(self, stretch: dict[str, Any] | None) -> None:
         async with self._changed:
-            self._turn, self._stretch = self._turn + 1, stretch
+            self._turn, self._stretch, self._moved_at = self._turn + 1, stretch, time.monotonic()
             self._progress.clear()
             self._stacks.clear()
             self._changed.notify_all()

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError
+from ray.exceptions import ActorDiedError, RayActorError
 from ray.util.placement_group import PlacementGroup, placement_group_table, remove_placement_group
 
 from search.mailbox import Mailbox
@@ -15,12 +15,19 @@ WATCH_S = 1.0  # how long a gang that was killed keeps its resources, at most
 
 @dataclass
 class Entry:
-    """A gang that lives. `group` is what its `workers` run in, None while they start."""
+    """A gang that lives.
+
+    Attributes:
+        group: What its `workers` run in, None while they start.
+        before: The placement groups that existed when they began to start.
+        ended: Set once these workers have ended, or the search is to stop.
+    """
 
     mailbox: Mailbox = field(default_factory=Mailbox)
     group: PlacementGroup | None = None
+    before: frozenset[str] = frozenset()
     workers: list[Any] = field(default_factory=list)
-    worn: str = ""
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
     doing: str = ""
 
 
@@ -40,12 +47,12 @@ class Registry:
     def __init__(self, bundles: list[dict[str, float]]) -> None:
         self._bundles = bundles
         self._gangs: dict[str, Entry] = {}
-        self._stopping = asyncio.Event()
+        self._stopping = False
         self._watches: set[asyncio.Task[None]] = set()
 
     async def enter(self, gang: str, actor: Any) -> None:
         """A gang begins; `actor` is what dies with it."""
-        self._gangs[gang] = Entry()
+        self._gangs[gang] = Entry(before=frozenset(self._groups()))
         watch = asyncio.create_task(self._watch(gang, actor))
         self._watches.add(watch)
         watch.add_done_callback(self._watches.discard)
@@ -59,26 +66,32 @@ class Registry:
             remove_placement_group(group)
 
     async def end_workers(self, gang: str) -> dict[int, str]:
-        """Kill the workers of `gang`; where the code of each rank stood."""
+        """Kill the workers of `gang`, whose stretch ends without a report; where the code of each rank stood."""
+        mailbox = self._gangs[gang].mailbox
+        stacks = mailbox.stacks()
+        await mailbox.end("the trial before stalled")
+        await mailbox.drop()
         for worker in self._gangs[gang].workers:
             ray.kill(worker)
-        return self._gangs[gang].mailbox.stacks()
+        return stacks
 
-    async def recycle(self, gang: str, worn: str) -> None:
-        """The workers of `gang` end before they begin the stretch, for the reason `worn`."""
-        self._gangs[gang].worn = worn
+    async def end(self, gang: str, why: str) -> None:
+        """The workers of `gang` end before they begin the stretch."""
+        await self._gangs[gang].mailbox.end(why)
 
     async def restart(self, gang: str) -> dict[str, Any]:
         """The workers of `gang` have ended, new ones may start.
 
         Returns:
-            `came_up`, whether the old ones did; `begun`, whether they took the stretch; `worn`, why they wanted to end.
+            `reached`, how far they were with the stretch; `expected`, why they were to end, or "".
         """
         entry = self._gangs[gang]
-        worn, entry.worn = entry.worn, ""
-        came_up = self._free(entry)
-        self._sweep(gang)
-        return {"came_up": came_up, "begun": await entry.mailbox.restart(), "worn": worn}
+        reached, expected = await entry.mailbox.restart()
+        self._free(entry)
+        entry.ended = asyncio.Event()
+        entry.before = frozenset(self._groups())
+        self._sweep()
+        return {"reached": reached, "expected": expected}
 
     async def leave(self, gang: str) -> None:
         """A gang ends."""
@@ -89,35 +102,51 @@ class Registry:
         """Note what `gang` is doing.
 
         Returns:
-            `stopping`, whether the search is to stop; `up`, whether its workers are; `stalled_s`, for how many seconds
-            they have got nowhere.
+            `stopping`, whether the search is to stop; `up`, whether its workers are; `waiting_s` and `stalled_s`, for
+            how many seconds they have not taken the stretch, or got nowhere with it.
         """
         entry = self._gangs[gang]
         entry.doing = doing
+        if entry.group is None:
+            self._sweep()
+        waiting_s, stalled_s = entry.mailbox.idle_s()
         up = entry.group is not None
-        return {"stopping": self._stopping.is_set(), "up": up, "stalled_s": entry.mailbox.stalled_s()}
+        return {"stopping": self._stopping, "up": up, "waiting_s": waiting_s, "stalled_s": stalled_s}
 
     async def doing(self) -> tuple[list[str], int]:
         """What each gang is doing, and how many of them wait for room in the cluster."""
         pending = sum(row["state"] == "PENDING" for row in self._groups().values())
-        starting = "workers are starting for "
-        return [f"{'' if entry.group else starting}{entry.doing}" for entry in self._gangs.values()], pending
+        doing = []
+        for entry in self._gangs.values():
+            if entry.group is None:
+                doing.append(f"workers are starting for {entry.doing}")
+            else:
+                doing.append(entry.doing if entry.mailbox.begun else "a gang is idle")
+        return doing, pending
 
     async def stop(self) -> None:
         """The search is to stop."""
-        self._stopping.set()
+        self._stopping = True
+        for entry in self._gangs.values():
+            entry.ended.set()
 
-    async def stopped(self) -> None:
-        """Wait until the search is to stop."""
-        await self._stopping.wait()
+    async def stopped(self, gang: str) -> bool:
+        """Wait until the search is to stop, or the present workers of `gang` have ended; whether it is the former."""
+        if not self._stopping:
+            await self._gangs[gang].ended.wait()
+        return self._stopping
 
     # Of one gang: see Mailbox.
 
     async def assign(self, gang: str, stretch: dict[str, Any]) -> None:
         await self._gangs[gang].mailbox.assign(stretch)
 
+    async def drop(self, gang: str) -> None:
+        await self._gangs[gang].mailbox.drop()
+
     async def close(self, gang: str) -> None:
-        await self._gangs[gang].mailbox.close()
+        if gang in self._gangs:
+            await self._gangs[gang].mailbox.close()
 
     async def next(self, gang: str, seen: int) -> tuple[int, dict[str, Any] | None]:
         return await self._gangs[gang].mailbox.next(seen)
@@ -136,29 +165,31 @@ class Registry:
         while gang in self._gangs:
             try:
                 await actor.__ray_ready__.remote()
-            except RayActorError:
+            except ActorDiedError:
                 await self.leave(gang)
                 self._sweep()
+            except RayActorError:  # out of reach for the moment
+                pass
             await asyncio.sleep(WATCH_S)
 
-    def _free(self, entry: Entry) -> bool:
-        """Remove what the workers of a gang ran in; whether there was something."""
-        group, entry.group = entry.group, None
+    def _free(self, entry: Entry) -> None:
+        """Remove what the workers of a gang ran in."""
+        entry.ended.set()
         entry.workers.clear()
-        if group is not None:
-            remove_placement_group(group)
-        return group is not None
+        if entry.group is not None:
+            remove_placement_group(entry.group)
+            entry.group = None
 
-    def _sweep(self, idle: str = "") -> None:
+    def _sweep(self) -> None:
         """Remove the placement groups that no gang has: their controller was killed before its workers came up.
 
-        Args:
-            idle: A gang that has none now. While another one starts, a group may be its own, and all are left alone.
+        A group that is younger than the start of a gang's workers may be theirs, and is left alone.
         """
-        if any(entry.group is None for gang, entry in self._gangs.items() if gang != idle):
-            return
-        held = {entry.group.id.hex() for entry in self._gangs.values() if entry.group is not None}
-        for name in self._groups().keys() - held:
+        left = self._groups().keys() - {entry.group.id.hex() for entry in self._gangs.values() if entry.group}
+        for entry in self._gangs.values():
+            if entry.group is None:
+                left &= entry.before
+        for name in left:
             remove_placement_group(PlacementGroup(ray.PlacementGroupID(bytes.fromhex(name))))
 
     def _groups(self) -> dict[str, Any]:
@@ -171,4 +202,5 @@ class Registry:
         }
 
 
-RegistryActor: Any = ray.remote(num_cpus=0, max_restarts=-1)(Registry)
+# Each rank waits in two calls for as long as it lives; Ray's own limit is 1,000 calls at a time.
+RegistryActor: Any = ray.remote(num_cpus=0, max_restarts=-1, max_concurrency=100_000)(Registry)  # type: ignore[call-overload]

@@ -5,6 +5,7 @@ import logging
 import random
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -81,7 +82,8 @@ class StudySearcher(Searcher):
         self.error: Exception | None = None
         self._live: dict[str, int] = {}  # the number of the trial that each of Tune's trials is a stretch of
         self.loss_reasons: dict[str, str] = {}  # by Tune's trial; see losses.py
-        self._losses: dict[int, int] = {}
+        self._losses: dict[int, int] = {}  # of gangs, by trial, since it last got any further
+        self._dropped: defaultdict[int, set[int]] = defaultdict(set)  # epochs whose checkpoint is gone, by trial
         self._unplaced: set[str] = set()
         self._cut_off: set[int] = set()
 
@@ -268,7 +270,9 @@ class StudySearcher(Searcher):
                 self.study.note_report(number, epoch, {**before, "checkpoint": report["checkpoint"]})
                 if before["checkpoint"] not in (None, report["checkpoint"]):
                     checkpoint.delete(Path(before["checkpoint"]))
+                self._dropped[number].discard(epoch)
         else:
+            self._losses.pop(number, None)
             self.study.report(number, epoch, metrics[self.objective], kept)
             self._tell(lambda observer: observer.trial_reported(number, epoch, metrics))
         self._drop_checkpoints(number, keep_last=True)
@@ -345,8 +349,9 @@ class StudySearcher(Searcher):
         kept = {best_epoch(trial, self.schedule.mode, among=paths)}
         if keep_last:
             kept.update(sorted(paths)[-2:])
-        for epoch in paths.keys() - kept:
+        for epoch in paths.keys() - kept - self._dropped[number]:
             checkpoint.delete(Path(paths[epoch]))
+            self._dropped[number].add(epoch)
 
     def _tell(self, event: Callable[[Observer], None]) -> None:
         for observer in self.observers:

@@ -186,6 +186,8 @@ class Tracker:
 
     def _taken(self, trial: int | None, events: list[Event]) -> bool:
         """Whether MLflow takes `events` or refuses one of them for what it is."""
+        if trial is not None and trial not in self._children and events[0]["kind"] != "started":
+            return False  # its run was refused
         from mlflow.exceptions import MlflowException
 
         try:

@@ -47,7 +47,7 @@ def work(settings: dict[str, Any], make: "Callable[..., Workers] | None" = None)
     context = Context(ray.train.torch.get_device(), ranks.get_world_rank(), ranks.get_world_size())
     me = ray.get_runtime_context().current_actor
     ray.get(registry.hold.remote(gang, ray.util.get_current_placement_group(), me))
-    stopping = _listen(registry)
+    stopping = _listen(registry, gang)
     workers = (make or Workers)(
         settings["task"],
         context,
@@ -68,17 +68,20 @@ def work(settings: dict[str, Any], make: "Callable[..., Workers] | None" = None)
         if stretch is None:
             return
         workers.make_room(stretch)
-        worn = "; ".join(filter(None, context.gather(workers.worn)))
+        worn = [reason for reason in context.gather(workers.worn) if reason]
         if worn and workers.training is None:
-            ray.get(registry.recycle.remote(gang, worn))
+            ray.get(registry.end.remote(gang, worn[0]))
             return
         for report in workers.run(stretch):
             failed = report.get("outcome") == "failed" or report.pop("alone", False)
+            ends = failed and context.world_size > 1
+            if ends:
+                report["ending"] = "the trial before failed on one of its ranks"
             if context.rank == 0 or failed:
                 sent = registry.put.remote(gang, turn, report)
                 if report["done"]:  # not for each epoch: training must not wait for the one that watches it
                     ray.get(sent)
-            if failed and context.world_size > 1:
+            if ends:
                 # The other ranks wait in a collective that this one will not join; Train ends them all
                 # and starts the group anew.
                 raise RuntimeError(report["reason"])
@@ -223,7 +226,10 @@ class Workers:
         left = self._process.reset()
         grown = self._memory.grown(self._trials, self.context.kept.size)
         if not self.worn:
-            self.worn = left or grown or (f"{self._trials} trials" if self._trials == self._recycle_after else "")
+            enough = self._trials == self._recycle_after
+            self.worn = (
+                left or grown or ("1 trial" if enough and self._trials == 1 else f"{self._trials} trials" * enough)
+            )
 
 
 class _Notes(logging.Handler):
@@ -252,13 +258,13 @@ class _Notes(logging.Handler):
         return lines
 
 
-def _listen(registry: Any) -> threading.Event:
+def _listen(registry: Any, gang: str) -> threading.Event:
     """An event that is set within moments of the search being stopped."""
     event = threading.Event()
 
     def wait() -> None:
-        ray.get(registry.stopped.remote())
-        event.set()
+        if ray.get(registry.stopped.remote(gang)):
+            event.set()
 
     threading.Thread(target=wait, daemon=True, name="stop-listener").start()
     return event

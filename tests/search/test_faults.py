@@ -79,6 +79,17 @@ def test_a_worker_that_exits_hangs_or_takes_all_memory_ends_its_trial_within_a_t
     assert result["outcomes"]["completed"] == [trial.user_attrs["config"]["fault"] for trial in trials].count("none")
 
 
+def test_a_cold_search_gives_each_trial_a_process_of_its_own_and_says_why(make_cli):
+    cli = make_cli()
+    options = ["--cold", "--trials", "2", "--concurrency", "1", "--scheduler", "none"]
+    result, trials, told = run(cli, *options, "--set", "epochs=2", name="cold")
+    assert result["outcomes"] == {"completed": 2}
+    processes = [{trial.user_attrs[f"report/{epoch}"]["metrics"]["pid"] for epoch in (1, 2)} for trial in trials]
+    assert [len(pids) for pids in processes] == [1, 1]
+    assert processes[0] != processes[1]
+    assert "trial 1: begins in new workers: 1 trial" in told
+
+
 def descendants(process, title):
     """The living processes under a search whose name begins with `title`, as Ray names its actors."""
     found = []
@@ -100,7 +111,8 @@ def wait_for(condition, seconds, what):
 
 def rows_of(cli, name):
     rows = pq.read_table(cli.folder / "runs" / name / "trials.parquet").to_pylist()
-    return [{key: value for key, value in row.items() if not key.startswith("time/")} for row in rows]
+    own = ("pid", "time/")  # of each run
+    return [{key: value for key, value in row.items() if not key.startswith(own)} for row in rows]
 
 
 def test_whoever_of_a_gang_is_killed_its_trial_comes_to_the_result_that_it_would_have_had(make_cli):

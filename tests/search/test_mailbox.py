@@ -69,7 +69,7 @@ def test_the_checkpoints_before_the_last_one_are_kept_in_case_that_it_is_broken(
     assert (stretch["epoch"], stretch["checkpoint"], stretch["earlier"]) == (3, "3.pt", ["2.pt", "1.pt", None])
 
 
-def test_a_restart_hands_the_stretch_to_new_workers_and_says_whether_the_old_ones_had_begun_it():
+def test_a_restart_hands_the_stretch_to_new_workers_and_says_how_far_the_old_ones_were():
     async def scenario():
         mailbox = Mailbox()
         await mailbox.assign(STRETCH)
@@ -77,20 +77,46 @@ def test_a_restart_hands_the_stretch_to_new_workers_and_says_whether_the_old_one
         turn, _ = await mailbox.next(0)
         begun = await mailbox.restart()
         again, stretch = await mailbox.next(0)
-        return untouched, begun, again > turn, stretch
+        await mailbox.put(again, report(3, done=True))
+        return untouched, begun, await mailbox.restart(), again > turn, stretch
 
-    assert run(scenario()) == (False, True, True, STRETCH)
+    assert run(scenario()) == (("assigned", ""), ("begun", ""), ("nothing", ""), True, STRETCH)
 
 
-def test_workers_that_end_after_their_trial_did_have_begun_nothing():
+def test_workers_that_are_about_to_end_get_nothing_more_until_there_are_new_ones():
     async def scenario():
         mailbox = Mailbox()
         await mailbox.assign(STRETCH)
         turn, _ = await mailbox.next(0)
-        await mailbox.put(turn, report(3, done=True))
-        return await mailbox.restart()
+        await mailbox.put(turn, {**report(3, done=True), "ending": "one rank failed"})
+        sent = await mailbox.get()
+        await mailbox.assign({**STRETCH, "trial": 1})
+        waiting = asyncio.create_task(mailbox.next(turn))
+        await asyncio.sleep(0.01)
+        assert not waiting.done()
+        reached = await mailbox.restart()
+        return sent, reached, (await waiting)[1]["trial"]
 
-    assert run(scenario()) is False
+    sent, reached, trial = run(scenario())
+    assert "ending" not in sent[0]
+    assert reached == ("assigned", "one rank failed")
+    assert trial == 1
+
+
+def test_what_came_before_a_stretch_was_dropped_does_not_answer_for_the_next():
+    async def scenario():
+        mailbox = Mailbox()
+        await mailbox.assign(STRETCH)
+        turn, _ = await mailbox.next(0)
+        await mailbox.put(turn, report(1))
+        await mailbox.drop()
+        await mailbox.put(turn, report(2))
+        await mailbox.assign({**STRETCH, "trial": 1})
+        turn, _ = await mailbox.next(turn)
+        await mailbox.put(turn, report(7))
+        return [report["epoch"] for report in await mailbox.get()]
+
+    assert run(scenario()) == [7]
 
 
 def test_what_lost_workers_still_send_after_a_restart_is_dropped():
@@ -113,20 +139,22 @@ def test_workers_stall_while_nobody_gets_anywhere(monkeypatch):
 
     async def scenario():
         mailbox = Mailbox()
+        nothing = mailbox.idle_s()
         await mailbox.assign(STRETCH)
         clock[0] = 10.0
-        waiting = mailbox.stalled_s()  # nobody has taken the stretch
+        waiting = mailbox.idle_s()  # nobody has taken the stretch
         turn, _ = await mailbox.next(0)
         clock[0] = 13.0
-        begun = mailbox.stalled_s()
+        begun = mailbox.idle_s()
         mailbox.beat(turn, 0, 1, "in loss")
-        moved = mailbox.stalled_s()
+        moved = mailbox.idle_s()
         clock[0] = 18.0
         mailbox.beat(turn, 0, 1, "in train_batches")
         mailbox.beat(turn - 1, 1, 9, "of a lost worker")
-        return waiting, begun, moved, mailbox.stalled_s(), mailbox.stacks()
+        return nothing, waiting, begun, moved, mailbox.idle_s(), mailbox.stacks()
 
-    assert asyncio.run(scenario()) == (0.0, 3.0, 0.0, 5.0, {0: "in train_batches"})
+    told = asyncio.run(scenario())
+    assert told == ((0.0, 0.0), (10.0, 0.0), (0.0, 3.0), (0.0, 0.0), (0.0, 5.0), {0: "in train_batches"})
 
 
 def test_a_report_of_a_worker_that_was_given_up_is_dropped():

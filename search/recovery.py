@@ -1,0 +1,99 @@
+"""What follows when the workers of a gang have ended: arithmetic alone."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ray.exceptions import ActorDiedError, OutOfMemoryError
+
+FAILED_STARTS = 1  # in a row; then the gang gives up, and its trial goes on in another one
+
+Reached = Literal["nothing", "assigned", "begun"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`start` new workers, `fail` the trial, find no `room`, or `give up` the gang; and why."""
+
+    kind: Literal["start", "fail", "room", "give up"]
+    reason: str = ""
+    note: str = ""
+
+
+class Recovery:
+    """Counts how often a gang lost its workers.
+
+    Args:
+        limit: How often the workers of a trial may be lost without it getting any further.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._furthest = 0
+        self._losses = 0
+        self._failed_starts = 0
+
+    def begin(self, epoch: int) -> None:
+        """A stretch begins after `epoch`."""
+        self._furthest, self._losses = epoch, 0
+
+    def reached(self, epoch: int) -> None:
+        """A report came. One of an epoch that is done again is no progress: a trial could die for ever after it."""
+        self._failed_starts = 0
+        if epoch > self._furthest:
+            self._furthest, self._losses = epoch, 0
+
+    def after(self, failure: BaseException | None, reached: Reached, expected: str) -> Verdict:
+        """What follows.
+
+        Args:
+            failure: What ended the workers; None if they returned.
+            reached: How far they were with the stretch; nothing, if there was none.
+            expected: Why they were to end, or "".
+        """
+        if expected or reached == "nothing":
+            return Verdict("start", note=f"begins in new workers: {expected}" if expected else "")
+        reason = describe(failure)
+        if failure is not None and _found_no_room(failure):
+            return Verdict("room", reason)
+        if reached == "assigned":
+            self._failed_starts += 1
+            gives_up = self._failed_starts > FAILED_STARTS
+            return Verdict("give up" if gives_up else "start", f"its workers cannot start: {reason}")
+        if failure is not None and isinstance(_causes(failure)[-1], OutOfMemoryError):  # it would take as much again
+            return Verdict("fail", f"out of memory: {reason}")
+        self._losses += 1
+        if self._losses > self.limit:
+            return Verdict("fail", f"its workers were lost {self._losses} times: {reason}")
+        return Verdict("start", note=f"lost its workers ({reason}), and goes on from its last checkpoint")
+
+
+def describe(failure: BaseException | None) -> str:
+    """One line of what ended a gang or its workers."""
+    if failure is None:
+        return "they returned"
+    cause = _causes(failure)[-1]
+    text = " ".join(str(cause).split())
+    if isinstance(cause, OutOfMemoryError):
+        return "Ray's memory monitor killed it, since its node ran out"
+    if isinstance(cause, ActorDiedError) and "unexpectedly exits" in text:
+        return "a process was killed or crashed"
+    if isinstance(cause, ActorDiedError) and "node" in text and "died" in text:
+        return "its node was lost"
+    return f"{type(cause).__name__}: {text[:300]}"
+
+
+def _causes(failure: BaseException) -> list[BaseException]:
+    """`failure` and what Train and Ray wrapped in it, outermost first."""
+    causes = [failure]
+    while True:
+        inner = getattr(causes[-1], "worker_failures", None) or getattr(causes[-1], "controller_failure", None)
+        if isinstance(inner, dict):
+            inner = inner[min(inner)]
+        inner = inner or getattr(causes[-1], "health_check_failure", None) or getattr(causes[-1], "cause", None)
+        if not isinstance(inner, BaseException):
+            return causes
+        causes.append(inner)
+
+
+def _found_no_room(failure: BaseException) -> bool:
+    return any(type(cause).__name__ == "WorkerGroupStartupTimeoutError" for cause in _causes(failure))
