@@ -113,8 +113,8 @@ class Gang(tune.Trainable):
 
     def cleanup(self) -> None:
         """Let the workers return, so that Train itself gives their resources back."""
-        self._ask("close", timeout=CLOSE_S)
-        self._thread.join(CLOSE_S)
+        if self._ask("close", timeout=CLOSE_S):
+            self._thread.join(CLOSE_S)
         self._ask("leave", timeout=CLOSE_S)
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:

@@ -144,9 +144,12 @@ class Registry:
     async def drop(self, gang: str) -> None:
         await self._gangs[gang].mailbox.drop()
 
-    async def close(self, gang: str) -> None:
-        if gang in self._gangs:
-            await self._gangs[gang].mailbox.close()
+    async def close(self, gang: str) -> bool:
+        """Let the workers of `gang` return; whether they are up, and so will."""
+        if gang not in self._gangs:
+            return False
+        await self._gangs[gang].mailbox.close()
+        return self._gangs[gang].group is not None
 
     async def next(self, gang: str, seen: int) -> tuple[int, dict[str, Any] | None]:
         return await self._gangs[gang].mailbox.next(seen)

@@ -17,7 +17,7 @@ def cluster(monkeypatch, make_cli):
     def make(nodes):
         cli = make_cli()
         monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", cli.env["RAY_AUTH_TOKEN_PATH"])
-        monkeypatch.setenv("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "20")  # how long a gang waits for room
+        monkeypatch.setenv("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "14")  # how long a gang waits for room
         cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
         made.append(cluster)
         added = [cluster.add_node(num_cpus=1) for _ in range(nodes)]
@@ -39,13 +39,13 @@ def wait_for(journal, text, seconds):
 
 def test_trials_of_a_node_that_is_lost_go_on_elsewhere_and_the_terminal_says_what_is_waited_for(cluster):
     found, nodes, cli = cluster(nodes=2)
-    options = ["--trials", "4", "--scheduler", "none", "--name", "lossy", "--json"]
-    process = cli.start("toy.py:Toy", *options, "--set", "epochs=8", "pause_s=0.5", "precision=fp32")
+    options = ["--trials", "3", "--scheduler", "none", "--name", "lossy", "--json"]
+    process = cli.start("toy.py:Toy", *options, "--set", "epochs=8", "pause_s=0.3", "precision=fp32")
     wait_for(cli.folder / "runs" / "lossy" / "study.journal", "report/2", seconds=120)
     found.remove_node(nodes[1], allow_graceful=False)
     out, err = process.communicate(timeout=240)
     assert out, err
-    assert json.loads(out)["outcomes"] == {"completed": 4}, err
+    assert json.loads(out)["outcomes"] == {"completed": 3}, err
     assert "and goes on from its last checkpoint" in err
     assert "1 of the gangs wait for room: 1 x 1 CPU each" in err
 
