@@ -22,6 +22,7 @@ from search import functions
 from search import study as studies
 from search.config import SearchConfig, check_place, complete, dump, load_config
 from search.errors import UsageError
+from search.janitor import remove
 from search.machine import check_cluster, check_machine
 from search.progress import Progress
 from search.report import Best, count_outcomes, find_best, write_parquet
@@ -176,7 +177,7 @@ def run(config: SearchConfig, console: Console | None = None) -> Result:
                 progress.say(f"{gangs} at a time: {config.workers} x {_told(worker)} each")
                 trials, tracker = _search(planned, worker, gangs, progress, stopping, reasons)
         finally:
-            shutil.rmtree(config.folder / "ray", ignore_errors=True)
+            remove(config.folder / "ray")
             if not (config.folder / "study.journal").exists():  # it never began: its name stays free
                 shutil.rmtree(config.folder)
         return _finish(planned, trials, tracker, progress, reasons, start)
@@ -254,6 +255,7 @@ def _search(
         stopping.wait()
         if not over.is_set():
             registry.stop.remote()
+            tracker.hurry()
 
     threading.Thread(target=spread, daemon=True, name="stop").start()
     watch.start()

@@ -96,6 +96,10 @@ class Tracker:
     def trial_ended(self, number: int, outcome: str, reason: str) -> None:
         self._put("ended", trial=number, outcome=outcome, reason=reason, best=self._best.get(number))
 
+    def hurry(self) -> None:
+        """The search is about to end: the seconds that MLflow needs to get ready may begin now."""
+        self._needed.set()
+
     def finish(self, status: str, note: str, metrics: dict[str, float], files: list[Path], timeout_s: float) -> None:
         """End the parent run and wait until MLflow has everything.
 
