@@ -37,7 +37,7 @@ class Process:
         self._own = OwnModules(reference)
         self._imported = False
         _seed()
-        with suppress(Exception):  # whatever a user's file raises is raised again by the trial
+        with suppress(Exception, SystemExit):  # whatever a user's file raises is raised again by the trial
             load_class(reference)
             self._imported = True
         self._settings = {name: _read(setting) for name, setting in SETTINGS.items()}
@@ -67,7 +67,8 @@ class Process:
         _seed()
         try:
             load_class(self._reference)
-        except Exception as error:  # whatever a user's file raises: it may not have been made to be imported twice
+        # Whatever a user's file raises: it may not have been made to be imported twice.
+        except (Exception, SystemExit) as error:
             if not self._imported:  # nor could it be the first time, and the trial has said why
                 return ""
             return f"{self._reference.partition(':')[0]} cannot be imported again: {type(error).__name__}: {error}"

@@ -7,12 +7,14 @@ import locale
 import logging
 import multiprocessing
 import os
+import resource
 import signal
 import socket
 import sys
 import threading
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -63,6 +65,19 @@ def _umask() -> int:
     mask = os.umask(0o077)  # there is no way to read it alone
     os.umask(mask)
     return mask
+
+
+def _limits() -> dict[int, tuple[int, int]]:
+    """Soft and hard, by the number of the resource."""
+    numbers = sorted({getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")})
+    return {number: resource.getrlimit(number) for number in numbers}
+
+
+def _restore_limits(before: dict[int, tuple[int, int]]) -> None:
+    for number, limits in before.items():
+        if resource.getrlimit(number) != limits:
+            with suppress(ValueError, OSError):  # a hard one that was lowered stays, which is seen when they are read
+                resource.setrlimit(number, limits)
 
 
 def _signals() -> dict[int, Any]:
@@ -134,6 +149,7 @@ PROCESS = {
     "the environment": Setting(lambda: dict(os.environ), _restore_environment),
     "the current folder": Setting(_folder, _restore_folder),
     "the umask": Setting(_umask, os.umask),
+    "the limits of resources": Setting(_limits, _restore_limits),
     "the locale": Setting(lambda: locale.setlocale(locale.LC_ALL), lambda name: locale.setlocale(locale.LC_ALL, name)),
     "the signal handlers": Setting(_signals, _restore_signals),
     "the warning filters": items(lambda: warnings.filters),

@@ -1,12 +1,14 @@
 """The settings of torch that a trial may change by accident, in the order in which they can be set back."""
 
 import functools
+import pkgutil
 import sys
 from typing import Any
 
 import torch
 import torch.nn.modules.module as of_modules
 import torch.optim.optimizer as of_optimizers
+import torch.utils.checkpoint
 from torch._C import _autograd
 from torch.utils import _device, _python_dispatch
 
@@ -131,6 +133,37 @@ def _hooks(owner: Any) -> dict[str, Setting]:
     }
 
 
+def _safe_globals() -> dict[str, list[Any]]:
+    """What torch.load may make, by name: one of the task's own files is there twice when they were imported anew."""
+    named: dict[str, list[Any]] = {}
+    for item in torch.serialization.get_safe_globals():
+        made, name = item if isinstance(item, tuple) else (item, f"{item.__module__}.{item.__qualname__}")
+        named.setdefault(name, []).append(made)
+    return named
+
+
+def _safe_names() -> list[str]:
+    """Without torch's own, which come when a part of it is imported and would not come again."""
+    named = _safe_globals().items()
+    return sorted(name for name, items in named for _ in items if not name.startswith("torch."))
+
+
+def _restore_safe_names(before: list[str]) -> None:
+    there = _safe_globals()
+    kept: list[Any] = [(items[0], name) for name, items in there.items() if name.startswith("torch.")]
+    kept += [(_found(name) or there[name][0], name) for name in before]
+    torch.serialization.clear_safe_globals()
+    torch.serialization.add_safe_globals(kept)
+
+
+def _found(name: str) -> Any:
+    """What can be imported by `name` at this moment, or None."""
+    try:
+        return pkgutil.resolve_name(name)
+    except (Exception, SystemExit):  # it was made in a function, or whatever a user's file raises
+        return None
+
+
 def _configs() -> dict[str, dict[str, Any]]:
     return {name: sys.modules[name].get_config_copy() for name in CONFIGS if name in sys.modules}
 
@@ -167,6 +200,10 @@ TORCH = {
     "the default tensor type": Setting(
         torch._C._get_default_device, lambda kind: torch.set_default_tensor_type(_tensor_type(kind))
     ),
+    "the validation of distributions": attribute(torch.distributions.Distribution, "_validate_args"),
+    "the checks of sparse tensors": Setting(
+        torch.sparse.check_sparse_tensor_invariants.is_enabled, torch._C._set_check_sparse_tensor_invariants
+    ),
     "the default dtype": Setting(torch.get_default_dtype, torch.set_default_dtype),
     "anomaly detection": Setting(
         lambda: (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
@@ -184,15 +221,30 @@ TORCH = {
     "the cache of autocast": Setting(torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
     **_autocast("cpu"),
     **_autocast("cuda"),
-    **{f"cudnn.{name}": attribute(torch.backends.cudnn, name) for name in ("enabled", "benchmark", "deterministic")},
+    # Before what it locks.
+    "the lock of torch.backends": attribute(vars(torch.backends)["m"], "__allow_nonbracketed_mutation_flag"),
+    **{
+        f"cudnn.{name}": attribute(torch.backends.cudnn, name)
+        for name in ("enabled", "benchmark", "benchmark_limit", "deterministic")
+    },
     **{f"mkldnn.{name}": attribute(torch.backends.mkldnn, name) for name in ("enabled", "deterministic")},
     **{f"opt_einsum.{name}": attribute(torch.backends.opt_einsum, name) for name in ("enabled", "strategy")},
+    "nnpack": Setting(torch._C._get_nnpack_enabled, torch._C._set_nnpack_enabled),
+    "the fast path of attention": Setting(
+        torch.backends.mha.get_fastpath_enabled, torch.backends.mha.set_fastpath_enabled
+    ),
+    "the order of attentions": Setting(torch._C._get_sdp_priority_order, torch._C._set_sdp_priority_order),
     "flash attention": Setting(torch.backends.cuda.flash_sdp_enabled, torch.backends.cuda.enable_flash_sdp),
     "plain attention": Setting(torch.backends.cuda.math_sdp_enabled, torch.backends.cuda.enable_math_sdp),
     "thrifty attention": Setting(
         torch.backends.cuda.mem_efficient_sdp_enabled, torch.backends.cuda.enable_mem_efficient_sdp
     ),
     "cudnn's attention": Setting(torch.backends.cuda.cudnn_sdp_enabled, torch.backends.cuda.enable_cudnn_sdp),
+    "sums of plain attention": Setting(
+        torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed,
+        torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp,
+    ),
+    "accumulation in fp16": attribute(torch.backends.cuda.matmul, "allow_fp16_accumulation"),
     "sums in fp16": attribute(torch.backends.cuda.matmul, "allow_fp16_reduced_precision_reduction"),
     "sums in bf16": attribute(torch.backends.cuda.matmul, "allow_bf16_reduced_precision_reduction"),
     "the device of CUDA": Setting(_cuda_device, torch.cuda.set_device),
@@ -207,6 +259,17 @@ TORCH = {
     "the sharing of tensors": Setting(
         torch.multiprocessing.get_sharing_strategy, torch.multiprocessing.set_sharing_strategy
     ),
+    "new tensors in the conversion of modules": Setting(
+        torch.__future__.get_overwrite_module_params_on_conversion,
+        torch.__future__.set_overwrite_module_params_on_conversion,
+    ),
+    "swapped tensors in the conversion of modules": Setting(
+        torch.__future__.get_swap_module_params_on_conversion, torch.__future__.set_swap_module_params_on_conversion
+    ),
+    "the early stop of checkpointing": attribute(torch.utils.checkpoint, "_enable_checkpoint_early_stop"),
+    "the debug mode of checkpointing": attribute(torch.utils.checkpoint, "_checkpoint_debug_enabled"),
+    "what torch.load may make": Setting(_safe_names, _restore_safe_names),
+    "the fuser of TorchScript": Setting(torch._C._jit_texpr_fuser_enabled, torch._C._jit_set_texpr_fuser_enabled),
     **_hooks(of_modules),
     **_hooks(of_optimizers),
     "the settings of torch.compile": Setting(_configs, _restore_configs),

@@ -8,6 +8,7 @@ import logging
 import multiprocessing
 import os
 import random
+import resource
 import signal
 import socket
 import sys
@@ -24,6 +25,8 @@ import pytest
 import torch
 import torch.optim.optimizer as optimizers
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils import checkpoint as checkpointing
 
 from tests.trainables.toys import FULL, Augmented, Regression, identical, timeless
 from trainables.context import Context
@@ -57,6 +60,27 @@ def hook(*arguments: Any) -> None:
 
 def frozen(module: nn.Module, name: str, parameter: Any) -> Any:
     return parameter if parameter is None else parameter.requires_grad_(False)
+
+
+def converted() -> bool:
+    """Whether a module keeps its parameters when it is converted."""
+    module = nn.Linear(1, 1)
+    before = module.weight
+    return module.double().weight is before
+
+
+def recomputed() -> int:
+    """How many of two steps are computed again in backward, where the first one alone is needed."""
+    calls: list[int] = []
+
+    def steps(x: torch.Tensor) -> torch.Tensor:
+        calls.append(1)
+        y = x.sin()
+        calls.append(2)
+        return y
+
+    checkpointing.checkpoint(steps, torch.ones(1, requires_grad=True), use_reentrant=False).backward()
+    return len(calls)
 
 
 def warned() -> int:
@@ -116,6 +140,57 @@ LEAKS: dict[str, Leak] = {
     "cudnn": (lambda: setattr(torch.backends.cudnn, "benchmark", True), lambda: torch.backends.cudnn.benchmark),
     "mkldnn": (lambda: setattr(torch.backends.mkldnn, "enabled", False), lambda: torch.backends.mkldnn.enabled),
     "attention": (lambda: torch.backends.cuda.enable_flash_sdp(False), torch.backends.cuda.flash_sdp_enabled),
+    "limit of cudnn's benchmark": (
+        lambda: setattr(torch.backends.cudnn, "benchmark_limit", 3),
+        lambda: torch.backends.cudnn.benchmark_limit,
+    ),
+    "lock of torch.backends": (
+        lambda: (torch.backends.mkldnn.set_flags(False), torch.backends.disable_global_flags()),
+        lambda: (torch.backends.mkldnn.enabled, torch.backends.flags_frozen()),
+    ),
+    "nnpack": (lambda: torch.backends.nnpack.set_flags(False), torch._C._get_nnpack_enabled),
+    "fast path of attention": (
+        lambda: torch.backends.mha.set_fastpath_enabled(False),
+        torch.backends.mha.get_fastpath_enabled,
+    ),
+    "order of attentions": (
+        lambda: enter(sdpa_kernel([SDPBackend.MATH, SDPBackend.FLASH_ATTENTION], set_priority=True)),
+        torch._C._get_sdp_priority_order,
+    ),
+    "sums of plain attention": (
+        lambda: torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(True),
+        torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed,
+    ),
+    "accumulation in fp16": (
+        lambda: setattr(torch.backends.cuda.matmul, "allow_fp16_accumulation", True),
+        lambda: torch.backends.cuda.matmul.allow_fp16_accumulation,
+    ),
+    "checks of sparse tensors": (
+        lambda: torch.sparse.check_sparse_tensor_invariants.enable(),
+        torch.sparse.check_sparse_tensor_invariants.is_enabled,
+    ),
+    "validation of distributions": (
+        lambda: torch.distributions.Distribution.set_default_validate_args(False),
+        lambda: torch.distributions.Bernoulli(0.5)._validate_args,
+    ),
+    "new tensors in the conversion of modules": (
+        lambda: torch.__future__.set_overwrite_module_params_on_conversion(True),
+        converted,
+    ),
+    "swapped tensors in the conversion of modules": (
+        lambda: torch.__future__.set_swap_module_params_on_conversion(True),
+        torch.__future__.get_swap_module_params_on_conversion,
+    ),
+    "early stop of checkpointing": (lambda: enter(checkpointing.set_checkpoint_early_stop(False)), recomputed),
+    "debug mode of checkpointing": (
+        lambda: enter(checkpointing.set_checkpoint_debug_enabled(True)),
+        lambda: checkpointing._checkpoint_debug_enabled,
+    ),
+    "what torch.load may make": (
+        lambda: torch.serialization.add_safe_globals([Mode]),
+        lambda: len(torch.serialization.get_safe_globals()),
+    ),
+    "fuser of TorchScript": (lambda: enter(torch.jit.fuser("fuser0")), torch._C._jit_texpr_fuser_enabled),
     "hook on all modules": (
         lambda: nn.modules.module.register_module_forward_hook(lambda module, x, y: 2 * y),
         lambda: nn.Identity()(torch.ones(1)).item(),
@@ -147,6 +222,10 @@ LEAKS: dict[str, Leak] = {
     "environment, changed": (lambda: os.environ.update(HOME="/"), lambda: os.environ["HOME"]),
     "environment, removed": (lambda: os.environ.pop("HOME"), lambda: os.environ.get("HOME")),
     "current folder": (lambda: os.chdir("/"), os.getcwd),
+    "limit of memory": (
+        lambda: resource.setrlimit(resource.RLIMIT_AS, (2**45, resource.getrlimit(resource.RLIMIT_AS)[1])),
+        lambda: resource.getrlimit(resource.RLIMIT_AS),
+    ),
     "umask": (lambda: os.umask(0o077), lambda: read("the umask")),
     "locale": (lambda: locale.setlocale(locale.LC_ALL, "C"), lambda: locale.setlocale(locale.LC_ALL)),
     "signal handler": (lambda: signal.signal(signal.SIGUSR1, hook), lambda: signal.getsignal(signal.SIGUSR1)),
@@ -404,6 +483,26 @@ def test_what_travelled_with_ray_is_found_in_the_folders_that_ray_gives_it(stret
     first, second = (metrics(run(worker, stretch(trial))) for trial in (0, 1))
     assert first[0]["val/count"] == 0
     assert identical(second, first)
+
+
+def test_what_torch_load_may_make_is_a_class_of_the_modules_as_they_are_now(stretch, own_task):
+    task = own_task("own_safe", "\nclass State: pass\ntorch.serialization.add_safe_globals([State])\n")
+    worker = workers(task)
+    of_torch = [item for item in torch.serialization.get_safe_globals() if "own_safe" not in str(item)]
+    classes = []
+    for trial in range(3):
+        run(worker, stretch(trial))
+        (state,) = (item for item in torch.serialization.get_safe_globals() if item not in of_torch)
+        classes.append(state[0] if isinstance(state, tuple) else state)
+        assert classes[-1] is sys.modules["own_safe"].State
+    assert len(set(classes)) == 3
+    assert worker.worn == ""
+
+
+def test_a_task_file_that_exits_fails_its_trial_alone(stretch, own_task):
+    worker = workers(own_task("own_exit", "\nraise SystemExit(3)\n"))
+    (report,) = run(worker, stretch())
+    assert (report["outcome"], report["reason"]) == ("failed", "SystemExit: 3")
 
 
 def test_a_task_that_cannot_be_imported_twice_wears_the_process_and_fails_no_trial(stretch, own_task):
