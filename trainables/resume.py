@@ -1,6 +1,7 @@
 """Which checkpoint a trial goes on from."""
 
 import logging
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,11 @@ def newest(stretch: dict[str, Any], ranks: int) -> tuple[Path, dict[str, Any]] |
         CheckpointError: None of them can be read.
     """
     broken: list[checkpoint.CheckpointError] = []
-    midway = Path(stretch["folder"]).glob("midway-*.pt")
-    for path in sorted(midway, key=lambda path: path.stat().st_mtime, reverse=True):
+    midway: list[tuple[float, Path]] = []
+    for path in Path(stretch["folder"]).glob("midway-*.pt"):
+        with suppress(FileNotFoundError):  # a worker that was given up may still live, and delete its own
+            midway.append((path.stat().st_mtime, path))
+    for _, path in sorted(midway, reverse=True):
         state = _read(path, broken)
         if state is None or state["epoch"] != stretch["epoch"]:
             continue

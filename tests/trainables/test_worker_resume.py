@@ -164,6 +164,25 @@ def test_an_older_middle_of_the_epoch_is_taken_where_the_newest_is_broken(stretc
     assert identical(metrics([report]), straight(1))
 
 
+def test_the_middle_of_an_epoch_that_is_deleted_meanwhile_is_passed_over(stretch):
+    expected = stretch(0, 1)
+    run(expected, 1)
+    gone = Path(expected["folder"]) / "midway-0.pt"  # a name without a file, as after its deletion
+    gone.symlink_to(gone.with_name("deleted.pt"))
+    (report,) = run({**expected, "attempt": "b"})
+    assert identical(metrics([report]), straight(1))
+    assert "notes" not in report
+
+
+def test_the_middle_of_an_epoch_that_cannot_be_looked_at_fails_the_trial(stretch):
+    folder = Path(stretch(0, 1)["folder"])
+    folder.mkdir()
+    (folder / "midway-0.pt").symlink_to(folder / "midway-0.pt")
+    (report,) = run(stretch(0, 1))
+    assert report["outcome"] == "failed"
+    assert "midway-0.pt" in report["reason"]
+
+
 # From the end of an epoch
 
 
