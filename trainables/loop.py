@@ -41,6 +41,7 @@ class Training:
     Attributes:
         epoch: How many epochs are done.
         windows: How many windows of the next one are done.
+        moved: Called when an evaluation begins and when it has ended: a sign of life for whom it may concern.
         autosave: Where, and every how many seconds, an epoch is saved that is under way. None: not at all.
 
     Raises:
@@ -56,6 +57,7 @@ class Training:
         self.task = task
         self.epoch = 0
         self.windows = 0
+        self.moved: Callable[[], None] = lambda: None
         self.autosave: tuple[Path, float] | None = None
         # The same on all ranks: what build draws, a split of the data or a fixed projection, must not differ.
         rng.seed(task.context, 0, task.config.seed, 0, BUILD)
@@ -292,6 +294,7 @@ class Training:
         """The metrics of the trial as it stands, reduced over ranks. Nothing of it stays: no state of a cell, no
         term that a loss notes."""
         task = self.task
+        self.moved()
         self._buffers.broadcast(task.context)
         before, noting = self._buffers.copy(), task.noting
         task.noting = {}
@@ -301,7 +304,9 @@ class Training:
                 for updater in task.updaters.values():
                     if updater.ema is not None:
                         averages.enter_context(updater.ema.applied())
-                return self._reduce(task.evaluate())
+                metrics = task.evaluate()
+                self.moved()
+                return self._reduce(metrics)
         finally:
             self._buffers.restore(before)
             task.noting = noting

@@ -115,7 +115,7 @@ class Workers:
         self.context = context
         self.stopping = stopping
         self.autosave_s = autosave_s
-        self.progress = 0  # windows, over all trials
+        self.progress = 0  # grows with each build, window and evaluation, over all trials
         self.held: Held | None = None
         self.training: Training | None = None
         self.worn = ""
@@ -159,7 +159,8 @@ class Workers:
                 last["alone"] = True  # the other ranks do not know, and wait for this one
             if error.metrics is not None and self.training is not None:
                 last["last"] = {"epoch": self.training.epoch, "metrics": error.metrics, "checkpoint": None}
-        except Exception as error:  # whatever a task raises ends its trial, not the gang: the next trial is unharmed
+        # Whatever a task raises ends its trial, sys.exit() too, and not the gang: the next trial is unharmed.
+        except (Exception, SystemExit) as error:
             if self.context.world_size > 1 and _is_lost_peer(error):
                 raise  # another rank ended; Train starts the group anew, and the trial goes on from its checkpoint
             last = {"done": True, "outcome": "failed", "reason": _reason(error), "traceback": traceback.format_exc()}
@@ -182,6 +183,8 @@ class Workers:
         task_class = load_class(self.task)  # here, so that a task that cannot be imported fails with its reason
         config = task_class.config_class().model_validate(stretch["config"])
         training = Training(task_class(config, self.context.anew()))
+        training.moved = self._moved
+        self._moved()
         # Rank 0 chooses, so that all go on from the same one.
         chosen = newest(stretch, self.context.world_size) if self.context.rank == 0 else None
         path = self.context.from_rank_0(chosen and chosen[0])
@@ -212,8 +215,11 @@ class Workers:
 
     def _should_stop(self) -> bool:
         """Asked before every window."""
-        self.progress += 1
+        self._moved()
         return self.stopping.is_set()
+
+    def _moved(self) -> None:
+        self.progress += 1
 
     def _release(self) -> None:
         """Forget the trial in memory, and what it left behind in the process."""
@@ -270,13 +276,13 @@ def _listen(registry: Any, gang: str) -> threading.Event:
     return event
 
 
-def _is_lost_peer(error: Exception) -> bool:
+def _is_lost_peer(error: BaseException) -> bool:
     """Whether `error` is what a collective raises when another rank is gone. Gloo has no type of its own for it."""
     gloo = isinstance(error, RuntimeError) and "/gloo/" in str(error)
     return gloo or isinstance(error, torch.distributed.DistError | PeerFailed)
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: BaseException) -> str:
     lines = str(error).splitlines()
     message = f"{type(error).__name__}: {lines[0] if lines else ''}"
     # On the CPU torch has no exception of its own for it.

@@ -54,6 +54,20 @@ def test_a_term_cannot_take_the_name_of_what_is_reported_anyway(name):
         Regression(RegressionConfig()).log(name, 1.0)
 
 
+def test_an_evaluation_gives_a_sign_of_life_before_it_and_after_it():
+    events = []
+
+    class Noting(Regression):
+        def evaluate(self) -> dict[str, Any]:
+            events.append("evaluate")
+            return super().evaluate()
+
+    training = Training(Noting(RegressionConfig()))
+    training.moved = lambda: events.append("moved")
+    training.evaluate()
+    assert events == ["moved", "evaluate", "moved"]
+
+
 class Cells(Regression):
     """Keeps a state in a buffer that is None at first and as long as the last batch then."""
 

@@ -3,6 +3,7 @@
 import gc
 import math
 import random
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -145,6 +146,35 @@ def test_a_trial_that_raises_has_failed_and_the_next_is_unharmed(stretch, fault,
     assert identical(metrics(list(worker.run(stretch(trial=1)))), straight(2))
 
 
+class Exits(Regression):
+    """Calls sys.exit() where its `fault` says."""
+
+    def build(self) -> None:
+        super().build()
+        self.exit_in("build")
+
+    def train_batches(self, epoch: int) -> Any:
+        self.exit_in("train_batches")
+        yield from super().train_batches(epoch)
+
+    def evaluate(self) -> dict[str, Any]:
+        self.exit_in("evaluate")
+        return super().evaluate()
+
+    def exit_in(self, place: str) -> None:
+        if self.config.fault == place:
+            sys.exit("no data")
+
+
+@pytest.mark.parametrize("place", ["build", "train_batches", "evaluate"])
+def test_a_trial_that_exits_has_failed_and_its_worker_lives_on(stretch, place):
+    worker = workers(task="tests.trainables.test_worker:Exits")
+    (report,) = worker.run(stretch(fault=place))
+    assert (report["done"], report["outcome"], report["reason"]) == (True, "failed", "SystemExit: no data")
+    assert "in exit_in" in report["traceback"]
+    assert identical(metrics(list(worker.run(stretch(trial=1)))), straight(2))
+
+
 @pytest.mark.parametrize("library", ["torch", "numpy"])
 def test_out_of_memory_is_called_by_its_name(stretch, library):
     worker = workers()
@@ -227,6 +257,44 @@ def test_a_trial_that_was_interrupted_in_an_epoch_does_not_go_on_in_memory(stret
     assert [report["outcome"] for report in worker.run(later)] == ["interrupted"]
     stopping.left = math.inf
     assert identical(metrics(reports + list(worker.run(later))), straight(2))
+
+
+# Progress
+
+SEEN: list[tuple[str, int]] = []  # what ran, and how far the worker said to be
+WATCHED: list[Workers] = []
+
+
+class Watched(Regression):
+    """Notes how far its worker is, as the heartbeat tells it while the trial hangs there."""
+
+    def note(self, place: str) -> None:
+        SEEN.append((place, WATCHED[0].progress))
+
+    def build(self) -> None:
+        self.note("build")
+        super().build()
+
+    def loss(self, batch: Any) -> Any:
+        self.note("window")
+        return super().loss(batch)
+
+    def evaluate(self) -> dict[str, Any]:
+        self.note("evaluate")
+        return super().evaluate()
+
+    def state_dict(self) -> dict[str, Any]:
+        self.note("state")  # between build and the first window, and when the epoch is saved
+        return super().state_dict()
+
+
+def test_a_build_each_window_and_an_evaluation_are_progress(stretch):
+    worker = workers(task="tests.trainables.test_worker:Watched")
+    WATCHED[:], SEEN[:] = [worker], []
+    list(worker.run(stretch(until=1, accumulation=1, size=12)))
+    places, progress = zip(*SEEN, strict=True)
+    assert places == ("build", "state", "window", "window", "window", "evaluate", "state")
+    assert sorted(set(progress)) == list(progress), "it stood still between two of them"
 
 
 # Nothing of a trial is left for the next
