@@ -202,7 +202,7 @@ def test_a_process_is_worn_after_so_many_trials(run):
         assert worker.worn == ""
         reports.append(run(worker, trial))
     assert worker.worn == "3 trials"
-    assert ["notes" in report for report in reports] == [False, False, True]
+    assert not any("notes" in report for report in reports)  # the gang says it, of the trial that begins in new workers
 
 
 def test_a_trial_that_can_go_on_is_no_end_of_one(run):
