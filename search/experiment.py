@@ -211,7 +211,9 @@ def _search(
     config, objective, mode = planned.config, planned.objective, planned.mode
     resolved = dump(config)
     (config.folder / "search.yaml").write_text(resolved, encoding="utf-8")
-    sampler = studies.make_sampler(config.sampler, config.seed)
+    sampler = studies.make_sampler(
+        config.sampler, config.seed, conditional=any(parameter.when for parameter in planned.space.parameters)
+    )
     study, journal = studies.create(config.folder, sampler, objective, mode)
     study.enqueue(planned.space.defaults())
     store = store_of(config, dict(os.environ))

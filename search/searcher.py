@@ -84,6 +84,7 @@ class StudySearcher(Searcher):
         self.loss_reasons: dict[str, str] = {}  # by Tune's trial; see losses.py
         self._losses: dict[int, int] = {}  # of gangs, by trial, since it last got any further
         self._dropped: defaultdict[int, set[int]] = defaultdict(set)  # epochs whose checkpoint is gone, by trial
+        self._ended: dict[int, Standing] = {}
         self._unplaced: set[str] = set()
         self._cut_off: set[int] = set()
 
@@ -161,9 +162,11 @@ class StudySearcher(Searcher):
         return Searcher.FINISHED
 
     def _standing(self, trial: FrozenTrial) -> Standing:
+        if trial.number in self._ended:  # most of them, and looked at for every suggestion
+            return self._ended[trial.number]
         state: Literal["running", "waiting", "ended"] = "running" if trial.number in self.study.live else "waiting"
         copy = trial.user_attrs.get("copy", {"epoch": 0, "replaces": None})
-        return Standing(
+        standing = Standing(
             trial.number,
             trial.intermediate_values,
             state if trial.state == TrialState.RUNNING else "ended",
@@ -172,6 +175,9 @@ class StudySearcher(Searcher):
             replaces=copy["replaces"],
             finished=trial.state == TrialState.COMPLETE,
         )
+        if standing.state == "ended":
+            self._ended[trial.number] = standing
+        return standing
 
     def _assigned(self, stretch: Stretch) -> dict[str, Any] | None:
         if stretch.number is not None:

@@ -140,10 +140,15 @@ class _NoLock:
         pass
 
 
-def make_sampler(name: str, seed: int) -> BaseSampler:
-    """The Optuna sampler that the command line calls `name`."""
+def make_sampler(name: str, seed: int, conditional: bool = False) -> BaseSampler:
+    """The Optuna sampler that the command line calls `name`.
+
+    Args:
+        conditional: Whether some parameters exist for some values of others alone. TPE then sorts parameters into
+            groups that occur together, which costs it a look at every trial for each suggestion.
+    """
     samplers: dict[str, Any] = {
-        "tpe": lambda: TPESampler(seed=seed, multivariate=True, group=True, constant_liar=True),
+        "tpe": lambda: TPESampler(seed=seed, multivariate=True, group=conditional, constant_liar=True),
         "gp": lambda: GPSampler(seed=seed),
         "cmaes": lambda: CmaEsSampler(seed=seed, warn_independent_sampling=False),
         "qmc": lambda: QMCSampler(seed=seed, warn_independent_sampling=False),
