@@ -64,3 +64,15 @@ def test_an_update_adds_less_to_a_plain_loop_than_accelerate_does():  # I88
 def test_the_sides_of_the_reduction_end_at_the_same_weights():
     printed = run("reduction_cost.py", "--models", "tiny")
     assert len(re.findall(r"Searchlight takes [\d.]+x of its least", printed)) == 3
+
+
+def test_what_the_readme_says_of_trials_is_what_was_measured():
+    measured = (ROOT / "benchmarks" / "results" / "trial_turnaround.txt").read_text(encoding="utf-8")
+    pattern = r"^ +(?:search|recipe) +\d+ +([\d.]+) +\d+ +([\d.]+) s +(\d+) ms"
+    found = {tuple(float(cell) for cell in row) for row in re.findall(pattern, measured, flags=re.MULTILINE)}
+    assert len(found) == 6
+    rows = re.findall(r"^\| .* \| ([\d.]+) \| ([\d.]+) s \| ([\d.]+) (m?s) \|$", README, flags=re.MULTILINE)
+    assert len(rows) == 6
+    for rate, first, turnaround, unit in rows:
+        said = (float(rate), float(first), float(turnaround) * (1 if unit == "ms" else 1000))
+        assert any(said == pytest.approx(row, rel=0.02) for row in found), said
