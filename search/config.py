@@ -70,7 +70,9 @@ class SearchConfig(BaseModel):
     storage: Path = Field(Path("runs"), description="the folder that holds the folders of searches")
     experiment: str = Field("", description="in MLflow; empty: the task")
     tracking_uri: str = Field("", description="of MLflow; empty: MLFLOW_TRACKING_URI, else mlflow.db in storage")
-    max_failures: int = Field(3, ge=0, description="workers that a stretch of a trial may lose")
+    max_failures: int = Field(
+        3, ge=0, description="how often a trial may lose its workers, or its gang, without getting any further"
+    )
     stall_timeout: Annotated[float | None, BeforeValidator(_seconds)] = Field(
         None, gt=0, description="10m: a trial in which nothing moves for so long fails; none: it may wait for ever"
     )

@@ -261,21 +261,22 @@ def _search(
 
     threading.Thread(target=spread, daemon=True, name="stop").start()
     watch.start()
+    closed = False
     try:
         _tune(searcher, gang, gangs, config.folder)
         if searcher.error is not None:
             raise searcher.error
+        closed = True
         # Trials that wait at a rung have lost against the others, unless the user stopped the search in between.
-        prune = "interrupted" not in reasons
+        searcher.close(prune="interrupted" not in reasons)
     except BaseException as error:  # also a second Ctrl-C: what is known goes to MLflow, and the error goes on
-        searcher.close(prune=False)
+        if not closed:
+            searcher.close(prune=False)
         hurried = isinstance(error, KeyboardInterrupt)
         with suppress(TrackingError):  # the error that ended the search goes before; what is unsent is kept
             timeout_s = HURRIED_S if hurried else TRACKING_TIMEOUT_S
             tracker.finish("FAILED", "The search ended with an error.", {}, [], timeout_s)
         raise
-    else:
-        searcher.close(prune)
     finally:
         over.set()
         stopping.set()

@@ -82,13 +82,13 @@ class Gang(tune.Trainable):
 
     def _next_reports(self) -> list[dict[str, Any]]:
         if not self._assigned:
-            self._ask("assign", self.config["stretch"])
+            if not self._thread.is_alive():  # they ended with the stretch before
+                self._start_again()
+            self._turn = self._ask("assign", self.config["stretch"])
             self._assigned = True
-        # Kept until it is answered: one that was given up would swallow the first report of the next stretch.
-        self._answer = self._answer or self._registry.get.remote(self._name)
         polled = give_up_at = time.monotonic()
         stopping = False
-        while not ray.wait([self._answer], timeout=POLL_S)[0]:
+        while not (reports := self._arrived()):
             now = time.monotonic()
             if now - polled > STATUS_S:
                 polled = now
@@ -99,17 +99,26 @@ class Gang(tune.Trainable):
                     return [self._end_stalled()]
                 if status["waiting_s"] > PLACE_S + START_S:
                     raise RuntimeError(f"its workers did not begin within {PLACE_S + START_S:.0f} s")
-            if stopping and now >= give_up_at:
+            if stopping and (now >= give_up_at or not self._thread.is_alive()):
                 return [_ended("interrupted", "the search was stopped")]
             if not self._thread.is_alive():
                 last = self._start_again()
                 if last is not None:
                     return [last]
-        reports: list[dict[str, Any]] = ray.get(self._answer)
-        self._answer = None
         for report in reports:
             self._recovery.reached(report.get("epoch", 0))
         return reports
+
+    def _arrived(self) -> list[dict[str, Any]]:
+        """What the workers have reported of this stretch; nothing if nothing came for a moment."""
+        # Kept until it is answered: one that was given up would swallow the first report of the next stretch.
+        self._answer = self._answer or self._registry.get.remote(self._name)
+        if not ray.wait([self._answer], timeout=POLL_S)[0]:
+            return []
+        reports: list[dict[str, Any]] = ray.get(self._answer)
+        self._answer = None
+        # What answers may be of a stretch that was ended in the same moment.
+        return [report for report in reports if report.pop("turn") >= self._turn]
 
     def cleanup(self) -> None:
         """Let the workers return, so that Train itself gives their resources back."""

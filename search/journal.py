@@ -73,11 +73,17 @@ class Journal(BaseJournalBackend):
             yield json.loads(line)
 
     def close(self) -> None:
-        """Let another process have the study."""
+        """Let another process have the study.
+
+        Raises:
+            OSError: What was written last could not be kept.
+        """
         self._closed.set()
         self._syncing.join()
         self._file.close()
         self._lock.close()
+        if self._failure is not None:
+            raise self._failure
 
     def _lines(self) -> Iterator[bytes]:
         with open(self._path, "rb") as file:

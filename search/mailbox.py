@@ -15,6 +15,7 @@ class Mailbox:
         self._taken = 0  # the last turn that a worker has asked for
         self._stretch: dict[str, Any] | None = None
         self._ending = ""
+        self._era = 0  # of workers: those that wait in `next` may have died, and must not take what is for new ones
         self._closed = False
         self._changed = asyncio.Condition()
         self._reports: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
@@ -22,9 +23,10 @@ class Mailbox:
         self._stacks: dict[int, str] = {}
         self._moved_at = time.monotonic()
 
-    async def assign(self, stretch: dict[str, Any]) -> None:
-        """Hand `stretch` to the workers."""
+    async def assign(self, stretch: dict[str, Any]) -> int:
+        """Hand `stretch` to the workers; the first of its turns."""
         await self._turn_to(stretch)
+        return self._turn
 
     async def end(self, why: str) -> None:
         """The workers are about to end, or are being ended: they get nothing more to do."""
@@ -41,6 +43,7 @@ class Mailbox:
         """
         reached: Reached = "begun" if self._taken == self._turn else "assigned"
         ending, self._ending = self._ending, ""
+        self._era += 1
         done = self._stretch is None
         await self._turn_to(self._stretch)
         return "nothing" if done else reached, ending
@@ -48,8 +51,6 @@ class Mailbox:
     async def drop(self) -> None:
         """The stretch has ended without a report."""
         await self._turn_to(None)
-        while not self._reports.empty():
-            self._reports.get_nowait()
 
     async def close(self) -> None:
         """Let the workers return."""
@@ -58,10 +59,11 @@ class Mailbox:
             self._changed.notify_all()
 
     async def next(self, seen: int) -> tuple[int, dict[str, Any] | None]:
-        """Wait for a stretch after turn `seen`; (turn, None) once the mailbox is closed."""
+        """Wait for a stretch after turn `seen`; (turn, None) for workers that are to return."""
         async with self._changed:
-            await self._changed.wait_for(lambda: self._closed or self._has_after(seen))
-            if self._closed:
+            era = self._era
+            await self._changed.wait_for(lambda: self._closed or self._era != era or self._has_after(seen))
+            if self._closed or self._era != era:
                 return self._turn, None
             if self._taken != self._turn:
                 self._taken, self._moved_at = self._turn, time.monotonic()
@@ -79,10 +81,10 @@ class Mailbox:
             earlier = [self._stretch["checkpoint"], *self._stretch["earlier"]]
             reached = {"epoch": report["epoch"], "checkpoint": report["checkpoint"], "earlier": earlier}
             self._stretch = {**self._stretch, **reached}
-        self._reports.put_nowait(report)
+        self._reports.put_nowait({**report, "turn": turn})
 
     async def get(self) -> list[dict[str, Any]]:
-        """Wait for the next report; all that have come in the meantime, in order."""
+        """Wait for the next report; all that came in the meantime, in order, each with the `turn` that it is of."""
         reports = [await self._reports.get()]
         while not self._reports.empty():
             reports.append(self._reports.get_nowait())

@@ -57,8 +57,9 @@ class Recovery:
             return Verdict("room", reason)
         if reached == "assigned":
             self._failed_starts += 1
-            gives_up = self._failed_starts > FAILED_STARTS
-            return Verdict("give up" if gives_up else "start", f"its workers cannot start: {reason}")
+            if self._failed_starts > FAILED_STARTS:
+                return Verdict("give up", f"its workers cannot start: {reason}")
+            return Verdict("start", note=f"its workers did not start ({reason}), new ones are tried")
         if failure is not None and isinstance(_causes(failure)[-1], OutOfMemoryError):  # it would take as much again
             return Verdict("fail", f"out of memory: {reason}")
         self._losses += 1

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import ray
-from ray.exceptions import ActorDiedError, RayActorError
+from ray.exceptions import ActorUnavailableError, RayError
 from ray.util.placement_group import PlacementGroup, placement_group_table, remove_placement_group
 
 from search.mailbox import Mailbox
@@ -67,11 +67,11 @@ class Registry:
 
     async def end_workers(self, gang: str) -> dict[int, str]:
         """Kill the workers of `gang`, whose stretch ends without a report; where the code of each rank stood."""
-        mailbox = self._gangs[gang].mailbox
-        stacks = mailbox.stacks()
-        await mailbox.end("the trial before stalled")
-        await mailbox.drop()
-        for worker in self._gangs[gang].workers:
+        entry = self._gangs[gang]
+        stacks = entry.mailbox.stacks()
+        await entry.mailbox.end("the trial before stalled")
+        await entry.mailbox.drop()
+        for worker in entry.workers:
             ray.kill(worker)
         return stacks
 
@@ -138,8 +138,8 @@ class Registry:
 
     # Of one gang: see Mailbox.
 
-    async def assign(self, gang: str, stretch: dict[str, Any]) -> None:
-        await self._gangs[gang].mailbox.assign(stretch)
+    async def assign(self, gang: str, stretch: dict[str, Any]) -> int:
+        return await self._gangs[gang].mailbox.assign(stretch)
 
     async def drop(self, gang: str) -> None:
         await self._gangs[gang].mailbox.drop()
@@ -168,11 +168,11 @@ class Registry:
         while gang in self._gangs:
             try:
                 await actor.__ray_ready__.remote()
-            except ActorDiedError:
+            except ActorUnavailableError:  # for the moment
+                pass
+            except RayError:  # it died; of memory, that is no RayActorError
                 await self.leave(gang)
                 self._sweep()
-            except RayActorError:  # out of reach for the moment
-                pass
             await asyncio.sleep(WATCH_S)
 
     def _free(self, entry: Entry) -> None:

@@ -112,7 +112,7 @@ class Tracker:
         self._events.put(None)
         self._thread.join(timeout_s)
         self._closing.set()
-        self._thread.join(CALL_S)  # a call that is under way now may still succeed
+        self._thread.join(min(CALL_S, timeout_s))  # a call that is under way now may still succeed
         self._take(wait=False)
         unsent = [*self._refused, *self._pending]
         if unsent:

@@ -51,6 +51,7 @@ class Watch:
         while not self._ended.wait(LOOK_S):
             try:
                 doing, waiting = ray.get(self._registry.doing.remote(), timeout=LOOK_S)
+                free = _free()
             except ray.exceptions.RayError:  # Ray is busy or going: there is nothing to say, and another look to come
                 continue
             now = time.monotonic()
@@ -60,7 +61,7 @@ class Watch:
                 waiting_since, waiting_told = None, False
             if waiting_since and now - waiting_since > ROOM_S and not waiting_told:
                 waiting_told = True
-                self._say(f"{waiting} of the gangs wait for room: {self._told} each, {_free()}")
+                self._say(f"{waiting} of the gangs wait for room: {self._told} each, {free}")
             if now - self._moved_at > QUIET_S:
                 self._moved_at = now
                 self._say(f"no news for {QUIET_S:.0f} s: {'; '.join(doing) or 'no gang has started yet'}")

@@ -17,10 +17,10 @@ def cluster(monkeypatch, make_cli):
     def make(nodes):
         cli = make_cli()
         monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", cli.env["RAY_AUTH_TOKEN_PATH"])
-        monkeypatch.setenv("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "14")  # how long a gang waits for room
+        monkeypatch.setenv("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "18")  # how long a gang waits for room
         cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
         made.append(cluster)
-        added = [cluster.add_node(num_cpus=1) for _ in range(nodes)]
+        added = [cluster.add_node(num_cpus=1, resources={"slot": 2}) for _ in range(nodes)]
         cli.env["RAY_ADDRESS"] = cluster.address
         return cluster, added, cli
 
@@ -55,9 +55,11 @@ def test_stopped_trials_leave_no_placement_group_behind_beside_another_ray_and_w
     other, _, _ = cluster(nodes=0)
     found, _, cli = cluster(nodes=2)
     assert other.address != found.address
-    done = cli.run("toy.py:Toy", "--trials", "9", "--name", "beside", "--json", "--set", "precision=fp32", timeout=150)
+    options = ["--trials", "9", "--name", "beside", "--json", "--resource", "slot=2", "--set", "precision=fp32"]
+    done = cli.run("toy.py:Toy", *options, timeout=150)
     assert done.returncode == 0, done.stderr
     assert set(json.loads(done.stdout)["outcomes"]) == {"completed", "pruned"}
+    assert "2 at a time: 1 x 1 CPU + 2 slot each" in done.stderr
     ray.init(address=found.address, log_to_driver=False, logging_level="ERROR")
     deadline = time.monotonic() + 20
     while ray.available_resources().get("CPU") != 2.0:

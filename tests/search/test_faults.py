@@ -53,7 +53,7 @@ def test_a_python_error_in_any_phase_ends_its_trial_alone(make_cli):
 def test_a_worker_that_exits_hangs_or_takes_all_memory_ends_its_trial_within_a_time_limit(make_cli):
     cli = make_cli()
     options = ["--trials", "4", "--concurrency", "2", "--scheduler", "none", "--sampler", "random", "--seed", "15"]
-    limits = ["--stall-timeout", "5s", "--max-failures", "1"]
+    limits = ["--stall-timeout", "10s", "--max-failures", "1"]
     result, trials, _ = run(
         cli,
         *options,
@@ -72,7 +72,7 @@ def test_a_worker_that_exits_hangs_or_takes_all_memory_ends_its_trial_within_a_t
     assert found["exit"][0] == "failed"
     assert "lost 2 times: a process was killed or crashed" in found["exit"][1]
     assert found["hang"][0] == "failed"
-    assert found["hang"][1].startswith("stalled: nothing moved for 5 s, at File")
+    assert found["hang"][1].startswith("stalled: nothing moved for 10 s, at File")
     assert found["hang"][1].endswith("in _in")
     assert found["memory"][0] == "failed"
     assert found["memory"][1].startswith("out of memory: ")
@@ -121,16 +121,15 @@ def test_whoever_of_a_gang_is_killed_its_trial_comes_to_the_result_that_it_would
     command = ["faulty.py:Faulty", *options, "pause_s=0.5", "precision=fp32"]
     undisturbed = cli.start(*command, "--name", "undisturbed")
     undisturbed.communicate(timeout=120)
+    assert undisturbed.returncode == 0
     process = cli.start(*command, "--name", "disturbed")
     journal = cli.folder / "runs" / "disturbed" / "study.journal"
-    killed = []
     for title, epoch in (("RayTrainWorker", 2), ("TrainController", 4), ("Gang", 6)):
         wait_for(lambda e=epoch: journal.exists() and f"report/{e}" in journal.read_text(), 100, f"epoch {epoch}")
         victim = wait_for(lambda t=title: descendants(process, t), 20, title)[0]
-        killed.append(victim.pid)
         victim.kill()
     out, err = process.communicate(timeout=120)
     assert json.loads(out)["outcomes"] == {"completed": 2}, err
-    assert len(killed) == 3
+    assert "lost its gang (a process was killed or crashed), and goes on from its last checkpoint" in err
     assert "lost its workers (a process was killed or crashed), and goes on from its last checkpoint" in err
     assert rows_of(cli, "disturbed") == rows_of(cli, "undisturbed")

@@ -54,6 +54,7 @@ def test_workers_that_never_begin_end_the_gang_and_not_the_trial():
     made = recovery(100)
     assert kinds(made, FAILED_STARTS + 1, CRASH, "assigned", "") == ["start"] * FAILED_STARTS + ["give up"]
     assert made.after(CRASH, "assigned", "").reason == "its workers cannot start: a process was killed or crashed"
+    assert recovery(0).after(CRASH, "assigned", "").note.startswith("its workers did not start (a process was killed")
 
 
 def test_workers_that_were_to_end_or_had_nothing_to_do_cost_nothing():
