@@ -1,7 +1,6 @@
 """Why Tune lost a gang: its searcher is only told that it did."""
 
-from typing import Any
-
+from ray import cloudpickle
 from ray.tune.execution.tune_controller import TuneController
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler
@@ -17,5 +16,6 @@ class Losses(FIFOScheduler):
         self.reasons = reasons
 
     def on_trial_error(self, tune_controller: TuneController, trial: Trial) -> None:
-        error: Any = trial.get_pickled_error()
-        self.reasons[trial.trial_id] = describe(error) if error else "unknown"
+        if path := trial.pickled_error_file:  # not yet in the storage, where `trial.get_pickled_error` looks
+            with open(path, "rb") as file:
+                self.reasons[trial.trial_id] = describe(cloudpickle.load(file))

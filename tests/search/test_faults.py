@@ -115,6 +115,9 @@ def rows_of(cli, name):
     return [{key: value for key, value in row.items() if not key.startswith(own)} for row in rows]
 
 
+BUSY_GANG = "ResourceTrainable.train"  # what Tune makes of the class, while it waits for a report
+
+
 def test_whoever_of_a_gang_is_killed_its_trial_comes_to_the_result_that_it_would_have_had(make_cli):
     cli = make_cli()
     options = ["--trials", "2", "--concurrency", "2", "--scheduler", "none", "--json", "--set", "epochs=8"]
@@ -124,7 +127,7 @@ def test_whoever_of_a_gang_is_killed_its_trial_comes_to_the_result_that_it_would
     assert undisturbed.returncode == 0
     process = cli.start(*command, "--name", "disturbed")
     journal = cli.folder / "runs" / "disturbed" / "study.journal"
-    for title, epoch in (("RayTrainWorker", 2), ("TrainController", 4), ("Gang", 6)):
+    for title, epoch in (("RayTrainWorker", 2), ("TrainController", 4), (BUSY_GANG, 6)):
         wait_for(lambda e=epoch: journal.exists() and f"report/{e}" in journal.read_text(), 100, f"epoch {epoch}")
         victim = wait_for(lambda t=title: descendants(process, t), 20, title)[0]
         victim.kill()
