@@ -60,9 +60,8 @@ def _started(modules: Sequence[Path], root: Path, code: Path) -> Iterator[None]:
     with _removed_in_the_end(temporary):
         # Through the environment of this process: with one in `runtime_env`, no worker process can be started ahead.
         paths = [str(code), str(root), *filter(None, [os.environ.get("PYTHONPATH")])]
-        with _environment(
-            PYTHONPATH=os.pathsep.join(paths), RAY_TRAIN_ENABLE_PREEMPTION_WATCHER="0"
-        ):  # nobody takes this node away
+        # Nobody takes this node away, so that no process needs to watch for it.
+        with _environment(PYTHONPATH=os.pathsep.join(paths), RAY_TRAIN_ENABLE_PREEMPTION_WATCHER="0"):
             ray.init(
                 address="local",
                 num_cpus=available_cpus(),

@@ -232,10 +232,12 @@ class Workers:
         left = self._process.reset()
         grown = self._memory.grown(self._trials, self.context.kept.size)
         if not self.worn:
-            enough = self._trials == self._recycle_after
-            self.worn = (
-                left or grown or ("1 trial" if enough and self._trials == 1 else f"{self._trials} trials" * enough)
-            )
+            self.worn = left or grown or self._enough()
+
+    def _enough(self) -> str:
+        if self._trials != self._recycle_after:
+            return ""
+        return "1 trial" if self._trials == 1 else f"{self._trials} trials"
 
 
 class _Notes(logging.Handler):
