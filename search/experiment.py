@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal
@@ -211,8 +212,11 @@ def _search(
     config, objective, mode = planned.config, planned.objective, planned.mode
     resolved = dump(config)
     (config.folder / "search.yaml").write_text(resolved, encoding="utf-8")
-    sampler = studies.make_sampler(
-        config.sampler, config.seed, conditional=any(parameter.when for parameter in planned.space.parameters)
+    sampler = partial(
+        studies.make_sampler,
+        config.sampler,
+        config.seed,
+        conditional=any(parameter.when for parameter in planned.space.parameters),
     )
     study, journal = studies.create(config.folder, sampler, objective, mode)
     study.enqueue(planned.space.defaults())

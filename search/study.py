@@ -1,8 +1,10 @@
 """The study: the one place that knows what was tried and what came of it."""
 
 import copy
+import math
+import random
 import warnings
-from collections.abc import Collection, Container
+from collections.abc import Callable, Collection, Container
 from pathlib import Path
 from typing import Any
 
@@ -22,43 +24,60 @@ OUTCOMES = ("completed", "pruned", "diverged", "failed", "interrupted")
 class SearchStudy:
     """An Optuna study, with what a search asks of it and tells it.
 
+    It is written to by number of the trial, and asked with a sampler that is made anew for each question: nothing is
+    kept here, so that a search which is taken up again goes on as if it had never stopped.
+
+    Args:
+        storage: Where the study is kept. One of that name in it is taken up.
+        name: Of the study.
+        sampler: Makes the sampler that proposes a trial, from the trial's number.
+        objective, mode: What is searched for.
+
     Attributes:
         live: Numbers of the trials that a gang is training now.
     """
 
-    def __init__(self, storage: BaseStorage, name: str, sampler: BaseSampler, objective: str, mode: str) -> None:
+    def __init__(
+        self, storage: BaseStorage, name: str, sampler: Callable[[int], BaseSampler], objective: str, mode: str
+    ) -> None:
         self.live: set[int] = set()
         self.mode = mode
         self._storage = storage
+        self._sampler = sampler
         self._study = optuna.create_study(
             study_name=name,
             storage=_shown_to_samplers(storage, self.live),
-            sampler=sampler,
             direction="maximize" if mode == "max" else "minimize",
+            load_if_exists=True,
         )
         self._study.set_user_attr("objective", objective)
         self._study.set_user_attr("mode", mode)
         self._id = storage.get_study_id_from_name(name)
-        self._asked: dict[int, optuna.Trial] = {}
 
     def trials(self) -> list[FrozenTrial]:
         """All trials that have begun, as they are; not to be changed."""
-        trials = self._storage.get_all_trials(self._id, deepcopy=False)
-        return [trial for trial in trials if trial.state != TrialState.WAITING]
+        return [trial for trial in self._all() if trial.state != TrialState.WAITING]
 
     def enqueue(self, values: dict[str, Any]) -> None:
-        """Try `values` next."""
-        self._study.enqueue_trial(values)
+        """Try `values` next, unless they were tried or wait to be."""
+        self._study.enqueue_trial(values, skip_if_exists=True)
 
     def ask(self, space: Space) -> tuple[int, dict[str, Any]]:
         """Begin a trial: its number and the values that it gets."""
+        trials = self._all()
+        enqueued = (trial.number for trial in trials if trial.state == TrialState.WAITING)
+        self._study.sampler = self._sampler(next(enqueued, len(trials)))
         trial = self._study.ask()
-        self._asked[trial.number] = trial
         return trial.number, space.suggest(trial)
+
+    def ask_again(self, number: int, space: Space) -> dict[str, Any]:
+        """The values of a trial that had begun when its search died, maybe before it had all of them."""
+        self._study.sampler = self._sampler(number)
+        return space.suggest(optuna.Trial(self._study, self._trial_id(number)))
 
     def next_number(self) -> int:
         """The number of the copy that begins next."""
-        return len(self._storage.get_all_trials(self._id, deepcopy=False))
+        return len(self._all())
 
     def begin_copy(self, space: Space, values: dict[str, Any], attributes: dict[str, Any]) -> int:
         """Begin a trial with `values`, as one write: a crash leaves all of it or nothing. Returns its number."""
@@ -66,22 +85,20 @@ class SearchStudy:
         template = optuna.trial.create_trial(
             state=TrialState.RUNNING, params=values, distributions=distributions, user_attrs=attributes
         )
-        trial = optuna.Trial(self._study, self._storage.create_new_trial(self._id, template))
-        self._asked[trial.number] = trial
-        return trial.number
+        return self._storage.get_trial_number_from_id(self._storage.create_new_trial(self._id, template))
 
     def note_config(self, number: int, config: dict[str, Any]) -> None:
         """Keep the whole config of a trial, fixed parameters included."""
-        self._asked[number].set_user_attr("config", config)
+        self._note(number, "config", config)
 
     def report(self, number: int, epoch: int, objective: float, report: dict[str, Any]) -> None:
         """Note the report of an epoch: the objective, and beside it `report` as JSON."""
         self.note_report(number, epoch, report)
-        self._asked[number].report(objective, epoch)
+        self._storage.set_trial_intermediate_value(self._trial_id(number), epoch, objective)
 
     def note_report(self, number: int, epoch: int, report: dict[str, Any]) -> None:
         """Keep the report of an epoch that has no finite objective to rank it by."""
-        self._asked[number].set_user_attr(f"report/{epoch}", report)
+        self._note(number, f"report/{epoch}", report)
 
     def end(self, number: int, outcome: str, reason: str = "") -> None:
         """End a trial. Its value is the best that it reported.
@@ -89,25 +106,48 @@ class SearchStudy:
         One that diverged is an answer: samplers see it as pruned and outside of a constraint. They ignore failed
         trials, and would propose the like again.
         """
-        trial = self._asked.pop(number)
-        trial.set_user_attr("outcome", outcome)
-        trial.set_user_attr("reason", reason)
+        self._note(number, "reason", reason)
+        self._note(number, "outcome", outcome)
         if outcome == "completed":
-            self._study.tell(trial, best_value(self.trial(number), self.mode))
+            self._study.tell(number, best_value(self.trial(number), self.mode))
         elif outcome == "failed":
-            self._study.tell(trial, state=TrialState.FAIL)
+            self._study.tell(number, state=TrialState.FAIL)
         else:
             if outcome == "diverged":
-                trial.set_constraint("diverged", 1.0)
-            self._study.tell(trial, state=TrialState.PRUNED)
+                self._study.sampler = RandomSampler()  # which is asked for nothing here
+                optuna.Trial(self._study, self._trial_id(number)).set_constraint("diverged", 1.0)
+            self._study.tell(number, state=TrialState.PRUNED)
+
+    def repair(self, objective: str) -> None:
+        """Finish what a search that died had begun to write, of each trial that is not ended."""
+        for trial in self.trials():
+            if trial.state != TrialState.RUNNING:
+                continue
+            for epoch, report in reports_of(trial).items():
+                value = report["metrics"][objective]
+                if epoch not in trial.intermediate_values and math.isfinite(value):
+                    self._storage.set_trial_intermediate_value(self._trial_id(trial.number), epoch, value)
+            if "outcome" in trial.user_attrs:
+                self.end(trial.number, trial.user_attrs["outcome"], trial.user_attrs["reason"])
 
     def trial(self, number: int) -> FrozenTrial:
         """One trial as it is."""
-        return self._storage.get_trial(self._storage.get_trial_id_from_study_id_trial_number(self._id, number))
+        return self._storage.get_trial(self._trial_id(number))
+
+    def _all(self) -> list[FrozenTrial]:
+        return self._storage.get_all_trials(self._id, deepcopy=False)
+
+    def _trial_id(self, number: int) -> int:
+        return self._storage.get_trial_id_from_study_id_trial_number(self._id, number)
+
+    def _note(self, number: int, key: str, value: Any) -> None:
+        self._storage.set_trial_user_attr(self._trial_id(number), key, value)
 
 
-def create(folder: Path, sampler: BaseSampler, objective: str, mode: str) -> tuple[SearchStudy, Journal]:
-    """A new study, and the journal in `folder` that it is kept in, held against other drivers."""
+def create(
+    folder: Path, sampler: Callable[[int], BaseSampler], objective: str, mode: str
+) -> tuple[SearchStudy, Journal]:
+    """The study in `folder`, a new one if there is none, and the journal that it is kept in, held against others."""
     journal = Journal(folder / "study.journal")
     return SearchStudy(JournalStorage(journal), folder.name, sampler, objective, mode), journal
 
@@ -140,20 +180,26 @@ class _NoLock:
         pass
 
 
-def make_sampler(name: str, seed: int, conditional: bool = False) -> BaseSampler:
-    """The Optuna sampler that the command line calls `name`.
+def make_sampler(name: str, seed: int, number: int, conditional: bool = False) -> BaseSampler:
+    """The Optuna sampler that the command line calls `name`, as it proposes one trial.
 
     Args:
+        seed: Of the search.
+        number: Of the trial. What is random in a proposal follows from it, and not from what was proposed before.
         conditional: Whether some parameters exist for some values of others alone. TPE then sorts parameters into
             groups that occur together, which costs it a look at every trial for each suggestion.
     """
+    own = random.Random(f"{seed}-{number}").getrandbits(31)
     samplers: dict[str, Any] = {
-        "tpe": lambda: TPESampler(seed=seed, multivariate=True, group=conditional, constant_liar=True),
-        "gp": lambda: GPSampler(seed=seed),
-        "cmaes": lambda: CmaEsSampler(seed=seed, warn_independent_sampling=False),
-        "qmc": lambda: QMCSampler(seed=seed, warn_independent_sampling=False),
-        "nsga2": lambda: NSGAIISampler(seed=seed),
-        "random": lambda: RandomSampler(seed=seed),
+        "tpe": lambda: TPESampler(seed=own, multivariate=True, group=conditional, constant_liar=True),
+        "gp": lambda: GPSampler(seed=own),
+        "cmaes": lambda: CmaEsSampler(seed=own, warn_independent_sampling=False),
+        # One sequence for the whole search: it is the sequence that fills the space evenly.
+        "qmc": lambda: QMCSampler(
+            seed=seed, independent_sampler=RandomSampler(seed=own), warn_independent_sampling=False
+        ),
+        "nsga2": lambda: NSGAIISampler(seed=own),
+        "random": lambda: RandomSampler(seed=own),
     }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # these are pinned and tested

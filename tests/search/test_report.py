@@ -18,7 +18,7 @@ class Config(TaskConfig):
 @pytest.fixture
 def trials(tmp_path):
     """Five trials, one of each outcome; the best report is the second of the pruned one."""
-    study, lock = create(tmp_path, RandomSampler(seed=0), "val/score", "max")
+    study, lock = create(tmp_path, RandomSampler, "val/score", "max")
     space = resolve(Config, {"precision": "fp32"}, {})
     plays = {
         "completed": [0.1, 0.5, 0.4],

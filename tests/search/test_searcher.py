@@ -46,7 +46,7 @@ def make(tmp_path):
     locks = []
 
     def made(trials=3, rungs=(1, 3), fixed=None, **options):
-        study, lock = create(tmp_path, RandomSampler(seed=0), "val/loss", "min")
+        study, lock = create(tmp_path, RandomSampler, "val/loss", "min")
         locks.append(lock)
         space = resolve(Config, {"precision": "fp32", **(fixed or {})}, {})
         watching = Watching()

@@ -32,7 +32,7 @@ class Gangs:
     """Stands where Tune does: asks for stretches and reports what came of them."""
 
     def __init__(self, folder, schedule, trials, fixed):
-        self.study, self.lock = create(folder, RandomSampler(seed=0), "val/loss", "min")
+        self.study, self.lock = create(folder, RandomSampler, "val/loss", "min")
         self.space = resolve(Config, {"precision": "fp32", **fixed}, {})
         self.study.enqueue(self.space.defaults())
         self.folder, self.schedule, self.trials = folder, schedule, trials

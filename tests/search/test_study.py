@@ -1,5 +1,6 @@
 import json
 import math
+from functools import partial
 
 import optuna
 import pytest
@@ -43,7 +44,7 @@ class Watching(RandomSampler):
 
 @pytest.fixture
 def study(tmp_path):
-    made, lock = create(tmp_path, RandomSampler(seed=0), "val/loss", "min")
+    made, lock = create(tmp_path, RandomSampler, "val/loss", "min")
     yield made
     lock.close()
 
@@ -82,7 +83,7 @@ def test_other_ends_are_told_as_what_they_are(study, outcome, state, broken):
 
 def test_a_sampler_sees_a_trial_that_waits_at_a_rung_as_pruned_and_a_live_one_as_running(tmp_path):
     sampler = Watching()
-    study, lock = create(tmp_path, sampler, "val/loss", "min")
+    study, lock = create(tmp_path, lambda _: sampler, "val/loss", "min")
     waiting, _ = study.ask(SPACE)
     report(study, waiting, 1, 0.5)
     live, _ = study.ask(SPACE)
@@ -97,7 +98,7 @@ def test_a_sampler_sees_a_trial_that_waits_at_a_rung_as_pruned_and_a_live_one_as
 def distance_after_30_waiting_trials(folder, report_them):
     """Mean distance, in powers of ten, of the next suggestions from the best learning rate, 1e-2."""
     folder.mkdir()
-    study, lock = create(folder, make_sampler("tpe", seed=0), "val/loss", "min")
+    study, lock = create(folder, partial(make_sampler, "tpe", 0), "val/loss", "min")
     for _ in range(30):
         number, values = study.ask(SPACE)
         if report_them:
@@ -120,9 +121,9 @@ def test_an_enqueued_trial_comes_first_and_counts_only_once_it_has_begun(study):
 
 
 def test_a_second_driver_is_refused(tmp_path):
-    _, lock = create(tmp_path, RandomSampler(), "val/loss", "min")
+    _, lock = create(tmp_path, RandomSampler, "val/loss", "min")
     with pytest.raises(UsageError, match="must not be running, but another process has it open"):
-        create(tmp_path, RandomSampler(), "val/loss", "min")
+        create(tmp_path, RandomSampler, "val/loss", "min")
     lock.close()
 
 
@@ -154,7 +155,7 @@ def test_reading_a_search_that_is_not_there_says_so(tmp_path):
 def test_every_sampler_of_the_command_line_searches_and_repeats_with_its_seed(name, tmp_path):
     def search(folder):
         folder.mkdir()
-        study, lock = create(folder, make_sampler(name, seed=1), "val/loss", "min")
+        study, lock = create(folder, partial(make_sampler, name, 1), "val/loss", "min")
         drawn = []
         for _ in range(12):
             number, values = study.ask(SPACE)
@@ -171,7 +172,7 @@ def test_every_sampler_of_the_command_line_searches_and_repeats_with_its_seed(na
 
 @pytest.mark.parametrize("sampler", ["tpe", "gp", "cmaes", "qmc", "nsga2", "random"])
 def test_a_copy_begins_with_all_that_it_has_and_samplers_go_on_beside_it(tmp_path, sampler):
-    made, lock = create(tmp_path, make_sampler(sampler, 0), "val/loss", "min")
+    made, lock = create(tmp_path, partial(make_sampler, sampler, 0), "val/loss", "min")
     for _ in range(3):
         number, _ = made.ask(SPACE)
         report(made, number, 1, 0.1 * number)
