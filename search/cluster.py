@@ -50,12 +50,8 @@ def _joined(modules: Sequence[Path], root: Path) -> Iterator[None]:
 
 @contextmanager
 def _started(modules: Sequence[Path], root: Path, code: Path) -> Iterator[None]:
-    for path in modules:
-        if path.is_dir():
-            shutil.copytree(path, code / path.name, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            code.mkdir(parents=True, exist_ok=True)
-            shutil.copy(path, code)
+    if not code.exists():  # else the search was taken up
+        _copy(modules, code)
     temporary = Path(tempfile.mkdtemp(prefix="searchlight-", dir=os.environ.get("RAY_TMPDIR", "/tmp")))
     with _removed_in_the_end(temporary):
         # Through the environment of this process: with one in `runtime_env`, no worker process can be started ahead.
@@ -75,6 +71,19 @@ def _started(modules: Sequence[Path], root: Path, code: Path) -> Iterator[None]:
             yield
         finally:
             ray.shutdown()
+
+
+def _copy(modules: Sequence[Path], code: Path) -> None:
+    """All of them or nothing: a search that was killed here must not be taken up with a part of its task."""
+    unfinished = code.with_name(f"{code.name}.tmp")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
+    for path in modules:
+        if path.is_dir():
+            shutil.copytree(path, unfinished / path.name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(path, unfinished)
+    unfinished.rename(code)
 
 
 @contextmanager

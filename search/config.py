@@ -19,6 +19,21 @@ SCHEDULERS_WITH = {  # the options that only some schedulers know
     "population": ("pbt",),
     "exploit_every": ("pbt",),
 }
+ANEW = {  # what may be given anew to a search that is taken up: nothing that makes its trials another experiment
+    "trials",
+    "time_budget",
+    "workers",
+    "cpus_per_worker",
+    "gpus_per_worker",
+    "resources",
+    "concurrency",
+    "sampler",
+    "max_failures",
+    "stall_timeout",
+    "cold",
+    "recycle_after",
+    "memory_growth",
+}
 
 
 def _seconds(value: Any) -> Any:
@@ -159,7 +174,7 @@ def complete(config: SearchConfig) -> SearchConfig:
 def _misplaced(config: SearchConfig, scheduler: str) -> list[str]:
     """Options that do not go with the scheduler."""
     problems = [
-        f"{_flag(name)} must come with --scheduler {', '.join(known)}, but got {scheduler}."
+        f"{flag(name)} must come with --scheduler {', '.join(known)}, but got {scheduler}."
         for name, known in SCHEDULERS_WITH.items()
         if scheduler not in known and getattr(config, name) != SearchConfig.model_fields[name].default
     ]
@@ -210,8 +225,9 @@ def _read_yaml(file: Path | None) -> dict[str, Any]:
 
 def _as_option(problem: str) -> str:
     name, _, rest = problem.partition(" ")
-    return f"{'task' if name == 'task' else _flag(name)} {rest}"
+    return f"{'task' if name == 'task' else flag(name)} {rest}"
 
 
-def _flag(name: str) -> str:
+def flag(name: str) -> str:
+    """The option of the command line that sets the field `name`."""
     return "--" + name.replace("_", "-")

@@ -6,42 +6,34 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import optuna
 from optuna.trial import FrozenTrial
-from pydantic import BaseModel
 from rich.console import Console
 
-from search import functions
-from search import study as studies
-from search.config import SearchConfig, check_place, complete, dump, load_config
+from search.config import SearchConfig, complete, load_config
 from search.errors import UsageError
 from search.janitor import remove
-from search.machine import check_cluster, check_machine
+from search.plan import Plan, plan
 from search.progress import Progress
 from search.report import Best, count_outcomes, find_best, write_parquet
-from search.schedule import Schedule
-from search.schedulers import make_schedule
-from search.space import Space, resolve
-from search.tasks import TaskSource, find_task
-from search.tracking import Tracker, TrackingError, store_of
+from search.resume import Held, begin, take_up
+from search.tracking import Tracker, TrackingError
 
 if TYPE_CHECKING:
     from search.searcher import StudySearcher
 
-__all__ = ["Plan", "Result", "SearchConfig", "load_config", "plan", "run"]
+__all__ = ["Plan", "Result", "SearchConfig", "load_config", "plan", "resume", "run"]
 
 ROOT = Path(__file__).resolve().parent.parent
 TRACKING_TIMEOUT_S = 60.0
 HURRIED_S = 3.0  # after a second Ctrl-C
-UNLIMITED = 2**31  # epochs of a trial that only its function ends
 SETTINGS = {
     # Nothing phones home unless the user turns it on.
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -58,23 +50,6 @@ SETTINGS = {
     "RAY_AIR_NEW_OUTPUT": "0",  # its banner comes even where Tune is told to be silent
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A search that has passed every check that needs no Ray."""
-
-    config: SearchConfig
-    source: TaskSource
-    space: Space
-    schedule: Schedule
-    objective: str
-    mode: Literal["min", "max"]
-
-    @property
-    def epochs(self) -> int | None:
-        """How long a trial is; None where it ends when its function returns."""
-        return self.space.epochs
 
 
 @dataclass(frozen=True)
@@ -100,50 +75,6 @@ class Result:
         }
 
 
-def plan(config: SearchConfig) -> Plan:
-    """Check all that can be known before Ray starts.
-
-    Raises:
-        UsageError: All that is wrong, a line each.
-    """
-    check_place(config)
-    source = find_task(config.task)
-    config_class, objective, mode = _asked_for(config, source)
-    fixed = {"seed": config.seed, **(config.set if source.task_class else functions.read(config.set))}
-    if "seed" in config.search and "seed" not in config.set:
-        del fixed["seed"]
-    space = resolve(config_class, fixed, config.search)
-    if config.once:
-        space = Space(space.config_class, (), space.fixed)
-    names = {parameter.name for parameter in space.parameters}
-    if "epochs" in names and config.scheduler != "none":
-        raise UsageError("--search epochs must come with --scheduler none: it is what the scheduler decides on.")
-    if not names and config.trials > 1:
-        raise UsageError(f"a parameter must be searched to try {config.trials} trials, but all are fixed. Say --once.")
-    schedule = make_schedule(config, space.epochs or UNLIMITED, mode)
-    if "RAY_ADDRESS" in os.environ:
-        check_cluster(os.environ["RAY_ADDRESS"])
-    else:
-        check_machine(config, space)
-    return Plan(config, source, space, schedule, objective, mode)
-
-
-def _asked_for(config: SearchConfig, source: TaskSource) -> tuple[type[BaseModel], str, Literal["min", "max"]]:
-    """The config class, the objective and its mode: a task class has its own, of a function the user says them."""
-    task = source.task_class
-    if task is None:
-        objective, mode = functions.check(config, source.name)
-        return functions.config_class(config.set, config.search), objective, mode
-    problems = [
-        f"--{name} must be that of {source.name}, {own!r}, but got {given!r}. Leave it out."
-        for name, given, own in (("objective", config.objective, task.objective), ("mode", config.mode, task.mode))
-        if given and given != own
-    ]
-    if problems:
-        raise UsageError(*problems)
-    return task.config_class(), task.objective, task.mode
-
-
 def run(config: SearchConfig, console: Console | None = None) -> Result:
     """Run a search to its end.
 
@@ -156,32 +87,79 @@ def run(config: SearchConfig, console: Console | None = None) -> Result:
     """
     start = time.monotonic()
     planned = plan(complete(config))
-    config = planned.config
     _settle()
-    from search import cluster  # imports Ray: a mistake on the command line is told before these seconds are spent
-
+    folder = planned.config.folder
     try:
-        config.folder.mkdir(parents=True)
+        folder.mkdir(parents=True)
     except OSError as error:
         raise UsageError(f"--storage must be a folder that can be written to, but {error}.") from error
+    try:
+        return _run(planned, None, console or Console(stderr=True), start)
+    finally:
+        if not (folder / "study.journal").exists():  # it never began: its name stays free
+            shutil.rmtree(folder)
+
+
+def resume(
+    name: str, storage: Path = Path("runs"), given: Mapping[str, Any] | None = None, console: Console | None = None
+) -> Result:
+    """Take up a search where its driver left it, however that ended, and run it to its end.
+
+    Args:
+        name: Of the search.
+        storage: The folder that its folder is in.
+        given: Options that it goes on with instead of those that it began with, such as `trials`.
+        console: Where progress is shown; standard error by default.
+
+    Raises:
+        UsageError: It cannot be taken up. It is left as it was.
+    """
+    start = time.monotonic()
+    _settle()
+    planned, held = take_up(storage.expanduser().absolute() / name, given or {})
+    return _run(planned, held, console or Console(stderr=True), start)
+
+
+def _run(planned: Plan, held: Held | None, console: Console, start: float) -> Result:
+    config = planned.config
     expected = planned.schedule.expected_epochs(config.trials) if planned.epochs else None
-    console = console or Console(stderr=True)
-    progress = Progress(planned.space, planned.objective, planned.mode, config.trials, expected, console)
+    earlier = held.study.trials() if held else []
+    progress = Progress(planned.space, planned.objective, planned.mode, config.trials, expected, console, earlier)
     stopping = threading.Event()
     with progress, _stopped_by(stopping, config.time_budget, progress) as reasons:
+        for note in held.notes if held else ():
+            progress.say(note)
+        if held and len(earlier) >= config.trials and all(trial.state.is_finished() for trial in earlier):
+            progress.say(f"search {config.name}: all {len(earlier)} trials have ended; --trials can be raised")
+            held.journal.close()
+            return _finish(planned, earlier, held.tracker(planned), progress, reasons, start)
         progress.say(f"search {config.name}: starting Ray")
         try:
-            with cluster.connected(planned.source.modules, ROOT, config.folder):
-                nodes = cluster.nodes()
-                worker = cluster.worker_resources(config, nodes)
-                gangs = cluster.count_gangs(config, worker, nodes, cluster.largest())
-                progress.say(f"{gangs} at a time: {config.workers} x {_told(worker)} each")
-                trials, tracker = _search(planned, worker, gangs, progress, stopping, reasons)
-        finally:
-            remove(config.folder / "ray")
-            if not (config.folder / "study.journal").exists():  # it never began: its name stays free
-                shutil.rmtree(config.folder)
+            trials, tracker = _on_ray(planned, held, progress, stopping, reasons)
+        except BaseException:
+            if (config.folder / "study.journal").exists():
+                progress.say(f"nothing of search {config.name} is lost: --resume {config.name} goes on with it")
+            raise
         return _finish(planned, trials, tracker, progress, reasons, start)
+
+
+def _on_ray(
+    planned: Plan, held: Held | None, progress: Progress, stopping: threading.Event, reasons: list[str]
+) -> tuple[list[FrozenTrial], Tracker]:
+    from search import cluster  # imports Ray: a mistake on the command line is told before these seconds are spent
+
+    config = planned.config
+    try:
+        with cluster.connected(planned.source.modules, ROOT, config.folder):
+            nodes = cluster.nodes()
+            worker = cluster.worker_resources(config, nodes)
+            gangs = cluster.count_gangs(config, worker, nodes, cluster.largest())
+            progress.say(f"{gangs} at a time: {config.workers} x {_told(worker)} each")
+            return _search(planned, held or begin(planned), worker, gangs, progress, stopping, reasons)
+    finally:
+        if held is not None:
+            held.journal.close()
+        remove(config.folder / "ray")
 
 
 def _settle() -> None:
@@ -195,6 +173,7 @@ def _settle() -> None:
 
 def _search(
     planned: Plan,
+    held: Held,
     worker: dict[str, float],
     gangs: int,
     progress: Progress,
@@ -209,19 +188,7 @@ def _search(
     from search.searcher import StudySearcher
     from search.watch import Watch
 
-    config, objective, mode = planned.config, planned.objective, planned.mode
-    resolved = dump(config)
-    (config.folder / "search.yaml").write_text(resolved, encoding="utf-8")
-    sampler = partial(
-        studies.make_sampler,
-        config.sampler,
-        config.seed,
-        conditional=any(parameter.when for parameter in planned.space.parameters),
-    )
-    study, journal = studies.create(config.folder, sampler, objective, mode)
-    study.enqueue(planned.space.defaults())
-    store = store_of(config, dict(os.environ))
-    tracker = Tracker(config, *store, resolved=resolved, objective=objective, mode=mode)
+    config, study, tracker = planned.config, held.study, held.tracker(planned)
     # On the driver's node: that one cannot be lost without the search.
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     registry = RegistryActor.options(scheduling_strategy=here).remote([worker] * config.workers)
@@ -230,7 +197,7 @@ def _search(
         study,
         planned.space,
         planned.schedule,
-        objective,
+        planned.objective,
         config.trials,
         config.folder,
         attempt=f"{time.time_ns():x}",
@@ -247,7 +214,7 @@ def _search(
         "stall_timeout": config.stall_timeout,
         "worker": {
             "task": planned.source.reference,
-            "objective": "" if planned.source.task_class else objective,
+            "objective": "" if planned.source.task_class else planned.objective,
             "stall_timeout": config.stall_timeout,
             "recycle_after": 1 if config.cold else config.recycle_after,
             "memory_growth": config.memory_growth,
@@ -267,6 +234,7 @@ def _search(
     watch.start()
     closed = False
     try:
+        searcher.mend()
         _tune(searcher, gang, gangs, config.folder)
         if searcher.error is not None:
             raise searcher.error
@@ -285,7 +253,7 @@ def _search(
         over.set()
         stopping.set()
         watch.end()
-        journal.close()
+        held.journal.close()
     return study.trials(), tracker
 
 
@@ -311,7 +279,7 @@ def _tune(searcher: "StudySearcher", gang: dict[str, Any], gangs: int, folder: P
         ),
         run_config=tune.RunConfig(
             name="tune",
-            storage_path=str(folder / "ray"),
+            storage_path=str(folder / "ray" / searcher.attempt),  # a driver that was killed may still have workers
             verbose=0,
             checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),  # the workers write them
         ),

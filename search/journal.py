@@ -73,11 +73,13 @@ class Journal(BaseJournalBackend):
             yield json.loads(line)
 
     def close(self) -> None:
-        """Let another process have the study.
+        """Let another process have the study. Closing it again changes nothing.
 
         Raises:
             OSError: What was written last could not be kept.
         """
+        if self._closed.is_set():
+            return
         self._closed.set()
         self._syncing.join()
         self._file.close()

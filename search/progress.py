@@ -2,8 +2,10 @@
 
 import math
 import time
+from collections.abc import Sequence
 from typing import Any
 
+from optuna.trial import FrozenTrial
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
@@ -20,10 +22,18 @@ class Progress:
         objective, mode: What is the best.
         trials: How many will start.
         epochs: How many epochs they will take together, as the schedule expects. None: nobody knows.
+        earlier: The trials of a search that is taken up.
     """
 
     def __init__(
-        self, space: Space, objective: str, mode: str, trials: int, epochs: float | None, console: Console
+        self,
+        space: Space,
+        objective: str,
+        mode: str,
+        trials: int,
+        epochs: float | None,
+        console: Console,
+        earlier: Sequence[FrozenTrial] = (),
     ) -> None:
         self._searched = [parameter.name for parameter in space.parameters]
         self._objective = objective
@@ -37,6 +47,14 @@ class Progress:
         self._running: set[int] = set()
         self._ended = 0
         self._best: tuple[float, int, int] | None = None
+        self._epochs_before = 0
+        for trial in earlier:
+            self._epochs_before += len(trial.intermediate_values)
+            self._ended += trial.state.is_finished()
+            if not trial.state.is_finished():
+                self._running.add(trial.number)
+            for epoch, value in trial.intermediate_values.items():
+                self._note(value, trial.number, epoch)
         self._live = Live(get_renderable=self._line, console=console, refresh_per_second=4, transient=True)
 
     def __enter__(self) -> "Progress":
@@ -58,18 +76,21 @@ class Progress:
         origin = "" if copied_from is None else f"  from trial {copied_from}"
         self.say(f"trial {number:>3}  started   {values}{origin}")
 
-    def trial_reported(self, number: int, epoch: int, metrics: dict[str, float]) -> None:
+    def trial_reported(self, number: int, epoch: int, metrics: dict[str, float], at: float) -> None:
         self._epochs += 1
         self._first_report = self._first_report or time.monotonic()
         value = metrics[self._objective]
-        if math.isfinite(value) and (self._best is None or self._sign * value > self._sign * self._best[0]):
-            self._best = (value, number, epoch)
+        self._note(value, number, epoch)
         self.say(f"trial {number:>3}  epoch {epoch:<3} {self._objective} {short(value)}")
 
     def trial_ended(self, number: int, outcome: str, reason: str) -> None:
         self._running.discard(number)
         self._ended += 1
         self.say(f"trial {number:>3}  {outcome:<9} {reason}")
+
+    def _note(self, value: float, number: int, epoch: int) -> None:
+        if math.isfinite(value) and (self._best is None or self._sign * value > self._sign * self._best[0]):
+            self._best = (value, number, epoch)
 
     def _line(self) -> Text:
         elapsed = time.monotonic() - self._start
@@ -87,7 +108,7 @@ class Progress:
         if self._expected is None or self._first_report is None or self._epochs < 2:
             return ""
         per_epoch = (time.monotonic() - self._first_report) / (self._epochs - 1)
-        return f", about {_clock(max(0.0, self._expected - self._epochs) * per_epoch)} left"
+        return f", about {_clock(max(0.0, self._expected - self._epochs_before - self._epochs) * per_epoch)} left"
 
 
 def _clock(seconds: float) -> str:

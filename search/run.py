@@ -13,7 +13,6 @@ if sys.path[0] == str(Path(__file__).resolve().parent):
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 import typer
-from rich.console import Console
 
 from search.config import load_config
 from search.errors import UsageError
@@ -57,6 +56,7 @@ def main(
     cold: Annotated[bool, typer.Option("--cold", help="new workers for every trial")] = False,
     recycle_after: Annotated[str | None, typer.Option(metavar="N", help="new workers after so many trials")] = None,
     memory_growth: Annotated[str | None, typer.Option(metavar="GIB", help="new workers when they grew so much")] = None,
+    resume: Annotated[str, typer.Option(metavar="NAME", help="go on with a search that ended early or died")] = "",
     once: Annotated[bool, typer.Option("--once", help="one training run, no search")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print the resolved search and stop")] = False,
     list_: Annotated[bool, typer.Option("--list", help="the searches in the storage folder")] = False,
@@ -94,17 +94,22 @@ def main(
     try:
         if list_:
             return _list(storage or Path("runs"))
-        if not given.get("task") and config is None:
+        if not resume and not given.get("task") and config is None:
             raise UsageError("task must be given: arc, or path/to/file.py:ClassName. See --help.")
         given["resources"] = _assignments("--resource", resource or [])
         given["set"] = _assignments("--set", [*(set or []), *(more or [])])
         given["search"] = _assignments("--search", search or [])
-        resolved = load_config(given, config)
-        from search.experiment import plan, run  # imports the task's libraries
+        from search import experiment as searches  # imports the task's libraries
 
-        if dry_run:
-            return _show(plan(resolved))
-        result = run(resolved, Console(stderr=True))
+        if resume:
+            folder = (storage or Path("runs")).expanduser().absolute() / resume
+            result = searches.resume(resume, folder.parent, _given_anew(given, config, dry_run))
+        else:
+            resolved = load_config(given, config)
+            folder = resolved.folder
+            if dry_run:
+                return _show(searches.plan(resolved))
+            result = searches.run(resolved)
     except UsageError as error:
         for problem in error.problems:
             print(problem, file=sys.stderr)
@@ -112,9 +117,19 @@ def main(
     if as_json:
         print(json.dumps(result.as_json()))
     else:
-        _tell(result, resolved.folder)
+        _tell(result, folder)
+    if "interrupted" in result.outcomes:
+        where = "" if storage is None else f" --storage {storage}"
+        print(f"go on: python search/run.py --resume {result.name}{where}", file=sys.stderr)
     if not {"completed", "pruned"} & {*result.outcomes}:
         raise typer.Exit(1)
+
+
+def _given_anew(given: dict[str, Any], config: Path | None, dry_run: bool) -> dict[str, Any]:
+    """The options that are given beside --resume."""
+    if config is not None or dry_run:
+        raise UsageError("--resume must come without --config and --dry-run: the search goes on as it began.")
+    return {name: value for name, value in given.items() if name != "storage" and value != {}}
 
 
 def _assignments(flag: str, texts: list[str]) -> dict[str, str]:

@@ -30,11 +30,11 @@ EXPLORED = 20  # how often hyperparameters near to those of a trial are drawn, u
 class Observer(Protocol):
     """What follows a search as it goes. None of these may raise or wait: they run on Tune's event loop.
 
-    A config comes flat, by dotted name.
+    A config comes flat, by dotted name; `at` is in seconds since 1970.
     """
 
     def trial_started(self, number: int, config: dict[str, Any], copied_from: int | None = None) -> None: ...
-    def trial_reported(self, number: int, epoch: int, metrics: dict[str, float]) -> None: ...
+    def trial_reported(self, number: int, epoch: int, metrics: dict[str, float], at: float) -> None: ...
     def trial_ended(self, number: int, outcome: str, reason: str) -> None: ...
 
 
@@ -119,6 +119,13 @@ class StudySearcher(Searcher):
     def restore(self, checkpoint_path: str) -> None:
         raise RuntimeError("a restart builds a new Tuner over the study")
 
+    def mend(self) -> None:
+        """Finish what a driver that died had begun to write."""
+        self.study.repair(self.objective)
+        for trial in self.study.trials():
+            if trial.state == TrialState.RUNNING and "outcome" in trial.user_attrs:
+                self._end(trial.number, trial.user_attrs["outcome"], trial.user_attrs["reason"])
+
     def close(self, prune: bool) -> None:
         """After the last stretch: trials that wait at a rung are pruned, those cut off on their way are not.
 
@@ -129,7 +136,7 @@ class StudySearcher(Searcher):
                 standing = self._standing(trial)
                 if prune and self.schedule.rests(standing) and trial.number not in self._cut_off:
                     self._end(trial.number, "pruned", f"not among the best at epoch {standing.epoch}")
-                else:
+                elif "config" in trial.user_attrs:  # else nobody was told that it began
                     for observer in self.observers:
                         observer.trial_ended(trial.number, "interrupted", "the search was stopped")
 
@@ -180,13 +187,16 @@ class StudySearcher(Searcher):
         return standing
 
     def _assigned(self, stretch: Stretch) -> dict[str, Any] | None:
-        if stretch.number is not None:
-            return self._go_on(stretch)
-        return self._begin(stretch) if stretch.copied_from is None else self._copy(stretch)
+        if stretch.copied_from is not None:
+            return self._copy(stretch)
+        if stretch.number is None:
+            return self._begin(stretch, *self.study.ask(self.space))
+        if "config" not in self.study.trial(stretch.number).user_attrs:  # the search died while it was asked for
+            return self._begin(stretch, stretch.number, self.study.ask_again(stretch.number, self.space))
+        return self._go_on(stretch)
 
-    def _begin(self, stretch: Stretch) -> dict[str, Any] | None:
+    def _begin(self, stretch: Stretch, number: int, values: dict[str, Any]) -> dict[str, Any] | None:
         """A new trial, or None if the task refuses its combination of values."""
-        number, values = self.study.ask(self.space)
         try:
             config = self.space.config(values).model_dump(mode="json", round_trip=True)
         except ValidationError as error:
@@ -267,8 +277,8 @@ class StudySearcher(Searcher):
         }
 
     def _record(self, number: int, report: dict[str, Any]) -> None:
-        epoch, metrics = report["epoch"], report["metrics"]
-        kept = {"metrics": metrics, "checkpoint": report["checkpoint"], "time": time.time()}
+        epoch, metrics, now = report["epoch"], report["metrics"], time.time()
+        kept = {"metrics": metrics, "checkpoint": report["checkpoint"], "time": now}
         self._log_notes(number, report)
         before = reports_of(self.study.trial(number)).get(epoch)
         if before is not None:  # done again, since its checkpoint could not be read
@@ -280,7 +290,7 @@ class StudySearcher(Searcher):
         else:
             self._losses.pop(number, None)
             self.study.report(number, epoch, metrics[self.objective], kept)
-            self._tell(lambda observer: observer.trial_reported(number, epoch, metrics))
+            self._tell(lambda observer: observer.trial_reported(number, epoch, metrics, now))
         self._drop_checkpoints(number, keep_last=True)
 
     def _take(self, trial_id: str, reports: Sequence[dict[str, Any]]) -> None:
@@ -318,8 +328,9 @@ class StudySearcher(Searcher):
         else:
             self._log_notes(number, report)
             if "last" in report:  # the epoch in which it diverged: reported, but nothing to rank it by
-                self.study.note_report(number, report["last"]["epoch"], {**report["last"], "time": time.time()})
-                self._tell(lambda o: o.trial_reported(number, report["last"]["epoch"], report["last"]["metrics"]))
+                last, now = report["last"], time.time()
+                self.study.note_report(number, last["epoch"], {**last, "time": now})
+                self._tell(lambda observer: observer.trial_reported(number, last["epoch"], last["metrics"], now))
             if "traceback" in report:
                 path = self.folder / "errors" / f"trial-{number}.txt"
                 path.parent.mkdir(exist_ok=True)
@@ -333,31 +344,33 @@ class StudySearcher(Searcher):
 
     def _end(self, number: int, outcome: str, reason: str = "") -> None:
         self.study.live.discard(number)
+        self.study.note_end(number, outcome, reason)
+        kept = self._drop_checkpoints(number, keep_last=False)
+        for path in self._checkpoints(number).glob("*"):
+            if path.name.removesuffix(".sha256") not in kept:  # from midway, copied, or of a driver that was killed
+                checkpoint.delete(path)
         self.study.end(number, outcome, reason)
         self._tell(lambda observer: observer.trial_ended(number, outcome, reason))
-        self._drop_checkpoints(number, keep_last=False)
-        for pattern in ("midway-*.pt", "copied-from-*.pt"):
-            for path in self._checkpoints(number).glob(pattern):
-                checkpoint.delete(path)
 
     def _checkpoints(self, number: int) -> Path:
         return self.folder / "checkpoints" / str(number)
 
-    def _drop_checkpoints(self, number: int, keep_last: bool) -> None:
+    def _drop_checkpoints(self, number: int, keep_last: bool) -> set[str]:
         """Keep the checkpoint of the best report, and the last two while the trial can go on: one may be broken.
 
-        A function may report without one: the best of those that came with one is kept then.
+        A function may report without one: the best of those that came with one is kept then. Returns their names.
         """
         trial = self.study.trial(number)
         paths = {epoch: report["checkpoint"] for epoch, report in reports_of(trial).items() if report["checkpoint"]}
         if not paths.keys() & trial.intermediate_values.keys():
-            return
+            return set()
         kept = {best_epoch(trial, self.schedule.mode, among=paths)}
         if keep_last:
             kept.update(sorted(paths)[-2:])
         for epoch in paths.keys() - kept - self._dropped[number]:
             checkpoint.delete(Path(paths[epoch]))
             self._dropped[number].add(epoch)
+        return {Path(paths[epoch]).name for epoch in kept}
 
     def _tell(self, event: Callable[[Observer], None]) -> None:
         for observer in self.observers:

@@ -45,7 +45,7 @@ class Space:
 
     def choose(self, value_of: Callable[[Parameter], Any]) -> dict[str, Any]:
         """What `value_of` gives for each parameter that applies with those before it."""
-        known = self._fixed()
+        known = self.unsearched()
         values: dict[str, Any] = {}
         for parameter in self.parameters:
             if _applies(parameter, known):
@@ -74,8 +74,8 @@ class Space:
         """How long a trial is that is never stopped early; None where only its function knows."""
         return getattr(self.config({}), "epochs", None)
 
-    def _fixed(self) -> dict[str, Any]:
-        """The values of what is not searched."""
+    def unsearched(self) -> dict[str, Any]:
+        """The values of what is not searched, flat."""
         config = flatten(self.config({}).model_dump(mode="json"))
         for parameter in self.parameters:
             del config[parameter.name]
@@ -130,6 +130,38 @@ def resolve(config_class: type[BaseModel], fixed: Mapping[str, Any], searched: M
         space.config({})
     except ValidationError as error:
         raise UsageError(*from_validation(error, "--set ")) from error
+    return space
+
+
+def pinned(
+    config_class: type[BaseModel], distributions: Mapping[str, BaseDistribution], fixed: Mapping[str, Any]
+) -> Space:
+    """The space of a search that began with these, whatever `config_class` declares by now.
+
+    Args:
+        fixed: Values by dotted name; those of fields that are gone are left out.
+
+    Raises:
+        UsageError: A searched field is gone, or a value is refused; a line each.
+    """
+    fields = _fields(config_class)
+    gone = [name for name in distributions if name not in fields]
+    if gone:
+        raise UsageError(
+            *(
+                f"the task must have the parameter {name}, which is searched, but has not any more. "
+                "Give it back, or start a search of another name."
+                for name in gone
+            )
+        )
+    parameters = [Parameter(name, distribution, _when(fields[name])) for name, distribution in distributions.items()]
+    space = Space(config_class, tuple(parameters), {name: fixed[name] for name in fixed if name in fields})
+    try:
+        space.config({})
+    except ValidationError as error:
+        raise UsageError(
+            *(f"the search began with what the task refuses now: {problem}" for problem in from_validation(error))
+        ) from error
     return space
 
 

@@ -54,6 +54,15 @@ class SearchStudy:
         self._study.set_user_attr("mode", mode)
         self._id = storage.get_study_id_from_name(name)
 
+    @property
+    def about(self) -> dict[str, Any]:
+        """What was remembered of the search; empty if it died before."""
+        return dict(self._storage.get_study_user_attrs(self._id).get("search", {}))
+
+    def remember(self, about: dict[str, Any]) -> None:
+        """Keep with the study what the search can be taken up from, as JSON."""
+        self._storage.set_study_user_attr(self._id, "search", about)
+
     def trials(self) -> list[FrozenTrial]:
         """All trials that have begun, as they are; not to be changed."""
         return [trial for trial in self._all() if trial.state != TrialState.WAITING]
@@ -100,35 +109,37 @@ class SearchStudy:
         """Keep the report of an epoch that has no finite objective to rank it by."""
         self._note(number, f"report/{epoch}", report)
 
+    def note_end(self, number: int, outcome: str, reason: str) -> None:
+        """Keep how a trial ends, before it does: `end` is then certain to come, also if the search dies."""
+        self._note(number, "reason", reason)
+        self._note(number, "outcome", outcome)
+
     def end(self, number: int, outcome: str, reason: str = "") -> None:
         """End a trial. Its value is the best that it reported.
 
         One that diverged is an answer: samplers see it as pruned and outside of a constraint. They ignore failed
         trials, and would propose the like again.
         """
-        self._note(number, "reason", reason)
-        self._note(number, "outcome", outcome)
+        if "outcome" not in self.trial(number).user_attrs:
+            self.note_end(number, outcome, reason)
         if outcome == "completed":
             self._study.tell(number, best_value(self.trial(number), self.mode))
         elif outcome == "failed":
             self._study.tell(number, state=TrialState.FAIL)
         else:
-            if outcome == "diverged":
+            if outcome == "diverged" and not self.trial(number).constraints:  # there is one if the search died here
                 self._study.sampler = RandomSampler()  # which is asked for nothing here
                 optuna.Trial(self._study, self._trial_id(number)).set_constraint("diverged", 1.0)
             self._study.tell(number, state=TrialState.PRUNED)
 
     def repair(self, objective: str) -> None:
-        """Finish what a search that died had begun to write, of each trial that is not ended."""
+        """Rank the reports that a search which died had noted, but not ranked."""
         for trial in self.trials():
-            if trial.state != TrialState.RUNNING:
-                continue
-            for epoch, report in reports_of(trial).items():
-                value = report["metrics"][objective]
-                if epoch not in trial.intermediate_values and math.isfinite(value):
-                    self._storage.set_trial_intermediate_value(self._trial_id(trial.number), epoch, value)
-            if "outcome" in trial.user_attrs:
-                self.end(trial.number, trial.user_attrs["outcome"], trial.user_attrs["reason"])
+            if trial.state == TrialState.RUNNING:
+                for epoch, report in reports_of(trial).items():
+                    value = report["metrics"][objective]
+                    if epoch not in trial.intermediate_values and math.isfinite(value):
+                        self._storage.set_trial_intermediate_value(self._trial_id(trial.number), epoch, value)
 
     def trial(self, number: int) -> FrozenTrial:
         """One trial as it is."""
@@ -150,6 +161,25 @@ def create(
     """The study in `folder`, a new one if there is none, and the journal that it is kept in, held against others."""
     journal = Journal(folder / "study.journal")
     return SearchStudy(JournalStorage(journal), folder.name, sampler, objective, mode), journal
+
+
+def remembered(journal: Journal, folder: Path) -> dict[str, Any]:
+    """What a search that is taken up remembers of itself, its objective and mode among it.
+
+    Raises:
+        UsageError: It died before it had put that down, or its folder has another name now.
+    """
+    storage = JournalStorage(journal)
+    names = [study.study_name for study in storage.get_all_studies()]
+    if names and names != [folder.name]:
+        raise UsageError(f"the folder of a search must have its name, {names[0]}, but is {folder}. Rename it.")
+    about = storage.get_study_user_attrs(storage.get_study_id_from_name(folder.name)) if names else {}
+    if "search" not in about:
+        raise UsageError(
+            f"--resume must name a search that has begun, but {folder.name} ended before it did. "
+            f"Remove {folder}, and start it again."
+        )
+    return {**about["search"], "objective": about["objective"], "mode": about["mode"]}
 
 
 def read(folder: Path) -> tuple[list[FrozenTrial], str, str]:

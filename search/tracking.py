@@ -7,12 +7,20 @@ import queue
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from optuna.trial import FrozenTrial
 
 from search.config import SearchConfig
+from search.space import flatten
+from search.study import outcome_of, reports_of
+
+if TYPE_CHECKING:
+    from mlflow.entities import Run
 
 STATUS = {
     "completed": "FINISHED",
@@ -29,6 +37,7 @@ LINGER_S = 1.0  # what comes within it is sent together: a call has a price, and
 LONGEST_PARAM = 6000
 LONGEST_TAG = 5000
 NOT_IN_A_KEY = re.compile(r"[^\w\-. :/]")  # what MLflow refuses in the name of a metric
+OF_CHILDREN = ("mlflow.user", "mlflow.source.git.commit")  # of the tags that MLflow itself would give a run
 REFUSALS = {400, 404}  # not worth a second try
 
 Event = dict[str, Any]
@@ -50,6 +59,10 @@ class Tracker:
         artifacts: Where a new experiment keeps its artifacts; None leaves it to the server.
         resolved: The YAML that runs the search again.
         objective, mode: Of which each trial's best is a metric of its run: the UI itself ranks by the last report.
+        search_id: A tag by which the runs of this search are found again.
+        earlier: The trials of a search that is taken up, as its study has them. MLflow is told what it lacks of them:
+            what its driver had not sent when it died. Telling it a second time changes nothing, since a report has
+            the same time then, which is part of what identifies it in MLflow.
     """
 
     def __init__(
@@ -60,6 +73,8 @@ class Tracker:
         resolved: str,
         objective: str,
         mode: str,
+        search_id: str,
+        earlier: Sequence[FrozenTrial] = (),
     ) -> None:
         self.tracking_uri = tracking_uri
         self.experiment_id = ""
@@ -69,12 +84,18 @@ class Tracker:
         self._resolved = resolved
         self._objective = objective
         self._better = max if mode == "max" else min
-        self._best: dict[int, float] = {}
+        self._best: dict[int, tuple[float, float]] = {}  # by trial, with the time of its last report
+        for trial in earlier:
+            for report in reports_of(trial).values():
+                self._note_best(trial.number, report["metrics"][objective], report["time"])
+        self._search_id = search_id
+        self._earlier = earlier
+        self._unsure = False
         self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
         self._pending: list[Event] = []
         self._refused: list[Event] = []
         self._complete = False
-        self._start_ms = int(time.time() * 1000)
+        self._start_ms = min([int(time.time() * 1000), *(_started(trial) for trial in earlier)])
         self._children: dict[int, str] = {}
         self._error = ""
         self._finishing = threading.Event()
@@ -86,15 +107,18 @@ class Tracker:
     def trial_started(self, number: int, config: dict[str, Any], copied_from: int | None = None) -> None:
         self._put("started", trial=number, config=config, copied_from=copied_from)
 
-    def trial_reported(self, number: int, epoch: int, metrics: dict[str, float]) -> None:
+    def trial_reported(self, number: int, epoch: int, metrics: dict[str, float], at: float) -> None:
         self._needed.set()
-        value = metrics[self._objective]
-        if math.isfinite(value):
-            self._best[number] = self._better(value, self._best.get(number, value))
-        self._put("reported", trial=number, epoch=epoch, metrics=metrics)
+        self._note_best(number, metrics[self._objective], at)
+        self._put("reported", trial=number, **_report(epoch, metrics, at))
 
     def trial_ended(self, number: int, outcome: str, reason: str) -> None:
         self._put("ended", trial=number, outcome=outcome, reason=reason, best=self._best.get(number))
+
+    def _note_best(self, number: int, value: float, at: float) -> None:
+        if math.isfinite(value):
+            best, _ = self._best.get(number, (value, at))
+            self._best[number] = (self._better(value, best), at)
 
     def hurry(self) -> None:
         """The search is about to end: the seconds that MLflow needs to get ready may begin now."""
@@ -115,8 +139,10 @@ class Tracker:
         self._thread.join(min(CALL_S, timeout_s))  # a call that is under way now may still succeed
         self._take(wait=False)
         unsent = [*self._refused, *self._pending]
-        if unsent:
-            path = self._config.folder / "mlflow-unsent.jsonl"
+        path = self._config.folder / "mlflow-unsent.jsonl"
+        if not unsent:
+            path.unlink(missing_ok=True)  # of a driver before this one, from which the search was taken up
+        else:
             path.write_text("".join(json.dumps(event) + "\n" for event in unsent), encoding="utf-8")
             problem = "refused some of it" if not self._pending else "is not reachable"
             raise TrackingError(
@@ -151,6 +177,7 @@ class Tracker:
                 return action()
             except Exception as error:  # MLflow raises its own, urllib's and SQLAlchemy's; finish() tells it
                 self._error = " ".join(str(error).split())[:300]
+                self._unsure = True
                 self._closing.wait(RETRY_S)
 
     def _open(self) -> None:
@@ -171,15 +198,63 @@ class Tracker:
                     experiment = self._client.get_experiment_by_name(config.experiment)
             if experiment is not None:
                 self.experiment_id = experiment.experiment_id
-        tags = {**resolve_tags(), "search": config.name, "task": config.task}
-        self._tags = {key: tags[key] for key in ("mlflow.user", "mlflow.source.git.commit", "search") if key in tags}
+        tags = {**resolve_tags(), "search": config.name, "search_id": self._search_id, "task": config.task}
+        self._tags = {key: tags[key] for key in (*OF_CHILDREN, "search", "search_id") if key in tags}
+        runs = self._find_runs()
         if not self.run_id:
             run = self._client.create_run(self.experiment_id, self._start_ms, tags, config.name)
             self.run_id = run.info.run_id
+        elif self._earlier:
+            self._client.update_run(self.run_id, "RUNNING")
         self._client.log_text(self.run_id, self._resolved, "search.yaml")
+        self._pending = [event for trial in self._earlier for event in self._lacking(trial, runs.get(trial.number))]
+
+    def _find_runs(self) -> "dict[int, Run]":
+        """The runs that MLflow has of this search's trials; notes their ids, and that of the parent.
+
+        They are those of a driver before this one, or of a call that was never answered.
+        """
+        runs: dict[int, Run] = {}
+        token: str | None = None
+        while token != "":
+            page = self._client.search_runs(
+                [self.experiment_id], f"tags.search_id = '{self._search_id}'", page_token=token
+            )
+            for run in page:
+                if "trial_id" in run.data.tags:
+                    runs[int(run.data.tags["trial_id"])] = run
+                else:
+                    self.run_id = run.info.run_id
+            token = page.token or ""
+        self._children.update((number, run.info.run_id) for number, run in runs.items())
+        return runs
+
+    def _lacking(self, trial: FrozenTrial, run: "Run | None") -> list[Event]:
+        """All events of `trial`, unless MLflow has its end, which is told last."""
+        if "config" not in trial.user_attrs:
+            return []
+        number, outcome, ended = trial.number, outcome_of(trial), trial.state.is_finished()
+        if run is not None and ended and run.data.tags.get("outcome") == outcome:
+            if run.info.status == STATUS[outcome]:
+                return []
+        elif run is not None and not ended and run.info.status != "RUNNING":  # interrupted, and now it goes on
+            self._client.update_run(run.info.run_id, "RUNNING")
+            for tag in {"outcome", "reason"} & run.data.tags.keys():
+                self._client.delete_tag(run.info.run_id, tag)
+        config, copied_from = flatten(trial.user_attrs["config"]), trial.user_attrs.get("copied_from")
+        events = [{"kind": "started", "time": _started(trial), "config": config, "copied_from": copied_from}]
+        for epoch, report in reports_of(trial).items():
+            events.append({"kind": "reported", **_report(epoch, report["metrics"], report["time"])})
+        if ended:
+            end = {"outcome": outcome, "reason": trial.user_attrs.get("reason", ""), "best": self._best.get(number)}
+            events.append({"kind": "ended", "time": _milliseconds(trial.datetime_complete), **end})
+        return [{"trial": number, **event} for event in events]
 
     def _send(self) -> None:
         """Send what is pending, a trial at a time: one call for all of it costs what one for a single metric does."""
+        if self._unsure:  # a run may have been created, and the answer been lost
+            self._find_runs()
+            self._unsure = False
         while self._pending:
             trial = self._pending[0].get("trial")  # None: the parent's end
             events = [event for event in self._pending if event.get("trial") == trial]
@@ -217,12 +292,14 @@ class Tracker:
                 self._create_child(number, event)
                 params = [Param(name, str(value)[:LONGEST_PARAM]) for name, value in event["config"].items()]
             elif event["kind"] == "reported":
-                values = [(name, value, event["epoch"]) for name, value in event["metrics"].items()]
+                values, at = event["metrics"].items(), event["time"]
+                metrics += [Metric(NOT_IN_A_KEY.sub("_", name), value, at, event["epoch"]) for name, value in values]
             else:
-                values = [(f"best/{self._objective}", event["best"], 0)] if event["best"] is not None else []
                 tags = [RunTag("outcome", event["outcome"]), RunTag("reason", event["reason"][:LONGEST_TAG])]
-            if event["kind"] != "started":
-                metrics += [Metric(NOT_IN_A_KEY.sub("_", name), v, event["time"], step) for name, v, step in values]
+                if event["best"] is not None:
+                    value, at = event["best"]
+                    key = NOT_IN_A_KEY.sub("_", f"best/{self._objective}")
+                    metrics.append(Metric(key, value, int(at * 1000), 0))
         run_id = self._children[number]
         for start in range(0, max(len(metrics), 1), BATCH):
             self._client.log_batch(run_id, metrics[start : start + BATCH], params, tags)
@@ -252,6 +329,19 @@ class Tracker:
             self._client.log_artifact(self.run_id, file)
         self._client.set_tag(self.run_id, "mlflow.note.content", event["note"])
         self._client.set_terminated(self.run_id, event["status"], event["time"])
+
+
+def _report(epoch: int, metrics: dict[str, float], at: float) -> Event:
+    return {"epoch": epoch, "metrics": metrics, "time": int(at * 1000)}
+
+
+def _started(trial: FrozenTrial) -> int:
+    return _milliseconds(trial.datetime_start)
+
+
+def _milliseconds(moment: datetime | None) -> int:
+    assert moment is not None
+    return int(moment.timestamp() * 1000)
 
 
 def store_of(config: SearchConfig, environment: dict[str, str]) -> tuple[str, Path | None]:

@@ -32,7 +32,7 @@ class Watch:
     def trial_started(self, number: int, config: dict[str, Any], copied_from: int | None = None) -> None:
         self._moved_at = time.monotonic()
 
-    def trial_reported(self, number: int, epoch: int, metrics: dict[str, float]) -> None:
+    def trial_reported(self, number: int, epoch: int, metrics: dict[str, float], at: float) -> None:
         self._moved_at = time.monotonic()
 
     def trial_ended(self, number: int, outcome: str, reason: str) -> None:

@@ -21,8 +21,8 @@ def shown():
         console = Console(file=stream, force_terminal=terminal, width=120)
         with Progress(resolve(Config, {}, {}), "val/loss", "min", 2, 6.0, console) as progress:
             progress.trial_started(0, {"precision": "bf16", "lr": 0.01, "epochs": 9})
-            progress.trial_reported(0, 1, {"val/loss": 0.5})
-            progress.trial_reported(0, 2, {"val/loss": 0.75})
+            progress.trial_reported(0, 1, {"val/loss": 0.5}, 0.0)
+            progress.trial_reported(0, 2, {"val/loss": 0.75}, 0.0)
             progress.trial_ended(0, "diverged", "val/loss is nan")
         return stream.getvalue()
 

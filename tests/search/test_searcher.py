@@ -34,7 +34,7 @@ class Watching:
     def trial_started(self, number, config, copied_from=None):
         self.events.append(("started", number))
 
-    def trial_reported(self, number, epoch, metrics):
+    def trial_reported(self, number, epoch, metrics, at):
         self.events.append(("reported", number, epoch))
 
     def trial_ended(self, number, outcome, reason):

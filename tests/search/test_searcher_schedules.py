@@ -71,7 +71,7 @@ class Gangs:
     def trial_started(self, number, config, copied_from=None):
         self.events.append(("started", number, copied_from))
 
-    def trial_reported(self, number, epoch, metrics):
+    def trial_reported(self, number, epoch, metrics, at):
         pass
 
     def trial_ended(self, number, outcome, reason):

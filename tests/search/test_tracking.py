@@ -8,12 +8,21 @@ import sys
 import time
 import urllib.error
 import urllib.request
+import uuid
 
 import pytest
 from mlflow.tracking import MlflowClient
+from optuna.samplers import RandomSampler
 
 from search.config import load_config
+from search.space import resolve
+from search.study import create
 from search.tracking import Tracker, TrackingError, store_of
+from trainables.task import TaskConfig, searchable
+
+
+class Config(TaskConfig):
+    lr: float = searchable(0.5, low=0.0, high=1.0)
 
 
 def config(tmp_path, name="one", **given):
@@ -22,9 +31,15 @@ def config(tmp_path, name="one", **given):
     return made
 
 
-def track(settings, environment=None):
+def track(settings, environment=None, search_id=None, earlier=()):
     return Tracker(
-        settings, *store_of(settings, environment or {}), resolved="task: arc\n", objective="val/score", mode="max"
+        settings,
+        *store_of(settings, environment or {}),
+        resolved="task: arc\n",
+        objective="val/score",
+        mode="max",
+        search_id=search_id or uuid.uuid4().hex,
+        earlier=earlier,
     )
 
 
@@ -33,7 +48,7 @@ def play(tracker):
     tracker.trial_started(0, {"lr": 0.1, "inner.depth": 2, "precision": "fp16"})
     tracker.trial_started(1, {"lr": 0.2, "inner.depth": 3, "precision": "fp32"})
     for epoch in (1, 2, 3):
-        tracker.trial_reported(0, epoch, {"val/score": epoch / 10, "train/loss": math.nan})
+        tracker.trial_reported(0, epoch, {"val/score": epoch / 10, "train/loss": math.nan}, 1e9 + epoch)
     tracker.trial_ended(1, "diverged", "val/score is nan")
     tracker.trial_ended(0, "completed", "")
 
@@ -95,9 +110,9 @@ def test_no_call_waits_for_the_store(tmp_path):
 def test_what_mlflow_refuses_does_not_hold_up_the_rest_and_is_kept(tmp_path):
     tracker = track(config(tmp_path))
     tracker.trial_started(0, {"lr": 0.1, "long": "x" * 7000})
-    tracker.trial_reported(0, 1, {"val/acc@1": 0.5, "val/score": 0.5})
+    tracker.trial_reported(0, 1, {"val/acc@1": 0.5, "val/score": 0.5}, 1e9)
     tracker.trial_started(1, {"lr": 0.2})
-    tracker.trial_reported(1, 2, {"val/score": math.nan, "val/" + "x" * 600: 0.5})
+    tracker.trial_reported(1, 2, {"val/score": math.nan, "val/" + "x" * 600: 0.5}, 1e9)
     tracker.trial_ended(0, "failed", "because " * 2000)
     tracker.trial_ended(1, "completed", "")
     with pytest.raises(TrackingError, match=r"but refused some of it: .*\. 1 events are kept in"):
@@ -163,3 +178,80 @@ def test_what_a_server_that_never_answers_lacks_is_kept_in_a_file(tmp_path, monk
         *["ended"] * 2,
         "finished",
     ]
+
+
+def left_by_a_driver(tmp_path):
+    """A study of three trials: one completed, one that diverged, one that still goes on."""
+    study, journal = create(tmp_path, RandomSampler, "val/score", "max")
+    space = resolve(Config, {"precision": "fp32"}, {})
+    for number in range(3):
+        study.ask(space)
+        study.note_config(number, {"lr": 0.5})
+        for epoch in (1, 2):
+            report = {"metrics": {"val/score": number + epoch / 10}, "checkpoint": None, "time": 1e9 + epoch}
+            study.report(number, epoch, report["metrics"]["val/score"], report)
+    for number in (0, 1):
+        study.end(number, ("completed", "diverged")[number], "")
+    journal.close()
+    return study.trials()
+
+
+def everything(tracker):
+    """All that MLflow shows of the children, by trial."""
+    client = MlflowClient(tracker.tracking_uri)
+    shown = {}
+    for name, run in runs_of(tracker).items():
+        metrics = {
+            key: sorted((m.timestamp, m.step, m.value) for m in client.get_metric_history(run.info.run_id, key))
+            for key in run.data.metrics
+        }
+        tags = {key: value for key, value in run.data.tags.items() if key in ("outcome", "reason", "search_id")}
+        shown[name] = (run.info.run_id, run.info.status, run.data.params, metrics, tags)
+    return shown
+
+
+def test_a_search_that_is_taken_up_continues_its_runs_and_tells_what_its_driver_had_not_sent(tmp_path):
+    settings, study = config(tmp_path), tmp_path / "study"
+    study.mkdir()
+    dead = track(settings, search_id="abc")  # it sent a part, and died
+    dead.trial_started(0, {"lr": 0.5})
+    dead.trial_reported(0, 1, {"val/score": 0.1}, 1e9 + 1)
+    dead.trial_started(2, {"lr": 0.5})
+    dead.trial_reported(2, 1, {"val/score": 2.1}, 1e9 + 1)
+    dead.trial_ended(2, "interrupted", "the search was stopped")
+    finish(dead)
+    trials = left_by_a_driver(study)
+    tracker = track(settings, search_id="abc", earlier=trials)
+    tracker.trial_reported(2, 3, {"val/score": 2.3}, 1e9 + 3)
+    tracker.trial_ended(2, "completed", "")
+    finish(tracker)
+    assert tracker.run_id == dead.run_id
+    shown = everything(tracker)
+    assert set(shown) == {"parent", "0", "1", "2"}
+    assert [shown[name][1] for name in ("parent", "0", "1", "2")] == ["FINISHED", "FINISHED", "FAILED", "FINISHED"]
+    assert shown["2"][4] == {"outcome": "completed", "reason": "", "search_id": "abc"}
+    for number in range(3):
+        epochs = (1, 2, 3) if number == 2 else (1, 2)
+        expected = [(int((1e9 + epoch) * 1000), epoch, number + epoch / 10) for epoch in epochs]
+        assert shown[str(number)][3]["val/score"] == expected, "each report once"
+    again = track(settings, search_id="abc", earlier=trials)
+    again.trial_reported(2, 3, {"val/score": 2.3}, 1e9 + 3)
+    finish(again)
+    curves = {name: run[3]["val/score"] for name, run in shown.items() if name != "parent"}
+    assert {name: run[3]["val/score"] for name, run in everything(again).items() if name != "parent"} == curves
+
+
+def test_what_was_never_sent_comes_when_the_search_is_taken_up_and_its_file_goes(tmp_path):
+    settings, study = config(tmp_path), tmp_path / "study"
+    study.mkdir()
+    (settings.folder / "mlflow-unsent.jsonl").write_text("{}\n")
+    tracker = track(settings, search_id="abc", earlier=left_by_a_driver(study))
+    tracker.trial_ended(2, "pruned", "not among the best")
+    finish(tracker)
+    assert [run.info.status for _, run in sorted(runs_of(tracker).items())] == [
+        "FINISHED",
+        "FAILED",
+        "KILLED",
+        "FINISHED",
+    ]
+    assert not (settings.folder / "mlflow-unsent.jsonl").exists()

@@ -1,0 +1,96 @@
+"""What a search will do, checked in all that can be known before Ray starts."""
+
+import os
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import BaseModel
+
+from search import functions
+from search.config import SearchConfig, check_place
+from search.errors import UsageError
+from search.machine import check_cluster, check_machine
+from search.schedule import Schedule
+from search.schedulers import make_schedule
+from search.space import Space, resolve
+from search.tasks import TaskSource, find_task
+
+UNLIMITED = 2**31  # epochs of a trial that only its function ends
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A search that has passed every check that needs no Ray."""
+
+    config: SearchConfig
+    source: TaskSource
+    space: Space
+    schedule: Schedule
+    objective: str
+    mode: Literal["min", "max"]
+
+    @property
+    def epochs(self) -> int | None:
+        """How long a trial is; None where it ends when its function returns."""
+        return self.space.epochs
+
+
+def plan(config: SearchConfig) -> Plan:
+    """Check all that can be known before Ray starts.
+
+    Raises:
+        UsageError: All that is wrong, a line each.
+    """
+    check_place(config)
+    source = find_task(config.task)
+    return checked(config, source, space_of(config, source))
+
+
+def space_of(config: SearchConfig, source: TaskSource) -> Space:
+    """The space of a search, as its task declares it and its user changes it.
+
+    Raises:
+        UsageError: All that is wrong, a line each.
+    """
+    config_class, _, _ = _asked_for(config, source)
+    fixed = {"seed": config.seed, **(config.set if source.task_class else functions.read(config.set))}
+    if "seed" in config.search and "seed" not in config.set:
+        del fixed["seed"]
+    space = resolve(config_class, fixed, config.search)
+    return Space(space.config_class, (), space.fixed) if config.once else space
+
+
+def checked(config: SearchConfig, source: TaskSource, space: Space) -> Plan:
+    """The plan of a search over `space`.
+
+    Raises:
+        UsageError: It cannot be done so, or not here.
+    """
+    _, objective, mode = _asked_for(config, source)
+    names = {parameter.name for parameter in space.parameters}
+    if "epochs" in names and config.scheduler != "none":
+        raise UsageError("--search epochs must come with --scheduler none: it is what the scheduler decides on.")
+    if not names and config.trials > 1:
+        raise UsageError(f"a parameter must be searched to try {config.trials} trials, but all are fixed. Say --once.")
+    schedule = make_schedule(config, space.epochs or UNLIMITED, mode)
+    if "RAY_ADDRESS" in os.environ:
+        check_cluster(os.environ["RAY_ADDRESS"])
+    else:
+        check_machine(config, space)
+    return Plan(config, source, space, schedule, objective, mode)
+
+
+def _asked_for(config: SearchConfig, source: TaskSource) -> tuple[type[BaseModel], str, Literal["min", "max"]]:
+    """The config class, the objective and its mode: a task class has its own, of a function the user says them."""
+    task = source.task_class
+    if task is None:
+        objective, mode = functions.check(config, source.name)
+        return functions.config_class(config.set, config.search), objective, mode
+    problems = [
+        f"--{name} must be that of {source.name}, {own!r}, but got {given!r}. Leave it out."
+        for name, given, own in (("objective", config.objective, task.objective), ("mode", config.mode, task.mode))
+        if given and given != own
+    ]
+    if problems:
+        raise UsageError(*problems)
+    return task.config_class(), task.objective, task.mode

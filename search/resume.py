@@ -1,0 +1,183 @@
+"""What a search is kept in: begun anew, or taken up where its driver left it, with what has changed since."""
+
+import hashlib
+import os
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from optuna.distributions import distribution_to_json, json_to_distribution
+from optuna.samplers import BaseSampler
+from optuna.storages import JournalStorage
+
+from search.config import ANEW, SearchConfig, dump, flag, load_config
+from search.errors import UsageError
+from search.janitor import remove
+from search.journal import Journal
+from search.plan import Plan, checked, space_of
+from search.space import Space, pinned
+from search.study import SearchStudy, create, make_sampler, remembered
+from search.tasks import find_task
+from search.tracking import Tracker, store_of
+
+URI = "MLFLOW_TRACKING_URI"
+
+
+@dataclass(frozen=True)
+class Held:
+    """The study of a search, held against other drivers until its `journal` is closed.
+
+    Attributes:
+        about: What was remembered when the search began.
+        notes: What the user should know of one that is taken up, a line each.
+    """
+
+    study: SearchStudy
+    journal: Journal
+    about: dict[str, Any]
+    notes: tuple[str, ...] = ()
+
+    def tracker(self, planned: Plan) -> Tracker:
+        """Tells MLflow of the search, and first what it lacks of the trials that there are."""
+        environment = {URI: self.about["tracking_uri"], **os.environ}
+        return Tracker(
+            planned.config,
+            *store_of(planned.config, environment),
+            resolved=dump(planned.config),
+            objective=planned.objective,
+            mode=planned.mode,
+            search_id=self.about["id"],
+            earlier=self.study.trials(),
+        )
+
+
+def begin(planned: Plan) -> Held:
+    """A new search in its folder: all that it could be taken up from is there before its first trial."""
+    config, space = planned.config, planned.space
+    (config.folder / "search.yaml").write_text(dump(config), encoding="utf-8")
+    study, journal = create(config.folder, _sampler(planned), planned.objective, planned.mode)
+    study.remember(
+        {
+            "id": uuid.uuid4().hex,
+            "config": config.model_dump(mode="json"),
+            "searched": {p.name: distribution_to_json(p.distribution) for p in space.parameters},
+            "fixed": space.unsearched(),
+            "files": _digests(planned.source.modules),
+            "tracking_uri": os.environ.get(URI, ""),
+        }
+    )
+    study.enqueue(space.defaults())
+    return Held(study, journal, study.about)
+
+
+def take_up(folder: Path, given: Mapping[str, Any]) -> tuple[Plan, Held]:
+    """The search in `folder`, to go on with the options that are `given` anew.
+
+    Raises:
+        UsageError: There is none, another process runs it, or something that it needs is not there any more.
+    """
+    path = folder / "study.journal"
+    if not path.is_file():
+        raise UsageError(
+            f"--resume must name a search in {folder.parent}, but there is no {path}. "
+            "See --list, and --storage for another folder."
+        )
+    journal = Journal(path)
+    try:
+        return _taken_up(folder, journal, given)
+    except BaseException:
+        journal.close()
+        raise
+
+
+def _taken_up(folder: Path, journal: Journal, given: Mapping[str, Any]) -> tuple[Plan, Held]:
+    about = remembered(journal, folder)
+    config = _config(about, folder, given)
+    source = find_task(config.task)
+    space, notes = _space(about, space_of(config, source))
+    planned = checked(config, source, space)
+    objective = about["objective"], about["mode"]
+    if objective != (planned.objective, planned.mode):
+        raise UsageError(
+            f"the task must have the objective that {folder.name} began with, {' '.join(objective)}, "
+            f"but has {planned.objective} {planned.mode}."
+        )
+    study = SearchStudy(JournalStorage(journal), config.name, _sampler(planned), planned.objective, planned.mode)
+    study.enqueue(space.defaults())  # in case that the search died before it had
+    remove(folder / "ray")
+    if changed := _changed(about["files"], _digests(source.modules)):
+        kept = _set_aside(folder / "code")
+        notes.append(f"{', '.join(changed)} changed since {folder.name} began, and trials go on with the new{kept}")
+    if os.environ.get(URI, about["tracking_uri"]) != about["tracking_uri"]:
+        notes.append(f"MLflow is at {os.environ[URI]} now: runs begin anew there")
+    (folder / "search.yaml").write_text(dump(config), encoding="utf-8")
+    return planned, Held(study, journal, about, tuple(notes))
+
+
+def _sampler(planned: Plan) -> Callable[[int], BaseSampler]:
+    conditional = any(parameter.when for parameter in planned.space.parameters)
+    return partial(make_sampler, planned.config.sampler, planned.config.seed, conditional=conditional)
+
+
+def _config(about: Mapping[str, Any], folder: Path, given: Mapping[str, Any]) -> SearchConfig:
+    """The config that a search goes on with: as it began, but for what is given, wherever its folder lies by now."""
+    fixed = sorted(given.keys() - ANEW)
+    if fixed:
+        named = ", ".join("a task" if name == "task" else flag(name) for name in fixed)
+        raise UsageError(
+            f"--resume must come without {named}: {folder.name} goes on as it began. "
+            f"What can be given anew: {', '.join(map(flag, sorted(ANEW)))}."
+        )
+    before = {**about["config"], "storage": folder.parent, "name": folder.name}
+    path, _, name = before["task"].rpartition(":")
+    copy = folder / "code" / Path(path).name
+    if path.endswith(".py") and not Path(path).exists() and copy.exists():
+        before["task"] = f"{copy}:{name}"
+    return load_config({**{key: value for key, value in before.items() if value is not None}, **given})
+
+
+def _space(about: Mapping[str, Any], now: Space) -> tuple[Space, list[str]]:
+    """The space that the search began with, and a line for each parameter of which the task says otherwise `now`."""
+    searched = {name: json_to_distribution(text) for name, text in about["searched"].items()}
+    space = pinned(now.config_class, searched, about["fixed"])
+    goes_on, declared = _told(space), _told(now)
+    known = searched.keys() | about["fixed"].keys()
+    notes = []
+    for name in sorted(known | goes_on.keys()):
+        if name not in goes_on:
+            notes.append(f"{name} was {about['fixed'][name]}: the task has no such parameter any more")
+        elif name not in known:
+            notes.append(f"{name} is {goes_on[name]}: the task had no such parameter before")
+        elif goes_on[name] != declared[name]:
+            notes.append(f"{name} stays {goes_on[name]}, as before, and is not {declared[name]}")
+    return space, notes
+
+
+def _told(space: Space) -> dict[str, str]:
+    """What is said of each parameter: its range, or its value."""
+    ranges = {parameter.name: f"searched in {parameter}" for parameter in space.parameters}
+    return {**ranges, **{name: str(value) for name, value in space.unsearched().items()}}
+
+
+def _digests(modules: Sequence[Path]) -> dict[str, str]:
+    """The SHA-256 of each Python file in `modules`, files and packages, by its path beside the task."""
+    files = [(file, path.parent) for path in modules for file in ([path] if path.is_file() else path.rglob("*.py"))]
+    return {
+        file.relative_to(beside).as_posix(): hashlib.sha256(file.read_bytes()).hexdigest() for file, beside in files
+    }
+
+
+def _changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    return sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
+
+
+def _set_aside(code: Path) -> str:
+    """Give the copy of the task's files, which trials ran so far, another name."""
+    if not code.exists():
+        return ""
+    older = next(path for n in range(1, 1000) if not (path := code.with_name(f"code-{n}")).exists())
+    code.rename(older)
+    return f" code; what ran so far is in {older}"
