@@ -23,7 +23,7 @@ class Journal(BaseJournalBackend):
     driver dies; Optuna's own is a file that a killed writer leaves behind, and the next one waits 30 s for it.
 
     Raises:
-        UsageError: Another process has the study open.
+        UsageError: Another process has the study open, or the file is broken.
     """
 
     def __init__(self, path: Path) -> None:
@@ -35,7 +35,11 @@ class Journal(BaseJournalBackend):
             raise UsageError(f"{path.parent.name} must not be running, but another process has it open.") from None
         self._file = open(path, "ab", buffering=0)  # noqa: SIM115 (until `close`)
         self._failure: OSError | None = None
-        self._cut_torn_record()
+        try:
+            self._cut_torn_record()
+        except UsageError:
+            self._lock.close()
+            raise
         self._unread: list[bytes] = []  # from record `_first` on
         self._first = sum(1 for _ in self._lines())
         self._written = threading.Event()
@@ -92,9 +96,24 @@ class Journal(BaseJournalBackend):
             yield from file
 
     def _cut_torn_record(self) -> None:
-        """A writer that was killed may have left half a record, behind which nothing more could be read."""
-        text = self._path.read_bytes()
-        os.truncate(self._path, text.rfind(b"\n") + 1)
+        """A writer that was killed may have left half a record, behind which nothing more could be read; a machine
+        that lost its power, several.
+
+        Raises:
+            UsageError: Something is broken before what is whole: that was no writer.
+        """
+        whole, broken = 0, ""
+        for number, line in enumerate(self._lines(), start=1):
+            if not _is_record(line):
+                broken = broken or f"line {number} of {self._path}"
+            elif broken:
+                raise UsageError(
+                    f"{broken} must be a record, but is not, and more records follow. Restore the file, or cut it "
+                    f"before that line to go on from there."
+                )
+            else:
+                whole += len(line)
+        os.truncate(self._path, whole)
 
     def _sync(self) -> None:
         while not self._closed.wait(SYNC_S) or self._written.is_set():
@@ -104,3 +123,10 @@ class Journal(BaseJournalBackend):
                     os.fsync(self._file.fileno())
                 except OSError as error:  # the next write raises it
                     self._failure = error
+
+
+def _is_record(line: bytes) -> bool:
+    try:
+        return line.endswith(b"\n") and isinstance(json.loads(line), dict)
+    except ValueError:
+        return False

@@ -114,6 +114,9 @@ def _taken_up(folder: Path, journal: Journal, given: Mapping[str, Any]) -> tuple
     if os.environ.get(URI, about["tracking_uri"]) != about["tracking_uri"]:
         notes.append(f"MLflow is at {os.environ[URI]} now: runs begin anew there")
     (folder / "search.yaml").write_text(dump(config), encoding="utf-8")
+    trials = study.trials()
+    ended = sum(trial.state.is_finished() for trial in trials)
+    notes.append(f"search {config.name} goes on: {ended} trials have ended, {len(trials) - ended} have begun")
     return planned, Held(study, journal, about, tuple(notes))
 
 

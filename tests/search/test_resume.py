@@ -3,6 +3,7 @@
 import json
 import random
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -180,3 +181,158 @@ def test_a_search_that_dies_at_any_write_is_the_search_that_never_died(tmp_path,
         assert files(folder) == files(whole)
         assert len(trained) <= len(once) + 1, "at most the epoch that ran is trained again"
         shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_two_gangs_whose_driver_dies_again_and_again_end_every_trial_once(tmp_path, die, seed):
+    draw, trained, drivers = random.Random(seed), [], 1
+    while True:
+        die(draw.randint(FIRST, 30), half=draw.random() < 0.5)
+        try:
+            planned, held = start(tmp_path, trials=9)
+            drive(planned, held, trained, gangs=2, seed=drivers)
+            break
+        except Killed:
+            drivers += 1
+    assert drivers > 4
+    trials = held.study.trials()
+    assert [trial.number for trial in trials] == list(range(9))
+    assert all(trial.state.is_finished() for trial in trials)
+    for trial in trials:
+        epochs = list(reports_of(trial))
+        assert epochs == list(range(1, len(epochs) + 1))
+    assert len(trained) - len(set(trained)) <= 2 * (drivers - 1), "at most the epoch that each gang trained"
+
+
+SOURCE = """
+import torch
+from trainables.task import Task, TaskConfig, searchable
+
+class Config(TaskConfig):
+    {fields}
+
+class Changing(Task[Config]):
+    objective, mode = "val/loss", "{mode}"
+    def build(self): ...
+    def train_batches(self, epoch): ...
+    def loss(self, batch): ...
+    def evaluate(self): ...
+"""
+BEFORE = "lr: float = searchable(0.01, low=0.001, high=0.1); width: int = 8"
+
+
+@pytest.fixture
+def begun(tmp_path, monkeypatch):
+    """Begins a search over a task, lets its user change the task, and takes the search up."""
+    monkeypatch.delitem(sys.modules, "changing", raising=False)
+    file = tmp_path / "changing.py"
+    file.write_text(SOURCE.format(fields=BEFORE, mode="min"))
+    options = {"task": f"{file}:Changing", "name": "one", "storage": tmp_path / "runs", "trials": 2}
+    planned = plan(load_config({**options, "set": {"precision": "fp32", "epochs": 3}}))
+    planned.config.folder.mkdir(parents=True)
+    begin(planned).journal.close()
+    held = []
+
+    def taken_up(fields=BEFORE, mode="min", given=None):
+        file.write_text(SOURCE.format(fields=fields, mode=mode))
+        planned, own = take_up(tmp_path / "runs" / "one", given or {})
+        held.append(own)
+        return planned, own.notes
+
+    yield taken_up
+    for own in held:
+        own.journal.close()
+
+
+def test_a_search_that_is_taken_up_is_what_it_was(begun):
+    planned, notes = begun()
+    assert notes == ("search one goes on: 0 trials have ended, 0 have begun",)
+    assert [str(p) for p in planned.space.parameters] == ["0.001..0.1"]
+    assert planned.space.epochs == 3
+    assert planned.config.trials == 2
+
+
+def test_options_that_leave_its_trials_alone_can_be_given_anew(begun, tmp_path):
+    planned, _ = begun(given={"trials": "20", "time_budget": "1h", "sampler": "random"})
+    assert (planned.config.trials, planned.config.time_budget, planned.config.sampler) == (20, 3600, "random")
+    assert "trials: 20" in (tmp_path / "runs" / "one" / "search.yaml").read_text()
+
+
+def test_other_options_are_refused_in_one_line(begun):
+    with pytest.raises(UsageError) as caught:
+        begun(given={"seed": "2", "search": {"lr": "0..1"}, "task": "arc"})
+    (problem,) = caught.value.problems
+    assert problem.startswith("--resume must come without --search, --seed, a task: one goes on as it began.")
+    assert "--trials" in problem
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        (
+            BEFORE.replace("high=0.1", "high=0.5"),
+            "lr stays searched in 0.001..0.1, as before, and is not searched in 0.001..0.5",
+        ),
+        (BEFORE.replace("= 8", "= 9"), "width stays 8, as before, and is not 9"),
+        (f"{BEFORE}; depth: int = 2", "depth is 2: the task had no such parameter before"),
+        (BEFORE.split(";")[0], "width was 8: the task has no such parameter any more"),
+    ],
+)
+def test_a_task_that_changed_meanwhile_goes_on_with_the_space_that_was_and_says_so(begun, fields, told):
+    planned, notes = begun(fields)
+    assert told in notes
+    assert any(note.startswith("changing.py changed since one began, and trials go on with the new") for note in notes)
+    assert [str(p) for p in planned.space.parameters] == ["0.001..0.1"]
+
+
+def test_a_task_without_the_searched_parameter_or_with_another_objective_is_refused(begun):
+    with pytest.raises(
+        UsageError, match="the task must have the parameter lr, which is searched, but has not any more"
+    ):
+        begun("rate: float = searchable(0.01, low=0.001, high=0.1)")
+    with pytest.raises(
+        UsageError, match="must have the objective that one began with, val/loss min, but has val/loss max"
+    ):
+        begun(mode="max")
+    _, notes = begun()
+    assert len(notes) == 1, "what was refused has changed nothing"
+
+
+def test_a_search_that_runs_is_not_taken_up_by_a_second_driver(begun, tmp_path):
+    begun()
+    with pytest.raises(UsageError, match="one must not be running, but another process has it open"):
+        take_up(tmp_path / "runs" / "one", {})
+
+
+def test_a_search_that_is_not_there_says_where_it_was_looked_for(tmp_path):
+    with pytest.raises(UsageError, match=r"--resume must name a search in .*, but there is no .*/two/study\.journal"):
+        take_up(tmp_path / "two", {})
+
+
+def test_a_study_that_is_broken_in_its_middle_is_refused_and_one_that_is_broken_at_its_end_is_cut(begun, tmp_path):
+    journal = tmp_path / "runs" / "one" / "study.journal"
+    text = journal.read_bytes()
+    journal.write_bytes(b"garbage\n" + text)
+    with pytest.raises(UsageError, match=r"line 1 of .*study\.journal must be a record, but is not"):
+        begun()
+    journal.write_bytes(text + b"\0" * 100 + b'\n{"half')
+    begun()
+    assert journal.read_bytes().startswith(text)
+    assert b"\0" not in journal.read_bytes()
+
+
+def test_a_search_whose_yaml_and_task_are_gone_goes_on_from_its_study_and_its_copy(tmp_path, monkeypatch):
+    source = tmp_path / "gone.py"
+    source.write_text(SOURCE.replace("Changing", "Gone").format(fields=BEFORE, mode="min"))
+    planned = plan(load_config({"task": f"{source}:Gone", "name": "one", "storage": tmp_path / "runs"}))
+    code = planned.config.folder / "code"
+    code.mkdir(parents=True)
+    begin(planned).journal.close()
+    shutil.move(source, code)
+    monkeypatch.delitem(sys.modules, "gone")  # it will be taken up by another process
+    (planned.config.folder / "search.yaml").unlink()
+    again, held = take_up(planned.config.folder, {})
+    held.journal.close()
+    assert again.config.task == f"{code / 'gone.py'}:Gone"
+    assert len(held.notes) == 1, "it is the same code"
+    assert (planned.config.folder / "search.yaml").exists()

@@ -214,6 +214,7 @@ def test_ctrl_c_ends_a_search_in_good_order_within_ten_seconds(make_cli):
     statuses = [run.info.status for run in client.search_runs([result["mlflow"]["experiment_id"]])]
     assert len(statuses) == 1 + result["outcomes"]["interrupted"]
     assert set(statuses) == {"KILLED"}
+    assert err.splitlines()[-1] == "go on: python search/run.py --resume cut"
 
 
 def test_a_time_budget_ends_a_search_what_waited_is_pruned_and_what_ran_is_interrupted(make_cli):
