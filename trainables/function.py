@@ -275,7 +275,9 @@ class Session:
         if not math.isfinite(value):
             reason = f"{self.objective} is {value} in report {self.number}"
             last = {"epoch": self.number, "metrics": numbers, "checkpoint": None}
-            self._leave({"done": True, "outcome": "diverged", "reason": reason, "last": last})
+            divergence = {"kind": "objective", "epoch": self.number}
+            end = {"done": True, "outcome": "diverged", "reason": reason, "divergence": divergence, "last": last}
+            self._leave(end)
 
     def _fail(self, reason: str) -> None:
         self._leave({"done": True, "outcome": "failed", "reason": reason})

@@ -1,6 +1,5 @@
 """A trial in memory: epochs of windows, evaluation, the report of an epoch."""
 
-import contextlib
 import copy
 import itertools
 import logging
@@ -16,9 +15,12 @@ from torch.nn import Parameter
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from trainables import checkpoint, copied, rng
+from trainables.blowup import Blowup
 from trainables.buffers import Buffers, fit
 from trainables.build import check_build, check_gradients, owned_by
 from trainables.ema import Ema
+from trainables.evaluation import evaluated
+from trainables.finite import not_finite
 from trainables.precision import AUTO, Diverged
 from trainables.reduction import world_size
 from trainables.tally import Tally
@@ -69,6 +71,7 @@ class Training:
         task.context.broadcast(list(named.values()))
         self._buffers.broadcast(task.context)
         self._tallies = {name: Tally() for name in task.updates}
+        self._blowups = {name: Blowup() for name in task.updates}
         self._plateaus: list[ReduceLROnPlateau] = [s for s in task.schedulers if isinstance(s, ReduceLROnPlateau)]
         task.updaters = {name: self._updater(name, named) for name in task.updates}
         self._built = copied.as_built(task, self._plateaus)
@@ -78,6 +81,11 @@ class Training:
         self._writer = checkpoint.Writer()
         if task.config.precision == AUTO:
             logger.info("precision auto is %s on %s", task.precision, task.context.device)
+
+    @property
+    def current(self) -> int:
+        """The epoch that is under way, or the last one that was."""
+        return self.epoch + (self._remaining is not None)
 
     def run_epoch(self, stopping: Callable[[], bool] = lambda: False) -> dict[str, float] | None:
         """Train and evaluate one epoch, or what is left of it.
@@ -111,9 +119,10 @@ class Training:
         self.windows = 0
         metrics["time/epoch_s"] = self._seconds + time.perf_counter() - start
         if not math.isfinite(metrics[task.objective]):
-            raise Diverged(
-                f"{task.objective} is {metrics[task.objective]} after epoch {self.epoch}", metrics, agreed=True
-            )
+            reason = f"{task.objective} is {metrics[task.objective]} after epoch {self.epoch}"
+            raise Diverged(reason, metrics, agreed=True, kind="objective")
+        for blowup in self._blowups.values():
+            blowup.evaluated(metrics[task.objective] * (-1 if task.mode == "max" else 1))
         for plateau in self._plateaus:
             plateau.step(metrics[task.objective])  # once per epoch: what it counts are metrics, not updates
         return metrics
@@ -162,6 +171,7 @@ class Training:
             updater.load_state_dict(state["updaters"][name])
         for plateau, saved in zip(self._plateaus, state["plateaus"], strict=True):
             plateau.load_state_dict(saved)
+        self._blowups = {name: Blowup(**saved) for name, saved in state["blowups"].items()}
         self.epoch = state["epoch"]
         self.windows = 0
         self._remaining = None
@@ -194,6 +204,7 @@ class Training:
             "updaters": {name: updater.state_dict() for name, updater in task.updaters.items()},
             "built": self._built,
             "plateaus": [plateau.state_dict() for plateau in self._plateaus],
+            "blowups": {name: asdict(blowup) for name, blowup in self._blowups.items()},
             "task": checkpoint.plain(task.state_dict()),
         }
 
@@ -235,16 +246,14 @@ class Training:
         """
         for name in self.task.context.gather(self._not_finite()):
             if name is not None:
-                raise Diverged(f"{name} is not finite after epoch {self.epoch}, window {self.windows}", agreed=True)
+                reason = f"{name} is not finite after epoch {self.epoch}, window {self.windows}"
+                raise Diverged(reason, agreed=True, kind="weights")
 
     def _not_finite(self) -> str | None:
         for key, module in self.task.modules.items():
-            good = {name: parameter.isfinite().all() for name, parameter in module.named_parameters()}
-            good |= {name: buffer.isnan().logical_not().all() for name, buffer in module.named_buffers()}
-            flags = torch.stack(list(good.values())).tolist() if good else []
-            for name, finite in zip(good, flags, strict=True):
-                if not finite:
-                    return f"{key}.{name}"
+            name = not_finite(dict(module.named_parameters()), dict(module.named_buffers()))
+            if name is not None:
+                return f"{key}.{name}"
         return None
 
     def _begin_epoch(self) -> None:
@@ -291,50 +300,17 @@ class Training:
         return not stop
 
     def evaluate(self) -> dict[str, float]:
-        """The metrics of the trial as it stands, reduced over ranks. Nothing of it stays: no state of a cell, no
-        term that a loss notes."""
-        task = self.task
+        """The metrics of the trial as it stands, reduced over ranks. Nothing of it stays."""
         self.moved()
-        self._buffers.broadcast(task.context)
-        before, noting = self._buffers.copy(), task.noting
-        task.noting = {}
-        no_autocast = torch.autocast(task.context.device.type, enabled=False)  # it may be called from within a loss
-        try:
-            with _evaluation_mode(task.modules), contextlib.ExitStack() as averages, torch.no_grad(), no_autocast:
-                for updater in task.updaters.values():
-                    if updater.ema is not None:
-                        averages.enter_context(updater.ema.applied())
-                metrics = task.evaluate()
-                self.moved()
-                return self._reduce(metrics)
-        finally:
-            self._buffers.restore(before)
-            task.noting = noting
-
-    def _reduce(self, metrics: Mapping[str, float | tuple[Any, Any]]) -> dict[str, float]:
-        """Means over all ranks of what came as (mean, weight); of floats, those of rank 0."""
-        weighted: dict[str, tuple[float, float]] = {}
-        plain: dict[str, float] = {}
-        for name, value in metrics.items():
-            try:
-                if isinstance(value, tuple):
-                    mean, weight = (float(part) for part in value)
-                    # A rank without data has a mean over nothing, NaN: it must not spread to the others' data.
-                    weighted[name] = (mean * weight if weight else 0.0, weight)
-                else:
-                    plain[name] = float(value)
-            except (TypeError, ValueError) as error:
-                raise ValueError(
-                    f"evaluate must return a number or (mean, weight) for {name!r}, but got {value!r}."
-                ) from error
-        # All ranks must see the same: one that found a NaN by itself would leave the others behind.
-        return {**self.task.context.from_rank_0(plain), **self.task.context.weighted_means(weighted)}
+        metrics = evaluated(self.task, self._buffers)
+        self.moved()
+        return metrics
 
     def _train_metrics(self, seconds: float) -> dict[str, float]:
         self.task.keep_noted()
         metrics: dict[str, float] = {}
         for name, tally in self._tallies.items():
-            prefix = "train" if name == "train" else f"train/{name}"
+            prefix = _prefix(name)
             updater = self.task.updaters[name]
             metrics[f"{prefix}/loss"] = tally.loss
             metrics[f"{prefix}/grad_norm"] = tally.grad_norm
@@ -357,6 +333,7 @@ class Training:
             self._tallies[name].add(report)
             if report.outcome == "applied":
                 task.keep_noted()
+                self._check_rise(name, report.loss)
             task.noting.clear()  # a window that is not applied leaves no terms either
             check_gradients(task, name, task.updaters[name], report)
             task.after_update(report)
@@ -381,6 +358,13 @@ class Training:
             transform=self._alike(name, task.transforms[name]) if name in task.transforms else None,
         )
 
+    def _check_rise(self, name: str, loss: float) -> None:
+        rise, blowup = self.task.config.max_loss_rise, self._blowups[name]
+        if rise is not None and blowup.add(loss, rise):
+            where = f"by epoch {self.epoch + 1}, window {self.windows + 1}"
+            reason = f"{_prefix(name)}/loss rose to {loss:.3g} from {blowup.first[0]:.3g} {where}"
+            raise Diverged(reason, agreed=True, kind="loss")
+
     def _alike(self, name: str, transform: Callable[[], None]) -> Callable[[], None]:
         """`transform` with the same random numbers on all ranks: else their weights would drift apart."""
 
@@ -393,17 +377,9 @@ class Training:
         return transformed
 
 
-@contextlib.contextmanager
-def _evaluation_mode(modules: Mapping[str, torch.nn.Module]) -> Iterator[None]:
-    """Every module in evaluation mode inside, and in the mode that it was in afterwards."""
-    modes = [(part, part.training) for module in modules.values() for part in module.modules()]
-    for module in modules.values():
-        module.eval()
-    try:
-        yield
-    finally:
-        for part, training in modes:
-            part.training = training
+def _prefix(name: str) -> str:
+    """What the metrics of an update begin with."""
+    return "train" if name == "train" else f"train/{name}"
 
 
 def train(task: AnyTask, epochs: int | None = None) -> Iterator[dict[str, float]]:

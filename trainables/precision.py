@@ -4,11 +4,13 @@ import contextlib
 import functools
 import math
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 
 AUTO = "auto"
+DivergenceKind = Literal["skips", "loss_scale", "loss", "objective", "weights", "other"]
+DIVERGENCE_KINDS: tuple[str, ...] = get_args(DivergenceKind)
 NOTHING = contextlib.nullcontext()
 
 
@@ -31,15 +33,24 @@ class Diverged(RuntimeError):
     Attributes:
         metrics: The report of the epoch in which it was seen, if there is one.
         agreed: Whether all ranks raise it at the same place, so that none of them waits for another.
+        kind: By what it was seen: too many windows skipped in a row, a loss scale at its minimum, a loss far above
+            its start, an objective or weights that are not finite. A task that raises it itself has "other".
     """
 
-    def __init__(self, message: str, metrics: dict[str, float] | None = None, agreed: bool = False) -> None:
+    def __init__(
+        self,
+        message: str,
+        metrics: dict[str, float] | None = None,
+        agreed: bool = False,
+        kind: DivergenceKind = "other",
+    ) -> None:
         super().__init__(message)
         self.metrics = metrics
         self.agreed = agreed
+        self.kind = kind
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Diverged, (*self.args, self.metrics, self.agreed)
+        return Diverged, (*self.args, self.metrics, self.agreed, self.kind)
 
 
 def autocast(precision: Precision, device: torch.device) -> contextlib.AbstractContextManager[Any]:
@@ -138,7 +149,9 @@ class LossScale:
         self.streak = 0
         lower = self.value * self.backoff_factor
         if lower < self.minimum:
-            raise Diverged(f"loss scale {self.value:g} cannot be lowered, its minimum is {self.minimum:g}")
+            raise Diverged(
+                f"loss scale {self.value:g} cannot be lowered, its minimum is {self.minimum:g}", kind="loss_scale"
+            )
         self.value = lower
 
     def state_dict(self) -> dict[str, Any]:

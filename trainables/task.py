@@ -88,6 +88,9 @@ class TaskConfig(BaseModel):
     loss_scale: float = Field(2.0**16, gt=0, description="initial loss scale, fp16 only")
     loss_scale_growth: int = Field(2000, ge=1, description="applied updates before the loss scale doubles, fp16 only")
     max_consecutive_skips: int = Field(50, ge=0, description="non-finite windows in a row that a trial survives")
+    max_loss_rise: float | None = Field(
+        1000.0, gt=1, description="a trial ends if its loss stays above so many times its first ones; none: it does not"
+    )
     gradient_check: Literal["skip", "module", "parameter"] = Field(
         "module", description="what must have a gradient in the first update, or the trial fails"
     )

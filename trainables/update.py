@@ -17,6 +17,7 @@ from trainables.batches import to_device
 from trainables.batches import windows as windows  # an update and what it takes come together
 from trainables.buffers import Buffers
 from trainables.ema import Ema
+from trainables.finite import not_finite
 from trainables.parameters import check_optimizers, names_of, parameters_of
 from trainables.precision import Diverged, LossScale, Precision, autocast, resolve
 from trainables.reduction import Reducer, world_size
@@ -125,7 +126,8 @@ class Updater:
                 weight, the number of elements that the mean was taken over (samples, unmasked tokens, cells).
 
         Raises:
-            Diverged: Too many windows were skipped in a row, or the loss scale fell to its floor.
+            Diverged: Too many windows were skipped in a row, the loss scale fell to its floor, or a weight is not
+                finite, and every window would be skipped.
             PeerFailed: Another rank raised in its part of the window.
             ValueError: The loss is not one number that depends on a parameter, or a weight is not a finite number of
                 at least 0. A loss that depends on parameters of others alone is an empty window.
@@ -272,15 +274,19 @@ class Updater:
         spoiled = [name for name, own in self.gradient_norms().items() if not math.isfinite(own)]
         where = f"at step {self.steps} the loss is {loss:g}, the gradient norm {norm:g}"
         where += f", first in {spoiled[0]}" if spoiled else ""
+        if self.consecutive_skips == 1:  # skipped windows change no weight, so the first in a row shows it
+            weight = not_finite({self._names[id(parameter)]: parameter for parameter in self._parameters})
+            if weight is not None:
+                raise Diverged(f"{weight} is not finite: {where}", agreed=True, kind="weights")
         if self.loss_scale is not None:
             try:
                 self.loss_scale.skipped()
             except Diverged as error:
-                raise Diverged(f"{error}; {where}", agreed=True) from error
+                raise Diverged(f"{error}; {where}", agreed=True, kind="loss_scale") from error
         if self.consecutive_skips > self.max_consecutive_skips:
             count = f"{self.consecutive_skips} windows in a row were" if self.consecutive_skips > 1 else "a window was"
             scale = f"loss scale {self.loss_scale.value:g}" if self.loss_scale else "no loss scale"
-            raise Diverged(f"{count} not finite: {where}, {scale}", agreed=True)
+            raise Diverged(f"{count} not finite: {where}, {scale}", agreed=True, kind="skips")
 
     def _apply(self) -> None:
         idle: list[torch.optim.Optimizer] = []

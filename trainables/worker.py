@@ -154,7 +154,7 @@ class Workers:
                 else:
                     yield report
         except Diverged as error:
-            last = {"done": True, "outcome": "diverged", "reason": str(error)}
+            last = {"done": True, "outcome": "diverged", "reason": str(error), "divergence": self._seen(error)}
             if self.context.world_size > 1 and not error.agreed:
                 last["alone"] = True  # the other ranks do not know, and wait for this one
             if error.metrics is not None and self.training is not None:
@@ -168,6 +168,10 @@ class Workers:
             if self.held is None:
                 self._release()
         yield last
+
+    def _seen(self, error: Diverged) -> dict[str, Any]:
+        """By what a trial was seen to diverge, and in which epoch."""
+        return {"kind": error.kind, "epoch": self.training.current if self.training else 0}
 
     def _reports(self, stretch: dict[str, Any]) -> Iterator[dict[str, Any]]:
         self.make_room(stretch)

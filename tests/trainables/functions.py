@@ -77,8 +77,14 @@ def misnames(config):
 
 
 def diverges(config):
-    ray.train.report({"loss": 1.0, "other": 2.0}, checkpoint=save(epoch=1))
-    ray.train.report({"loss": float("nan"), "other": 3.0}, checkpoint=save(epoch=2))
+    """Does not look at what it reports, and would go on for ever."""
+    ray.train.report({"loss": 1.0, "other": float("nan")}, checkpoint=save(epoch=1))
+    ray.train.report({"loss": float(config["value"]), "other": 3.0}, checkpoint=save(epoch=2))
+    while True:
+        try:
+            ray.train.report({"loss": 0.5, "other": 4.0})
+        except Exception:  # as users' code does
+            SEEN.append("caught")
 
 
 def raises(config):

@@ -127,7 +127,13 @@ def test_a_metric_is_that_of_rank_0_so_that_all_ranks_see_the_same(pair):
 def test_a_rank_that_diverges_alone_ends_the_trial_and_its_group(pair, tmp_path):  # B27
     first, second = pair.run(diverges_alone, str(tmp_path))
     assert first == "1 of 2 ranks failed in this window; no rank can finish it"  # raised: its worker ends
-    assert second == {"done": True, "outcome": "diverged", "reason": "rank 1 has seen enough", "alone": True}
+    assert second == {
+        "done": True,
+        "outcome": "diverged",
+        "reason": "rank 1 has seen enough",
+        "divergence": {"kind": "other", "epoch": 1},
+        "alone": True,
+    }
 
 
 def test_a_state_of_another_length_on_each_rank_becomes_that_of_rank_0(pair):

@@ -208,11 +208,17 @@ def test_a_trial_fails_with_its_reason_and_the_next_is_unharmed(stretch, functio
     assert len(run("resumes", stretch(trial=1))) == 3
 
 
-def test_an_objective_that_is_not_finite_is_a_diverged_trial_without_a_checkpoint_of_it(stretch, tmp_path):
-    _, report = run("diverges", stretch())
-    assert (report["outcome"], report["reason"]) == ("diverged", "loss is nan in report 2")
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+def test_an_objective_that_is_not_finite_ends_its_trial_at_that_report_without_a_checkpoint_of_it(
+    stretch, tmp_path, value
+):
+    first, report = run("diverges", stretch(until=9, value=value))
+    assert (first["done"], math.isnan(first["metrics"]["other"])) == (False, True)
+    assert (report["outcome"], report["reason"]) == ("diverged", f"loss is {value} in report 2")
+    assert report["divergence"] == {"kind": "objective", "epoch": 2}
+    assert functions.SEEN == []
     assert (report["last"]["epoch"], report["last"]["checkpoint"]) == (2, None)
-    assert math.isnan(report["last"]["metrics"]["loss"])
+    assert str(report["last"]["metrics"]["loss"]) == value
     assert report["last"]["metrics"]["other"] == 3.0
     assert [path.name for path in (tmp_path / "trial-0").iterdir()] == ["epoch-1-a"]
 

@@ -212,8 +212,17 @@ def test_a_trial_that_diverges_says_so_and_the_next_is_unharmed(stretch):
     (report,) = worker.run(stretch(fault="nan loss", precision="bf16", max_consecutive_skips=1))
     assert (report["done"], report["outcome"]) == (True, "diverged")
     assert report["reason"].startswith("2 windows in a row were not finite")
+    assert report["divergence"] == {"kind": "skips", "epoch": 1}
     assert worker.training is None
     assert identical(metrics(list(worker.run(stretch(trial=1)))), straight(2))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_an_objective_that_is_not_finite_ends_its_trial_with_the_report_of_that_epoch(stretch, value):
+    _, report = workers().run(stretch(until=4, fault=f"lost: {value}"))
+    assert (report["outcome"], report["reason"]) == ("diverged", f"val/loss is {value} after epoch 2")
+    assert report["divergence"] == {"kind": "objective", "epoch": 2}
+    assert (report["last"]["epoch"], str(report["last"]["metrics"]["val/loss"])) == (2, str(value))
 
 
 def test_a_stop_interrupts_the_trial_before_its_next_window(stretch, tmp_path):

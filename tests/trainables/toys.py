@@ -198,6 +198,8 @@ class Regression(Task[RegressionConfig]):
             raise KeyError("no such puzzle\nsecond line")
         outputs = self.predict(self.inputs)
         loss = nn.functional.mse_loss(outputs, self.targets).item()
+        if self.config.fault.startswith("lost: ") and self.seen > self.config.size:  # in its second epoch
+            loss = float(self.config.fault.removeprefix("lost: "))
         draw = random.random() + float(np.random.rand()) + torch.rand(1).item()
         return {"val/loss": loss, "val/draw": draw, "val/seen": self.seen, **global_flags()}
 

@@ -1,0 +1,60 @@
+"""Whether a loss has blown up: far above where it began, and staying there.
+
+Other trainers have it for one kind of loss: fastai's range test ends at 4 times the best smoothed loss, axolotl's
+watchdog after 3 steps above a limit that the user knows, LLM Foundry's KillLossSpike after several above twice the
+running mean. Here a loss may be anything: negative, zero at first, noise around zero, or one that rises because the
+trial learns. A false alarm ends a good trial and a late one costs seconds, so the limit is far off.
+"""
+
+from dataclasses import dataclass, field
+
+FIRST = 5  # losses that say how large one of this trial is
+IN_A_ROW = 5  # a spike is none
+SMALLEST = 1.0  # what a loss that begins near zero is compared with
+
+
+@dataclass
+class Blowup:
+    """Watches the losses of one updater: the same on all ranks, since their losses are.
+
+    The losses are compared with the second smallest of the first five: the later ones may be on their way up
+    already, and one may be near zero by chance. A loss that has risen while the objective got better has risen by
+    design, as returns do and losses under a curriculum: from then on it is what others are compared with.
+
+    Attributes:
+        first: The first losses; those of exactly 0 say nothing and are left out.
+        size: How large a loss of this trial is, in its absolute value.
+        largest: The largest loss that was not above the limit.
+        above: How many in a row are above it.
+        best: The lowest cost that the trial was evaluated to.
+    """
+
+    first: list[float] = field(default_factory=list)
+    size: float = 0.0
+    largest: float = 0.0
+    above: int = 0
+    best: float | None = None
+
+    def add(self, loss: float, rise: float) -> bool:
+        """Count the loss of an applied window; whether it is the last of too many above `rise` times their size."""
+        if len(self.first) < FIRST:
+            if loss:
+                self.first.append(loss)
+                self.size = max(SMALLEST, sorted(abs(loss) for loss in self.first)[:2][-1])
+            return False
+        if loss > rise * self.size:
+            self.above += 1
+        else:
+            self.above = 0
+            self.largest = max(self.largest, loss)
+        return self.above >= IN_A_ROW
+
+    def evaluated(self, cost: float) -> None:
+        """Count an evaluation.
+
+        Args:
+            cost: The objective, such that less is better.
+        """
+        if self.best is not None and cost < self.best:
+            self.size = max(self.size, self.largest)
+        self.best = cost if self.best is None else min(cost, self.best)
