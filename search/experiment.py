@@ -18,6 +18,7 @@ from optuna.trial import FrozenTrial
 from rich.console import Console
 
 from search.config import SearchConfig, complete, load_config
+from search.divergence import Divergence, find_divergence
 from search.errors import UsageError
 from search.janitor import remove
 from search.plan import Plan, plan
@@ -54,11 +55,13 @@ SETTINGS = {
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a search: outcomes by name, the best trial, where MLflow has it, and how long it took."""
+    """What came of a search: outcomes by name, the best trial, where trials diverged, where MLflow has it, and how
+    long it took."""
 
     name: str
     outcomes: dict[str, int]
     best: Best | None
+    divergence: list[Divergence]
     mlflow: dict[str, str]
     seconds: float
     stopped: str
@@ -70,6 +73,7 @@ class Result:
             "name": self.name,
             "outcomes": self.outcomes,
             "best": best,
+            "divergence": [asdict(divergence) for divergence in self.divergence],
             "mlflow": self.mlflow,
             "seconds": round(self.seconds, 3),
         }
@@ -295,7 +299,7 @@ def _finish(
     start: float,
 ) -> Result:
     config, mode = planned.config, planned.mode
-    best = find_best(trials, mode)
+    best, divergence = find_best(trials, mode), find_divergence(trials)
     parquet = config.folder / "trials.parquet"
     status = "KILLED" if "interrupted" in reasons else "FINISHED" if best else "FAILED"
     metrics = {f"best/{planned.objective}": best.value} if best else {}
@@ -304,7 +308,7 @@ def _finish(
             write_parquet(trials, parquet)
         finally:
             written = [parquet] if parquet.exists() else []
-            tracker.finish(status, _note(planned, best), metrics, written, TRACKING_TIMEOUT_S)
+            tracker.finish(status, _note(planned, best, divergence), metrics, written, TRACKING_TIMEOUT_S)
     except TrackingError as error:
         progress.say(str(error))
     where = {
@@ -313,17 +317,19 @@ def _finish(
         "run_id": tracker.run_id,
     }
     seconds = time.monotonic() - start
-    return Result(config.name, count_outcomes(trials), best, where, seconds, ", ".join(reasons))
+    return Result(config.name, count_outcomes(trials), best, divergence, where, seconds, ", ".join(reasons))
 
 
-def _note(planned: Plan, best: Best | None) -> str:
+def _note(planned: Plan, best: Best | None, divergence: Sequence[Divergence]) -> str:
     """The Markdown on the parent run."""
+    diverged = "".join(f"- diverged: {of_a_precision}\n" for of_a_precision in divergence)
     if best is None:
-        return "No trial was completed."
+        return f"No trial was completed.\n\n{diverged}"
     values = "\n".join(f"| {name} | {value} |" for name, value in best.config.items())
     return (
         f"**Best {planned.objective}: {best.value:.4f}** (trial {best.trial_id})\n\n"
         f"| parameter | value |\n| --- | --- |\n{values}\n\n"
+        f"{diverged}\n"
         "Run it again with `python search/run.py --config search.yaml`; the file is among the artifacts."
     )
 

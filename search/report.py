@@ -21,6 +21,7 @@ from optuna.trial import FrozenTrial
 from rich.console import Console
 from rich.table import Table
 
+from search.divergence import find_divergence
 from search.errors import UsageError
 from search.space import flatten
 from search.study import OUTCOMES, best_epoch, best_value, outcome_of, read, reports_of
@@ -129,7 +130,10 @@ def main(name: str, storage: Path = Path("runs")) -> None:
         print(error, file=sys.stderr)
         raise typer.Exit(2) from error
     write_parquet(trials, folder / "trials.parquet")
-    report_console().print(trial_table(trials, objective, mode))
+    console = report_console()
+    console.print(trial_table(trials, objective, mode))
+    for divergence in find_divergence(trials):
+        console.print(f"diverged: {divergence}", highlight=False, soft_wrap=True)
 
 
 if __name__ == "__main__":

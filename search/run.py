@@ -166,6 +166,8 @@ def _tell(result: Any, folder: Path) -> None:
     counts = ", ".join(f"{count} {outcome}" for outcome, count in result.outcomes.items())
     early = " (time budget)" if "time budget" in result.stopped else ""
     console.print(f"\n{counts} in {result.seconds:.0f} s{early}", highlight=False)
+    for divergence in result.divergence:
+        console.print(f"diverged: {divergence}", soft_wrap=True, highlight=False)
     if "failed" in result.outcomes:
         console.print(f"tracebacks: {folder / 'errors'}", soft_wrap=True, highlight=False)
     if result.best is not None:

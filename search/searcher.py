@@ -335,16 +335,16 @@ class StudySearcher(Searcher):
                 path = self.folder / "errors" / f"trial-{number}.txt"
                 path.parent.mkdir(exist_ok=True)
                 path.write_text(report["traceback"], encoding="utf-8")
-            self._end(number, report["outcome"], report["reason"])
+            self._end(number, report["outcome"], report["reason"], report.get("divergence"))
         self.study.live.discard(number)
 
     def _log_notes(self, number: int, report: dict[str, Any]) -> None:
         for note in report.get("notes", ()):
             logger.warning("trial %d: %s", number, note)
 
-    def _end(self, number: int, outcome: str, reason: str = "") -> None:
+    def _end(self, number: int, outcome: str, reason: str = "", divergence: dict[str, Any] | None = None) -> None:
         self.study.live.discard(number)
-        self.study.note_end(number, outcome, reason)
+        self.study.note_end(number, outcome, reason, divergence)
         kept = self._drop_checkpoints(number, keep_last=False)
         for path in self._checkpoints(number).glob("*"):
             if path.name.removesuffix(".sha256") not in kept:  # from midway, copied, or of a driver that was killed

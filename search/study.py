@@ -109,19 +109,24 @@ class SearchStudy:
         """Keep the report of an epoch that has no finite objective to rank it by."""
         self._note(number, f"report/{epoch}", report)
 
-    def note_end(self, number: int, outcome: str, reason: str) -> None:
-        """Keep how a trial ends, before it does: `end` is then certain to come, also if the search dies."""
+    def note_end(self, number: int, outcome: str, reason: str, divergence: dict[str, Any] | None = None) -> None:
+        """Keep how a trial ends, before it does: `end` is then certain to come, also if the search dies.
+
+        Of one that diverged, `divergence` has the `kind` and the `epoch`.
+        """
         self._note(number, "reason", reason)
+        if divergence is not None:
+            self._note(number, "divergence", divergence)
         self._note(number, "outcome", outcome)
 
-    def end(self, number: int, outcome: str, reason: str = "") -> None:
+    def end(self, number: int, outcome: str, reason: str = "", divergence: dict[str, Any] | None = None) -> None:
         """End a trial. Its value is the best that it reported.
 
         One that diverged is an answer: samplers see it as pruned and outside of a constraint. They ignore failed
         trials, and would propose the like again.
         """
         if "outcome" not in self.trial(number).user_attrs:
-            self.note_end(number, outcome, reason)
+            self.note_end(number, outcome, reason, divergence)
         if outcome == "completed":
             self._study.tell(number, best_value(self.trial(number), self.mode))
         elif outcome == "failed":
