@@ -68,6 +68,8 @@ def write_parquet(trials: Sequence[FrozenTrial], path: Path) -> None:
             "outcome": outcome_of(trial),
             "reason": trial.user_attrs.get("reason", ""),
         }
+        if about["outcome"] == "diverged" and "divergence" in trial.user_attrs:
+            about["divergence"] = trial.user_attrs["divergence"]["kind"]
         if "copied_from" in trial.user_attrs:
             about["copied_from"] = trial.user_attrs["copied_from"]
         config = {f"config/{name}": value for name, value in flatten(trial.user_attrs.get("config", {})).items()}

@@ -11,14 +11,16 @@ from dataclasses import dataclass, field
 FIRST = 5  # losses that say how large one of this trial is
 IN_A_ROW = 5  # a spike is none
 SMALLEST = 1.0  # what a loss that begins near zero is compared with
+AT_MOST = 100.0  # so many times the very first loss is what later ones are compared with
 
 
 @dataclass
 class Blowup:
     """Watches the losses of one updater: the same on all ranks, since their losses are.
 
-    The losses are compared with the second smallest of the first five: the later ones may be on their way up
-    already, and one may be near zero by chance. A loss that has risen while the objective got better has risen by
+    The losses are compared with the second smallest of the first five: one may be near zero by chance, and the later
+    ones may be on their way up already. All but the very first may be, when one update was enough, so it counts for
+    so many times the first at most. A loss that has risen while the objective got better has risen by
     design, as returns do and losses under a curriculum: from then on it is what others are compared with.
 
     Attributes:
@@ -40,7 +42,8 @@ class Blowup:
         if len(self.first) < FIRST:
             if loss:
                 self.first.append(loss)
-                self.size = max(SMALLEST, sorted(abs(loss) for loss in self.first)[:2][-1])
+                usual = sorted(abs(loss) for loss in self.first)[:2][-1]
+                self.size = max(SMALLEST, min(usual, AT_MOST * max(SMALLEST, abs(self.first[0]))))
             return False
         if loss > rise * self.size:
             self.above += 1

@@ -34,7 +34,7 @@ def trials(tmp_path):
             metrics = {"val/score": score, "train/loss": math.nan if outcome == "diverged" else 1.0, "count": 3}
             study.report(number, epoch, score, {"metrics": metrics, "checkpoint": f"{number}-{epoch}.pt"})
         if outcome != "interrupted":
-            study.end(number, outcome, "because")
+            study.end(number, outcome, "because", {"kind": "skips", "epoch": 2} if outcome == "diverged" else None)
     yield study.trials()
     lock.close()
 
@@ -59,6 +59,7 @@ def test_parquet_has_a_row_per_report_and_one_for_a_trial_without_any(trials, tm
     ]  # fmt: skip
     assert [row["outcome"] for row in rows if row["trial_id"] in (2, 3, 4)] == ["diverged", "failed", "interrupted"]
     assert math.isnan(rows[6]["train/loss"])
+    assert [row["divergence"] for row in rows if row["divergence"]] == ["skips"]
     assert rows[7]["val/score"] is None
     assert rows[7]["reason"] == "because"
     assert rows[0]["config/inner.kind"] == "a"

@@ -45,7 +45,7 @@ def search(make_cli):
 
 
 def test_standard_output_is_one_json_object_that_accounts_for_every_trial(search):
-    assert set(search.json) == {"name", "outcomes", "best", "mlflow", "seconds"}
+    assert set(search.json) == {"name", "outcomes", "best", "divergence", "mlflow", "seconds"}
     assert sum(search.json["outcomes"].values()) == 12
     assert set(search.json["outcomes"]) <= {"completed", "pruned", "diverged", "failed"}
     assert {"completed", "pruned", "diverged", "failed"} <= set(search.json["outcomes"])
@@ -77,6 +77,7 @@ def test_a_diverged_trial_is_an_answer_to_the_sampler_and_no_failure(search):
         assert trial.state == optuna.trial.TrialState.PRUNED
         assert trial.constraints == {"diverged": 1.0}
         assert trial.user_attrs["reason"] == "val/loss is nan after epoch 1"
+        assert trial.user_attrs["divergence"] == {"kind": "objective", "epoch": 1}
         (row,) = [row for row in search.rows if row["trial_id"] == trial.number]
         assert row["epoch"] == 1
         assert math.isnan(row["val/loss"])

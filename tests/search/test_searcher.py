@@ -1,14 +1,17 @@
 """The searcher, driven as Tune drives it: suggest, results, completions."""
 
 import json
+import math
 import threading
 from pathlib import Path
 
 import pytest
 from optuna.samplers import RandomSampler
+from optuna.trial import TrialState
 from pydantic import model_validator
 from ray.tune.search import Searcher
 
+from search.report import find_best
 from search.schedulers.halving import Halving
 from search.searcher import StudySearcher
 from search.space import resolve
@@ -45,12 +48,12 @@ class Watching:
 def make(tmp_path):
     locks = []
 
-    def made(trials=3, rungs=(1, 3), fixed=None, **options):
-        study, lock = create(tmp_path, RandomSampler, "val/loss", "min")
+    def made(trials=3, rungs=(1, 3), fixed=None, mode="min", **options):
+        study, lock = create(tmp_path, RandomSampler, "val/loss", mode)
         locks.append(lock)
         space = resolve(Config, {"precision": "fp32", **(fixed or {})}, {})
         watching = Watching()
-        schedule = Halving(rungs, 3, "min")
+        schedule = Halving(rungs, 3, mode)
         searcher = StudySearcher(
             study, space, schedule, "val/loss", trials, tmp_path, "a", observers=[watching], **options
         )
@@ -227,6 +230,24 @@ def test_an_epoch_that_was_done_again_is_kept_and_not_told_again(make, tmp_path,
     assert reports_of(study.trial(0))[2]["checkpoint"] == again
     assert sorted(path.name for path in tmp_path.glob("*.pt")) == ["epoch-2-b.pt", "epoch-3-b.pt"]
     assert "trial 0: epoch-2-a.pt is corrupt. The one before it is used." in caplog.text
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("mode", ["min", "max"])
+def test_an_objective_that_is_not_finite_ends_a_trial_and_is_never_its_value(make, mode, value):
+    searcher, study, watching = make(trials=2, mode=mode)
+    searcher.suggest("t0")
+    report(searcher, "t0", 1, 0.3)
+    lost = {"epoch": 2, "metrics": {"val/loss": value, "val/other": math.nan}, "checkpoint": None}
+    ended = {"outcome": "diverged", "reason": "it did", "divergence": {"kind": "objective", "epoch": 2}, "last": lost}
+    searcher.on_trial_complete("t0", tuned(True, **ended))
+    trial = study.trial(0)
+    assert (trial.state, trial.intermediate_values) == (TrialState.PRUNED, {1: 0.3})
+    assert trial.user_attrs["divergence"] == {"kind": "objective", "epoch": 2}
+    assert str(reports_of(trial)[2]["metrics"]["val/loss"]) == str(value)
+    assert watching.events[-2:] == [("reported", 0, 2), ("diverged", 0, "it did")]
+    assert find_best(study.trials(), mode) is None
+    assert searcher.suggest("t1")["stretch"]["trial"] == 1, "the search goes on"
 
 
 @pytest.mark.parametrize("outcome", ["failed", "diverged", "completed"])

@@ -81,6 +81,12 @@ def test_other_ends_are_told_as_what_they_are(study, outcome, state, broken):
     assert trial.constraints == broken
 
 
+def test_a_diverged_trial_keeps_its_kind_and_its_epoch(study):
+    number, _ = study.ask(SPACE)
+    study.end(number, "diverged", "because", {"kind": "loss", "epoch": 3})
+    assert study.trial(number).user_attrs["divergence"] == {"kind": "loss", "epoch": 3}
+
+
 def test_a_sampler_sees_a_trial_that_waits_at_a_rung_as_pruned_and_a_live_one_as_running(tmp_path):
     sampler = Watching()
     study, lock = create(tmp_path, lambda _: sampler, "val/loss", "min")

@@ -85,6 +85,21 @@ def test_a_search_is_a_parent_run_with_a_child_per_trial(tmp_path):
     assert kept == ["search.yaml", "trials.parquet"]
 
 
+def test_values_that_are_not_finite_are_kept_as_far_as_a_store_can(tmp_path):
+    tracker = track(config(tmp_path))
+    tracker.trial_started(0, {"lr": 0.1})
+    values = {"val/nan": math.nan, "val/inf": math.inf, "val/low": -math.inf}
+    tracker.trial_reported(0, 1, {"val/score": 0.5, **values})
+    tracker.trial_reported(0, 2, {"val/score": math.inf, **values})
+    tracker.trial_ended(0, "diverged", "val/score is inf after epoch 2")
+    finish(tracker)
+    metrics = runs_of(tracker)["0"].data.metrics
+    assert math.isnan(metrics["val/nan"])
+    assert metrics["val/inf"] > 1e308  # SQL knows no infinity
+    assert metrics["val/low"] < -1e308
+    assert metrics["best/val/score"] == 0.5, "an objective that is not finite is never the best"
+
+
 def test_two_searches_share_a_store_without_mixing(tmp_path):
     trackers = [track(config(tmp_path, name)) for name in ("one", "two")]
     for tracker in trackers:

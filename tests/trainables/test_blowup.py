@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.trainables.toys import Adversaries, Regression, RegressionConfig, every_precision, timeless
 from trainables import checkpoint
-from trainables.blowup import FIRST, IN_A_ROW, Blowup
+from trainables.blowup import AT_MOST, FIRST, IN_A_ROW, Blowup
 from trainables.context import Context
 from trainables.loop import Training
 from trainables.precision import Diverged
@@ -62,6 +62,13 @@ def test_spikes_are_no_blow_up_however_high_and_many(runs, spike):
 def test_what_stays_above_the_limit_is_seen_after_a_few_windows(size, sign, factor):
     blowup = begun(*[sign * size] * FIRST)
     assert alarm([max(size, 1.0) * RISE * factor] * 100, blowup) == IN_A_ROW
+
+
+@given(st.floats(1e-3, 1e3), st.floats(1.01, 1e10))
+def test_a_loss_that_jumps_at_the_very_first_update_is_seen(start, factor):
+    """As under Adam, whose steps do not grow: the loss is as high at the second window as it ever gets."""
+    high = max(start, 1.0) * AT_MOST * RISE * factor
+    assert alarm([start] + [high] * 20) == FIRST + IN_A_ROW
 
 
 @given(st.floats(1e-3, 1e3), st.floats(1.3, 50.0))

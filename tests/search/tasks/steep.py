@@ -1,0 +1,35 @@
+"""A task of a user that diverges for real: in fp32 where its learning rate is high, in fp16 at a far lower one."""
+
+import torch
+
+from trainables.task import Task, TaskConfig, searchable
+
+
+class SteepConfig(TaskConfig):
+    lr: float = searchable(1e-2, low=1e-2, high=1e4, log=True)
+    weight_decay: float = searchable(0.0, low=0.0, high=1e-3)
+    epochs: int = 2
+
+
+class Steep(Task[SteepConfig]):
+    objective, mode = "val/loss", "min"
+
+    def build(self):
+        generator = torch.Generator().manual_seed(0)
+        self.x = torch.randn(64, 4, generator=generator)
+        self.y = self.x.sum(1, keepdim=True)
+        model = torch.nn.Linear(4, 1)
+        decay = self.config.weight_decay
+        self.modules = {"model": model}
+        self.optimizers = {"model": torch.optim.Adam(model.parameters(), lr=self.config.lr, weight_decay=decay)}
+
+    def train_batches(self, epoch):
+        return self.context.shard((self.x, self.y), batch_size=1)
+
+    def loss(self, batch):
+        x, y = batch
+        hidden = self.modules["model"](x) * 1e3  # a sum over many, which fp16 holds up to 65504
+        return torch.nn.functional.mse_loss(hidden / 1e3, y), len(x)
+
+    def evaluate(self):
+        return {"val/loss": torch.nn.functional.mse_loss(self.modules["model"](self.x), self.y).item()}
