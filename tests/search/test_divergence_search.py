@@ -41,8 +41,7 @@ def test_each_precision_has_its_bound_its_kinds_and_its_first_epoch(searched):
     for divergence in found.values():
         assert divergence["first_epoch"] == 1
         region = divergence["region"]
-        assert region["diverged"] == region["trials"]
-        assert region["diverged_elsewhere"] <= 1  # near to the bound in fp32 it depends on what else is searched
+        assert region["trials"] - region["diverged"] + region["diverged_elsewhere"] <= 1
         assert region["diverged"] + region["diverged_elsewhere"] == divergence["diverged"]
         assert sum(divergence["kinds"].values()) == divergence["diverged"]
     assert sum(divergence["diverged"] for divergence in found.values()) == result["outcomes"]["diverged"]

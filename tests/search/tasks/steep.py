@@ -7,7 +7,7 @@ from trainables.task import Task, TaskConfig, searchable
 
 class SteepConfig(TaskConfig):
     lr: float = searchable(1e-2, low=1e-2, high=1e4, log=True)
-    weight_decay: float = searchable(0.0, low=0.0, high=1e-3)
+    noise: float = searchable(0.0, low=0.0, high=0.1, description="of the targets; not what it diverges by")
     epochs: int = 2
 
 
@@ -17,11 +17,9 @@ class Steep(Task[SteepConfig]):
     def build(self):
         generator = torch.Generator().manual_seed(0)
         self.x = torch.randn(64, 4, generator=generator)
-        self.y = self.x.sum(1, keepdim=True)
-        model = torch.nn.Linear(4, 1)
-        decay = self.config.weight_decay
-        self.modules = {"model": model}
-        self.optimizers = {"model": torch.optim.Adam(model.parameters(), lr=self.config.lr, weight_decay=decay)}
+        self.y = self.x.sum(1, keepdim=True) + self.config.noise * torch.randn(64, 1, generator=generator)
+        self.modules = {"model": torch.nn.Linear(4, 1)}
+        self.optimizers = {"model": torch.optim.Adam(self.modules["model"].parameters(), lr=self.config.lr)}
 
     def train_batches(self, epoch):
         return self.context.shard((self.x, self.y), batch_size=1)
