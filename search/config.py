@@ -82,6 +82,7 @@ class SearchConfig(BaseModel):
         default_factory=dict, description="searched parameters by name"
     )
     name: str = Field("", description="of the search and its folder; empty: task, date and time")
+    study: str = Field("", description="sqlite:///path.db or postgresql://host/database; empty: a file in the folder")
     storage: Path = Field(Path("runs"), description="the folder that holds the folders of searches")
     experiment: str = Field("", description="in MLflow; empty: the task")
     tracking_uri: str = Field("", description="of MLflow; empty: MLFLOW_TRACKING_URI, else mlflow.db in storage")
@@ -156,6 +157,14 @@ def complete(config: SearchConfig) -> SearchConfig:
         raise UsageError(f"--resource must name a custom resource, but got {reserved[0]}. See --cpus-per-worker.")
     scheduler = "none" if config.once else config.scheduler
     problems = _misplaced(config, scheduler)
+    study = ""
+    if config.study:
+        from search import study_url  # imports SQLAlchemy
+
+        try:
+            study = study_url.resolve(config.study)
+        except UsageError as error:
+            problems += error.problems
     if problems:
         raise UsageError(*problems)
     path, _, label = config.task.rpartition(":")
@@ -164,6 +173,7 @@ def complete(config: SearchConfig) -> SearchConfig:
             "task": f"{Path(path).resolve()}:{label}" if path.endswith(".py") else config.task,
             "name": config.name or f"{label.lower().strip('_')}-{time.strftime('%Y%m%d-%H%M%S')}",
             "storage": config.storage.expanduser().absolute(),
+            "study": study,
             "experiment": config.experiment or label,
             "trials": 1 if config.once else config.trials,
             "scheduler": scheduler,

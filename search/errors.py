@@ -18,6 +18,10 @@ class UsageError(ValueError):
         return UsageError, self.problems
 
 
+class StoreError(RuntimeError):
+    """What a running search needs is lost: no mistake of the user, and no error of ours."""
+
+
 def nearest(name: str, valid: Iterable[str]) -> str:
     """ "Did you mean ...?" if a valid name is close, else the list of all of them."""
     names = sorted(valid)

@@ -15,7 +15,7 @@ if sys.path[0] == str(Path(__file__).resolve().parent):
 import typer
 
 from search.config import load_config
-from search.errors import UsageError
+from search.errors import StoreError, UsageError
 
 Assignments = list[str]
 HELP = {"rich_help_panel": "Parameters of the task"}
@@ -49,6 +49,9 @@ def main(
     mode: Annotated[str | None, typer.Option(metavar="min|max", help="of that objective", **HELP)] = None,
     name: Annotated[str | None, typer.Option(help="of the search and its folder")] = None,
     storage: Annotated[Path | None, typer.Option(help="the folder of the searches: runs")] = None,
+    study: Annotated[
+        str | None, typer.Option(metavar="URL", help="sqlite:///path.db, postgresql://host/database; a file")
+    ] = None,
     experiment: Annotated[str | None, typer.Option(help="in MLflow; the task's name")] = None,
     config: Annotated[Path | None, typer.Option(help="a YAML file with these options")] = None,
     max_failures: Annotated[str | None, typer.Option(metavar="N", help="lost workers that a trial survives")] = None,
@@ -82,6 +85,7 @@ def main(
         "mode": mode,
         "name": name,
         "storage": storage,
+        "study": study,
         "experiment": experiment,
         "max_failures": max_failures,
         "stall_timeout": stall_timeout,
@@ -114,6 +118,9 @@ def main(
         for problem in error.problems:
             print(problem, file=sys.stderr)
         raise typer.Exit(2) from error
+    except StoreError as error:
+        print(f"the search has ended: {error}. What is known is kept in {resolved.folder}", file=sys.stderr)
+        raise typer.Exit(1) from error
     if as_json:
         print(json.dumps(result.as_json()))
     else:
@@ -186,9 +193,15 @@ def _list(storage: Path) -> None:
 
     if not storage.is_dir():
         raise UsageError(f"--storage must be a folder that exists, but there is no {storage.absolute()}.")
-    folders = sorted(storage.glob("*/study.journal"), key=lambda path: path.stat().st_mtime)
-    for folder in (path.parent.absolute() for path in folders):
-        trials, objective, mode = read(folder)
+    folders = {
+        path.parent.absolute() for kind in ("study.journal", "search.yaml") for path in storage.glob(f"*/{kind}")
+    }
+    for folder in sorted(folders, key=lambda path: path.stat().st_mtime):
+        try:
+            trials, objective, mode = read(folder)
+        except UsageError as error:  # a database that is away keeps nobody from the others
+            print(f"{folder.name}  {error}")
+            continue
         best = find_best(trials, mode)
         counts = ", ".join(f"{count} {outcome}" for outcome, count in count_outcomes(trials).items())
         print(f"{folder.name}  {counts}  best {objective} {best.value:.4f}" if best else f"{folder.name}  {counts}")

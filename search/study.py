@@ -10,13 +10,11 @@ from typing import Any
 
 import optuna
 from optuna.samplers import BaseSampler, CmaEsSampler, GPSampler, NSGAIISampler, QMCSampler, RandomSampler, TPESampler
-from optuna.storages import BaseStorage, JournalStorage
-from optuna.storages.journal import JournalFileBackend
+from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
 
-from search.errors import UsageError
-from search.journal import Journal
 from search.space import Space
+from search.store import Store, open_store, open_to_read, url_of
 
 OUTCOMES = ("completed", "pruned", "diverged", "failed", "interrupted")
 
@@ -161,11 +159,24 @@ class SearchStudy:
 
 
 def create(
-    folder: Path, sampler: Callable[[int], BaseSampler], objective: str, mode: str
-) -> tuple[SearchStudy, Journal]:
-    """The study in `folder`, a new one if there is none, and the journal that it is kept in, held against others."""
-    journal = Journal(folder / "study.journal")
-    return SearchStudy(JournalStorage(journal), folder.name, sampler, objective, mode), journal
+    folder: Path,
+    sampler: Callable[[int], BaseSampler],
+    objective: str,
+    mode: str,
+    url: str = "",
+    new: bool = False,
+) -> tuple[SearchStudy, Store]:
+    """The study of the search in `folder`, made if there is none, and the store that it is kept in.
+
+    Args:
+        url: Of the database; empty: a journal in the folder.
+        new: It must not exist yet.
+
+    Raises:
+        UsageError: It exists, another process has it open, or it cannot be kept there.
+    """
+    store = open_store(folder, url, new)
+    return SearchStudy(store.storage, folder.name, sampler, objective, mode), store
 
 
 def remembered(journal: Journal, folder: Path) -> dict[str, Any]:
@@ -193,26 +204,10 @@ def read(folder: Path) -> tuple[list[FrozenTrial], str, str]:
     Raises:
         UsageError: There is none.
     """
-    path = folder / "study.journal"
-    if not path.is_file():
-        raise UsageError(f"name must be a search in {folder.parent}, but there is no {path}.")
-    # Optuna's own base class for locks is not public; what it asks of one is acquire and release.
-    storage = JournalStorage(JournalFileBackend(str(path), lock_obj=_NoLock()))  # type: ignore[arg-type]
-    if not storage.get_all_studies():
-        raise UsageError(f"name must be a search that has begun, but {path} is empty.")
+    storage = open_to_read(folder, url_of(folder))
     study_id = storage.get_study_id_from_name(folder.name)
     about = storage.get_study_user_attrs(study_id)
     return storage.get_all_trials(study_id), about["objective"], about["mode"]
-
-
-class _NoLock:
-    """For reading alone, which appends nothing."""
-
-    def acquire(self) -> bool:
-        return True
-
-    def release(self) -> None:
-        pass
 
 
 def make_sampler(name: str, seed: int, number: int, conditional: bool = False) -> BaseSampler:

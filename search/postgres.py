@@ -1,0 +1,124 @@
+"""A study in PostgreSQL: one connection, which holds a lock that the server frees when the driver dies."""
+
+import hashlib
+import logging
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import sqlalchemy
+from sqlalchemy import event, text
+from sqlalchemy.engine import URL, Engine
+from sqlalchemy.pool import StaticPool
+
+from search.errors import StoreError, UsageError
+
+logger = logging.getLogger(__name__)
+# What is written goes over the connection that has the lock: when it is lost, both are, and a new one takes both anew.
+ONE_CONNECTION: dict[str, Any] = {"poolclass": StaticPool}
+DEFAULTS = {"connect_timeout": "10", "application_name": f"searchlight on {socket.gethostname()}"}
+OPENING_S = 3.0  # the server may need a moment to see that an earlier driver is dead
+PATIENCE_S = 300.0  # how long a search waits for a database that went away
+BETWEEN_S = 0.5
+SESSION = (
+    # The server then sees within a minute that a driver's machine is gone.
+    "SET tcp_keepalives_idle = 30; SET tcp_keepalives_interval = 10; SET tcp_keepalives_count = 3; "
+    # No write waits for the disk: only a crash of the server itself could lose the last half second.
+    "SET synchronous_commit = off"
+)
+
+
+def with_defaults(url: URL) -> URL:
+    """`url` with what it does not say itself."""
+    return url.update_query_dict({key: value for key, value in DEFAULTS.items() if key not in url.query})
+
+
+def check_rights(url: URL) -> None:
+    """Whether tables can be made there.
+
+    Raises:
+        UsageError: No.
+    """
+    engine = sqlalchemy.create_engine(url)
+    try:
+        with engine.connect() as connection:
+            question = "SELECT has_schema_privilege(current_schema(), 'CREATE'), current_user"
+            allowed, user = connection.execute(text(question)).one()
+    finally:
+        engine.dispose()
+    if not allowed:
+        raise UsageError(
+            f"--study must be a database in which tables can be made, but {user} has no right to in "
+            f"{url.database}. GRANT CREATE ON SCHEMA public TO {user}"
+        )
+
+
+@contextmanager
+def making_tables(url: URL) -> Iterator[None]:
+    """Keep other searches from making the tables at the same time, which would fail."""
+    engine = sqlalchemy.create_engine(url)
+    try:
+        with engine.begin() as connection:
+            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _key("")})
+            yield
+    finally:
+        engine.dispose()
+
+
+def hold(engine: Engine, name: str) -> None:
+    """From now on `engine` connects only where it gets the lock of the study `name`, and waits for a lost database.
+
+    Raises:
+        UsageError: Another process has the study open.
+    """
+    opened = False
+    given_up = False
+
+    def connect(dialect: Any, record: Any, arguments: Any, options: Any) -> Any:
+        nonlocal given_up
+        if given_up:
+            raise StoreError(f"the database of {name} was lost before")
+        start, waiting = time.monotonic(), False
+        while True:
+            try:
+                connection = dialect.connect(*arguments, **options)
+                if _lock(connection, name):
+                    return connection
+                connection.close()
+                reason, patience_s = "another process has the study open", PATIENCE_S if opened else OPENING_S
+            except dialect.loaded_dbapi.OperationalError as error:
+                reason, patience_s = " ".join(str(error).split()), PATIENCE_S
+                if not opened:
+                    raise
+            if time.monotonic() - start > patience_s:
+                given_up = opened
+                if opened:
+                    raise StoreError(
+                        f"the study's database was lost, and not found again in {patience_s:g} s: {reason}"
+                    )
+                raise UsageError(f"{name} must not be running, but another process has it open.")
+            if opened and not waiting:
+                waiting = True
+                logger.warning("the study's database is lost (%s): trying for %g s", reason, patience_s)
+            time.sleep(BETWEEN_S)
+
+    event.listen(engine, "do_connect", connect)
+    engine.dispose()
+    with engine.connect():
+        opened = True
+
+
+def _lock(connection: Any, name: str) -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute(SESSION)
+        cursor.execute("SELECT pg_try_advisory_lock(%s)", (_key(name),))
+        locked: bool = cursor.fetchone()[0]
+    connection.commit()
+    return locked
+
+
+def _key(name: str) -> int:
+    """The number that PostgreSQL knows the lock of a study by, in its own database."""
+    return int.from_bytes(hashlib.blake2b(f"searchlight {name}".encode(), digest_size=8).digest(), signed=True)

@@ -1,0 +1,94 @@
+"""A PostgreSQL server of a test's own: a real one, in a folder that goes away with it, on a free loopback port."""
+
+import getpass
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import psycopg
+
+USER = "searcher"
+
+
+def find_programs() -> Path | None:
+    """The folder with `initdb` and `postgres`, or None where there is none."""
+    found = shutil.which("initdb")
+    places = [Path(found).resolve().parent] if found else []
+    places += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    return next((place for place in places if (place / "postgres").exists()), None)
+
+
+class Server:
+    """A server that can be stopped and started again; `url` is as a user writes it."""
+
+    def __init__(self, programs: Path) -> None:
+        self._programs = programs
+        self._user = next(user for user in ("postgres", "nobody") if os.getuid() == 0 and _exists(user)) \
+            if os.getuid() == 0 else getpass.getuser()
+        self.folder = Path(tempfile.mkdtemp(prefix="postgres-"))
+        if os.getuid() == 0:
+            shutil.chown(self.folder, self._user)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.url = f"postgresql://{USER}@127.0.0.1:{self.port}"
+        self._run("initdb", "-D", self.folder / "data", "-A", "trust", "-U", USER, "--no-sync", "-E", "UTF8")
+        self.start()
+
+    def start(self) -> None:
+        options = ["-k", str(self.folder), "-p", str(self.port), "-c", "listen_addresses=127.0.0.1", "-c", "fsync=off"]
+        command = [str(self._programs / "postgres"), "-D", str(self.folder / "data"), *options]
+        self._log = open(self.folder / "log", "a")  # noqa: SIM115 (until `stop`)
+        self._process = subprocess.Popen(command, stdout=self._log, stderr=self._log, cwd=self.folder, **self._as_user())
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                psycopg.connect(f"{self.url}/postgres", connect_timeout=2).close()
+                return
+            except psycopg.OperationalError:
+                if time.monotonic() > deadline or self._process.poll() is not None:
+                    raise
+                time.sleep(0.1)
+
+    def stop(self) -> None:
+        """At once: those who are connected lose their connection."""
+        self._process.send_signal(signal.SIGQUIT)
+        self._process.wait(timeout=30)
+        self._log.close()
+
+    def database(self, name: str) -> str:
+        """The URL of a new database."""
+        self.execute("postgres", f"CREATE DATABASE {name}")
+        return f"{self.url}/{name}"
+
+    def execute(self, database: str, *statements: str) -> None:
+        with psycopg.connect(f"{self.url}/{database}", autocommit=True) as connection:
+            for statement in statements:
+                connection.execute(statement)
+
+    def remove(self) -> None:
+        self.stop()
+        shutil.rmtree(self.folder)
+
+    def _run(self, program: str, *arguments: object) -> None:
+        command = [str(self._programs / program), *map(str, arguments)]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=self.folder, timeout=120, **self._as_user())
+        assert done.returncode == 0, done.stderr
+
+    def _as_user(self) -> dict:
+        """PostgreSQL refuses to run as root."""
+        return {"user": self._user} if os.getuid() == 0 else {}
+
+
+def _exists(user: str) -> bool:
+    try:
+        pwd.getpwnam(user)
+    except KeyError:
+        return False
+    return True
