@@ -22,12 +22,8 @@ DEFAULTS = {"connect_timeout": "10", "application_name": f"searchlight on {socke
 OPENING_S = 3.0  # the server may need a moment to see that an earlier driver is dead
 PATIENCE_S = 300.0  # how long a search waits for a database that went away
 BETWEEN_S = 0.5
-SESSION = (
-    # The server then sees within a minute that a driver's machine is gone.
-    "SET tcp_keepalives_idle = 30; SET tcp_keepalives_interval = 10; SET tcp_keepalives_count = 3; "
-    # No write waits for the disk: only a crash of the server itself could lose the last half second.
-    "SET synchronous_commit = off"
-)
+# The server then sees within a minute that a driver's machine is gone.
+KEEPALIVE = "SET tcp_keepalives_idle = 30; SET tcp_keepalives_interval = 10; SET tcp_keepalives_count = 3"
 
 
 def with_defaults(url: URL) -> URL:
@@ -112,7 +108,7 @@ def hold(engine: Engine, name: str) -> None:
 
 def _lock(connection: Any, name: str) -> bool:
     with connection.cursor() as cursor:
-        cursor.execute(SESSION)
+        cursor.execute(KEEPALIVE)
         cursor.execute("SELECT pg_try_advisory_lock(%s)", (_key(name),))
         locked: bool = cursor.fetchone()[0]
     connection.commit()

@@ -1,8 +1,6 @@
 """A PostgreSQL server of a test's own: a real one, in a folder that goes away with it, on a free loopback port."""
 
-import getpass
 import os
-import pwd
 import shutil
 import signal
 import socket
@@ -29,11 +27,11 @@ class Server:
 
     def __init__(self, programs: Path) -> None:
         self._programs = programs
-        self._user = next(user for user in ("postgres", "nobody") if os.getuid() == 0 and _exists(user)) \
-            if os.getuid() == 0 else getpass.getuser()
         self.folder = Path(tempfile.mkdtemp(prefix="postgres-"))
-        if os.getuid() == 0:
-            shutil.chown(self.folder, self._user)
+        # PostgreSQL refuses to run as root.
+        self._as: dict = {"user": "nobody"} if os.getuid() == 0 else {}
+        if self._as:
+            shutil.chown(self.folder, **self._as)
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
@@ -45,7 +43,7 @@ class Server:
         options = ["-k", str(self.folder), "-p", str(self.port), "-c", "listen_addresses=127.0.0.1", "-c", "fsync=off"]
         command = [str(self._programs / "postgres"), "-D", str(self.folder / "data"), *options]
         self._log = open(self.folder / "log", "a")  # noqa: SIM115 (until `stop`)
-        self._process = subprocess.Popen(command, stdout=self._log, stderr=self._log, cwd=self.folder, **self._as_user())
+        self._process = subprocess.Popen(command, stdout=self._log, stderr=self._log, cwd=self.folder, **self._as)
         deadline = time.monotonic() + 30
         while True:
             try:
@@ -72,23 +70,27 @@ class Server:
             for statement in statements:
                 connection.execute(statement)
 
+    def query(self, database: str, question: str) -> object:
+        """The one answer.
+
+        Raises:
+            LookupError: There is no such table yet.
+        """
+        with psycopg.connect(f"{self.url}/{database}") as connection:
+            try:
+                return connection.execute(question).fetchone()[0]
+            except psycopg.errors.UndefinedTable as error:
+                raise LookupError(question) from error
+
+    def log(self) -> str:
+        """What the server has said."""
+        return (self.folder / "log").read_text()
+
     def remove(self) -> None:
         self.stop()
         shutil.rmtree(self.folder)
 
     def _run(self, program: str, *arguments: object) -> None:
         command = [str(self._programs / program), *map(str, arguments)]
-        done = subprocess.run(command, capture_output=True, text=True, cwd=self.folder, timeout=120, **self._as_user())
+        done = subprocess.run(command, capture_output=True, text=True, cwd=self.folder, timeout=120, **self._as)
         assert done.returncode == 0, done.stderr
-
-    def _as_user(self) -> dict:
-        """PostgreSQL refuses to run as root."""
-        return {"user": self._user} if os.getuid() == 0 else {}
-
-
-def _exists(user: str) -> bool:
-    try:
-        pwd.getpwnam(user)
-    except KeyError:
-        return False
-    return True
