@@ -69,41 +69,54 @@ def hold(engine: Engine, name: str) -> None:
     Raises:
         UsageError: Another process has the study open.
     """
-    opened = False
-    given_up = False
+    holder = _Holder(name)
+    event.listen(engine, "do_connect", holder.connect)
+    engine.dispose()
+    with engine.connect():
+        holder.opened = True
 
-    def connect(dialect: Any, record: Any, arguments: Any, options: Any) -> Any:
-        nonlocal given_up
-        if given_up:
-            raise StoreError(f"the database of {name} was lost before")
-        start, waiting = time.monotonic(), False
+
+class _Holder:
+    """Makes the connections of one study."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.opened = False
+        self._given_up = False
+
+    def connect(self, dialect: Any, record: Any, arguments: Any, options: Any) -> Any:
+        """A connection that has the lock.
+
+        Raises:
+            StoreError: The study was open, and cannot be opened again.
+            UsageError: Another process has it open.
+        """
+        if self._given_up:
+            raise StoreError(f"the database of {self.name} was lost before")
+        patience_s = PATIENCE_S if self.opened else OPENING_S
+        end = time.monotonic() + patience_s
+        told = False
         while True:
             try:
                 connection = dialect.connect(*arguments, **options)
-                if _lock(connection, name):
+                if _lock(connection, self.name):
                     return connection
                 connection.close()
-                reason, patience_s = "another process has the study open", PATIENCE_S if opened else OPENING_S
+                reason = "another process has the study open"
             except dialect.loaded_dbapi.OperationalError as error:
-                reason, patience_s = " ".join(str(error).split()), PATIENCE_S
-                if not opened:
+                if not self.opened:
                     raise
-            if time.monotonic() - start > patience_s:
-                given_up = opened
-                if opened:
-                    raise StoreError(
-                        f"the study's database was lost, and not found again in {patience_s:g} s: {reason}"
-                    )
-                raise UsageError(f"{name} must not be running, but another process has it open.")
-            if opened and not waiting:
-                waiting = True
-                logger.warning("the study's database is lost (%s): trying for %g s", reason, patience_s)
+                reason = str(error).splitlines()[0]
+            if time.monotonic() > end:
+                break
+            if self.opened and not told:
+                told = True
+                logger.warning("the study's database is lost: trying for %g s (%s)", patience_s, reason)
             time.sleep(BETWEEN_S)
-
-    event.listen(engine, "do_connect", connect)
-    engine.dispose()
-    with engine.connect():
-        opened = True
+        if not self.opened:
+            raise UsageError(f"{self.name} must not be running, but another process has it open.")
+        self._given_up = True
+        raise StoreError(f"the study's database was lost, and not found again in {patience_s:g} s ({reason})")
 
 
 def _lock(connection: Any, name: str) -> bool:

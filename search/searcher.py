@@ -15,7 +15,7 @@ from optuna.trial import FrozenTrial, TrialState
 from pydantic import ValidationError
 from ray.tune.search import Searcher
 
-from search.errors import from_validation
+from search.errors import StoreError, from_validation
 from search.explore import explore
 from search.schedule import End, Schedule, Standing, Stretch
 from search.schedulers.pbt import replaced
@@ -144,7 +144,8 @@ class StudySearcher(Searcher):
         try:
             return action()
         except Exception as error:  # see above: kept, and raised by whoever runs the search
-            logger.exception("the search cannot go on")
+            if not isinstance(error, StoreError):  # which says all in one line
+                logger.exception("the search cannot go on")
             self.error = self.error or error
             self.stopping.set()
             return otherwise

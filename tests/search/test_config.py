@@ -36,10 +36,49 @@ def test_a_time_budget_may_have_a_unit(text, seconds):
         ({"time_budget": "inf"}, "--time-budget must be like 90s, 30m or 2h, but got 'inf'."),
         ({"time_budget": "2x"}, "--time-budget must be like 90s, 30m or 2h, but got '2x'."),
         ({"gpus_per_worker": "-1"}, "--gpus-per-worker must be greater than or equal to 0, but got '-1'."),
+        (
+            {"study": "studies.db"},
+            "--study must be like sqlite:///path.db or postgresql://host/database, but got 'studies.db'.",
+        ),
+        (
+            {"study": "mysql://host/database"},
+            "--study must be like sqlite:///path.db or postgresql://host/database, but got 'mysql://host/database'.",
+        ),
+        ({"study": "sqlite://"}, "--study must name a file, as sqlite:///path.db does, but got 'sqlite://'."),
+        ({"study": "sqlite:///:memory:"}, "--study must name a file, as sqlite:///path.db does, "
+                                          "but got 'sqlite:///:memory:'."),
     ],
-)
+)  # fmt: skip
 def test_a_wrong_option_is_told_as_the_flag_that_it_is(given, message):
     assert refused({"task": "arc", **given}) == [message]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://me:geheim@host/db",
+        "postgresql://me:gehe@im/geheim@host/db",
+        "postgresql://host/db?password=geheim",
+        "postgresql://host/db?sslpassword=geheim",
+        "mysql://me:geheim@host/db",
+        "postgres//me:geheim@host/db",
+        "postgresql://me:geheim@host:port/db",
+    ],
+)
+def test_a_password_in_the_url_of_the_study_is_refused_and_not_told(url):
+    (problem,) = refused({"task": "arc", "study": url})
+    assert problem.startswith("--study must be ")
+    assert "geheim" not in problem
+
+
+@pytest.mark.parametrize("url", ["postgresql://me@host:5432/db?sslmode=require", "postgresql:///db?host=/run/socket"])
+def test_the_url_of_a_server_is_kept_as_it_is(url):
+    assert load_config({"task": "arc", "study": url}).study == url
+
+
+def test_the_path_of_a_study_comes_out_absolute(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert load_config({"task": "arc", "study": "sqlite:///a/b c.db"}).study == f"sqlite:///{tmp_path}/a/b c.db"
 
 
 def test_all_wrong_options_are_told_at_once():

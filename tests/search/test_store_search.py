@@ -16,9 +16,11 @@ from optuna.samplers import RandomSampler
 
 from search.errors import UsageError
 from search.store import open_store
-from search.study import create
+from search.study import create, read
 from tests.search.postgres_server import Server, find_programs
 from tests.search.test_store import play
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +45,8 @@ def test_a_search_in_postgresql(cli, server):
     folder = cli.folder / "runs" / "kept"
     try:
         deadline = time.monotonic() + 120
-        while not has_begun(server, "kept") and time.monotonic() < deadline and first.poll() is None:
+        begun = "SELECT count(*) FROM studies WHERE study_name = 'kept'"
+        while not count(server, "studies", begun) and time.monotonic() < deadline and first.poll() is None:
             time.sleep(0.2)
         with pytest.raises(UsageError, match="kept must not be running, but another process has it open"):
             open_store(folder, url)
@@ -69,29 +72,60 @@ def test_a_search_in_postgresql(cli, server):
     assert report.stdout.count("failed") == outcomes["failed"], report.stderr
 
 
-def has_begun(server, name):
+def count(server, database, question):
     try:
-        return server.query("studies", f"SELECT count(*) FROM studies WHERE study_name = '{name}'") > 0
+        return server.query(database, question)
     except LookupError:
-        return False
+        return 0
 
 
-def test_a_search_in_sqlite_can_be_run_again_from_its_yaml(cli):
-    done = cli.run("toy.py:Toy", "--name", "first", "--trials", "2", "--study", "sqlite:///studies.db", "--json")
-    assert done.returncode == 0, done.stderr
-    resolved = cli.folder / "runs" / "first" / "search.yaml"
-    assert f"study: sqlite:///{cli.folder}/studies.db\n" in resolved.read_text()
-    planned = cli.run("--config", str(resolved), "--name", "second", "--dry-run")
-    assert f"study: sqlite:///{cli.folder}/studies.db\n" in planned.stdout
-    again = cli.run("--config", str(resolved), "--name", "first", "--storage", "elsewhere", "--dry-run")
-    assert (again.returncode, "--name must be new, but first exists in --study sqlite:///" in again.stderr) == (2, True)
+def test_a_search_whose_database_stays_away_ends_with_what_is_known_and_one_line(cli, server):
+    url = server.database("lost")
+    (cli.folder / "impatient.py").write_text(
+        "import sys; sys.path.append(sys.argv[1])\n"
+        "from search import postgres; from search.experiment import SearchConfig, run\n"
+        "postgres.PATIENCE_S = 1.0\n"
+        "run(SearchConfig(task='toy.py:Toy', name='lost', study=sys.argv[2], set={'pause_s': 0.1}, trials=99))\n"
+    )
+    driver = cli.start(str(ROOT), url, script=cli.folder / "impatient.py")
+    reported = "SELECT count(*) FROM trial_user_attributes WHERE key LIKE 'report/%'"
+    deadline = time.monotonic() + 120
+    while not count(server, "lost", reported) and time.monotonic() < deadline and driver.poll() is None:
+        time.sleep(0.2)
+    server.stop()
+    start = time.monotonic()
+    _, errors = driver.communicate(timeout=120)
+    server.start()
+    assert time.monotonic() - start < 60
+    assert "the study's database is lost: trying for 1 s" in errors
+    assert errors.count("Traceback") == 1, errors
+    assert errors.splitlines()[-1].startswith("search.errors.StoreError: the study's database was lost, and not found")
+    trials, *_ = read(cli.folder / "runs" / "lost")
+    assert sum(len(trial.intermediate_values) for trial in trials) >= 1
+
+
+def test_a_database_in_the_yaml_of_a_search_is_found_again(cli):
+    planned = cli.run("toy.py:Toy", "--study", "sqlite:///studies.db", "--dry-run")
+    url = f"sqlite:///{cli.folder}/studies.db"
+    assert f"study: {url}\n" in planned.stdout
+    folder = cli.folder / "runs" / "based"
+    folder.mkdir(parents=True)
+    (folder / "search.yaml").write_text(planned.stdout)
+    study, store = create(folder, RandomSampler, "val/loss", "min", url)
+    play(study)
+    store.close()
+    counts = "based  1 completed, 1 pruned, 1 diverged, 1 failed, 1 interrupted  best val/loss 0.5000\n"
+    assert counts in cli.run("--list").stdout
+    assert cli.run("based", script="search/report.py").stdout.count("0.5000") == 5
     (cli.folder / "studies.db").rename(cli.folder / "moved.db")
-    listed = cli.run("--list")
-    assert "first  name must be a search that has begun, but first is not in sqlite:///" in listed.stdout
+    assert f"based  name must be a search that has begun, but based is not in {url}." in cli.run("--list").stdout
 
 
-def test_a_password_reaches_no_file_and_no_message(cli):
-    url = "postgresql://me:geheim@somewhere/db"
+@pytest.mark.parametrize(
+    "url",
+    ["postgresql://me:geheim@somewhere/db", "postgresql://somewhere/db?password=geheim", "mysql://me:geheim@x/db"],
+)
+def test_a_password_reaches_no_file_and_no_message(cli, url):
     done = cli.run("toy.py:Toy", "--name", "secret", "--study", url)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "PGPASSWORD or ~/.pgpass" in done.stderr
@@ -102,7 +136,7 @@ def test_a_password_reaches_no_file_and_no_message(cli):
 @pytest.mark.parametrize("kind", ["journal", "postgresql"])
 def test_optuna_dashboard_opens_a_study(tmp_path, kind, request):
     url = request.getfixturevalue("server").database("shown") if kind == "postgresql" else ""
-    study, store = create(tmp_path, RandomSampler(seed=0), "val/loss", "min", url)
+    study, store = create(tmp_path, RandomSampler, "val/loss", "min", url)
     play(study)
     store.close()
     storage = url.replace("postgresql:", "postgresql+psycopg:") or str(tmp_path / "study.journal")
