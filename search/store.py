@@ -40,17 +40,15 @@ def check_store(url: str, name: str) -> None:
     """
     if not url:
         return
+    path = file_of(url)
+    if path is not None and not (os.access(path.parent, os.W_OK | os.X_OK) and (not path.exists() or _writable(path))):
+        raise UsageError(f"--study must be a file that can be written, in a folder that can, but got {url}.")
     with _told(url):
         storage = _existing(url)
-    if storage is not None:
-        if _has(storage, name):
-            raise _taken(url, name)
-    elif (path := file_of(url)) is not None:
-        if not (path.parent.is_dir() and os.access(path.parent, os.W_OK | os.X_OK)):
-            raise UsageError(f"--study must be a file in a folder that can be written to, but got {url}.")
-    else:
-        with _told(url):
+        if storage is None and path is None:
             postgres.check_rights(_engine_url(url))
+    if storage is not None and _has(storage, name):
+        raise _taken(url, name)
 
 
 def open_store(folder: Path, url: str = "", new: bool = False) -> Store:
@@ -163,6 +161,10 @@ def _existing(url: str) -> RDBStorage | None:
     finally:
         engine.dispose()
     return RDBStorage(_template(_engine_url(url)), skip_table_creation=True)
+
+
+def _writable(path: Path) -> bool:
+    return path.is_file() and os.access(path, os.W_OK)
 
 
 def _taken(url: str, name: str) -> UsageError:

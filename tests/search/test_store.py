@@ -201,7 +201,7 @@ def test_a_database_that_cannot_be_used_is_told_in_one_line(tmp_path):
         ("postgresql://someone@127.0.0.1:1/db", r"--study must be a database that can be used, but .*refused.*"),
         (
             f"sqlite:///{tmp_path}/nowhere/x.db",
-            r"--study must be a file in a folder that can be written to, but got .*",
+            r"--study must be a file that can be written, in a folder that can, but got .*",
         ),
         (
             f"sqlite:///{tmp_path}/text.db",
