@@ -30,6 +30,7 @@ ANEW = {  # what may be given anew to a search that is taken up: nothing that ma
     "sampler",
     "max_failures",
     "stall_timeout",
+    "study",
     "cold",
     "recycle_after",
     "memory_growth",

@@ -19,7 +19,7 @@ from rich.console import Console
 
 from search.config import SearchConfig, complete, load_config
 from search.divergence import Divergence, find_divergence
-from search.errors import UsageError
+from search.errors import StoreError, UsageError
 from search.janitor import remove
 from search.plan import Plan, plan
 from search.progress import Progress
@@ -100,7 +100,7 @@ def run(config: SearchConfig, console: Console | None = None) -> Result:
     try:
         return _run(planned, None, console or Console(stderr=True), start)
     finally:
-        if not (folder / "study.journal").exists():  # it never began: its name stays free
+        if not (folder / "search.yaml").exists():  # it never began: its name stays free
             shutil.rmtree(folder)
 
 
@@ -135,13 +135,13 @@ def _run(planned: Plan, held: Held | None, console: Console, start: float) -> Re
             progress.say(note)
         if held and len(earlier) >= config.trials and all(trial.state.is_finished() for trial in earlier):
             progress.say(f"search {config.name}: all {len(earlier)} trials have ended; --trials can be raised")
-            held.journal.close()
+            held.store.close()
             return _finish(planned, earlier, held.tracker(planned), progress, reasons, start)
         progress.say(f"search {config.name}: starting Ray")
         try:
             trials, tracker = _on_ray(planned, held, progress, stopping, reasons)
         except BaseException:
-            if (config.folder / "study.journal").exists():
+            if (config.folder / "search.yaml").exists():
                 progress.say(f"nothing of search {config.name} is lost: --resume {config.name} goes on with it")
             raise
         return _finish(planned, trials, tracker, progress, reasons, start)
@@ -162,7 +162,7 @@ def _on_ray(
             return _search(planned, held or begin(planned), worker, gangs, progress, stopping, reasons)
     finally:
         if held is not None:
-            held.journal.close()
+            held.store.close()
         remove(config.folder / "ray")
 
 
@@ -247,7 +247,8 @@ def _search(
         searcher.close(prune="interrupted" not in reasons)
     except BaseException as error:  # also a second Ctrl-C: what is known goes to MLflow, and the error goes on
         if not closed:
-            searcher.close(prune=False)
+            with suppress(StoreError):  # told by `error` already
+                searcher.close(prune=False)
         hurried = isinstance(error, KeyboardInterrupt)
         with suppress(TrackingError):  # the error that ended the search goes before; what is unsent is kept
             timeout_s = HURRIED_S if hurried else TRACKING_TIMEOUT_S
@@ -257,7 +258,7 @@ def _search(
         over.set()
         stopping.set()
         watch.end()
-        held.journal.close()
+        held.store.close()
     return study.trials(), tracker
 
 

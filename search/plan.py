@@ -13,6 +13,7 @@ from search.machine import check_cluster, check_machine
 from search.schedule import Schedule
 from search.schedulers import make_schedule
 from search.space import Space, resolve
+from search.store import check_store
 from search.tasks import TaskSource, find_task
 
 UNLIMITED = 2**31  # epochs of a trial that only its function ends
@@ -42,6 +43,7 @@ def plan(config: SearchConfig) -> Plan:
         UsageError: All that is wrong, a line each.
     """
     check_place(config)
+    check_store(config.study, config.name)
     source = find_task(config.task)
     return checked(config, source, space_of(config, source))
 

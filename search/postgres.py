@@ -22,6 +22,7 @@ DEFAULTS = {"connect_timeout": "10", "application_name": f"searchlight on {socke
 OPENING_S = 3.0  # the server may need a moment to see that an earlier driver is dead
 PATIENCE_S = 300.0  # how long a search waits for a database that went away
 BETWEEN_S = 0.5
+NEW_TABLES = "has_schema_privilege(current_schema(), 'CREATE')"
 # The server then sees within a minute that a driver's machine is gone.
 KEEPALIVE = "SET tcp_keepalives_idle = 30; SET tcp_keepalives_interval = 10; SET tcp_keepalives_count = 3"
 
@@ -32,7 +33,7 @@ def with_defaults(url: URL) -> URL:
 
 
 def check_rights(url: URL) -> None:
-    """Whether tables can be made there.
+    """Whether a study can be written there, in tables that are there or can be made.
 
     Raises:
         UsageError: No.
@@ -40,14 +41,15 @@ def check_rights(url: URL) -> None:
     engine = sqlalchemy.create_engine(url)
     try:
         with engine.connect() as connection:
-            question = "SELECT has_schema_privilege(current_schema(), 'CREATE'), current_user"
-            allowed, user = connection.execute(text(question)).one()
+            there, user = connection.execute(text("SELECT to_regclass('studies') IS NOT NULL, current_user")).one()
+            question = "has_table_privilege('studies', 'INSERT')" if there else NEW_TABLES
+            allowed = connection.execute(text(f"SELECT {question}")).scalar_one()
     finally:
         engine.dispose()
     if not allowed:
+        right = "INSERT ON ALL TABLES IN SCHEMA public" if there else "CREATE ON SCHEMA public"
         raise UsageError(
-            f"--study must be a database in which tables can be made, but {user} has no right to in "
-            f"{url.database}. GRANT CREATE ON SCHEMA public TO {user}"
+            f"--study must be a database that {user} may write to, but {url.database} is not. GRANT {right} TO {user}"
         )
 
 

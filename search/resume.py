@@ -11,14 +11,13 @@ from typing import Any
 
 from optuna.distributions import distribution_to_json, json_to_distribution
 from optuna.samplers import BaseSampler
-from optuna.storages import JournalStorage
 
 from search.config import ANEW, SearchConfig, dump, flag, load_config
 from search.errors import UsageError
 from search.janitor import remove
-from search.journal import Journal
 from search.plan import Plan, checked, space_of
 from search.space import Space, pinned
+from search.store import Store, find_store, open_store
 from search.study import SearchStudy, create, make_sampler, remembered
 from search.tasks import find_task
 from search.tracking import Tracker, store_of
@@ -28,7 +27,7 @@ URI = "MLFLOW_TRACKING_URI"
 
 @dataclass(frozen=True)
 class Held:
-    """The study of a search, held against other drivers until its `journal` is closed.
+    """The study of a search, held against other drivers until its `store` is closed.
 
     Attributes:
         about: What was remembered when the search began.
@@ -36,7 +35,7 @@ class Held:
     """
 
     study: SearchStudy
-    journal: Journal
+    store: Store
     about: dict[str, Any]
     notes: tuple[str, ...] = ()
 
@@ -58,7 +57,11 @@ def begin(planned: Plan) -> Held:
     """A new search in its folder: all that it could be taken up from is there before its first trial."""
     config, space = planned.config, planned.space
     (config.folder / "search.yaml").write_text(dump(config), encoding="utf-8")
-    study, journal = create(config.folder, _sampler(planned), planned.objective, planned.mode)
+    try:
+        study, store = create(config.folder, _sampler(planned), planned.objective, planned.mode, config.study, new=True)
+    except BaseException:
+        (config.folder / "search.yaml").unlink()
+        raise
     study.remember(
         {
             "id": uuid.uuid4().hex,
@@ -70,7 +73,7 @@ def begin(planned: Plan) -> Held:
         }
     )
     study.enqueue(space.defaults())
-    return Held(study, journal, study.about)
+    return Held(study, store, study.about)
 
 
 def take_up(folder: Path, given: Mapping[str, Any]) -> tuple[Plan, Held]:
@@ -79,22 +82,17 @@ def take_up(folder: Path, given: Mapping[str, Any]) -> tuple[Plan, Held]:
     Raises:
         UsageError: There is none, another process runs it, or something that it needs is not there any more.
     """
-    path = folder / "study.journal"
-    if not path.is_file():
-        raise UsageError(
-            f"--resume must name a search in {folder.parent}, but there is no {path}. "
-            "See --list, and --storage for another folder."
-        )
-    journal = Journal(path)
+    url = find_store(folder, given.get("study", ""))
+    store = open_store(folder, url)
     try:
-        return _taken_up(folder, journal, given)
+        return _taken_up(folder, store, {**given, "study": url})
     except BaseException:
-        journal.close()
+        store.close()
         raise
 
 
-def _taken_up(folder: Path, journal: Journal, given: Mapping[str, Any]) -> tuple[Plan, Held]:
-    about = remembered(journal, folder)
+def _taken_up(folder: Path, store: Store, given: Mapping[str, Any]) -> tuple[Plan, Held]:
+    about = remembered(store.storage, folder)
     config = _config(about, folder, given)
     source = find_task(config.task)
     space, notes = _space(about, space_of(config, source))
@@ -105,7 +103,7 @@ def _taken_up(folder: Path, journal: Journal, given: Mapping[str, Any]) -> tuple
             f"the task must have the objective that {folder.name} began with, {' '.join(objective)}, "
             f"but has {planned.objective} {planned.mode}."
         )
-    study = SearchStudy(JournalStorage(journal), config.name, _sampler(planned), planned.objective, planned.mode)
+    study = SearchStudy(store.storage, config.name, _sampler(planned), planned.objective, planned.mode)
     study.enqueue(space.defaults())  # in case that the search died before it had
     remove(folder / "ray")
     if changed := _changed(about["files"], _digests(source.modules)):
@@ -117,7 +115,7 @@ def _taken_up(folder: Path, journal: Journal, given: Mapping[str, Any]) -> tuple
     trials = study.trials()
     ended = sum(trial.state.is_finished() for trial in trials)
     notes.append(f"search {config.name} goes on: {ended} trials have ended, {len(trials) - ended} have begun")
-    return planned, Held(study, journal, about, tuple(notes))
+    return planned, Held(study, store, about, tuple(notes))
 
 
 def _sampler(planned: Plan) -> Callable[[int], BaseSampler]:

@@ -119,7 +119,7 @@ def main(
             print(problem, file=sys.stderr)
         raise typer.Exit(2) from error
     except StoreError as error:
-        print(f"the search has ended: {error}. What is known is kept in {resolved.folder}", file=sys.stderr)
+        print(f"the search has ended: {error}.", file=sys.stderr)
         raise typer.Exit(1) from error
     if as_json:
         print(json.dumps(result.as_json()))

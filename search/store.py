@@ -19,7 +19,7 @@ from search import postgres
 from search.errors import UsageError
 from search.journal import Journal
 from search.mirror import Mirror
-from search.study_url import file_of, with_driver
+from search.study_url import file_of, resolve, with_driver
 
 LOCKED_S = 60  # how long a write to SQLite waits for the writes of others
 
@@ -43,12 +43,11 @@ def check_store(url: str, name: str) -> None:
     path = file_of(url)
     if path is not None and not (os.access(path.parent, os.W_OK | os.X_OK) and (not path.exists() or _writable(path))):
         raise UsageError(f"--study must be a file that can be written, in a folder that can, but got {url}.")
-    with _told(url):
-        storage = _existing(url)
-        if storage is None and path is None:
-            postgres.check_rights(_engine_url(url))
-    if storage is not None and _has(storage, name):
+    if _is_kept(url, name):
         raise _taken(url, name)
+    if path is None:
+        with _told(url):
+            postgres.check_rights(_engine_url(url))
 
 
 def open_store(folder: Path, url: str = "", new: bool = False) -> Store:
@@ -69,6 +68,23 @@ def open_store(folder: Path, url: str = "", new: bool = False) -> Store:
     return store
 
 
+def find_store(folder: Path, url: str = "") -> str:
+    """Where the study of the search in `folder` is, to be opened again: at `url`, if that is given.
+
+    Raises:
+        UsageError: There is none.
+    """
+    url = resolve(url) if url else url_of(folder)
+    journal = folder / "study.journal"
+    if not (folder.is_dir() and (_is_kept(url, folder.name) if url else journal.is_file())):
+        missing = f"{folder} that is kept in {url}" if url else journal
+        raise UsageError(
+            f"--resume must name a search in {folder.parent}, but there is no {missing}. "
+            "See --list, and --storage for another folder."
+        )
+    return url
+
+
 def open_to_read(folder: Path, url: str = "") -> BaseStorage:
     """The store of the search in `folder`, which may be running.
 
@@ -76,8 +92,7 @@ def open_to_read(folder: Path, url: str = "") -> BaseStorage:
         UsageError: There is none.
     """
     if url:
-        with _told(url):
-            storage = _existing(url)
+        storage = _existing(url)
         if storage is None or not _has(storage, folder.name):
             raise UsageError(f"name must be a search that has begun, but {folder.name} is not in {url}.")
         return storage
@@ -154,13 +169,25 @@ def _existing(url: str) -> RDBStorage | None:
     path = file_of(url)
     if path is not None and not path.exists():
         return None
-    engine = sqlalchemy.create_engine(_engine_url(url))
+    with _told(url):
+        engine = sqlalchemy.create_engine(_engine_url(url))
+        try:
+            if not sqlalchemy.inspect(engine).has_table("studies"):
+                return None
+        finally:
+            engine.dispose()
+        return RDBStorage(_template(_engine_url(url)), skip_table_creation=True)
+
+
+def _is_kept(url: str, name: str) -> bool:
+    """Whether there is a study `name`."""
+    storage = _existing(url)
+    if storage is None:
+        return False
     try:
-        if not sqlalchemy.inspect(engine).has_table("studies"):
-            return None
+        return _has(storage, name)
     finally:
-        engine.dispose()
-    return RDBStorage(_template(_engine_url(url)), skip_table_creation=True)
+        storage.engine.dispose()
 
 
 def _writable(path: Path) -> bool:

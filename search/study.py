@@ -13,6 +13,7 @@ from optuna.samplers import BaseSampler, CmaEsSampler, GPSampler, NSGAIISampler,
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
 
+from search.errors import UsageError
 from search.space import Space
 from search.store import Store, open_store, open_to_read, url_of
 
@@ -179,21 +180,20 @@ def create(
     return SearchStudy(store.storage, folder.name, sampler, objective, mode), store
 
 
-def remembered(journal: Journal, folder: Path) -> dict[str, Any]:
+def remembered(storage: BaseStorage, folder: Path) -> dict[str, Any]:
     """What a search that is taken up remembers of itself, its objective and mode among it.
 
     Raises:
         UsageError: It died before it had put that down, or its folder has another name now.
     """
-    storage = JournalStorage(journal)
     names = [study.study_name for study in storage.get_all_studies()]
-    if names and names != [folder.name]:
+    if names and folder.name not in names:
         raise UsageError(f"the folder of a search must have its name, {names[0]}, but is {folder}. Rename it.")
     about = storage.get_study_user_attrs(storage.get_study_id_from_name(folder.name)) if names else {}
     if "search" not in about:
         raise UsageError(
             f"--resume must name a search that has begun, but {folder.name} ended before it did. "
-            f"Remove {folder}, and start it again."
+            f"Remove {folder}, and start it again under another name."
         )
     return {**about["search"], "objective": about["objective"], "mode": about["mode"]}
 

@@ -120,7 +120,7 @@ def drive(planned, held, trained, gangs=1, seed=0):
         else:
             searcher.on_trial_result(name, result)
     searcher.close(prune=True)
-    held.journal.close()
+    held.store.close()
     return watching
 
 

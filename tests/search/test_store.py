@@ -213,11 +213,17 @@ def test_a_database_that_cannot_be_used_is_told_in_one_line(tmp_path):
         assert len(error.value.problems) == 1
 
 
-def test_a_database_in_which_no_tables_can_be_made_is_refused(server, database):
+def test_a_database_that_one_may_only_read_is_refused(server, database, tmp_path):
     name = database.rpartition("/")[2]
+    url = database.replace("searcher@", "reader@")
     server.execute(name, "REVOKE CREATE ON SCHEMA public FROM PUBLIC", "CREATE ROLE reader LOGIN")
-    with pytest.raises(UsageError, match=rf"but reader has no right to in {name}\. GRANT CREATE ON SCHEMA public"):
-        check_store(database.replace("searcher@", "reader@"), "one")
+    with pytest.raises(UsageError, match=rf"that reader may write to, but {name} is not\. GRANT CREATE ON SCHEMA"):
+        check_store(url, "one")
+    create(keep(tmp_path / "one", database), RandomSampler, "val/loss", "min", database)[1].close()
+    server.execute(name, "GRANT SELECT ON ALL TABLES IN SCHEMA public TO reader")
+    with pytest.raises(UsageError, match=rf"that reader may write to, but {name} is not\. GRANT INSERT ON ALL TABLES"):
+        check_store(url, "two")
+    assert read(keep(tmp_path / "one", url))[0] == []
 
 
 def test_a_missing_driver_of_the_database_is_named():
