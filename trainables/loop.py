@@ -43,6 +43,7 @@ class Training:
     Attributes:
         epoch: How many epochs are done.
         windows: How many windows of the next one are done.
+        seconds: Spent on the epoch that is under way, or that was done last: training, and its evaluation.
         moved: Called when an evaluation begins and when it has ended: a sign of life for whom it may concern.
         autosave: Where, and every how many seconds, an epoch is saved that is under way. None: not at all.
 
@@ -59,6 +60,7 @@ class Training:
         self.task = task
         self.epoch = 0
         self.windows = 0
+        self.seconds = 0.0
         self.moved: Callable[[], None] = lambda: None
         self.autosave: tuple[Path, float] | None = None
         # The same on all ranks: what build draws, a split of the data or a fixed projection, must not differ.
@@ -76,7 +78,6 @@ class Training:
         task.updaters = {name: self._updater(name, named) for name in task.updates}
         self._built = copied.as_built(task, self._plateaus)
         self._remaining: Iterator[list[Any]] | None = None  # windows of the epoch that is under way
-        self._seconds = 0.0  # spent on it
         self._task_at_start: dict[str, Any] = {}  # the task's own state when it began
         self._writer = checkpoint.Writer()
         if task.config.precision == AUTO:
@@ -86,6 +87,11 @@ class Training:
     def current(self) -> int:
         """The epoch that is under way, or the last one that was."""
         return self.epoch + (self._remaining is not None)
+
+    @property
+    def samples(self) -> float:
+        """Of the same epoch, on all ranks together: the weight of what its first update was trained on."""
+        return next(iter(self._tallies.values())).weight
 
     def run_epoch(self, stopping: Callable[[], bool] = lambda: False) -> dict[str, float] | None:
         """Train and evaluate one epoch, or what is left of it.
@@ -106,18 +112,20 @@ class Training:
         if self._remaining is None:
             self._begin_epoch()
         finished = self._train(stopping)
-        self._seconds += time.perf_counter() - start
+        self.seconds += time.perf_counter() - start
         if not finished:
             return None
         self._remaining = None
-        metrics = {**self._train_metrics(self._seconds), **self.evaluate()}
+        evaluated = time.perf_counter()
+        metrics = {**self._train_metrics(self.seconds), **self.evaluate()}
         if task.objective not in metrics:
             raise ValueError(
                 f"evaluate must return the objective {task.objective!r}, but got {', '.join(sorted(metrics))}."
             )
         self.epoch += 1
         self.windows = 0
-        metrics["time/epoch_s"] = self._seconds + time.perf_counter() - start
+        self.seconds += time.perf_counter() - evaluated
+        metrics["time/epoch_s"] = self.seconds
         if not math.isfinite(metrics[task.objective]):
             reason = f"{task.objective} is {metrics[task.objective]} after epoch {self.epoch}"
             raise Diverged(reason, metrics, agreed=True, kind="objective")
@@ -218,7 +226,7 @@ class Training:
         }
         return {
             "windows": self.windows,
-            "seconds": self._seconds,
+            "seconds": self.seconds,
             "tallies": {name: asdict(tally) for name, tally in self._tallies.items()},
             "task_at_start": checkpoint.plain(self._task_at_start),
             "ranks": self.task.context.gather(own),
@@ -234,7 +242,7 @@ class Training:
             pass
         own = midway["ranks"][task.context.rank]
         self.windows = midway["windows"]
-        self._seconds = midway["seconds"]
+        self.seconds = midway["seconds"]
         self._tallies.update((name, Tally(**tally)) for name, tally in midway["tallies"].items())
         task.noted.update((name, _moved(sums, task.context.device)) for name, sums in own["noted"].items())
         self._buffers.take(own["buffers"], task.context.device)
@@ -263,7 +271,7 @@ class Training:
         task.noted.clear()
         task.noting.clear()
         self.windows = 0
-        self._seconds = 0.0
+        self.seconds = 0.0
         self._task_at_start = copy.deepcopy(task.state_dict())
         self._remaining = windows(task.train_batches(self.epoch), task.config.accumulation)
 
@@ -320,7 +328,7 @@ class Training:
                 metrics[f"amp/loss_scale{prefix.removeprefix('train')}"] = updater.loss_scale.value
         noted = {f"train/{term}": (float(total), float(weight)) for term, (total, weight) in self.task.noted.items()}
         metrics.update(self.task.context.weighted_means(noted))
-        metrics["time/samples_per_s"] = next(iter(self._tallies.values())).weight / seconds
+        metrics["time/samples_per_s"] = self.samples / seconds
         return metrics
 
     def _updater(self, name: str, named: Mapping[str, Parameter]) -> Updater:

@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import math
+import time
 import warnings
 from typing import Any
 
@@ -112,6 +113,29 @@ def test_an_epoch_trains_each_sample_once_and_says_so():
     assert "amp/loss_scale" not in report
     assert report["time/epoch_s"] > 0
     assert report["time/samples_per_s"] > 0
+
+
+class Slow(Regression):
+    """Takes 0.2 s to train an epoch, and 0.1 s to evaluate it."""
+
+    def train_batches(self, epoch):
+        time.sleep(0.2)
+        yield from super().train_batches(epoch)
+
+    def evaluate(self):
+        time.sleep(0.1)
+        return super().evaluate()
+
+
+def test_an_epoch_takes_the_time_of_its_training_and_of_its_evaluation_once():
+    task = Slow(RegressionConfig(size=22))
+    training = Training(task)
+    training.run_epoch()  # it pays for what is loaded late
+    start = time.perf_counter()
+    report = training.run_epoch()
+    assert 0.3 <= report["time/epoch_s"] == training.seconds <= time.perf_counter() - start
+    assert report["time/samples_per_s"] <= 22 / 0.2
+    assert training.samples == 22
 
 
 def test_an_fp16_trial_reports_its_loss_scale():
