@@ -7,15 +7,16 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo
 
 from search.errors import UsageError, from_validation, nearest
+from search.fidelity import Unit
 
 Sampler = Literal["tpe", "gp", "cmaes", "qmc", "nsga2", "random"]
-Scheduler = Literal["asha", "hyperband", "median", "pbt", "none"]
+Scheduler = Literal["asha", "asha-stop", "hyperband", "median", "pbt", "none"]
 SCHEDULERS_WITH = {  # the options that only some schedulers know
-    "reduction_factor": ("asha", "hyperband"),
-    "grace_period": ("asha", "hyperband", "median"),
+    "reduction_factor": ("asha", "asha-stop", "hyperband"),
+    "grace_period": ("asha", "asha-stop", "hyperband", "median"),
     "population": ("pbt",),
     "exploit_every": ("pbt",),
 }
@@ -47,6 +48,11 @@ def _seconds(value: Any) -> Any:
     return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}[match[2]]
 
 
+def _amount(value: Any, info: ValidationInfo) -> Any:
+    """A number in the unit of fidelity: of seconds also "10m"."""
+    return _seconds(value) if info.data.get("fidelity") == "gpu-seconds" else value
+
+
 def _one_text(value: Any) -> Any:
     """A list of choices, as YAML has it, as the command line has it: "a,b"."""
     return ",".join(str(item) for item in value) if isinstance(value, list) else value
@@ -71,7 +77,13 @@ class SearchConfig(BaseModel):
     concurrency: int | None = Field(None, ge=1, description="trials at a time; none: as many as fit")
     scheduler: Scheduler = Field("asha", description="who goes on: see docs/schedulers.md")
     reduction_factor: int = Field(3, ge=2, description="one in so many goes on at each rung")
-    grace_period: int = Field(1, ge=1, description="epochs that every trial gets")
+    fidelity: Unit = Field("epochs", description="in what it is measured how much a trial gets")
+    max_fidelity: Annotated[float | None, BeforeValidator(_amount)] = Field(
+        None, gt=0, description="what a trial gets at most; its epochs end it too"
+    )
+    grace_period: Annotated[float | None, BeforeValidator(_amount)] = Field(
+        None, gt=0, description="what every trial gets; none: 1 epoch, or as much as leaves three rungs"
+    )
     population: int | None = Field(None, ge=2, description="members of pbt; none: half of the trials, 20 at most")
     exploit_every: int | None = Field(
         None, ge=1, description="epochs between two comparisons of pbt; none: an eighth of a trial's"
@@ -157,7 +169,7 @@ def complete(config: SearchConfig) -> SearchConfig:
     if reserved:
         raise UsageError(f"--resource must name a custom resource, but got {reserved[0]}. See --cpus-per-worker.")
     scheduler = "none" if config.once else config.scheduler
-    problems = _misplaced(config, scheduler)
+    problems = [*_misplaced(config, scheduler), *_mismeasured(config, scheduler)]
     study = ""
     if config.study:
         from search import study_url  # imports SQLAlchemy
@@ -196,6 +208,25 @@ def _misplaced(config: SearchConfig, scheduler: str) -> list[str]:
             f"--population must be at most --trials, {config.trials}, but got {config.population}. "
             "Trials beyond it are the copies."
         )
+    return problems
+
+
+def _mismeasured(config: SearchConfig, scheduler: str) -> list[str]:
+    """What does not go with the unit of fidelity."""
+    unit, most, grace = config.fidelity, config.max_fidelity, config.grace_period
+    problems = []
+    if unit != "epochs" and scheduler in ("median", "pbt"):
+        problems.append(f"--fidelity must be epochs with --scheduler {scheduler}, but got {unit}.")
+    if unit != "epochs" and most is None:
+        example = "600 or 10m" if unit == "gpu-seconds" else "100000"
+        problems.append(
+            f"--max-fidelity must come with --fidelity {unit}, but got none. Say what a trial gets at most: {example}."
+        )
+    for name, amount in (("--max-fidelity", most), ("--grace-period", grace)):
+        if unit == "epochs" and amount is not None and amount % 1:
+            problems.append(f"{name} must be a whole number of epochs, but got {amount:g}.")
+    if most is not None and grace is not None and grace > most:
+        problems.append(f"--grace-period must be at most --max-fidelity, {most:g}, but got {grace:g}.")
     return problems
 
 

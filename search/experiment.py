@@ -126,9 +126,8 @@ def resume(
 
 def _run(planned: Plan, held: Held | None, console: Console, start: float) -> Result:
     config = planned.config
-    expected = planned.schedule.expected_epochs(config.trials) if planned.epochs else None
     earlier = held.study.trials() if held else []
-    progress = Progress(planned.space, planned.objective, planned.mode, config.trials, expected, console, earlier)
+    progress = Progress(planned.space, planned.objective, planned.mode, config.trials, planned.expected, console, earlier)
     stopping = threading.Event()
     with progress, _stopped_by(stopping, config.time_budget, progress) as reasons:
         for note in held.notes if held else ():
@@ -209,6 +208,7 @@ def _search(
         stopping=stopping,
         max_losses=config.max_failures,
     )
+    progress.spent = lambda: searcher.spent
     gang = {
         "workers": config.workers,
         "resources": worker,
@@ -222,6 +222,7 @@ def _search(
             "stall_timeout": config.stall_timeout,
             "recycle_after": 1 if config.cold else config.recycle_after,
             "memory_growth": config.memory_growth,
+            "gpus": config.workers * (worker.get("GPU") or 1.0),
         },
     }
 

@@ -30,7 +30,12 @@ def check(config: SearchConfig, text: str) -> tuple[str, Literal["min", "max"]]:
         problems.append(f"--objective must be given with a function: the metric that {text} reports and is judged by.")
     if config.mode is None:
         problems.append("--mode must be given with a function: min or max.")
-    if config.scheduler != "none" and "epochs" not in {*config.set, *config.search}:
+    if config.fidelity == "samples":
+        problems.append(
+            f"--fidelity must be epochs or gpu-seconds with a function, but got samples: {text} does not say how many "
+            "it takes."
+        )
+    if config.scheduler != "none" and config.fidelity == "epochs" and "epochs" not in {*config.set, *config.search}:
         problems.append(
             f"--set epochs=N must be given with --scheduler {config.scheduler}: how many reports a trial makes. "
             "With --scheduler none it ends when the function returns."

@@ -80,6 +80,8 @@ class Mailbox:
         else:
             earlier = [self._stretch["checkpoint"], *self._stretch["earlier"]]
             reached = {"epoch": report["epoch"], "checkpoint": report["checkpoint"], "earlier": earlier}
+            if "allowance" in report:
+                reached["allowance"] = report["allowance"]
             self._stretch = {**self._stretch, **reached}
         self._reports.put_nowait({**report, "turn": turn})
 

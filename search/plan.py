@@ -9,14 +9,13 @@ from pydantic import BaseModel
 from search import functions
 from search.config import SearchConfig, check_place
 from search.errors import UsageError
+from search.fidelity import UNLIMITED
 from search.machine import check_cluster, check_machine
 from search.schedule import Schedule
 from search.schedulers import make_schedule
 from search.space import Space, resolve
 from search.store import check_store
 from search.tasks import TaskSource, find_task
-
-UNLIMITED = 2**31  # epochs of a trial that only its function ends
 
 
 @dataclass(frozen=True)
@@ -31,9 +30,15 @@ class Plan:
     mode: Literal["min", "max"]
 
     @property
-    def epochs(self) -> int | None:
-        """How long a trial is; None where it ends when its function returns."""
-        return self.space.epochs
+    def is_limited(self) -> bool:
+        """Whether a trial ends by itself, and not only when its function returns."""
+        return self.schedule.unit != "epochs" or self.schedule.limit < UNLIMITED
+
+    @property
+    def expected(self) -> float | None:
+        """How much all trials get together, in the unit of fidelity; None where nobody knows."""
+        known = self.is_limited and not any(parameter.name == "epochs" for parameter in self.space.parameters)
+        return self.schedule.expected(self.config.trials) if known else None
 
 
 def plan(config: SearchConfig) -> Plan:
@@ -70,7 +75,7 @@ def checked(config: SearchConfig, source: TaskSource, space: Space) -> Plan:
     """
     _, objective, mode = _asked_for(config, source)
     names = {parameter.name for parameter in space.parameters}
-    if "epochs" in names and config.scheduler != "none":
+    if "epochs" in names and config.scheduler != "none" and config.fidelity == "epochs":
         raise UsageError("--search epochs must come with --scheduler none: it is what the scheduler decides on.")
     if not names and config.trials > 1:
         raise UsageError(f"a parameter must be searched to try {config.trials} trials, but all are fixed. Say --once.")

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from optuna.trial import FrozenTrial
@@ -21,8 +21,11 @@ class Progress:
         space: Which parameters to name beside a trial.
         objective, mode: What is the best.
         trials: How many will start.
-        epochs: How many epochs they will take together, as the schedule expects. None: nobody knows.
+        expected: How much they will get together, as the schedule expects, in its unit. None: nobody knows.
         earlier: The trials of a search that is taken up.
+
+    Attributes:
+        spent: How much they have got so far. Default: an epoch by each report.
     """
 
     def __init__(
@@ -31,7 +34,7 @@ class Progress:
         objective: str,
         mode: str,
         trials: int,
-        epochs: float | None,
+        expected: float | None,
         console: Console,
         earlier: Sequence[FrozenTrial] = (),
     ) -> None:
@@ -39,17 +42,17 @@ class Progress:
         self._objective = objective
         self._sign = 1 if mode == "max" else -1
         self._trials = trials
-        self._expected = epochs
+        self._expected = expected
         self._console = console
         self._start = time.monotonic()
+        self.spent: Callable[[], float] = lambda: self._epochs
         self._epochs = 0
-        self._first_report: float | None = None
+        self._first: tuple[float, float] | None = None  # report: when, and what had been spent by then
         self._running: set[int] = set()
         self._ended = 0
         self._best: tuple[float, int, int] | None = None
-        self._epochs_before = 0
         for trial in earlier:
-            self._epochs_before += len(trial.intermediate_values)
+            self._epochs += len(trial.intermediate_values)
             self._ended += trial.state.is_finished()
             if not trial.state.is_finished():
                 self._running.add(trial.number)
@@ -78,7 +81,7 @@ class Progress:
 
     def trial_reported(self, number: int, epoch: int, metrics: dict[str, float], at: float) -> None:
         self._epochs += 1
-        self._first_report = self._first_report or time.monotonic()
+        self._first = self._first or (time.monotonic(), self.spent())
         value = metrics[self._objective]
         self._note(value, number, epoch)
         self.say(f"trial {number:>3}  epoch {epoch:<3} {self._objective} {short(value)}")
@@ -105,10 +108,10 @@ class Progress:
         )
 
     def _left(self) -> str:
-        if self._expected is None or self._first_report is None or self._epochs < 2:
+        if self._expected is None or self._first is None or (spent := self.spent()) <= self._first[1]:
             return ""
-        per_epoch = (time.monotonic() - self._first_report) / (self._epochs - 1)
-        return f", about {_clock(max(0.0, self._expected - self._epochs_before - self._epochs) * per_epoch)} left"
+        pace = (time.monotonic() - self._first[0]) / (spent - self._first[1])
+        return f", about {_clock(max(0.0, self._expected - spent) * pace)} left"
 
 
 def _clock(seconds: float) -> str:

@@ -23,6 +23,7 @@ from rich.table import Table
 
 from search.divergence import find_divergence
 from search.errors import UsageError
+from search.fidelity import COSTS, cumulated, field, shown
 from search.space import flatten
 from search.study import OUTCOMES, best_epoch, best_value, outcome_of, read, reports_of
 
@@ -59,6 +60,7 @@ def find_best(trials: Sequence[FrozenTrial], mode: str) -> Best | None:
 def write_parquet(trials: Sequence[FrozenTrial], path: Path) -> None:
     """A row per report; a trial that reported nothing has one row, without an epoch.
 
+    `samples` and `gpu_seconds` are what the trial took until that report, its own epochs alone if it is a copy.
     A metric that has the name of a column of ours, as the `epoch` of many functions, is "reported/epoch".
     """
     rows: list[dict[str, Any]] = []
@@ -74,8 +76,9 @@ def write_parquet(trials: Sequence[FrozenTrial], path: Path) -> None:
             about["copied_from"] = trial.user_attrs["copied_from"]
         config = {f"config/{name}": value for name, value in flatten(trial.user_attrs.get("config", {})).items()}
         reports = reports_of(trial)
+        costs = {field(unit): cumulated(reports, unit) for unit in COSTS}
         for epoch, report in reports.items():
-            own = {**about, "epoch": epoch}
+            own = {**about, "epoch": epoch, **{name: cost[epoch] for name, cost in costs.items() if name in report}}
             metrics = {f"reported/{name}" if name in own else name: value for name, value in report["metrics"].items()}
             rows.append({**own, **metrics, **config})
         if not reports:
@@ -92,7 +95,7 @@ def trial_table(trials: Sequence[FrozenTrial], objective: str, mode: str) -> Tab
     names = list(dict.fromkeys(name for trial in trials for name in trial.params))
     table = Table(box=None, header_style="bold", pad_edge=False)
     words = {name for name in names if any(isinstance(trial.params.get(name), str) for trial in trials)}
-    for column in ("trial", "outcome", "epochs", objective, *names):
+    for column in ("trial", "outcome", "epochs", "GPU-s", objective, *names):
         table.add_column(column, justify="left" if column == "outcome" or column in words else "right")
     sign = -1 if mode == "max" else 1
     unranked = float("inf")
@@ -101,7 +104,9 @@ def trial_table(trials: Sequence[FrozenTrial], objective: str, mode: str) -> Tab
         value = f"{best_value(trial, mode):.4f}" if trial.intermediate_values else "-"
         cells = [short(trial.params.get(name, "-")) for name in names]
         epochs = str(max(trial.intermediate_values, default=0))
-        table.add_row(str(trial.number), outcome_of(trial), epochs, value, *cells)
+        seconds = max(cumulated(reports_of(trial), "gpu-seconds").values(), default=0.0)
+        spent = shown(seconds) if seconds else "-"
+        table.add_row(str(trial.number), outcome_of(trial), epochs, spent, value, *cells)
     return table
 
 

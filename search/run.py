@@ -33,9 +33,11 @@ def main(
         Assignments | None, typer.Option(metavar="NAME=AMOUNT", help="a custom resource of a worker")
     ] = None,
     concurrency: Annotated[str | None, typer.Option(metavar="N", help="trials at a time; as many as fit")] = None,
-    scheduler: Annotated[str | None, typer.Option(help="asha, hyperband, median, pbt or none")] = None,
+    scheduler: Annotated[str | None, typer.Option(help="asha, asha-stop, hyperband, median, pbt or none")] = None,
     reduction_factor: Annotated[str | None, typer.Option(metavar="N", help="asha: one in N goes on")] = None,
-    grace_period: Annotated[str | None, typer.Option(metavar="N", help="epochs that every trial gets")] = None,
+    fidelity: Annotated[str | None, typer.Option(help="epochs, samples or gpu-seconds: what a trial gets")] = None,
+    max_fidelity: Annotated[str | None, typer.Option(metavar="AMOUNT", help="of it, at most: 10m")] = None,
+    grace_period: Annotated[str | None, typer.Option(metavar="AMOUNT", help="of it, at least; 1 epoch")] = None,
     population: Annotated[str | None, typer.Option(metavar="N", help="pbt: members at a time")] = None,
     exploit_every: Annotated[str | None, typer.Option(metavar="N", help="pbt: epochs between comparisons")] = None,
     sampler: Annotated[str | None, typer.Option(help="tpe, gp, cmaes, qmc, nsga2 or random")] = None,
@@ -76,6 +78,8 @@ def main(
         "concurrency": concurrency,
         "scheduler": scheduler,
         "reduction_factor": reduction_factor,
+        "fidelity": fidelity,
+        "max_fidelity": max_fidelity,
         "grace_period": grace_period,
         "population": population,
         "exploit_every": exploit_every,
@@ -153,7 +157,7 @@ def _show(planned: Any) -> None:
     from search.space import flatten
 
     print(dump(planned.config), end="")
-    print(f"# {planned.schedule}" if planned.epochs else "# a trial ends when its function returns")
+    print(f"# {planned.schedule}" if planned.is_limited else "# a trial ends when its function returns")
     for parameter in planned.space.parameters:
         when = " and ".join(f"{name} is {value}" for name, value in parameter.when.items())
         print(f"# searched: {parameter.name} {parameter}{f' when {when}' if when else ''}")

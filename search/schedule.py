@@ -3,9 +3,12 @@
 Nothing is kept between two questions. A search that is taken up after a crash asks again and goes on.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
+
+from search.fidelity import Unit
 
 Mode = Literal["min", "max"]
 
@@ -16,6 +19,9 @@ class Standing:
 
     A copy begins at epoch `start` with the weights of `copied_from`, in the place of `replaces`, if that had not
     ended already. One that has `finished` came to its end, which for a function may lie before the last epoch.
+
+    `epochs` is its own length, and `spent` what it had got by the end of each epoch, in order and in the schedule's
+    unit of fidelity; None where that is the epochs themselves.
     """
 
     number: int
@@ -25,23 +31,55 @@ class Standing:
     copied_from: int | None = None
     replaces: int | None = None
     finished: bool = False
+    epochs: float = math.inf
+    spent: Mapping[int, float] | None = None
 
     @property
     def epoch(self) -> int:
         return max(self.values, default=self.start)
 
+    @property
+    def reached(self) -> float:
+        """What it has got so far."""
+        return self.epoch if self.spent is None else self.spent.get(self.epoch, 0.0)
+
+    def is_over(self, limit: float) -> bool:
+        """Whether it has come to its end, which lies at its own epochs or where it has got `limit`."""
+        return self.epoch >= self.epochs or self.reached >= limit
+
+    def value_at(self, rung: float) -> float | None:
+        """The objective of the first report by which it had got so much, or None before that.
+
+        One that came to its end without would be no better for more of it, and has the value of its last report.
+        """
+        if self.spent is None:
+            found = self.values.get(int(rung))
+        else:
+            by_then = (epoch for epoch, spent in self.spent.items() if spent >= rung and epoch in self.values)
+            found = self.values.get(next(by_then, 0))
+        return self.values[self.epoch] if found is None and self.finished and self.values else found
+
+    def rung(self, rungs: Sequence[float]) -> float | None:
+        """The highest of `rungs` that it reached with its last report, or None if it stands between two of them."""
+        if not self.values:
+            return None
+        before: float = self.epoch - 1
+        if self.spent is not None:
+            before = max((spent for epoch, spent in self.spent.items() if epoch < self.epoch), default=0.0)
+        return max((rung for rung in rungs if before < rung <= self.reached), default=None)
+
 
 @dataclass(frozen=True)
 class Stretch:
-    """A trial's way from one epoch to another; `number` None asks for a new trial.
+    """A trial's way from the epoch `start` to where it has got `until`; `number` None asks for a new trial.
 
-    `copied_from` and `replaces` are those of a copy, `draw` the seed of what is random in it.
+    `until` is in the schedule's unit of fidelity; `copied_from` and `replaces` are those of a copy, `draw` the seed of what is random in it.
     """
 
     kind: Literal["new", "continued", "promoted", "copied"]
     number: int | None
     start: int
-    until: int
+    until: float
     copied_from: int | None = None
     replaces: int | None = None
     draw: str = ""
@@ -59,8 +97,12 @@ class Schedule(Protocol):
     """Decides when trials pause, who goes on and who ends. Its text is what --dry-run says of it."""
 
     @property
-    def epochs(self) -> int:
-        """A trial's full length."""
+    def unit(self) -> Unit:
+        """What a trial gets is measured in."""
+
+    @property
+    def limit(self) -> float:
+        """How much of it a trial gets at most."""
 
     @property
     def mode(self) -> Mode:
@@ -77,8 +119,8 @@ class Schedule(Protocol):
     def rests(self, trial: Standing) -> bool:
         """Whether `trial` waits because others were better, and has lost if the search ends now."""
 
-    def expected_epochs(self, trials: int) -> float:
-        """How many epochs so many trials take together."""
+    def expected(self, trials: int) -> float:
+        """How much so many trials get together."""
 
 
 def sign(mode: Mode) -> int:

@@ -17,6 +17,7 @@ from ray.tune.search import Searcher
 
 from search.errors import StoreError, from_validation
 from search.explore import explore
+from search.fidelity import COSTS, UNLIMITED, cumulated, field
 from search.schedule import End, Schedule, Standing, Stretch
 from search.schedulers.pbt import replaced
 from search.space import Space, flatten
@@ -53,6 +54,9 @@ class StudySearcher(Searcher):
         observers: Told what happens.
         stopping: No new stretch begins once it is set.
         max_losses: How often a trial may lose its whole gang before it fails.
+
+    Attributes:
+        spent: What its trials have got since it was made, in the schedule's unit of fidelity.
     """
 
     def __init__(
@@ -80,6 +84,7 @@ class StudySearcher(Searcher):
         self.stopping = stopping or threading.Event()
         self.max_losses = max_losses
         self.error: Exception | None = None
+        self.spent = 0.0
         self._live: dict[str, int] = {}  # the number of the trial that each of Tune's trials is a stretch of
         self.loss_reasons: dict[str, str] = {}  # by Tune's trial; see losses.py
         self._losses: dict[int, int] = {}  # of gangs, by trial, since it last got any further
@@ -153,7 +158,7 @@ class StudySearcher(Searcher):
     def _suggest(self, trial_id: str) -> dict[str, Any] | str | None:
         while not self.stopping.is_set():
             trials = [self._standing(trial) for trial in self.study.trials()]
-            whole = [t for t in trials if t.state == "waiting" and t.epoch >= self.schedule.epochs]
+            whole = [t for t in trials if t.state == "waiting" and t.is_over(self.schedule.limit)]
             if whole:  # the search died between their last report and their end
                 for trial in whole:
                     self._end(trial.number, "completed")
@@ -182,6 +187,8 @@ class StudySearcher(Searcher):
             copied_from=trial.user_attrs.get("copied_from"),
             replaces=copy["replaces"],
             finished=trial.state == TrialState.COMPLETE,
+            epochs=_length(trial),
+            spent=None if self.schedule.unit == "epochs" else cumulated(reports_of(trial), self.schedule.unit),
         )
         if standing.state == "ended":
             self._ended[trial.number] = standing
@@ -263,23 +270,32 @@ class StudySearcher(Searcher):
         start = [first] if first is not None else []
         return self._assignment(stretch.number, stretch.start, stretch.until, [*paths[:1], *earlier, *start, None])
 
-    def _assignment(self, number: int, epoch: int, until: int, paths: list[str | None]) -> dict[str, Any]:
-        attributes = self.study.trial(number).user_attrs
+    def _assignment(self, number: int, epoch: int, until: float, paths: list[str | None]) -> dict[str, Any]:
+        """What a gang is to know of a stretch from `epoch` to where the trial has got `until`."""
+        trial = self.study.trial(number)
+        unit, epochs, allowance = self.schedule.unit, _length(trial), None
+        if unit == "epochs":
+            epochs = min(epochs, int(until))
+        else:
+            spent = cumulated(reports_of(trial), unit).get(epoch, 0.0)
+            allowance = {"of": field(unit), "epoch": epoch, "spent": spent, "until": until}
         return {
             "trial": number,
-            "config": attributes["config"],
+            "config": trial.user_attrs["config"],
             "epoch": epoch,
-            "until": until,
+            "until": epochs,
+            "allowance": allowance,
             "checkpoint": paths[0],
             "earlier": paths[1:],
-            "copied": attributes.get("copy", {}).get("checkpoint"),
+            "copied": trial.user_attrs.get("copy", {}).get("checkpoint"),
             "folder": str(self._checkpoints(number)),
             "attempt": self.attempt,
         }
 
     def _record(self, number: int, report: dict[str, Any]) -> None:
         epoch, metrics, now = report["epoch"], report["metrics"], time.time()
-        kept = {"metrics": metrics, "checkpoint": report["checkpoint"], "time": now}
+        costs = {field(unit): report[field(unit)] for unit in COSTS if field(unit) in report}
+        kept = {"metrics": metrics, "checkpoint": report["checkpoint"], "time": now, **costs}
         self._log_notes(number, report)
         before = reports_of(self.study.trial(number)).get(epoch)
         if before is not None:  # done again, since its checkpoint could not be read
@@ -290,6 +306,7 @@ class StudySearcher(Searcher):
                 self._dropped[number].discard(epoch)
         else:
             self._losses.pop(number, None)
+            self.spent += costs.get(field(self.schedule.unit), 1.0)
             self.study.report(number, epoch, metrics[self.objective], kept)
             self._tell(lambda observer: observer.trial_reported(number, epoch, metrics, now))
         self._drop_checkpoints(number, keep_last=True)
@@ -322,7 +339,7 @@ class StudySearcher(Searcher):
             self._record(number, earlier)
         if "metrics" in report:
             self._record(number, report)
-            if report["epoch"] >= self.schedule.epochs:
+            if self._standing(self.study.trial(number)).is_over(self.schedule.limit):
                 self._end(number, "completed")
         elif report["outcome"] == "interrupted":
             self._cut_off.add(number)
@@ -376,3 +393,8 @@ class StudySearcher(Searcher):
     def _tell(self, event: Callable[[Observer], None]) -> None:
         for observer in self.observers:
             event(observer)
+
+
+def _length(trial: FrozenTrial) -> int:
+    """The epochs after which `trial` has come to its end."""
+    return int(trial.user_attrs.get("config", {}).get("epochs") or UNLIMITED)

@@ -71,7 +71,10 @@ class Space:
 
     @property
     def epochs(self) -> int | None:
-        """How long a trial is that is never stopped early; None where only its function knows."""
+        """How long the longest trial is that is never stopped early; None where only its function knows."""
+        for parameter in self.parameters:
+            if parameter.name == "epochs":
+                return _largest(parameter.distribution)
         return getattr(self.config({}), "epochs", None)
 
     def unsearched(self) -> dict[str, Any]:
@@ -275,6 +278,13 @@ def _contains(distribution: BaseDistribution, value: Any) -> bool:
         return value in distribution.choices
     assert isinstance(distribution, FloatDistribution | IntDistribution)
     return value is not None and distribution.low <= value <= distribution.high
+
+
+def _largest(distribution: BaseDistribution) -> int:
+    if isinstance(distribution, CategoricalDistribution):
+        return max(choice for choice in distribution.choices if isinstance(choice, int))
+    assert isinstance(distribution, IntDistribution)
+    return distribution.high
 
 
 def _suggest(trial: optuna.Trial, name: str, distribution: BaseDistribution) -> Any:

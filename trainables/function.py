@@ -12,6 +12,7 @@ import math
 import queue
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +29,7 @@ except ImportError as error:  # not public: another version of Ray may have move
     raise ImportError(f"a Ray Train function must run on ray 2.60, but got {ray.__version__}: {error}.") from error
 
 from trainables import directory, rng
+from trainables.allowance import Allowance
 from trainables.checkpoint import CheckpointError
 from trainables.context import Context
 from trainables.modules import load_class
@@ -60,7 +62,7 @@ class FunctionWorkers(Workers):
 
     def _reports(self, stretch: dict[str, Any]) -> Iterator[Report]:
         function: Any = load_class(self.task)
-        self._session = Session(stretch, self.objective, self.context, self.stopping, self._rays)
+        self._session = Session(stretch, self.objective, self.context, self.stopping, self._rays, self.gpus)
         try:
             for report in self._session.run(function):
                 self.progress += 1
@@ -80,6 +82,7 @@ class _Arrival:
     returned: bool
     checkpoint: bool = False
     stop: bool = False
+    seconds: float = 0.0
     metrics: dict[str, float] = field(default_factory=dict)
     names: str = ""
 
@@ -95,10 +98,17 @@ class Session:
         context: Of this rank.
         stopping: Ends the trial at its next report, once it is set on any rank.
         rays: What Ray Train itself set up in this worker.
+        gpus: As those of `Workers`. What a report costs is the time since the one before, or since the call.
     """
 
     def __init__(
-        self, stretch: dict[str, Any], objective: str, context: Context, stopping: threading.Event, rays: Any
+        self,
+        stretch: dict[str, Any],
+        objective: str,
+        context: Context,
+        stopping: threading.Event,
+        rays: Any,
+        gpus: float = 1.0,
     ) -> None:
         self.stretch = stretch
         self.objective = objective
@@ -108,6 +118,9 @@ class Session:
         self.number = 0  # of reports, those of earlier stretches included
         self.checkpoints: list[ray.train.ReportedCheckpoint] = []
         self._rays = rays
+        self._gpus = gpus
+        self._allowance = Allowance(stretch.get("allowance"))
+        self._since = time.perf_counter()
         self._reports: queue.SimpleQueue[Report | None] = queue.SimpleQueue()
         self._end: Report | None = None
         self._error: BaseException | None = None
@@ -158,6 +171,7 @@ class Session:
         Raises:
             Ended: The trial ends here.
         """
+        seconds = time.perf_counter() - self._since
         if threading.current_thread() is not self.thread:
             raise RuntimeError("ray.train.report must be called in the thread of the training function.")
         if self._end is not None:  # the function caught Ended, or reports on its way out
@@ -170,21 +184,23 @@ class Session:
         path = self.folder / f"epoch-{self.number}-{self.stretch['attempt']}"
         if checkpoint is not None:
             self._add(checkpoint, _staging(path), bool(delete_local_checkpoint_after_upload))
-        own = _Arrival(False, checkpoint is not None, self.stopping.is_set())
+        own = _Arrival(False, checkpoint is not None, self.stopping.is_set(), seconds)
         if self.context.rank == 0:
             own.metrics, own.names = self._numbers(metrics)
         arrivals = self._meet(own)
-        numbers = arrivals[0].metrics
-        self._judge(numbers, arrivals[0].names)
+        numbers, costs = arrivals[0].metrics, {"gpu_seconds": arrivals[0].seconds * self._gpus}
+        self._judge(numbers, arrivals[0].names, costs)
         saved = any(arrival.checkpoint for arrival in arrivals)
         if saved:
             self._publish(path, numbers)
         report = {"epoch": self.number, "metrics": numbers, "checkpoint": str(path) if saved else None}
-        if self.number >= self.stretch["until"]:
+        report |= self._allowance.after(self.number, costs)
+        if self.number >= self.stretch["until"] or self._allowance.is_spent:
             self._leave({**report, "done": True})
         self._reports.put({**report, "done": False})
         if any(arrival.stop for arrival in arrivals):
             self._leave({"done": True, "outcome": "interrupted", "reason": "the search was stopped"})
+        self._since = time.perf_counter()
 
     def get_checkpoint(self) -> Any:
         """The last checkpoint of this trial, or None."""
@@ -237,6 +253,7 @@ class Session:
                 torch.cuda.set_device(self.context.device)  # each thread has a current device of its own
             # The same on all ranks, as a split of the data that is drawn at random must be.
             rng.seed(self.context, 0, self.stretch["config"]["seed"], self.number)
+            self._since = time.perf_counter()
             function(*_arguments(function, self.stretch["config"]))
             if self._end is None:
                 self._return()
@@ -267,14 +284,14 @@ class Session:
             )
         return arrivals
 
-    def _judge(self, numbers: dict[str, float], names: str) -> None:
+    def _judge(self, numbers: dict[str, float], names: str, costs: dict[str, float]) -> None:
         """End the trial if its objective is missing or not finite."""
         if self.objective not in numbers:
             self._fail(f"ray.train.report must have a number {self.objective!r}, the objective, but got {names}")
         value = numbers[self.objective]
         if not math.isfinite(value):
             reason = f"{self.objective} is {value} in report {self.number}"
-            last = {"epoch": self.number, "metrics": numbers, "checkpoint": None}
+            last = {"epoch": self.number, "metrics": numbers, "checkpoint": None, **costs}
             divergence = {"kind": "objective", "epoch": self.number}
             end = {"done": True, "outcome": "diverged", "reason": reason, "divergence": divergence, "last": last}
             self._leave(end)

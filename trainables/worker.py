@@ -14,6 +14,7 @@ import ray.train.torch
 import torch
 
 from trainables import checkpoint
+from trainables.allowance import Allowance
 from trainables.context import Context
 from trainables.heartbeat import beat
 from trainables.isolation import Process
@@ -37,7 +38,7 @@ def work(settings: dict[str, Any], make: "Callable[..., Workers] | None" = None)
     Args:
         settings: `registry`, the actor that holds the mailboxes and whose `stopped` returns when the search is to stop;
             `gang`, the name of this one; `task`, the task as "module:Class"; `stall_timeout` in seconds or None;
-            `recycle_after` and `memory_growth`, see `Workers`.
+            `recycle_after`, `memory_growth` and `gpus`, see `Workers`.
         make: Makes what runs the stretches. Default: `Workers`, for a task class.
     """
     registry, gang = settings["registry"], settings["gang"]
@@ -54,6 +55,7 @@ def work(settings: dict[str, Any], make: "Callable[..., Workers] | None" = None)
         stopping,
         recycle_after=settings["recycle_after"],
         memory_growth=settings["memory_growth"],
+        gpus=settings["gpus"],
     )
     turn = 0
     if settings["stall_timeout"] is not None:
@@ -97,6 +99,7 @@ class Workers:
         autosave_s: Seconds after which an epoch that is under way is saved, again and again.
         recycle_after: Trials after which the process is worn. None: any number.
         memory_growth: GiB that the process may grow by from one trial to the last.
+        gpus: What a second of the trial costs, in GPU-seconds: how many it has on all ranks, or workers without any.
 
     Attributes:
         worn: Why this process should take no other trial, or "".
@@ -110,11 +113,13 @@ class Workers:
         autosave_s: float = AUTOSAVE_S,
         recycle_after: int | None = None,
         memory_growth: float = MEMORY_GROWTH_GIB,
+        gpus: float = 1.0,
     ) -> None:
         self.task = task
         self.context = context
         self.stopping = stopping
         self.autosave_s = autosave_s
+        self.gpus = gpus
         self.progress = 0  # grows with each build, window and evaluation, over all trials
         self.held: Held | None = None
         self.training: Training | None = None
@@ -159,6 +164,7 @@ class Workers:
                 last["alone"] = True  # the other ranks do not know, and wait for this one
             if error.metrics is not None and self.training is not None:
                 last["last"] = {"epoch": self.training.epoch, "metrics": error.metrics, "checkpoint": None}
+                last["last"] |= self._costs(self.training)
         # Whatever a task raises ends its trial, sys.exit() too, and not the gang: the next trial is unharmed.
         except (Exception, SystemExit) as error:
             if self.context.world_size > 1 and _is_lost_peer(error):
@@ -203,6 +209,7 @@ class Workers:
             raise ValueError(f"a stretch must end after epoch {training.epoch}, but got {stretch['until']}.")
         assert training.autosave is not None
         midway, _ = training.autosave
+        allowance = Allowance(stretch.get("allowance"))
         while training.epoch < stretch["until"]:
             metrics = training.run_epoch(self._should_stop)
             if metrics is None:
@@ -214,8 +221,16 @@ class Workers:
             training.save(path)
             if self.context.rank == 0:
                 checkpoint.delete(midway)  # the epoch is done
-            done = training.epoch >= stretch["until"]
-            yield {"done": done, "epoch": training.epoch, "metrics": metrics, "checkpoint": str(path)}
+            costs = self._costs(training)
+            if allowance.is_limited:  # each rank has a clock of its own, and all must end alike
+                costs = self.context.from_rank_0(costs)
+            report = {"epoch": training.epoch, "metrics": metrics, "checkpoint": str(path)}
+            report |= allowance.after(training.epoch, costs)
+            yield {**report, "done": training.epoch >= stretch["until"] or allowance.is_spent}
+
+    def _costs(self, training: Training) -> dict[str, float]:
+        """Of the epoch that was done last."""
+        return {"samples": training.samples, "gpu_seconds": training.seconds * self.gpus}
 
     def _should_stop(self) -> bool:
         """Asked before every window."""

@@ -7,27 +7,53 @@ from search.schedulers.halving import Halving
 from search.schedulers.hyperband import HyperBand
 from search.schedulers.median import Median
 from search.schedulers.pbt import Population
+from search.schedulers.stopping import Stopping
+
+LADDERS: dict[str, type[Halving | HyperBand | Stopping]] = {
+    "asha": Halving,
+    "asha-stop": Stopping,
+    "hyperband": HyperBand,
+}
 
 
 def make_schedule(config: SearchConfig, epochs: int, mode: Mode) -> Schedule:
-    """The scheduler that `config` names, for trials of so many epochs.
+    """The scheduler that `config` names, for trials of at most so many epochs.
 
     Raises:
         UsageError: Trials are too short for it.
     """
-    if config.scheduler == "asha":
-        return Halving.over(epochs, config.reduction_factor, config.grace_period, mode)
-    if config.scheduler == "hyperband":
-        return HyperBand.over(epochs, config.reduction_factor, config.grace_period, mode)
+    limit = _limit(config, epochs)
+    if config.scheduler in LADDERS:
+        return LADDERS[config.scheduler].over(
+            limit, config.reduction_factor, _grace_period(config, limit), mode, config.fidelity
+        )
     if config.scheduler == "median":
-        return Median(epochs, config.grace_period, mode)
+        return Median(int(limit), int(config.grace_period or 1), mode)
     if config.scheduler == "pbt":
-        interval = config.exploit_every or max(1, epochs // 8)
-        if interval >= epochs:
-            raise UsageError(
-                f"--exploit-every must be below the epochs of a trial, {epochs}, but got {interval}. "
-                "Set more epochs, as in --set epochs=9."
-            )
-        size = config.population or max(2, min(20, config.trials // 2))
-        return Population(size, interval, epochs, mode, config.seed)
-    return Halving.straight(epochs, mode)
+        return _population(config, int(limit), mode)
+    return Halving.straight(limit, mode, config.fidelity)
+
+
+def _limit(config: SearchConfig, epochs: int) -> float:
+    """How much a trial gets at most."""
+    if config.fidelity == "epochs":
+        return min(epochs, int(config.max_fidelity or epochs))
+    assert config.max_fidelity is not None, "it was checked when the options were"
+    return config.max_fidelity
+
+
+def _grace_period(config: SearchConfig, limit: float) -> float:
+    """Where the first rung may lie; of samples and seconds nobody knows how few say anything: two rungs are below."""
+    if config.grace_period is not None:
+        return config.grace_period
+    return 1 if config.fidelity == "epochs" else limit / config.reduction_factor / config.reduction_factor
+
+
+def _population(config: SearchConfig, epochs: int, mode: Mode) -> Population:
+    interval = config.exploit_every or max(1, epochs // 8)
+    if interval >= epochs:
+        raise UsageError(
+            f"--exploit-every must be below the epochs of a trial, {epochs}, but got {interval}. "
+            "Set more epochs, as in --set epochs=9."
+        )
+    return Population(config.population or max(2, min(20, config.trials // 2)), interval, epochs, mode, config.seed)

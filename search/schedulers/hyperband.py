@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from search.fidelity import Unit, named, shown
 from search.schedule import Mode, Standing, Stretch
 from search.schedulers.halving import Halving, last_resort
 
@@ -22,20 +23,26 @@ class HyperBand:
     brackets: tuple[Halving, ...]
 
     @classmethod
-    def over(cls, epochs: int, reduction_factor: int, grace_period: int, mode: Mode) -> "HyperBand":
+    def over(
+        cls, limit: float, reduction_factor: int, grace_period: float, mode: Mode, unit: Unit = "epochs"
+    ) -> "HyperBand":
         """A bracket from each rung of halving on."""
-        rungs = Halving.over(epochs, reduction_factor, grace_period, mode).rungs
-        return cls(tuple(Halving(rungs[first:], reduction_factor, mode) for first in range(len(rungs))))
+        rungs = Halving.over(limit, reduction_factor, grace_period, mode, unit).rungs
+        return cls(tuple(Halving(rungs[first:], reduction_factor, mode, unit) for first in range(len(rungs))))
 
     def __str__(self) -> str:
-        rungs = (",".join(str(rung) for rung in bracket.rungs) for bracket in self.brackets)
+        rungs = (",".join(shown(rung) for rung in bracket.rungs) for bracket in self.brackets)
         shares = (f"{share:.0%}" for share in self.shares)
         told = (f"{share} of the trials at {of_one}" for share, of_one in zip(shares, rungs, strict=True))
-        return f"rungs: {'; '.join(told)} epochs"
+        return f"rungs: {'; '.join(told)} {named(self.unit)}"
 
     @property
-    def epochs(self) -> int:
-        return self.brackets[0].epochs
+    def unit(self) -> Unit:
+        return self.brackets[0].unit
+
+    @property
+    def limit(self) -> float:
+        return self.brackets[0].limit
 
     @property
     def mode(self) -> Mode:
@@ -70,6 +77,6 @@ class HyperBand:
     def rests(self, trial: Standing) -> bool:
         return self.bracket_of(trial.number).rests(trial)
 
-    def expected_epochs(self, trials: int) -> float:
+    def expected(self, trials: int) -> float:
         brackets = [self.bracket_of(number) for number in range(trials)]
-        return sum(bracket.expected_epochs(brackets.count(bracket)) for bracket in self.brackets)
+        return sum(bracket.expected(brackets.count(bracket)) for bracket in self.brackets)

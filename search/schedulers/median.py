@@ -4,6 +4,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from search.fidelity import Unit
 from search.schedule import End, Mode, Standing, Stretch, sign
 
 FEWEST = 3  # others without whom a median says nothing
@@ -20,6 +21,14 @@ class Median:
     grace_period: int
     mode: Mode
 
+    @property
+    def unit(self) -> Unit:
+        return "epochs"
+
+    @property
+    def limit(self) -> float:
+        return self.epochs
+
     def __str__(self) -> str:
         return f"ends a trial below the median of {FEWEST} others or more, after each epoch from {self.grace_period} on"
 
@@ -35,7 +44,7 @@ class Median:
     def rests(self, trial: Standing) -> bool:
         return False
 
-    def expected_epochs(self, trials: int) -> float:
+    def expected(self, trials: int) -> float:
         """As if half of the trials that can be judged ended when they are judged first."""
         stopped = max(0, trials - FEWEST) / 2
         return trials * self.epochs - stopped * (self.epochs - self._until(0))

@@ -8,6 +8,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from search.fidelity import Unit
 from search.schedule import End, Mode, Standing, Stretch, sign
 
 
@@ -26,6 +27,14 @@ class Population:
     epochs: int
     mode: Mode
     seed: int
+
+    @property
+    def unit(self) -> Unit:
+        return "epochs"
+
+    @property
+    def limit(self) -> float:
+        return self.epochs
 
     def __str__(self) -> str:
         when = "each epoch" if self.interval == 1 else f"every {self.interval} epochs"
@@ -58,7 +67,7 @@ class Population:
     def rests(self, trial: Standing) -> bool:
         return False
 
-    def expected_epochs(self, trials: int) -> float:
+    def expected(self, trials: int) -> float:
         """A copy goes on about where the trial stood that it replaces."""
         return float(min(trials, self.size) * self.epochs)
 

@@ -32,7 +32,10 @@ def test_a_time_budget_may_have_a_unit(text, seconds):
     [
         ({"trials": "0"}, "--trials must be greater than or equal to 1, but got '0'."),
         ({"trials": "x"}, "--trials must be a valid integer, but got 'x'."),
-        ({"scheduler": "ash"}, "--scheduler must be 'asha', 'hyperband', 'median', 'pbt' or 'none', but got 'ash'."),
+        (
+            {"scheduler": "ash"},
+            "--scheduler must be 'asha', 'asha-stop', 'hyperband', 'median', 'pbt' or 'none', but got 'ash'.",
+        ),
         ({"time_budget": "inf"}, "--time-budget must be like 90s, 30m or 2h, but got 'inf'."),
         ({"time_budget": "2x"}, "--time-budget must be like 90s, 30m or 2h, but got '2x'."),
         ({"gpus_per_worker": "-1"}, "--gpus-per-worker must be greater than or equal to 0, but got '-1'."),
@@ -158,11 +161,11 @@ def test_one_run_takes_no_option_of_a_search(given):
         ),
         (
             {"scheduler": "pbt", "grace_period": "2"},
-            "--grace-period must come with --scheduler asha, hyperband, median, but got pbt.",
+            "--grace-period must come with --scheduler asha, asha-stop, hyperband, median, but got pbt.",
         ),
         (
             {"scheduler": "none", "reduction_factor": "4"},
-            "--reduction-factor must come with --scheduler asha, hyperband, but got none.",
+            "--reduction-factor must come with --scheduler asha, asha-stop, hyperband, but got none.",
         ),
         (
             {"scheduler": "pbt", "population": "17"},
@@ -172,7 +175,7 @@ def test_one_run_takes_no_option_of_a_search(given):
         ({"scheduler": "pbt", "trials": "1"}, "--trials must be at least 2 with --scheduler pbt, but got 1."),
         (
             {"once": True, "grace_period": "2"},
-            "--grace-period must come with --scheduler asha, hyperband, median, but got none.",
+            "--grace-period must come with --scheduler asha, asha-stop, hyperband, median, but got none.",
         ),
     ],
 )
@@ -180,12 +183,77 @@ def test_an_option_of_another_scheduler_or_one_that_it_cannot_have_is_refused(gi
     assert refused({"task": "arc", **given}) == [message]
 
 
+@pytest.mark.parametrize(
+    ("given", "messages"),
+    [
+        (
+            {"fidelity": "gpu-seconds"},
+            [
+                "--max-fidelity must come with --fidelity gpu-seconds, but got none. "
+                "Say what a trial gets at most: 600 or 10m."
+            ],
+        ),
+        (
+            {"fidelity": "samples", "scheduler": "none"},
+            ["--max-fidelity must come with --fidelity samples, but got none. Say what a trial gets at most: 100000."],
+        ),
+        (
+            {"fidelity": "samples", "max_fidelity": "1e6", "scheduler": "pbt"},
+            ["--fidelity must be epochs with --scheduler pbt, but got samples."],
+        ),
+        (
+            {"fidelity": "gpu-seconds", "max_fidelity": "10m", "scheduler": "median"},
+            ["--fidelity must be epochs with --scheduler median, but got gpu-seconds."],
+        ),
+        (
+            {"fidelity": "gpu-seconds", "max_fidelity": "1m", "grace_period": "2m"},
+            ["--grace-period must be at most --max-fidelity, 60, but got 120."],
+        ),
+        ({"fidelity": "hours"}, ["--fidelity must be 'epochs', 'samples' or 'gpu-seconds', but got 'hours'."]),
+        (
+            {"max_fidelity": "4.5", "grace_period": "1.5"},
+            [
+                "--max-fidelity must be a whole number of epochs, but got 4.5.",
+                "--grace-period must be a whole number of epochs, but got 1.5.",
+            ],
+        ),
+    ],
+)
+def test_what_does_not_go_with_the_unit_of_fidelity_is_told(given, messages):
+    assert refused({"task": "arc", **given}) == messages
+
+
+@pytest.mark.parametrize(
+    ("given", "amounts"),
+    [
+        ({"fidelity": "gpu-seconds", "max_fidelity": "10m", "grace_period": "30s"}, (600, 30)),
+        ({"fidelity": "gpu-seconds", "max_fidelity": 1.5}, (1.5, None)),
+        ({"fidelity": "samples", "max_fidelity": "1e6", "grace_period": "10000"}, (1e6, 10_000)),
+        ({"max_fidelity": "27", "grace_period": "3"}, (27, 3)),
+    ],
+)
+def test_amounts_are_in_the_unit_of_fidelity_and_come_back_from_the_yaml_as_they_are(tmp_path, given, amounts):
+    config = load_config({"task": "arc", **given})
+    assert (config.max_fidelity, config.grace_period) == amounts
+    file = tmp_path / "search.yaml"
+    file.write_text(dump(config))
+    again = load_config({}, file)
+    assert (again.fidelity, again.max_fidelity, again.grace_period) == (config.fidelity, *amounts)
+
+
+@pytest.mark.parametrize("amount", ["0", "-3", "many", "10m", "nan"])
+def test_an_amount_of_samples_is_a_number_above_zero(amount):
+    (problem,) = refused({"task": "arc", "fidelity": "samples", "max_fidelity": amount})
+    assert problem.startswith("--max-fidelity must be ")
+    assert problem.endswith(f"but got '{amount}'.")
+
+
 def test_all_options_of_another_scheduler_are_told_at_once():
     assert len(refused({"task": "arc", "scheduler": "none", "population": "4", "grace_period": "2"})) == 2
 
 
 def test_an_option_of_another_scheduler_that_changes_nothing_is_no_mistake():
-    assert load_config({"task": "arc", "scheduler": "pbt", "grace_period": "1"}).scheduler == "pbt"
+    assert load_config({"task": "arc", "scheduler": "pbt", "reduction_factor": "3"}).scheduler == "pbt"
 
 
 def test_a_name_that_exists_is_refused(tmp_path):

@@ -99,12 +99,12 @@ def test_a_precision_of_a_function_is_its_own_affair(planned):
 def test_the_schedule_follows_from_epochs_and_from_the_mode_that_was_said(planned):
     found = planned(mode="max", objective="accuracy")
     assert (found.schedule.rungs, found.schedule.mode) == ((1, 3, 9), "max")
-    assert (found.objective, found.mode, found.epochs) == ("accuracy", "max", 9)
+    assert (found.objective, found.mode, found.space.epochs) == ("accuracy", "max", 9)
 
 
 def test_without_a_scheduler_the_function_alone_knows_when_it_ends(planned):
     found = planned(scheduler="none", set={})
-    assert found.epochs is None
+    assert found.space.epochs is None
     assert len(found.schedule.rungs) == 1
 
 

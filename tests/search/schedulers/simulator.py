@@ -25,7 +25,7 @@ class Simulated:
         draw = random.Random(self.seed)
         mischief = draw.choice((0.0, 0.02, 0.1))
         self.quality = [draw.random() for _ in range(self.budget)]
-        for _ in range(200 * self.budget * self.schedule.epochs):
+        for _ in range(200 * self.budget * self.schedule.limit):
             if len(self.live) < self.gangs and self._decide(draw, mischief):
                 continue
             if not self.live:
@@ -62,7 +62,7 @@ class Simulated:
             self.trials.append(Standing(number, {}, "waiting", *copy))
         trial = self.trials[number]
         assert trial.state == "waiting", "nothing runs twice at once, and nothing goes on that has ended"
-        assert trial.epoch == stretch.start < stretch.until <= self.schedule.epochs
+        assert trial.epoch == stretch.start < stretch.until <= self.schedule.limit
         self._change(number, state="running")
         self.live[number] = stretch
         self.stretches.append((number, stretch))
@@ -84,7 +84,7 @@ class Simulated:
             self._change(number, values={**trial.values, epoch: round(value, draw.choice((1, 6)))})
             if epoch == until:
                 del self.live[number]
-                self._change(number, state="ended" if epoch == self.schedule.epochs else "waiting")
+                self._change(number, state="ended" if epoch == self.schedule.limit else "waiting")
 
     def _crash(self) -> None:
         for number in self.live:

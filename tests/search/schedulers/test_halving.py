@@ -132,5 +132,5 @@ def test_any_search_spends_its_budget_and_brings_a_trial_to_its_end(budget, gang
 
 
 def test_expected_epochs_of_a_search_without_stopping_is_all_of_them():
-    assert Halving.straight(9, "min").expected_epochs(4) == 36
-    assert Halving.over(9, 3, 1, "min").expected_epochs(9) == 9 + 3 * 2 + 1 * 6
+    assert Halving.straight(9, "min").expected(4) == 36
+    assert Halving.over(9, 3, 1, "min").expected(9) == 9 + 3 * 2 + 1 * 6

@@ -61,10 +61,10 @@ def test_a_trial_rests_at_the_rungs_of_its_own_bracket_alone():
 def test_it_takes_as_long_as_its_brackets_together():
     schedule = HyperBand.over(9, 3, 1, "min")
     counts = [sum(schedule.bracket_of(n) is bracket for n in range(17)) for bracket in schedule.brackets]
-    assert schedule.expected_epochs(17) == sum(
-        bracket.expected_epochs(count) for bracket, count in zip(schedule.brackets, counts, strict=True)
+    assert schedule.expected(17) == sum(
+        bracket.expected(count) for bracket, count in zip(schedule.brackets, counts, strict=True)
     )
-    assert HyperBand.over(1, 3, 1, "min").expected_epochs(4) == Halving.straight(1, "min").expected_epochs(4)
+    assert HyperBand.over(1, 3, 1, "min").expected(4) == Halving.straight(1, "min").expected(4)
 
 
 def test_it_says_how_many_trials_stop_where():

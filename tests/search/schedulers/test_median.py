@@ -52,5 +52,5 @@ def test_nobody_loses_because_the_search_ends():
 
 
 def test_it_is_expected_to_stop_half_of_those_that_have_enough_others():
-    assert Median(9, 1, "min").expected_epochs(3) == 27
-    assert Median(9, 1, "min").expected_epochs(13) == 13 * 9 - 5 * 8
+    assert Median(9, 1, "min").expected(3) == 27
+    assert Median(9, 1, "min").expected(13) == 13 * 9 - 5 * 8

@@ -109,8 +109,8 @@ def test_which_of_the_best_is_copied_follows_from_the_seed():
 
 
 def test_it_takes_as_long_as_its_members_train():
-    assert population(4).expected_epochs(20) == 36
-    assert population(4).expected_epochs(2) == 18
+    assert population(4).expected(20) == 36
+    assert population(4).expected(2) == 18
 
 
 def test_it_says_what_it_does():

@@ -49,7 +49,7 @@ def test_halving_promotes_in_turn_and_brings_a_trial_to_its_end(kind):
             if decision.kind == "promoted":
                 halving = bracket_of(decision.number)
                 bracket = [trial for trial in trials if bracket_of(trial.number) is halving]
-                last = not (may_start or running(trials) or any(t.epoch == schedule.epochs for t in trials))
+                last = not (may_start or running(trials) or any(t.epoch == schedule.limit for t in trials))
                 check_promotion(halving, bracket, decision, out_of_turn_allowed=last)
 
         search = Simulated(schedule, budget, gangs, seed, check).run()
@@ -98,7 +98,7 @@ def test_median_stopping_ends_exactly_the_trials_that_are_below():
 
 def check_population(schedule, trials, may_start, decision):
     replaced = {trial.replaces for trial in trials} - {None}
-    there = [trial for trial in trials if trial.state != "ended" or trial.epoch == schedule.epochs]
+    there = [trial for trial in trials if trial.state != "ended" or trial.epoch == schedule.limit]
     members = [trial for trial in there if trial.number not in replaced]
     assert len(members) <= schedule.size
     if isinstance(decision, End):

@@ -1,0 +1,35 @@
+"""How much of its training a trial has got: what it is measured in, and what has come together by each report."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+Unit = Literal["epochs", "samples", "gpu-seconds"]
+COSTS: tuple[Unit, ...] = ("samples", "gpu-seconds")  # what a report tells of its epoch
+UNLIMITED = 2**31  # epochs of a trial that only its function ends
+
+
+def field(unit: Unit) -> str:
+    """Under which name a report holds what its epoch took, in `unit`."""
+    return unit.replace("-", "_")
+
+
+def named(unit: Unit) -> str:
+    """`unit` as it is shown to people."""
+    return "GPU-seconds" if unit == "gpu-seconds" else unit
+
+
+def shown(amount: float) -> str:
+    """`amount` as it is shown to people."""
+    return f"{amount:.0f}" if amount >= 10 else f"{amount:.2g}"
+
+
+def cumulated(reports: Mapping[int, Mapping[str, Any]], unit: Unit) -> dict[int, float]:
+    """By epoch, what the trial has got when it was done, in order; an epoch counts once, however often it was done."""
+
+    def sums() -> Iterator[tuple[int, float]]:
+        total = 0.0
+        for epoch in sorted(reports):
+            total += reports[epoch].get(field(unit), 0.0)
+            yield epoch, total
+
+    return dict(sums())
