@@ -73,7 +73,8 @@ class Standing:
 class Stretch:
     """A trial's way from the epoch `start` to where it has got `until`; `number` None asks for a new trial.
 
-    `until` is in the schedule's unit of fidelity; `copied_from` and `replaces` are those of a copy, `draw` the seed of what is random in it.
+    `until` is in the unit of fidelity, `copied_from` and `replaces` are those of a copy, `draw` is the seed of
+    what is random in it.
     """
 
     kind: Literal["new", "continued", "promoted", "copied"]

@@ -1,7 +1,8 @@
 """Whole searches without training: gangs, reports in any order, losses and crashes, all drawn from one seed."""
 
+import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from search.schedule import End, Schedule, Standing, Stretch
@@ -9,13 +10,17 @@ from search.schedule import End, Schedule, Standing, Stretch
 
 @dataclass
 class Simulated:
-    """A search. `check` is called with what the schedule was asked and what it answered."""
+    """A search. `check` is called with what the schedule was asked and what it answered.
+
+    Where fidelity is not in epochs, a trial has a length and a price of its own; `lengths` gives trials theirs.
+    """
 
     schedule: Schedule
     budget: int
     gangs: int
     seed: int
     check: Callable[[list[Standing], bool, Stretch | End | None], None] = lambda *_: None
+    lengths: Sequence[int] = ()
     trials: list[Standing] = field(default_factory=list)
     stretches: list[tuple[int, Stretch]] = field(default_factory=list)
     live: dict[int, Stretch] = field(default_factory=dict)
@@ -25,7 +30,8 @@ class Simulated:
         draw = random.Random(self.seed)
         mischief = draw.choice((0.0, 0.02, 0.1))
         self.quality = [draw.random() for _ in range(self.budget)]
-        for _ in range(200 * self.budget * self.schedule.limit):
+        self.prices = [draw.choice((0.3, 1.0, 2.5)) for _ in range(self.budget)]
+        for _ in range(200 * self.budget * max(int(self.schedule.limit), *self.lengths, 1)):
             if len(self.live) < self.gangs and self._decide(draw, mischief):
                 continue
             if not self.live:
@@ -59,10 +65,14 @@ class Simulated:
             assert may_start, "no trial beyond the budget"
             number = len(self.trials)
             copy = (stretch.start, stretch.copied_from, stretch.replaces)
-            self.trials.append(Standing(number, {}, "waiting", *copy))
+            spent = None if self.schedule.unit == "epochs" else {}
+            length = self.lengths[number] if self.lengths else math.inf
+            self.trials.append(Standing(number, {}, "waiting", *copy, epochs=length, spent=spent))
         trial = self.trials[number]
         assert trial.state == "waiting", "nothing runs twice at once, and nothing goes on that has ended"
-        assert trial.epoch == stretch.start < stretch.until <= self.schedule.limit
+        assert trial.epoch == stretch.start
+        assert trial.reached < stretch.until <= self.schedule.limit
+        assert not trial.is_over(self.schedule.limit)
         self._change(number, state="running")
         self.live[number] = stretch
         self.stretches.append((number, stretch))
@@ -82,9 +92,13 @@ class Simulated:
             epoch = trial.epoch + 1
             value = self.quality[number] + draw.random() / epoch
             self._change(number, values={**trial.values, epoch: round(value, draw.choice((1, 6)))})
-            if epoch == until:
+            if trial.spent is not None:
+                self._change(number, spent={**trial.spent, epoch: trial.reached + self.prices[number]})
+            trial = self.trials[number]
+            over = trial.is_over(self.schedule.limit)
+            if over or trial.reached >= until:
                 del self.live[number]
-                self._change(number, state="ended" if epoch == self.schedule.limit else "waiting")
+                self._change(number, state="ended" if over else "waiting", finished=over)
 
     def _crash(self) -> None:
         for number in self.live:

@@ -10,6 +10,7 @@ from search.schedulers.halving import Halving
 from search.schedulers.hyperband import HyperBand
 from search.schedulers.median import Median
 from search.schedulers.pbt import Population
+from search.schedulers.stopping import Stopping
 from tests.search.schedulers.simulator import Simulated, running, waiting
 
 SEARCHES = 1500
@@ -58,6 +59,107 @@ def test_halving_promotes_in_turn_and_brings_a_trial_to_its_end(kind):
         whole = [trial for trial in search.trials if trial.epoch == epochs]
         assert whole or not any(schedule.rests(t) for t in waiting(search.trials)), "the best runs to its end"
     assert promoted > SEARCHES
+
+
+def value_at(trial, rung):
+    """The rule of rungs that lie in samples or seconds, said once more."""
+    reached = [epoch for epoch in sorted(trial.values) if trial.spent[epoch] >= rung]
+    if not reached and trial.state == "ended" and trial.epoch == trial.epochs:
+        return trial.values[trial.epoch]
+    return trial.values[reached[0]] if reached else None
+
+
+@pytest.mark.parametrize("kind", [Halving, HyperBand, Stopping])
+def test_rungs_may_lie_in_samples_or_seconds_and_trials_may_cost_and_last_as_they_like(kind):
+    ends = promoted = between = 0
+    for seed in range(SEARCHES // 5):
+        draw, _, budget, gangs = drawn(seed)
+        schedule = kind.over(draw.choice((5.0, 9.0, 20.0)), draw.choice((2, 3)), 1.0, "min", "gpu-seconds")
+        lengths = [draw.choice((2, 6, 100)) for _ in range(budget)]
+
+        def check(trials, may_start, decision, schedule=schedule):
+            nonlocal ends, promoted, between
+            if decision is None:
+                assert not may_start, "a gang is idle while a trial may start"
+                assert kind is not Stopping or not waiting(trials)
+            elif isinstance(decision, End):
+                ends += 1
+            elif decision.kind == "continued" and kind is not Stopping:
+                trial = trials[decision.number]
+                between += trial.epoch > 0
+                assert trial.reached < decision.until, "it was cut off on its way"
+                own = schedule.bracket_of(trial.number).rungs if kind is HyperBand else schedule.rungs
+                last = trial.reached - trial.spent.get(trial.epoch - 1, 0.0)
+                assert not [rung for rung in own if trial.reached - last < rung <= trial.reached]
+            elif decision.kind == "promoted" and kind is Halving:
+                promoted += 1
+                trial = trials[decision.number]
+                rung = max(rung for rung in schedule.rungs if rung <= trial.reached)
+                values = [value for t in trials if (value := value_at(t, rung)) is not None]
+                better = sum(value < value_at(trial, rung) for value in values)
+                if may_start or running(trials):
+                    assert better < len(values) // schedule.reduction_factor
+                assert decision.until == next(r for r in schedule.rungs if r > trial.reached)
+
+        search = Simulated(schedule, budget, gangs, seed, check, lengths)
+        search.run()
+        assert len(search.trials) == budget
+        for trial in search.trials:
+            assert trial.epoch <= lengths[trial.number]
+            before = trial.spent.get(trial.epoch - 1, 0.0)
+            assert before < schedule.limit, "nothing is trained beyond the last rung but the epoch that reaches it"
+    assert (kind is not Stopping) or ends > SEARCHES / 5
+    assert (kind is not Halving) or promoted > SEARCHES / 5
+    assert (kind is Stopping) or between > 0
+
+
+def test_without_a_scheduler_every_trial_has_its_own_length():
+    for seed in range(SEARCHES // 10):
+        draw, _, budget, gangs = drawn(seed)
+        lengths = [draw.randint(1, 9) for _ in range(budget)]
+        schedule = Halving.straight(9, "min")
+        search = Simulated(schedule, budget, gangs, seed, lengths=lengths).run()
+        assert any(trial.finished for trial in search.trials) or search.trials
+        for trial in search.trials:
+            assert trial.state == "ended"
+            assert not trial.finished or trial.epoch == lengths[trial.number]
+            assert trial.epoch <= lengths[trial.number]
+
+
+def test_the_stopping_variant_ends_exactly_those_below_the_quantile_of_the_others():
+    ended = 0
+    for seed in range(SEARCHES):
+        draw, epochs, budget, gangs = drawn(seed)
+        factor = draw.choice((2, 3, 4))
+        schedule = Stopping.over(epochs, factor, 1, "min")
+
+        def behind(trial, trials, factor=factor):
+            """By how much it is worse than the quantile; rounding may decide within the last digits."""
+            others = sorted(t.values[trial.epoch] for t in trials if t is not trial and trial.epoch in t.values)
+            if not others:
+                return 0.0
+            place = (len(others) - 1) / factor  # counted from the best
+            low, share = int(place), place % 1
+            cutoff = others[low] + share * (others[min(low + 1, len(others) - 1)] - others[low])
+            return trial.values[trial.epoch] - cutoff
+
+        def check(trials, may_start, decision, schedule=schedule, behind=behind):
+            if decision is None:
+                assert not waiting(trials)
+                assert not may_start
+            elif isinstance(decision, End):
+                trial = trials[decision.number]
+                assert trial.epoch in schedule.rungs
+                assert behind(trial, trials) > -1e-9
+            elif decision.kind == "continued" and decision.start in schedule.rungs:
+                assert behind(trials[decision.number], trials) < 1e-9
+
+        search = Simulated(schedule, budget, gangs, seed, check).run()
+        assert len(search.trials) == budget
+        assert not waiting(search.trials)
+        assert search.most_at_once == min(gangs, budget), "nobody pauses"
+        ended += sum(not trial.finished for trial in search.trials)
+    assert ended > SEARCHES
 
 
 def below(trial, trials):
@@ -144,7 +246,13 @@ def test_a_population_keeps_its_size_and_copies_the_best_in_place_of_the_worst()
 
 @pytest.mark.parametrize(
     "schedule",
-    [Halving.over(9, 3, 1, "min"), HyperBand.over(9, 3, 1, "min"), Median(9, 1, "min"), Population(4, 2, 9, "min", 0)],
+    [
+        Halving.over(9, 3, 1, "min"),
+        Stopping.over(9, 3, 1, "min"),
+        HyperBand.over(9, 3, 1, "min"),
+        Median(9, 1, "min"),
+        Population(4, 2, 9, "min", 0),
+    ],
     ids=lambda schedule: type(schedule).__name__,
 )
 def test_the_same_history_gives_the_same_decisions(schedule):
