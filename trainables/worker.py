@@ -210,7 +210,8 @@ class Workers:
         assert training.autosave is not None
         midway, _ = training.autosave
         allowance = Allowance(stretch.get("allowance"))
-        while training.epoch < stretch["until"]:
+        done = False
+        while not done:
             metrics = training.run_epoch(self._should_stop)
             if metrics is None:
                 if training.windows:
@@ -226,7 +227,8 @@ class Workers:
                 costs = self.context.from_rank_0(costs)
             report = {"epoch": training.epoch, "metrics": metrics, "checkpoint": str(path)}
             report |= allowance.after(training.epoch, costs)
-            yield {**report, "done": training.epoch >= stretch["until"] or allowance.is_spent}
+            done = training.epoch >= stretch["until"] or allowance.is_spent
+            yield {**report, "done": done}
 
     def _costs(self, training: Training) -> dict[str, float]:
         """Of the epoch that was done last."""

@@ -54,6 +54,18 @@ def test_a_new_worker_goes_on_from_the_last_checkpoint_of_the_lost_one():
     assert run(scenario()) == {**STRETCH, "epoch": 2, "checkpoint": "2.pt", "earlier": [None]}
 
 
+def test_a_new_worker_knows_what_the_lost_one_had_spent():
+    async def scenario():
+        mailbox = Mailbox()
+        spent = {"of": "samples", "epoch": 0, "spent": 0.0, "until": 100.0}
+        await mailbox.assign({**STRETCH, "allowance": spent})
+        turn, _ = await mailbox.next(0)
+        await mailbox.put(turn, {**report(2), "allowance": {**spent, "epoch": 2, "spent": 40.0}})
+        return (await mailbox.next(0))[1]["allowance"]
+
+    assert run(scenario()) == {"of": "samples", "epoch": 2, "spent": 40.0, "until": 100.0}
+
+
 def test_the_checkpoints_before_the_last_one_are_kept_in_case_that_it_is_broken():  # H84
     async def scenario():
         mailbox = Mailbox()

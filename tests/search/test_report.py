@@ -66,6 +66,27 @@ def test_parquet_has_a_row_per_report_and_one_for_a_trial_without_any(trials, tm
     assert isinstance(rows[0]["count"], int)
 
 
+def test_parquet_has_what_a_trial_took_until_each_report(tmp_path):
+    study, lock = create(tmp_path, RandomSampler(seed=0), "val/score", "max")
+    number, _ = study.ask(resolve(Config, {"precision": "fp32"}, {}))
+    study.note_config(number, {})
+    for epoch in (1, 2):
+        metrics = {"val/score": 0.1, "samples": 7.0}  # a metric of the task's own
+        costs = {"samples": 100.0, "gpu_seconds": 0.5}
+        study.report(number, epoch, 0.1, {"metrics": metrics, "checkpoint": None, **costs})
+    write_parquet(study.trials(), tmp_path / "trials.parquet")
+    rows = pq.read_table(tmp_path / "trials.parquet").to_pylist()
+    assert [(row["samples"], row["gpu_seconds"], row["reported/samples"]) for row in rows] == [
+        (100.0, 0.5, 7.0),
+        (200.0, 1.0, 7.0),
+    ]
+    console = Console(width=120, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(trial_table(study.trials(), "val/score", "max"))
+    header, line = console.export_text().splitlines()
+    assert dict(zip(header.split(), line.split(), strict=True))["GPU-s"] == "1"
+    lock.close()
+
+
 def test_the_table_ranks_by_the_best_report_and_puts_the_unranked_last(trials):
     console = Console(width=120, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     console.print(trial_table(trials, "val/score", "max"))

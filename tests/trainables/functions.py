@@ -53,6 +53,16 @@ def forgets(config):
             SEEN.append("caught")
 
 
+def naps(config):
+    """Takes its time before each report, and a lot of it to save a checkpoint."""
+    start, checkpoint = 0, ray.train.get_checkpoint()
+    if checkpoint is not None:
+        start = int((Path(checkpoint.path) / "epoch").read_text())
+    for epoch in range(start + 1, 100):
+        time.sleep(config["nap"])
+        ray.train.report({"loss": 1 / epoch}, checkpoint=save(epoch=epoch) if config["saves"] else None)
+
+
 def draws(config):
     for _ in range(3):
         ray.train.report({"loss": torch.rand(()).item()})

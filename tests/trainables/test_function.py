@@ -1,6 +1,7 @@
 """A training function that knows Ray Train alone is a trial: its reports are told, and may end it."""
 
 import inspect
+import itertools
 import json
 import logging
 import math
@@ -56,9 +57,9 @@ def stretch(tmp_path):
     return make
 
 
-def workers(function, objective="loss", stopping=None):
+def workers(function, objective="loss", stopping=None, **options):
     task = f"tests.trainables.functions:{function}"
-    return FunctionWorkers(objective, task, Context(), stopping or threading.Event())
+    return FunctionWorkers(objective, task, Context(), stopping or threading.Event(), **options)
 
 
 def run(function, stretch, **options):
@@ -151,6 +152,35 @@ def test_a_checkpoint_that_is_corrupt_is_told_and_the_one_before_it_is_used(stre
     assert [report["epoch"] for report in second] == [3, 4]
     assert "epoch is corrupt. The one before it is used." in second[0]["notes"][0]
     assert (Path(second[0]["checkpoint"]) / "epoch").read_text() == "3", "the repeated report heals it"
+
+
+# What reports cost
+
+
+def allowed(stretch, until, spent=0.0):
+    """`stretch`, which ends when its trial has got so many GPU-seconds."""
+    of = {"of": "gpu_seconds", "epoch": stretch["epoch"], "spent": spent, "until": until}
+    return {**stretch, "until": 99, "allowance": of}
+
+
+def test_a_report_costs_the_time_since_the_one_before(stretch):
+    reports = run("naps", stretch(nap=0.05, saves=True), gpus=2.0)
+    assert [0.1 <= report["gpu_seconds"] < 5.0 for report in reports] == [True] * 3
+    assert not any("samples" in report for report in reports), "nobody knows"
+
+
+def test_a_stretch_of_a_function_ends_with_the_report_that_reaches_its_gpu_seconds(stretch):
+    reports = run("naps", allowed(stretch(nap=0.05, saves=True), until=0.17))
+    spent = list(itertools.accumulate(report["gpu_seconds"] for report in reports))
+    assert [total >= 0.17 for total in spent] == [False] * (len(spent) - 1) + [True] == [r["done"] for r in reports]
+    second = run("naps", allowed(stretch(epoch=len(spent), reports=reports, nap=0.05, saves=True), 0.22, spent[-1]))
+    assert second[0]["epoch"] == len(spent) + 1
+    assert spent[-1] + sum(report["gpu_seconds"] for report in second) >= 0.22
+
+
+def test_reports_that_a_function_repeats_do_not_count_twice(stretch):
+    again = run("naps", allowed(stretch(epoch=3, nap=0.05, saves=False), until=1.04, spent=1.0))
+    assert [report["epoch"] for report in again] == [1, 2, 3, 4]
 
 
 # How a trial ends
