@@ -62,6 +62,20 @@ def node(cpus, memory_gib=64, **others):
             {"scheduler": "hyperband", "grace_period": "3"},
             "rungs: 60% of the trials at 3,9; 40% of the trials at 9 epochs",
         ),
+        ({"scheduler": "asha-stop"}, "rungs: 1, 3, 9 epochs, where a trial goes on or ends at once"),
+        ({"fidelity": "gpu-seconds", "max_fidelity": "10m"}, "rungs: 67, 200, 600 GPU-seconds"),
+        (
+            {"fidelity": "gpu-seconds", "max_fidelity": "9", "grace_period": "0.5", "reduction_factor": "4"},
+            "rungs: 0.56, 2.2, 9 GPU-seconds",
+        ),
+        (
+            {"fidelity": "samples", "max_fidelity": "900000", "scheduler": "hyperband"},
+            "rungs: 53% of the trials at 100000,300000,900000; 29% of the trials at 300000,900000; "
+            "18% of the trials at 900000 samples",
+        ),
+        ({"fidelity": "samples", "max_fidelity": "3e9", "scheduler": "none"}, "rungs: 3000000000 samples"),
+        ({"max_fidelity": "3"}, "rungs: 1, 3 epochs"),
+        ({"max_fidelity": "100", "scheduler": "none"}, "rungs: 9 epochs"),
         ({"scheduler": "median"}, "ends a trial below the median of 3 others or more, after each epoch from 1 on"),
         (
             {"scheduler": "pbt"},
@@ -85,6 +99,19 @@ def test_the_scheduler_that_is_asked_for_is_planned(tmp_path, given, told):
 def test_how_long_a_trial_is_cannot_be_searched_by_a_scheduler_that_decides_on_it(tmp_path, scheduler):
     with pytest.raises(UsageError, match="--search epochs must come with --scheduler none"):
         planned(tmp_path, scheduler=scheduler, search={"epochs": "2..9"})
+
+
+@pytest.mark.parametrize(("given", "expected"), [("2..27", 27), ("3,81", 81)])
+def test_a_searched_length_may_be_as_long_as_the_longest(tmp_path, given, expected):
+    found = planned(tmp_path, scheduler="none", search={"epochs": given})
+    assert found.schedule.limit == expected
+    assert found.expected is None, "nobody knows what will be suggested"
+    assert planned(tmp_path, scheduler="none", trials="4").expected == 36
+
+
+def test_lengths_may_be_searched_where_trials_are_measured_otherwise(tmp_path):
+    found = planned(tmp_path, fidelity="samples", max_fidelity="9000", search={"epochs": "2..9"})
+    assert found.schedule.rungs == pytest.approx((1000.0, 3000.0, 9000.0))
 
 
 def test_a_population_whose_members_are_never_compared_is_refused(tmp_path):

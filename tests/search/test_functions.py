@@ -106,6 +106,22 @@ def test_without_a_scheduler_the_function_alone_knows_when_it_ends(planned):
     found = planned(scheduler="none", set={})
     assert found.space.epochs is None
     assert len(found.schedule.rungs) == 1
+    assert not found.is_limited
+
+
+def test_a_function_that_is_measured_in_gpu_seconds_needs_no_number_of_epochs(planned):
+    found = planned(fidelity="gpu-seconds", max_fidelity="9m", set={})
+    assert found.schedule.rungs == pytest.approx((60.0, 180.0, 540.0))
+    assert found.is_limited
+
+
+def test_of_a_function_nobody_knows_the_samples(planned):
+    with pytest.raises(UsageError) as caught:
+        planned(fidelity="samples", max_fidelity="900")
+    assert caught.value.problems == (
+        "--fidelity must be epochs or gpu-seconds with a function, but got samples: "
+        "train_fn does not say how many it takes.",
+    )
 
 
 @pytest.mark.parametrize(

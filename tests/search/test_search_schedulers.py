@@ -33,6 +33,31 @@ def test_hyperband_stops_the_trials_of_a_bracket_at_its_own_rungs(make_cli):
     assert {9} < {own[-1] for own in epochs.values()}
 
 
+def test_for_the_same_gpu_seconds_a_faster_precision_gets_more_epochs(make_cli):
+    cli = make_cli("fidelity")
+    rungs = (0.3, 0.9, 2.7)
+    options = ["--fidelity", "gpu-seconds", "--max-fidelity", "2.7", "--trials", "9", "--concurrency", "2"]
+    fixed = ["--search", "precision=fp32,bf16", "--set", "epochs=99", "--sampler", "qmc", "--name", "paced", "--json"]
+    found = Search(cli, cli.run("paced.py:Paced", *options, *fixed), "paced")
+    assert set(found.json["outcomes"]) == {"completed", "pruned"}
+    epochs = {rung: {"fp32": set(), "bf16": set()} for rung in rungs}
+    for _, rows in itertools.groupby(found.rows, key=lambda row: row["trial_id"]):
+        *before, last = list(rows)
+        earlier = before[-1]["gpu_seconds"] if before else 0.0
+        assert last["samples"] == 64 * last["epoch"]
+        assert last["epoch"] < 99
+        rung = max(rung for rung in rungs if rung <= last["gpu_seconds"])
+        assert earlier < rung, "it ended with the epoch that reached its rung"
+        assert (last["outcome"] == "completed") == (rung == 2.7)
+        epochs[rung][last["config/precision"]].add(last["epoch"])
+    both = [reached for reached in epochs.values() if all(reached.values())]
+    assert both
+    assert all(max(reached["bf16"]) > max(reached["fp32"]) for reached in both)
+    assert any(epochs[2.7].values()), "one ran to its end"
+    trial = found.study.trials[0]
+    assert trial.user_attrs["report/1"]["gpu_seconds"] > 0.1
+
+
 def test_median_stopping_ends_trials_that_are_below_the_median_as_soon_as_they_are(make_cli):
     found = searched(make_cli, "median", "--trials", "12", "--grace-period", "2", "--seed", "3", "--set", "epochs=4")
     reasons = {trial.number: trial.user_attrs["reason"] for trial in found.study.trials}
