@@ -68,6 +68,11 @@ class Standing:
             before = max((spent for epoch, spent in self.spent.items() if epoch < self.epoch), default=0.0)
         return max((rung for rung in rungs if before < rung <= self.reached), default=None)
 
+    def by_rung(self, rungs: Sequence[float]) -> dict[int, float]:
+        """Its value at each of `rungs` that it reached, counted from 1; under 0, its last one if it reached none."""
+        values = {place: value for place, rung in enumerate(rungs, 1) if (value := self.value_at(rung)) is not None}
+        return values or ({0: self.values[self.epoch]} if self.values else {})
+
 
 @dataclass(frozen=True)
 class Stretch:
@@ -104,6 +109,10 @@ class Schedule(Protocol):
     @property
     def limit(self) -> float:
         """How much of it a trial gets at most."""
+
+    @property
+    def rungs(self) -> Sequence[float]:
+        """How much of it trials have got when they are compared for good; the last one is the limit."""
 
     @property
     def mode(self) -> Mode:

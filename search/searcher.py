@@ -83,6 +83,8 @@ class StudySearcher(Searcher):
         self.observers = tuple(observers)
         self.stopping = stopping or threading.Event()
         self.max_losses = max_losses
+        if schedule.unit != "epochs":  # of the same rung, which is another epoch for each
+            study.compared = lambda trial: self._standing(trial).by_rung(schedule.rungs)
         self.error: Exception | None = None
         self.spent = 0.0
         self._live: dict[str, int] = {}  # the number of the trial that each of Tune's trials is a stretch of

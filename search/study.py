@@ -4,7 +4,7 @@ import copy
 import math
 import random
 import warnings
-from collections.abc import Callable, Collection, Container
+from collections.abc import Callable, Container
 from pathlib import Path
 from typing import Any
 
@@ -34,18 +34,21 @@ class SearchStudy:
 
     Attributes:
         live: Numbers of the trials that a gang is training now.
+        compared: Gives the values of a trial that was stopped by the steps at which samplers are to compare it with
+            others: to TPE, whoever came further is the better one. None: by epoch.
     """
 
     def __init__(
         self, storage: BaseStorage, name: str, sampler: Callable[[int], BaseSampler], objective: str, mode: str
     ) -> None:
         self.live: set[int] = set()
+        self.compared: Callable[[FrozenTrial], dict[int, float]] | None = None
         self.mode = mode
         self._storage = storage
         self._sampler = sampler
         self._study = optuna.create_study(
             study_name=name,
-            storage=_shown_to_samplers(storage, self.live),
+            storage=_shown_to_samplers(storage, self),
             direction="maximize" if mode == "max" else "minimize",
             load_if_exists=True,
         )
@@ -272,7 +275,7 @@ def best_epoch(trial: FrozenTrial, mode: str, among: Container[int] | None = Non
     return (max if mode == "max" else min)(epochs, key=values.__getitem__)
 
 
-def _shown_to_samplers(storage: BaseStorage, live: Collection[int]) -> BaseStorage:
+def _shown_to_samplers(storage: BaseStorage, study: SearchStudy) -> BaseStorage:
     """`storage` as samplers should see it: a trial that waits at a rung is one that was pruned there.
 
     Left RUNNING, it tells a sampler nothing, although it has reported all that it may ever report.
@@ -283,7 +286,7 @@ def _shown_to_samplers(storage: BaseStorage, live: Collection[int]) -> BaseStora
             self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
         ) -> list[FrozenTrial]:
             trials = super().get_all_trials(study_id, deepcopy=deepcopy)
-            shown = [_as_pruned(trial) if _waits(trial, live) else trial for trial in trials]
+            shown = [_shown(trial, study) for trial in trials]
             return [trial for trial in shown if states is None or trial.state in states]
 
     view = View.__new__(View)
@@ -291,11 +294,12 @@ def _shown_to_samplers(storage: BaseStorage, live: Collection[int]) -> BaseStora
     return view
 
 
-def _waits(trial: FrozenTrial, live: Collection[int]) -> bool:
-    return trial.state == TrialState.RUNNING and trial.number not in live and bool(trial.intermediate_values)
-
-
-def _as_pruned(trial: FrozenTrial) -> FrozenTrial:
+def _shown(trial: FrozenTrial, study: SearchStudy) -> FrozenTrial:
+    waits = trial.state == TrialState.RUNNING and trial.number not in study.live and bool(trial.intermediate_values)
+    if not waits and (trial.state != TrialState.PRUNED or study.compared is None):
+        return trial
     shown = copy.copy(trial)
     shown.state = TrialState.PRUNED
+    if study.compared is not None:
+        shown.intermediate_values = study.compared(trial)
     return shown

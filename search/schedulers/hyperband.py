@@ -45,6 +45,10 @@ class HyperBand:
         return self.brackets[0].limit
 
     @property
+    def rungs(self) -> tuple[float, ...]:
+        return self.brackets[0].rungs
+
+    @property
     def mode(self) -> Mode:
         return self.brackets[0].mode
 

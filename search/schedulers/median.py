@@ -29,6 +29,10 @@ class Median:
     def limit(self) -> float:
         return self.epochs
 
+    @property
+    def rungs(self) -> tuple[float, ...]:
+        return (self.epochs,)
+
     def __str__(self) -> str:
         return f"ends a trial below the median of {FEWEST} others or more, after each epoch from {self.grace_period} on"
 

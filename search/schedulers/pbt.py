@@ -36,6 +36,10 @@ class Population:
     def limit(self) -> float:
         return self.epochs
 
+    @property
+    def rungs(self) -> tuple[float, ...]:
+        return (self.epochs,)
+
     def __str__(self) -> str:
         when = "each epoch" if self.interval == 1 else f"every {self.interval} epochs"
         many = f"copies of the best {self.quarter} replace the worst {self.quarter}"

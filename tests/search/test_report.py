@@ -67,7 +67,7 @@ def test_parquet_has_a_row_per_report_and_one_for_a_trial_without_any(trials, tm
 
 
 def test_parquet_has_what_a_trial_took_until_each_report(tmp_path):
-    study, lock = create(tmp_path, RandomSampler(seed=0), "val/score", "max")
+    study, lock = create(tmp_path, lambda number: RandomSampler(seed=number), "val/score", "max")
     number, _ = study.ask(resolve(Config, {"precision": "fp32"}, {}))
     study.note_config(number, {})
     for epoch in (1, 2):

@@ -59,6 +59,14 @@ def test_a_trial_that_came_to_its_end_before_a_rung_is_there_with_its_last_value
     assert Standing(0, {}, "ended", finished=True).value_at(3) is None
 
 
+def test_two_trials_are_compared_at_the_same_rung_whatever_epoch_it_was():
+    slow, fast = trial([2.0] * 5), trial([1.0] * 10)
+    assert slow.by_rung((2.0, 6.0, 18.0)) == {1: -1.0, 2: -3.0}
+    assert fast.by_rung((2.0, 6.0, 18.0)) == {1: -2.0, 2: -6.0}
+    assert trial([0.5]).by_rung((2.0, 6.0)) == {0: -1.0}
+    assert trial([]).by_rung((2.0,)) == {}
+
+
 def test_a_trial_is_over_at_its_own_end_or_where_it_has_got_all_that_it_gets():
     assert trial([1.0] * 3, epochs=3).is_over(100.0)
     assert trial([1.0] * 3, epochs=9).is_over(3.0)

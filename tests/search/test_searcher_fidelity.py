@@ -21,7 +21,7 @@ class Gangs:
     """Stands where Tune and its workers do; an epoch costs 10 samples, and 2 GPU-seconds in fp32 or 1 in bf16."""
 
     def __init__(self, folder, schedule, trials, fixed, searched):
-        self.study, self.lock = create(folder, RandomSampler(seed=0), "val/loss", "min")
+        self.study, self.lock = create(folder, lambda number: RandomSampler(seed=number), "val/loss", "min")
         self.space = resolve(Config, fixed, searched)
         self.folder, self.schedule, self.trials = folder, schedule, trials
         self.turns = 0
@@ -117,6 +117,15 @@ def test_a_faster_precision_has_twice_the_epochs_at_each_rung(gangs):
     assert reached <= {("fp32", 2), ("bf16", 4), ("fp32", 6), ("bf16", 12)}
     best = [outcome_of(trial) for trial in made.study.trials() if max(trial.intermediate_values) in (6, 12)]
     assert set(best) == {"completed"}
+
+
+def test_samplers_compare_trials_that_were_stopped_at_the_same_rung(gangs):
+    made = gangs(Halving((4.0, 12.0), 3, "min", "gpu-seconds"), 2, {"precision": "fp32,bf16"}, epochs=99, lr=0.5)
+    for _ in range(2):
+        made.train(made.ask())
+    shown = made.study._study.get_trials()
+    assert [trial.intermediate_values for trial in made.study.trials()] != [t.intermediate_values for t in shown]
+    assert [max(trial.intermediate_values) for trial in shown] == [1, 1]
 
 
 def test_a_trial_that_was_cut_off_between_rungs_goes_on_to_the_next_one_also_under_another_driver(gangs):
