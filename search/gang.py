@@ -142,7 +142,7 @@ class Gang(tune.Trainable):
 
     def _doing(self) -> str:
         stretch = self.config["stretch"]
-        return f"trial {stretch['trial']}, to epoch {stretch['until']}"
+        return f"trial {stretch['trial']}, from epoch {stretch['epoch']}"
 
     def _start(self) -> None:
         self._failure: BaseException | None = None

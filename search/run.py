@@ -158,6 +158,8 @@ def _show(planned: Any) -> None:
 
     print(dump(planned.config), end="")
     print(f"# {planned.schedule}" if planned.is_limited else "# a trial ends when its function returns")
+    if planned.config.fidelity != "epochs" and planned.space.epochs is not None:
+        print(f"# a trial ends after {planned.space.epochs} epochs at the latest")
     for parameter in planned.space.parameters:
         when = " and ".join(f"{name} is {value}" for name, value in parameter.when.items())
         print(f"# searched: {parameter.name} {parameter}{f' when {when}' if when else ''}")

@@ -6,6 +6,7 @@ Nothing is kept between two questions. A search that is taken up after a crash a
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, Protocol
 
 from search.fidelity import Unit
@@ -34,11 +35,11 @@ class Standing:
     epochs: float = math.inf
     spent: Mapping[int, float] | None = None
 
-    @property
+    @cached_property
     def epoch(self) -> int:
         return max(self.values, default=self.start)
 
-    @property
+    @cached_property
     def reached(self) -> float:
         """What it has got so far."""
         return self.epoch if self.spent is None else self.spent.get(self.epoch, 0.0)
@@ -52,20 +53,17 @@ class Standing:
 
         One that came to its end without would be no better for more of it, and has the value of its last report.
         """
-        if self.spent is None:
-            found = self.values.get(int(rung))
-        else:
-            by_then = (epoch for epoch, spent in self.spent.items() if spent >= rung and epoch in self.values)
-            found = self.values.get(next(by_then, 0))
-        return self.values[self.epoch] if found is None and self.finished and self.values else found
+        if self.reached >= rung:
+            if self.spent is None:
+                return self.values.get(int(rung))
+            return next(self.values[epoch] for epoch, spent in self.spent.items() if spent >= rung)
+        return self.values[self.epoch] if self.finished and self.values else None
 
     def rung(self, rungs: Sequence[float]) -> float | None:
         """The highest of `rungs` that it reached with its last report, or None if it stands between two of them."""
-        if not self.values:
-            return None
-        before: float = self.epoch - 1
-        if self.spent is not None:
-            before = max((spent for epoch, spent in self.spent.items() if epoch < self.epoch), default=0.0)
+        if self.spent is None:
+            return self.epoch if self.values and self.epoch in rungs else None
+        before = max((spent for epoch, spent in self.spent.items() if epoch < self.epoch), default=0.0)
         return max((rung for rung in rungs if before < rung <= self.reached), default=None)
 
     def by_rung(self, rungs: Sequence[float]) -> dict[int, float]:

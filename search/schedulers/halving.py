@@ -56,9 +56,10 @@ class Halving(Ladder):
 
     def _ranked(self, trials: Sequence[Standing], rung: float) -> list[Standing]:
         """Those that reached `rung`, best first."""
-        values = [(trial.value_at(rung), trial) for trial in trials]
-        reached = [(sign(self.mode) * value, trial.number, trial) for value, trial in values if value is not None]
-        return [trial for _, _, trial in sorted(reached, key=lambda item: item[:2])]
+        better = sign(self.mode)
+        values = {trial.number: value for trial in trials if (value := trial.value_at(rung)) is not None}
+        reached = (trial for trial in trials if trial.number in values)
+        return sorted(reached, key=lambda trial: (better * values[trial.number], trial.number))
 
 
 def last_resort(brackets: Iterable[tuple[Halving, Sequence[Standing]]]) -> Stretch | None:

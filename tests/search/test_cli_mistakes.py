@@ -28,6 +28,8 @@ def cli(make_cli):
         (["toy.py:Toy", "--trials", "many"], "--trials must be a valid integer, but got 'many'."),
         (["toy.py:Toy", "--search", "epochs=1..9"], "--search epochs must come with --scheduler none: "
                                                     "it is what the scheduler decides on."),
+        (["toy.py:Toy", "--fidelity", "gpu-seconds"], "--max-fidelity must come with --fidelity gpu-seconds, but got "
+                                                      "none. Say what a trial gets at most: 600 or 10m."),
         (["toy.py:Toy", "--population", "4"], "--population must come with --scheduler pbt, but got asha."),
     ],
 )  # fmt: skip
