@@ -127,7 +127,9 @@ def resume(
 def _run(planned: Plan, held: Held | None, console: Console, start: float) -> Result:
     config = planned.config
     earlier = held.study.trials() if held else []
-    progress = Progress(planned.space, planned.objective, planned.mode, config.trials, planned.expected, console, earlier)
+    progress = Progress(
+        planned.space, planned.objective, planned.mode, config.trials, planned.expected, console, earlier
+    )
     stopping = threading.Event()
     with progress, _stopped_by(stopping, config.time_budget, progress) as reasons:
         for note in held.notes if held else ():

@@ -23,13 +23,18 @@ def shown(amount: float) -> str:
     return f"{amount:.0f}" if amount >= 10 else f"{amount:.2g}"
 
 
+def taken(report: Mapping[str, Any], unit: Unit) -> float:
+    """What the epoch of `report` took."""
+    return 1.0 if unit == "epochs" else report.get(field(unit), 0.0)
+
+
 def cumulated(reports: Mapping[int, Mapping[str, Any]], unit: Unit) -> dict[int, float]:
     """By epoch, what the trial has got when it was done, in order; an epoch counts once, however often it was done."""
 
     def sums() -> Iterator[tuple[int, float]]:
         total = 0.0
         for epoch in sorted(reports):
-            total += reports[epoch].get(field(unit), 0.0)
+            total += taken(reports[epoch], unit)
             yield epoch, total
 
     return dict(sums())

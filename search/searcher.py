@@ -17,11 +17,11 @@ from ray.tune.search import Searcher
 
 from search.errors import StoreError, from_validation
 from search.explore import explore
-from search.fidelity import COSTS, UNLIMITED, cumulated, field
+from search.fidelity import COSTS, cumulated, field, taken
 from search.schedule import End, Schedule, Standing, Stretch
 from search.schedulers.pbt import replaced
 from search.space import Space, flatten
-from search.study import SearchStudy, best_epoch, reports_of
+from search.study import SearchStudy, best_epoch, length_of, reports_of
 from trainables import checkpoint
 
 logger = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class StudySearcher(Searcher):
         max_losses: How often a trial may lose its whole gang before it fails.
 
     Attributes:
-        spent: What its trials have got since it was made, in the schedule's unit of fidelity.
+        spent: What the trials of the study have got, in the schedule's unit of fidelity.
     """
 
     def __init__(
@@ -86,7 +86,8 @@ class StudySearcher(Searcher):
         if schedule.unit != "epochs":  # of the same rung, which is another epoch for each
             study.compared = lambda trial: self._standing(trial).by_rung(schedule.rungs)
         self.error: Exception | None = None
-        self.spent = 0.0
+        earlier = [report for trial in study.trials() for report in reports_of(trial).values()]
+        self.spent = sum(taken(report, schedule.unit) for report in earlier)
         self._live: dict[str, int] = {}  # the number of the trial that each of Tune's trials is a stretch of
         self.loss_reasons: dict[str, str] = {}  # by Tune's trial; see losses.py
         self._losses: dict[int, int] = {}  # of gangs, by trial, since it last got any further
@@ -189,7 +190,7 @@ class StudySearcher(Searcher):
             copied_from=trial.user_attrs.get("copied_from"),
             replaces=copy["replaces"],
             finished=trial.state == TrialState.COMPLETE,
-            epochs=_length(trial),
+            epochs=length_of(trial),
             spent=None if self.schedule.unit == "epochs" else cumulated(reports_of(trial), self.schedule.unit),
         )
         if standing.state == "ended":
@@ -275,7 +276,7 @@ class StudySearcher(Searcher):
     def _assignment(self, number: int, epoch: int, until: float, paths: list[str | None]) -> dict[str, Any]:
         """What a gang is to know of a stretch from `epoch` to where the trial has got `until`."""
         trial = self.study.trial(number)
-        unit, epochs, allowance = self.schedule.unit, _length(trial), None
+        unit, epochs, allowance = self.schedule.unit, length_of(trial), None
         if unit == "epochs":
             epochs = min(epochs, int(until))
         else:
@@ -308,7 +309,7 @@ class StudySearcher(Searcher):
                 self._dropped[number].discard(epoch)
         else:
             self._losses.pop(number, None)
-            self.spent += costs.get(field(self.schedule.unit), 1.0)
+            self.spent += taken(kept, self.schedule.unit)
             self.study.report(number, epoch, metrics[self.objective], kept)
             self._tell(lambda observer: observer.trial_reported(number, epoch, metrics, now))
         self._drop_checkpoints(number, keep_last=True)
@@ -395,8 +396,3 @@ class StudySearcher(Searcher):
     def _tell(self, event: Callable[[Observer], None]) -> None:
         for observer in self.observers:
             event(observer)
-
-
-def _length(trial: FrozenTrial) -> int:
-    """The epochs after which `trial` has come to its end."""
-    return int(trial.user_attrs.get("config", {}).get("epochs") or UNLIMITED)

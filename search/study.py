@@ -14,6 +14,7 @@ from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
 
 from search.errors import UsageError
+from search.fidelity import UNLIMITED
 from search.space import Space
 from search.store import Store, open_store, open_to_read, url_of
 
@@ -253,6 +254,11 @@ def reports_of(trial: FrozenTrial) -> dict[int, dict[str, Any]]:
         int(key.removeprefix("report/")): value for key, value in trial.user_attrs.items() if key.startswith("report/")
     }
     return dict(sorted(reports.items()))
+
+
+def length_of(trial: FrozenTrial) -> int:
+    """The epochs after which `trial` has come to its end."""
+    return int(trial.user_attrs.get("config", {}).get("epochs") or UNLIMITED)
 
 
 def best_value(trial: FrozenTrial, mode: str) -> float:
