@@ -16,6 +16,7 @@ from search.resume import begin, take_up
 from search.searcher import StudySearcher
 from search.study import outcome_of, reports_of
 from trainables import checkpoint
+from trainables.allowance import Allowance
 
 TASKS = Path(__file__).parent / "tasks"
 LR = {"search": {"lr": "1e-4..1e-1:log"}, "set": {"epochs": 9, "precision": "fp32"}}
@@ -109,8 +110,12 @@ def drive(planned, held, trained, gangs=1, seed=0):
         trained.append((stretch["trial"], epoch))
         path = Path(stretch["folder"]) / f"epoch-{epoch}-{stretch['attempt']}.pt"
         checkpoint.save({"epoch": epoch}, path)
-        done = epoch == stretch["until"]
+        allowance = Allowance(stretch["allowance"])
+        costs = allowance.after(epoch, {"samples": 64.0, "gpu_seconds": 1.0})
+        stretch["allowance"] = costs.get("allowance")
+        done = epoch == stretch["until"] or allowance.is_spent
         report = {"done": done, "epoch": epoch, "metrics": {"val/loss": lr + 1 / epoch}, "checkpoint": str(path)}
+        report |= costs
         if lr < 3e-4:
             done, report = True, {"done": True, "outcome": "diverged", "reason": "val/loss is nan"}
         result = {"done": done, "reports": json.dumps([report])}
@@ -158,10 +163,23 @@ def count_writes(monkeypatch, folder, **given):
     return len(writes), held.study, trained
 
 
-@pytest.mark.parametrize(("scheduler", "half"), [("asha", False), ("asha", True), ("median", False), ("pbt", False)])
+@pytest.mark.parametrize(
+    ("scheduler", "half"),
+    [
+        ("asha", False),
+        ("asha", True),
+        ("asha in samples", False),
+        ("asha-stop", False),
+        ("median", False),
+        ("pbt", False),
+    ],
+)
 def test_a_search_that_dies_at_any_write_is_the_search_that_never_died(tmp_path, die, monkeypatch, scheduler, half):
     whole = tmp_path / "whole"
+    scheduler, _, unit = scheduler.partition(" in ")
     options = {"trials": 5, "scheduler": scheduler, "sampler": "tpe"}
+    if unit:
+        options |= {"fidelity": unit, "max_fidelity": 7 * 64}
     writes, expected, once = count_writes(monkeypatch, whole, **options)
     assert writes > 40
     for moment in range(1, writes):
