@@ -42,6 +42,7 @@ def die(monkeypatch):
                     text = json.dumps(logs[0]).encode()
                     self._file.write(text[: len(text) // 2])
                 self._lock.close()  # as the kernel does
+                self._file.close()
                 self._closed.set()
                 raise Killed
             if left[0] is not None:
@@ -248,7 +249,7 @@ def begun(tmp_path, monkeypatch):
     options = {"task": f"{file}:Changing", "name": "one", "storage": tmp_path / "runs", "trials": 2}
     planned = plan(load_config({**options, "set": {"precision": "fp32", "epochs": 3}}))
     planned.config.folder.mkdir(parents=True)
-    begin(planned).journal.close()
+    begin(planned).store.close()
     held = []
 
     def taken_up(fields=BEFORE, mode="min", given=None):
@@ -259,7 +260,7 @@ def begun(tmp_path, monkeypatch):
 
     yield taken_up
     for own in held:
-        own.journal.close()
+        own.store.close()
 
 
 def test_a_search_that_is_taken_up_is_what_it_was(begun):
@@ -345,12 +346,12 @@ def test_a_search_whose_yaml_and_task_are_gone_goes_on_from_its_study_and_its_co
     planned = plan(load_config({"task": f"{source}:Gone", "name": "one", "storage": tmp_path / "runs"}))
     code = planned.config.folder / "code"
     code.mkdir(parents=True)
-    begin(planned).journal.close()
+    begin(planned).store.close()
     shutil.move(source, code)
     monkeypatch.delitem(sys.modules, "gone")  # it will be taken up by another process
     (planned.config.folder / "search.yaml").unlink()
     again, held = take_up(planned.config.folder, {})
-    held.journal.close()
+    held.store.close()
     assert again.config.task == f"{code / 'gone.py'}:Gone"
     assert len(held.notes) == 1, "it is the same code"
     assert (planned.config.folder / "search.yaml").exists()
