@@ -21,6 +21,7 @@ from trainables.build import check_build, check_gradients, owned_by
 from trainables.ema import Ema
 from trainables.evaluation import evaluated
 from trainables.finite import not_finite
+from trainables.memory import PEAK, forget_peak, peak_gib
 from trainables.precision import AUTO, Diverged
 from trainables.reduction import world_size
 from trainables.tally import Tally
@@ -46,6 +47,8 @@ class Training:
         seconds: Spent on the epoch that is under way, or that was done last: training, and its evaluation.
         moved: Called when an evaluation begins and when it has ended: a sign of life for whom it may concern.
         autosave: Where, and every how many seconds, an epoch is saved that is under way. None: not at all.
+        with_memory: Whether reports have `memory/peak_gib`. On the CPU only where it is asked for: it is that of the
+            whole process, and so differs between two runs of the same trial.
 
     Raises:
         ValueError: The task's `build` left something out or named something that it did not make.
@@ -63,6 +66,7 @@ class Training:
         self.seconds = 0.0
         self.moved: Callable[[], None] = lambda: None
         self.autosave: tuple[Path, float] | None = None
+        self.with_memory = task.context.device.type == "cuda"
         # The same on all ranks: what build draws, a split of the data or a fixed projection, must not differ.
         rng.seed(task.context, 0, task.config.seed, 0, BUILD)
         task.build()
@@ -117,7 +121,7 @@ class Training:
             return None
         self._remaining = None
         evaluated = time.perf_counter()
-        metrics = {**self._train_metrics(self.seconds), **self.evaluate()}
+        metrics = {**self._train_metrics(self.seconds), **self.evaluate(), **self._memory_metrics()}
         if task.objective not in metrics:
             raise ValueError(
                 f"evaluate must return the objective {task.objective!r}, but got {', '.join(sorted(metrics))}."
@@ -267,6 +271,8 @@ class Training:
     def _begin_epoch(self) -> None:
         task = self.task
         rng.seed(task.context, task.context.rank, task.config.seed, self.epoch)
+        if self.with_memory:
+            forget_peak(task.context.device)
         self._tallies = {name: Tally() for name in task.updates}
         task.noted.clear()
         task.noting.clear()
@@ -330,6 +336,14 @@ class Training:
         metrics.update(self.task.context.weighted_means(noted))
         metrics["time/samples_per_s"] = self.samples / seconds
         return metrics
+
+    def _memory_metrics(self) -> dict[str, float]:
+        """The peak of this epoch, of the rank that needed most."""
+        if not self.with_memory:
+            return {}
+        peaks = self.task.context.gather(peak_gib(self.task.context.device))
+        known = [peak for peak in peaks if peak is not None]
+        return {PEAK: max(known)} if known else {}
 
     def _updater(self, name: str, named: Mapping[str, Parameter]) -> Updater:
         task, config = self.task, self.task.config
