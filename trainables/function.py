@@ -13,7 +13,7 @@ import queue
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -62,7 +62,8 @@ class FunctionWorkers(Workers):
 
     def _reports(self, stretch: dict[str, Any]) -> Iterator[Report]:
         function: Any = load_class(self.task)
-        self._session = Session(stretch, self.objective, self.context, self.stopping, self._rays, self.gpus)
+        arguments = stretch, self.objective, self.context, self.stopping, self._rays
+        self._session = Session(*arguments, self.gpus, self.others)
         try:
             for report in self._session.run(function):
                 self.progress += 1
@@ -94,7 +95,7 @@ class Session:
 
     Args:
         stretch: Which trial, from which checkpoint, to which report.
-        objective: The metric that each report must have.
+        objective, others: The metrics that each report must have.
         context: Of this rank.
         stopping: Ends the trial at its next report, once it is set on any rank.
         rays: What Ray Train itself set up in this worker.
@@ -109,9 +110,10 @@ class Session:
         stopping: threading.Event,
         rays: Any,
         gpus: float = 1.0,
+        others: Sequence[str] = (),
     ) -> None:
         self.stretch = stretch
-        self.objective = objective
+        self.objectives = (objective, *others)
         self.context = context
         self.stopping = stopping
         self.folder = Path(stretch["folder"])
@@ -285,16 +287,18 @@ class Session:
         return arrivals
 
     def _judge(self, numbers: dict[str, float], names: str, costs: dict[str, float]) -> None:
-        """End the trial if its objective is missing or not finite."""
-        if self.objective not in numbers:
-            self._fail(f"ray.train.report must have a number {self.objective!r}, the objective, but got {names}")
-        value = numbers[self.objective]
-        if not math.isfinite(value):
-            reason = f"{self.objective} is {value} in report {self.number}"
-            last = {"epoch": self.number, "metrics": numbers, "checkpoint": None, **costs}
-            divergence = {"kind": "objective", "epoch": self.number}
-            end = {"done": True, "outcome": "diverged", "reason": reason, "divergence": divergence, "last": last}
-            self._leave(end)
+        """End the trial if an objective is missing or not finite."""
+        for objective in self.objectives:
+            if objective not in numbers:
+                which = "the objective" if len(self.objectives) == 1 else "an objective"
+                self._fail(f"ray.train.report must have a number {objective!r}, {which}, but got {names}")
+        for objective in self.objectives:
+            if not math.isfinite(value := numbers[objective]):
+                reason = f"{objective} is {value} in report {self.number}"
+                last = {"epoch": self.number, "metrics": numbers, "checkpoint": None, **costs}
+                divergence = {"kind": "objective", "epoch": self.number}
+                end = {"done": True, "outcome": "diverged", "reason": reason, "divergence": divergence, "last": last}
+                self._leave(end)
 
     def _fail(self, reason: str) -> None:
         self._leave({"done": True, "outcome": "failed", "reason": reason})

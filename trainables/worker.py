@@ -1,10 +1,11 @@
 """The function that every TorchTrainer worker runs: one stretch of a trial after another, until there are none."""
 
 import logging
+import math
 import os
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from trainables.heartbeat import beat
 from trainables.isolation import Process
 from trainables.leftovers import Memory, end_data_loaders
 from trainables.loop import Training
+from trainables.memory import PEAK
 from trainables.modules import load_class
 from trainables.precision import Diverged
 from trainables.reduction import PeerFailed
@@ -38,7 +40,7 @@ def work(settings: dict[str, Any], make: "Callable[..., Workers] | None" = None)
     Args:
         settings: `registry`, the actor that holds the mailboxes and whose `stopped` returns when the search is to stop;
             `gang`, the name of this one; `task`, the task as "module:Class"; `stall_timeout` in seconds or None;
-            `recycle_after`, `memory_growth` and `gpus`, see `Workers`.
+            `others`, `recycle_after`, `memory_growth` and `gpus`, see `Workers`.
         make: Makes what runs the stretches. Default: `Workers`, for a task class.
     """
     registry, gang = settings["registry"], settings["gang"]
@@ -53,6 +55,7 @@ def work(settings: dict[str, Any], make: "Callable[..., Workers] | None" = None)
         settings["task"],
         context,
         stopping,
+        others=settings["others"],
         recycle_after=settings["recycle_after"],
         memory_growth=settings["memory_growth"],
         gpus=settings["gpus"],
@@ -96,6 +99,7 @@ class Workers:
         task: As "module:Class".
         context: Of this rank.
         stopping: Ends what runs between two windows, once it is set.
+        others: Metrics that each report must have beside the task's objective.
         autosave_s: Seconds after which an epoch that is under way is saved, again and again.
         recycle_after: Trials after which the process is worn. None: any number.
         memory_growth: GiB that the process may grow by from one trial to the last.
@@ -114,8 +118,10 @@ class Workers:
         recycle_after: int | None = None,
         memory_growth: float = MEMORY_GROWTH_GIB,
         gpus: float = 1.0,
+        others: Sequence[str] = (),
     ) -> None:
         self.task = task
+        self.others = tuple(others)
         self.context = context
         self.stopping = stopping
         self.autosave_s = autosave_s
@@ -194,6 +200,7 @@ class Workers:
         config = task_class.config_class().model_validate(stretch["config"])
         training = Training(task_class(config, self.context.anew()))
         training.moved = self._moved
+        training.with_memory |= PEAK in self.others
         self._moved()
         # Rank 0 chooses, so that all go on from the same one.
         chosen = newest(stretch, self.context.world_size) if self.context.rank == 0 else None
@@ -218,6 +225,7 @@ class Workers:
                     training.save(midway)
                 yield {"done": True, "outcome": "interrupted", "reason": "the search was stopped"}
                 return
+            check_others(self.others, metrics, f"after epoch {training.epoch}")
             path = Path(stretch["folder"]) / f"epoch-{training.epoch}-{stretch['attempt']}.pt"
             training.save(path)
             if self.context.rank == 0:
@@ -259,6 +267,20 @@ class Workers:
         if self._trials != self._recycle_after:
             return ""
         return "1 trial" if self._trials == 1 else f"{self._trials} trials"
+
+
+def check_others(others: Sequence[str], metrics: Mapping[str, float], when: str) -> None:
+    """Whether a report has all objectives beside the first, as numbers that can be compared.
+
+    Raises:
+        ValueError: One is missing.
+        Diverged: One is not finite.
+    """
+    for name in others:
+        if name not in metrics:
+            raise ValueError(f"a report must have the objective {name!r}, but got {', '.join(sorted(metrics))}.")
+        if not math.isfinite(metrics[name]):
+            raise Diverged(f"{name} is {metrics[name]} {when}", dict(metrics), agreed=True, kind="objective")
 
 
 class _Notes(logging.Handler):
