@@ -58,14 +58,22 @@ def _one_text(value: Any) -> Any:
     return ",".join(str(item) for item in value) if isinstance(value, list) else value
 
 
+def _several(value: Any) -> Any:
+    """One text is a list of one."""
+    return ([value] if value else []) if isinstance(value, str) else value
+
+
 class SearchConfig(BaseModel):
     """One search. The fields are the options of the command line and the keys of a YAML file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
 
     task: str = Field(description="a built-in task, path/to/file.py:ClassName or path/to/file.py:function")
-    objective: str = Field("", description="the metric of a function's reports that the search improves")
-    mode: Literal["min", "max"] | None = Field(None, description="of that objective")
+    objective: Annotated[tuple[str, ...], BeforeValidator(_several)] = Field(
+        (),
+        description="the metric of a function's reports that the search improves, or several: see docs/objectives.md",
+    )
+    mode: Literal["min", "max"] | None = Field(None, description="of the first objective")
     trials: int = Field(16, ge=1, description="how many trials to start")
     time_budget: Annotated[float | None, BeforeValidator(_seconds)] = Field(None, gt=0, description="30m, 2h")
     workers: int = Field(1, ge=1, description="workers of one trial")
@@ -178,6 +186,10 @@ def complete(config: SearchConfig) -> SearchConfig:
             study = study_url.resolve(config.study)
         except UsageError as error:
             problems += error.problems
+    if len(config.objective) > 1 and config.sampler == "cmaes":
+        problems.append(
+            f"--sampler must be tpe, gp, nsga2, qmc or random with {len(config.objective)} objectives, but got cmaes."
+        )
     if problems:
         raise UsageError(*problems)
     path, _, label = config.task.rpartition(":")
@@ -250,7 +262,7 @@ def check_place(config: SearchConfig) -> None:
 def dump(config: SearchConfig) -> str:
     """`config` as YAML that starts the same search again, under a new name."""
     values = config.model_dump(mode="json", exclude={"name"}, exclude_none=True)
-    return yaml.safe_dump({key: value for key, value in values.items() if value != ""}, sort_keys=False)
+    return yaml.safe_dump({key: value for key, value in values.items() if value not in ("", [])}, sort_keys=False)
 
 
 def _read_yaml(file: Path | None) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from search.errors import StoreError, UsageError
 from search.janitor import remove
 from search.plan import Plan, plan
 from search.progress import Progress
-from search.report import Best, count_outcomes, find_best, write_parquet
+from search.report import Best, FrontTrial, count_outcomes, find_best, find_front, note_of_search, write_parquet
 from search.resume import Held, begin, take_up
 from search.tracking import Tracker, TrackingError
 
@@ -56,7 +56,10 @@ SETTINGS = {
 @dataclass(frozen=True)
 class Result:
     """What came of a search: outcomes by name, the best trial, where trials diverged, where MLflow has it, and how
-    long it took."""
+    long it took.
+
+    The best is so by the first objective; with several, `front` has those that no other trial beats in all of them.
+    """
 
     name: str
     outcomes: dict[str, int]
@@ -65,14 +68,16 @@ class Result:
     mlflow: dict[str, str]
     seconds: float
     stopped: str
+    front: Sequence[FrontTrial] | None = None
 
     def as_json(self) -> dict[str, Any]:
         """The object that `--json` prints."""
-        best = asdict(self.best) if self.best else None
+        front = {} if self.front is None else {"front": [asdict(trial) for trial in self.front]}
         return {
             "name": self.name,
             "outcomes": self.outcomes,
-            "best": best,
+            "best": asdict(self.best) if self.best else None,
+            **front,
             "divergence": [asdict(divergence) for divergence in self.divergence],
             "mlflow": self.mlflow,
             "seconds": round(self.seconds, 3),
@@ -128,16 +133,18 @@ def _run(planned: Plan, held: Held | None, console: Console, start: float) -> Re
     config = planned.config
     earlier = held.study.trials() if held else []
     progress = Progress(
-        planned.space, planned.objective, planned.mode, config.trials, planned.expected, console, earlier
+        planned.space, planned.objective, planned.mode, planned.trials, planned.expected, console, earlier
     )
     stopping = threading.Event()
     with progress, _stopped_by(stopping, config.time_budget, progress) as reasons:
         for note in held.notes if held else ():
             progress.say(note)
-        if held and len(earlier) >= config.trials and all(trial.state.is_finished() for trial in earlier):
+        if held and len(earlier) >= planned.trials and all(trial.state.is_finished() for trial in earlier):
             progress.say(f"search {config.name}: all {len(earlier)} trials have ended; --trials can be raised")
             held.store.close()
             return _finish(planned, earlier, held.tracker(planned), progress, reasons, start)
+        if planned.trials < config.trials:
+            progress.say(f"the space has {planned.trials} combinations: as many trials, and not {config.trials}")
         progress.say(f"search {config.name}: starting Ray")
         try:
             trials, tracker = _on_ray(planned, held, progress, stopping, reasons)
@@ -203,7 +210,7 @@ def _search(
         planned.space,
         planned.schedule,
         planned.objective,
-        config.trials,
+        planned.trials,
         config.folder,
         attempt=f"{time.time_ns():x}",
         observers=(tracker, progress, watch),
@@ -221,6 +228,7 @@ def _search(
         "worker": {
             "task": planned.source.reference,
             "objective": "" if planned.source.task_class else planned.objective,
+            "others": [other.metric for other in planned.objectives[1:]],
             "stall_timeout": config.stall_timeout,
             "recycle_after": 1 if config.cold else config.recycle_after,
             "memory_growth": config.memory_growth,
@@ -304,6 +312,7 @@ def _finish(
 ) -> Result:
     config, mode = planned.config, planned.mode
     best, divergence = find_best(trials, mode), find_divergence(trials)
+    front = find_front(trials, planned.objectives) if len(planned.objectives) > 1 else None
     parquet = config.folder / "trials.parquet"
     status = "KILLED" if "interrupted" in reasons else "FINISHED" if best else "FAILED"
     metrics = {f"best/{planned.objective}": best.value} if best else {}
@@ -312,7 +321,8 @@ def _finish(
             write_parquet(trials, parquet)
         finally:
             written = [parquet] if parquet.exists() else []
-            tracker.finish(status, _note(planned, best, divergence), metrics, written, TRACKING_TIMEOUT_S)
+            note = note_of_search(planned.space, planned.objectives, best, front, divergence)
+            tracker.finish(status, note, metrics, written, TRACKING_TIMEOUT_S)
     except TrackingError as error:
         progress.say(str(error))
     where = {
@@ -321,21 +331,7 @@ def _finish(
         "run_id": tracker.run_id,
     }
     seconds = time.monotonic() - start
-    return Result(config.name, count_outcomes(trials), best, divergence, where, seconds, ", ".join(reasons))
-
-
-def _note(planned: Plan, best: Best | None, divergence: Sequence[Divergence]) -> str:
-    """The Markdown on the parent run."""
-    diverged = "".join(f"- diverged: {of_a_precision}\n" for of_a_precision in divergence)
-    if best is None:
-        return f"No trial was completed.\n\n{diverged}"
-    values = "\n".join(f"| {name} | {value} |" for name, value in best.config.items())
-    return (
-        f"**Best {planned.objective}: {best.value:.4f}** (trial {best.trial_id})\n\n"
-        f"| parameter | value |\n| --- | --- |\n{values}\n\n"
-        f"{diverged}\n"
-        "Run it again with `python search/run.py --config search.yaml`; the file is among the artifacts."
-    )
+    return Result(config.name, count_outcomes(trials), best, divergence, where, seconds, ", ".join(reasons), front)
 
 
 def _told(resources: dict[str, float]) -> str:

@@ -2,13 +2,12 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
 
 from search.config import SearchConfig
-from search.errors import UsageError
 
 
 class FunctionConfig(BaseModel):
@@ -19,21 +18,13 @@ class FunctionConfig(BaseModel):
     seed: int = Field(0, ge=0, lt=2**31)
 
 
-def check(config: SearchConfig, text: str) -> tuple[str, Literal["min", "max"]]:
-    """What a task class would say itself: the objective of a search over a function, and its mode.
-
-    Raises:
-        UsageError: All that is missing, a line each.
-    """
+def check(config: SearchConfig) -> list[str]:
+    """What is wrong with the names of parameters or is missing in a search over a function, a line each."""
     problems = []
-    if not config.objective:
-        problems.append(f"--objective must be given with a function: the metric that {text} reports and is judged by.")
-    if config.mode is None:
-        problems.append("--mode must be given with a function: min or max.")
     if config.fidelity == "samples":
         problems.append(
-            f"--fidelity must be epochs or gpu-seconds with a function, but got samples: {text} does not say how many "
-            "it takes."
+            "--fidelity must be epochs or gpu-seconds with a function, but got samples: a function does not say how "
+            "many it takes."
         )
     if config.scheduler != "none" and config.fidelity == "epochs" and "epochs" not in {*config.set, *config.search}:
         problems.append(
@@ -41,9 +32,7 @@ def check(config: SearchConfig, text: str) -> tuple[str, Literal["min", "max"]]:
             "With --scheduler none it ends when the function returns."
         )
     problems.extend(_misnamed({**dict.fromkeys(config.search, "--search"), **dict.fromkeys(config.set, "--set")}))
-    if problems or config.mode is None:
-        raise UsageError(*problems)
-    return config.objective, config.mode
+    return problems
 
 
 def config_class(fixed: Iterable[str], searched: Mapping[str, str]) -> type[FunctionConfig]:

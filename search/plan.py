@@ -2,7 +2,6 @@
 
 import os
 from dataclasses import dataclass
-from typing import Literal
 
 from pydantic import BaseModel
 
@@ -11,7 +10,8 @@ from search.config import SearchConfig, check_place
 from search.errors import UsageError
 from search.fidelity import UNLIMITED
 from search.machine import check_cluster, check_machine
-from search.schedule import Schedule
+from search.objectives import Objective, asked_for
+from search.schedule import Mode, Schedule
 from search.schedulers import make_schedule
 from search.space import Space, resolve
 from search.store import check_store
@@ -26,8 +26,25 @@ class Plan:
     source: TaskSource
     space: Space
     schedule: Schedule
-    objective: str
-    mode: Literal["min", "max"]
+    objectives: tuple[Objective, ...]
+
+    @property
+    def objective(self) -> str:
+        """The metric that trials are judged by while they train."""
+        return self.objectives[0].metric
+
+    @property
+    def mode(self) -> Mode:
+        """Of that metric."""
+        return self.objectives[0].mode
+
+    @property
+    def trials(self) -> int:
+        """How many to start: no more than there are combinations, unless copies differ by their weights."""
+        combinations = self.space.combinations()
+        if combinations is None or self.config.scheduler == "pbt":
+            return self.config.trials
+        return min(self.config.trials, len(combinations))
 
     @property
     def is_limited(self) -> bool:
@@ -59,7 +76,7 @@ def space_of(config: SearchConfig, source: TaskSource) -> Space:
     Raises:
         UsageError: All that is wrong, a line each.
     """
-    config_class, _, _ = _asked_for(config, source)
+    config_class, _ = _asked_for(config, source)
     fixed = {"seed": config.seed, **(config.set if source.task_class else functions.read(config.set))}
     if "seed" in config.search and "seed" not in config.set:
         del fixed["seed"]
@@ -73,31 +90,27 @@ def checked(config: SearchConfig, source: TaskSource, space: Space) -> Plan:
     Raises:
         UsageError: It cannot be done so, or not here.
     """
-    _, objective, mode = _asked_for(config, source)
+    _, objectives = _asked_for(config, source)
     names = {parameter.name for parameter in space.parameters}
     if "epochs" in names and config.scheduler != "none" and config.fidelity == "epochs":
         raise UsageError("--search epochs must come with --scheduler none: it is what the scheduler decides on.")
     if not names and config.trials > 1:
         raise UsageError(f"a parameter must be searched to try {config.trials} trials, but all are fixed. Say --once.")
-    schedule = make_schedule(config, space.epochs or UNLIMITED, mode)
+    schedule = make_schedule(config, space.epochs or UNLIMITED, objectives[0].mode)
     if "RAY_ADDRESS" in os.environ:
         check_cluster(os.environ["RAY_ADDRESS"])
     else:
         check_machine(config, space)
-    return Plan(config, source, space, schedule, objective, mode)
+    return Plan(config, source, space, schedule, objectives)
 
 
-def _asked_for(config: SearchConfig, source: TaskSource) -> tuple[type[BaseModel], str, Literal["min", "max"]]:
-    """The config class, the objective and its mode: a task class has its own, of a function the user says them."""
+def _asked_for(config: SearchConfig, source: TaskSource) -> tuple[type[BaseModel], tuple[Objective, ...]]:
+    """The config class and the objectives: a task class has its own, of a function the user says them."""
     task = source.task_class
+    own = Objective(task.objective, task.mode) if task else None
+    objectives, problems = asked_for(config.objective, config.mode, own, source.name)
     if task is None:
-        objective, mode = functions.check(config, source.name)
-        return functions.config_class(config.set, config.search), objective, mode
-    problems = [
-        f"--{name} must be that of {source.name}, {own!r}, but got {given!r}. Leave it out."
-        for name, given, own in (("objective", config.objective, task.objective), ("mode", config.mode, task.mode))
-        if given and given != own
-    ]
+        problems += functions.check(config)
     if problems:
         raise UsageError(*problems)
-    return task.config_class(), task.objective, task.mode
+    return task.config_class() if task else functions.config_class(config.set, config.search), objectives

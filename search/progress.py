@@ -12,6 +12,7 @@ from rich.text import Text
 
 from search.report import short
 from search.space import Space
+from search.study import curve_of
 
 
 class Progress:
@@ -52,11 +53,11 @@ class Progress:
         self._ended = 0
         self._best: tuple[float, int, int] | None = None
         for trial in earlier:
-            self._epochs += len(trial.intermediate_values)
+            self._epochs += len(curve_of(trial))
             self._ended += trial.state.is_finished()
             if not trial.state.is_finished():
                 self._running.add(trial.number)
-            for epoch, value in trial.intermediate_values.items():
+            for epoch, value in curve_of(trial).items():
                 self._note(value, trial.number, epoch)
         self._live = Live(get_renderable=self._line, console=console, refresh_per_second=4, transient=True)
 

@@ -3,6 +3,7 @@
 python search/report.py NAME [--storage runs]
 """
 
+import math
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -21,11 +22,14 @@ from optuna.trial import FrozenTrial
 from rich.console import Console
 from rich.table import Table
 
-from search.divergence import find_divergence
+from search.divergence import Divergence, find_divergence
 from search.errors import UsageError
 from search.fidelity import COSTS, cumulated, field, shown
-from search.space import flatten
-from search.study import OUTCOMES, best_epoch, best_value, outcome_of, read, reports_of
+from search.front import pareto_front
+from search.objectives import Objective
+from search.schedule import sign
+from search.space import Space, flatten
+from search.study import OUTCOMES, best_epoch, best_value, curve_of, outcome_of, point_of, read, reports_of
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,16 @@ class Best:
     checkpoint: str | None
 
 
+@dataclass(frozen=True)
+class FrontTrial:
+    """A trial on the Pareto front, with all objectives by name as its checkpoint has reached them."""
+
+    trial_id: int
+    values: dict[str, float]
+    config: dict[str, Any]
+    checkpoint: str | None
+
+
 def count_outcomes(trials: Sequence[FrozenTrial]) -> dict[str, int]:
     """How many trials ended how, in the order of OUTCOMES; outcomes that did not occur are left out."""
     counts = Counter(outcome_of(trial) for trial in trials)
@@ -49,12 +63,25 @@ def count_outcomes(trials: Sequence[FrozenTrial]) -> dict[str, int]:
 
 def find_best(trials: Sequence[FrozenTrial], mode: str) -> Best | None:
     """The best of the trials that were completed or pruned."""
-    judged = [t for t in trials if outcome_of(t) in ("completed", "pruned") and t.intermediate_values]
+    judged = [t for t in trials if outcome_of(t) in ("completed", "pruned") and curve_of(t)]
     if not judged:
         return None
     best = (max if mode == "max" else min)(judged, key=lambda trial: best_value(trial, mode))
-    checkpoint = reports_of(best)[best_epoch(best, mode)]["checkpoint"]
-    return Best(best.number, best_value(best, mode), best.user_attrs["config"], checkpoint)
+    return Best(best.number, best_value(best, mode), best.user_attrs["config"], _best_checkpoint(best, mode))
+
+
+def find_front(trials: Sequence[FrozenTrial], objectives: Sequence[Objective]) -> list[FrontTrial]:
+    """The Pareto front, best by the first objective first."""
+    names = [objective.metric for objective in objectives]
+    return [
+        FrontTrial(
+            trial.number,
+            dict(zip(names, point_of(trial, objectives) or (), strict=True)),
+            trial.user_attrs["config"],
+            _best_checkpoint(trial, objectives[0].mode),
+        )
+        for trial in pareto_front(trials, objectives)
+    ]
 
 
 def write_parquet(trials: Sequence[FrozenTrial], path: Path) -> None:
@@ -90,24 +117,70 @@ def write_parquet(trials: Sequence[FrozenTrial], path: Path) -> None:
     temporary.replace(path)
 
 
-def trial_table(trials: Sequence[FrozenTrial], objective: str, mode: str) -> Table:
-    """The trials, best first, with the parameters that were searched."""
+def trial_table(trials: Sequence[FrozenTrial], objectives: Sequence[Objective]) -> Table:
+    """The trials, best by the first objective first, with the parameters that were searched.
+
+    With several objectives, those on the Pareto front are marked.
+    """
     names = list(dict.fromkeys(name for trial in trials for name in trial.params))
     table = Table(box=None, header_style="bold", pad_edge=False)
     words = {name for name in names if any(isinstance(trial.params.get(name), str) for trial in trials)}
-    for column in ("trial", "outcome", "epochs", "GPU-s", objective, *names):
-        table.add_column(column, justify="left" if column == "outcome" or column in words else "right")
-    sign = -1 if mode == "max" else 1
-    unranked = float("inf")
-    ranked = sorted(trials, key=lambda t: sign * best_value(t, mode) if t.intermediate_values else unranked)
-    for trial in ranked:
-        value = f"{best_value(trial, mode):.4f}" if trial.intermediate_values else "-"
+    several = len(objectives) > 1
+    front = {trial.number for trial in pareto_front(trials, objectives)} if several else set()
+    marks = ["front"] if several else []
+    for column in ("trial", "outcome", "epochs", "GPU-s", *marks, *(each.metric for each in objectives), *names):
+        table.add_column(column, justify="left" if column in ("outcome", "front", *words) else "right")
+    points = {trial.number: point_of(trial, objectives) for trial in trials}
+    better = sign(objectives[0].mode)
+    for trial in sorted(trials, key=lambda t: better * point[0] if (point := points[t.number]) else math.inf):
+        point = points[trial.number]
+        values = [f"{point[0]:.4f}", *map(short, point[1:])] if point else ["-"] * len(objectives)
         cells = [short(trial.params.get(name, "-")) for name in names]
-        epochs = str(max(trial.intermediate_values, default=0))
+        mark = ["*" if trial.number in front else ""] * several
+        epochs = str(max(curve_of(trial), default=0))
         seconds = max(cumulated(reports_of(trial), "gpu-seconds").values(), default=0.0)
         spent = shown(seconds) if seconds else "-"
-        table.add_row(str(trial.number), outcome_of(trial), epochs, spent, value, *cells)
+        table.add_row(str(trial.number), outcome_of(trial), epochs, spent, *mark, *values, *cells)
     return table
+
+
+def note_of_search(
+    space: Space,
+    objectives: Sequence[Objective],
+    best: Best | None,
+    front: Sequence[FrontTrial] | None,
+    divergence: Sequence[Divergence],
+) -> str:
+    """The Markdown on the parent run in MLflow."""
+    lines = "\n".join(f"- diverged: {of_a_precision}" for of_a_precision in divergence)
+    diverged = [lines] if lines else []
+    if best is None:
+        return "\n\n".join(["No trial was completed.", *diverged])
+    told = [
+        f"**Best {objectives[0].metric}: {best.value:.4f}** (trial {best.trial_id})",
+        _markdown([("parameter", "value"), *best.config.items()]),
+    ]
+    if front:
+        searched = [parameter.name for parameter in space.parameters]
+        rows: list[Sequence[Any]] = [("trial", *objectives, *searched)]
+        for trial in front:
+            config = flatten(trial.config)
+            values = [*trial.values.values(), *(config.get(name, "") for name in searched)]
+            rows.append((trial.trial_id, *map(short, values)))
+        told += ["**Pareto front**", _markdown(rows)]
+    again = "Run it again with `python search/run.py --config search.yaml`; the file is among the artifacts."
+    return "\n\n".join([*told, *diverged, again])
+
+
+def _markdown(rows: Sequence[Sequence[Any]]) -> str:
+    """A table; the first row is its head."""
+    head, *body = ([str(cell) for cell in row] for row in rows)
+    return "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *body])
+
+
+def _best_checkpoint(trial: FrozenTrial, mode: str) -> str | None:
+    checkpoint: str | None = reports_of(trial)[best_epoch(trial, mode)]["checkpoint"]
+    return checkpoint
 
 
 def report_console() -> Console:
@@ -132,13 +205,13 @@ def main(name: str, storage: Path = Path("runs")) -> None:
     """Print the table of a search and write its Parquet file anew."""
     folder = storage.absolute() / name
     try:
-        trials, objective, mode = read(folder)
+        trials, objectives = read(folder)
     except UsageError as error:
         print(error, file=sys.stderr)
         raise typer.Exit(2) from error
     write_parquet(trials, folder / "trials.parquet")
     console = report_console()
-    console.print(trial_table(trials, objective, mode))
+    console.print(trial_table(trials, objectives))
     for divergence in find_divergence(trials):
         console.print(f"diverged: {divergence}", highlight=False, soft_wrap=True)
 

@@ -48,6 +48,7 @@ class Held:
             resolved=dump(planned.config),
             objective=planned.objective,
             mode=planned.mode,
+            others=planned.objectives[1:],
             search_id=self.about["id"],
             earlier=self.study.trials(),
         )
@@ -58,7 +59,15 @@ def begin(planned: Plan) -> Held:
     config, space = planned.config, planned.space
     (config.folder / "search.yaml").write_text(dump(config), encoding="utf-8")
     try:
-        study, store = create(config.folder, _sampler(planned), planned.objective, planned.mode, config.study, new=True)
+        study, store = create(
+            config.folder,
+            _sampler(planned),
+            planned.objective,
+            planned.mode,
+            planned.objectives[1:],
+            config.study,
+            new=True,
+        )
     except BaseException:
         (config.folder / "search.yaml").unlink()
         raise
@@ -103,7 +112,14 @@ def _taken_up(folder: Path, store: Store, given: Mapping[str, Any]) -> tuple[Pla
             f"the task must have the objective that {folder.name} began with, {' '.join(objective)}, "
             f"but has {planned.objective} {planned.mode}."
         )
-    study = SearchStudy(store.storage, config.name, _sampler(planned), planned.objective, planned.mode)
+    study = SearchStudy(
+        store.storage,
+        config.name,
+        _sampler(planned),
+        planned.objective,
+        planned.mode,
+        planned.objectives[1:],
+    )
     study.enqueue(space.defaults())  # in case that the search died before it had
     remove(folder / "ray")
     if changed := _changed(about["files"], _digests(source.modules)):

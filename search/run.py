@@ -47,8 +47,11 @@ def main(
         Assignments | None,
         typer.Option(metavar="NAME=SPACE", help="search it: 1e-5..1e-2:log, 8..64:step=8, fp32,bf16", **HELP),
     ] = None,
-    objective: Annotated[str | None, typer.Option(metavar="METRIC", help="of a function", **HELP)] = None,
-    mode: Annotated[str | None, typer.Option(metavar="min|max", help="of that objective", **HELP)] = None,
+    objective: Annotated[
+        Assignments | None,
+        typer.Option(metavar="METRIC[:min|max]", help="of a function; several give a Pareto front", **HELP),
+    ] = None,
+    mode: Annotated[str | None, typer.Option(metavar="min|max", help="of the first objective", **HELP)] = None,
     name: Annotated[str | None, typer.Option(help="of the search and its folder")] = None,
     storage: Annotated[Path | None, typer.Option(help="the folder of the searches: runs")] = None,
     study: Annotated[
@@ -85,7 +88,7 @@ def main(
         "exploit_every": exploit_every,
         "sampler": sampler,
         "seed": seed,
-        "objective": objective,
+        "objective": objective or None,
         "mode": mode,
         "name": name,
         "storage": storage,
@@ -187,6 +190,8 @@ def _tell(result: Any, folder: Path) -> None:
         best = result.best
         told = f"best: trial {best.trial_id}, {best.value:.4f}, {best.checkpoint or 'reported without a checkpoint'}"
         console.print(told, soft_wrap=True, highlight=False)
+    if result.front:
+        console.print(f"front: {len(result.front)} trials, marked *", highlight=False)
     mlflow = Path(sys.executable).with_name("mlflow")
     where = f"{mlflow} ui --backend-store-uri {result.mlflow['tracking_uri']}"
     console.print(f"compare: {where}", soft_wrap=True, highlight=False)
@@ -204,13 +209,15 @@ def _list(storage: Path) -> None:
     }
     for folder in sorted(folders, key=lambda path: path.stat().st_mtime):
         try:
-            trials, objective, mode = read(folder)
+            trials, (objective, *_) = read(folder)
         except UsageError as error:  # a database that is away keeps nobody from the others
             print(f"{folder.name}  {error}")
             continue
-        best = find_best(trials, mode)
+        best = find_best(trials, objective.mode)
         counts = ", ".join(f"{count} {outcome}" for outcome, count in count_outcomes(trials).items())
-        print(f"{folder.name}  {counts}  best {objective} {best.value:.4f}" if best else f"{folder.name}  {counts}")
+        print(
+            f"{folder.name}  {counts}  best {objective.metric} {best.value:.4f}" if best else f"{folder.name}  {counts}"
+        )
 
 
 def _leave(code: int) -> NoReturn:

@@ -21,7 +21,7 @@ from search.fidelity import COSTS, cumulated, field, taken
 from search.schedule import End, Schedule, Standing, Stretch
 from search.schedulers.pbt import replaced
 from search.space import Space, flatten
-from search.study import SearchStudy, best_epoch, length_of, reports_of
+from search.study import SearchStudy, best_epoch, curve_of, length_of, reports_of
 from trainables import checkpoint
 
 logger = logging.getLogger(__name__)
@@ -184,7 +184,7 @@ class StudySearcher(Searcher):
         copy = trial.user_attrs.get("copy", {"epoch": 0, "replaces": None})
         standing = Standing(
             trial.number,
-            trial.intermediate_values,
+            curve_of(trial),
             state if trial.state == TrialState.RUNNING else "ended",
             start=copy["epoch"],
             copied_from=trial.user_attrs.get("copied_from"),
@@ -383,7 +383,7 @@ class StudySearcher(Searcher):
         """
         trial = self.study.trial(number)
         paths = {epoch: report["checkpoint"] for epoch, report in reports_of(trial).items() if report["checkpoint"]}
-        if not paths.keys() & trial.intermediate_values.keys():
+        if not paths.keys() & curve_of(trial).keys():
             return set()
         kept = {best_epoch(trial, self.schedule.mode, among=paths)}
         if keep_last:

@@ -13,6 +13,8 @@ from pydantic.fields import FieldInfo
 
 from search.errors import UsageError, from_validation, nearest
 
+MANY = 10_000  # combinations, above which a space is as good as infinite
+
 
 @dataclass(frozen=True)
 class Parameter:
@@ -68,6 +70,23 @@ class Space:
             for parameter in self.parameters
             if _applies(parameter, config) and _contains(parameter.distribution, config[parameter.name])
         }
+
+    def combinations(self) -> list[dict[str, Any]] | None:
+        """All that `suggest` can give, or None if there are more than MANY."""
+        known = self.unsearched()
+        found: list[dict[str, Any]] = [{}]
+        for parameter in self.parameters:
+            choices = all_values(parameter.distribution)
+            longer = []
+            for values in found:
+                applies = _applies(parameter, {**known, **values})
+                if applies and not choices:
+                    return None
+                longer += [{**values, parameter.name: choice} for choice in choices] if applies else [values]
+                if len(longer) > MANY:
+                    return None
+            found = longer
+        return found
 
     @property
     def epochs(self) -> int | None:
@@ -271,6 +290,19 @@ def _told(name: str, error: ValidationError) -> str:
 
 def _applies(parameter: Parameter, known: Mapping[str, Any]) -> bool:
     return all(known.get(name) == value for name, value in parameter.when.items())
+
+
+def all_values(distribution: BaseDistribution) -> list[Any]:
+    """All that `distribution` can give; nothing if there are too many to name."""
+    if isinstance(distribution, CategoricalDistribution):
+        return list(distribution.choices)
+    assert isinstance(distribution, FloatDistribution | IntDistribution)
+    low, high, step = distribution.low, distribution.high, distribution.step
+    if distribution.single():
+        return [low]
+    if step is None or (steps := round((high - low) / step)) >= MANY:
+        return []
+    return [low + index * step for index in range(steps + 1)]
 
 
 def _contains(distribution: BaseDistribution, value: Any) -> bool:

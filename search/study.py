@@ -4,7 +4,7 @@ import copy
 import math
 import random
 import warnings
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,11 @@ from optuna.samplers import BaseSampler, CmaEsSampler, GPSampler, NSGAIISampler,
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
 
+from search.distinct import Distinct
 from search.errors import UsageError
 from search.fidelity import UNLIMITED
+from search.objectives import Objective
+from search.schedule import Mode
 from search.space import Space
 from search.store import Store, open_store, open_to_read, url_of
 
@@ -31,7 +34,8 @@ class SearchStudy:
         storage: Where the study is kept. One of that name in it is taken up.
         name: Of the study.
         sampler: Makes the sampler that proposes a trial, from the trial's number.
-        objective, mode: What is searched for.
+        objective, mode: What trials are judged by while they train.
+        others: Further objectives that it is weighed against.
 
     Attributes:
         live: Numbers of the trials that a gang is training now.
@@ -40,21 +44,30 @@ class SearchStudy:
     """
 
     def __init__(
-        self, storage: BaseStorage, name: str, sampler: Callable[[int], BaseSampler], objective: str, mode: str
+        self,
+        storage: BaseStorage,
+        name: str,
+        sampler: Callable[[int], BaseSampler],
+        objective: str,
+        mode: Mode,
+        others: Sequence[Objective] = (),
     ) -> None:
         self.live: set[int] = set()
         self.compared: Callable[[FrozenTrial], dict[int, float]] | None = None
         self.mode = mode
+        self.objectives = (Objective(objective, mode), *others)
         self._storage = storage
         self._sampler = sampler
         self._study = optuna.create_study(
             study_name=name,
             storage=_shown_to_samplers(storage, self),
-            direction="maximize" if mode == "max" else "minimize",
+            directions=["maximize" if each.mode == "max" else "minimize" for each in self.objectives],
             load_if_exists=True,
         )
         self._study.set_user_attr("objective", objective)
         self._study.set_user_attr("mode", mode)
+        if others:
+            self._study.set_user_attr("others", {other.metric: other.mode for other in others})
         self._id = storage.get_study_id_from_name(name)
 
     @property
@@ -78,13 +91,13 @@ class SearchStudy:
         """Begin a trial: its number and the values that it gets."""
         trials = self._all()
         enqueued = (trial.number for trial in trials if trial.state == TrialState.WAITING)
-        self._study.sampler = self._sampler(next(enqueued, len(trials)))
+        self._study.sampler = Distinct(self._sampler(next(enqueued, len(trials))), space)
         trial = self._study.ask()
         return trial.number, space.suggest(trial)
 
     def ask_again(self, number: int, space: Space) -> dict[str, Any]:
         """The values of a trial that had begun when its search died, maybe before it had all of them."""
-        self._study.sampler = self._sampler(number)
+        self._study.sampler = Distinct(self._sampler(number), space)
         return space.suggest(optuna.Trial(self._study, self._trial_id(number)))
 
     def next_number(self) -> int:
@@ -104,7 +117,9 @@ class SearchStudy:
         self._note(number, "config", config)
 
     def report(self, number: int, epoch: int, objective: float, report: dict[str, Any]) -> None:
-        """Note the report of an epoch: the objective, and beside it `report` as JSON."""
+        """Note the report of an epoch: the (first) objective, and beside it `report` as JSON."""
+        if len(self.objectives) > 1:  # Optuna has intermediate values for one objective alone: see `curve_of`
+            return self.note_report(number, epoch, {**report, "objective": objective})
         self.note_report(number, epoch, report)
         self._storage.set_trial_intermediate_value(self._trial_id(number), epoch, objective)
 
@@ -123,7 +138,7 @@ class SearchStudy:
         self._note(number, "outcome", outcome)
 
     def end(self, number: int, outcome: str, reason: str = "", divergence: dict[str, Any] | None = None) -> None:
-        """End a trial. Its value is the best that it reported.
+        """End a trial. Its value is the best that it reported; of several, see `point_of`.
 
         One that diverged is an answer: samplers see it as pruned and outside of a constraint. They ignore failed
         trials, and would propose the like again.
@@ -131,7 +146,7 @@ class SearchStudy:
         if "outcome" not in self.trial(number).user_attrs:
             self.note_end(number, outcome, reason, divergence)
         if outcome == "completed":
-            self._study.tell(number, best_value(self.trial(number), self.mode))
+            self._study.tell(number, point_of(self.trial(number), self.objectives))
         elif outcome == "failed":
             self._study.tell(number, state=TrialState.FAIL)
         else:
@@ -142,7 +157,7 @@ class SearchStudy:
 
     def repair(self, objective: str) -> None:
         """Rank the reports that a search which died had noted, but not ranked."""
-        for trial in self.trials():
+        for trial in self.trials() if len(self.objectives) == 1 else ():  # else they are one write
             if trial.state == TrialState.RUNNING:
                 for epoch, report in reports_of(trial).items():
                     value = report["metrics"][objective]
@@ -167,7 +182,8 @@ def create(
     folder: Path,
     sampler: Callable[[int], BaseSampler],
     objective: str,
-    mode: str,
+    mode: Mode,
+    others: Sequence[Objective] = (),
     url: str = "",
     new: bool = False,
 ) -> tuple[SearchStudy, Store]:
@@ -181,7 +197,7 @@ def create(
         UsageError: It exists, another process has it open, or it cannot be kept there.
     """
     store = open_store(folder, url, new)
-    return SearchStudy(store.storage, folder.name, sampler, objective, mode), store
+    return SearchStudy(store.storage, folder.name, sampler, objective, mode, others), store
 
 
 def remembered(storage: BaseStorage, folder: Path) -> dict[str, Any]:
@@ -202,8 +218,8 @@ def remembered(storage: BaseStorage, folder: Path) -> dict[str, Any]:
     return {**about["search"], "objective": about["objective"], "mode": about["mode"]}
 
 
-def read(folder: Path) -> tuple[list[FrozenTrial], str, str]:
-    """The trials of the study in `folder`, its objective and its mode.
+def read(folder: Path) -> tuple[list[FrozenTrial], tuple[Objective, ...]]:
+    """The trials of the study in `folder`, and its objectives.
 
     Raises:
         UsageError: There is none.
@@ -211,7 +227,8 @@ def read(folder: Path) -> tuple[list[FrozenTrial], str, str]:
     storage = open_to_read(folder, url_of(folder))
     study_id = storage.get_study_id_from_name(folder.name)
     about = storage.get_study_user_attrs(study_id)
-    return storage.get_all_trials(study_id), about["objective"], about["mode"]
+    others = (Objective(metric, mode) for metric, mode in about.get("others", {}).items())
+    return storage.get_all_trials(study_id), (Objective(about["objective"], about["mode"]), *others)
 
 
 def make_sampler(name: str, seed: int, number: int, conditional: bool = False) -> BaseSampler:
@@ -226,13 +243,13 @@ def make_sampler(name: str, seed: int, number: int, conditional: bool = False) -
     own = random.Random(f"{seed}-{number}").getrandbits(31)
     samplers: dict[str, Any] = {
         "tpe": lambda: TPESampler(seed=own, multivariate=True, group=conditional, constant_liar=True),
-        "gp": lambda: GPSampler(seed=own),
+        "gp": lambda: GPSampler(seed=own, warn_independent_sampling=False),
         "cmaes": lambda: CmaEsSampler(seed=own, warn_independent_sampling=False),
         # One sequence for the whole search: it is the sequence that fills the space evenly.
         "qmc": lambda: QMCSampler(
             seed=seed, independent_sampler=RandomSampler(seed=own), warn_independent_sampling=False
         ),
-        "nsga2": lambda: NSGAIISampler(seed=own),
+        "nsga2": lambda: NSGAIISampler(seed=own, population_size=20),  # of 50, most searches see one generation
         "random": lambda: RandomSampler(seed=own),
     }
     with warnings.catch_warnings():
@@ -261,24 +278,47 @@ def length_of(trial: FrozenTrial) -> int:
     return int(trial.user_attrs.get("config", {}).get("epochs") or UNLIMITED)
 
 
+def curve_of(trial: FrozenTrial) -> Mapping[int, float]:
+    """By epoch, the (first) objective that `trial` reported."""
+    return trial.intermediate_values or {
+        int(key.removeprefix("report/")): report["objective"]
+        for key, report in trial.user_attrs.items()
+        if key.startswith("report/") and "objective" in report
+    }
+
+
 def best_value(trial: FrozenTrial, mode: str) -> float:
-    """The best objective that `trial` reported.
+    """The best (first) objective that `trial` reported.
 
     Raises:
         ValueError: It reported none.
     """
-    return (max if mode == "max" else min)(trial.intermediate_values.values())
+    return (max if mode == "max" else min)(curve_of(trial).values())
 
 
 def best_epoch(trial: FrozenTrial, mode: str, among: Container[int] | None = None) -> int:
-    """The first epoch with the best objective that `trial` reported, of those in `among` if it is given.
+    """The first epoch with the best (first) objective that `trial` reported, of those in `among` if it is given.
 
     Raises:
         ValueError: There is none.
     """
-    values = trial.intermediate_values
+    values = curve_of(trial)
     epochs = sorted(epoch for epoch in values if among is None or epoch in among)
     return (max if mode == "max" else min)(epochs, key=values.__getitem__)
+
+
+def point_of(trial: FrozenTrial, objectives: Sequence[Objective]) -> tuple[float, ...] | None:
+    """What `trial` is worth: all objectives in its best report by the first of them. None if it reported nothing.
+
+    They belong together, as what one checkpoint has reached. The best of each by itself is no model that exists.
+    """
+    if not curve_of(trial):
+        return None
+    epoch = best_epoch(trial, objectives[0].mode)
+    if len(objectives) == 1:
+        return (curve_of(trial)[epoch],)
+    metrics = trial.user_attrs[f"report/{epoch}"]["metrics"]
+    return tuple(metrics[objective.metric] for objective in objectives)
 
 
 def _shown_to_samplers(storage: BaseStorage, study: SearchStudy) -> BaseStorage:
@@ -286,13 +326,14 @@ def _shown_to_samplers(storage: BaseStorage, study: SearchStudy) -> BaseStorage:
 
     Left RUNNING, it tells a sampler nothing, although it has reported all that it may ever report.
     """
+    completed: dict[int, FrozenTrial] = {}
 
     class View(type(storage)):  # type: ignore[misc]
         def get_all_trials(
             self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
         ) -> list[FrozenTrial]:
             trials = super().get_all_trials(study_id, deepcopy=deepcopy)
-            shown = [_shown(trial, study) for trial in trials]
+            shown = _shown(trials, study, completed)
             return [trial for trial in shown if states is None or trial.state in states]
 
     view = View.__new__(View)
@@ -300,12 +341,64 @@ def _shown_to_samplers(storage: BaseStorage, study: SearchStudy) -> BaseStorage:
     return view
 
 
-def _shown(trial: FrozenTrial, study: SearchStudy) -> FrozenTrial:
-    waits = trial.state == TrialState.RUNNING and trial.number not in study.live and bool(trial.intermediate_values)
-    if not waits and (trial.state != TrialState.PRUNED or study.compared is None):
-        return trial
-    shown = copy.copy(trial)
-    shown.state = TrialState.PRUNED
+def _shown(
+    trials: Sequence[FrozenTrial], study: SearchStudy, completed: dict[int, FrozenTrial]
+) -> Sequence[FrozenTrial]:
+    if len(study.objectives) > 1:
+        return _comparable(trials, study, completed)
+    return [_stopped(trial, study) if _is_stopped(trial, study) else trial for trial in trials]
+
+
+def _is_stopped(trial: FrozenTrial, study: SearchStudy) -> bool:
+    return _waits(trial, study) or (trial.state == TrialState.PRUNED and study.compared is not None)
+
+
+def _stopped(trial: FrozenTrial, study: SearchStudy) -> FrozenTrial:
+    shown = _as(TrialState.PRUNED, trial)
     if study.compared is not None:
         shown.intermediate_values = study.compared(trial)
+    return shown
+
+
+def _comparable(
+    trials: Sequence[FrozenTrial],
+    study: SearchStudy,
+    completed: dict[int, FrozenTrial],
+) -> list[FrozenTrial]:
+    """`trials` as samplers can learn from all of them when there are several objectives.
+
+    Optuna knows no values of a pruned trial then, and most samplers pass it over. One that has reported is shown as
+    completed with what it is worth, and one that diverged as no better than the worst of them.
+
+    Args:
+        completed: Keeps what is shown of those that have ended.
+    """
+    shown = []
+    for trial in trials:
+        seen = completed.get(trial.number, trial)
+        if seen is trial and (_waits(trial, study) or outcome_of(trial) == "pruned"):
+            point = point_of(trial, study.objectives)
+            seen = _as(TrialState.COMPLETE, trial, point) if point else trial
+            if point and trial.state == TrialState.PRUNED:
+                completed[trial.number] = seen
+        shown.append(seen)
+    points = [trial.values for trial in shown if trial.state == TrialState.COMPLETE]
+    if not points:
+        return shown
+    columns = zip(study.objectives, zip(*points, strict=True), strict=True)
+    worst = [max(column) if objective.mode == "min" else min(column) for objective, column in columns]
+    return [_as(TrialState.COMPLETE, t, worst) if outcome_of(t) == "diverged" else t for t in shown]
+
+
+def _waits(trial: FrozenTrial, study: SearchStudy) -> bool:
+    return trial.state == TrialState.RUNNING and trial.number not in study.live and bool(curve_of(trial))
+
+
+def _as(state: TrialState, trial: FrozenTrial, values: Sequence[float] | None = None) -> FrozenTrial:
+    shown = copy.copy(trial)
+    shown.state = state
+    if values is not None:
+        shown.values = values
+        # The Gaussian process refuses trials of which some have a constraint and others do not.
+        shown.system_attrs = {k: v for k, v in trial.system_attrs.items() if not k.startswith("constraints:")}
     return shown

@@ -7,15 +7,17 @@ import queue
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from optuna.trial import FrozenTrial
 
 from search.config import SearchConfig
+from search.objectives import Objective
 from search.space import flatten
 from search.study import outcome_of, reports_of
 
@@ -59,6 +61,7 @@ class Tracker:
         artifacts: Where a new experiment keeps its artifacts; None leaves it to the server.
         resolved: The YAML that runs the search again.
         objective, mode: Of which each trial's best is a metric of its run: the UI itself ranks by the last report.
+        others: Further objectives, of which the values in that same report are.
         search_id: A tag by which the runs of this search are found again.
         earlier: The trials of a search that is taken up, as its study has them. MLflow is told what it lacks of them:
             what its driver had not sent when it died. Telling it a second time changes nothing, since a report has
@@ -74,6 +77,7 @@ class Tracker:
         objective: str,
         mode: str,
         search_id: str,
+        others: Sequence[Objective] = (),
         earlier: Sequence[FrozenTrial] = (),
     ) -> None:
         self.tracking_uri = tracking_uri
@@ -83,11 +87,13 @@ class Tracker:
         self._artifacts = artifacts
         self._resolved = resolved
         self._objective = objective
-        self._better = max if mode == "max" else min
-        self._best: dict[int, tuple[float, float]] = {}  # by trial, with the time of its last report
+        self._better: Callable[..., dict[str, float]] = max if mode == "max" else min
+        self._names = (objective, *(other.metric for other in others))
+        # The objectives by name in the best report of each trial, and the time of its last report.
+        self._best: dict[int, tuple[dict[str, float], float]] = {}
         for trial in earlier:
             for report in reports_of(trial).values():
-                self._note_best(trial.number, report["metrics"][objective], report["time"])
+                self._note_best(trial.number, report["metrics"], report["time"])
         self._search_id = search_id
         self._earlier = earlier
         self._unsure = False
@@ -109,16 +115,17 @@ class Tracker:
 
     def trial_reported(self, number: int, epoch: int, metrics: dict[str, float], at: float) -> None:
         self._needed.set()
-        self._note_best(number, metrics[self._objective], at)
+        self._note_best(number, metrics, at)
         self._put("reported", trial=number, **_report(epoch, metrics, at))
 
     def trial_ended(self, number: int, outcome: str, reason: str) -> None:
         self._put("ended", trial=number, outcome=outcome, reason=reason, best=self._best.get(number))
 
-    def _note_best(self, number: int, value: float, at: float) -> None:
-        if math.isfinite(value):
-            best, _ = self._best.get(number, (value, at))
-            self._best[number] = (self._better(value, best), at)
+    def _note_best(self, number: int, metrics: Mapping[str, float], at: float) -> None:
+        point = {name: metrics.get(name, math.nan) for name in self._names}
+        if all(map(math.isfinite, point.values())):
+            best, _ = self._best.get(number, (point, at))
+            self._best[number] = (self._better(best, point, key=itemgetter(self._objective)), at)  # the first of equals
 
     def hurry(self) -> None:
         """The search is about to end: the seconds that MLflow needs to get ready may begin now."""
@@ -297,9 +304,9 @@ class Tracker:
             else:
                 tags = [RunTag("outcome", event["outcome"]), RunTag("reason", event["reason"][:LONGEST_TAG])]
                 if event["best"] is not None:
-                    value, at = event["best"]
-                    key = NOT_IN_A_KEY.sub("_", f"best/{self._objective}")
-                    metrics.append(Metric(key, value, int(at * 1000), 0))
+                    point, at = event["best"]
+                    keys = {NOT_IN_A_KEY.sub("_", f"best/{name}"): value for name, value in point.items()}
+                    metrics += [Metric(key, value, int(at * 1000), 0) for key, value in keys.items()]
         run_id = self._children[number]
         for start in range(0, max(len(metrics), 1), BATCH):
             self._client.log_batch(run_id, metrics[start : start + BATCH], params, tags)

@@ -5,6 +5,7 @@ import pytest
 from optuna.samplers import RandomSampler
 from rich.console import Console
 
+from search.objectives import Objective
 from search.report import count_outcomes, find_best, trial_table, write_parquet
 from search.space import resolve
 from search.study import create
@@ -13,6 +14,9 @@ from trainables.task import TaskConfig, searchable
 
 class Config(TaskConfig):
     lr: float = searchable(0.5, low=0.0, high=1.0)
+
+
+SCORE = [Objective("val/score", "max")]
 
 
 @pytest.fixture
@@ -89,7 +93,7 @@ def test_parquet_has_what_a_trial_took_until_each_report(tmp_path):
 
 def test_the_table_ranks_by_the_best_report_and_puts_the_unranked_last(trials):
     console = Console(width=120, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
-    console.print(trial_table(trials, "val/score", "max"))
+    console.print(trial_table(trials, SCORE))
     lines = console.export_text().splitlines()
     assert [int(line.split()[0]) for line in lines[1:]] == [4, 2, 1, 0, 3]
     assert lines[-1].split()[1:4] == ["failed", "0", "-"]

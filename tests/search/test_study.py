@@ -10,6 +10,7 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
 from search.errors import UsageError
+from search.objectives import Objective
 from search.space import resolve
 from search.study import (
     best_epoch,
@@ -141,8 +142,8 @@ def test_optuna_itself_reads_the_journal(study, tmp_path):
         study_name=tmp_path.name, storage=JournalStorage(JournalFileBackend(str(tmp_path / "study.journal")))
     )
     assert loaded.best_value == 0.5
-    trials, objective, mode = read(tmp_path)
-    assert (len(trials), objective, mode) == (1, "val/loss", "min")
+    trials, objectives = read(tmp_path)
+    assert (len(trials), objectives) == (1, (Objective("val/loss", "min"),))
 
 
 def test_a_nan_metric_beside_the_objective_survives_the_journal(study, tmp_path):

@@ -15,6 +15,7 @@ from mlflow.tracking import MlflowClient
 from optuna.samplers import RandomSampler
 
 from search.config import load_config
+from search.objectives import Objective
 from search.space import resolve
 from search.study import create
 from search.tracking import Tracker, TrackingError, store_of
@@ -31,7 +32,7 @@ def config(tmp_path, name="one", **given):
     return made
 
 
-def track(settings, environment=None, search_id=None, earlier=()):
+def track(settings, environment=None, search_id=None, **more):
     return Tracker(
         settings,
         *store_of(settings, environment or {}),
@@ -39,7 +40,7 @@ def track(settings, environment=None, search_id=None, earlier=()):
         objective="val/score",
         mode="max",
         search_id=search_id or uuid.uuid4().hex,
-        earlier=earlier,
+        **more,
     )
 
 
@@ -55,6 +56,17 @@ def play(tracker):
 
 def finish(tracker, files=(), timeout_s=60.0):
     tracker.finish("FINISHED", "**Best**", {"best/val/score": 0.3}, list(files), timeout_s)
+
+
+def test_of_several_objectives_a_run_has_those_of_its_best_report(tmp_path):
+    tracker = track(config(tmp_path), others=[Objective("speed", "max")])
+    tracker.trial_started(0, {"lr": 0.1})
+    for epoch, (score, rate) in enumerate([(0.1, 9.0), (0.3, 5.0), (0.2, 7.0), (0.4, math.nan)], start=1):
+        tracker.trial_reported(0, epoch, {"val/score": score, "speed": rate}, 1e9 + epoch)
+    tracker.trial_ended(0, "diverged", "speed is nan")
+    finish(tracker)
+    metrics = runs_of(tracker)["0"].data.metrics
+    assert (metrics["best/val/score"], metrics["best/speed"]) == (0.3, 5.0)
 
 
 def runs_of(tracker):

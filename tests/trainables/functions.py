@@ -194,3 +194,8 @@ def trains_together(config):
         optimizer.step()
         weights = [float(weight) for weight in model.module.weight.flatten()]
         ray.train.report({"loss": loss, "w0": weights[0], "w1": weights[1], "rank": rank})
+
+
+def weighs(config):
+    """Two numbers a report; the second is what the config says."""
+    ray.train.report({"loss": 0.5, "seconds": config["seconds"]})

@@ -110,6 +110,19 @@ def test_what_a_function_draws_follows_from_its_seed(stretch):
     assert first[0] != other[0]
 
 
+@pytest.mark.parametrize(
+    ("others", "seconds", "outcome", "reason"),
+    [
+        (["seconds"], 2.0, "completed", ""),
+        (["speed"], 2.0, "failed", "ray.train.report must have a number 'speed', an objective, but got loss, seconds"),
+        (["seconds"], math.inf, "diverged", "seconds is inf in report 1"),
+    ],
+)
+def test_every_objective_must_be_in_a_report_and_finite(stretch, others, seconds, outcome, reason):
+    report = last("weighs", stretch(seconds=seconds), others=others)
+    assert (report["outcome"], report["reason"]) == (outcome, reason)
+
+
 # Going on
 
 

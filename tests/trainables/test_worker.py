@@ -16,7 +16,8 @@ from tests.trainables.toys import FAULTS, Compiled, Regression, RegressionConfig
 from trainables import checkpoint
 from trainables.context import Context
 from trainables.loop import train
-from trainables.worker import Workers, load_class
+from trainables.precision import Diverged
+from trainables.worker import Workers, check_others, load_class
 
 TASK = "tests.trainables.toys:Regression"
 CONFIG = {"dropout": 0.3, "accumulation": 2, "ema_decay": 0.9, "precision": "fp16", "epochs": 4}
@@ -96,6 +97,20 @@ def test_a_stretch_reports_each_epoch_and_where_its_checkpoint_is(stretch, tmp_p
         assert path.parent == tmp_path / "trial-0"
         assert path.name == f"epoch-{report['epoch']}-a.pt"
         assert checkpoint.load(path)["epoch"] == report["epoch"]
+
+
+def test_a_report_without_one_of_the_objectives_fails_its_trial_and_says_what_there_is(stretch):
+    worker = Workers(TASK, Context(), threading.Event(), others=["time/samples_per_s", "val/size"])
+    (report,) = worker.run(stretch())
+    assert (report["done"], report["outcome"]) == (True, "failed")
+    assert report["reason"].startswith("ValueError: a report must have the objective 'val/size', but got amp/")
+    assert " val/loss," in report["reason"]
+
+
+def test_an_objective_beside_the_first_that_is_not_finite_ends_its_trial_as_diverged():
+    with pytest.raises(Diverged, match="train/grad_norm is inf after epoch 2") as caught:
+        check_others(["train/grad_norm"], {"train/grad_norm": math.inf}, "after epoch 2")
+    assert caught.value.metrics == {"train/grad_norm": math.inf}
 
 
 @pytest.mark.parametrize("way", ["in memory", "from the checkpoint", "in a fresh worker"])

@@ -1,0 +1,91 @@
+"""No suggestion comes twice."""
+
+from functools import partial
+
+import pytest
+
+from search.space import resolve
+from search.study import create, make_sampler
+from trainables.task import TaskConfig, searchable
+
+SAMPLERS = ["tpe", "gp", "cmaes", "qmc", "nsga2", "random"]
+
+
+class Config(TaskConfig):
+    lr: float = searchable(1e-3, low=1e-5, high=1e-1, log=True)
+    width: int = 2
+    dropout: float = 0.1
+    beta: float = searchable(0.5, low=0.0, high=1.0, when={"precision": "fp16"})
+
+
+CONTINUOUS = resolve(Config, {"precision": "fp32"}, {})
+DISCRETE = resolve(Config, {"lr": 1e-3, "precision": "fp32"}, {"width": "1..4", "dropout": "0.1..0.3:step=0.1"})
+CONDITIONAL = resolve(Config, {"lr": 1e-3}, {"precision": "fp32,fp16", "beta": "0.0..1.0:step=0.5"})
+
+
+def search(folder, sampler, space, trials, parallel, seed=0):
+    """The values of all trials; so many are asked for before one is told."""
+    study, lock = create(folder, partial(make_sampler, sampler, seed, conditional=space is CONDITIONAL), "loss", "min")
+    asked, waiting = [], []
+    for _ in range(trials):
+        number, values = study.ask(space)
+        study.live.add(number)
+        asked.append(values)
+        waiting.append((number, values))
+        if len(waiting) == parallel:
+            number, values = waiting.pop(0)
+            loss = sum(float(value) for value in values.values() if not isinstance(value, str))
+            study.report(number, 1, loss, {"metrics": {"loss": loss}, "checkpoint": None})
+            study.end(number, "completed")
+            study.live.discard(number)
+    lock.close()
+    return asked
+
+
+def distinct(asked):
+    return {tuple(sorted((name, str(value)[:12]) for name, value in values.items())) for values in asked}
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_trials_at_the_same_time_have_different_values(tmp_path, sampler):
+    assert len(distinct(search(tmp_path, sampler, CONTINUOUS, trials=20, parallel=8))) == 20
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_a_small_space_is_tried_as_a_whole_before_anything_comes_again(tmp_path, sampler):
+    asked = search(tmp_path, sampler, DISCRETE, trials=12, parallel=8)
+    assert {(values["width"], round(values["dropout"], 9)) for values in asked} == {
+        (width, dropout) for width in (1, 2, 3, 4) for dropout in (0.1, 0.2, 0.3)
+    }
+
+
+def test_when_all_has_been_tried_the_sampler_has_its_way(tmp_path):
+    assert len(search(tmp_path, "random", DISCRETE, trials=14, parallel=2)) == 14
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_a_parameter_that_does_not_apply_makes_no_difference(tmp_path, sampler):
+    """fp32 alone, and fp16 with each of three values: there is no fourth."""
+    asked = search(tmp_path, sampler, CONDITIONAL, trials=4, parallel=2)
+    assert sorted((values["precision"], values.get("beta")) for values in asked if "beta" in values) == [
+        ("fp16", 0.0),
+        ("fp16", 0.5),
+        ("fp16", 1.0),
+    ]
+    assert {"precision": "fp32"} in asked
+
+
+def test_what_an_enqueued_trial_brings_with_it_stays_and_the_rest_is_new(tmp_path):
+    study, lock = create(tmp_path, partial(make_sampler, "random", 0), "loss", "min")
+    for values in ({"width": 1, "dropout": 0.1}, {"width": 1, "dropout": 0.2}, {"width": 1}):
+        study.enqueue(values)
+        _, drawn = study.ask(DISCRETE)
+    assert drawn == {"width": 1, "dropout": pytest.approx(0.3)}
+    lock.close()
+
+
+def test_combinations_of_a_finite_space_are_those_that_can_be_suggested():
+    assert len(DISCRETE.combinations()) == 12
+    assert len(CONDITIONAL.combinations()) == 4
+    assert CONTINUOUS.combinations() is None
+    assert resolve(Config, {"lr": 1e-3, "precision": "fp32"}, {"width": "1..1000000"}).combinations() is None
