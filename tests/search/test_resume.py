@@ -115,7 +115,8 @@ def drive(planned, held, trained, gangs=1, seed=0):
         costs = allowance.after(epoch, {"samples": 64.0, "gpu_seconds": 1.0})
         stretch["allowance"] = costs.get("allowance")
         done = epoch == stretch["until"] or allowance.is_spent
-        report = {"done": done, "epoch": epoch, "metrics": {"val/loss": lr + 1 / epoch}, "checkpoint": str(path)}
+        metrics = {"val/loss": lr + 1 / epoch, "speed": epoch}
+        report = {"done": done, "epoch": epoch, "metrics": metrics, "checkpoint": str(path)}
         report |= costs
         if lr < 3e-4:
             done, report = True, {"done": True, "outcome": "diverged", "reason": "val/loss is nan"}
@@ -165,22 +166,23 @@ def count_writes(monkeypatch, folder, **given):
 
 
 @pytest.mark.parametrize(
-    ("scheduler", "half"),
+    ("scheduler", "half", "more"),
     [
-        ("asha", False),
-        ("asha", True),
-        ("asha in samples", False),
-        ("asha-stop", False),
-        ("median", False),
-        ("pbt", False),
+        ("asha", False, {}),
+        ("asha", True, {}),
+        ("asha", False, {"fidelity": "samples", "max_fidelity": 7 * 64}),
+        ("asha", False, {"trials": 4, "objective": ["val/loss", "speed:max"]}),
+        ("asha-stop", False, {}),
+        ("median", False, {}),
+        ("pbt", False, {}),
     ],
 )
-def test_a_search_that_dies_at_any_write_is_the_search_that_never_died(tmp_path, die, monkeypatch, scheduler, half):
+def test_a_search_that_dies_at_any_write_is_the_search_that_never_died(
+    tmp_path, die, monkeypatch, scheduler, half, more
+):
     whole = tmp_path / "whole"
-    scheduler, _, unit = scheduler.partition(" in ")
-    options = {"trials": 5, "scheduler": scheduler, "sampler": "tpe"}
-    if unit:
-        options |= {"fidelity": unit, "max_fidelity": 7 * 64}
+    options = {"trials": 5, "scheduler": scheduler, "sampler": "tpe", **more}
+    first = FIRST + ("objective" in more)
     writes, expected, once = count_writes(monkeypatch, whole, **options)
     assert writes > 40
     for moment in range(1, writes):
@@ -190,7 +192,7 @@ def test_a_search_that_dies_at_any_write_is_the_search_that_never_died(tmp_path,
         with pytest.raises(Killed):
             drive(*start(folder, **options), trained)
         die(None)
-        if moment < FIRST:
+        if moment < first:
             with pytest.raises(UsageError, match="must name a search that has begun, but one ended before it did"):
                 start(folder)
             continue
