@@ -6,12 +6,12 @@ from typing import Any
 
 from optuna import Study
 from optuna.distributions import BaseDistribution
-from optuna.samplers import BaseSampler
+from optuna.samplers import BaseSampler, RandomSampler
 from optuna.trial import FrozenTrial, TrialState
 
 from search.space import Parameter, Space, all_values
 
-DRAWN = 4  # times from the sampler; then, of a finite space, from what has not been tried
+DRAWN = 4  # times from the sampler, and then at random from what has not been tried
 
 
 class Distinct(BaseSampler):
@@ -38,13 +38,15 @@ class Distinct(BaseSampler):
         others = (other for other in study.get_trials(deepcopy=False) if other.number != trial.number)
         tried = {_key(other.params) for other in others if other.state != TrialState.WAITING}
         for _ in range(DRAWN):
-            values = self._draw(study, trial)
+            values = self._draw(self.sampler, study, trial)
             if _key(values) not in tried:
                 return values
         fixed = _key(_fixed(trial))
         keys = {_key(combination): combination for combination in self.space.combinations() or []}
         left = [combination for key, combination in keys.items() if key not in tried and fixed <= key]
-        return random.Random(trial.number).choice(left) if left else values
+        if left:
+            return random.Random(trial.number).choice(left)
+        return self._draw(RandomSampler(seed=trial.number), study, trial)
 
     def sample_independent(self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: Any) -> Any:
         return self.sampler.sample_independent(study, trial, param_name, param_distribution)
@@ -58,17 +60,17 @@ class Distinct(BaseSampler):
     def reseed_rng(self) -> None:
         self.sampler.reseed_rng()
 
-    def _draw(self, study: Study, trial: FrozenTrial) -> dict[str, Any]:
+    def _draw(self, sampler: BaseSampler, study: Study, trial: FrozenTrial) -> dict[str, Any]:
         """What Optuna does with a sampler, for all parameters that apply."""
-        known = self.sampler.infer_relative_search_space(study, trial)
-        values = {**self.sampler.sample_relative(study, trial, known), **_fixed(trial)}
+        known = sampler.infer_relative_search_space(study, trial)
+        values = {**sampler.sample_relative(study, trial, known), **_fixed(trial)}
 
         def value_of(parameter: Parameter) -> Any:
             if parameter.name in values:
                 return values[parameter.name]
             if parameter.distribution.single():
                 return all_values(parameter.distribution)[0]
-            return self.sampler.sample_independent(study, trial, parameter.name, parameter.distribution)
+            return sampler.sample_independent(study, trial, parameter.name, parameter.distribution)
 
         return self.space.choose(value_of)
 

@@ -59,7 +59,7 @@ def test_a_small_space_is_tried_as_a_whole_before_anything_comes_again(tmp_path,
     }
 
 
-def test_when_all_has_been_tried_the_sampler_has_its_way(tmp_path):
+def test_when_all_has_been_tried_something_comes_again(tmp_path):
     assert len(search(tmp_path, "random", DISCRETE, trials=14, parallel=2)) == 14
 
 

@@ -56,10 +56,10 @@ class Played:
 
     def end(self, number, values, cliff):
         loss, speed = worth(values)
-        if values["lr"] > cliff:
-            self.study.end(number, "diverged", "it was to")
-        elif number % 10 == 9:
+        if number % 10 == 9:
             self.study.end(number, "failed", "it was to")
+        elif values["lr"] > cliff:
+            self.study.end(number, "diverged", "it was to")
         else:
             self.report(number, 1, loss + 0.1, speed)
             if number % 3 == 0:
