@@ -64,6 +64,7 @@ class Training:
         self.epoch = 0
         self.windows = 0
         self.seconds = 0.0
+        self._ahead = 0.0  # what the epochs of a stream took beyond their samples: the next one takes less
         self.moved: Callable[[], None] = lambda: None
         self.autosave: tuple[Path, float] | None = None
         self.with_memory = task.context.device.type == "cuda"
@@ -120,6 +121,8 @@ class Training:
         if not finished:
             return None
         self._remaining = None
+        if task.epoch_samples is not None:
+            self._ahead = max(0.0, self._ahead + self.samples - task.epoch_samples)
         evaluated = time.perf_counter()
         metrics = {**self._train_metrics(self.seconds), **self.evaluate(), **self._memory_metrics()}
         if task.objective not in metrics:
@@ -186,6 +189,7 @@ class Training:
         self._blowups = {name: Blowup(**saved) for name, saved in state["blowups"].items()}
         self.epoch = state["epoch"]
         self.windows = 0
+        self._ahead = state["ahead"]
         self._remaining = None
         if midway is not None:
             self._go_back(midway)
@@ -211,6 +215,7 @@ class Training:
         return {
             "epoch": self.epoch,
             "midway": midway,
+            "ahead": self._ahead,
             "config": task.config.model_dump(mode="json", round_trip=True),
             "modules": {name: module.state_dict() for name, module in task.modules.items()},
             "updaters": {name: updater.state_dict() for name, updater in task.updaters.items()},
@@ -286,10 +291,11 @@ class Training:
         drawing it takes from the generators would be gone when the epoch is taken up again."""
         task, alone = self.task, self.task.context.world_size == 1
         assert self._remaining is not None
-        first = self._tallies[next(iter(task.updates))]
         saved_at, weightless = time.monotonic(), 0
         (stop,) = task.context.any(stopping())
-        while not stop and (task.epoch_samples is None or first.weight < task.epoch_samples):
+        while not stop and (
+            task.epoch_samples is None or not self.windows or self._ahead + self.samples < task.epoch_samples
+        ):
             window = next(self._remaining, [])
             due = self.autosave is not None and time.monotonic() > saved_at + self.autosave[1]
             # Ranks may hold different numbers of windows: all go on until the last of them is done. Here they also
@@ -297,10 +303,10 @@ class Training:
             more, stop, due = task.context.any(bool(window), not alone and stopping(), due)
             if not more:
                 return True
-            before = first.weight
+            before = self.samples
             task.update(window)
             self.windows += 1
-            weightless = weightless + 1 if first.weight == before else 0
+            weightless = weightless + 1 if self.samples == before else 0
             if task.epoch_samples is not None and weightless >= ENDLESS:
                 raise ValueError(
                     f"train_batches must give {task.epoch_samples:g} samples, but {ENDLESS} windows in a row had none."

@@ -124,7 +124,9 @@ class Task(ABC, Generic[Config]):
         transforms: By update, what changes its finished gradients in place, as noise does; `build` may fill it. It
             runs before they are checked and clipped.
         updates: Which optimizers step together, by the name of the update. Default: all of them in one, "train".
-        epoch_samples: Weight after which an epoch of an endless stream ends, on all ranks together. None: no limit.
+        epoch_samples: Weight after which an epoch of an endless stream ends, on all ranks together. What its last
+            window had beyond that, the next epoch has less, so that trials with other windows see as much. None: no
+            limit.
         updaters: One per update, by name. Set after `build`.
     """
 

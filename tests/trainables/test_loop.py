@@ -161,10 +161,10 @@ def test_the_reported_loss_is_the_mean_over_samples(accumulation):  # A16
 def test_an_epoch_of_an_endless_stream_ends_after_its_samples():  # C15
     task = Endless(RegressionConfig(accumulation=2))
     training = Training(task)
-    for updates in (2, 4):
+    for updates, batches in ((2, 4), (3, 2), (4, 2), (5, 2), (7, 4)):  # ten samples an epoch, eight a window
         report = training.run_epoch()
-        assert report["train/updates"] == updates  # two windows of eight samples reach the ten of an epoch
-        assert task.handed_out == 4  # and nothing more was taken from the stream
+        assert report["train/updates"] == updates
+        assert task.handed_out == batches, "nothing more was taken from the stream"
 
 
 def test_a_stop_ends_the_epoch_at_the_next_window_without_a_report():  # A9, C15
