@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo
 
+from search.budget import Target
 from search.errors import UsageError, from_validation, nearest
 from search.fidelity import Unit
 
@@ -23,6 +24,9 @@ SCHEDULERS_WITH = {  # the options that only some schedulers know
 ANEW = {  # what may be given anew to a search that is taken up: nothing that makes its trials another experiment
     "trials",
     "time_budget",
+    "gpu_hours",
+    "stop_when",
+    "patience",
     "workers",
     "cpus_per_worker",
     "gpus_per_worker",
@@ -63,10 +67,32 @@ def _several(value: Any) -> Any:
     return ([value] if value else []) if isinstance(value, str) else value
 
 
+def _as_list(value: Any) -> Any:
+    """One of a kind, as the list that it is in."""
+    return value if isinstance(value, list) else [value]
+
+
+def _point(value: Any) -> Any:
+    """ "lr=1e-3,precision=bf16", or parameters by name."""
+    if isinstance(value, dict):
+        return {str(name): one for name, one in value.items()}
+    parts = [part.partition("=") for part in str(value).split(",")]
+    if not all(equals and name.strip() for name, equals, _ in parts):
+        raise ValueError(f"must be like name=value,name=value, but got {value!r}")
+    return {name.strip(): text.strip() for name, _, text in parts}
+
+
+def _target(value: Any) -> Any:
+    """ "val/score>=0.4" """
+    return str(Target.read(value)) if isinstance(value, str) and value else value
+
+
 class SearchConfig(BaseModel):
     """One search. The fields are the options of the command line and the keys of a YAML file."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False, populate_by_name=True
+    )
 
     task: str = Field(description="a built-in task, path/to/file.py:ClassName or path/to/file.py:function")
     objective: Annotated[tuple[str, ...], BeforeValidator(_several)] = Field(
@@ -76,6 +102,13 @@ class SearchConfig(BaseModel):
     mode: Literal["min", "max"] | None = Field(None, description="of the first objective")
     trials: int = Field(16, ge=1, description="how many trials to start")
     time_budget: Annotated[float | None, BeforeValidator(_seconds)] = Field(None, gt=0, description="30m, 2h")
+    gpu_hours: float | None = Field(
+        None, gt=0, description="that trials may hold, resumed ones included; without GPUs, workers are counted"
+    )
+    stop_when: Annotated[str, BeforeValidator(_target)] = Field(
+        "", description="end with the first report like this: val/score>=0.4"
+    )
+    patience: int | None = Field(None, ge=1, description="end after so many trials without a better best")
     workers: int = Field(1, ge=1, description="workers of one trial")
     cpus_per_worker: float = Field(1, gt=0)
     gpus_per_worker: float | None = Field(None, ge=0, description="none: 1 where the cluster has GPUs, else 0")
@@ -101,6 +134,12 @@ class SearchConfig(BaseModel):
     set: dict[str, Any] = Field(default_factory=dict, description="fixed parameters by name")
     search: dict[str, Annotated[str, BeforeValidator(_one_text)]] = Field(
         default_factory=dict, description="searched parameters by name"
+    )
+    try_: Annotated[list[Annotated[dict[str, Any], BeforeValidator(_point)]], BeforeValidator(_as_list)] = Field(
+        default_factory=list, alias="try", description="points to try after the task's defaults: lr=1e-3,precision=bf16"
+    )
+    warm_start: Annotated[list[str], BeforeValidator(_as_list)] = Field(
+        default_factory=list, description="earlier searches to learn from: a name, a folder, mlflow:EXPERIMENT"
     )
     name: str = Field("", description="of the search and its folder; empty: task, date and time")
     study: str = Field("", description="sqlite:///path.db or postgresql://host/database; empty: a file in the folder")
@@ -137,12 +176,14 @@ def load_config(given: dict[str, Any], file: Path | None = None) -> SearchConfig
         if not isinstance(of_file, dict):
             raise UsageError(f"{file}: {key} must hold parameters by name, but got {of_file!r}.")
         values[key] = {**of_file, **given.get(key, {})}
-    unknown = [key for key in values if key not in SearchConfig.model_fields]
+    for key in ("try", "warm_start"):  # a flag adds to what the file has
+        values[key] = [*_as_list(from_file.get(key) or []), *given.get(key, [])]
+    options = [field.alias or name for name, field in SearchConfig.model_fields.items()]
+    unknown = [key for key in values if key not in options]
     if unknown:
         raise UsageError(
             *(
-                f"{file}: {key} must be an option of a search, but there is none of that name. "
-                f"{nearest(key, SearchConfig.model_fields)}"
+                f"{file}: {key} must be an option of a search, but there is none of that name. {nearest(key, options)}"
                 for key in unknown
             )
         )
@@ -161,6 +202,9 @@ def complete(config: SearchConfig) -> SearchConfig:
     """
     if config.once and (config.search or config.trials not in (1, SearchConfig.model_fields["trials"].default)):
         raise UsageError("--once must come without --trials and --search: it is one run with fixed parameters.")
+    for name, flag in (("try_", "--try"), ("warm_start", "--warm-start"), ("patience", "--patience")):
+        if config.once and getattr(config, name):
+            raise UsageError(f"--once must come without {flag}: it is one run with fixed parameters.")
     if config.cold and config.recycle_after not in (None, 1):
         raise UsageError(
             f"--recycle-after must be 1 with --cold, but got {config.recycle_after}. Leave one of them out."
@@ -199,11 +243,21 @@ def complete(config: SearchConfig) -> SearchConfig:
             "name": config.name or f"{label.lower().strip('_')}-{time.strftime('%Y%m%d-%H%M%S')}",
             "storage": config.storage.expanduser().absolute(),
             "study": study,
+            "warm_start": [_source(source, config.storage) for source in config.warm_start],
             "experiment": config.experiment or label,
             "trials": 1 if config.once else config.trials,
             "scheduler": scheduler,
         }
     )
+
+
+def _source(text: str, storage: Path) -> str:
+    """An earlier search by the path of its folder; an experiment of MLflow as it is."""
+    if text.startswith("mlflow:"):
+        return text
+    storage = storage.expanduser().absolute()
+    folder = storage / text
+    return str(folder if folder.exists() or "/" not in text else Path(text).expanduser().absolute())
 
 
 def _misplaced(config: SearchConfig, scheduler: str) -> list[str]:
@@ -261,7 +315,7 @@ def check_place(config: SearchConfig) -> None:
 
 def dump(config: SearchConfig) -> str:
     """`config` as YAML that starts the same search again, under a new name."""
-    values = config.model_dump(mode="json", exclude={"name"}, exclude_none=True)
+    values = config.model_dump(mode="json", exclude={"name"}, exclude_none=True, by_alias=True)
     return yaml.safe_dump({key: value for key, value in values.items() if value not in ("", [])}, sort_keys=False)
 
 
@@ -279,6 +333,7 @@ def _read_yaml(file: Path | None) -> dict[str, Any]:
 
 def _as_option(problem: str) -> str:
     name, _, rest = problem.partition(" ")
+    name = re.sub(r"\.\d+$", "", name)  # the place in a list
     return f"{'task' if name == 'task' else flag(name)} {rest}"
 
 

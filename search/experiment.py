@@ -3,14 +3,12 @@
 import logging
 import os
 import shutil
-import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import optuna
@@ -25,6 +23,7 @@ from search.plan import Plan, plan
 from search.progress import Progress
 from search.report import Best, FrontTrial, count_outcomes, find_best, find_front, note_of_search, write_parquet
 from search.resume import Held, begin, take_up
+from search.stopping import Stop, budget_of, check_often, recall, stopped_by_signals
 from search.tracking import Tracker, TrackingError
 
 if TYPE_CHECKING:
@@ -55,8 +54,8 @@ SETTINGS = {
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a search: outcomes by name, the best trial, where trials diverged, where MLflow has it, and how
-    long it took.
+    """What came of a search: outcomes by name, the best trial, where trials diverged, where MLflow has it, how long it
+    took, and why it ended before its trials were spent.
 
     The best is so by the first objective; with several, `front` has those that no other trial beats in all of them.
     """
@@ -81,6 +80,7 @@ class Result:
             "divergence": [asdict(divergence) for divergence in self.divergence],
             "mlflow": self.mlflow,
             "seconds": round(self.seconds, 3),
+            "stopped": self.stopped or None,
         }
 
 
@@ -95,8 +95,8 @@ def run(config: SearchConfig, console: Console | None = None) -> Result:
         UsageError: The search cannot be run as it was asked for. Nothing is left of it then.
     """
     start = time.monotonic()
-    planned = plan(complete(config))
     _settle()
+    planned = plan(complete(config))
     folder = planned.config.folder
     try:
         folder.mkdir(parents=True)
@@ -135,29 +135,27 @@ def _run(planned: Plan, held: Held | None, console: Console, start: float) -> Re
     progress = Progress(
         planned.space, planned.objective, planned.mode, planned.trials, planned.expected, console, earlier
     )
-    stopping = threading.Event()
-    with progress, _stopped_by(stopping, config.time_budget, progress) as reasons:
-        for note in held.notes if held else ():
+    stop = Stop(progress.say)
+    with progress, stopped_by_signals(stop, config.time_budget):
+        for note in held.notes if held else planned.warm.lines:
             progress.say(note)
         if held and len(earlier) >= planned.trials and all(trial.state.is_finished() for trial in earlier):
             progress.say(f"search {config.name}: all {len(earlier)} trials have ended; --trials can be raised")
             held.store.close()
-            return _finish(planned, earlier, held.tracker(planned), progress, reasons, start)
+            return _finish(planned, earlier, held.tracker(planned), progress, stop, start)
         if planned.trials < config.trials:
             progress.say(f"the space has {planned.trials} combinations: as many trials, and not {config.trials}")
         progress.say(f"search {config.name}: starting Ray")
         try:
-            trials, tracker = _on_ray(planned, held, progress, stopping, reasons)
+            trials, tracker = _on_ray(planned, held, progress, stop)
         except BaseException:
             if (config.folder / "search.yaml").exists():
                 progress.say(f"nothing of search {config.name} is lost: --resume {config.name} goes on with it")
             raise
-        return _finish(planned, trials, tracker, progress, reasons, start)
+        return _finish(planned, trials, tracker, progress, stop, start)
 
 
-def _on_ray(
-    planned: Plan, held: Held | None, progress: Progress, stopping: threading.Event, reasons: list[str]
-) -> tuple[list[FrozenTrial], Tracker]:
+def _on_ray(planned: Plan, held: Held | None, progress: Progress, stop: Stop) -> tuple[list[FrozenTrial], Tracker]:
     from search import cluster  # imports Ray: a mistake on the command line is told before these seconds are spent
 
     config = planned.config
@@ -167,7 +165,7 @@ def _on_ray(
             worker = cluster.worker_resources(config, nodes)
             gangs = cluster.count_gangs(config, worker, nodes, cluster.largest())
             progress.say(f"{gangs} at a time: {config.workers} x {_told(worker)} each")
-            return _search(planned, held or begin(planned), worker, gangs, progress, stopping, reasons)
+            return _search(planned, held or begin(planned), worker, gangs, progress, stop)
     finally:
         if held is not None:
             held.store.close()
@@ -189,8 +187,7 @@ def _search(
     worker: dict[str, float],
     gangs: int,
     progress: Progress,
-    stopping: threading.Event,
-    reasons: list[str],
+    stop: Stop,
 ) -> tuple[list[FrozenTrial], Tracker]:
     """Run the trials; what the study and MLflow then know."""
     import ray
@@ -205,6 +202,8 @@ def _search(
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     registry = RegistryActor.options(scheduling_strategy=here).remote([worker] * config.workers)
     watch = Watch(registry, f"{config.workers} x {_told(worker)}", progress.say)
+    budget = budget_of(planned, worker, stop, progress.say)
+    recall(budget, study.trials())
     searcher = StudySearcher(
         study,
         planned.space,
@@ -214,8 +213,9 @@ def _search(
         config.folder,
         attempt=f"{time.time_ns():x}",
         observers=(tracker, progress, watch),
-        stopping=stopping,
+        stopping=stop.asked,
         max_losses=config.max_failures,
+        budget=budget,
     )
     progress.spent = lambda: searcher.spent
     gang = {
@@ -240,22 +240,24 @@ def _search(
 
     def spread() -> None:
         """Tell the workers. The signal's handler must not call Ray, which it may have interrupted."""
-        stopping.wait()
+        stop.asked.wait()
         if not over.is_set():
             registry.stop.remote()
             tracker.hurry()
 
     threading.Thread(target=spread, daemon=True, name="stop").start()
+    check_often(budget, stop.asked)
     watch.start()
     closed = False
     try:
         searcher.mend()
-        _tune(searcher, gang, gangs, config.folder)
+        if not stop.asked.is_set():  # as when what was spent before it was taken up is all that it may spend
+            _tune(searcher, gang, gangs, config.folder)
         if searcher.error is not None:
             raise searcher.error
         closed = True
         # Trials that wait at a rung have lost against the others, unless the user stopped the search in between.
-        searcher.close(prune="interrupted" not in reasons)
+        searcher.close(prune=not stop.interrupted)
     except BaseException as error:  # also a second Ctrl-C: what is known goes to MLflow, and the error goes on
         if not closed:
             with suppress(StoreError):  # told by `error` already
@@ -267,7 +269,7 @@ def _search(
         raise
     finally:
         over.set()
-        stopping.set()
+        stop.asked.set()
         watch.end()
         held.store.close()
     return study.trials(), tracker
@@ -307,14 +309,15 @@ def _finish(
     trials: Sequence[FrozenTrial],
     tracker: Tracker,
     progress: Progress,
-    reasons: list[str],
+    stop: Stop,
     start: float,
 ) -> Result:
     config, mode = planned.config, planned.mode
     best, divergence = find_best(trials, mode), find_divergence(trials)
     front = find_front(trials, planned.objectives) if len(planned.objectives) > 1 else None
     parquet = config.folder / "trials.parquet"
-    status = "KILLED" if "interrupted" in reasons else "FINISHED" if best else "FAILED"
+    status = "KILLED" if stop.interrupted else "FINISHED" if best else "FAILED"
+    stopped = ", ".join(stop.reasons)
     metrics = {f"best/{planned.objective}": best.value} if best else {}
     try:
         try:
@@ -322,7 +325,7 @@ def _finish(
         finally:
             written = [parquet] if parquet.exists() else []
             note = note_of_search(planned.space, planned.objectives, best, front, divergence)
-            tracker.finish(status, note, metrics, written, TRACKING_TIMEOUT_S)
+            tracker.finish(status, note, metrics, written, TRACKING_TIMEOUT_S, stopped)
     except TrackingError as error:
         progress.say(str(error))
     where = {
@@ -331,41 +334,8 @@ def _finish(
         "run_id": tracker.run_id,
     }
     seconds = time.monotonic() - start
-    return Result(config.name, count_outcomes(trials), best, divergence, where, seconds, ", ".join(reasons), front)
+    return Result(config.name, count_outcomes(trials), best, divergence, where, seconds, stopped, front)
 
 
 def _told(resources: dict[str, float]) -> str:
     return " + ".join(f"{amount:g} {name}" for name, amount in resources.items())
-
-
-@contextmanager
-def _stopped_by(stopping: threading.Event, budget_s: float | None, progress: Progress) -> Iterator[list[str]]:
-    """Ctrl-C, SIGTERM and the time budget set `stopping`; yields the reasons. A second Ctrl-C ends at once."""
-    reasons: list[str] = []
-    signals: list[int] = []
-
-    def stop(reason: str) -> None:
-        reasons.append(reason)
-        stopping.set()
-
-    def hear(number: int, frame: FrameType | None) -> None:
-        signals.append(number)
-        if len(signals) > 1:
-            raise KeyboardInterrupt
-        stop("interrupted")
-        progress.say("stopping: trials end at their next window; once more to end at once")
-
-    timer = threading.Timer(budget_s, stop, ["time budget"]) if budget_s else None
-    before = {}
-    if threading.current_thread() is threading.main_thread():
-        before = {number: signal.signal(number, hear) for number in (signal.SIGINT, signal.SIGTERM)}
-    if timer:
-        timer.daemon = True
-        timer.start()
-    try:
-        yield reasons
-    finally:
-        if timer:
-            timer.cancel()
-        for number, handler in before.items():
-            signal.signal(number, handler)

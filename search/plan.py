@@ -1,7 +1,8 @@
 """What a search will do, checked in all that can be known before Ray starts."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -14,19 +15,29 @@ from search.objectives import Objective, asked_for
 from search.schedule import Mode, Schedule
 from search.schedulers import make_schedule
 from search.space import Space, resolve
+from search.start import first_points
 from search.store import check_store
 from search.tasks import TaskSource, find_task
+from search.tracking import store_of
+from search.warm_start import WarmStart, warm_start
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A search that has passed every check that needs no Ray."""
+    """A search that has passed every check that needs no Ray.
+
+    Attributes:
+        first: Points to try first, unless the search is one that is taken up.
+        warm: What earlier searches found.
+    """
 
     config: SearchConfig
     source: TaskSource
     space: Space
     schedule: Schedule
     objectives: tuple[Objective, ...]
+    first: tuple[dict[str, Any], ...] = ()
+    warm: WarmStart = field(default_factory=WarmStart)
 
     @property
     def objective(self) -> str:
@@ -67,7 +78,17 @@ def plan(config: SearchConfig) -> Plan:
     check_place(config)
     check_store(config.study, config.name)
     source = find_task(config.task)
-    return checked(config, source, space_of(config, source))
+    planned = checked(config, source, space_of(config, source))
+    first = first_points(planned.space, config.try_, config.trials)
+    tracking_uri, _ = store_of(config, dict(os.environ))
+    if config.warm_start and len(planned.objectives) > 1:
+        raise UsageError(
+            f"--warm-start must come with one --objective, but got {len(planned.objectives)}: "
+            "what earlier searches found is told by one."
+        )
+    warm = warm_start(config.warm_start, planned.space, planned.objective, planned.mode, tracking_uri)
+    first += [point for point in warm.best if point not in first][: config.trials - len(first)]
+    return replace(planned, first=tuple(first), warm=warm)
 
 
 def space_of(config: SearchConfig, source: TaskSource) -> Space:

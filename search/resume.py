@@ -11,7 +11,9 @@ from typing import Any
 
 from optuna.distributions import distribution_to_json, json_to_distribution
 from optuna.samplers import BaseSampler
+from optuna.trial import FrozenTrial
 
+from search import warm_start
 from search.config import ANEW, SearchConfig, dump, flag, load_config
 from search.errors import UsageError
 from search.janitor import remove
@@ -58,6 +60,8 @@ def begin(planned: Plan) -> Held:
     """A new search in its folder: all that it could be taken up from is there before its first trial."""
     config, space = planned.config, planned.space
     (config.folder / "search.yaml").write_text(dump(config), encoding="utf-8")
+    warm_start.save(config.folder, planned.warm.trials)
+    earlier = warm_start.as_shown(planned.warm.trials, space, planned.mode)
     try:
         study, store = create(
             config.folder,
@@ -65,6 +69,7 @@ def begin(planned: Plan) -> Held:
             planned.objective,
             planned.mode,
             planned.objectives[1:],
+            earlier,
             config.study,
             new=True,
         )
@@ -74,14 +79,16 @@ def begin(planned: Plan) -> Held:
     study.remember(
         {
             "id": uuid.uuid4().hex,
-            "config": config.model_dump(mode="json"),
+            "config": config.model_dump(mode="json", by_alias=True),
+            "first": planned.first,
             "searched": {p.name: distribution_to_json(p.distribution) for p in space.parameters},
             "fixed": space.unsearched(),
             "files": _digests(planned.source.modules),
             "tracking_uri": os.environ.get(URI, ""),
         }
     )
-    study.enqueue(space.defaults())
+    for point in planned.first:
+        study.enqueue(point)
     return Held(study, store, study.about)
 
 
@@ -112,6 +119,8 @@ def _taken_up(folder: Path, store: Store, given: Mapping[str, Any]) -> tuple[Pla
             f"the task must have the objective that {folder.name} began with, {' '.join(objective)}, "
             f"but has {planned.objective} {planned.mode}."
         )
+    earlier, lost = _earlier(planned)
+    notes += lost
     study = SearchStudy(
         store.storage,
         config.name,
@@ -119,8 +128,10 @@ def _taken_up(folder: Path, store: Store, given: Mapping[str, Any]) -> tuple[Pla
         planned.objective,
         planned.mode,
         planned.objectives[1:],
+        earlier,
     )
-    study.enqueue(space.defaults())  # in case that the search died before it had
+    for point in about["first"]:
+        study.enqueue(point)  # in case that the search died before it had
     remove(folder / "ray")
     if changed := _changed(about["files"], _digests(source.modules)):
         kept = _set_aside(folder / "code")
@@ -132,6 +143,16 @@ def _taken_up(folder: Path, store: Store, given: Mapping[str, Any]) -> tuple[Pla
     ended = sum(trial.state.is_finished() for trial in trials)
     notes.append(f"search {config.name} goes on: {ended} trials have ended, {len(trials) - ended} have begun")
     return planned, Held(study, store, about, tuple(notes))
+
+
+def _earlier(planned: Plan) -> tuple[list[FrozenTrial], list[str]]:
+    """The trials of earlier searches that the sampler knows, and a line if they cannot be read any more."""
+    if not planned.config.warm_start:
+        return [], []
+    try:
+        return warm_start.as_shown(warm_start.load(planned.config.folder), planned.space, planned.mode), []
+    except (OSError, ValueError, KeyError, TypeError):
+        return [], [f"{warm_start.FILE} cannot be read: the sampler knows nothing of earlier searches any more"]
 
 
 def _sampler(planned: Plan) -> Callable[[int], BaseSampler]:

@@ -26,6 +26,11 @@ def main(
     more: Annotated[Assignments | None, typer.Argument(metavar="[NAME=VALUE]...", help="as --set")] = None,
     trials: Annotated[str | None, typer.Option(metavar="N", help="how many trials to start")] = None,
     time_budget: Annotated[str | None, typer.Option(metavar="TIME", help="30m, 2h")] = None,
+    gpu_hours: Annotated[str | None, typer.Option(metavar="HOURS", help="that the trials may hold in all")] = None,
+    stop_when: Annotated[
+        str | None, typer.Option(metavar="METRIC>=VALUE", help="end with the first such report")
+    ] = None,
+    patience: Annotated[str | None, typer.Option(metavar="N", help="end after N trials with no better best")] = None,
     workers: Annotated[str | None, typer.Option(metavar="N", help="workers of one trial")] = None,
     cpus_per_worker: Annotated[str | None, typer.Option(metavar="N")] = None,
     gpus_per_worker: Annotated[str | None, typer.Option(metavar="N", help="1 where there are GPUs")] = None,
@@ -46,6 +51,14 @@ def main(
     search: Annotated[
         Assignments | None,
         typer.Option(metavar="NAME=SPACE", help="search it: 1e-5..1e-2:log, 8..64:step=8, fp32,bf16", **HELP),
+    ] = None,
+    try_: Annotated[
+        Assignments | None,
+        typer.Option("--try", metavar="NAME=VALUE,...", help="a point to try first, after the defaults", **HELP),
+    ] = None,
+    warm_start: Annotated[
+        Assignments | None,
+        typer.Option(metavar="SEARCH", help="learn from it: a name, a folder, mlflow:EXPERIMENT", **HELP),
     ] = None,
     objective: Annotated[
         Assignments | None,
@@ -75,6 +88,9 @@ def main(
         "task": task,
         "trials": trials,
         "time_budget": time_budget,
+        "gpu_hours": gpu_hours,
+        "stop_when": stop_when,
+        "patience": patience,
         "workers": workers,
         "cpus_per_worker": cpus_per_worker,
         "gpus_per_worker": gpus_per_worker,
@@ -110,6 +126,10 @@ def main(
         given["resources"] = _assignments("--resource", resource or [])
         given["set"] = _assignments("--set", [*(set or []), *(more or [])])
         given["search"] = _assignments("--search", search or [])
+        if try_:
+            given["try"] = try_
+        if warm_start:
+            given["warm_start"] = warm_start
         from search import experiment as searches  # imports the task's libraries
 
         if resume:
@@ -166,6 +186,10 @@ def _show(planned: Any) -> None:
     for parameter in planned.space.parameters:
         when = " and ".join(f"{name} is {value}" for name, value in parameter.when.items())
         print(f"# searched: {parameter.name} {parameter}{f' when {when}' if when else ''}")
+    for point in planned.first:
+        print(f"# tried first: {', '.join(f'{name}={value}' for name, value in point.items())}")
+    for line in planned.warm.lines:
+        print(f"# warm start: {line}")
     searched = {parameter.name for parameter in planned.space.parameters}
     for key, value in flatten(planned.space.config({}).model_dump(mode="json")).items():
         if key not in searched:
@@ -180,8 +204,8 @@ def _tell(result: Any, folder: Path) -> None:
     console = report_console()
     console.print(trial_table(*read(folder)))
     counts = ", ".join(f"{count} {outcome}" for outcome, count in result.outcomes.items())
-    early = " (time budget)" if "time budget" in result.stopped else ""
-    console.print(f"\n{counts} in {result.seconds:.0f} s{early}", highlight=False)
+    early = f", stopped: {result.stopped}" if result.stopped else ""
+    console.print(f"\n{counts} in {result.seconds:.0f} s{early}", highlight=False, markup=False)
     for divergence in result.divergence:
         console.print(f"diverged: {divergence}", soft_wrap=True, highlight=False)
     if "failed" in result.outcomes:

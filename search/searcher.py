@@ -15,6 +15,7 @@ from optuna.trial import FrozenTrial, TrialState
 from pydantic import ValidationError
 from ray.tune.search import Searcher
 
+from search.budget import Budget
 from search.errors import StoreError, from_validation
 from search.explore import explore
 from search.fidelity import COSTS, cumulated, field, taken
@@ -54,6 +55,7 @@ class StudySearcher(Searcher):
         observers: Told what happens.
         stopping: No new stretch begins once it is set.
         max_losses: How often a trial may lose its whole gang before it fails.
+        budget: Told of every stretch and report, to end the search in time.
 
     Attributes:
         spent: What the trials of the study have got, in the schedule's unit of fidelity.
@@ -71,6 +73,7 @@ class StudySearcher(Searcher):
         observers: Sequence[Observer] = (),
         stopping: threading.Event | None = None,
         max_losses: int = 3,
+        budget: Budget | None = None,
     ) -> None:
         super().__init__()
         self.study = study
@@ -85,6 +88,7 @@ class StudySearcher(Searcher):
         self.max_losses = max_losses
         if schedule.unit != "epochs":  # of the same rung, which is another epoch for each
             study.compared = lambda trial: self._standing(trial).by_rung(schedule.rungs)
+        self.budget = budget or Budget()
         self.error: Exception | None = None
         earlier = [report for trial in study.trials() for report in reports_of(trial).values()]
         self.spent = sum(taken(report, schedule.unit) for report in earlier)
@@ -137,12 +141,16 @@ class StudySearcher(Searcher):
     def close(self, prune: bool) -> None:
         """After the last stretch: trials that wait at a rung are pruned, those cut off on their way are not.
 
+        One that met the target of the search is completed: it has come to where it was to go.
+
         Without `prune`, all of them are left to be taken up again.
         """
         for trial in self.study.trials():
             if trial.state == TrialState.RUNNING:
                 standing = self._standing(trial)
-                if prune and self.schedule.rests(standing) and trial.number not in self._cut_off:
+                if trial.number in self.budget.winners:
+                    self._end(trial.number, "completed", f"reached {self.budget.target}")
+                elif prune and self.schedule.rests(standing) and trial.number not in self._cut_off:
                     self._end(trial.number, "pruned", f"not among the best at epoch {standing.epoch}")
                 elif "config" in trial.user_attrs:  # else nobody was told that it began
                     for observer in self.observers:
@@ -174,6 +182,7 @@ class StudySearcher(Searcher):
             elif (assignment := self._assigned(decision)) is not None:
                 self._live[trial_id] = assignment["trial"]
                 self.study.live.add(assignment["trial"])
+                self.budget.began(assignment["trial"])
                 return {"stretch": assignment}
         return Searcher.FINISHED
 
@@ -299,6 +308,7 @@ class StudySearcher(Searcher):
         epoch, metrics, now = report["epoch"], report["metrics"], time.time()
         costs = {field(unit): report[field(unit)] for unit in COSTS if field(unit) in report}
         kept = {"metrics": metrics, "checkpoint": report["checkpoint"], "time": now, **costs}
+        kept["held_s"] = self.budget.meter.held(number)
         self._log_notes(number, report)
         before = reports_of(self.study.trial(number)).get(epoch)
         if before is not None:  # done again, since its checkpoint could not be read
@@ -312,6 +322,7 @@ class StudySearcher(Searcher):
             self.spent += taken(kept, self.schedule.unit)
             self.study.report(number, epoch, metrics[self.objective], kept)
             self._tell(lambda observer: observer.trial_reported(number, epoch, metrics, now))
+            self.budget.reported(number, metrics)
         self._drop_checkpoints(number, keep_last=True)
 
     def _take(self, trial_id: str, reports: Sequence[dict[str, Any]]) -> None:
@@ -326,11 +337,16 @@ class StudySearcher(Searcher):
 
     def _lose_gang(self, trial_id: str, number: int) -> None:
         """Tune lost the gang's own actor: the trial goes on from its last checkpoint in the next one that is free."""
-        if trial_id not in self._unplaced:  # else it was never begun
+        if trial_id in self._unplaced:  # it was never begun
+            self.budget.meter.cancel(number)
+        else:
+            self.study.note_held(number, self.budget.meter.end(number))
             loss = self.loss_reasons.get(trial_id, "unknown")
             self._losses[number] = self._losses.get(number, 0) + 1
             if self._losses[number] > self.max_losses:
-                self._end(number, "failed", f"its gang was lost {self._losses[number]} times: {loss}")
+                reason = f"its gang was lost {self._losses[number]} times: {loss}"
+                self._end(number, "failed", reason)
+                self.budget.failed(number, reason)
             else:
                 logger.warning("trial %d: lost its gang (%s), and goes on from its last checkpoint", number, loss)
         self.study.live.discard(number)
@@ -340,10 +356,12 @@ class StudySearcher(Searcher):
         *before, report = reports
         for earlier in before:
             self._record(number, earlier)
+        self.study.note_held(number, self.budget.meter.end(number))
         if "metrics" in report:
             self._record(number, report)
             if self._standing(self.study.trial(number)).is_over(self.schedule.limit):
                 self._end(number, "completed")
+            self.budget.rested(number)
         elif report["outcome"] == "interrupted":
             self._cut_off.add(number)
         else:
@@ -357,6 +375,10 @@ class StudySearcher(Searcher):
                 path.parent.mkdir(exist_ok=True)
                 path.write_text(report["traceback"], encoding="utf-8")
             self._end(number, report["outcome"], report["reason"], report.get("divergence"))
+            if report["outcome"] == "failed":
+                self.budget.failed(number, report["reason"])
+            else:
+                self.budget.rested(number)
         self.study.live.discard(number)
 
     def _log_notes(self, number: int, report: dict[str, Any]) -> None:

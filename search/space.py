@@ -24,6 +24,20 @@ class Parameter:
     distribution: BaseDistribution
     when: Mapping[str, Any]
 
+    def applies(self, known: Mapping[str, Any]) -> bool:
+        """Whether it is searched where others have the values in `known`."""
+        return all(known.get(name) == value for name, value in self.when.items())
+
+    def contains(self, value: Any) -> bool:
+        """Whether `value` can be suggested."""
+        d = self.distribution
+        if isinstance(d, CategoricalDistribution):
+            return value in d.choices
+        assert isinstance(d, FloatDistribution | IntDistribution)
+        if not isinstance(value, int | float) or not d.low <= value <= d.high:
+            return False
+        return not d.step or abs((steps := (value - d.low) / d.step) - round(steps)) < 1e-8
+
     def __str__(self) -> str:
         d = self.distribution
         if isinstance(d, CategoricalDistribution):
@@ -50,7 +64,7 @@ class Space:
         known = self.unsearched()
         values: dict[str, Any] = {}
         for parameter in self.parameters:
-            if _applies(parameter, known):
+            if parameter.applies(known):
                 known[parameter.name] = values[parameter.name] = value_of(parameter)
         return values
 
@@ -62,14 +76,36 @@ class Space:
         """
         return self.config_class.model_validate(_nest({**self.fixed, **values}))
 
+    def point(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The searched parameters with the values in `given`, and with the task's own where it names none.
+
+        Left out is what does not apply, and a value of the task that lies outside of the searched range.
+        """
+        defaults, known = flatten(self.config({}).model_dump(mode="json")), self.unsearched()
+        values: dict[str, Any] = {}
+        for parameter in self.parameters:
+            value = given.get(parameter.name, defaults[parameter.name])
+            if parameter.applies(known) and parameter.contains(value):
+                known[parameter.name] = values[parameter.name] = value
+        return values
+
     def defaults(self) -> dict[str, Any]:
-        """The task's own values of the searched parameters, where they lie in the searched range."""
-        config = flatten(self.config({}).model_dump(mode="json"))
-        return {
-            parameter.name: config[parameter.name]
-            for parameter in self.parameters
-            if _applies(parameter, config) and _contains(parameter.distribution, config[parameter.name])
-        }
+        """The task's own point."""
+        return self.point({})
+
+    def reader(self, name: str) -> Callable[[Any], Any]:
+        """What reads a value, text included, as parameter `name` has it. It raises a UsageError if it cannot."""
+        field = _fields(self.config_class)[name]
+        adapter = _adapter(field)
+
+        def read(value: Any) -> Any:
+            try:
+                found = adapter.validate_python(_none_or(field, value))
+            except ValidationError as error:
+                raise UsageError(_told(name, error)) from error
+            return found.value if isinstance(found, Enum) else found
+
+        return read
 
     def combinations(self) -> list[dict[str, Any]] | None:
         """All that `suggest` can give, or None if there are more than MANY."""
@@ -79,7 +115,7 @@ class Space:
             choices = all_values(parameter.distribution)
             longer = []
             for values in found:
-                applies = _applies(parameter, {**known, **values})
+                applies = parameter.applies({**known, **values})
                 if applies and not choices:
                     return None
                 longer += [{**values, parameter.name: choice} for choice in choices] if applies else [values]
@@ -271,10 +307,17 @@ def _parse_choices(name: str, text: str, field: FieldInfo) -> BaseDistribution:
 
 def _read(field: FieldInfo, value: Any) -> Any:
     """`value` as the type of `field`, within its bounds."""
-    if isinstance(value, str) and value.lower() in ("none", "null") and NoneType in _types(field):
-        value = None
+    return _adapter(field).validate_python(_none_or(field, value))
+
+
+def _adapter(field: FieldInfo) -> TypeAdapter[Any]:
     typed: Any = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
-    return TypeAdapter(typed, config=ConfigDict(allow_inf_nan=False)).validate_python(value)
+    return TypeAdapter(typed, config=ConfigDict(allow_inf_nan=False))
+
+
+def _none_or(field: FieldInfo, value: Any) -> Any:
+    none = isinstance(value, str) and value.lower() in ("none", "null") and NoneType in _types(field)
+    return None if none else value
 
 
 def _types(field: FieldInfo) -> set[Any]:
@@ -288,10 +331,6 @@ def _told(name: str, error: ValidationError) -> str:
     return f"{name} must {problem.split(' must ', 1)[1]}" if " must " in problem else f"{name} {problem}"
 
 
-def _applies(parameter: Parameter, known: Mapping[str, Any]) -> bool:
-    return all(known.get(name) == value for name, value in parameter.when.items())
-
-
 def all_values(distribution: BaseDistribution) -> list[Any]:
     """All that `distribution` can give; nothing if there are too many to name."""
     if isinstance(distribution, CategoricalDistribution):
@@ -303,13 +342,6 @@ def all_values(distribution: BaseDistribution) -> list[Any]:
     if step is None or (steps := round((high - low) / step)) >= MANY:
         return []
     return [low + index * step for index in range(steps + 1)]
-
-
-def _contains(distribution: BaseDistribution, value: Any) -> bool:
-    if isinstance(distribution, CategoricalDistribution):
-        return value in distribution.choices
-    assert isinstance(distribution, FloatDistribution | IntDistribution)
-    return value is not None and distribution.low <= value <= distribution.high
 
 
 def _largest(distribution: BaseDistribution) -> int:

@@ -36,6 +36,7 @@ class SearchStudy:
         sampler: Makes the sampler that proposes a trial, from the trial's number.
         objective, mode: What trials are judged by while they train.
         others: Further objectives that it is weighed against.
+        earlier: Trials of other searches that the sampler sees before those of the study.
 
     Attributes:
         live: Numbers of the trials that a gang is training now.
@@ -51,6 +52,7 @@ class SearchStudy:
         objective: str,
         mode: Mode,
         others: Sequence[Objective] = (),
+        earlier: Sequence[FrozenTrial] = (),
     ) -> None:
         self.live: set[int] = set()
         self.compared: Callable[[FrozenTrial], dict[int, float]] | None = None
@@ -60,7 +62,7 @@ class SearchStudy:
         self._sampler = sampler
         self._study = optuna.create_study(
             study_name=name,
-            storage=_shown_to_samplers(storage, self),
+            storage=_shown_to_samplers(storage, self, earlier),
             directions=["maximize" if each.mode == "max" else "minimize" for each in self.objectives],
             load_if_exists=True,
         )
@@ -84,8 +86,9 @@ class SearchStudy:
         return [trial for trial in self._all() if trial.state != TrialState.WAITING]
 
     def enqueue(self, values: dict[str, Any]) -> None:
-        """Try `values` next, unless they were tried or wait to be."""
-        self._study.enqueue_trial(values, skip_if_exists=True)
+        """Try `values` next, unless this search tried them or they wait to be."""
+        if values not in [trial.system_attrs.get("fixed_params", trial.params) for trial in self._all()]:
+            self._study.enqueue_trial(values)
 
     def ask(self, space: Space) -> tuple[int, dict[str, Any]]:
         """Begin a trial: its number and the values that it gets."""
@@ -126,6 +129,10 @@ class SearchStudy:
     def note_report(self, number: int, epoch: int, report: dict[str, Any]) -> None:
         """Keep the report of an epoch that has no finite objective to rank it by."""
         self._note(number, f"report/{epoch}", report)
+
+    def note_held(self, number: int, seconds: float) -> None:
+        """Keep for how long a trial has held gangs."""
+        self._note(number, "held_s", seconds)
 
     def note_end(self, number: int, outcome: str, reason: str, divergence: dict[str, Any] | None = None) -> None:
         """Keep how a trial ends, before it does: `end` is then certain to come, also if the search dies.
@@ -184,6 +191,7 @@ def create(
     objective: str,
     mode: Mode,
     others: Sequence[Objective] = (),
+    earlier: Sequence[FrozenTrial] = (),
     url: str = "",
     new: bool = False,
 ) -> tuple[SearchStudy, Store]:
@@ -197,7 +205,7 @@ def create(
         UsageError: It exists, another process has it open, or it cannot be kept there.
     """
     store = open_store(folder, url, new)
-    return SearchStudy(store.storage, folder.name, sampler, objective, mode, others), store
+    return SearchStudy(store.storage, folder.name, sampler, objective, mode, others, earlier), store
 
 
 def remembered(storage: BaseStorage, folder: Path) -> dict[str, Any]:
@@ -219,7 +227,7 @@ def remembered(storage: BaseStorage, folder: Path) -> dict[str, Any]:
 
 
 def read(folder: Path) -> tuple[list[FrozenTrial], tuple[Objective, ...]]:
-    """The trials of the study in `folder`, and its objectives.
+    """The trials of the study in `folder` that have begun, and its objectives.
 
     Raises:
         UsageError: There is none.
@@ -228,7 +236,8 @@ def read(folder: Path) -> tuple[list[FrozenTrial], tuple[Objective, ...]]:
     study_id = storage.get_study_id_from_name(folder.name)
     about = storage.get_study_user_attrs(study_id)
     others = (Objective(metric, mode) for metric, mode in about.get("others", {}).items())
-    return storage.get_all_trials(study_id), (Objective(about["objective"], about["mode"]), *others)
+    begun = [trial for trial in storage.get_all_trials(study_id) if trial.state != TrialState.WAITING]
+    return begun, (Objective(about["objective"], about["mode"]), *others)
 
 
 def make_sampler(name: str, seed: int, number: int, conditional: bool = False) -> BaseSampler:
@@ -266,7 +275,8 @@ def outcome_of(trial: FrozenTrial) -> str:
 
 
 def reports_of(trial: FrozenTrial) -> dict[int, dict[str, Any]]:
-    """By epoch, what each report of `trial` held: `metrics`, `checkpoint`, `time` (seconds since 1970)."""
+    """By epoch, what each report of `trial` held: `metrics`, `checkpoint`, `time` (seconds since 1970), and `held_s`,
+    the seconds for which the trial had held gangs."""
     reports = {
         int(key.removeprefix("report/")): value for key, value in trial.user_attrs.items() if key.startswith("report/")
     }
@@ -285,6 +295,12 @@ def curve_of(trial: FrozenTrial) -> Mapping[int, float]:
         for key, report in trial.user_attrs.items()
         if key.startswith("report/") and "objective" in report
     }
+
+
+def held_s(trial: FrozenTrial) -> float:
+    """Seconds for which `trial` held gangs; what came after its last report is lost with a driver that is killed."""
+    reported = [report.get("held_s", 0.0) for report in reports_of(trial).values()]
+    return float(max([trial.user_attrs.get("held_s", 0.0), *reported]))
 
 
 def best_value(trial: FrozenTrial, mode: str) -> float:
@@ -321,8 +337,9 @@ def point_of(trial: FrozenTrial, objectives: Sequence[Objective]) -> tuple[float
     return tuple(metrics[objective.metric] for objective in objectives)
 
 
-def _shown_to_samplers(storage: BaseStorage, study: SearchStudy) -> BaseStorage:
-    """`storage` as samplers should see it: a trial that waits at a rung is one that was pruned there.
+def _shown_to_samplers(storage: BaseStorage, study: SearchStudy, earlier: Sequence[FrozenTrial]) -> BaseStorage:
+    """`storage` as samplers should see it: first come `earlier` trials of other searches, and a trial that waits at a
+    rung is one that was pruned there.
 
     Left RUNNING, it tells a sampler nothing, although it has reported all that it may ever report.
     """
@@ -333,7 +350,7 @@ def _shown_to_samplers(storage: BaseStorage, study: SearchStudy) -> BaseStorage:
             self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
         ) -> list[FrozenTrial]:
             trials = super().get_all_trials(study_id, deepcopy=deepcopy)
-            shown = _shown(trials, study, completed)
+            shown = [*earlier, *_shown(trials, study, completed)]
             return [trial for trial in shown if states is None or trial.state in states]
 
     view = View.__new__(View)

@@ -131,13 +131,22 @@ class Tracker:
         """The search is about to end: the seconds that MLflow needs to get ready may begin now."""
         self._needed.set()
 
-    def finish(self, status: str, note: str, metrics: dict[str, float], files: list[Path], timeout_s: float) -> None:
-        """End the parent run and wait until MLflow has everything.
+    def finish(
+        self,
+        status: str,
+        note: str,
+        metrics: dict[str, float],
+        files: list[Path],
+        timeout_s: float,
+        stopped: str = "",
+    ) -> None:
+        """End the parent run and wait until MLflow has everything. `stopped` is why the search ended early.
 
         Raises:
             TrackingError: It has not within `timeout_s`; what it lacks lies in a file.
         """
-        self._put("finished", status=status, note=note, metrics=metrics, files=[str(file) for file in files])
+        paths = [str(file) for file in files]
+        self._put("finished", status=status, note=note, metrics=metrics, files=paths, stopped=stopped)
         self._needed.set()
         self._finishing.set()
         self._events.put(None)
@@ -335,6 +344,8 @@ class Tracker:
         for file in event["files"]:
             self._client.log_artifact(self.run_id, file)
         self._client.set_tag(self.run_id, "mlflow.note.content", event["note"])
+        if event["stopped"]:
+            self._client.set_tag(self.run_id, "stopped", event["stopped"][:LONGEST_TAG])
         self._client.set_terminated(self.run_id, event["status"], event["time"])
 
 

@@ -30,6 +30,11 @@ def cli(make_cli):
                                                     "it is what the scheduler decides on."),
         (["toy.py:Toy", "--fidelity", "gpu-seconds"], "--max-fidelity must come with --fidelity gpu-seconds, but got "
                                                       "none. Say what a trial gets at most: 600 or 10m."),
+        (["toy.py:Toy", "--try", "lr=7"], "--try lr must lie in what is searched, 0.0001..0.1:log, but got 7."),
+        (["toy.py:Toy", "--stop-when", "val/loss=1"], "--stop-when must be like val/score>=0.4, with one of >= > <= <, "
+                                                      "but got 'val/loss=1'."),
+        (["toy.py:Toy", "--once", "--patience", "3"], "--once must come without --patience: "
+                                                      "it is one run with fixed parameters."),
         (["toy.py:Toy", "--population", "4"], "--population must come with --scheduler pbt, but got asha."),
     ],
 )  # fmt: skip
@@ -58,6 +63,21 @@ def test_more_trials_at_a_time_than_fit_are_refused_with_how_many_do(cli):
     assert done.stderr.strip() == (
         f"--concurrency must be at most {have} with the {have} CPUs of this machine, but got 1000."
     )
+
+
+def test_a_warm_start_from_nothing_is_refused_and_leaves_nothing(cli):
+    done = cli.run("toy.py:Toy", "--warm-start", "old", "--warm-start", "mlflow:theirs")
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        f"--warm-start must be a search, its folder or mlflow:EXPERIMENT, but there is no {cli.folder}/runs/old.",
+        f"--warm-start mlflow:theirs must be in a store that exists, but there is no {cli.folder}/runs/mlflow.db.",
+    ]
+    assert not (cli.folder / "runs").exists()
+
+
+def test_a_dry_run_shows_what_is_tried_first(cli):
+    done = cli.run("toy.py:Toy", "--try", "lr=3e-2,precision=bf16", "--dry-run")
+    assert "# tried first: precision=fp32, lr=0.01\n# tried first: precision=bf16, lr=0.03\n" in done.stdout
 
 
 def test_an_unwritable_storage_folder_is_refused(cli):

@@ -1,3 +1,4 @@
+import inspect
 from pathlib import Path
 
 import pytest
@@ -5,6 +6,7 @@ import yaml
 
 from search.config import SearchConfig, check_place, complete, dump, load_config
 from search.errors import UsageError
+from search.run import main
 
 
 def refused(given, file=None):
@@ -38,6 +40,14 @@ def test_a_time_budget_may_have_a_unit(text, seconds):
         ),
         ({"time_budget": "inf"}, "--time-budget must be like 90s, 30m or 2h, but got 'inf'."),
         ({"time_budget": "2x"}, "--time-budget must be like 90s, 30m or 2h, but got '2x'."),
+        ({"gpu_hours": "0"}, "--gpu-hours must be greater than 0, but got '0'."),
+        ({"patience": "0"}, "--patience must be greater than or equal to 1, but got '0'."),
+        (
+            {"stop_when": "score=1"},
+            "--stop-when must be like val/score>=0.4, with one of >= > <= <, but got 'score=1'.",
+        ),
+        ({"try": ["lr"]}, "--try must be like name=value,name=value, but got 'lr'."),
+        ({"try": ["lr=1", "a=1,,b=2"]}, "--try must be like name=value,name=value, but got 'a=1,,b=2'."),
         ({"gpus_per_worker": "-1"}, "--gpus-per-worker must be greater than or equal to 0, but got '-1'."),
         (
             {"study": "studies.db"},
@@ -124,8 +134,52 @@ def test_choices_may_be_a_list_in_the_file(tmp_path):
     assert load_config({}, file).search == {"width": "16,32"}
 
 
+@pytest.mark.parametrize(
+    "content",
+    ["[{lr: 0.1, precision: bf16}, 'lr=0.2']", "['lr=0.1, precision=bf16', {lr: 0.2}]"],
+)
+def test_points_to_try_may_be_mappings_or_texts_and_flags_add_to_those_of_the_file(tmp_path, content):
+    file = tmp_path / "search.yaml"
+    file.write_text(f"task: arc\ntry: {content}\n")
+    found = load_config({"try": ["lr=0.3"]}, file).try_
+    assert [{name: str(value) for name, value in point.items()} for point in found] == [
+        {"lr": "0.1", "precision": "bf16"},
+        {"lr": "0.2"},
+        {"lr": "0.3"},
+    ]
+
+
+@pytest.mark.parametrize(("content", "expected"), [("{lr: 0.1}", [{"lr": 0.1}]), ("'lr=0.1'", [{"lr": "0.1"}])])
+def test_a_single_point_needs_no_list(tmp_path, content, expected):
+    file = tmp_path / "search.yaml"
+    file.write_text(f"task: arc\ntry: {content}\n")
+    assert load_config({}, file).try_ == expected
+
+
+def test_an_earlier_search_is_named_by_its_name_by_its_folder_or_as_an_experiment(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    sources = ["old", "there/old", "/else/where", "mlflow:theirs"]
+    config = load_config({"task": "arc", "storage": "runs", "warm_start": sources})
+    assert config.warm_start == [
+        str(tmp_path / "runs" / "old"),
+        str(tmp_path / "there" / "old"),
+        "/else/where",
+        "mlflow:theirs",
+    ]
+    assert complete(config) == config
+
+
+def test_every_option_that_says_what_to_search_can_be_given_in_a_file():
+    fields = {field.alias or name for name, field in SearchConfig.model_fields.items()}
+    only_flags = {"more", "config", "resume", "dry_run", "list", "as_json"}
+    flags = {name.rstrip("_") for name in inspect.signature(main).parameters} - only_flags
+    assert flags - {"resource"} == fields - {"resources", "tracking_uri"}
+
+
 def test_the_dumped_yaml_starts_the_same_search_under_a_new_name(tmp_path):
-    config = load_config({"task": "arc", "trials": "5", "set": {"x": "1"}, "name": "one", "storage": str(tmp_path)})
+    given = {"trials": "5", "set": {"x": "1"}, "try": ["lr=1e-3,precision=bf16"], "warm_start": ["old"]}
+    given |= {"gpu_hours": "2", "stop_when": "val/score >= 0.40", "patience": "7", "time_budget": "2h"}
+    config = load_config({"task": "arc", "name": "one", "storage": str(tmp_path), **given})
     file = tmp_path / "search.yaml"
     file.write_text(dump(config))
     again = load_config({}, file)
@@ -148,6 +202,16 @@ def test_one_run_is_one_trial_that_is_never_stopped_early():
 def test_one_run_takes_no_option_of_a_search(given):
     assert refused({"task": "arc", "once": True, **given}) == [
         "--once must come without --trials and --search: it is one run with fixed parameters."
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "flag"),
+    [({"try": ["lr=1"]}, "--try"), ({"warm_start": ["old"]}, "--warm-start"), ({"patience": "3"}, "--patience")],
+)
+def test_one_run_starts_from_no_point_and_waits_for_no_plateau(given, flag):
+    assert refused({"task": "arc", "once": True, **given}) == [
+        f"--once must come without {flag}: it is one run with fixed parameters."
     ]
 
 

@@ -85,7 +85,7 @@ def test_parquet_has_what_a_trial_took_until_each_report(tmp_path):
         (200.0, 1.0, 7.0),
     ]
     console = Console(width=120, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
-    console.print(trial_table(study.trials(), "val/score", "max"))
+    console.print(trial_table(study.trials(), SCORE))
     header, line = console.export_text().splitlines()
     assert dict(zip(header.split(), line.split(), strict=True))["GPU-s"] == "1"
     lock.close()

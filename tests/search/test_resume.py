@@ -41,9 +41,10 @@ def die(monkeypatch):
                 if half:
                     text = json.dumps(logs[0]).encode()
                     self._file.write(text[: len(text) // 2])
-                self._lock.close()  # as the kernel does
-                self._file.close()
                 self._closed.set()
+                self._syncing.join()
+                self._file.close()
+                self._lock.close()  # as the kernel does
                 raise Killed
             if left[0] is not None:
                 left[0] -= 1

@@ -45,7 +45,8 @@ def search(make_cli):
 
 
 def test_standard_output_is_one_json_object_that_accounts_for_every_trial(search):
-    assert set(search.json) == {"name", "outcomes", "best", "divergence", "mlflow", "seconds"}
+    assert set(search.json) == {"name", "outcomes", "best", "divergence", "mlflow", "seconds", "stopped"}
+    assert search.json["stopped"] is None
     assert sum(search.json["outcomes"].values()) == 12
     assert set(search.json["outcomes"]) <= {"completed", "pruned", "diverged", "failed"}
     assert {"completed", "pruned", "diverged", "failed"} <= set(search.json["outcomes"])
@@ -162,15 +163,17 @@ def test_list_and_report_show_the_search_again(search):
 
 
 def test_the_same_seed_and_one_gang_give_the_same_search_and_a_lost_worker_changes_nothing(make_cli):
-    """The second time a worker dies in the third epoch: the trial goes on from its checkpoint to the same result."""
+    """The second one is started from the YAML that the first one left, and a worker of it dies in the third epoch:
+    the trial goes on from its checkpoint to the same result."""
     results = []
+    options = ["toy.py:Toy", "--trials", "3", "--concurrency", "1", "--scheduler", "none", "--set", "epochs=4"]
     for how in ("fine", "lost once"):
         cli = make_cli()
-        options = ["--trials", "2", "--concurrency", "1", "--scheduler", "none", "--name", "same", "--json"]
-        fixed = ["--set", "epochs=4", f"how={how}", f"marker={cli.folder / 'lost'}"]
-        found = Search(cli, cli.run("toy.py:Toy", *options, *fixed), "same")
+        own = ["--name", "same", "--storage", "runs", "--set", f"how={how}", f"marker={cli.folder / 'lost'}", "--json"]
+        found = Search(cli, cli.run(*options, *own), "same")
+        options = ["--config", str(found.folder / "search.yaml")]
         assert (cli.folder / "lost").exists() == (how == "lost once")
-        assert found.json["outcomes"] == {"completed": 2}
+        assert found.json["outcomes"] == {"completed": 3}
         drop = ("config/how", "config/marker", "time/epoch_s", "time/samples_per_s")
         results.append([{k: v for k, v in row.items() if k not in drop} for row in found.rows])
     assert results[0] == results[1]

@@ -3,6 +3,7 @@
 import json
 import math
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,12 @@ from optuna.trial import TrialState
 from pydantic import model_validator
 from ray.tune.search import Searcher
 
+from search.budget import Budget, Target
 from search.report import find_best
 from search.schedulers.halving import Halving
 from search.searcher import StudySearcher
 from search.space import resolve
-from search.study import create, outcome_of, reports_of
+from search.study import create, held_s, outcome_of, reports_of
 from trainables.task import TaskConfig, searchable
 
 
@@ -312,3 +314,62 @@ def test_a_trial_that_says_it_is_completed_is_so_before_its_last_epoch(make):
     assert (outcome_of(study.trial(0)), study.trial(0).value) == ("completed", 0.3)
     report(searcher, "t1", 1, 0.4, done=True)
     assert searcher.suggest("t2") == Searcher.FINISHED, "a trial has come to its end: none goes on only for that"
+
+
+def test_the_trial_that_meets_the_target_is_completed_and_the_others_end_as_they_stand(make):
+    stopping = threading.Event()
+    budget = Budget("val/loss", target=Target.read("val/loss<0.2"), stop=lambda reason: stopping.set())
+    searcher, study, watching = make(rungs=(1, 3), stopping=stopping, budget=budget)
+    for number, loss in enumerate([0.3, 0.1]):
+        searcher.suggest(f"t{number}")
+        report(searcher, f"t{number}", 1, loss, done=True)
+    assert searcher.suggest("t2") == Searcher.FINISHED
+    searcher.close(prune=True)
+    assert [outcome_of(trial) for trial in study.trials()] == ["pruned", "completed"]
+    assert ("completed", 1, "reached val/loss<0.2") in watching.events
+
+
+def test_the_target_may_be_met_in_the_middle_of_a_stretch(make):
+    stopping = threading.Event()
+    budget = Budget("val/loss", target=Target.read("val/loss<0.2"), stop=lambda reason: stopping.set())
+    searcher, study, _ = make(rungs=(9,), stopping=stopping, budget=budget)
+    searcher.suggest("t0")
+    report(searcher, "t0", 1, 0.1)
+    assert stopping.is_set()
+    searcher.on_trial_complete("t0", tuned(True, outcome="interrupted", reason="the search was stopped"))
+    searcher.close(prune=True)
+    assert (outcome_of(study.trial(0)), study.trial(0).value) == ("completed", 0.1)
+
+
+def test_what_trials_hold_is_kept_with_each_report_and_at_the_end_of_a_stretch(make):
+    searcher, study, _ = make(trials=1, rungs=(9,))
+    searcher.suggest("t0")
+    time.sleep(0.02)
+    report(searcher, "t0", 1, 0.3)
+    reported = held_s(study.trial(0))
+    assert reported >= 0.02
+    time.sleep(0.02)
+    searcher.on_trial_complete("t0", tuned(True, outcome="failed", reason="KeyError: 'x'", traceback=""))
+    assert held_s(study.trial(0)) >= reported + 0.02
+
+
+def test_a_trial_that_found_no_room_held_nothing(make):
+    searcher, study, _ = make(trials=1)
+    searcher.suggest("t0")
+    searcher.on_trial_result("t0", tuned(False, waiting="no room for 1 x 1 CPU"))
+    searcher.on_trial_complete("t0", None, error=True)
+    assert held_s(study.trial(0)) == searcher.budget.meter.total == 0
+
+
+def test_five_trials_that_fail_alike_end_a_search_and_those_that_the_task_refuses_do_not(make):
+    stopping = threading.Event()
+    budget = Budget("val/loss", trials=99, stop=lambda reason: stopping.set())
+    searcher, study, _ = make(trials=99, rungs=(1,), fixed={"limit": "0.5"}, stopping=stopping, budget=budget)
+    for turn in range(5):
+        assert not stopping.is_set()
+        searcher.suggest(f"t{turn}")
+        searcher.on_trial_complete(f"t{turn}", tuned(True, outcome="failed", reason="KeyError: 'x'", traceback=""))
+    assert stopping.is_set()
+    reasons = [trial.user_attrs["reason"] for trial in study.trials()]
+    assert reasons.count("KeyError: 'x'") == 5
+    assert reasons.count("lr must be at most 0.5.") > 0

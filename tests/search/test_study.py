@@ -142,6 +142,7 @@ def test_optuna_itself_reads_the_journal(study, tmp_path):
         study_name=tmp_path.name, storage=JournalStorage(JournalFileBackend(str(tmp_path / "study.journal")))
     )
     assert loaded.best_value == 0.5
+    study.enqueue({"lr": 0.05})  # which has not begun
     trials, objectives = read(tmp_path)
     assert (len(trials), objectives) == (1, (Objective("val/loss", "min"),))
 

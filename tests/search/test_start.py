@@ -1,0 +1,92 @@
+"""The points that a search starts with."""
+
+import pytest
+from pydantic import model_validator
+
+from search.errors import UsageError
+from search.space import resolve
+from search.start import first_points
+from trainables.task import TaskConfig, searchable
+
+
+class Config(TaskConfig):
+    lr: float = searchable(1e-3, low=1e-5, high=1e-1, log=True)
+    width: int = searchable(32, low=8, high=64, step=8)
+    growth: int = searchable(100, low=10, high=1000, when={"precision": "fp16"})
+    hidden: int = 16
+
+    @model_validator(mode="after")
+    def refuse_a_wide_model_at_a_high_rate(self):
+        if self.lr * self.width > 1:
+            raise ValueError("lr times width must be at most 1")
+        return self
+
+
+DEFAULTS = {"precision": "fp32", "lr": 1e-3, "width": 32}
+
+
+def points(*given, trials=9, fixed=None, searched=None):
+    return first_points(resolve(Config, fixed or {}, searched or {}), given, trials)
+
+
+def refused(*given, **options):
+    with pytest.raises(UsageError) as caught:
+        points(*given, **options)
+    return list(caught.value.problems)
+
+
+def test_the_defaults_come_first_and_a_point_has_them_where_it_names_nothing_else():
+    assert points({"lr": "1e-2"}, {"precision": "bf16", "width": 8}) == [
+        DEFAULTS,
+        {**DEFAULTS, "lr": 1e-2},
+        {**DEFAULTS, "precision": "bf16", "width": 8},
+    ]
+
+
+def test_a_parameter_with_a_condition_comes_with_it():
+    assert points({"precision": "fp16"})[1] == {**DEFAULTS, "precision": "fp16", "growth": 100}
+    assert points({"growth": "20", "precision": "fp16"})[1] == {**DEFAULTS, "precision": "fp16", "growth": 20}
+
+
+def test_a_default_outside_of_the_searched_range_is_left_to_the_sampler():
+    assert points({"width": 16}, searched={"lr": "1e-5..1e-4"}) == [
+        {"precision": "fp32", "width": 32},
+        {"precision": "fp32", "width": 16},
+    ]
+
+
+def test_the_same_point_is_tried_once():
+    assert points({"lr": "1e-3"}, {"lr": "0.01"}, {"lr": 1e-2, "width": "32"}) == [DEFAULTS, {**DEFAULTS, "lr": 1e-2}]
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ({"widht": 8}, "--try widht must name a parameter, but there is no 'widht'. Did you mean 'width'?"),
+        ({"hidden": 8}, "--try hidden must be searched, but it is fixed to 16. Leave it out of the point."),
+        ({"lr": "fast"}, "--try lr must be a valid number, but got 'fast'."),
+        ({"lr": "1"}, "--try lr must lie in what is searched, 1e-05..0.1:log, but got 1."),
+        ({"width": "12"}, "--try width must lie in what is searched, 8..64:step=8, but got 12."),
+        ({"width": "8.5"}, "--try width must be a valid integer, but got '8.5'."),
+        ({"precision": "auto"}, "--try precision must lie in what is searched, fp32,bf16,fp16, but got auto."),
+        ({"growth": 20}, "--try growth must come with precision=fp16, but got precision=fp32."),
+        (
+            {"lr": "0.1", "width": "64"},
+            "--try lr=0.1,width=64 must be what the task takes: lr times width must be at most 1.",
+        ),
+    ],
+)
+def test_a_mistake_is_told_in_one_line(given, line):
+    assert refused(given) == [line]
+
+
+def test_all_mistakes_of_all_points_are_told_at_once():
+    assert len(refused({"lr": "x", "width": "y"}, {"growth": 20})) == 3
+
+
+def test_more_points_than_trials_are_refused_unless_they_are_the_same():
+    assert refused({"lr": "0.01"}, {"lr": "0.02"}, trials=2) == [
+        "--trials must be at least 3 for the task's defaults and 2 points to try, but got 2. "
+        "Raise it or leave out a --try."
+    ]
+    assert len(points({"lr": "0.01"}, {"lr": "0.01"}, trials=2)) == 2

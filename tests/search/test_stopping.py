@@ -1,0 +1,146 @@
+"""How a search is told to end, and what its budgets know of an earlier run."""
+
+import os
+import signal
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+from optuna.samplers import RandomSampler
+
+from search.budget import HOUR, Budget, Target
+from search.config import load_config
+from search.plan import plan
+from search.space import resolve
+from search.stopping import CHECK_S, Stop, budget_of, check_often, recall, stopped_by_signals
+from search.study import create
+from trainables.task import TaskConfig, searchable
+
+
+class Config(TaskConfig):
+    lr: float = searchable(1e-3, low=1e-5, high=1e-1, log=True)
+
+
+SPACE = resolve(Config, {}, {})
+
+
+def stopping():
+    said = []
+    return Stop(said.append), said
+
+
+def test_the_first_budget_that_is_spent_is_the_reason():
+    stop, said = stopping()
+    stop("time budget")
+    stop("2 GPU-hours")
+    assert (stop.reasons, stop.asked.is_set(), stop.interrupted) == (["time budget"], True, False)
+    assert said == ["stopping: time budget"]
+
+
+def test_the_user_may_interrupt_a_search_that_ends_already():
+    stop, _ = stopping()
+    stop("time budget")
+    stop.interrupt()
+    assert stop.interrupted
+    assert stop.reasons == ["time budget", "interrupted"]
+
+
+def test_the_time_budget_stops_in_time_and_not_after_the_end():
+    stop, _ = stopping()
+    with stopped_by_signals(stop, 0.05):
+        assert stop.asked.wait(10)
+    assert stop.reasons == ["time budget"]
+    late, _ = stopping()
+    with stopped_by_signals(late, 0.2):
+        pass
+    assert not late.asked.wait(0.4)
+
+
+def interrupt_again():
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(10)
+
+
+def test_a_signal_stops_and_a_second_one_ends_at_once():
+    stop, _ = stopping()
+    before = signal.getsignal(signal.SIGTERM)
+    with stopped_by_signals(stop, None):
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.asked.wait(10)
+        with pytest.raises(KeyboardInterrupt):
+            interrupt_again()
+    assert stop.reasons == ["interrupted"]
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_gpu_hours_are_noticed_while_no_trial_reports():
+    stop, _ = stopping()
+    budget = Budget(gpu_hours=1e-9, stop=stop)
+    budget.began(0)
+    check_often(budget, stop.asked)
+    assert stop.asked.wait(10 * CHECK_S)
+    assert stop.reasons == ["1e-09 GPU-hours"]
+
+
+@pytest.mark.parametrize(
+    ("workers", "worker", "gpus"),
+    [(4, {"CPU": 1.0, "GPU": 1.0}, 4), (1, {"CPU": 1.0, "GPU": 0.5}, 0.5), (2, {"CPU": 3.0}, 2)],
+)
+def test_a_gang_holds_the_gpus_of_its_workers_or_else_counts_its_workers(tmp_path, workers, worker, gpus):
+    given = {"task": "arc", "storage": str(tmp_path), "concurrency": "1", "gpu_hours": "2"}
+    planned = replace(plan(load_config(given)), config=load_config({**given, "workers": str(workers)}))
+    stop, _ = stopping()
+    budget = budget_of(planned, worker, stop, print)
+    budget.meter.take(0, 2 * HOUR / gpus - 1)
+    budget.check()
+    assert stop.reasons == []
+    budget.meter.take(1, 1.0)
+    budget.check()
+    assert stop.reasons == ["2 GPU-hours"]
+
+
+@pytest.fixture
+def earlier(tmp_path):
+    """Three trials as the study has them: the second one reported the best, then the others went on."""
+    study, lock = create(tmp_path, lambda number: RandomSampler(seed=number), "val/loss", "min")
+    numbers = [study.ask(SPACE)[0] for _ in range(3)]
+    told = [(0, 1, 0.5), (1, 1, 0.2), (0, 2, 0.4), (2, 1, 0.3)]
+    for at, (number, epoch, loss) in enumerate(told):
+        report = {"metrics": {"val/loss": loss}, "checkpoint": None, "time": float(at), "held_s": 10.0 * epoch}
+        study.report(numbers[number], epoch, loss, report)
+    study.note_held(0, 25.0)
+    study.end(0, "completed")
+    yield study.trials()
+    lock.close()
+
+
+def test_a_search_that_is_taken_up_again_knows_what_its_trials_held(earlier):
+    budget = Budget("val/loss")
+    recall(budget, earlier)
+    assert [budget.meter.held(number) for number in range(3)] == [25.0, 10.0, 10.0]
+
+
+@pytest.mark.parametrize(("patience", "reasons"), [(2, ["no better val/loss in 2 trials"]), (3, [])])
+def test_a_search_that_is_taken_up_again_knows_how_long_its_best_has_been_the_best(earlier, patience, reasons):
+    stop, _ = stopping()
+    recall(Budget("val/loss", patience=patience, stop=stop), earlier)
+    assert stop.reasons == reasons
+
+
+def test_a_search_that_is_taken_up_again_knows_that_its_target_was_met(earlier):
+    stop, _ = stopping()
+    budget = Budget("val/loss", target=Target.read("val/loss<0.25"), stop=stop)
+    recall(budget, earlier)
+    assert budget.winners == {1}
+    assert stop.reasons == ["val/loss<0.25 in trial 1"]
+
+
+def test_nothing_looks_at_the_clock_once_the_search_ends():
+    asked = threading.Event()
+    check_often(Budget(), asked)
+    asked.set()
+    deadline = time.monotonic() + 10
+    while any(thread.name == "budget" for thread in threading.enumerate()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(thread.name == "budget" for thread in threading.enumerate())
