@@ -4,6 +4,7 @@ import atexit
 import json
 import logging
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -84,6 +85,8 @@ def main(
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object at the end")] = False,
 ) -> None:
     """Search over the parameters of a training task; compare the trials in MLflow."""
+    if re.fullmatch(r"[\w.]+=.*", task):  # the file of --config, or the search of --resume, names the task
+        task, more = "", [task, *(more or [])]
     options: dict[str, Any] = {
         "task": task,
         "trials": trials,

@@ -166,5 +166,7 @@ def test_a_dry_run_prints_a_search_that_can_be_run_and_writes_nothing(cli):
     (cli.folder / "again.yaml").write_text(done.stdout)
     again = cli.run("--config", "again.yaml", "--dry-run")
     assert again.stdout == done.stdout
+    other = cli.run("--config", "again.yaml", "pause_s=0.2", "--dry-run")
+    assert "# fixed: pause_s 0.2" in other.stdout
     assert "# searched: lr 0.0001..0.1:log" in done.stdout
     assert "# fixed: pause_s 0.1" in done.stdout

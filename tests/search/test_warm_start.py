@@ -1,13 +1,17 @@
 """What a new search takes from earlier ones: folders of searches, and a real MLflow store."""
 
 import math
+from pathlib import Path
 
 import pytest
 from mlflow.tracking import MlflowClient
 from optuna.samplers import RandomSampler
 from optuna.trial import TrialState
 
+from search.config import load_config
 from search.errors import UsageError
+from search.plan import plan
+from search.resume import begin, take_up
 from search.sources import Found
 from search.space import resolve
 from search.study import create, make_sampler, outcome_of
@@ -286,3 +290,46 @@ def test_a_store_that_is_not_there_is_refused_and_not_made(tmp_path):
     with pytest.raises(UsageError, match=r"must be in a store that exists, but there is no .*/none\.db"):
         warm_start(["mlflow:x"], SPACE, "val/loss", "min", f"sqlite:///{tmp_path}/none.db")
     assert list(tmp_path.iterdir()) == []
+
+
+# A search that is taken up again
+
+
+@pytest.fixture
+def begun(old, tmp_path):
+    """A search that began with `old` and has not tried anything yet: what it is started with, and its folder."""
+    task = Path(__file__).parent / "tasks" / "toy.py"
+    given = {"task": f"{task}:Toy", "storage": str(tmp_path), "name": "new", "warm_start": ["old"], "concurrency": "1"}
+    planned = plan(load_config({**given, "try": ["lr=0.03"], "search": {"lr": "1e-4..1e-1:log"}}))
+    planned.config.folder.mkdir()
+    begin(planned).journal.close()
+    return planned
+
+
+def test_a_search_that_is_taken_up_again_knows_the_same_trials_and_tries_the_same_points_once(begun, old, tmp_path):
+    old.rename(tmp_path / "gone")
+    _, held = take_up(begun.config.folder, {})
+    asked = [held.study.ask(begun.space)[1] for _ in range(4)]
+    held.journal.close()
+    assert (
+        asked[:3]
+        == list(begun.first)
+        == [
+            {"precision": "fp32", "lr": 0.01},
+            {"precision": "fp32", "lr": 0.03},
+            {"precision": "bf16", "lr": 0.02},
+        ]
+    )
+    assert asked[3] not in asked[:3]
+    assert held.notes == ()
+
+
+@pytest.mark.parametrize("content", [None, "[{", "[{}]"])
+def test_a_search_whose_earlier_trials_are_lost_goes_on_without_them_and_says_so(begun, content):
+    path = begun.config.folder / "warm-start.json"
+    path.unlink()
+    if content is not None:
+        path.write_text(content)
+    _, held = take_up(begun.config.folder, {"trials": "20"})
+    held.journal.close()
+    assert held.notes == ("warm-start.json cannot be read: the sampler knows nothing of earlier searches any more",)
