@@ -321,7 +321,7 @@ def test_a_search_that_is_taken_up_again_knows_the_same_trials_and_tries_the_sam
         ]
     )
     assert asked[3] not in asked[:3]
-    assert held.notes == ()
+    assert not any("warm-start" in note for note in held.notes)
 
 
 @pytest.mark.parametrize("content", [None, "[{", "[{}]"])
@@ -332,4 +332,4 @@ def test_a_search_whose_earlier_trials_are_lost_goes_on_without_them_and_says_so
         path.write_text(content)
     _, held = take_up(begun.config.folder, {"trials": "20"})
     held.journal.close()
-    assert held.notes == ("warm-start.json cannot be read: the sampler knows nothing of earlier searches any more",)
+    assert "warm-start.json cannot be read: the sampler knows nothing of earlier searches any more" in held.notes
