@@ -54,7 +54,7 @@ def _of_search(folder: Path, objective: str, mode: Mode) -> list[Found]:
             f"--warm-start {folder.name} must have searched for the {mode} of {objective}, but did for the {its.mode} "
             f"of {its.metric}. Leave it out."
         )
-    return [Found(outcome_of(t), flatten(t.user_attrs.get("config", {})), curve_of(t)) for t in trials]
+    return [Found(outcome_of(t), flatten(t.user_attrs.get("config", {})), dict(curve_of(t))) for t in trials]
 
 
 def _of_experiment(name: str, objective: str, tracking_uri: str) -> list[Found]:
