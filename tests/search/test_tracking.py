@@ -101,8 +101,8 @@ def test_values_that_are_not_finite_are_kept_as_far_as_a_store_can(tmp_path):
     tracker = track(config(tmp_path))
     tracker.trial_started(0, {"lr": 0.1})
     values = {"val/nan": math.nan, "val/inf": math.inf, "val/low": -math.inf}
-    tracker.trial_reported(0, 1, {"val/score": 0.5, **values})
-    tracker.trial_reported(0, 2, {"val/score": math.inf, **values})
+    tracker.trial_reported(0, 1, {"val/score": 0.5, **values}, 1e9 + 1)
+    tracker.trial_reported(0, 2, {"val/score": math.inf, **values}, 1e9 + 2)
     tracker.trial_ended(0, "diverged", "val/score is inf after epoch 2")
     finish(tracker)
     metrics = runs_of(tracker)["0"].data.metrics
