@@ -6,7 +6,7 @@ from optuna.trial import FrozenTrial
 
 from search.objectives import Objective
 from search.schedule import sign
-from search.study import outcome_of, point_of
+from search.trials import outcome_of, point_of
 
 
 def pareto_front(trials: Sequence[FrozenTrial], objectives: Sequence[Objective]) -> list[FrozenTrial]:

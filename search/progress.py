@@ -12,7 +12,7 @@ from rich.text import Text
 
 from search.report import short
 from search.space import Space
-from search.study import curve_of
+from search.trials import curve_of
 
 
 class Progress:

@@ -29,7 +29,8 @@ from search.front import pareto_front
 from search.objectives import Objective
 from search.schedule import sign
 from search.space import Space, flatten
-from search.study import OUTCOMES, best_epoch, best_value, curve_of, outcome_of, point_of, read, reports_of
+from search.study import read
+from search.trials import OUTCOMES, best_epoch, best_value, curve_of, outcome_of, point_of, reports_of
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,10 @@ from search.config import ANEW, SearchConfig, dump, flag, load_config
 from search.errors import UsageError
 from search.janitor import remove
 from search.plan import Plan, checked, space_of
+from search.samplers import make_sampler
 from search.space import Space, pinned
 from search.store import Store, find_store, open_store
-from search.study import SearchStudy, create, make_sampler, remembered
+from search.study import SearchStudy, create, remembered
 from search.tasks import find_task
 from search.tracking import Tracker, store_of
 

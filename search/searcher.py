@@ -22,7 +22,8 @@ from search.fidelity import COSTS, cumulated, field, taken
 from search.schedule import End, Schedule, Standing, Stretch
 from search.schedulers.pbt import replaced
 from search.space import Space, flatten
-from search.study import SearchStudy, best_epoch, curve_of, length_of, reports_of
+from search.study import SearchStudy
+from search.trials import best_epoch, curve_of, length_of, reports_of
 from trainables import checkpoint
 
 logger = logging.getLogger(__name__)

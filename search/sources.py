@@ -37,7 +37,8 @@ def find_trials(source: str, objective: str, mode: Mode, tracking_uri: str) -> l
 
 
 def _of_search(folder: Path, objective: str, mode: Mode) -> list[Found]:
-    from search.study import curve_of, outcome_of, read
+    from search.study import read
+    from search.trials import curve_of, outcome_of
 
     if not folder.is_dir():
         known = [path.parent.name for path in folder.parent.glob("*/search.yaml")]

@@ -10,7 +10,7 @@ from optuna.trial import FrozenTrial
 
 from search.budget import Budget, Target
 from search.plan import Plan
-from search.study import held_s, reports_of
+from search.trials import held_s, reports_of
 
 CHECK_S = 1.0  # how far GPU-hours may be overdrawn
 

@@ -1,27 +1,23 @@
 """The study: the one place that knows what was tried and what came of it."""
 
-import copy
 import math
-import random
-import warnings
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import optuna
-from optuna.samplers import BaseSampler, CmaEsSampler, GPSampler, NSGAIISampler, QMCSampler, RandomSampler, TPESampler
+from optuna.samplers import BaseSampler, RandomSampler
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
 
 from search.distinct import Distinct
 from search.errors import UsageError
-from search.fidelity import UNLIMITED
 from search.objectives import Objective
+from search.samplers import shown_to_samplers
 from search.schedule import Mode
 from search.space import Space
 from search.store import Store, open_store, open_to_read, url_of
-
-OUTCOMES = ("completed", "pruned", "diverged", "failed", "interrupted")
+from search.trials import point_of, reports_of
 
 
 class SearchStudy:
@@ -62,7 +58,7 @@ class SearchStudy:
         self._sampler = sampler
         self._study = optuna.create_study(
             study_name=name,
-            storage=_shown_to_samplers(storage, self, earlier),
+            storage=shown_to_samplers(storage, self, earlier),
             directions=["maximize" if each.mode == "max" else "minimize" for each in self.objectives],
             load_if_exists=True,
         )
@@ -238,184 +234,3 @@ def read(folder: Path) -> tuple[list[FrozenTrial], tuple[Objective, ...]]:
     others = (Objective(metric, mode) for metric, mode in about.get("others", {}).items())
     begun = [trial for trial in storage.get_all_trials(study_id) if trial.state != TrialState.WAITING]
     return begun, (Objective(about["objective"], about["mode"]), *others)
-
-
-def make_sampler(name: str, seed: int, number: int, conditional: bool = False) -> BaseSampler:
-    """The Optuna sampler that the command line calls `name`, as it proposes one trial.
-
-    Args:
-        seed: Of the search.
-        number: Of the trial. What is random in a proposal follows from it, and not from what was proposed before.
-        conditional: Whether some parameters exist for some values of others alone. TPE then sorts parameters into
-            groups that occur together, which costs it a look at every trial for each suggestion.
-    """
-    own = random.Random(f"{seed}-{number}").getrandbits(31)
-    samplers: dict[str, Any] = {
-        "tpe": lambda: TPESampler(seed=own, multivariate=True, group=conditional, constant_liar=True),
-        "gp": lambda: GPSampler(seed=own, warn_independent_sampling=False),
-        "cmaes": lambda: CmaEsSampler(seed=own, warn_independent_sampling=False),
-        # One sequence for the whole search: it is the sequence that fills the space evenly.
-        "qmc": lambda: QMCSampler(
-            seed=seed, independent_sampler=RandomSampler(seed=own), warn_independent_sampling=False
-        ),
-        "nsga2": lambda: NSGAIISampler(seed=own, population_size=20),  # of 50, most searches see one generation
-        "random": lambda: RandomSampler(seed=own),
-    }
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # these are pinned and tested
-        sampler: BaseSampler = samplers[name]()
-    return sampler
-
-
-def outcome_of(trial: FrozenTrial) -> str:
-    """One of OUTCOMES; a trial that has not ended counts as interrupted."""
-    if trial.state == TrialState.COMPLETE:
-        return "completed"
-    return str(trial.user_attrs.get("outcome", "interrupted"))
-
-
-def reports_of(trial: FrozenTrial) -> dict[int, dict[str, Any]]:
-    """By epoch, what each report of `trial` held: `metrics`, `checkpoint`, `time` (seconds since 1970), and `held_s`,
-    the seconds for which the trial had held gangs."""
-    reports = {
-        int(key.removeprefix("report/")): value for key, value in trial.user_attrs.items() if key.startswith("report/")
-    }
-    return dict(sorted(reports.items()))
-
-
-def length_of(trial: FrozenTrial) -> int:
-    """The epochs after which `trial` has come to its end."""
-    return int(trial.user_attrs.get("config", {}).get("epochs") or UNLIMITED)
-
-
-def curve_of(trial: FrozenTrial) -> Mapping[int, float]:
-    """By epoch, the (first) objective that `trial` reported."""
-    return trial.intermediate_values or {
-        int(key.removeprefix("report/")): report["objective"]
-        for key, report in trial.user_attrs.items()
-        if key.startswith("report/") and "objective" in report
-    }
-
-
-def held_s(trial: FrozenTrial) -> float:
-    """Seconds for which `trial` held gangs; what came after its last report is lost with a driver that is killed."""
-    reported = [report.get("held_s", 0.0) for report in reports_of(trial).values()]
-    return float(max([trial.user_attrs.get("held_s", 0.0), *reported]))
-
-
-def best_value(trial: FrozenTrial, mode: str) -> float:
-    """The best (first) objective that `trial` reported.
-
-    Raises:
-        ValueError: It reported none.
-    """
-    return (max if mode == "max" else min)(curve_of(trial).values())
-
-
-def best_epoch(trial: FrozenTrial, mode: str, among: Container[int] | None = None) -> int:
-    """The first epoch with the best (first) objective that `trial` reported, of those in `among` if it is given.
-
-    Raises:
-        ValueError: There is none.
-    """
-    values = curve_of(trial)
-    epochs = sorted(epoch for epoch in values if among is None or epoch in among)
-    return (max if mode == "max" else min)(epochs, key=values.__getitem__)
-
-
-def point_of(trial: FrozenTrial, objectives: Sequence[Objective]) -> tuple[float, ...] | None:
-    """What `trial` is worth: all objectives in its best report by the first of them. None if it reported nothing.
-
-    They belong together, as what one checkpoint has reached. The best of each by itself is no model that exists.
-    """
-    if not curve_of(trial):
-        return None
-    epoch = best_epoch(trial, objectives[0].mode)
-    if len(objectives) == 1:
-        return (curve_of(trial)[epoch],)
-    metrics = trial.user_attrs[f"report/{epoch}"]["metrics"]
-    return tuple(metrics[objective.metric] for objective in objectives)
-
-
-def _shown_to_samplers(storage: BaseStorage, study: SearchStudy, earlier: Sequence[FrozenTrial]) -> BaseStorage:
-    """`storage` as samplers should see it: first come `earlier` trials of other searches, and a trial that waits at a
-    rung is one that was pruned there.
-
-    Left RUNNING, it tells a sampler nothing, although it has reported all that it may ever report.
-    """
-    completed: dict[int, FrozenTrial] = {}
-
-    class View(type(storage)):  # type: ignore[misc]
-        def get_all_trials(
-            self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
-        ) -> list[FrozenTrial]:
-            trials = super().get_all_trials(study_id, deepcopy=deepcopy)
-            shown = [*earlier, *_shown(trials, study, completed)]
-            return [trial for trial in shown if states is None or trial.state in states]
-
-    view = View.__new__(View)
-    view.__dict__ = storage.__dict__  # one storage seen in two ways, not a copy that would fall behind
-    return view
-
-
-def _shown(
-    trials: Sequence[FrozenTrial], study: SearchStudy, completed: dict[int, FrozenTrial]
-) -> Sequence[FrozenTrial]:
-    if len(study.objectives) > 1:
-        return _comparable(trials, study, completed)
-    return [_stopped(trial, study) if _is_stopped(trial, study) else trial for trial in trials]
-
-
-def _is_stopped(trial: FrozenTrial, study: SearchStudy) -> bool:
-    return _waits(trial, study) or (trial.state == TrialState.PRUNED and study.compared is not None)
-
-
-def _stopped(trial: FrozenTrial, study: SearchStudy) -> FrozenTrial:
-    shown = _as(TrialState.PRUNED, trial)
-    if study.compared is not None:
-        shown.intermediate_values = study.compared(trial)
-    return shown
-
-
-def _comparable(
-    trials: Sequence[FrozenTrial],
-    study: SearchStudy,
-    completed: dict[int, FrozenTrial],
-) -> list[FrozenTrial]:
-    """`trials` as samplers can learn from all of them when there are several objectives.
-
-    Optuna knows no values of a pruned trial then, and most samplers pass it over. One that has reported is shown as
-    completed with what it is worth, and one that diverged as no better than the worst of them.
-
-    Args:
-        completed: Keeps what is shown of those that have ended.
-    """
-    shown = []
-    for trial in trials:
-        seen = completed.get(trial.number, trial)
-        if seen is trial and (_waits(trial, study) or outcome_of(trial) == "pruned"):
-            point = point_of(trial, study.objectives)
-            seen = _as(TrialState.COMPLETE, trial, point) if point else trial
-            if point and trial.state == TrialState.PRUNED:
-                completed[trial.number] = seen
-        shown.append(seen)
-    points = [trial.values for trial in shown if trial.state == TrialState.COMPLETE]
-    if not points:
-        return shown
-    columns = zip(study.objectives, zip(*points, strict=True), strict=True)
-    worst = [max(column) if objective.mode == "min" else min(column) for objective, column in columns]
-    return [_as(TrialState.COMPLETE, t, worst) if outcome_of(t) == "diverged" else t for t in shown]
-
-
-def _waits(trial: FrozenTrial, study: SearchStudy) -> bool:
-    return trial.state == TrialState.RUNNING and trial.number not in study.live and bool(curve_of(trial))
-
-
-def _as(state: TrialState, trial: FrozenTrial, values: Sequence[float] | None = None) -> FrozenTrial:
-    shown = copy.copy(trial)
-    shown.state = state
-    if values is not None:
-        shown.values = values
-        # The Gaussian process refuses trials of which some have a constraint and others do not.
-        shown.system_attrs = {k: v for k, v in trial.system_attrs.items() if not k.startswith("constraints:")}
-    return shown

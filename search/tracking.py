@@ -19,7 +19,7 @@ from optuna.trial import FrozenTrial
 from search.config import SearchConfig
 from search.objectives import Objective
 from search.space import flatten
-from search.study import outcome_of, reports_of
+from search.trials import outcome_of, reports_of
 
 if TYPE_CHECKING:
     from mlflow.entities import Run

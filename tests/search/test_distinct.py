@@ -4,8 +4,9 @@ from functools import partial
 
 import pytest
 
+from search.samplers import make_sampler
 from search.space import resolve
-from search.study import create, make_sampler
+from search.study import create
 from trainables.task import TaskConfig, searchable
 
 SAMPLERS = ["tpe", "gp", "cmaes", "qmc", "nsga2", "random"]

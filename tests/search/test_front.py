@@ -8,7 +8,7 @@ from optuna.trial import TrialState, create_trial
 from search.front import pareto_front
 from search.objectives import Objective
 from search.report import find_front, trial_table
-from search.study import point_of
+from search.trials import point_of
 
 LOSS, SPEED = Objective("loss", "min"), Objective("speed", "max")
 BOTH = (LOSS, SPEED)

@@ -14,7 +14,7 @@ from search.journal import Journal
 from search.plan import plan
 from search.resume import begin, take_up
 from search.searcher import StudySearcher
-from search.study import outcome_of, reports_of
+from search.trials import outcome_of, reports_of
 from trainables import checkpoint
 from trainables.allowance import Allowance
 

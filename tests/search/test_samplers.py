@@ -11,8 +11,10 @@ from optuna.trial import TrialState
 
 from search.front import pareto_front
 from search.objectives import Objective
+from search.samplers import make_sampler
 from search.space import resolve
-from search.study import best_value, create, make_sampler, outcome_of, point_of, read
+from search.study import create, read
+from search.trials import best_value, outcome_of, point_of
 from trainables.task import TaskConfig, searchable
 
 LOSS, SPEED = Objective("loss", "min"), Objective("speed", "max")

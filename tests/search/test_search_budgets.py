@@ -9,7 +9,7 @@ from mlflow.tracking import MlflowClient
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
-from search.study import outcome_of
+from search.trials import outcome_of
 from search.warm_start import load
 
 

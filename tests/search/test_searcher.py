@@ -17,7 +17,8 @@ from search.report import find_best
 from search.schedulers.halving import Halving
 from search.searcher import StudySearcher
 from search.space import resolve
-from search.study import create, held_s, outcome_of, reports_of
+from search.study import create
+from search.trials import held_s, outcome_of, reports_of
 from trainables.task import TaskConfig, searchable
 
 

@@ -9,7 +9,8 @@ from search.schedulers.halving import Halving
 from search.schedulers.stopping import Stopping
 from search.searcher import StudySearcher
 from search.space import resolve
-from search.study import create, outcome_of, reports_of
+from search.study import create
+from search.trials import outcome_of, reports_of
 from trainables.task import TaskConfig, searchable
 
 

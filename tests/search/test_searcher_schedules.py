@@ -13,7 +13,8 @@ from search.schedulers.median import Median
 from search.schedulers.pbt import Population
 from search.searcher import StudySearcher
 from search.space import resolve
-from search.study import create, outcome_of
+from search.study import create
+from search.trials import outcome_of
 from trainables.task import TaskConfig, searchable
 
 

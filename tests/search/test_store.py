@@ -15,9 +15,11 @@ from optuna.trial import TrialState
 
 from search import postgres
 from search.errors import StoreError, UsageError
+from search.samplers import make_sampler
 from search.space import resolve
 from search.store import check_store, open_store
-from search.study import create, make_sampler, outcome_of, read, reports_of
+from search.study import create, read
+from search.trials import outcome_of, reports_of
 from tests.search.postgres_server import Server, find_programs
 from trainables.task import TaskConfig, searchable
 

@@ -11,16 +11,10 @@ from optuna.trial import TrialState
 
 from search.errors import UsageError
 from search.objectives import Objective
+from search.samplers import make_sampler
 from search.space import resolve
-from search.study import (
-    best_epoch,
-    best_value,
-    create,
-    make_sampler,
-    outcome_of,
-    read,
-    reports_of,
-)
+from search.study import create, read
+from search.trials import best_epoch, best_value, outcome_of, reports_of
 from trainables.task import TaskConfig, searchable
 
 

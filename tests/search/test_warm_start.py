@@ -12,9 +12,11 @@ from search.config import load_config
 from search.errors import UsageError
 from search.plan import plan
 from search.resume import begin, take_up
+from search.samplers import make_sampler
 from search.sources import Found
 from search.space import resolve
-from search.study import create, make_sampler, outcome_of
+from search.study import create
+from search.trials import outcome_of
 from search.warm_start import Earlier, as_shown, fit, load, save, warm_start
 from trainables.task import TaskConfig, searchable
 

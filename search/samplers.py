@@ -1,0 +1,128 @@
+"""Optuna's samplers: how they are made, and what they are shown of a study."""
+
+import copy
+import random
+import warnings
+from collections.abc import Container, Sequence
+from typing import TYPE_CHECKING, Any
+
+import optuna
+from optuna.samplers import BaseSampler, CmaEsSampler, GPSampler, NSGAIISampler, QMCSampler, RandomSampler, TPESampler
+from optuna.storages import BaseStorage
+from optuna.trial import FrozenTrial, TrialState
+
+from search.trials import curve_of, outcome_of, point_of
+
+if TYPE_CHECKING:
+    from search.study import SearchStudy
+
+
+def make_sampler(name: str, seed: int, number: int, conditional: bool = False) -> BaseSampler:
+    """The Optuna sampler that the command line calls `name`, as it proposes one trial.
+
+    Args:
+        seed: Of the search.
+        number: Of the trial. What is random in a proposal follows from it, and not from what was proposed before.
+        conditional: Whether some parameters exist for some values of others alone. TPE then sorts parameters into
+            groups that occur together, which costs it a look at every trial for each suggestion.
+    """
+    own = random.Random(f"{seed}-{number}").getrandbits(31)
+    samplers: dict[str, Any] = {
+        "tpe": lambda: TPESampler(seed=own, multivariate=True, group=conditional, constant_liar=True),
+        "gp": lambda: GPSampler(seed=own, warn_independent_sampling=False),
+        "cmaes": lambda: CmaEsSampler(seed=own, warn_independent_sampling=False),
+        # One sequence for the whole search: it is the sequence that fills the space evenly.
+        "qmc": lambda: QMCSampler(
+            seed=seed, independent_sampler=RandomSampler(seed=own), warn_independent_sampling=False
+        ),
+        "nsga2": lambda: NSGAIISampler(seed=own, population_size=20),  # of 50, most searches see one generation
+        "random": lambda: RandomSampler(seed=own),
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # these are pinned and tested
+        sampler: BaseSampler = samplers[name]()
+    return sampler
+
+
+def shown_to_samplers(storage: BaseStorage, study: "SearchStudy", earlier: Sequence[FrozenTrial]) -> BaseStorage:
+    """`storage` as samplers should see it: first come `earlier` trials of other searches, and a trial that waits at a
+    rung is one that was pruned there.
+
+    Left RUNNING, it tells a sampler nothing, although it has reported all that it may ever report.
+    """
+    completed: dict[int, FrozenTrial] = {}
+
+    class View(type(storage)):  # type: ignore[misc]
+        def get_all_trials(
+            self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
+        ) -> list[FrozenTrial]:
+            trials = super().get_all_trials(study_id, deepcopy=deepcopy)
+            shown = [*earlier, *_shown(trials, study, completed)]
+            return [trial for trial in shown if states is None or trial.state in states]
+
+    view = View.__new__(View)
+    view.__dict__ = storage.__dict__  # one storage seen in two ways, not a copy that would fall behind
+    return view
+
+
+def _shown(
+    trials: Sequence[FrozenTrial], study: "SearchStudy", completed: dict[int, FrozenTrial]
+) -> Sequence[FrozenTrial]:
+    if len(study.objectives) > 1:
+        return _comparable(trials, study, completed)
+    return [_stopped(trial, study) if _is_stopped(trial, study) else trial for trial in trials]
+
+
+def _is_stopped(trial: FrozenTrial, study: "SearchStudy") -> bool:
+    return _waits(trial, study) or (trial.state == TrialState.PRUNED and study.compared is not None)
+
+
+def _stopped(trial: FrozenTrial, study: "SearchStudy") -> FrozenTrial:
+    shown = _as(TrialState.PRUNED, trial)
+    if study.compared is not None:
+        shown.intermediate_values = study.compared(trial)
+    return shown
+
+
+def _comparable(
+    trials: Sequence[FrozenTrial],
+    study: "SearchStudy",
+    completed: dict[int, FrozenTrial],
+) -> list[FrozenTrial]:
+    """`trials` as samplers can learn from all of them when there are several objectives.
+
+    Optuna knows no values of a pruned trial then, and most samplers pass it over. One that has reported is shown as
+    completed with what it is worth, and one that diverged as no better than the worst of them.
+
+    Args:
+        completed: Keeps what is shown of those that have ended.
+    """
+    shown = []
+    for trial in trials:
+        seen = completed.get(trial.number, trial)
+        if seen is trial and (_waits(trial, study) or outcome_of(trial) == "pruned"):
+            point = point_of(trial, study.objectives)
+            seen = _as(TrialState.COMPLETE, trial, point) if point else trial
+            if point and trial.state == TrialState.PRUNED:
+                completed[trial.number] = seen
+        shown.append(seen)
+    points = [trial.values for trial in shown if trial.state == TrialState.COMPLETE]
+    if not points:
+        return shown
+    columns = zip(study.objectives, zip(*points, strict=True), strict=True)
+    worst = [max(column) if objective.mode == "min" else min(column) for objective, column in columns]
+    return [_as(TrialState.COMPLETE, t, worst) if outcome_of(t) == "diverged" else t for t in shown]
+
+
+def _waits(trial: FrozenTrial, study: "SearchStudy") -> bool:
+    return trial.state == TrialState.RUNNING and trial.number not in study.live and bool(curve_of(trial))
+
+
+def _as(state: TrialState, trial: FrozenTrial, values: Sequence[float] | None = None) -> FrozenTrial:
+    shown = copy.copy(trial)
+    shown.state = state
+    if values is not None:
+        shown.values = values
+        # The Gaussian process refuses trials of which some have a constraint and others do not.
+        shown.system_attrs = {k: v for k, v in trial.system_attrs.items() if not k.startswith("constraints:")}
+    return shown
