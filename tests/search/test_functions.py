@@ -120,7 +120,7 @@ def test_of_a_function_nobody_knows_the_samples(planned):
         planned(fidelity="samples", max_fidelity="900")
     assert caught.value.problems == (
         "--fidelity must be epochs or gpu-seconds with a function, but got samples: "
-        "train_fn does not say how many it takes.",
+        "a function does not say how many it takes.",
     )
 
 
