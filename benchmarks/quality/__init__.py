@@ -1,0 +1,1 @@
+"""What benchmarks/search_quality.py is made of: problems, the sides that search them, a simulated clock."""

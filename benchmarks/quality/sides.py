@@ -1,0 +1,148 @@
+"""The sides: our searcher as a search drives it, and Ray's own objects as its documentation puts them together."""
+
+import json
+import logging
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.samplers import BaseSampler, RandomSampler
+from optuna.storages import InMemoryStorage
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
+from ray.tune.search.optuna import OptunaSearch, optuna_search
+
+from quality.clock import Job, Side
+from quality.problems import OBJECTIVE, Problem
+from search.config import SearchConfig
+from search.schedule import Schedule
+from search.schedulers import make_schedule
+from search.searcher import StudySearcher
+from search.space import flatten
+from search.study import SearchStudy, make_sampler
+
+UNLIMITED = 10**9  # trials: time is what ends a search here
+
+optuna.logging.set_verbosity(optuna.logging.ERROR)
+warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+optuna_search.logger.setLevel(logging.ERROR)  # it warns of every NaN that it cannot tell the study
+
+
+class Searchlight:
+    """StudySearcher over a study in memory. A promoted trial goes on from its checkpoint."""
+
+    stops_diverged = True
+    keeps_best = True
+
+    def __init__(
+        self,
+        problem: Problem,
+        seed: int,
+        sampler: BaseSampler | None = None,
+        schedule: Schedule | None = None,
+        study: type[SearchStudy] = SearchStudy,
+    ) -> None:
+        conditional = any(p.when for p in problem.space.parameters)
+        config = SearchConfig(task="simulated", seed=seed)
+        sampler = sampler or make_sampler(config.sampler, seed, conditional)
+        schedule = schedule or make_schedule(config, problem.epochs, "min")
+        self.study = study(InMemoryStorage(), "search", sampler, OBJECTIVE, "min")
+        self._searcher = StudySearcher(
+            self.study, problem.space, schedule, OBJECTIVE, UNLIMITED, Path("nowhere"), attempt="1"
+        )
+        self._names = [p.name for p in problem.space.parameters]
+        self._asked = 0
+
+    def suggest(self) -> Job | None:
+        self._asked += 1
+        name = str(self._asked)
+        given = self._searcher.suggest(name)
+        if self._searcher.error is not None:
+            raise self._searcher.error
+        if given is None:
+            return None
+        stretch = given["stretch"]
+        return Job(name, stretch["trial"], flatten(stretch["config"]), stretch["epoch"], stretch["until"])
+
+    def report(self, job: Job, epoch: int, value: float) -> bool:
+        if math.isnan(value):
+            end = {"outcome": "diverged", "reason": f"{OBJECTIVE} is nan after epoch {epoch}"}
+            self._searcher.on_trial_complete(job.name, {"reports": json.dumps([end])})
+            return False
+        reports = json.dumps([{"epoch": epoch, "metrics": {OBJECTIVE: value}, "checkpoint": None}])
+        if epoch == job.until:
+            self._searcher.on_trial_complete(job.name, {"reports": reports})
+        else:
+            self._searcher.on_trial_result(job.name, {"done": False, "reports": reports})
+        return True
+
+
+@dataclass(frozen=True)
+class TuneTrial:
+    """What Tune's schedulers look at of a trial."""
+
+    trial_id: str
+
+
+class RayTune:
+    """OptunaSearch and a scheduler of Ray Tune, called as its controller calls them.
+
+    A trial whose loss is NaN reports it and trains on: nothing in the documented recipe stops it.
+    """
+
+    stops_diverged = False
+    keeps_best = False  # ResultGrid.get_best_result(scope="last")
+
+    def __init__(self, problem: Problem, seed: int, sampler: BaseSampler | None, scheduler: FIFOScheduler) -> None:
+        space = problem.space
+        if any(p.when for p in space.parameters):  # parameters that depend on others need a function
+            given: Any = space.suggest
+        else:
+            given = {p.name: p.distribution for p in space.parameters}
+        options: dict[str, Any] = {"seed": seed} if sampler is None else {"sampler": sampler}
+        self._search = OptunaSearch(given, metric=OBJECTIVE, mode="min", **options)
+        self._scheduler = scheduler
+        self._scheduler.set_search_properties(OBJECTIVE, "min")
+        self._epochs = problem.epochs
+        self._started = 0
+
+    def suggest(self) -> Job | None:
+        name = str(self._started)
+        values = self._search.suggest(name)
+        assert values is not None
+        self._scheduler.on_trial_add(None, TuneTrial(name))  # type: ignore[arg-type]
+        self._started += 1
+        return Job(name, self._started - 1, flatten(values), 0, self._epochs)
+
+    def report(self, job: Job, epoch: int, value: float) -> bool:
+        trial: Any = TuneTrial(job.name)
+        result = {"training_iteration": epoch, OBJECTIVE: value}
+        controller: Any = None
+        decision = self._scheduler.on_trial_result(controller, trial, result)
+        if decision == TrialScheduler.STOP:
+            self._search.on_trial_complete(job.name, result)
+            return False
+        self._search.on_trial_result(job.name, result)
+        if epoch == self._epochs:  # the function returns
+            self._scheduler.on_trial_complete(controller, trial, result)
+            self._search.on_trial_complete(job.name, result)
+        return True
+
+
+Make = Callable[[Problem, int], Side]
+
+
+def asha(problem: Problem) -> ASHAScheduler:
+    """With the documented defaults: grace_period=1, reduction_factor=4."""
+    return ASHAScheduler(max_t=problem.epochs)
+
+
+SIDES: dict[str, Make] = {
+    "searchlight": lambda problem, seed: Searchlight(problem, seed),
+    "ray": lambda problem, seed: RayTune(problem, seed, None, asha(problem)),
+    "random": lambda problem, seed: RayTune(problem, seed, RandomSampler(seed), asha(problem)),
+    "tpe": lambda problem, seed: RayTune(problem, seed, None, FIFOScheduler()),
+}
