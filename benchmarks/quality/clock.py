@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from quality.problems import Curve, Problem
+from .problems import Curve, Problem
 
 SWITCH_S = 0.1  # a gang takes another trial, or one from a checkpoint: benchmarks/results/trial_turnaround.txt
 
@@ -28,7 +28,6 @@ class Job:
 class Side(Protocol):
     """Something that searches."""
 
-    stops_diverged: bool
     keeps_best: bool  # whether a trial is judged by its best report, not by its last
 
     def suggest(self) -> Job | None:
@@ -88,6 +87,8 @@ def simulate(side: Side, problem: Problem, gangs: int, budget: float, seed: int)
                 curves[job.trial] = problem.curve(job.values, np.random.default_rng((seed, job.trial)))
             order, idle = order + 1, idle - 1
             heapq.heappush(queue, (now + SWITCH_S + curves[job.trial].seconds, order, job, job.start + 1))
+        if not queue:  # nothing runs, and nothing is left to do
+            break
         now, _, job, epoch = heapq.heappop(queue)
         if now > budget:
             break

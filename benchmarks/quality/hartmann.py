@@ -15,6 +15,7 @@ Array = NDArray[np.float64]
 
 BIAS_NOISE = {"good": (0.5, 0.1), "bad": (2.0, 0.4), "terrible": (4.0, 0.8)}
 BEST = {3: -3.86278, 6: -3.32237}
+OPTIMUM6 = (0.20169, 0.150011, 0.476874, 0.275332, 0.311652, 0.6573)
 FIDELITIES = 100  # full fidelity lies so many times above the lowest
 
 ALPHA = np.array([1.0, 1.2, 3.0, 3.2])

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 import optuna
 
-from quality import curves, digits, hartmann
 from search.space import Space, resolve
 from trainables.task import TaskConfig
+
+from . import curves, digits, hartmann
 
 Values = Mapping[str, Any]
 OBJECTIVE = "val/loss"
@@ -63,9 +64,12 @@ class Problem:
     def seconds(self) -> float:
         """What a full training takes, the median over configs drawn at random: what budgets are told in."""
         draw = np.random.default_rng(0)
-        study = optuna.create_study(sampler=optuna.samplers.RandomSampler(0))
-        drawn = [self.space.suggest(study.ask()) for _ in range(200)]
-        return self.epochs * float(np.median([self.curve(values, draw).seconds for values in drawn]))
+        return self.epochs * float(np.median([self.curve(self.draw(draw), draw).seconds for _ in range(200)]))
+
+    def draw(self, draw: np.random.Generator) -> dict[str, Any]:
+        """A config at random."""
+        study = optuna.create_study(sampler=optuna.samplers.RandomSampler(int(draw.integers(2**31))))
+        return self.space.suggest(study.ask())
 
     def regret(self, curve: Curve) -> float:
         return min(curve.final, self.worst) - self.best

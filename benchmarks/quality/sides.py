@@ -15,14 +15,15 @@ from optuna.storages import InMemoryStorage
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 from ray.tune.search.optuna import OptunaSearch, optuna_search
 
-from quality.clock import Job, Side
-from quality.problems import OBJECTIVE, Problem
 from search.config import SearchConfig
 from search.schedule import Schedule
 from search.schedulers import make_schedule
 from search.searcher import StudySearcher
 from search.space import flatten
 from search.study import SearchStudy, make_sampler
+
+from .clock import Job, Side
+from .problems import OBJECTIVE, Problem
 
 UNLIMITED = 10**9  # trials: time is what ends a search here
 
@@ -34,7 +35,6 @@ optuna_search.logger.setLevel(logging.ERROR)  # it warns of every NaN that it ca
 class Searchlight:
     """StudySearcher over a study in memory. A promoted trial goes on from its checkpoint."""
 
-    stops_diverged = True
     keeps_best = True
 
     def __init__(
@@ -93,7 +93,6 @@ class RayTune:
     A trial whose loss is NaN reports it and trains on: nothing in the documented recipe stops it.
     """
 
-    stops_diverged = False
     keeps_best = False  # ResultGrid.get_best_result(scope="last")
 
     def __init__(self, problem: Problem, seed: int, sampler: BaseSampler | None, scheduler: FIFOScheduler) -> None:

@@ -1,0 +1,136 @@
+"""What the comparison of searches rests on: its problems, its clock, and the sides as they are really called."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.quality import hartmann
+from benchmarks.quality.clock import SWITCH_S, Job, simulate
+from benchmarks.quality.problems import Curve, Problem, all_problems
+from benchmarks.quality.sides import SIDES
+from search.space import resolve
+from trainables.task import TaskConfig, searchable
+
+PROBLEMS = {problem.name: problem for problem in all_problems()}
+BEST = {
+    "hartmann3-good": {"x0": 0.114614, "x1": 0.555649, "x2": 0.852547},
+    "hartmann6-good": {f"x{i}": x for i, x in enumerate(hartmann.OPTIMUM6)},
+    "cliff": {"lr": 10**-1.8, "reward_scale": 10**0.7, "curriculum": 0.35, "weight_decay": 1e-3, "precision": "bf16"},
+    "crossing": {"lr": 10**-1.8, "regularization": 0.8, "width": 10**2.4, "precision": "fp32"},
+    "curriculum": {"lr": 1e-2, "easy": 0.3, "pace": 0.4, "reward_scale": 10**0.6, "precision": "fp32"},
+    "finetune": {
+        "lr": 10**-4.2,
+        "head_lr": 10**-2.8,
+        "warmup": 0.12,
+        "batch": 32,
+        "dropout": 0.15,
+        "layers": "half",
+        "precision": "fp16",
+        "scale_log2": 12.0,
+    },
+    "annealed": {
+        "lr": 10**-0.9,
+        "momentum": 0.9,
+        "schedule": "cosine",
+        "warm": 0.06,
+        "smoothing": 0.1,
+        "precision": "fp32",
+    },
+}
+
+
+@pytest.mark.parametrize("name", BEST)
+def test_the_best_config_has_no_regret(name):
+    problem = PROBLEMS[name]
+    curve = problem.curve(BEST[name], np.random.default_rng(0))
+    assert not curve.diverges
+    assert problem.regret(curve) == pytest.approx(0.0, abs=1e-4)
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 2**31))
+def test_no_config_is_better_than_the_best_nor_worse_than_a_diverged_one(name, seed):
+    problem, draw = PROBLEMS[name], np.random.default_rng(seed)
+    curve = problem.curve(problem.draw(draw), draw)
+    assert len(curve.values) == problem.epochs
+    assert curve.seconds > 0
+    assert -1e-5 <= problem.regret(curve) <= problem.worst - problem.best
+
+
+def test_a_closed_form_diverges_for_good_and_sooner_the_farther_beyond_the_cliff():
+    problem, epochs = PROBLEMS["cliff"], []
+    for lr in (0.03, 0.1, 1.0):
+        curve = problem.curve({**BEST["cliff"], "lr": lr}, np.random.default_rng(0))
+        nans = [math.isnan(value) for value in curve.values]
+        assert nans == sorted(nans)
+        assert curve.final == math.inf
+        epochs.append(nans.index(True))
+    assert epochs == sorted(epochs, reverse=True)
+    assert epochs[0] > epochs[-1]
+
+
+class FlatConfig(TaskConfig):
+    height: float = searchable(0.5, low=0.0, high=1.0)
+
+
+def flat(values, draw):
+    """Diverges in epoch 2 above 0.5; an epoch takes 10 s."""
+    height = values["height"]
+    return Curve([height] + [math.nan if height > 0.5 else height] * 8, 10.0, math.inf if height > 0.5 else height)
+
+
+FLAT = Problem("flat", False, resolve(FlatConfig, {"precision": "fp32"}, {}), 9, 0.0, 1.0, flat)
+
+
+class Once:
+    """Trains one trial to its end."""
+
+    keeps_best = False
+
+    def __init__(self, height):
+        self.job, self.seen = Job("0", 0, {"height": height}, 0, 9), []
+
+    def suggest(self):
+        job, self.job = self.job, None
+        return job
+
+    def report(self, job, epoch, value):
+        self.seen.append((epoch, value))
+        return True
+
+
+def test_time_passes_as_epochs_take_it():
+    side = Once(0.25)
+    run = simulate(side, FLAT, gangs=1, budget=SWITCH_S + 35.0, seed=0)
+    assert side.seen == [(1, 0.25), (2, 0.25), (3, 0.25)]
+    assert run.regrets == [(SWITCH_S + 10.0, 0.25)]
+    assert run.regret_at(10.0, before=1.0) == 1.0
+    assert run.regret_at(10.2, before=1.0) == 0.25
+    assert (run.spent, run.lost, run.whole) == (30.0, 0.0, 0)
+
+
+def test_what_goes_into_a_trial_that_diverges_is_lost():
+    run = simulate(Once(0.75), FLAT, gangs=1, budget=1000.0, seed=0)
+    assert (run.trials, run.diverged, run.lost) == (1, 1, 90.0)
+    assert run.regrets == [(SWITCH_S + 10.0, 1.0)]
+
+
+@pytest.mark.parametrize("name", SIDES)
+def test_a_side_is_the_same_for_the_same_seed(name):
+    first, second = (simulate(SIDES[name](FLAT, 3), FLAT, gangs=8, budget=300.0, seed=3) for _ in range(2))
+    assert first.regrets == second.regrets
+    assert first.trials == second.trials > 8
+
+
+def test_ours_ends_a_diverged_trial_at_once_and_tune_trains_it_on():
+    ours, tune = (
+        simulate(SIDES[name](FLAT, 0), FLAT, gangs=8, budget=500.0, seed=0) for name in ("searchlight", "tpe")
+    )
+    assert ours.diverged > 1
+    assert tune.diverged > 1
+    assert ours.lost <= 20.0 * (ours.diverged + 8)
+    assert tune.lost >= 90.0 * (tune.diverged - 8)
