@@ -41,13 +41,13 @@ class Searchlight:
         self,
         problem: Problem,
         seed: int,
-        sampler: BaseSampler | None = None,
+        sampler: Callable[[int], BaseSampler] | None = None,
         schedule: Schedule | None = None,
         study: type[SearchStudy] = SearchStudy,
     ) -> None:
         conditional = any(p.when for p in problem.space.parameters)
         config = SearchConfig(task="simulated", seed=seed)
-        sampler = sampler or make_sampler(config.sampler, seed, conditional)
+        sampler = sampler or (lambda number: make_sampler(config.sampler, seed, number, conditional))
         schedule = schedule or make_schedule(config, problem.epochs, "min")
         self.study = study(InMemoryStorage(), "search", sampler, OBJECTIVE, "min")
         self._searcher = StudySearcher(

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -43,9 +45,27 @@ def test_the_higher_rung_goes_first():
     assert Halving.over(9, 3, 1, "min").next(low + high, may_start=True) == Stretch("promoted", 3, 3, 9)
 
 
-def test_trials_that_ended_still_count_in_their_rung():
-    trials = [standing(0, 0.1, 0.1, 0.1, state="ended"), standing(1, 0.2), standing(2, 0.3)]
-    assert Halving.over(9, 3, 1, "min").next(trials, may_start=True) == Stretch("new", None, 0, 1)
+def test_a_trial_that_diverged_counts_in_its_rung():
+    trials = [standing(0, 0.1), standing(1, 0.2), standing(2, 0.3, state="ended")]
+    assert Halving.over(9, 3, 1, "min").next(trials, may_start=True) == Stretch("promoted", 0, 1, 3)
+    assert Halving.over(9, 3, 1, "min").next(trials[:2], may_start=True) == Stretch("new", None, 0, 1)
+
+
+def test_a_trial_that_diverged_leaves_its_place_to_the_next_best():
+    best = standing(0, 0.1, 0.1, 0.1, 0.1, state="running")
+    waiting = [standing(1, 0.2), standing(2, 0.3)]
+    schedule = Halving.over(9, 3, 1, "min")
+    assert schedule.next([best, *waiting], may_start=True) == Stretch("new", None, 0, 1)
+    diverged = replace(best, state="ended")
+    assert schedule.next([diverged, *waiting], may_start=True) == Stretch("promoted", 1, 1, 3)
+
+
+def test_a_trial_that_ran_to_its_end_keeps_its_place():
+    waiting = [standing(1, 0.2), standing(2, 0.3)]
+    whole = standing(0, *[0.1] * 9, state="ended")
+    short = replace(standing(0, *[0.1] * 5, state="ended"), finished=True)  # of a function that ends before its time
+    for best in (whole, short):
+        assert Halving.over(9, 3, 1, "min").next([best, *waiting], may_start=True) == Stretch("new", None, 0, 1)
 
 
 def test_a_trial_that_was_cut_off_between_rungs_goes_on_before_anything_else():

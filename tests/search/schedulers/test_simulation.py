@@ -25,9 +25,10 @@ def drawn(seed):
 def check_promotion(halving, bracket, stretch, out_of_turn_allowed):
     """Checks the promotion of one of the trials of `bracket`."""
     rung, (trial,) = stretch.start, [t for t in bracket if t.number == stretch.number]
-    values = [t.values[rung] for t in bracket if rung in t.values]
-    better = sum(value < trial.values[rung] for value in values)
-    assert out_of_turn_allowed or better < len(values) // halving.reduction_factor, "promoted out of turn"
+    reached = [t for t in bracket if rung in t.values]
+    in_the_running = [t for t in reached if t.state != "ended" or t.epoch == halving.epochs]
+    better = sum(t.values[rung] < trial.values[rung] for t in in_the_running)
+    assert out_of_turn_allowed or better < len(reached) // halving.reduction_factor, "promoted out of turn"
     assert stretch.until == halving.rungs[halving.rungs.index(rung) + 1]
 
 
