@@ -157,8 +157,7 @@ def _earlier(planned: Plan) -> tuple[list[FrozenTrial], list[str]]:
 
 
 def _sampler(planned: Plan) -> Callable[[int], BaseSampler]:
-    conditional = any(parameter.when for parameter in planned.space.parameters)
-    return partial(make_sampler, planned.config.sampler, planned.config.seed, conditional=conditional)
+    return partial(make_sampler, planned.config.sampler, planned.config.seed)
 
 
 def _config(about: Mapping[str, Any], folder: Path, given: Mapping[str, Any]) -> SearchConfig:

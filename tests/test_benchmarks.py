@@ -81,12 +81,12 @@ def test_what_the_readme_says_of_trials_is_what_was_measured():
 def test_the_comparison_of_searches_tells_of_every_side_and_keeps_every_seed(tmp_path):
     printed = run("search_quality.py", "--quick", "--csv", str(tmp_path / "regrets.csv"))
     rows = re.findall(
-        r"^ +(searchlight|ray|random|tpe) +[\d.]+ +[\d.]+-[\d.]+ .* ([\d.]+|inf) +[\d.]+ +\d+ +\d+ +\d+%",
+        r"^ +(searchlight|hyperband|ray|random|tpe) +[\d.]+ +[\d.]+-[\d.]+ .* ([\d.]+|inf) +[\d.]+ +\d+ +\d+ +\d+%",
         printed,
         flags=re.MULTILINE,
     )
-    assert sorted(side for side, _ in rows) == sorted(2 * ["searchlight", "ray", "random", "tpe"])
+    assert sorted(side for side, _ in rows) == sorted(2 * ["searchlight", "hyperband", "ray", "random", "tpe"])
     assert [time for side, time in rows if side == "ray"] == ["1.00", "1.00"]
     table = (tmp_path / "regrets.csv").read_text(encoding="utf-8").splitlines()
-    assert len(table) == 1 + 2 * 4 * 2
+    assert len(table) == 1 + 2 * 5 * 2
     assert all(float(cell) >= 0 for row in table[1:] for cell in row.split(",")[2:])

@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from optuna.storages import InMemoryStorage
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 from ray.tune.search.optuna import OptunaSearch, optuna_search
 
-from search.config import SearchConfig
+from search.config import Scheduler, SearchConfig
 from search.schedule import Schedule
 from search.schedulers import make_schedule
 from search.searcher import StudySearcher
@@ -44,10 +45,10 @@ class Searchlight:
         sampler: Callable[[int], BaseSampler] | None = None,
         schedule: Schedule | None = None,
         study: type[SearchStudy] = SearchStudy,
+        scheduler: Scheduler = "asha",
     ) -> None:
-        conditional = any(p.when for p in problem.space.parameters)
-        config = SearchConfig(task="simulated", seed=seed)
-        sampler = sampler or (lambda number: make_sampler(config.sampler, seed, number, conditional))
+        config = SearchConfig(task="simulated", seed=seed, scheduler=scheduler)
+        sampler = sampler or partial(make_sampler, config.sampler, seed)
         schedule = schedule or make_schedule(config, problem.epochs, "min")
         self.study = study(InMemoryStorage(), "search", sampler, OBJECTIVE, "min")
         self._searcher = StudySearcher(
@@ -141,6 +142,7 @@ def asha(problem: Problem) -> ASHAScheduler:
 
 SIDES: dict[str, Make] = {
     "searchlight": lambda problem, seed: Searchlight(problem, seed),
+    "hyperband": lambda problem, seed: Searchlight(problem, seed, scheduler="hyperband"),
     "ray": lambda problem, seed: RayTune(problem, seed, None, asha(problem)),
     "random": lambda problem, seed: RayTune(problem, seed, RandomSampler(seed), asha(problem)),
     "tpe": lambda problem, seed: RayTune(problem, seed, None, FIFOScheduler()),
