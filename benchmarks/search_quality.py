@@ -5,7 +5,7 @@ schedulers say what to train. A regret is that of the trial which a side takes f
 evaluated without noise. Reported are medians over seeds, the time that each side takes to reach the final median of
 Ray's recipe (as a share of the time that the recipe took for it), and Wilcoxon's signed-rank test over seeds.
 
-    python benchmarks/search_quality.py [--seeds 20] [--problems cliff,digits] [--csv FILE] [--quick]
+    python benchmarks/search_quality.py [--seeds 20] [--problems cliff,digits] [--sides ray,grace-3]
 """
 
 import argparse
@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 from quality.clock import Run, simulate
 from quality.problems import Problem, all_problems
 from quality.sides import SIDES
+from quality.variants import VARIANTS
 from scipy.stats import wilcoxon
 
-OURS, PEER = "searchlight", "ray"
+PEER = "ray"
 GANGS = 8
 TRAININGS = 4  # full ones that the budget has time for in each gang
 POINTS = 200  # of a regret curve
@@ -52,20 +53,20 @@ class Outcome:
 
 
 def search(problem: Problem, side: str, seeds: int) -> Outcome:
-    budget = TRAININGS * problem.seconds
-    runs = [simulate(SIDES[side](problem, seed), problem, GANGS, budget, seed) for seed in range(seeds)]
+    budget, make = TRAININGS * problem.seconds, {**SIDES, **VARIANTS}[side]
+    runs = [simulate(make(problem, seed), problem, GANGS, budget, seed) for seed in range(seeds)]
     moments = [budget * (point + 1) / POINTS for point in range(POINTS)]
     nothing = problem.worst - problem.best
     return Outcome(runs, np.array([[run.regret_at(moment, nothing) for moment in moments] for run in runs]))
 
 
-def compare(problem: Problem, seeds: int) -> dict[str, Outcome]:
-    """Search `problem` with every side, and print what came of it."""
+def compare(problem: Problem, sides: list[str], seeds: int) -> dict[str, Outcome]:
+    """Search `problem` with each of `sides`, and print what came of it."""
     kind = "held out" if problem.held_out else "tuned on"
     print(f"{problem.name} ({kind}), regret: median, quartiles", flush=True)
     told = "".join(f"{f'{share:.0%}':>23}" for share in TOLD)
     print(f"  {'':>11}{told} {'time':>5} {'p':>6} {'trials':>6} {'whole':>5} {'diverged':>8} {'lost':>5} {'ask':>6}")
-    found = {side: search(problem, side, seeds) for side in (PEER, *(side for side in SIDES if side != PEER))}
+    found = {side: search(problem, side, seeds) for side in sides}
     for side, outcome in found.items():
         quartiles = [np.percentile(outcome.at(share), (50, 25, 75)) for share in TOLD]
         cells = "".join(f"{f'{middle:.4f} {low:.3f}-{high:.3f}':>23}" for middle, low, high in quartiles)
@@ -94,11 +95,11 @@ def p_value(outcome: Outcome, peer: Outcome) -> float:
     return float(wilcoxon(ours, theirs).pvalue) if (ours != theirs).any() else 1.0
 
 
-def summarize(found: dict[str, dict[str, Outcome]], problems: list[Problem]) -> None:
+def summarize(found: dict[str, dict[str, Outcome]], sides: list[str], problems: list[Problem]) -> None:
     print(
         f"time to the final median of {PEER}, as a share of its own: median over problems (inf: not within the budget)"
     )
-    for side in SIDES:
+    for side in sides:
         told = []
         for kind, of_kind in (("tuned on", False), ("held out", True), ("all", None)):
             chosen = [p.name for p in problems if of_kind is None or p.held_out is of_kind]
@@ -127,6 +128,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--problems", default="", help="names, separated by commas; all by default")
+    parser.add_argument("--sides", default=",".join(SIDES), help=f"and of what was tried: {', '.join(VARIANTS)}")
     parser.add_argument("--csv", type=Path, help="write every seed's regret curve there")
     parser.add_argument("--quick", action="store_true", help="two problems, two seeds: does it run")
     given = parser.parse_args()
@@ -136,10 +138,13 @@ def main() -> None:
         names, given.seeds = ["hartmann3-terrible", "cliff"], 2
     if unknown := set(names) - {problem.name for problem in problems}:
         sys.exit(f"--problems must be among {', '.join(p.name for p in problems)}, but got {', '.join(unknown)}.")
+    sides = [PEER, *(side for side in given.sides.split(",") if side != PEER)]
+    if unknown := set(sides) - {*SIDES, *VARIANTS}:
+        sys.exit(f"--sides must be among {', '.join([*SIDES, *VARIANTS])}, but got {', '.join(unknown)}.")
     problems = [problem for problem in problems if problem.name in names]
     print(f"{given.seeds} seeds, {GANGS} gangs, time for {TRAININGS} full trainings in each")
-    found = {problem.name: compare(problem, given.seeds) for problem in problems}
-    summarize(found, problems)
+    found = {problem.name: compare(problem, sides, given.seeds) for problem in problems}
+    summarize(found, sides, problems)
     if given.csv:
         write(given.csv, found)
 

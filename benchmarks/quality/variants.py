@@ -1,0 +1,110 @@
+"""What was tried beside our defaults: docs/search-notes.md tells what came of it.
+
+Each differs from the default in what its name says. The epochs at a rung, and who goes on, are those of `asha` unless
+it says hyperband.
+"""
+
+import copy
+import random
+from collections.abc import Callable, Container
+from typing import Any
+
+from optuna.samplers import BaseSampler, GPSampler, TPESampler
+from optuna.storages import BaseStorage
+from optuna.trial import FrozenTrial, TrialState
+
+from search.schedule import Schedule, Standing
+from search.schedulers.halving import Halving
+from search.schedulers.hyperband import HyperBand
+from search.study import SearchStudy
+
+from .problems import Problem
+from .sides import Make, Searchlight
+
+
+class KeepsPlaces(Halving):
+    """One that diverged keeps its place at the rungs that it had passed."""
+
+    def _broke_off(self, trial: Standing) -> bool:
+        return False
+
+
+class Unconstrained(SearchStudy):
+    """Samplers see a diverged trial as pruned and no more."""
+
+    def end(self, number: int, outcome: str, reason: str = "") -> None:
+        super().end(number, "interrupted" if outcome == "diverged" else outcome, reason)
+
+
+class Failing(SearchStudy):
+    """Samplers do not see a diverged trial."""
+
+    def end(self, number: int, outcome: str, reason: str = "") -> None:
+        super().end(number, "failed" if outcome == "diverged" else outcome, reason)
+
+
+class ToldComplete(SearchStudy):
+    """Samplers see a trial that waits at a rung as completed with its last value, as Ray's OptunaSearch tells it."""
+
+    def __init__(
+        self, storage: BaseStorage, name: str, sampler: Callable[[int], BaseSampler], objective: str, mode: str
+    ) -> None:
+        super().__init__(storage, name, sampler, objective, mode)
+        live = self.live
+
+        class View(type(storage)):  # type: ignore[misc]
+            def get_all_trials(
+                self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
+            ) -> list[FrozenTrial]:
+                trials = super().get_all_trials(study_id, deepcopy=deepcopy)
+                shown = [trial if trial.number in live else _as_complete(trial) for trial in trials]
+                return [trial for trial in shown if states is None or trial.state in states]
+
+        view = View.__new__(View)
+        view.__dict__ = storage.__dict__
+        self._study._storage = view
+
+
+def _as_complete(trial: FrozenTrial) -> FrozenTrial:
+    if trial.state != TrialState.RUNNING or not trial.intermediate_values:
+        return trial
+    shown = copy.copy(trial)
+    shown.state, shown.value = TrialState.COMPLETE, trial.intermediate_values[max(trial.intermediate_values)]
+    return shown
+
+
+def _side(
+    schedule: Callable[[int], Schedule] | None = None, study: type[SearchStudy] = SearchStudy, **tpe: Any
+) -> Make:
+    def make(problem: Problem, seed: int) -> Searchlight:
+        def sampler(number: int) -> TPESampler:
+            own = random.Random(f"{seed}-{number}").getrandbits(31)
+            options = {"multivariate": False, "constant_liar": True, **tpe}
+            group = options["multivariate"] and any(p.when for p in problem.space.parameters)
+            return TPESampler(seed=own, group=group, **options)
+
+        return Searchlight(problem, seed, sampler, schedule and schedule(problem.epochs), study)
+
+    return make
+
+
+def _gp(problem: Problem, seed: int) -> Searchlight:
+    """A Gaussian process, to which only completed trials say something."""
+    return Searchlight(problem, seed, lambda number: GPSampler(seed=seed * 10_000 + number), study=ToldComplete)
+
+
+VARIANTS: dict[str, Make] = {
+    "keeps-places": _side(lambda epochs: KeepsPlaces.over(epochs, 3, 1, "min")),
+    "multivariate": _side(multivariate=True),
+    "unconstrained": _side(study=Unconstrained),
+    "failing": _side(study=Failing),
+    "told-complete": _side(study=ToldComplete),
+    "startup-20": _side(n_startup_trials=20),
+    "candidates-64": _side(n_ei_candidates=64),
+    "grace-3": _side(lambda epochs: Halving.over(epochs, 3, 3, "min")),
+    "factor-2": _side(lambda epochs: Halving.over(epochs, 2, 1, "min")),
+    "factor-4": _side(lambda epochs: Halving.over(epochs, 4, 1, "min")),
+    "hyperband-4": _side(lambda epochs: HyperBand.over(epochs, 4, 1, "min")),
+    "hyperband-complete": _side(lambda epochs: HyperBand.over(epochs, 3, 1, "min"), ToldComplete),
+    "gp": _gp,
+}
