@@ -90,3 +90,19 @@ def test_the_comparison_of_searches_tells_of_every_side_and_keeps_every_seed(tmp
     table = (tmp_path / "regrets.csv").read_text(encoding="utf-8").splitlines()
     assert len(table) == 1 + 2 * 5 * 2
     assert all(float(cell) >= 0 for row in table[1:] for cell in row.split(",")[2:])
+
+
+def test_what_the_notes_say_of_searches_is_what_was_measured():
+    measured = (ROOT / "benchmarks" / "results" / "search_quality.txt").read_text(encoding="utf-8")
+    notes = (ROOT / "docs" / "search-notes.md").read_text(encoding="utf-8")
+    row = re.compile(
+        r"^ +(\w+)(?: +[\d.]+ [\d.]+-[\d.]+){3} +([\d.]+) [\d.]+-[\d.]+ +([\d.]+|inf) ", flags=re.MULTILINE
+    )
+    problems = 0
+    for block in re.split(r"\n(?=\S+ \((?:tuned on|held out)\))", measured)[1:]:
+        found = {side: (regret, time) for side, regret, time in row.findall(block)}
+        (told,) = re.findall(rf"^\| `{re.escape(block.split(' ')[0])}` \| (\d.*) \|$", notes, flags=re.MULTILINE)
+        sides = ("searchlight", "hyperband", "ray", "random", "tpe")
+        assert told.split(" | ") == [found[s][0] if s == "ray" else f"{found[s][0]} ({found[s][1]})" for s in sides]
+        problems += 1
+    assert problems == 10

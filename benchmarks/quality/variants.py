@@ -1,7 +1,6 @@
 """What was tried beside our defaults: docs/search-notes.md tells what came of it.
 
-Each differs from the default in what its name says. The epochs at a rung, and who goes on, are those of `asha` unless
-it says hyperband.
+Each differs from the default in what its name says, and `before` in all that was changed for what was measured here.
 """
 
 import copy
@@ -94,6 +93,7 @@ def _gp(problem: Problem, seed: int) -> Searchlight:
 
 
 VARIANTS: dict[str, Make] = {
+    "before": _side(lambda epochs: KeepsPlaces.over(epochs, 3, 1, "min"), multivariate=True),
     "keeps-places": _side(lambda epochs: KeepsPlaces.over(epochs, 3, 1, "min")),
     "multivariate": _side(multivariate=True),
     "unconstrained": _side(study=Unconstrained),
