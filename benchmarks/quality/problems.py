@@ -83,7 +83,7 @@ def closed_form(form: type[curves.Form], held_out: bool) -> Problem:
         return Curve(seen, seconds, clean[-1] if diverges_at > form.epochs else math.inf)
 
     name = form.__name__.lower()
-    return Problem(name, held_out, _space(form.config), form.epochs, form.best, form.worst, curve)
+    return Problem(name, held_out, _space(form.config, form.epochs), form.epochs, form.best, form.worst, curve)
 
 
 def mf_hartmann(dimensions: int, kind: str, held_out: bool) -> Problem:
@@ -97,7 +97,7 @@ def mf_hartmann(dimensions: int, kind: str, held_out: bool) -> Problem:
 
     config = hartmann.Config3 if dimensions == 3 else hartmann.Config6
     best = hartmann.BEST[dimensions]
-    space = _space(config, precision="fp32")
+    space = _space(config, epochs, precision="fp32")
     return Problem(f"hartmann{dimensions}-{kind}", held_out, space, epochs, best, 0.0, curve)
 
 
@@ -108,7 +108,7 @@ def tabulated(held_out: bool) -> Problem:
     """
     with open(digits.TABLE, newline="") as file:
         rows = list(csv.DictReader(file))
-    space = _space(digits.DigitsConfig)
+    space = _space(digits.DigitsConfig, digits.EPOCHS)
     numbers = [p for p in space.parameters if p.name != "precision"]
 
     def place(values: Values) -> list[float]:
@@ -141,8 +141,8 @@ def tabulated(held_out: bool) -> Problem:
     return Problem("digits", held_out, space, digits.EPOCHS, best, 2.5, curve)
 
 
-def _space(config: type[TaskConfig], **fixed: Any) -> Space:
-    return resolve(config, fixed, {})
+def _space(config: type[TaskConfig], epochs: int, **fixed: Any) -> Space:
+    return resolve(config, {"epochs": epochs, **fixed}, {})
 
 
 def all_problems() -> list[Problem]:
