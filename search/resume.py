@@ -69,9 +69,9 @@ def begin(planned: Plan) -> Held:
             _sampler(planned),
             planned.objective,
             planned.mode,
-            planned.objectives[1:],
-            earlier,
-            config.study,
+            others=planned.objectives[1:],
+            earlier=earlier,
+            url=config.study,
             new=True,
         )
     except BaseException:

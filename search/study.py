@@ -186,6 +186,7 @@ def create(
     sampler: Callable[[int], BaseSampler],
     objective: str,
     mode: Mode,
+    *,
     others: Sequence[Objective] = (),
     earlier: Sequence[FrozenTrial] = (),
     url: str = "",

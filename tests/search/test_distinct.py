@@ -26,7 +26,7 @@ CONDITIONAL = resolve(Config, {"lr": 1e-3}, {"precision": "fp32,fp16", "beta": "
 
 def search(folder, sampler, space, trials, parallel, seed=0):
     """The values of all trials; so many are asked for before one is told."""
-    study, lock = create(folder, partial(make_sampler, sampler, seed, conditional=space is CONDITIONAL), "loss", "min")
+    study, lock = create(folder, partial(make_sampler, sampler, seed), "loss", "min")
     asked, waiting = [], []
     for _ in range(trials):
         number, values = study.ask(space)

@@ -44,8 +44,8 @@ class Played:
     def __init__(self, folder, sampler, objectives, space=PLAIN, seed=0, trials=None, cliff=math.inf):
         folder.mkdir()
         self.folder = folder
-        make = partial(make_sampler, sampler, seed, conditional=any(parameter.when for parameter in space.parameters))
-        self.study, lock = create(folder, make, "loss", "min", objectives[1:])
+        make = partial(make_sampler, sampler, seed)
+        self.study, lock = create(folder, make, "loss", "min", others=objectives[1:])
         running = []
         for _ in range(trials or TRIALS.get(sampler, 60)):
             number, values = self.study.ask(space)

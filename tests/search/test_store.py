@@ -89,7 +89,7 @@ def told(trials):
 @pytest.mark.parametrize("url", KINDS, indirect=True)
 def test_what_the_driver_knows_is_what_others_read(tmp_path, url):
     folder = keep(tmp_path / "one", url)
-    study, store = create(folder, RandomSampler, "val/loss", "min", url)
+    study, store = create(folder, RandomSampler, "val/loss", "min", url=url)
     play(study)
     trials, objective, mode = read(folder)
     assert (objective, mode) == ("val/loss", "min")
@@ -104,7 +104,7 @@ def test_what_the_driver_knows_is_what_others_read(tmp_path, url):
 @pytest.mark.parametrize("url", KINDS[1:], indirect=True)
 def test_a_study_that_is_opened_again_is_as_it_was_left(tmp_path, url):
     folder = keep(tmp_path / "one", url)
-    study, store = create(folder, RandomSampler, "val/loss", "min", url)
+    study, store = create(folder, RandomSampler, "val/loss", "min", url=url)
     play(study)
     before = told(study.trials())
     store.close()
@@ -121,7 +121,7 @@ def test_a_study_that_is_opened_again_is_as_it_was_left(tmp_path, url):
 def test_samplers_propose_the_same_wherever_the_study_is_kept(tmp_path, sampler):
     def search(name, url):
         folder = keep(tmp_path / name, url)
-        study, store = create(folder, partial(make_sampler, sampler, 1), "val/loss", "min", url)
+        study, store = create(folder, partial(make_sampler, sampler, 1), "val/loss", "min", url=url)
         drawn = []
         for _ in range(12):
             number, values = study.ask(SPACE)
@@ -164,7 +164,7 @@ def test_a_driver_that_is_killed_holds_nothing(tmp_path, url):
 @pytest.mark.parametrize("url", KINDS[1:], indirect=True)
 def test_searches_that_start_at_once_in_an_empty_database_do_not_touch_each_other(tmp_path, url):
     def search(folder):
-        study, store = create(folder, RandomSampler, "val/loss", "min", url)
+        study, store = create(folder, RandomSampler, "val/loss", "min", url=url)
         for _ in range(5):
             play(study)
         store.close()
@@ -180,15 +180,15 @@ def test_searches_that_start_at_once_in_an_empty_database_do_not_touch_each_othe
 def test_a_name_that_is_in_the_database_is_refused_for_a_new_search(tmp_path, url):
     check_store(url, "one")
     assert not (tmp_path / "studies.db").exists(), "a check writes nothing"
-    create(keep(tmp_path / "one", url), RandomSampler, "val/loss", "min", url, new=True)[1].close()
+    create(keep(tmp_path / "one", url), RandomSampler, "val/loss", "min", url=url, new=True)[1].close()
     check_store(url, "two")
     line = f"--name must be new, but one exists in --study {url}. Choose another."
     with pytest.raises(UsageError) as told_before:
         check_store(url, "one")
     with pytest.raises(UsageError) as told_late:
-        create(tmp_path / "one", RandomSampler, "val/loss", "min", url, new=True)
+        create(tmp_path / "one", RandomSampler, "val/loss", "min", url=url, new=True)
     assert str(told_before.value) == str(told_late.value) == line
-    create(keep(tmp_path / "two", url), RandomSampler, "val/loss", "min", url)[1].close()
+    create(keep(tmp_path / "two", url), RandomSampler, "val/loss", "min", url=url)[1].close()
 
 
 def test_a_study_that_is_not_in_the_database_cannot_be_read(tmp_path):
@@ -221,7 +221,7 @@ def test_a_database_that_one_may_only_read_is_refused(server, database, tmp_path
     server.execute(name, "REVOKE CREATE ON SCHEMA public FROM PUBLIC", "CREATE ROLE reader LOGIN")
     with pytest.raises(UsageError, match=rf"that reader may write to, but {name} is not\. GRANT CREATE ON SCHEMA"):
         check_store(url, "one")
-    create(keep(tmp_path / "one", database), RandomSampler, "val/loss", "min", database)[1].close()
+    create(keep(tmp_path / "one", database), RandomSampler, "val/loss", "min", url=database)[1].close()
     server.execute(name, "GRANT SELECT ON ALL TABLES IN SCHEMA public TO reader")
     with pytest.raises(UsageError, match=rf"that reader may write to, but {name} is not\. GRANT INSERT ON ALL TABLES"):
         check_store(url, "two")
@@ -242,7 +242,7 @@ def test_a_missing_driver_of_the_database_is_named():
 
 def test_a_search_goes_on_when_its_database_comes_back(server, database, tmp_path):
     folder = keep(tmp_path / "one", database)
-    study, store = create(folder, RandomSampler, "val/loss", "min", database)
+    study, store = create(folder, RandomSampler, "val/loss", "min", url=database)
     for _ in range(3):
         play(study)
         server.stop()
@@ -266,7 +266,7 @@ def test_a_connection_that_is_cut_at_any_moment_costs_nothing(server, database, 
         "            'WHERE datname = %s AND pid <> pg_backend_pid()', (sys.argv[2],))\n"
         "        time.sleep(draw.uniform(0.05, 0.25))"
     )
-    study, store = create(keep(tmp_path / "one", database), RandomSampler, "val/loss", "min", database)
+    study, store = create(keep(tmp_path / "one", database), RandomSampler, "val/loss", "min", url=database)
     cutting = subprocess.Popen([sys.executable, "-c", cutter, f"{server.url}/postgres", name])
     try:
         for _ in range(4):
@@ -283,7 +283,7 @@ def test_a_connection_that_is_cut_at_any_moment_costs_nothing(server, database, 
 
 def test_a_search_whose_database_stays_away_ends_and_asks_no_more(server, database, tmp_path, monkeypatch):
     monkeypatch.setattr(postgres, "PATIENCE_S", 1.0)
-    study, store = create(keep(tmp_path / "one", database), RandomSampler, "val/loss", "min", database)
+    study, store = create(keep(tmp_path / "one", database), RandomSampler, "val/loss", "min", url=database)
     number, _ = study.ask(SPACE)
     server.stop()
     try:
@@ -303,7 +303,7 @@ def test_a_search_whose_database_stays_away_ends_and_asks_no_more(server, databa
 def test_a_study_that_another_driver_has_taken_over_is_not_written_any_more(server, database, tmp_path, monkeypatch):
     monkeypatch.setattr(postgres, "PATIENCE_S", 1.0)
     folder = keep(tmp_path / "one", database)
-    study, store = create(folder, RandomSampler, "val/loss", "min", database)
+    study, store = create(folder, RandomSampler, "val/loss", "min", url=database)
     number, _ = study.ask(SPACE)
     server.stop()
     server.start()

@@ -117,7 +117,9 @@ def test_a_sampler_sees_them_as_older_than_the_trials_of_the_search_which_do_not
         Earlier("completed", {"precision": "fp32", "lr": 1e-2}, {1: 0.5, 2: 0.3, 3: 0.4}),
         Earlier("diverged", {"precision": "fp32", "lr": 9e-2}, {}),
     ]
-    study, lock = create(tmp_path, lambda number: Watching(seed=0), "val/loss", "min", as_shown(earlier, SPACE, "min"))
+    study, lock = create(
+        tmp_path, lambda number: Watching(seed=0), "val/loss", "min", earlier=as_shown(earlier, SPACE, "min")
+    )
     assert study.ask(SPACE)[0] == 0
     assert [(t.number, t.state, t.params["lr"]) for t in seen] == [
         (-2, TrialState.COMPLETE, 1e-2),
@@ -131,7 +133,7 @@ def test_a_sampler_sees_them_as_older_than_the_trials_of_the_search_which_do_not
 
 def test_what_was_tried_by_an_earlier_search_is_tried_again_if_this_one_is_to(tmp_path):
     earlier = as_shown([Earlier("completed", {"precision": "fp32", "lr": 1e-2}, {1: 0.5})], SPACE, "min")
-    study, lock = create(tmp_path, always_random, "val/loss", "min", earlier)
+    study, lock = create(tmp_path, always_random, "val/loss", "min", earlier=earlier)
     for _ in range(2):
         study.enqueue({"precision": "fp32", "lr": 1e-2})
     assert study.ask(SPACE) == (0, {"precision": "fp32", "lr": 1e-2})
@@ -143,7 +145,7 @@ def test_what_was_tried_by_an_earlier_search_is_tried_again_if_this_one_is_to(tm
 def test_every_sampler_goes_on_beside_them(tmp_path, name):
     earlier = [Earlier("completed", {"precision": "bf16", "lr": 10**-e}, {1: abs(e - 2.0)}) for e in (2.0, 3.0, 4.5)]
     study, lock = create(
-        tmp_path, lambda n: make_sampler(name, 1, n), "val/loss", "min", as_shown(earlier * 2, SPACE, "min")
+        tmp_path, lambda n: make_sampler(name, 1, n), "val/loss", "min", earlier=as_shown(earlier * 2, SPACE, "min")
     )
     for expected in range(6):
         number, values = study.ask(SPACE)
@@ -158,7 +160,7 @@ def distance(folder, earlier):
     """Mean distance, in powers of ten, of the first proposals from the best learning rate, 1e-2."""
     folder.mkdir()
     shown = as_shown(earlier, SPACE, "min")
-    study, lock = create(folder, lambda n: make_sampler("tpe", 0, n), "val/loss", "min", shown)
+    study, lock = create(folder, lambda n: make_sampler("tpe", 0, n), "val/loss", "min", earlier=shown)
     distances = [abs(math.log10(study.ask(SPACE)[1]["lr"]) + 2) for _ in range(20)]
     lock.close()
     return sum(distances) / len(distances)
@@ -304,7 +306,7 @@ def begun(old, tmp_path):
     given = {"task": f"{task}:Toy", "storage": str(tmp_path), "name": "new", "warm_start": ["old"], "concurrency": "1"}
     planned = plan(load_config({**given, "try": ["lr=0.03"], "search": {"lr": "1e-4..1e-1:log"}}))
     planned.config.folder.mkdir()
-    begin(planned).journal.close()
+    begin(planned).store.close()
     return planned
 
 
@@ -312,7 +314,7 @@ def test_a_search_that_is_taken_up_again_knows_the_same_trials_and_tries_the_sam
     old.rename(tmp_path / "gone")
     _, held = take_up(begun.config.folder, {})
     asked = [held.study.ask(begun.space)[1] for _ in range(4)]
-    held.journal.close()
+    held.store.close()
     assert (
         asked[:3]
         == list(begun.first)
@@ -333,5 +335,5 @@ def test_a_search_whose_earlier_trials_are_lost_goes_on_without_them_and_says_so
     if content is not None:
         path.write_text(content)
     _, held = take_up(begun.config.folder, {"trials": "20"})
-    held.journal.close()
+    held.store.close()
     assert "warm-start.json cannot be read: the sampler knows nothing of earlier searches any more" in held.notes
