@@ -22,12 +22,16 @@ def drawn(seed):
     return draw, draw.randint(2, 12), draw.randint(2, 18), draw.randint(1, 5)
 
 
+def broke_off(trial, limit):
+    """Whether it diverged or failed: it holds no place at its rungs any more."""
+    return trial.state == "ended" and trial.epoch < trial.epochs and trial.reached < limit
+
+
 def check_promotion(halving, bracket, stretch, out_of_turn_allowed):
     """Checks the promotion of one of the trials of `bracket`."""
     rung, (trial,) = stretch.start, [t for t in bracket if t.number == stretch.number]
     reached = [t for t in bracket if rung in t.values]
-    in_the_running = [t for t in reached if t.state != "ended" or t.epoch == halving.epochs]
-    better = sum(t.values[rung] < trial.values[rung] for t in in_the_running)
+    better = sum(t.values[rung] < trial.values[rung] for t in reached if not broke_off(t, halving.limit))
     assert out_of_turn_allowed or better < len(reached) // halving.reduction_factor, "promoted out of turn"
     assert stretch.until == halving.rungs[halving.rungs.index(rung) + 1]
 
@@ -96,10 +100,11 @@ def test_rungs_may_lie_in_samples_or_seconds_and_trials_may_cost_and_last_as_the
                 promoted += 1
                 trial = trials[decision.number]
                 rung = max(rung for rung in schedule.rungs if rung <= trial.reached)
-                values = [value for t in trials if (value := value_at(t, rung)) is not None]
-                better = sum(value < value_at(trial, rung) for value in values)
+                known = [(t, value) for t in trials if (value := value_at(t, rung)) is not None]
+                held = [value for t, value in known if not broke_off(t, schedule.limit)]
+                better = sum(value < value_at(trial, rung) for value in held)
                 if may_start or running(trials):
-                    assert better < len(values) // schedule.reduction_factor
+                    assert better < len(known) // schedule.reduction_factor
                 assert decision.until == next(r for r in schedule.rungs if r > trial.reached)
 
         search = Simulated(schedule, budget, gangs, seed, check, lengths)
