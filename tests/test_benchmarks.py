@@ -106,3 +106,16 @@ def test_what_the_notes_say_of_searches_is_what_was_measured():
         assert told.split(" | ") == [found[s][0] if s == "ray" else f"{found[s][0]} ({found[s][1]})" for s in sides]
         problems += 1
     assert problems == 10
+
+
+def test_what_the_readme_says_of_searches_is_what_was_measured():
+    measured = (ROOT / "benchmarks" / "results" / "search_quality.txt").read_text(encoding="utf-8")
+    found = re.findall(
+        r"^ +\w+: tuned on ([\d.]+|inf) .*?held out ([\d.]+|inf) .*?all ([\d.]+|inf) ", measured, re.MULTILINE
+    )
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    table = readme.partition("## It finds as much in half the time")[2].partition("\n## ")[0]
+    share = r"\**([\d.]+|never)\**"
+    rows = re.findall(rf"^\| .* \| {share} \| {share} \| {share} \|$", table, re.MULTILINE)
+    assert sorted(tuple(cell.replace("never", "inf") for cell in row) for row in rows) == sorted(found)
+    assert len(found) == 5
