@@ -10,7 +10,7 @@ from optuna.trial import FrozenTrial
 
 from search.budget import Budget, Target
 from search.plan import Plan
-from search.trials import held_s, reports_of
+from search.trials import curve_of, held_s, reports_of
 
 CHECK_S = 1.0  # how far GPU-hours may be overdrawn
 
@@ -109,7 +109,7 @@ def recall(budget: Budget, trials: Sequence[FrozenTrial]) -> None:
         (report["time"], trial.number, epoch, report["metrics"])
         for trial in trials
         for epoch, report in reports_of(trial).items()
-        if epoch in trial.intermediate_values
+        if epoch in curve_of(trial)
     ]
     last = {number: epoch for _, number, epoch, _ in reports}
     for _, number, epoch, metrics in sorted(reports, key=lambda report: report[:3]):

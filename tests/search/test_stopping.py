@@ -11,6 +11,7 @@ from optuna.samplers import RandomSampler
 
 from search.budget import HOUR, Budget, Target
 from search.config import load_config
+from search.objectives import Objective
 from search.plan import plan
 from search.space import resolve
 from search.stopping import CHECK_S, Stop, budget_of, check_often, recall, stopped_by_signals
@@ -100,14 +101,19 @@ def test_a_gang_holds_the_gpus_of_its_workers_or_else_counts_its_workers(tmp_pat
     assert stop.reasons == ["2 GPU-hours"]
 
 
-@pytest.fixture
-def earlier(tmp_path):
+@pytest.fixture(params=[(), (Objective("speed", "max"),)], ids=["one objective", "two objectives"])
+def earlier(tmp_path, request):
     """Three trials as the study has them: the second one reported the best, then the others went on."""
-    study, lock = create(tmp_path, lambda number: RandomSampler(seed=number), "val/loss", "min")
+    study, lock = create(tmp_path, lambda n: RandomSampler(seed=n), "val/loss", "min", others=request.param)
     numbers = [study.ask(SPACE)[0] for _ in range(3)]
     told = [(0, 1, 0.5), (1, 1, 0.2), (0, 2, 0.4), (2, 1, 0.3)]
     for at, (number, epoch, loss) in enumerate(told):
-        report = {"metrics": {"val/loss": loss}, "checkpoint": None, "time": float(at), "held_s": 10.0 * epoch}
+        report = {
+            "metrics": {"val/loss": loss, "speed": 1.0},
+            "checkpoint": None,
+            "time": float(at),
+            "held_s": 10.0 * epoch,
+        }
         study.report(numbers[number], epoch, loss, report)
     study.note_held(0, 25.0)
     study.end(0, "completed")
