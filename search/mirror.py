@@ -13,6 +13,7 @@ from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.exc import DBAPIError
 
 Answer = TypeVar("Answer")
+RETRIES = 9  # of one question, each over a connection of its own
 
 
 class Mirror(BaseStorage):
@@ -62,7 +63,12 @@ class Mirror(BaseStorage):
     def create_new_trial(self, study_id: int, template_trial: FrozenTrial | None = None) -> int:
         trials = self._trials(study_id)
         trial_id = self._ask(lambda: self._database.create_new_trial(study_id, template_trial))
-        trials[trial_id] = self._ask(lambda: self._database.get_trial(trial_id))
+        trial = self._ask(lambda: self._database.get_trial(trial_id))
+        if trial.number != len(trials):  # the connection was lost after one was made, and Optuna has made another
+            del self._studies[study_id]
+            self._trials(study_id)
+            return trial_id
+        trials[trial_id] = trial
         self._numbers[study_id].append(trial_id)
         self._study_of[trial_id] = study_id
         return trial_id
@@ -140,7 +146,7 @@ class Mirror(BaseStorage):
 
     def _ask(self, action: Callable[[], Answer]) -> Answer:
         """The database's answer; asked again if the connection is lost in between."""
-        for _ in range(2):
+        for _ in range(RETRIES):
             try:
                 return action()
             except StorageInternalError as error:
