@@ -15,6 +15,7 @@ from optuna.trial import TrialState
 
 from search import postgres
 from search.errors import StoreError, UsageError
+from search.objectives import Objective
 from search.samplers import make_sampler
 from search.space import resolve
 from search.store import check_store, open_store
@@ -92,8 +93,8 @@ def test_what_the_driver_knows_is_what_others_read(tmp_path, url):
     folder = keep(tmp_path / "one", url)
     study, store = create(folder, RandomSampler, "val/loss", "min", url=url)
     play(study)
-    trials, objective, mode = read(folder)
-    assert (objective, mode) == ("val/loss", "min")
+    trials, objectives = read(folder)
+    assert objectives == (Objective("val/loss", "min"),)
     assert told(trials) == told(study.trials())
     assert [outcome_of(t) for t in trials] == ["completed", "pruned", "diverged", "failed", "interrupted"]
     assert trials[0].value == 0.5
