@@ -5,7 +5,6 @@ import logging
 import random
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +15,7 @@ from pydantic import ValidationError
 from ray.tune.search import Searcher
 
 from search.budget import Budget
+from search.checkpoints import Checkpoints
 from search.errors import StoreError, from_validation
 from search.explore import explore
 from search.fidelity import COSTS, cumulated, field, taken
@@ -23,8 +23,7 @@ from search.schedule import End, Schedule, Standing, Stretch
 from search.schedulers.pbt import replaced
 from search.space import Space, flatten
 from search.study import SearchStudy
-from search.trials import best_epoch, curve_of, length_of, reports_of
-from trainables import checkpoint
+from search.trials import curve_of, length_of, reports_of
 
 logger = logging.getLogger(__name__)
 EXPLORED = 20  # how often hyperparameters near to those of a trial are drawn, until the task takes them
@@ -90,13 +89,13 @@ class StudySearcher(Searcher):
         if schedule.unit != "epochs":  # of the same rung, which is another epoch for each
             study.compared = lambda trial: self._standing(trial).by_rung(schedule.rungs)
         self.budget = budget or Budget()
+        self.checkpoints = Checkpoints(folder / "checkpoints", schedule.mode)
         self.error: Exception | None = None
         earlier = [report for trial in study.trials() for report in reports_of(trial).values()]
         self.spent = sum(taken(report, schedule.unit) for report in earlier)
         self._live: dict[str, int] = {}  # the number of the trial that each of Tune's trials is a stretch of
         self.loss_reasons: dict[str, str] = {}  # by Tune's trial; see losses.py
         self._losses: dict[int, int] = {}  # of gangs, by trial, since it last got any further
-        self._dropped: defaultdict[int, set[int]] = defaultdict(set)  # epochs whose checkpoint is gone, by trial
         self._ended: dict[int, Standing] = {}
         self._unplaced: set[str] = set()
         self._cut_off: set[int] = set()
@@ -237,7 +236,7 @@ class StudySearcher(Searcher):
         assert stretch.copied_from is not None
         parent = self.study.trial(stretch.copied_from)
         values, config = self._explored(parent.params, random.Random(stretch.draw))
-        path, epoch = self._take_checkpoint(parent, self.study.next_number())
+        path, epoch = self.checkpoints.copy(parent, self.study.next_number())
         copy = {"epoch": epoch, "checkpoint": path, "replaces": stretch.replaces}
         attributes = {"config": config, "copied_from": parent.number, "copy": copy}
         number = self.study.begin_copy(self.space, values, attributes)
@@ -255,33 +254,12 @@ class StudySearcher(Searcher):
         logger.warning("the task refused %d combinations near to %s: they are copied as they are", EXPLORED, values)
         return values, self.space.config(values).model_dump(mode="json", round_trip=True)
 
-    def _take_checkpoint(self, parent: FrozenTrial, number: int) -> tuple[str | None, int]:
-        """The newest checkpoint of `parent` under a name of its own in the folder of trial `number`, and its epoch.
-
-        (None, 0) if there is none that exists: the copy then trains from the start.
-        """
-        for epoch, report in sorted(reports_of(parent).items(), reverse=True):
-            path = self._checkpoints(number) / f"copied-from-{parent.number}.pt"
-            with suppress(FileNotFoundError):  # it was dropped
-                if report["checkpoint"] is not None:
-                    checkpoint.link(Path(report["checkpoint"]), path)
-                    return str(path), epoch
-        logger.warning("trial %d has no checkpoint to copy: trial %d starts anew", parent.number, number)
-        return None, 0
-
     def _go_on(self, stretch: Stretch) -> dict[str, Any]:
         assert stretch.number is not None
         trial = self.study.trial(stretch.number)
-        reports = reports_of(trial)
-        paths = [
-            reports[epoch]["checkpoint"]
-            for epoch in sorted(reports, reverse=True)
-            if epoch <= stretch.start and reports[epoch]["checkpoint"] is not None
-        ]
-        earlier = [path for path in paths[1:] if Path(path).exists()]  # the others were dropped
-        first = trial.user_attrs.get("copy", {}).get("checkpoint")  # of the trial that it is a copy of
-        start = [first] if first is not None else []
-        return self._assignment(stretch.number, stretch.start, stretch.until, [*paths[:1], *earlier, *start, None])
+        return self._assignment(
+            stretch.number, stretch.start, stretch.until, self.checkpoints.to_go_on_from(trial, stretch.start)
+        )
 
     def _assignment(self, number: int, epoch: int, until: float, paths: list[str | None]) -> dict[str, Any]:
         """What a gang is to know of a stretch from `epoch` to where the trial has got `until`."""
@@ -301,7 +279,7 @@ class StudySearcher(Searcher):
             "checkpoint": paths[0],
             "earlier": paths[1:],
             "copied": trial.user_attrs.get("copy", {}).get("checkpoint"),
-            "folder": str(self._checkpoints(number)),
+            "folder": str(self.checkpoints.folder_of(number)),
             "attempt": self.attempt,
         }
 
@@ -315,16 +293,14 @@ class StudySearcher(Searcher):
         if before is not None:  # done again, since its checkpoint could not be read
             if report["checkpoint"] is not None:
                 self.study.note_report(number, epoch, {**before, "checkpoint": report["checkpoint"]})
-                if before["checkpoint"] not in (None, report["checkpoint"]):
-                    checkpoint.delete(Path(before["checkpoint"]))
-                self._dropped[number].discard(epoch)
+                self.checkpoints.replace(number, epoch, before["checkpoint"], report["checkpoint"])
         else:
             self._losses.pop(number, None)
             self.spent += taken(kept, self.schedule.unit)
             self.study.report(number, epoch, metrics[self.objective], kept)
             self._tell(lambda observer: observer.trial_reported(number, epoch, metrics, now))
             self.budget.reported(number, metrics)
-        self._drop_checkpoints(number, keep_last=True)
+        self.checkpoints.drop(self.study.trial(number))
 
     def _take(self, trial_id: str, reports: Sequence[dict[str, Any]]) -> None:
         """What a stretch reports on its way."""
@@ -389,32 +365,9 @@ class StudySearcher(Searcher):
     def _end(self, number: int, outcome: str, reason: str = "", divergence: dict[str, Any] | None = None) -> None:
         self.study.live.discard(number)
         self.study.note_end(number, outcome, reason, divergence)
-        kept = self._drop_checkpoints(number, keep_last=False)
-        for path in self._checkpoints(number).glob("*"):
-            if path.name.removesuffix(".sha256") not in kept:  # from midway, copied, or of a driver that was killed
-                checkpoint.delete(path)
+        self.checkpoints.clear(self.study.trial(number))
         self.study.end(number, outcome, reason)
         self._tell(lambda observer: observer.trial_ended(number, outcome, reason))
-
-    def _checkpoints(self, number: int) -> Path:
-        return self.folder / "checkpoints" / str(number)
-
-    def _drop_checkpoints(self, number: int, keep_last: bool) -> set[str]:
-        """Keep the checkpoint of the best report, and the last two while the trial can go on: one may be broken.
-
-        A function may report without one: the best of those that came with one is kept then. Returns their names.
-        """
-        trial = self.study.trial(number)
-        paths = {epoch: report["checkpoint"] for epoch, report in reports_of(trial).items() if report["checkpoint"]}
-        if not paths.keys() & curve_of(trial).keys():
-            return set()
-        kept = {best_epoch(trial, self.schedule.mode, among=paths)}
-        if keep_last:
-            kept.update(sorted(paths)[-2:])
-        for epoch in paths.keys() - kept - self._dropped[number]:
-            checkpoint.delete(Path(paths[epoch]))
-            self._dropped[number].add(epoch)
-        return {Path(paths[epoch]).name for epoch in kept}
 
     def _tell(self, event: Callable[[Observer], None]) -> None:
         for observer in self.observers:
