@@ -5,6 +5,7 @@ import random
 import signal
 import time
 
+import psutil
 import pyarrow.parquet as pq
 import pytest
 from mlflow.tracking import MlflowClient
@@ -19,6 +20,10 @@ def wait_until(condition, process, limit_s=120):
     while not condition() and process.poll() is None:
         assert time.monotonic() < deadline, "nothing happened"
         time.sleep(0.02)
+
+
+def has_open(process, path):
+    return str(path) in {file.path for file in psutil.Process(process.pid).open_files()}
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +43,7 @@ def killed(make_cli):
         process.communicate()
         command = ["--resume", "mortal", "--json"]
     process = cli.start(*command)
-    wait_until(lambda: (folder / "ray").exists(), process)
+    wait_until(lambda: has_open(process, journal), process)
     second = cli.run("--resume", "mortal")
     out, err = process.communicate(timeout=180)
     assert process.returncode == 0, err
@@ -47,7 +52,7 @@ def killed(make_cli):
 
 def test_every_trial_ends_once_and_the_same_in_the_study_in_parquet_and_in_mlflow(killed):
     _, folder, result, _ = killed
-    trials, _, _ = read(folder)
+    trials, _ = read(folder)
     assert [trial.number for trial in trials] == list(range(9))
     in_study = {t.number: t.user_attrs["outcome"] for t in trials if t.state.is_finished()}
     rows = pq.read_table(folder / "trials.parquet").to_pylist()
