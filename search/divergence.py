@@ -28,7 +28,9 @@ class Condition:
     value: Any
 
     def holds(self, values: Mapping[str, Any]) -> bool:
-        """Whether `values`, the parameters of a trial, meet it."""
+        """Whether `values`, the parameters of a trial, meet it. They do not where the parameter does not apply."""
+        if self.parameter not in values:
+            return False
         value = values[self.parameter]
         if self.relation in (">=", "<"):
             return bool((value >= self.value) == (self.relation == ">="))

@@ -203,3 +203,14 @@ def test_what_is_claimed_holds_for_the_trials_as_counted(rows, log):
 def test_a_condition_holds_at_its_bound_or_choice(condition, inside, outside):
     assert condition.holds({condition.parameter: inside})
     assert not condition.holds({condition.parameter: outside})
+
+
+def test_a_region_may_lie_in_a_parameter_that_only_some_of_the_trials_have():
+    trials = drawn(60, lambda p: p["optimizer"] == "sgd" and p["dropout"] >= 0.2, precision=None)
+    for trial in trials:
+        if trial.params["optimizer"] != "sgd":  # where dropout does not apply
+            del trial.params["dropout"], trial.distributions["dropout"]
+    (found,) = find_divergence(trials)
+    assert conditions(found) == [("optimizer", "is"), ("dropout", ">=")]
+    assert found.region.diverged == found.region.trials == found.diverged
+    assert found.region.diverged_elsewhere == 0
