@@ -19,7 +19,8 @@ class Standing:
     """A trial that has begun: the objective after each epoch that it finished, and whether a gang trains it now.
 
     A copy begins at epoch `start` with the weights of `copied_from`, in the place of `replaces`, if that had not
-    ended already. One that has `finished` came to its end, which for a function may lie before the last epoch.
+    ended already. One that has `finished` came to its end, which for a function may lie before the last epoch, and one
+    that `broke_off` diverged or failed.
 
     `epochs` is its own length, and `spent` what it had got by the end of each epoch, in order and in the schedule's
     unit of fidelity; None where that is the epochs themselves.
@@ -32,6 +33,7 @@ class Standing:
     copied_from: int | None = None
     replaces: int | None = None
     finished: bool = False
+    broke_off: bool = False
     epochs: float = math.inf
     spent: Mapping[int, float] | None = None
 

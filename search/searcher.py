@@ -23,7 +23,7 @@ from search.schedule import End, Schedule, Standing, Stretch
 from search.schedulers.pbt import replaced
 from search.space import Space, flatten
 from search.study import SearchStudy
-from search.trials import curve_of, length_of, reports_of
+from search.trials import curve_of, length_of, outcome_of, reports_of
 
 logger = logging.getLogger(__name__)
 EXPLORED = 20  # how often hyperparameters near to those of a trial are drawn, until the task takes them
@@ -199,6 +199,7 @@ class StudySearcher(Searcher):
             copied_from=trial.user_attrs.get("copied_from"),
             replaces=copy["replaces"],
             finished=trial.state == TrialState.COMPLETE,
+            broke_off=trial.state != TrialState.RUNNING and outcome_of(trial) in ("diverged", "failed"),
             epochs=length_of(trial),
             spent=None if self.schedule.unit == "epochs" else cumulated(reports_of(trial), self.schedule.unit),
         )

@@ -5,7 +5,8 @@ Each differs from the default in what its name says, and `before` in all that wa
 
 import copy
 import random
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
+from dataclasses import replace
 from typing import Any
 
 from optuna.samplers import BaseSampler, GPSampler, TPESampler
@@ -24,8 +25,8 @@ from .sides import Make, Searchlight
 class KeepsPlaces(Halving):
     """One that diverged keeps its place at the rungs that it had passed."""
 
-    def _broke_off(self, trial: Standing) -> bool:
-        return False
+    def _ranked(self, trials: Sequence[Standing], rung: float) -> list[Standing]:
+        return super()._ranked([replace(trial, broke_off=False) for trial in trials], rung)
 
 
 class Unconstrained(SearchStudy):

@@ -55,17 +55,14 @@ class Halving(Ladder):
         return list(itertools.pairwise(self.rungs))[::-1]
 
     def _ranked(self, trials: Sequence[Standing], rung: float) -> list[Standing]:
-        """Those that reached `rung`, best first. One that diverged later comes last, however good it looked there.
+        """Those that reached `rung`, best first. One that broke off later comes last, however good it looked there.
 
         Else what lies just beyond a cliff holds the places of what lies safely before it.
         """
         better = sign(self.mode)
         values = {trial.number: value for trial in trials if (value := trial.value_at(rung)) is not None}
         reached = (trial for trial in trials if trial.number in values)
-        return sorted(reached, key=lambda t: (self._broke_off(t), better * values[t.number], t.number))
-
-    def _broke_off(self, trial: Standing) -> bool:
-        return trial.state == "ended" and not trial.finished and not trial.is_over(self.limit)
+        return sorted(reached, key=lambda t: (t.broke_off, better * values[t.number], t.number))
 
 
 def last_resort(brackets: Iterable[tuple[Halving, Sequence[Standing]]]) -> Stretch | None:

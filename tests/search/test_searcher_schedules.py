@@ -9,6 +9,7 @@ from optuna.samplers import RandomSampler
 from optuna.trial import TrialState
 from pydantic import model_validator
 
+from search.schedulers.halving import Halving
 from search.schedulers.median import Median
 from search.schedulers.pbt import Population
 from search.searcher import StudySearcher
@@ -247,3 +248,18 @@ def test_a_trial_whose_last_report_was_the_last_thing_that_was_written_is_comple
     made.begin("b")
     assert made.ask() is None
     assert (outcome_of(made.study.trial(0)), made.study.trial(0).value) == ("completed", 0.5)
+
+
+def test_who_is_taken_up_with_more_trials_is_compared_with_those_that_were_pruned(tmp_path):
+    gangs = Gangs(tmp_path, Halving.over(9, 3, 1, "min"), 3, {})
+    for loss in (0.1, 0.2, 0.3):
+        gangs.train(gangs.ask(), [loss])
+    gangs.searcher.close(prune=True)
+    assert [outcome_of(trial) for trial in gangs.study.trials()] == ["pruned"] * 3
+    gangs.trials = 7
+    gangs.begin("b")
+    for _ in range(3):
+        gangs.train(gangs.ask(), [0.9])
+    _, stretch = gangs.ask()
+    assert (stretch["trial"], stretch["epoch"]) == (6, 0), "nobody is promoted who is worse than those"
+    gangs.lock.close()

@@ -84,7 +84,7 @@ class Simulated:
         event = draw.random()
         if event < mischief:  # it diverges or fails
             del self.live[number]
-            self._change(number, state="ended")
+            self._change(number, state="ended", broke_off=True)
         elif event < 2 * mischief:  # its gang is lost
             del self.live[number]
             self._change(number, state="waiting")

@@ -56,7 +56,7 @@ def test_a_trial_that_diverged_leaves_its_place_to_the_next_best():
     waiting = [standing(1, 0.2), standing(2, 0.3)]
     schedule = Halving.over(9, 3, 1, "min")
     assert schedule.next([best, *waiting], may_start=True) == Stretch("new", None, 0, 1)
-    diverged = replace(best, state="ended")
+    diverged = replace(best, state="ended", broke_off=True)
     assert schedule.next([diverged, *waiting], may_start=True) == Stretch("promoted", 1, 1, 3)
 
 
@@ -66,6 +66,12 @@ def test_a_trial_that_ran_to_its_end_keeps_its_place():
     short = replace(standing(0, *[0.1] * 5, state="ended"), finished=True)  # of a function that ends before its time
     for best in (whole, short):
         assert Halving.over(9, 3, 1, "min").next([best, *waiting], may_start=True) == Stretch("new", None, 0, 1)
+
+
+def test_a_trial_that_was_pruned_when_the_search_ended_keeps_its_place():
+    pruned = [standing(n, 0.1, state="ended") for n in range(3)]
+    new = [standing(n, 0.9) for n in range(3, 6)]  # of the search that is taken up with more trials: none is as good
+    assert Halving.over(9, 3, 1, "min").next([*pruned, *new], may_start=True) == Stretch("new", None, 0, 1)
 
 
 def test_a_trial_that_was_cut_off_between_rungs_goes_on_before_anything_else():
