@@ -121,17 +121,17 @@ class Training:
         if not finished:
             return None
         self._remaining = None
+        self.epoch += 1
+        self.windows = 0
         if task.epoch_samples is not None:
             self._ahead = max(0.0, self._ahead + self.samples - task.epoch_samples)
-        evaluated = time.perf_counter()
+        trained = time.perf_counter()
         metrics = {**self._train_metrics(self.seconds), **self.evaluate(), **self._memory_metrics()}
         if task.objective not in metrics:
             raise ValueError(
                 f"evaluate must return the objective {task.objective!r}, but got {', '.join(sorted(metrics))}."
             )
-        self.epoch += 1
-        self.windows = 0
-        self.seconds += time.perf_counter() - evaluated
+        self.seconds += time.perf_counter() - trained
         metrics["time/epoch_s"] = self.seconds
         if not math.isfinite(metrics[task.objective]):
             reason = f"{task.objective} is {metrics[task.objective]} after epoch {self.epoch}"

@@ -168,7 +168,8 @@ class Workers:
             last = {"done": True, "outcome": "diverged", "reason": str(error), "divergence": self._seen(error)}
             if self.context.world_size > 1 and not error.agreed:
                 last["alone"] = True  # the other ranks do not know, and wait for this one
-            if error.metrics is not None and self.training is not None:
+            # What a task raises itself is no report of an epoch, whatever metrics it has.
+            if error.kind == "objective" and error.metrics is not None and self.training is not None:
                 last["last"] = {"epoch": self.training.epoch, "metrics": error.metrics, "checkpoint": None}
                 last["last"] |= self._costs(self.training)
         # Whatever a task raises ends its trial, sys.exit() too, and not the gang: the next trial is unharmed.

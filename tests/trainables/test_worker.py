@@ -240,6 +240,27 @@ def test_an_objective_that_is_not_finite_ends_its_trial_with_the_report_of_that_
     assert (report["last"]["epoch"], str(report["last"]["metrics"]["val/loss"])) == (2, str(value))
 
 
+class Resigning(Regression):
+    """Sees in its second epoch that it has diverged, and tells what it knows."""
+
+    def evaluate(self) -> dict[str, Any]:
+        if next(self.evaluations) == 2:
+            raise Diverged("it got lost", {"entropy": 0.0})
+        return super().evaluate()
+
+    def build(self) -> None:
+        super().build()
+        self.evaluations = iter(range(1, 9))
+
+
+def test_a_task_that_sees_by_itself_that_it_diverged_ends_its_trial_and_leaves_its_reports_alone(stretch):
+    first, report = workers(task=f"{__name__}:Resigning").run(stretch(until=4))
+    assert first["epoch"] == 1
+    assert (report["outcome"], report["reason"]) == ("diverged", "it got lost")
+    assert report["divergence"] == {"kind": "other", "epoch": 2}
+    assert "last" not in report
+
+
 def test_a_stop_interrupts_the_trial_before_its_next_window(stretch, tmp_path):
     stopping = threading.Event()
     stopping.set()
