@@ -1,5 +1,6 @@
 """The search space: what a task's config declares, and what the user fixes or searches instead."""
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -81,10 +82,10 @@ class Space:
 
         Left out is what does not apply, and a value of the task that lies outside of the searched range.
         """
-        defaults, known = flatten(self.config({}).model_dump(mode="json")), self.unsearched()
+        defaults, known = self.config({}).model_dump(mode="json"), self.unsearched()
         values: dict[str, Any] = {}
         for parameter in self.parameters:
-            value = given.get(parameter.name, defaults[parameter.name])
+            value = given[parameter.name] if parameter.name in given else _at(defaults, parameter.name)
             if parameter.applies(known) and parameter.contains(value):
                 known[parameter.name] = values[parameter.name] = value
         return values
@@ -94,7 +95,7 @@ class Space:
         return self.point({})
 
     def reader(self, name: str) -> Callable[[Any], Any]:
-        """What reads a value, text included, as parameter `name` has it. It raises a UsageError if it cannot."""
+        """What reads a value, text included, as configs have parameter `name`. It raises a UsageError if it cannot."""
         field = _fields(self.config_class)[name]
         adapter = _adapter(field)
 
@@ -103,7 +104,7 @@ class Space:
                 found = adapter.validate_python(_none_or(field, value))
             except ValidationError as error:
                 raise UsageError(_told(name, error)) from error
-            return found.value if isinstance(found, Enum) else found
+            return adapter.dump_python(found, mode="json")
 
         return read
 
@@ -133,11 +134,10 @@ class Space:
         return getattr(self.config({}), "epochs", None)
 
     def unsearched(self) -> dict[str, Any]:
-        """The values of what is not searched, flat."""
-        config = flatten(self.config({}).model_dump(mode="json"))
-        for parameter in self.parameters:
-            del config[parameter.name]
-        return config
+        """The values of what is not searched, by dotted name of the field; that of a field may be a dict."""
+        config = self.config({}).model_dump(mode="json")
+        searched = {parameter.name for parameter in self.parameters}
+        return {name: _at(config, name) for name in _fields(self.config_class) if name not in searched}
 
 
 def resolve(config_class: type[BaseModel], fixed: Mapping[str, Any], searched: Mapping[str, str]) -> Space:
@@ -388,6 +388,11 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             flat[prefix + name] = value
     return flat
+
+
+def _at(values: Mapping[str, Any], name: str) -> Any:
+    """What nested `values` have under the dotted `name`."""
+    return functools.reduce(lambda inner, part: inner[part], name.split("."), values)
 
 
 def _nest(values: Mapping[str, Any]) -> dict[str, Any]:

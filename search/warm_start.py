@@ -6,7 +6,7 @@ It lies in a file of the search's folder, so that a search that is taken up agai
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +74,8 @@ def fit(space: Space, found: Sequence[Found]) -> tuple[list[Earlier], list[str]]
     """
     constants = {name: value for name, value in space.unsearched().items() if name != "seed"}
     readers = {name: space.reader(name) for name in [*(p.name for p in space.parameters), *constants]}
-    seen: dict[str, set[str]] = {name: {str(t.config[name]) for t in found if name in t.config} for name in constants}
+    found = [replace(trial, config=_by_field(trial.config, constants)) for trial in found]
+    seen = {name: {str(t.config[name]): t.config[name] for t in found if name in t.config} for name in constants}
     fitting: list[Earlier] = []
     misfits: Counter[tuple[str, str]] = Counter()
     for trial in found:
@@ -93,9 +94,20 @@ def fit(space: Space, found: Sequence[Found]) -> tuple[list[Earlier], list[str]]
             fitting.append(Earlier(outcome, point, dict(trial.values)))
     told = [f"{count} {one if count == 1 else many}" for (one, many), count in misfits.items()]
     for name, values in seen.items():
-        if len(values) == 1 and _read(readers[name], value := next(iter(values))) != constants[name]:
-            told.append(f"all had {name}={value}, here {constants[name]}")
+        for value in values.values() if len(values) == 1 else ():
+            if _read(readers[name], value) != constants[name]:
+                told.append(f"all had {name}={value}, here {constants[name]}")
     return fitting, told
+
+
+def _by_field(config: Mapping[str, Any], constants: Mapping[str, Any]) -> dict[str, Any]:
+    """Flat `config` with the values of a field that is a dict put together again."""
+    groups = {
+        name: {key.removeprefix(f"{name}."): value for key, value in config.items() if key.startswith(f"{name}.")}
+        for name, value in constants.items()
+        if isinstance(value, dict)
+    }
+    return {**config, **{name: group for name, group in groups.items() if group}}
 
 
 def save(folder: Path, trials: Sequence[Earlier]) -> None:

@@ -240,7 +240,7 @@ class Changing(Task[Config]):
     def loss(self, batch): ...
     def evaluate(self): ...
 """
-BEFORE = "lr: float = searchable(0.01, low=0.001, high=0.1); width: int = 8"
+BEFORE = "lr: float = searchable(0.01, low=0.001, high=0.1); width: int = 8; layers: dict = dict(a=2)"
 
 
 @pytest.fixture
@@ -272,6 +272,7 @@ def test_a_search_that_is_taken_up_is_what_it_was(begun):
     assert [str(p) for p in planned.space.parameters] == ["0.001..0.1"]
     assert planned.space.epochs == 3
     assert planned.config.trials == 2
+    assert planned.space.config({}).layers == {"a": 2}
 
 
 def test_options_that_leave_its_trials_alone_can_be_given_anew(begun, tmp_path):
@@ -305,6 +306,12 @@ def test_a_task_that_changed_meanwhile_goes_on_with_the_space_that_was_and_says_
     assert told in notes
     assert any(note.startswith("changing.py changed since one began, and trials go on with the new") for note in notes)
     assert [str(p) for p in planned.space.parameters] == ["0.001..0.1"]
+
+
+def test_a_value_that_is_a_group_stays_what_it_was(begun):
+    planned, notes = begun(BEFORE.replace("a=2", "a=3"))
+    assert "layers stays {'a': 2}, as before, and is not {'a': 3}" in notes
+    assert planned.space.config({}).layers == {"a": 2}
 
 
 def test_a_task_without_the_searched_parameter_or_with_another_objective_is_refused(begun):

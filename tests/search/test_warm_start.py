@@ -7,6 +7,7 @@ import pytest
 from mlflow.tracking import MlflowClient
 from optuna.samplers import RandomSampler
 from optuna.trial import TrialState
+from pydantic import Field
 
 from search.config import load_config
 from search.errors import UsageError
@@ -103,6 +104,21 @@ def test_what_never_varied_may_be_another_value_now_and_is_told():
 
 
 # What the sampler sees
+
+
+class Grouped(Config):
+    layers: dict[str, int] = Field({"a": 1, "b": 2})
+    betas: tuple[float, float] = (0.9, 0.99)
+
+
+def test_a_fixed_value_may_be_a_group_or_a_tuple():
+    space = resolve(Grouped, {}, {})
+    alike = found(**{"layers.a": 1, "layers.b": 2, "betas": [0.9, 0.99]})
+    of_mlflow = found(**{"layers.a": "1", "layers.b": "2"})
+    other = found(**{"layers.a": 1, "layers.b": 3, "betas": [0.9, 0.99]})
+    assert fit(space, [alike, of_mlflow])[1] == []
+    assert fit(space, [other])[1] == ["all had layers={'a': 1, 'b': 3}, here {'a': 1, 'b': 2}"]
+    assert fit(space, [alike, other])[1] == ["1 has layers other than {'a': 1, 'b': 2}"]
 
 
 def test_a_sampler_sees_them_as_older_than_the_trials_of_the_search_which_do_not_change(tmp_path):
