@@ -66,7 +66,7 @@ class Plan:
     def expected(self) -> float | None:
         """How much all trials get together, in the unit of fidelity; None where nobody knows."""
         known = self.is_limited and not any(parameter.name == "epochs" for parameter in self.space.parameters)
-        return self.schedule.expected(self.config.trials) if known else None
+        return self.schedule.expected(self.trials) if known else None
 
 
 def plan(config: SearchConfig) -> Plan:

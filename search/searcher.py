@@ -290,8 +290,9 @@ class StudySearcher(Searcher):
         kept = {"metrics": metrics, "checkpoint": report["checkpoint"], "time": now, **costs}
         kept["held_s"] = self.budget.meter.held(number)
         self._log_notes(number, report)
-        before = reports_of(self.study.trial(number)).get(epoch)
-        if before is not None:  # done again, since its checkpoint could not be read
+        trial = self.study.trial(number)
+        if epoch in curve_of(trial):  # done again, since its checkpoint could not be read
+            before = reports_of(trial)[epoch]
             if report["checkpoint"] is not None:
                 self.study.note_report(number, epoch, {**before, "checkpoint": report["checkpoint"]})
                 self.checkpoints.replace(number, epoch, before["checkpoint"], report["checkpoint"])

@@ -51,9 +51,11 @@ class Watching:
 def make(tmp_path):
     locks = []
 
-    def made(trials=3, rungs=(1, 3), fixed=None, mode="min", **options):
-        study, lock = create(tmp_path, RandomSampler, "val/loss", mode)
-        locks.append(lock)
+    def made(trials=3, rungs=(1, 3), fixed=None, mode="min", onto=None, **options):
+        study = onto
+        if study is None:
+            study, lock = create(tmp_path, RandomSampler, "val/loss", mode)
+            locks.append(lock)
         space = resolve(Config, {"precision": "fp32", **(fixed or {})}, {})
         watching = Watching()
         schedule = Halving(rungs, 3, mode)
@@ -374,3 +376,17 @@ def test_five_trials_that_fail_alike_end_a_search_and_those_that_the_task_refuse
     reasons = [trial.user_attrs["reason"] for trial in study.trials()]
     assert reasons.count("KeyError: 'x'") == 5
     assert reasons.count("lr must be at most 0.5.") > 0
+
+
+def test_an_epoch_that_had_diverged_when_the_search_died_counts_if_it_does_not_diverge_again(make):
+    searcher, study, _ = make(trials=1, rungs=(2,))
+    searcher.suggest("t0")
+    report(searcher, "t0", 1, 0.3)
+    lost = {"metrics": {"val/loss": math.nan}, "checkpoint": None, "time": 0.0}
+    study.note_report(0, 2, lost)  # and the driver is killed before it has written that the trial ends
+    study.live.clear()
+    searcher, study, _ = make(trials=1, rungs=(2,), onto=study)
+    searcher.mend()
+    assert searcher.suggest("t1")["stretch"]["epoch"] == 1
+    report(searcher, "t1", 2, 0.2, done=True)
+    assert (study.trial(0).state, study.trial(0).value) == (TrialState.COMPLETE, 0.2)
