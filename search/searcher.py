@@ -135,8 +135,11 @@ class StudySearcher(Searcher):
         """Finish what a driver that died had begun to write."""
         self.study.repair(self.objective)
         for trial in self.study.trials():
-            if trial.state == TrialState.RUNNING and "outcome" in trial.user_attrs:
-                self._end(trial.number, trial.user_attrs["outcome"], trial.user_attrs["reason"])
+            if trial.state == TrialState.RUNNING:
+                if "outcome" in trial.user_attrs:
+                    self._end(trial.number, trial.user_attrs["outcome"], trial.user_attrs["reason"])
+                elif self._standing(trial).is_over(self.schedule.limit):  # it died between the last report and the end
+                    self._end(trial.number, "completed")
 
     def close(self, prune: bool) -> None:
         """After the last stretch: trials that wait at a rung are pruned, those cut off on their way are not.
@@ -169,11 +172,6 @@ class StudySearcher(Searcher):
     def _suggest(self, trial_id: str) -> dict[str, Any] | str | None:
         while not self.stopping.is_set():
             trials = [self._standing(trial) for trial in self.study.trials()]
-            whole = [t for t in trials if t.state == "waiting" and t.is_over(self.schedule.limit)]
-            if whole:  # the search died between their last report and their end
-                for trial in whole:
-                    self._end(trial.number, "completed")
-                continue
             decision = self.schedule.next(trials, len(trials) < self.trials)
             if decision is None:
                 break

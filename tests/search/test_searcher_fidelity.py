@@ -33,6 +33,7 @@ class Gangs:
         self.study.live.clear()
         arguments = (self.study, self.space, self.schedule, "val/loss", self.trials, self.folder, attempt)
         self.searcher = StudySearcher(*arguments)
+        self.searcher.mend()
 
     def ask(self):
         self.turns += 1

@@ -48,6 +48,7 @@ class Gangs:
         self.searcher = StudySearcher(
             self.study, self.space, self.schedule, "val/loss", self.trials, self.folder, attempt, observers=[self]
         )
+        self.searcher.mend()
 
     def ask(self):
         """The next stretch, with the name that Tune has for it."""
@@ -250,16 +251,24 @@ def test_a_trial_whose_last_report_was_the_last_thing_that_was_written_is_comple
     assert (outcome_of(made.study.trial(0)), made.study.trial(0).value) == ("completed", 0.5)
 
 
-def test_who_is_taken_up_with_more_trials_is_compared_with_those_that_were_pruned(tmp_path):
-    gangs = Gangs(tmp_path, Halving.over(9, 3, 1, "min"), 3, {})
+def test_a_trial_that_had_come_to_its_end_when_the_search_died_is_completed_also_if_nothing_is_to_go_on(gangs):
+    made = gangs(Halving.straight(1, "min"), trials=1)
+    made.ask()
+    made.study.report(0, 1, 0.5, {"metrics": {"val/loss": 0.5}, "checkpoint": None, "time": 0.0})
+    made.begin("b")
+    made.searcher.close(prune=True)  # at once, as when its target has been met
+    assert outcome_of(made.study.trial(0)) == "completed"
+
+
+def test_who_is_taken_up_with_more_trials_is_compared_with_those_that_were_pruned(gangs):
+    made = gangs(Halving.over(9, 3, 1, "min"), trials=3)
     for loss in (0.1, 0.2, 0.3):
-        gangs.train(gangs.ask(), [loss])
-    gangs.searcher.close(prune=True)
-    assert [outcome_of(trial) for trial in gangs.study.trials()] == ["pruned"] * 3
-    gangs.trials = 7
-    gangs.begin("b")
+        made.train(made.ask(), [loss])
+    made.searcher.close(prune=True)
+    assert [outcome_of(trial) for trial in made.study.trials()] == ["pruned"] * 3
+    made.trials = 7
+    made.begin("b")
     for _ in range(3):
-        gangs.train(gangs.ask(), [0.9])
-    _, stretch = gangs.ask()
+        made.train(made.ask(), [0.9])
+    _, stretch = made.ask()
     assert (stretch["trial"], stretch["epoch"]) == (6, 0), "nobody is promoted who is worse than those"
-    gangs.lock.close()
