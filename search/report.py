@@ -135,7 +135,7 @@ def trial_table(trials: Sequence[FrozenTrial], objectives: Sequence[Objective]) 
     better = sign(objectives[0].mode)
     for trial in sorted(trials, key=lambda t: better * point[0] if (point := points[t.number]) else math.inf):
         point = points[trial.number]
-        values = [f"{point[0]:.4f}", *map(short, point[1:])] if point else ["-"] * len(objectives)
+        values = list(map(short, point)) if point else ["-"] * len(objectives)
         cells = [short(trial.params.get(name, "-")) for name in names]
         mark = ["*" if trial.number in front else ""] * several
         epochs = str(max(curve_of(trial), default=0))
@@ -158,7 +158,7 @@ def note_of_search(
     if best is None:
         return "\n\n".join(["No trial was completed.", *diverged])
     told = [
-        f"**Best {objectives[0].metric}: {best.value:.4f}** (trial {best.trial_id})",
+        f"**Best {objectives[0].metric}: {short(best.value)}** (trial {best.trial_id})",
         _markdown([("parameter", "value"), *best.config.items()]),
     ]
     if front:

@@ -201,7 +201,7 @@ def _show(planned: Any) -> None:
 
 def _tell(result: Any, folder: Path) -> None:
     """The end of a search, for people."""
-    from search.report import report_console, trial_table
+    from search.report import report_console, short, trial_table
     from search.study import read
 
     console = report_console()
@@ -215,7 +215,7 @@ def _tell(result: Any, folder: Path) -> None:
         console.print(f"tracebacks: {folder / 'errors'}", soft_wrap=True, highlight=False)
     if result.best is not None:
         best = result.best
-        told = f"best: trial {best.trial_id}, {best.value:.4f}, {best.checkpoint or 'reported without a checkpoint'}"
+        told = f"best: trial {best.trial_id}, {short(best.value)}, {best.checkpoint or 'reported without a checkpoint'}"
         console.print(told, soft_wrap=True, highlight=False)
     if result.front:
         console.print(f"front: {len(result.front)} trials, marked *", highlight=False)
@@ -226,7 +226,7 @@ def _tell(result: Any, folder: Path) -> None:
 
 def _list(storage: Path) -> None:
     """The searches in `storage`, newest last."""
-    from search.report import count_outcomes, find_best
+    from search.report import count_outcomes, find_best, short
     from search.study import read
 
     if not storage.is_dir():
@@ -243,7 +243,9 @@ def _list(storage: Path) -> None:
         best = find_best(trials, objective.mode)
         counts = ", ".join(f"{count} {outcome}" for outcome, count in count_outcomes(trials).items())
         print(
-            f"{folder.name}  {counts}  best {objective.metric} {best.value:.4f}" if best else f"{folder.name}  {counts}"
+            f"{folder.name}  {counts}  best {objective.metric} {short(best.value)}"
+            if best
+            else f"{folder.name}  {counts}"
         )
 
 

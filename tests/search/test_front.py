@@ -69,5 +69,5 @@ def test_the_table_marks_the_front_and_has_all_objectives():
     cells = {str(column.header): list(column.cells) for column in table.columns}
     assert cells["trial"] == ["0", "1", "2"]
     assert cells["front"] == ["*", "", ""]
-    assert cells["loss"] == ["0.5000", "0.6000", "-"]
+    assert cells["loss"] == ["0.5", "0.6", "-"]
     assert cells["speed"] == ["9", "8", "-"]

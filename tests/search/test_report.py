@@ -97,3 +97,16 @@ def test_the_table_ranks_by_the_best_report_and_puts_the_unranked_last(trials):
     lines = console.export_text().splitlines()
     assert [int(line.split()[0]) for line in lines[1:]] == [4, 2, 1, 0, 3]
     assert lines[-1].split()[1:4] == ["failed", "0", "-"]
+
+
+def test_small_values_are_told_apart_in_the_table(tmp_path):
+    study, lock = create(tmp_path, RandomSampler, "loss", "min")
+    for loss in (3e-7, 2e-6):
+        number, _ = study.ask(resolve(Config, {"precision": "fp32"}, {}))
+        study.report(number, 1, loss, {"metrics": {"loss": loss}, "checkpoint": None})
+        study.end(number, "completed")
+    console = Console(width=120)
+    with console.capture() as captured:
+        console.print(trial_table(study.trials(), [Objective("loss", "min")]))
+    assert ["3e-07", "2e-06"] == [line.split()[4] for line in captured.get().splitlines()[1:]]
+    lock.close()
