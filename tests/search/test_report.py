@@ -108,5 +108,5 @@ def test_small_values_are_told_apart_in_the_table(tmp_path):
     console = Console(width=120)
     with console.capture() as captured:
         console.print(trial_table(study.trials(), [Objective("loss", "min")]))
-    assert ["3e-07", "2e-06"] == [line.split()[4] for line in captured.get().splitlines()[1:]]
+    assert [line.split()[4] for line in captured.get().splitlines()[1:]] == ["3e-07", "2e-06"]
     lock.close()
