@@ -15,7 +15,6 @@ from optuna.trial import FrozenTrial, TrialState
 
 from search.schedule import Schedule, Standing
 from search.schedulers.halving import Halving
-from search.schedulers.hyperband import HyperBand
 from search.study import SearchStudy
 
 from .problems import Problem
@@ -34,13 +33,6 @@ class Unconstrained(SearchStudy):
 
     def end(self, number: int, outcome: str, reason: str = "") -> None:
         super().end(number, "interrupted" if outcome == "diverged" else outcome, reason)
-
-
-class Failing(SearchStudy):
-    """Samplers do not see a diverged trial."""
-
-    def end(self, number: int, outcome: str, reason: str = "") -> None:
-        super().end(number, "failed" if outcome == "diverged" else outcome, reason)
 
 
 class ToldComplete(SearchStudy):
@@ -98,14 +90,8 @@ VARIANTS: dict[str, Make] = {
     "keeps-places": _side(lambda epochs: KeepsPlaces.over(epochs, 3, 1, "min")),
     "multivariate": _side(multivariate=True),
     "unconstrained": _side(study=Unconstrained),
-    "failing": _side(study=Failing),
     "told-complete": _side(study=ToldComplete),
-    "startup-20": _side(n_startup_trials=20),
-    "candidates-64": _side(n_ei_candidates=64),
     "grace-3": _side(lambda epochs: Halving.over(epochs, 3, 3, "min")),
-    "factor-2": _side(lambda epochs: Halving.over(epochs, 2, 1, "min")),
     "factor-4": _side(lambda epochs: Halving.over(epochs, 4, 1, "min")),
-    "hyperband-4": _side(lambda epochs: HyperBand.over(epochs, 4, 1, "min")),
-    "hyperband-complete": _side(lambda epochs: HyperBand.over(epochs, 3, 1, "min"), ToldComplete),
     "gp": _gp,
 }
