@@ -45,7 +45,8 @@ class Target:
         return found
 
     def __str__(self) -> str:
-        return f"{self.metric}{self.relation}{self.bound:g}"
+        short = f"{self.bound:g}"
+        return f"{self.metric}{self.relation}{short if float(short) == self.bound else self.bound}"
 
     def met(self, metrics: Mapping[str, float]) -> bool:
         return self.metric in metrics and RELATIONS[self.relation](metrics[self.metric], self.bound)
@@ -100,40 +101,47 @@ class Alike:
 
 
 class Meter:
-    """How long trials hold their gangs, in seconds."""
+    """What trials hold, in GPU-seconds: a search that is taken up may have gangs of another size.
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    Args:
+        gpus: That one gang holds.
+    """
+
+    def __init__(self, gpus: float = 1.0, clock: Callable[[], float] = time.monotonic) -> None:
+        self._gpus = gpus
         self._held: dict[int, float] = {}
         self._since: dict[int, float] = {}
         self._clock = clock
 
-    def take(self, number: int, held_s: float) -> None:
+    def take(self, number: int, gpu_s: float) -> None:
         """What trial `number` held in an earlier run of the search."""
-        self._held[number] = held_s
+        self._held[number] = gpu_s
 
     def begin(self, number: int) -> None:
         self._since[number] = self._clock()
 
     def end(self, number: int) -> float:
         """What `held` then is."""
-        self._held[number] = self.held(number)
-        self._since.pop(number, None)
-        return self._held[number]
+        held = self.held(number)
+        self._since.pop(number, None)  # first: `total` must not count it twice in between
+        self._held[number] = held
+        return held
 
     def cancel(self, number: int) -> None:
         """It got no workers: nothing was held."""
         self._since.pop(number, None)
 
     def held(self, number: int) -> float:
-        """Seconds for which trial `number` has held gangs so far."""
+        """GPU-seconds that trial `number` has held so far."""
         running = self._clock() - self._since[number] if number in self._since else 0.0
-        return self._held.get(number, 0.0) + running
+        return self._held.get(number, 0.0) + self._gpus * running
 
     @property
     def total(self) -> float:
-        """Seconds of all trials together. May be asked by another thread."""
+        """Of all trials together. May be asked by another thread: what ends meanwhile is left out, not doubled."""
+        held = sum(list(self._held.values()))
         now, since = self._clock(), list(self._since.values())
-        return sum(list(self._held.values())) + sum(now - start for start in since)
+        return held + self._gpus * sum(now - start for start in since)
 
 
 class Budget:
@@ -150,7 +158,7 @@ class Budget:
         say: Shows a line to the user.
 
     Attributes:
-        meter: How long trials held their gangs.
+        meter: What trials held.
         winners: Trials that met the target.
     """
 
@@ -166,14 +174,13 @@ class Budget:
         stop: Callable[[str], None] = lambda reason: None,
         say: Callable[[str], None] = lambda line: None,
     ) -> None:
-        self.meter = Meter()
+        self.meter = Meter(gpus)
         self.target = target
         self.winners: set[int] = set()
         self._objective = objective
         self._plateau = Plateau(patience, mode) if patience else None
         self._alike = Alike(min(ALIKE, trials)) if trials > 1 else None
         self._gpu_seconds = math.inf if gpu_hours is None else gpu_hours * HOUR
-        self._gpus = gpus
         self._stop = stop
         self._say = say
         self._first = True
@@ -215,5 +222,5 @@ class Budget:
 
     def check(self) -> None:
         """Whether the GPU-hours are spent."""
-        if self.meter.total * self._gpus >= self._gpu_seconds:
+        if self.meter.total >= self._gpu_seconds:
             self._stop(f"{self._gpu_seconds / HOUR:g} GPU-hours")

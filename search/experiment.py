@@ -203,7 +203,6 @@ def _search(
     registry = RegistryActor.options(scheduling_strategy=here).remote([worker] * config.workers)
     watch = Watch(registry, f"{config.workers} x {_told(worker)}", progress.say)
     budget = budget_of(planned, worker, stop, progress.say)
-    recall(budget, study.trials())
     searcher = StudySearcher(
         study,
         planned.space,
@@ -251,6 +250,7 @@ def _search(
     closed = False
     try:
         searcher.mend()
+        recall(budget, study.trials(), searcher.waits)
         if not stop.asked.is_set():  # as when what was spent before it was taken up is all that it may spend
             _tune(searcher, gang, gangs, config.folder)
         if searcher.error is not None:

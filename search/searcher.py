@@ -141,6 +141,10 @@ class StudySearcher(Searcher):
                 elif self._standing(trial).is_over(self.schedule.limit):  # it died between the last report and the end
                     self._end(trial.number, "completed")
 
+    def waits(self, trial: FrozenTrial) -> bool:
+        """Whether `trial`, which has not ended, waits at a rung."""
+        return trial.state == TrialState.RUNNING and self.schedule.rests(self._standing(trial))
+
     def close(self, prune: bool) -> None:
         """After the last stretch: trials that wait at a rung are pruned, those cut off on their way are not.
 
@@ -286,7 +290,7 @@ class StudySearcher(Searcher):
         epoch, metrics, now = report["epoch"], report["metrics"], time.time()
         costs = {field(unit): report[field(unit)] for unit in COSTS if field(unit) in report}
         kept = {"metrics": metrics, "checkpoint": report["checkpoint"], "time": now, **costs}
-        kept["held_s"] = self.budget.meter.held(number)
+        kept["held_gpu_s"] = self.budget.meter.held(number)
         self._log_notes(number, report)
         trial = self.study.trial(number)
         if epoch in curve_of(trial):  # done again, since its checkpoint could not be read

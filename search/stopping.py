@@ -4,13 +4,14 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from types import FrameType
 
 from optuna.trial import FrozenTrial
 
 from search.budget import Budget, Target
 from search.plan import Plan
-from search.trials import curve_of, held_s, reports_of
+from search.trials import curve_of, held_gpu_s, outcome_of, reports_of
 
 CHECK_S = 1.0  # how far GPU-hours may be overdrawn
 
@@ -98,21 +99,27 @@ def check_often(budget: Budget, asked: threading.Event) -> None:
     threading.Thread(target=check, daemon=True, name="budget").start()
 
 
-def recall(budget: Budget, trials: Sequence[FrozenTrial]) -> None:
+def recall(budget: Budget, trials: Sequence[FrozenTrial], waits: Callable[[FrozenTrial], bool]) -> None:
     """Tell `budget` what the trials of an earlier run of the search reported, in that order, and what they held.
 
     That they failed alike is not among it: what made them fail may be mended.
+
+    Args:
+        waits: Whether a trial that has not ended had come to a rung.
     """
+    told: list[tuple[float, int, Callable[[], None]]] = []
     for trial in trials:
-        budget.meter.take(trial.number, held_s(trial))
-    reports = [
-        (report["time"], trial.number, epoch, report["metrics"])
-        for trial in trials
-        for epoch, report in reports_of(trial).items()
-        if epoch in curve_of(trial)
-    ]
-    last = {number: epoch for _, number, epoch, _ in reports}
-    for _, number, epoch, metrics in sorted(reports, key=lambda report: report[:3]):
-        budget.reported(number, metrics)
-        if epoch == last[number]:
-            budget.rested(number)
+        number, curve, outcome = trial.number, curve_of(trial), outcome_of(trial)
+        budget.meter.take(number, held_gpu_s(trial))
+        last = 0.0
+        for epoch, report in reports_of(trial).items():
+            if epoch in curve:
+                last = report["time"]
+                told.append((last, number, partial(budget.reported, number, report["metrics"])))
+        if outcome == "diverged" and trial.datetime_complete is not None:
+            told.append((trial.datetime_complete.timestamp(), number, partial(budget.rested, number)))
+        elif curve and (outcome in ("completed", "pruned") or waits(trial)):
+            told.append((last, number, partial(budget.rested, number)))
+    for _, _, tell in sorted(told, key=lambda event: event[:2]):
+        tell()
+    budget.check()

@@ -126,9 +126,9 @@ class SearchStudy:
         """Keep the report of an epoch that has no finite objective to rank it by."""
         self._note(number, f"report/{epoch}", report)
 
-    def note_held(self, number: int, seconds: float) -> None:
-        """Keep for how long a trial has held gangs."""
-        self._note(number, "held_s", seconds)
+    def note_held(self, number: int, gpu_s: float) -> None:
+        """Keep the GPU-seconds that a trial has held."""
+        self._note(number, "held_gpu_s", gpu_s)
 
     def note_end(self, number: int, outcome: str, reason: str, divergence: dict[str, Any] | None = None) -> None:
         """Keep how a trial ends, before it does: `end` is then certain to come, also if the search dies.

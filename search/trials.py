@@ -19,8 +19,8 @@ def outcome_of(trial: FrozenTrial) -> str:
 
 
 def reports_of(trial: FrozenTrial) -> dict[int, dict[str, Any]]:
-    """By epoch, what each report of `trial` held: `metrics`, `checkpoint`, `time` (seconds since 1970), and `held_s`,
-    the seconds for which the trial had held gangs."""
+    """By epoch, what each report of `trial` held: `metrics`, `checkpoint`, `time` (seconds since 1970), and
+    `held_gpu_s`, the GPU-seconds that the trial had held."""
     reports = {
         int(key.removeprefix("report/")): value for key, value in trial.user_attrs.items() if key.startswith("report/")
     }
@@ -41,10 +41,10 @@ def curve_of(trial: FrozenTrial) -> Mapping[int, float]:
     }
 
 
-def held_s(trial: FrozenTrial) -> float:
-    """Seconds for which `trial` held gangs; what came after its last report is lost with a driver that is killed."""
-    reported = [report.get("held_s", 0.0) for report in reports_of(trial).values()]
-    return float(max([trial.user_attrs.get("held_s", 0.0), *reported]))
+def held_gpu_s(trial: FrozenTrial) -> float:
+    """GPU-seconds that `trial` held; what came after its last report is lost with a driver that is killed."""
+    reported = [report.get("held_gpu_s", 0.0) for report in reports_of(trial).values()]
+    return float(max([trial.user_attrs.get("held_gpu_s", 0.0), *reported]))
 
 
 def best_value(trial: FrozenTrial, mode: str) -> float:

@@ -1,6 +1,7 @@
 """When a search ends: rules over what is reported, without a search."""
 
 import operator
+import sys
 
 import pytest
 from hypothesis import given
@@ -36,6 +37,8 @@ class Stopped(list):
         ("val/score>=0.4", Target("val/score", ">=", 0.4)),
         (" loss < 1e-3 ", Target("loss", "<", 1e-3)),
         ("time/samples per s<=-2", Target("time/samples per s", "<=", -2.0)),
+        ("accuracy>=0.99999999", Target("accuracy", ">=", 0.99999999)),
+        ("time/steps>1234567", Target("time/steps", ">", 1234567.0)),
     ],
 )
 def test_a_target_is_a_metric_a_relation_and_a_number(text, expected):
@@ -127,7 +130,7 @@ def test_a_first_trial_that_still_trains_keeps_the_hope():
 @given(stretches=st.lists(st.tuples(NUMBERS, st.integers(0, 50), st.booleans()), max_size=30))
 def test_what_trials_hold_adds_up_over_stretches_and_what_found_no_room_is_nothing(stretches):
     clock = Clock()
-    meter = Meter(clock)
+    meter = Meter(clock=clock)
     expected = dict.fromkeys(range(6), 0)
     for number, seconds, placed in stretches:
         meter.begin(number)
@@ -143,13 +146,34 @@ def test_what_trials_hold_adds_up_over_stretches_and_what_found_no_room_is_nothi
 
 def test_trials_that_hold_gangs_at_the_same_time_are_all_counted_while_they_do():
     clock = Clock()
-    meter = Meter(clock)
+    meter = Meter(clock=clock)
     meter.take(7, 100.0)
     meter.begin(0)
     clock.now += 10
     meter.begin(1)
     clock.now += 10
     assert (meter.held(0), meter.held(1), meter.total) == (20, 10, 130)
+
+
+def test_a_trial_that_stops_holding_while_another_thread_adds_up_is_not_counted_twice():
+    """What `check` does between any two steps of `end`."""
+    clock = Clock()
+    meter = Meter(clock=clock)
+    meter.begin(0)
+    clock.now += 10
+    seen = []
+
+    def look(frame, event, argument):
+        seen.append(meter.total)
+        return look
+
+    sys.settrace(lambda frame, event, argument: look if frame.f_code is Meter.end.__code__ else None)
+    try:
+        meter.end(0)
+    finally:
+        sys.settrace(None)
+    assert len(seen) > 2
+    assert max(seen) == 10
 
 
 # All of them together
@@ -199,7 +223,7 @@ def test_a_search_is_stopped_when_its_first_five_trials_fail_alike():
 def test_a_search_is_stopped_when_its_gangs_have_held_their_gpus_for_so_long(gpus):
     stopped, clock = Stopped(), Clock()
     budget = Budget("loss", gpu_hours=2.0, gpus=gpus, stop=stopped)
-    budget.meter = Meter(clock)
+    budget.meter = Meter(gpus, clock)
     budget.began(0)
     budget.began(1)
     clock.now += HOUR / gpus - 1

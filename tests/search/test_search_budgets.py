@@ -93,4 +93,4 @@ def test_another_search_learns_from_it_and_ends_when_its_best_gets_no_better(cli
     count = sum(result["outcomes"].values())
     assert 5 <= count == len({row["trial_id"] for row in rows}) == len(trials)
     assert {int(run.data.tags["trial_id"]) for run in runs if "trial_id" in run.data.tags} == set(range(count))
-    assert all(trial.user_attrs["held_s"] > 0 for trial in trials)
+    assert all(trial.user_attrs["held_gpu_s"] > 0 for trial in trials)

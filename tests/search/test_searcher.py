@@ -18,7 +18,7 @@ from search.schedulers.halving import Halving
 from search.searcher import StudySearcher
 from search.space import resolve
 from search.study import create
-from search.trials import held_s, outcome_of, reports_of
+from search.trials import held_gpu_s, outcome_of, reports_of
 from trainables.task import TaskConfig, searchable
 
 
@@ -349,11 +349,11 @@ def test_what_trials_hold_is_kept_with_each_report_and_at_the_end_of_a_stretch(m
     searcher.suggest("t0")
     time.sleep(0.02)
     report(searcher, "t0", 1, 0.3)
-    reported = held_s(study.trial(0))
+    reported = held_gpu_s(study.trial(0))
     assert reported >= 0.02
     time.sleep(0.02)
     searcher.on_trial_complete("t0", tuned(True, outcome="failed", reason="KeyError: 'x'", traceback=""))
-    assert held_s(study.trial(0)) >= reported + 0.02
+    assert held_gpu_s(study.trial(0)) >= reported + 0.02
 
 
 def test_a_trial_that_found_no_room_held_nothing(make):
@@ -361,7 +361,7 @@ def test_a_trial_that_found_no_room_held_nothing(make):
     searcher.suggest("t0")
     searcher.on_trial_result("t0", tuned(False, waiting="no room for 1 x 1 CPU"))
     searcher.on_trial_complete("t0", None, error=True)
-    assert held_s(study.trial(0)) == searcher.budget.meter.total == 0
+    assert held_gpu_s(study.trial(0)) == searcher.budget.meter.total == 0
 
 
 def test_five_trials_that_fail_alike_end_a_search_and_those_that_the_task_refuses_do_not(make):

@@ -93,7 +93,11 @@ def test_a_gang_holds_the_gpus_of_its_workers_or_else_counts_its_workers(tmp_pat
     planned = replace(plan(load_config(given)), config=load_config({**given, "workers": str(workers)}))
     stop, _ = stopping()
     budget = budget_of(planned, worker, stop, print)
-    budget.meter.take(0, 2 * HOUR / gpus - 1)
+    start = time.monotonic()
+    budget.began(0)
+    time.sleep(0.02)
+    assert gpus * 0.02 <= budget.meter.end(0) <= gpus * (time.monotonic() - start)
+    budget.meter.take(0, 2 * HOUR - 1)
     budget.check()
     assert stop.reasons == []
     budget.meter.take(1, 1.0)
@@ -103,41 +107,55 @@ def test_a_gang_holds_the_gpus_of_its_workers_or_else_counts_its_workers(tmp_pat
 
 @pytest.fixture(params=[(), (Objective("speed", "max"),)], ids=["one objective", "two objectives"])
 def earlier(tmp_path, request):
-    """Three trials as the study has them: the second one reported the best, then the others went on."""
+    """Four trials as the study has them: the second one reported the best, then the others went on."""
     study, lock = create(tmp_path, lambda n: RandomSampler(seed=n), "val/loss", "min", others=request.param)
-    numbers = [study.ask(SPACE)[0] for _ in range(3)]
+    numbers = [study.ask(SPACE)[0] for _ in range(4)]
     told = [(0, 1, 0.5), (1, 1, 0.2), (0, 2, 0.4), (2, 1, 0.3)]
     for at, (number, epoch, loss) in enumerate(told):
         report = {
             "metrics": {"val/loss": loss, "speed": 1.0},
             "checkpoint": None,
             "time": float(at),
-            "held_s": 10.0 * epoch,
+            "held_gpu_s": 10.0 * epoch,
         }
         study.report(numbers[number], epoch, loss, report)
     study.note_held(0, 25.0)
     study.end(0, "completed")
+    study.end(3, "diverged", "val/loss is nan after epoch 1")
     yield study.trials()
     lock.close()
 
 
+def at_a_rung(*numbers):
+    return lambda trial: trial.number in numbers
+
+
 def test_a_search_that_is_taken_up_again_knows_what_its_trials_held(earlier):
-    budget = Budget("val/loss")
-    recall(budget, earlier)
+    budget = Budget("val/loss", gpus=8)
+    recall(budget, earlier, at_a_rung())
     assert [budget.meter.held(number) for number in range(3)] == [25.0, 10.0, 10.0]
+    assert budget.meter.total == 45, "whatever its gangs hold now"
 
 
-@pytest.mark.parametrize(("patience", "reasons"), [(2, ["no better val/loss in 2 trials"]), (3, [])])
-def test_a_search_that_is_taken_up_again_knows_how_long_its_best_has_been_the_best(earlier, patience, reasons):
+def test_a_search_that_is_taken_up_again_with_nothing_left_to_spend_ends_before_a_trial_begins(earlier):
     stop, _ = stopping()
-    recall(Budget("val/loss", patience=patience, stop=stop), earlier)
-    assert stop.reasons == reasons
+    recall(Budget("val/loss", gpu_hours=45 / HOUR, stop=stop), earlier, at_a_rung())
+    assert stop.reasons == ["0.0125 GPU-hours"]
+
+
+@pytest.mark.parametrize(
+    ("waiting", "patience", "reached"), [((2,), 3, True), ((2,), 4, False), ((), 2, True), ((), 3, False)]
+)
+def test_a_search_that_is_taken_up_again_knows_how_long_its_best_has_been_the_best(earlier, waiting, patience, reached):
+    stop, _ = stopping()
+    recall(Budget("val/loss", patience=patience, stop=stop), earlier, at_a_rung(*waiting))
+    assert stop.reasons == ([f"no better val/loss in {patience} trials"] if reached else [])
 
 
 def test_a_search_that_is_taken_up_again_knows_that_its_target_was_met(earlier):
     stop, _ = stopping()
     budget = Budget("val/loss", target=Target.read("val/loss<0.25"), stop=stop)
-    recall(budget, earlier)
+    recall(budget, earlier, at_a_rung())
     assert budget.winners == {1}
     assert stop.reasons == ["val/loss<0.25 in trial 1"]
 
