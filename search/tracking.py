@@ -163,7 +163,7 @@ class Tracker:
             problem = "refused some of it" if not self._pending else "is not reachable"
             raise TrackingError(
                 f"MLflow at {self.tracking_uri} must take every trial, but {problem}: {self._error}. "
-                f"{len(unsent)} events are kept in {path}."
+                f"{len(unsent)} events are kept in {path}. --resume {self._config.name} tells it what it lacks."
             )
 
     def _put(self, kind: str, **content: Any) -> None:
@@ -346,6 +346,8 @@ class Tracker:
         self._client.set_tag(self.run_id, "mlflow.note.content", event["note"])
         if event["stopped"]:
             self._client.set_tag(self.run_id, "stopped", event["stopped"][:LONGEST_TAG])
+        elif self._earlier and "stopped" in self._client.get_run(self.run_id).data.tags:
+            self._client.delete_tag(self.run_id, "stopped")  # of a driver before this one
         self._client.set_terminated(self.run_id, event["status"], event["time"])
 
 

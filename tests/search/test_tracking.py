@@ -268,6 +268,18 @@ def test_a_search_that_is_taken_up_continues_its_runs_and_tells_what_its_driver_
     assert {name: run[3]["val/score"] for name, run in everything(again).items() if name != "parent"} == curves
 
 
+def test_a_search_that_is_taken_up_and_spends_its_trials_has_not_been_stopped(tmp_path):
+    settings, study = config(tmp_path), tmp_path / "study"
+    study.mkdir()
+    first = track(settings, search_id="abc")
+    play(first)
+    first.finish("FINISHED", "", {}, [], 60.0, "time budget")
+    assert runs_of(first)["parent"].data.tags["stopped"] == "time budget"
+    second = track(settings, search_id="abc", earlier=left_by_a_driver(study))
+    finish(second)
+    assert "stopped" not in runs_of(second)["parent"].data.tags
+
+
 def test_what_was_never_sent_comes_when_the_search_is_taken_up_and_its_file_goes(tmp_path):
     settings, study = config(tmp_path), tmp_path / "study"
     study.mkdir()
