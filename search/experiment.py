@@ -165,7 +165,8 @@ def _on_ray(planned: Plan, held: Held | None, progress: Progress, stop: Stop) ->
             worker = cluster.worker_resources(config, nodes)
             gangs = cluster.count_gangs(config, worker, nodes, cluster.largest())
             progress.say(f"{gangs} at a time: {config.workers} x {_told(worker)} each")
-            return _search(planned, held or begin(planned), worker, gangs, progress, stop)
+            held = held or begin(planned)
+            return _search(planned, held, worker, gangs, progress, stop)
     finally:
         if held is not None:
             held.store.close()
@@ -271,7 +272,6 @@ def _search(
         over.set()
         stop.asked.set()
         watch.end()
-        held.store.close()
     return study.trials(), tracker
 
 

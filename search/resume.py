@@ -3,7 +3,8 @@
 import hashlib
 import os
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -58,25 +59,43 @@ class Held:
 
 
 def begin(planned: Plan) -> Held:
-    """A new search in its folder: all that it could be taken up from is there before its first trial."""
-    config, space = planned.config, planned.space
-    (config.folder / "search.yaml").write_text(dump(config), encoding="utf-8")
-    warm_start.save(config.folder, planned.warm.trials)
-    earlier = warm_start.as_shown(planned.warm.trials, space, planned.mode)
+    """A new search in its folder: all that it could be taken up from is there before its first trial.
+
+    Raises:
+        UsageError: Its name was taken meanwhile, or it cannot be written. No search.yaml is left then.
+    """
     try:
-        study, store = create(
-            config.folder,
-            _sampler(planned),
-            planned.objective,
-            planned.mode,
-            others=planned.objectives[1:],
-            earlier=earlier,
-            url=config.study,
-            new=True,
-        )
+        with _writing():
+            return _begun(planned)
     except BaseException:
-        (config.folder / "search.yaml").unlink()
+        (planned.config.folder / "search.yaml").unlink(missing_ok=True)
         raise
+
+
+def _begun(planned: Plan) -> Held:
+    config = planned.config
+    _save(config)
+    warm_start.save(config.folder, planned.warm.trials)
+    study, store = create(
+        config.folder,
+        _sampler(planned),
+        planned.objective,
+        planned.mode,
+        others=planned.objectives[1:],
+        earlier=warm_start.as_shown(planned.warm.trials, planned.space, planned.mode),
+        url=config.study,
+        new=True,
+    )
+    try:
+        _remember(study, planned)
+    except BaseException:
+        store.close()
+        raise
+    return Held(study, store, study.about)
+
+
+def _remember(study: SearchStudy, planned: Plan) -> None:
+    config, space = planned.config, planned.space
     study.remember(
         {
             "id": uuid.uuid4().hex,
@@ -90,22 +109,32 @@ def begin(planned: Plan) -> Held:
     )
     for point in planned.first:
         study.enqueue(point)
-    return Held(study, store, study.about)
 
 
 def take_up(folder: Path, given: Mapping[str, Any]) -> tuple[Plan, Held]:
     """The search in `folder`, to go on with the options that are `given` anew.
 
     Raises:
-        UsageError: There is none, another process runs it, or something that it needs is not there any more.
+        UsageError: There is none, another process runs it, something that it needs is not there any more, or it
+            cannot be written.
     """
     url = find_store(folder, given.get("study", ""))
-    store = open_store(folder, url)
+    with _writing():
+        store = open_store(folder, url)
+        try:
+            return _taken_up(folder, store, {**given, "study": url})
+        except BaseException:
+            store.close()
+            raise
+
+
+@contextmanager
+def _writing() -> Iterator[None]:
+    """A disk that is full or read-only is told in a line."""
     try:
-        return _taken_up(folder, store, {**given, "study": url})
-    except BaseException:
-        store.close()
-        raise
+        yield
+    except OSError as error:
+        raise UsageError(f"--storage must be a folder that can be written to, but {error}.") from error
 
 
 def _taken_up(folder: Path, store: Store, given: Mapping[str, Any]) -> tuple[Plan, Held]:
@@ -134,12 +163,14 @@ def _taken_up(folder: Path, store: Store, given: Mapping[str, Any]) -> tuple[Pla
     for point in about["first"]:
         study.enqueue(point)  # in case that the search died before it had
     remove(folder / "ray")
-    if changed := _changed(about["files"], _digests(source.modules)):
-        kept = _set_aside(folder / "code")
-        notes.append(f"{', '.join(changed)} changed since {folder.name} began, and trials go on with the new{kept}")
-    if os.environ.get(URI, about["tracking_uri"]) != about["tracking_uri"]:
+    files = _digests(source.modules)
+    if changed := _changed(about["files"], files):
+        kept = _set_aside(folder / "code", source.modules)
+        study.remember({**study.about, "files": files})
+        notes.append(f"{', '.join(changed)} changed since {folder.name} last ran, and trials go on with the new{kept}")
+    if not config.tracking_uri and os.environ.get(URI, about["tracking_uri"]) != about["tracking_uri"]:
         notes.append(f"MLflow is at {os.environ[URI]} now: runs begin anew there")
-    (folder / "search.yaml").write_text(dump(config), encoding="utf-8")
+    _save(config)
     trials = study.trials()
     ended = sum(trial.state.is_finished() for trial in trials)
     notes.append(f"search {config.name} goes on: {ended} trials have ended, {len(trials) - ended} have begun")
@@ -212,9 +243,16 @@ def _changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     return sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
 
 
-def _set_aside(code: Path) -> str:
-    """Give the copy of the task's files, which trials ran so far, another name."""
-    if not code.exists():
+def _save(config: SearchConfig) -> None:
+    """Write search.yaml, all of it or nothing: it says where the study is."""
+    path = config.folder / "search.yaml"
+    path.with_suffix(".tmp").write_text(dump(config), encoding="utf-8")
+    path.with_suffix(".tmp").replace(path)
+
+
+def _set_aside(code: Path, modules: Sequence[Path]) -> str:
+    """Give the copy of the task's files, which trials ran so far, another name, unless it is what they run now."""
+    if not code.exists() or any(path.is_relative_to(code.resolve()) for path in modules):
         return ""
     older = next(path for n in range(1, 1000) if not (path := code.with_name(f"code-{n}")).exists())
     code.rename(older)

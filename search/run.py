@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import re
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -156,8 +157,7 @@ def main(
     else:
         _tell(result, folder)
     if "interrupted" in result.outcomes:
-        where = "" if storage is None else f" --storage {storage}"
-        print(f"go on: python search/run.py --resume {result.name}{where}", file=sys.stderr)
+        print(f"go on: {go_on(folder)}", file=sys.stderr)
     if not {"completed", "pruned"} & {*result.outcomes}:
         raise typer.Exit(1)
 
@@ -222,6 +222,12 @@ def _tell(result: Any, folder: Path) -> None:
     mlflow = Path(sys.executable).with_name("mlflow")
     where = f"{mlflow} ui --backend-store-uri {result.mlflow['tracking_uri']}"
     console.print(f"compare: {where}", soft_wrap=True, highlight=False)
+
+
+def go_on(folder: Path) -> str:
+    """The command that takes up the search in `folder`."""
+    storage = "" if folder.parent == Path("runs").absolute() else f" --storage {shlex.quote(str(folder.parent))}"
+    return f"python search/run.py --resume {folder.name}{storage}"
 
 
 def _list(storage: Path) -> None:

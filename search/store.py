@@ -2,7 +2,7 @@
 
 import fcntl
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,11 +99,26 @@ def open_to_read(folder: Path, url: str = "") -> BaseStorage:
     path = folder / "study.journal"
     if not path.is_file():
         raise UsageError(f"name must be a search in {folder.parent}, but there is no {path}.")
-    # Optuna's own base class for locks is not public; what it asks of one is acquire and release.
-    journal = JournalStorage(JournalFileBackend(str(path), lock_obj=_NoLock()))  # type: ignore[arg-type]
-    if not journal.get_all_studies():
+    try:
+        # Optuna's own base class for locks is not public; what it asks of one is acquire and release.
+        journal = JournalStorage(JournalFileBackend(str(path), lock_obj=_NoLock()))  # type: ignore[arg-type]
+    except (OSError, ValueError, KeyError) as error:
+        raise UsageError(f"name must be a search that can be read, but {path} is broken: {_reason(error)}.") from error
+    names = [study.study_name for study in journal.get_all_studies()]
+    if not names:
         raise UsageError(f"name must be a search that has begun, but {path} is empty.")
+    check_name(names, folder)
     return journal
+
+
+def check_name(names: Sequence[str], folder: Path) -> None:
+    """Whether the study of `folder` is among those with these `names`, of which there are some.
+
+    Raises:
+        UsageError: No.
+    """
+    if folder.name not in names:
+        raise UsageError(f"the folder of a search must have its name, {names[0]}, but is {folder}. Rename it.")
 
 
 def url_of(folder: Path) -> str:

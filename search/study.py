@@ -16,7 +16,7 @@ from search.objectives import Objective
 from search.samplers import shown_to_samplers
 from search.schedule import Mode
 from search.space import Space
-from search.store import Store, open_store, open_to_read, url_of
+from search.store import Store, check_name, open_store, open_to_read, url_of
 from search.trials import point_of, reports_of
 
 
@@ -212,8 +212,8 @@ def remembered(storage: BaseStorage, folder: Path) -> dict[str, Any]:
         UsageError: It died before it had put that down, or its folder has another name now.
     """
     names = [study.study_name for study in storage.get_all_studies()]
-    if names and folder.name not in names:
-        raise UsageError(f"the folder of a search must have its name, {names[0]}, but is {folder}. Rename it.")
+    if names:
+        check_name(names, folder)
     about = storage.get_study_user_attrs(storage.get_study_id_from_name(folder.name)) if names else {}
     if "search" not in about:
         raise UsageError(
@@ -232,6 +232,8 @@ def read(folder: Path) -> tuple[list[FrozenTrial], tuple[Objective, ...]]:
     storage = open_to_read(folder, url_of(folder))
     study_id = storage.get_study_id_from_name(folder.name)
     about = storage.get_study_user_attrs(study_id)
+    if "mode" not in about:
+        raise UsageError(f"name must be a search that has begun, but {folder.name} has not.")
     others = (Objective(metric, mode) for metric, mode in about.get("others", {}).items())
     begun = [trial for trial in storage.get_all_trials(study_id) if trial.state != TrialState.WAITING]
     return begun, (Objective(about["objective"], about["mode"]), *others)

@@ -1,5 +1,6 @@
 """A search that dies at any moment and is taken up again: all that needs no Ray."""
 
+import errno
 import json
 import random
 import shutil
@@ -13,6 +14,7 @@ from search.errors import UsageError
 from search.journal import Journal
 from search.plan import plan
 from search.resume import begin, take_up
+from search.run import go_on
 from search.searcher import StudySearcher
 from search.trials import outcome_of, reports_of
 from trainables import checkpoint
@@ -304,7 +306,9 @@ def test_other_options_are_refused_in_one_line(begun):
 def test_a_task_that_changed_meanwhile_goes_on_with_the_space_that_was_and_says_so(begun, fields, told):
     planned, notes = begun(fields)
     assert told in notes
-    assert any(note.startswith("changing.py changed since one began, and trials go on with the new") for note in notes)
+    assert any(
+        note.startswith("changing.py changed since one last ran, and trials go on with the new") for note in notes
+    )
     assert [str(p) for p in planned.space.parameters] == ["0.001..0.1"]
 
 
@@ -312,6 +316,74 @@ def test_a_value_that_is_a_group_stays_what_it_was(begun):
     planned, notes = begun(BEFORE.replace("a=2", "a=3"))
     assert "layers stays {'a': 2}, as before, and is not {'a': 3}" in notes
     assert planned.space.config({}).layers == {"a": 2}
+
+
+def test_code_is_set_aside_once_for_each_change_and_never_what_runs_now(tmp_path, monkeypatch):
+    file, folder = tmp_path / "edited.py", tmp_path / "runs" / "one"
+    code = folder / "code" / "edited.py"
+
+    def drive_with(fields):
+        """As a driver does that then dies: its Ray copies the code where there is no copy. Returns what runs."""
+        monkeypatch.delitem(sys.modules, "edited", raising=False)
+        if fields:
+            file.write_text(SOURCE.replace("Changing", "Edited").format(fields=fields, mode="min"))
+        if folder.exists():
+            planned, held = take_up(folder, {})
+        else:
+            planned = plan(load_config({"task": f"{file}:Edited", "name": "one", "storage": tmp_path / "runs"}))
+            folder.mkdir(parents=True)
+            held = begin(planned)
+        held.store.close()
+        if not code.exists():
+            code.parent.mkdir()
+            shutil.copy(file, code)
+        assert all(path.exists() for path in planned.source.modules)
+        return code.read_text()
+
+    def copies():
+        return {path.parent.name: path.read_text() for path in folder.glob("code*/edited.py")}
+
+    first = drive_with(BEFORE)
+    second = drive_with(f"{BEFORE}; depth: int = 2")
+    assert drive_with(f"{BEFORE}; depth: int = 2") == second
+    assert copies() == {"code": second, "code-1": first}
+    file.unlink()
+    code.write_text(first)
+    assert drive_with("") == first
+    assert copies() == {"code": first, "code-1": first}
+
+
+@pytest.mark.parametrize("url", ["", "sqlite:///{}/studies.db"])
+def test_a_search_on_a_disk_that_is_full_is_told_so_and_can_be_taken_up_later(tmp_path, monkeypatch, url):
+    given = {"study": url.format(tmp_path)} if url else {}
+    planned, held = start(tmp_path, **given)
+    held.store.close()
+    folder = planned.config.folder
+    before = (folder / "search.yaml").read_text()
+    with monkeypatch.context() as patch:
+
+        def write_text(self, text, **options):
+            with open(self, "w", **options) as file:
+                file.write(text[:10])
+            raise OSError(errno.ENOSPC, "No space left on device", str(self))
+
+        patch.setattr(Path, "write_text", write_text)
+        with pytest.raises(
+            UsageError, match=r"^--storage must be a folder that can be written to, but .*No space left"
+        ):
+            take_up(folder, {"trials": 20})
+    assert (folder / "search.yaml").read_text() == before
+    again, held = take_up(folder, {"trials": 20})
+    held.store.close()
+    assert again.config.trials == 20
+
+
+def test_a_search_that_cannot_be_written_never_began(tmp_path):
+    planned = plan(load_config({"task": f"{TASKS / 'toy.py'}:Toy", "name": "one", "storage": tmp_path / "runs", **LR}))
+    (planned.config.folder / "study.journal").mkdir(parents=True)
+    with pytest.raises(UsageError, match=r"^--storage must be a folder that can be written to, but .*study\.journal"):
+        begin(planned)
+    assert not (planned.config.folder / "search.yaml").exists()
 
 
 def test_a_task_without_the_searched_parameter_or_with_another_objective_is_refused(begun):
@@ -331,6 +403,12 @@ def test_a_search_that_runs_is_not_taken_up_by_a_second_driver(begun, tmp_path):
     begun()
     with pytest.raises(UsageError, match="one must not be running, but another process has it open"):
         take_up(tmp_path / "runs" / "one", {})
+
+
+def test_the_command_that_goes_on_names_the_folder_of_searches_wherever_it_was_said(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert go_on(tmp_path / "runs" / "one") == "python search/run.py --resume one"
+    assert go_on(tmp_path / "my runs" / "one") == f"python search/run.py --resume one --storage '{tmp_path}/my runs'"
 
 
 def test_a_search_that_is_not_there_says_where_it_was_looked_for(tmp_path):

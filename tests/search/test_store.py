@@ -199,6 +199,27 @@ def test_a_study_that_is_not_in_the_database_cannot_be_read(tmp_path):
         read(keep(tmp_path / "one", url))
 
 
+def test_a_journal_that_cannot_be_read_is_told_in_one_line(tmp_path):
+    folder = tmp_path / "one"
+    folder.mkdir()
+    create(folder, RandomSampler, "val/loss", "min")[1].close()
+    journal = folder / "study.journal"
+    text = journal.read_bytes()
+    for broken, line in [
+        (b"garbage\n" + text, r"name must be a search that can be read, but .*study\.journal is broken: .*"),
+        (text.splitlines(keepends=True)[0], r"name must be a search that has begun, but one has not\."),
+        (b"", r"name must be a search that has begun, but .*study\.journal is empty\."),
+    ]:
+        journal.write_bytes(broken)
+        with pytest.raises(UsageError, match=rf"^{line}$"):
+            read(folder)
+    journal.write_bytes(text)
+    with pytest.raises(
+        UsageError, match=r"^the folder of a search must have its name, one, but is .*two\. Rename it\.$"
+    ):
+        read(folder.rename(tmp_path / "two"))
+
+
 def test_a_database_that_cannot_be_used_is_told_in_one_line(tmp_path):
     (tmp_path / "text.db").write_text("this is a text, and no database at all. " * 50)
     for url, line in [
