@@ -14,6 +14,7 @@ from search.machine import check_cluster, check_machine
 from search.objectives import Objective, asked_for
 from search.schedule import Mode, Schedule
 from search.schedulers import make_schedule
+from search.schedulers.pbt import Population
 from search.space import Space, resolve
 from search.start import first_points
 from search.store import check_store
@@ -80,6 +81,12 @@ def plan(config: SearchConfig) -> Plan:
     source = find_task(config.task)
     planned = checked(config, source, space_of(config, source))
     first = first_points(planned.space, config.try_, config.trials)
+    fresh = planned.schedule.size if isinstance(planned.schedule, Population) else config.trials
+    if len(first) > fresh:
+        raise UsageError(
+            f"--population must be at least {len(first)} for the task's defaults and {len(first) - 1} points to try, "
+            f"but is {fresh}: the trials beyond it are copies. Raise it or leave out a --try."
+        )
     tracking_uri, _ = store_of(config, dict(os.environ))
     if config.warm_start and len(planned.objectives) > 1:
         raise UsageError(
@@ -87,7 +94,7 @@ def plan(config: SearchConfig) -> Plan:
             "what earlier searches found is told by one."
         )
     warm = warm_start(config.warm_start, planned.space, planned.objective, planned.mode, tracking_uri)
-    first += [point for point in warm.best if point not in first][: config.trials - len(first)]
+    first += [point for point in warm.best if point not in first][: fresh - len(first)]
     return replace(planned, first=tuple(first), warm=warm)
 
 

@@ -79,7 +79,9 @@ def main(
     cold: Annotated[bool, typer.Option("--cold", help="new workers for every trial")] = False,
     recycle_after: Annotated[str | None, typer.Option(metavar="N", help="new workers after so many trials")] = None,
     memory_growth: Annotated[str | None, typer.Option(metavar="GIB", help="new workers when they grew so much")] = None,
-    resume: Annotated[str, typer.Option(metavar="NAME", help="go on with a search that ended early or died")] = "",
+    resume: Annotated[
+        str | None, typer.Option(metavar="NAME", help="go on with a search that ended early or died")
+    ] = None,
     once: Annotated[bool, typer.Option("--once", help="one training run, no search")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print the resolved search and stop")] = False,
     list_: Annotated[bool, typer.Option("--list", help="the searches in the storage folder")] = False,
@@ -89,7 +91,7 @@ def main(
     if re.fullmatch(r"[\w.]+=.*", task):  # the file of --config, or the search of --resume, names the task
         task, more = "", [task, *(more or [])]
     options: dict[str, Any] = {
-        "task": task,
+        "task": task or None,
         "trials": trials,
         "time_budget": time_budget,
         "gpu_hours": gpu_hours,
@@ -121,11 +123,11 @@ def main(
         "memory_growth": memory_growth,
         "once": once or None,
     }
-    given = {key: value for key, value in options.items() if value not in (None, "")}
+    given = {key: value for key, value in options.items() if value is not None}
     try:
         if list_:
             return _list(storage or Path("runs"))
-        if not resume and not given.get("task") and config is None:
+        if resume is None and "task" not in given and config is None:
             raise UsageError("task must be given: arc, or path/to/file.py:ClassName. See --help.")
         given["resources"] = _assignments("--resource", resource or [])
         given["set"] = _assignments("--set", [*(set or []), *(more or [])])
@@ -136,7 +138,7 @@ def main(
             given["warm_start"] = warm_start
         from search import experiment as searches  # imports the task's libraries
 
-        if resume:
+        if resume is not None:
             folder = (storage or Path("runs")).expanduser().absolute() / resume
             result = searches.resume(resume, folder.parent, _given_anew(given, config, dry_run))
         else:
