@@ -35,7 +35,8 @@ def cli(make_cli):
                                                       "but got 'val/loss=1'."),
         (["toy.py:Toy", "--once", "--patience", "3"], "--once must come without --patience: "
                                                       "it is one run with fixed parameters."),
-        (["toy.py:Toy", "--scheduler", "pbt", "--set", "epochs=9", "--trials", "4", "--try", "lr=.02", "--try", "lr=.03"],
+        (["toy.py:Toy", "--scheduler", "pbt", "--set", "epochs=9", "--trials", "4",
+          "--try", "lr=0.02", "--try", "lr=0.03"],
          "--population must be at least 3 for the task's defaults and 2 points to try, but is 2: "
          "the trials beyond it are copies. Raise it or leave out a --try."),
         (["toy.py:Toy", "--patience", ""], "--patience must be a valid integer, but got ''."),
