@@ -79,7 +79,7 @@ def budget_of(planned: Plan, worker: Mapping[str, float], stop: Stop, say: Calla
     return Budget(
         planned.objective,
         planned.mode,
-        config.trials,
+        planned.trials,
         Target.read(config.stop_when) if config.stop_when else None,
         config.patience,
         config.gpu_hours,

@@ -80,7 +80,7 @@ def find_store(folder: Path, url: str = "") -> str:
         missing = f"{folder} that is kept in {url}" if url else journal
         raise UsageError(
             f"--resume must name a search in {folder.parent}, but there is no {missing}. "
-            "See --list, and --storage for another folder."
+            "See --list, --storage for another folder, and --study for a database that the folder does not name."
         )
     return url
 

@@ -101,6 +101,7 @@ def test_no_more_trials_are_planned_than_there_are_combinations(tmp_path):
     fixed = {"set": {name: value for name, value in planned(tmp_path).space.defaults().items() if name != "precision"}}
     few = planned(tmp_path, **fixed, search={"precision": "fp32,bf16"})
     assert (few.config.trials, few.trials) == (16, 2)
+    assert few.expected == few.schedule.expected(2)
     assert planned(tmp_path).trials == 16
     copies = planned(tmp_path, **fixed, search={"precision": "fp32,bf16"}, scheduler="pbt")
     assert copies.trials == 16, "a copy differs from the other by its weights"

@@ -105,6 +105,19 @@ def test_a_gang_holds_the_gpus_of_its_workers_or_else_counts_its_workers(tmp_pat
     assert stop.reasons == ["2 GPU-hours"]
 
 
+def test_all_trials_of_a_space_with_few_combinations_may_fail_alike(tmp_path):
+    given = {"task": "arc", "storage": str(tmp_path), "search": {"precision": "fp32,bf16"}}
+    planned = plan(load_config(given))
+    fixed = {name: value for name, value in planned.space.defaults().items() if name != "precision"}
+    planned = plan(load_config({**given, "set": fixed}))
+    stop, _ = stopping()
+    budget = budget_of(planned, {"CPU": 1.0}, stop, print)
+    for number in range(2):
+        budget.began(number)
+        budget.failed(number, "KeyError: 'x'")
+    assert stop.reasons == ["the first 2 trials failed alike: KeyError: 'x'"]
+
+
 @pytest.fixture(params=[(), (Objective("speed", "max"),)], ids=["one objective", "two objectives"])
 def earlier(tmp_path, request):
     """Four trials as the study has them: the second one reported the best, then the others went on."""
