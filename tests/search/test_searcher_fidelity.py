@@ -147,7 +147,6 @@ def test_a_trial_whose_last_report_was_the_last_thing_written_is_completed(gangs
         report = {"metrics": {"val/loss": 0.5}, "checkpoint": None, "time": 0.0, "samples": 10.0, "gpu_seconds": 1.0}
         made.study.report(0, epoch, 0.5, report)
     made.begin("b")
-    made.searcher.mend()
     assert made.ask() is None
     assert outcome_of(made.study.trial(0)) == "completed"
 

@@ -247,7 +247,6 @@ def test_a_trial_whose_last_report_was_the_last_thing_that_was_written_is_comple
     made.ask()
     made.study.report(0, 1, 0.5, {"metrics": {"val/loss": 0.5}, "checkpoint": None, "time": 0.0})
     made.begin("b")
-    made.searcher.mend()
     assert made.ask() is None
     assert (outcome_of(made.study.trial(0)), made.study.trial(0).value) == ("completed", 0.5)
 
