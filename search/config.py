@@ -247,6 +247,8 @@ def complete(config: SearchConfig) -> SearchConfig:
             "experiment": config.experiment or label,
             "trials": 1 if config.once else config.trials,
             "scheduler": scheduler,
+            # Here, so that more trials for a search that is taken up leave its population as it is.
+            "population": config.population or (max(2, min(20, config.trials // 2)) if scheduler == "pbt" else None),
         }
     )
 

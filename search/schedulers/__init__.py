@@ -56,4 +56,5 @@ def _population(config: SearchConfig, epochs: int, mode: Mode) -> Population:
             f"--exploit-every must be below the epochs of a trial, {epochs}, but got {interval}. "
             "Set more epochs, as in --set epochs=9."
         )
-    return Population(config.population or max(2, min(20, config.trials // 2)), interval, epochs, mode, config.seed)
+    assert config.population is not None  # complete() sees to it
+    return Population(config.population, interval, epochs, mode, config.seed)

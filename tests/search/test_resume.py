@@ -169,26 +169,26 @@ def count_writes(monkeypatch, folder, **given):
 
 
 @pytest.mark.parametrize(
-    ("scheduler", "half", "more"),
+    ("scheduler", "half", "moments", "more"),
     [
-        ("asha", False, {}),
-        ("asha", True, {}),
-        ("asha", False, {"fidelity": "samples", "max_fidelity": 7 * 64}),
-        ("asha", False, {"trials": 4, "objective": ["val/loss", "speed:max"]}),
-        ("asha-stop", False, {}),
-        ("median", False, {}),
-        ("pbt", False, {}),
+        ("asha", False, slice(None), {}),
+        ("asha", True, slice(None), {}),
+        ("asha", False, slice(0, None, 3), {"fidelity": "samples", "max_fidelity": 7 * 64}),
+        ("asha", False, slice(1, None, 2), {"trials": 4, "objective": ["val/loss", "speed:max"]}),
+        ("asha-stop", False, slice(1, None, 3), {}),
+        ("median", False, slice(2, None, 4), {}),
+        ("pbt", False, slice(None), {}),
     ],
 )
 def test_a_search_that_dies_at_any_write_is_the_search_that_never_died(
-    tmp_path, die, monkeypatch, scheduler, half, more
+    tmp_path, die, monkeypatch, scheduler, half, moments, more
 ):
     whole = tmp_path / "whole"
     options = {"trials": 5, "scheduler": scheduler, "sampler": "tpe", **more}
     first = FIRST + ("objective" in more)
     writes, expected, once = count_writes(monkeypatch, whole, **options)
     assert writes > 40
-    for moment in range(1, writes):
+    for moment in range(1, writes)[moments]:
         folder = tmp_path / str(moment)
         trained: list[tuple[int, int]] = []
         die(moment, half)
@@ -443,3 +443,14 @@ def test_a_search_whose_yaml_and_task_are_gone_goes_on_from_its_study_and_its_co
     assert again.config.task == f"{code / 'gone.py'}:Gone"
     assert len(held.notes) == 1, "it is the same code"
     assert (planned.config.folder / "search.yaml").exists()
+
+
+def test_more_trials_leave_a_population_as_large_as_it_was(tmp_path):
+    task = {"task": f"{TASKS / 'toy.py'}:Toy", "name": "one", "storage": tmp_path / "runs"}
+    planned = plan(load_config({**task, **LR, "scheduler": "pbt", "trials": 8}))
+    planned.config.folder.mkdir(parents=True)
+    begin(planned).store.close()
+    again, held = take_up(planned.config.folder, {"trials": "30"})
+    held.store.close()
+    assert str(again.schedule) == str(planned.schedule)
+    assert again.config.population == 4
