@@ -26,9 +26,10 @@ from search.divergence import Divergence, find_divergence
 from search.errors import UsageError
 from search.fidelity import COSTS, cumulated, field, shown
 from search.front import pareto_front
+from search.nested import flatten
 from search.objectives import Objective
 from search.schedule import sign
-from search.space import Space, flatten
+from search.space import Space
 from search.study import read
 from search.trials import OUTCOMES, best_epoch, best_value, curve_of, outcome_of, point_of, reports_of
 

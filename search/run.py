@@ -182,7 +182,7 @@ def _assignments(flag: str, texts: list[str]) -> dict[str, str]:
 def _show(planned: Any) -> None:
     """What --dry-run prints: YAML that runs this search, with the resolved space as comments."""
     from search.config import dump
-    from search.space import flatten
+    from search.nested import flatten
 
     print(dump(planned.config), end="")
     print(f"# {planned.schedule}" if planned.is_limited else "# a trial ends when its function returns")

@@ -19,9 +19,10 @@ from search.checkpoints import Checkpoints
 from search.errors import StoreError, from_validation
 from search.explore import explore
 from search.fidelity import COSTS, cumulated, field, taken
+from search.nested import flatten
 from search.schedule import End, Schedule, Standing, Stretch
 from search.schedulers.pbt import replaced
-from search.space import Space, flatten
+from search.space import Space
 from search.study import SearchStudy
 from search.trials import curve_of, length_of, outcome_of, reports_of
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from search.errors import UsageError, nearest
+from search.nested import flatten
 from search.schedule import Mode
-from search.space import flatten
 from search.tracking import NOT_IN_A_KEY
 
 MLFLOW = "mlflow:"

@@ -1,6 +1,5 @@
 """The search space: what a task's config declares, and what the user fixes or searches instead."""
 
-import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -13,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from search.errors import UsageError, from_validation, nearest
+from search.nested import at, nest
 
 MANY = 10_000  # combinations, above which a space is as good as infinite
 
@@ -75,7 +75,7 @@ class Space:
         Raises:
             pydantic.ValidationError: The task refuses this combination.
         """
-        return self.config_class.model_validate(_nest({**self.fixed, **values}))
+        return self.config_class.model_validate(nest({**self.fixed, **values}))
 
     def point(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """The searched parameters with the values in `given`, and with the task's own where it names none.
@@ -85,7 +85,7 @@ class Space:
         defaults, known = self.config({}).model_dump(mode="json"), self.unsearched()
         values: dict[str, Any] = {}
         for parameter in self.parameters:
-            value = given[parameter.name] if parameter.name in given else _at(defaults, parameter.name)
+            value = given[parameter.name] if parameter.name in given else at(defaults, parameter.name)
             if parameter.applies(known) and parameter.contains(value):
                 known[parameter.name] = values[parameter.name] = value
         return values
@@ -137,7 +137,7 @@ class Space:
         """The values of what is not searched, by dotted name of the field; that of a field may be a dict."""
         config = self.config({}).model_dump(mode="json")
         searched = {parameter.name for parameter in self.parameters}
-        return {name: _at(config, name) for name in _fields(self.config_class) if name not in searched}
+        return {name: at(config, name) for name in _fields(self.config_class) if name not in searched}
 
 
 def resolve(config_class: type[BaseModel], fixed: Mapping[str, Any], searched: Mapping[str, str]) -> Space:
@@ -377,30 +377,3 @@ def _parents_first(parameters: list[Parameter]) -> list[Parameter]:
         ordered.extend(ready)
         waiting = [parameter for parameter in waiting if parameter not in ready]
     return ordered
-
-
-def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested values by dotted name."""
-    flat: dict[str, Any] = {}
-    for name, value in values.items():
-        if isinstance(value, dict):
-            flat.update(flatten(value, f"{prefix}{name}."))
-        else:
-            flat[prefix + name] = value
-    return flat
-
-
-def _at(values: Mapping[str, Any], name: str) -> Any:
-    """What nested `values` have under the dotted `name`."""
-    return functools.reduce(lambda inner, part: inner[part], name.split("."), values)
-
-
-def _nest(values: Mapping[str, Any]) -> dict[str, Any]:
-    nested: dict[str, Any] = {}
-    for name, value in values.items():
-        *path, last = name.split(".")
-        inner = nested
-        for part in path:
-            inner = inner.setdefault(part, {})
-        inner[last] = value
-    return nested

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from optuna.trial import FrozenTrial
 
 from search.config import SearchConfig
+from search.nested import flatten
 from search.objectives import Objective
-from search.space import flatten
 from search.trials import outcome_of, reports_of
 
 if TYPE_CHECKING:

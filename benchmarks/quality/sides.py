@@ -17,11 +17,11 @@ from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 from ray.tune.search.optuna import OptunaSearch, optuna_search
 
 from search.config import Scheduler, SearchConfig
+from search.nested import flatten
 from search.samplers import make_sampler
 from search.schedule import Schedule
 from search.schedulers import make_schedule
 from search.searcher import StudySearcher
-from search.space import flatten
 from search.study import SearchStudy
 
 from .clock import Job, Side

@@ -8,7 +8,8 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from pydantic import BaseModel, ConfigDict, Field
 
 from search.errors import UsageError
-from search.space import flatten, resolve
+from search.nested import flatten
+from search.space import resolve
 from trainables.task import TaskConfig, searchable
 
 

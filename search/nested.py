@@ -1,0 +1,33 @@
+"""Values in groups, and the same values by dotted name."""
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested values by dotted name."""
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, dict):
+            flat.update(flatten(value, f"{prefix}{name}."))
+        else:
+            flat[prefix + name] = value
+    return flat
+
+
+def at(values: Mapping[str, Any], name: str) -> Any:
+    """What nested `values` have under the dotted `name`."""
+    return functools.reduce(lambda inner, part: inner[part], name.split("."), values)
+
+
+def nest(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values by dotted name, nested."""
+    nested: dict[str, Any] = {}
+    for name, value in values.items():
+        *path, last = name.split(".")
+        inner = nested
+        for part in path:
+            inner = inner.setdefault(part, {})
+        inner[last] = value
+    return nested
