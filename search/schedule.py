@@ -133,6 +133,24 @@ class Schedule(Protocol):
         """How much so many trials get together."""
 
 
+class InEpochs:
+    """What a schedule says of its fidelity that knows epochs alone, and compares for good at the last of them."""
+
+    epochs: int
+
+    @property
+    def unit(self) -> Unit:
+        return "epochs"
+
+    @property
+    def limit(self) -> float:
+        return self.epochs
+
+    @property
+    def rungs(self) -> tuple[float, ...]:
+        return (self.epochs,)
+
+
 def sign(mode: Mode) -> int:
     """The factor with which the better value is the smaller one."""
     return 1 if mode == "min" else -1

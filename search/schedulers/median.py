@@ -4,14 +4,13 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from search.fidelity import Unit
-from search.schedule import End, Mode, Standing, Stretch, sign
+from search.schedule import End, InEpochs, Mode, Standing, Stretch, sign
 
 FEWEST = 3  # others without whom a median says nothing
 
 
 @dataclass(frozen=True)
-class Median:
+class Median(InEpochs):
     """A trial ends when its best value so far is worse than the median of what the others had on average until then.
 
     It is judged after each epoch from `grace_period` on, against those that reported that epoch.
@@ -20,18 +19,6 @@ class Median:
     epochs: int
     grace_period: int
     mode: Mode
-
-    @property
-    def unit(self) -> Unit:
-        return "epochs"
-
-    @property
-    def limit(self) -> float:
-        return self.epochs
-
-    @property
-    def rungs(self) -> tuple[float, ...]:
-        return (self.epochs,)
 
     def __str__(self) -> str:
         return f"ends a trial below the median of {FEWEST} others or more, after each epoch from {self.grace_period} on"

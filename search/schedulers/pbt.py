@@ -8,12 +8,11 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from search.fidelity import Unit
-from search.schedule import End, Mode, Standing, Stretch, sign
+from search.schedule import End, InEpochs, Mode, Standing, Stretch, sign
 
 
 @dataclass(frozen=True)
-class Population:
+class Population(InEpochs):
     """A member is a trial that has not been replaced, diverged or failed.
 
     Attributes:
@@ -27,18 +26,6 @@ class Population:
     epochs: int
     mode: Mode
     seed: int
-
-    @property
-    def unit(self) -> Unit:
-        return "epochs"
-
-    @property
-    def limit(self) -> float:
-        return self.epochs
-
-    @property
-    def rungs(self) -> tuple[float, ...]:
-        return (self.epochs,)
 
     def __str__(self) -> str:
         when = "each epoch" if self.interval == 1 else f"every {self.interval} epochs"

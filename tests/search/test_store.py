@@ -21,7 +21,6 @@ from search.space import resolve
 from search.store import check_store, open_store
 from search.study import create, read
 from search.trials import outcome_of, reports_of
-from tests.search.postgres_server import Server, find_programs
 from trainables.task import TaskConfig, searchable
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,16 +33,6 @@ class Config(TaskConfig):
 
 
 SPACE = resolve(Config, {}, {})
-
-
-@pytest.fixture(scope="module")
-def server():
-    programs = find_programs()
-    if programs is None:
-        pytest.skip("there is no PostgreSQL on this machine")
-    made = Server(programs)
-    yield made
-    made.remove()
 
 
 @pytest.fixture

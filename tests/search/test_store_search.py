@@ -17,20 +17,9 @@ from optuna.samplers import RandomSampler
 from search.errors import UsageError
 from search.store import open_store
 from search.study import create, read
-from tests.search.postgres_server import Server, find_programs
 from tests.search.test_store import play
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture(scope="module")
-def server():
-    programs = find_programs()
-    if programs is None:
-        pytest.skip("there is no PostgreSQL on this machine")
-    made = Server(programs)
-    yield made
-    made.remove()
 
 
 @pytest.fixture(scope="module")
