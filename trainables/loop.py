@@ -355,13 +355,15 @@ class Training:
         task, config = self.task, self.task.config
         optimizers = {key: task.optimizers[key] for key in task.updates[name]}
         owned = owned_by(optimizers.values())
-        averaged = {key: p for key, p in named.items() if id(p) in owned}  # frozen ones too: they may be thawed
+        own = {key: p for key, p in named.items() if id(p) in owned}  # frozen ones too: they may be thawed
 
         def on_update(report: UpdateReport) -> None:
             self._tallies[name].add(report)
             if report.outcome == "applied":
                 task.keep_noted()
                 self._check_rise(name, report.loss)
+            elif report.outcome == "skipped" and task.updaters[name].consecutive_skips == 1:
+                _check_weights(own, task.updaters[name].steps, report)
             task.noting.clear()  # a window that is not applied leaves no terms either
             check_gradients(task, name, task.updaters[name], report)
             task.after_update(report)
@@ -378,7 +380,7 @@ class Training:
                 if not isinstance(scheduler, ReduceLROnPlateau)
                 and getattr(scheduler, "optimizer", None) in optimizers.values()
             ],
-            ema=Ema(averaged, config.ema_decay) if config.ema_decay else None,
+            ema=Ema(own, config.ema_decay) if config.ema_decay else None,
             loss_scale=loss_scale_of(config),
             max_consecutive_skips=config.max_consecutive_skips,
             on_update=on_update,
@@ -408,6 +410,14 @@ class Training:
 def _prefix(name: str) -> str:
     """What the metrics of an update begin with."""
     return "train" if name == "train" else f"train/{name}"
+
+
+def _check_weights(weights: Mapping[str, Parameter], step: int, report: UpdateReport) -> None:
+    """Skipped windows change no weight, so the first one in a row shows whether every window will be skipped."""
+    weight = not_finite(weights)
+    if weight is not None:
+        where = f"at step {step} the loss is {report.loss:g}, the gradient norm {report.grad_norm:g}"
+        raise Diverged(f"{weight} is not finite: {where}", agreed=True, kind="weights")
 
 
 def train(task: AnyTask, epochs: int | None = None) -> Iterator[dict[str, float]]:

@@ -17,7 +17,6 @@ from trainables.batches import to_device
 from trainables.batches import windows as windows  # an update and what it takes come together
 from trainables.buffers import Buffers
 from trainables.ema import Ema
-from trainables.finite import not_finite
 from trainables.parameters import check_optimizers, names_of, parameters_of
 from trainables.precision import Diverged, LossScale, Precision, autocast, resolve
 from trainables.reduction import Reducer, world_size
@@ -126,8 +125,7 @@ class Updater:
                 weight, the number of elements that the mean was taken over (samples, unmasked tokens, cells).
 
         Raises:
-            Diverged: Too many windows were skipped in a row, the loss scale fell to its floor, or a weight is not
-                finite, and every window would be skipped.
+            Diverged: Too many windows were skipped in a row, or the loss scale fell to its floor.
             PeerFailed: Another rank raised in its part of the window.
             ValueError: The loss is not one number that depends on a parameter, or a weight is not a finite number of
                 at least 0. A loss that depends on parameters of others alone is an empty window.
@@ -274,10 +272,6 @@ class Updater:
         spoiled = [name for name, own in self.gradient_norms().items() if not math.isfinite(own)]
         where = f"at step {self.steps} the loss is {loss:g}, the gradient norm {norm:g}"
         where += f", first in {spoiled[0]}" if spoiled else ""
-        if self.consecutive_skips == 1:  # skipped windows change no weight, so the first in a row shows it
-            weight = not_finite({self._names[id(parameter)]: parameter for parameter in self._parameters})
-            if weight is not None:
-                raise Diverged(f"{weight} is not finite: {where}", agreed=True, kind="weights")
         if self.loss_scale is not None:
             try:
                 self.loss_scale.skipped()

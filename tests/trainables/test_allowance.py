@@ -122,10 +122,10 @@ def test_the_time_of_an_epoch_that_was_interrupted_is_that_of_its_parts(tmp_path
 
 
 class Naps(Regression):
-    """Half as fast in fp32."""
+    """Far slower in fp32."""
 
     def train_batches(self, epoch: int) -> Any:
-        time.sleep(0.2 if self.config.precision == "fp32" else 0.05)
+        time.sleep(0.5 if self.config.precision == "fp32" else 0.02)
         yield from super().train_batches(epoch)
 
 
@@ -139,7 +139,7 @@ def test_a_faster_precision_gets_more_epochs_for_its_gpu_seconds(tmp_path):
         assert [total >= 1.0 for total in spent] == [False] * (len(spent) - 1) + [True]
         epochs[precision] = len(reports)
     assert epochs["bf16"] > epochs["fp32"]
-    assert epochs["fp32"] <= 3
+    assert epochs["fp32"] <= 2
 
 
 # Ranks
