@@ -3,6 +3,7 @@
 import itertools
 import json
 import re
+import shlex
 import statistics
 from pathlib import Path
 
@@ -38,7 +39,7 @@ def test_its_task_is_searched_over_in_20_trials_and_a_trial_costs_well_under_a_s
 
 @pytest.mark.parametrize("line", [line for line in README.splitlines() if "search/run.py my_task.py:MyTask" in line])
 def test_each_of_its_commands_is_one_that_the_command_line_takes(own_task, line):
-    arguments = line.split("search/run.py ")[1].split()
+    arguments = shlex.split(line.split("search/run.py ")[1])
     assert own_task.run(*arguments, "--dry-run").returncode == 0
 
 
