@@ -349,9 +349,11 @@ class StudySearcher(Searcher):
         else:
             self._log_notes(number, report)
             if "last" in report:  # the epoch in which it diverged: reported, but nothing to rank it by
-                last, now = report["last"], time.time()
-                self.study.note_report(number, last["epoch"], {**last, "time": now})
-                self._tell(lambda observer: observer.trial_reported(number, last["epoch"], last["metrics"], now))
+                last = report["last"]
+                known = reports_of(self.study.trial(number)).get(last["epoch"])  # if the search died before the end
+                at = known["time"] if known else time.time()
+                self.study.note_report(number, last["epoch"], {**last, "time": at})
+                self._tell(lambda observer: observer.trial_reported(number, last["epoch"], last["metrics"], at))
             if "traceback" in report:
                 path = self.folder / "errors" / f"trial-{number}.txt"
                 path.parent.mkdir(exist_ok=True)

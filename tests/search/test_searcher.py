@@ -390,3 +390,18 @@ def test_an_epoch_that_had_diverged_when_the_search_died_counts_if_it_does_not_d
     assert searcher.suggest("t1")["stretch"]["epoch"] == 1
     report(searcher, "t1", 2, 0.2, done=True)
     assert (study.trial(0).state, study.trial(0).value) == (TrialState.COMPLETE, 0.2)
+
+
+def test_an_epoch_that_diverges_again_after_the_search_died_is_told_as_the_same_report(make):
+    searcher, study, _ = make(trials=1, rungs=(2,))
+    searcher.suggest("t0")
+    report(searcher, "t0", 1, 0.3)
+    study.note_report(0, 2, {"metrics": {"val/loss": math.nan}, "checkpoint": None, "time": 12.0})
+    study.live.clear()
+    searcher, study, _ = make(trials=1, rungs=(2,), onto=study)
+    searcher.mend()
+    searcher.suggest("t1")
+    last = {"epoch": 2, "metrics": {"val/loss": math.nan}, "checkpoint": None}
+    searcher.on_trial_complete("t1", tuned(True, outcome="diverged", reason="it did", last=last))
+    assert outcome_of(study.trial(0)) == "diverged"
+    assert reports_of(study.trial(0))[2]["time"] == 12.0, "its time is what identifies it in MLflow"
