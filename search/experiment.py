@@ -148,7 +148,7 @@ def _run(planned: Plan, held: Held | None, console: Console, start: float) -> Re
         progress.say(f"search {config.name}: starting Ray")
         try:
             trials, tracker = _on_ray(planned, held, progress, stop)
-        except BaseException:
+        except BaseException:  # whatever ends it, a second Ctrl-C too: the user is told, and it goes on
             if (config.folder / "search.yaml").exists():
                 progress.say(f"nothing of search {config.name} is lost: --resume {config.name} goes on with it")
             raise

@@ -67,7 +67,7 @@ def begin(planned: Plan) -> Held:
     try:
         with _writing():
             return _begun(planned)
-    except BaseException:
+    except BaseException:  # Ctrl-C too: a search that never began leaves nothing that looks like one; it goes on
         (planned.config.folder / "search.yaml").unlink(missing_ok=True)
         raise
 
@@ -88,7 +88,7 @@ def _begun(planned: Plan) -> Held:
     )
     try:
         _remember(study, planned)
-    except BaseException:
+    except BaseException:  # Ctrl-C too: nobody else can free the lock in a notebook; it goes on
         store.close()
         raise
     return Held(study, store, study.about)
@@ -123,7 +123,7 @@ def take_up(folder: Path, given: Mapping[str, Any]) -> tuple[Plan, Held]:
         store = open_store(folder, url)
         try:
             return _taken_up(folder, store, {**given, "study": url})
-        except BaseException:
+        except BaseException:  # Ctrl-C too: nobody else can free the lock in a notebook; it goes on
             store.close()
             raise
 

@@ -4,6 +4,7 @@ Each knows its best value: the `floor` of a config is what it reaches after all 
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
@@ -13,7 +14,7 @@ Values = Mapping[str, Any]
 NEVER = 10**9
 
 
-class Form:
+class Form(ABC):
     """A closed form.
 
     Attributes:
@@ -30,9 +31,9 @@ class Form:
     worst: ClassVar[float]
 
     @classmethod
+    @abstractmethod
     def train(cls, v: Values) -> tuple[list[float], float, int]:
         """The value after each epoch, the seconds of an epoch, and the epoch in which it diverges (or NEVER)."""
-        raise NotImplementedError
 
 
 def falling(floor: float, start: float, half: float, power: float, epochs: int) -> list[float]:

@@ -7,10 +7,10 @@ from optuna.samplers import RandomSampler
 
 from search.schedulers.halving import Halving
 from search.schedulers.stopping import Stopping
-from search.searcher import StudySearcher
 from search.space import resolve
 from search.study import create
 from search.trials import outcome_of, reports_of
+from tests.search.gangs import Gangs
 from trainables.task import TaskConfig, searchable
 
 
@@ -18,28 +18,12 @@ class Config(TaskConfig):
     lr: float = searchable(0.5, low=0.0, high=1.0)
 
 
-class Gangs:
-    """Stands where Tune and its workers do; an epoch costs 10 samples, and 2 GPU-seconds in fp32 or 1 in bf16."""
+class Costly(Gangs):
+    """An epoch costs 10 samples, and 2 GPU-seconds in fp32 or 1 in bf16."""
 
     def __init__(self, folder, schedule, trials, fixed, searched):
-        self.study, self.lock = create(folder, lambda number: RandomSampler(seed=number), "val/loss", "min")
-        self.space = resolve(Config, fixed, searched)
-        self.folder, self.schedule, self.trials = folder, schedule, trials
-        self.turns = 0
-        self.begin("a")
-
-    def begin(self, attempt):
-        """A driver: nothing of an earlier one is known but the study."""
-        self.study.live.clear()
-        arguments = (self.study, self.space, self.schedule, "val/loss", self.trials, self.folder, attempt)
-        self.searcher = StudySearcher(*arguments)
-        self.searcher.mend()
-
-    def ask(self):
-        self.turns += 1
-        found = self.searcher.suggest(f"t{self.turns}")
-        assert self.searcher.error is None
-        return (f"t{self.turns}", found["stretch"]) if isinstance(found, dict) else None
+        study, self.lock = create(folder, lambda number: RandomSampler(seed=number), "val/loss", "min")
+        super().__init__(study, resolve(Config, fixed, searched), schedule, trials, folder)
 
     def train(self, asked, most=1000):
         """Report epochs as a worker does, until the stretch ends or after `most` of them; the number of the trial."""
@@ -74,7 +58,7 @@ def gangs(tmp_path):
     made = []
 
     def make(schedule, trials=6, searched=None, **fixed):
-        made.append(Gangs(tmp_path, schedule, trials, fixed, searched or {}))
+        made.append(Costly(tmp_path, schedule, trials, fixed, searched or {}))
         return made[-1]
 
     yield make

@@ -12,10 +12,10 @@ from pydantic import model_validator
 from search.schedulers.halving import Halving
 from search.schedulers.median import Median
 from search.schedulers.pbt import Population
-from search.searcher import StudySearcher
 from search.space import resolve
 from search.study import create
 from search.trials import outcome_of
+from tests.search.gangs import Gangs
 from trainables.task import TaskConfig, searchable
 
 
@@ -30,32 +30,15 @@ class Config(TaskConfig):
         return self
 
 
-class Gangs:
-    """Stands where Tune does: asks for stretches and reports what came of them."""
+class Watched(Gangs):
+    """Reports what came of stretches, and keeps what observers are told."""
 
     def __init__(self, folder, schedule, trials, fixed):
-        self.study, self.lock = create(folder, RandomSampler, "val/loss", "min")
-        self.space = resolve(Config, {"precision": "fp32", **fixed}, {})
-        self.study.enqueue(self.space.defaults())
-        self.folder, self.schedule, self.trials = folder, schedule, trials
+        study, self.lock = create(folder, RandomSampler, "val/loss", "min")
+        space = resolve(Config, {"precision": "fp32", **fixed}, {})
+        study.enqueue(space.defaults())
         self.events = []
-        self.turns = 0
-        self.begin("a")
-
-    def begin(self, attempt):
-        """A driver: nothing of an earlier one is known but the study."""
-        self.study.live.clear()
-        self.searcher = StudySearcher(
-            self.study, self.space, self.schedule, "val/loss", self.trials, self.folder, attempt, observers=[self]
-        )
-        self.searcher.mend()
-
-    def ask(self):
-        """The next stretch, with the name that Tune has for it."""
-        self.turns += 1
-        found = self.searcher.suggest(f"t{self.turns}")
-        assert self.searcher.error is None
-        return (f"t{self.turns}", found["stretch"]) if isinstance(found, dict) else None
+        super().__init__(study, space, schedule, trials, folder, observers=[self])
 
     def train(self, asked, losses):
         """Report `losses` for the epochs of a stretch, each with a checkpoint that exists."""
@@ -86,7 +69,7 @@ def gangs(tmp_path):
     made = []
 
     def make(schedule, trials=6, **fixed):
-        made.append(Gangs(tmp_path, schedule, trials, fixed))
+        made.append(Watched(tmp_path, schedule, trials, fixed))
         return made[-1]
 
     yield make
