@@ -341,4 +341,4 @@ def _as_option(problem: str) -> str:
 
 def flag(name: str) -> str:
     """The option of the command line that sets the field `name`."""
-    return "--" + name.replace("_", "-")
+    return "--" + {"resources": "resource"}.get(name, name).replace("_", "-")

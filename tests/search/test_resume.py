@@ -75,6 +75,7 @@ def test_other_options_are_refused_in_one_line(begun):
     (problem,) = caught.value.problems
     assert problem.startswith("--resume must come without --search, --seed, a task: one goes on as it began.")
     assert "--trials" in problem
+    assert "--resource," in problem
 
 
 @pytest.mark.parametrize(
