@@ -10,7 +10,7 @@ from search.mirror import Mirror
 from search.plan import plan
 from search.resume import begin, take_up
 from search.store import open_store
-from tests.search.test_resume import LR, TASKS, drive, told
+from tests.search.test_dies import LR, TASKS, drive, told
 
 
 class Killed(BaseException):
