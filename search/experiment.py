@@ -18,10 +18,12 @@ from rich.console import Console
 from search.config import SearchConfig, complete, load_config
 from search.divergence import Divergence, find_divergence
 from search.errors import StoreError, UsageError
+from search.export import write_parquet
 from search.janitor import remove
+from search.note import note_of_search
 from search.plan import Plan, plan
 from search.progress import Progress
-from search.report import Best, FrontTrial, count_outcomes, find_best, find_front, note_of_search, write_parquet
+from search.results import Best, FrontTrial, count_outcomes, find_best, find_front
 from search.resume import Held, begin, take_up
 from search.stopping import Stop, budget_of, check_often, recall, stopped_by_signals
 from search.tracking import Tracker, TrackingError

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from search.report import short
+from search.shown import clock, short
 from search.space import Space
 from search.trials import curve_of
 
@@ -105,17 +105,11 @@ class Progress:
             no_wrap=True,
             overflow="ellipsis",
             text=f"{self._ended}/{self._trials} trials done, {len(self._running)} going on, "
-            f"best {self._objective} {best}, {_clock(elapsed)} gone{self._left()}",
+            f"best {self._objective} {best}, {clock(elapsed)} gone{self._left()}",
         )
 
     def _left(self) -> str:
         if self._expected is None or self._first is None or (spent := self.spent()) <= self._first[1]:
             return ""
         pace = (time.monotonic() - self._first[0]) / (spent - self._first[1])
-        return f", about {_clock(max(0.0, self._expected - spent) * pace)} left"
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+        return f", about {clock(max(0.0, self._expected - spent) * pace)} left"

@@ -203,11 +203,13 @@ def _show(planned: Any) -> None:
 
 def _tell(result: Any, folder: Path) -> None:
     """The end of a search, for people."""
-    from search.report import report_console, short, trial_table
+    from search.shown import short
     from search.study import read
+    from search.table import report_console, trial_table
 
     console = report_console()
-    console.print(trial_table(*read(folder)))
+    searched = read(folder)
+    console.print(trial_table(searched.trials, searched.objectives))
     counts = ", ".join(f"{count} {outcome}" for outcome, count in result.outcomes.items())
     early = f", stopped: {result.stopped}" if result.stopped else ""
     console.print(f"\n{counts} in {result.seconds:.0f} s{early}", highlight=False, markup=False)
@@ -234,7 +236,8 @@ def go_on(folder: Path) -> str:
 
 def _list(storage: Path) -> None:
     """The searches in `storage`, newest last."""
-    from search.report import count_outcomes, find_best, short
+    from search.results import count_outcomes, find_best
+    from search.shown import short
     from search.study import read
 
     if not storage.is_dir():
@@ -244,14 +247,14 @@ def _list(storage: Path) -> None:
     }
     for folder in sorted(folders, key=lambda path: path.stat().st_mtime):
         try:
-            trials, (objective, *_) = read(folder)
+            searched = read(folder)
         except UsageError as error:  # a database that is away keeps nobody from the others
             print(f"{folder.name}  {error}")
             continue
-        best = find_best(trials, objective.mode)
-        counts = ", ".join(f"{count} {outcome}" for outcome, count in count_outcomes(trials).items())
+        best = find_best(searched.trials, searched.mode)
+        counts = ", ".join(f"{count} {outcome}" for outcome, count in count_outcomes(searched.trials).items())
         print(
-            f"{folder.name}  {counts}  best {objective.metric} {short(best.value)}"
+            f"{folder.name}  {counts}  best {searched.objective} {short(best.value)}"
             if best
             else f"{folder.name}  {counts}"
         )

@@ -47,15 +47,15 @@ def _of_search(folder: Path, objective: str, mode: Mode) -> list[Found]:
             + (f" {nearest(folder.name, known)}" if known else "")
         )
     try:
-        trials, (its, *_) = read(folder)
+        searched = read(folder)
     except UsageError as error:
         raise UsageError(*(f"--warm-start {folder.name}: {problem}" for problem in error.problems)) from error
-    if (its.metric, its.mode) != (objective, mode):
+    if (searched.objective, searched.mode) != (objective, mode):
         raise UsageError(
-            f"--warm-start {folder.name} must have searched for the {mode} of {objective}, but did for the {its.mode} "
-            f"of {its.metric}. Leave it out."
+            f"--warm-start {folder.name} must have searched for the {mode} of {objective}, but did for the "
+            f"{searched.mode} of {searched.objective}. Leave it out."
         )
-    return [Found(outcome_of(t), flatten(t.user_attrs.get("config", {})), dict(curve_of(t))) for t in trials]
+    return [Found(outcome_of(t), flatten(t.user_attrs.get("config", {})), dict(curve_of(t))) for t in searched.trials]
 
 
 def _of_experiment(name: str, objective: str, tracking_uri: str) -> list[Found]:

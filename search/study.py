@@ -15,6 +15,7 @@ from search.errors import UsageError
 from search.objectives import Objective
 from search.samplers import shown_to_samplers
 from search.schedule import Mode
+from search.searched import Searched
 from search.space import Space
 from search.store import Store, check_name, open_store, open_to_read, url_of
 from search.trials import point_of, reports_of
@@ -223,8 +224,8 @@ def remembered(storage: BaseStorage, folder: Path) -> dict[str, Any]:
     return {**about["search"], "objective": about["objective"], "mode": about["mode"]}
 
 
-def read(folder: Path) -> tuple[list[FrozenTrial], tuple[Objective, ...]]:
-    """The trials of the study in `folder` that have begun, and its objectives.
+def read(folder: Path) -> Searched:
+    """The search in `folder`, as its study has it.
 
     Raises:
         UsageError: There is none.
@@ -236,4 +237,5 @@ def read(folder: Path) -> tuple[list[FrozenTrial], tuple[Objective, ...]]:
         raise UsageError(f"name must be a search that has begun, but {folder.name} has not.")
     others = (Objective(metric, mode) for metric, mode in about.get("others", {}).items())
     begun = [trial for trial in storage.get_all_trials(study_id) if trial.state != TrialState.WAITING]
-    return begun, (Objective(about["objective"], about["mode"]), *others)
+    objectives = (Objective(about["objective"], about["mode"]), *others)
+    return Searched(folder.name, begun, objectives, about.get("search", {}))

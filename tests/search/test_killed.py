@@ -52,7 +52,7 @@ def killed(make_cli):
 
 def test_every_trial_ends_once_and_the_same_in_the_study_in_parquet_and_in_mlflow(killed):
     _, folder, result, _ = killed
-    trials, _ = read(folder)
+    trials = read(folder).trials
     assert [trial.number for trial in trials] == list(range(9))
     in_study = {t.number: t.user_attrs["outcome"] for t in trials if t.state.is_finished()}
     rows = pq.read_table(folder / "trials.parquet").to_pylist()

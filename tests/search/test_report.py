@@ -5,10 +5,12 @@ import pytest
 from optuna.samplers import RandomSampler
 from rich.console import Console
 
+from search.export import write_parquet
 from search.objectives import Objective
-from search.report import count_outcomes, find_best, trial_table, write_parquet
+from search.results import count_outcomes, find_best
 from search.space import resolve
 from search.study import create
+from search.table import trial_table
 from trainables.task import TaskConfig, searchable
 
 

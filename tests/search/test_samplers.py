@@ -141,7 +141,8 @@ def test_a_sampler_learns_from_two_objectives_where_trials_diverge(tmp_path):
 
 def test_the_study_says_the_truth_and_keeps_it_valid_for_optuna(tmp_path):
     played = Played(tmp_path / "study", "tpe", BOTH, trials=20, cliff=1e-2)
-    trials, objectives = read(played.folder)
+    searched = read(played.folder)
+    trials, objectives = searched.trials, searched.objectives
     assert objectives == BOTH
     states = {"completed": TrialState.COMPLETE, "failed": TrialState.FAIL, "interrupted": TrialState.RUNNING}
     for trial in trials:

@@ -4,8 +4,8 @@ import pytest
 from rich.console import Console
 
 from search.objectives import Objective
-from search.report import trial_table
 from search.study import read
+from search.table import trial_table
 from tests.search.test_search import Search
 
 WEIGHED = ["time/samples_per_s", "memory/peak_gib"]
@@ -67,7 +67,8 @@ def test_mlflow_has_the_front_in_its_note_and_each_objective_of_a_trial(search):
 
 
 def test_the_table_of_the_search_marks_the_front(search):
-    trials, objectives = read(search.folder)
+    searched = read(search.folder)
+    trials, objectives = searched.trials, searched.objectives
     assert objectives[1:] == (Objective(WEIGHED[0], "max"), Objective(WEIGHED[1], "min"))
     console = Console(width=200, record=True, quiet=False)
     console.print(trial_table(trials, objectives))

@@ -13,7 +13,7 @@ from pydantic import model_validator
 from ray.tune.search import Searcher
 
 from search.budget import Budget, Target
-from search.report import find_best
+from search.results import find_best
 from search.schedulers.halving import Halving
 from search.searcher import StudySearcher
 from search.space import resolve

@@ -82,7 +82,8 @@ def test_what_the_driver_knows_is_what_others_read(tmp_path, url):
     folder = keep(tmp_path / "one", url)
     study, store = create(folder, RandomSampler, "val/loss", "min", url=url)
     play(study)
-    trials, objectives = read(folder)
+    searched = read(folder)
+    trials, objectives = searched.trials, searched.objectives
     assert objectives == (Objective("val/loss", "min"),)
     assert told(trials) == told(study.trials())
     assert [outcome_of(t) for t in trials] == ["completed", "pruned", "diverged", "failed", "interrupted"]
@@ -164,7 +165,7 @@ def test_searches_that_start_at_once_in_an_empty_database_do_not_touch_each_othe
     with ThreadPoolExecutor() as threads:
         list(threads.map(search, folders, timeout=120))
     for folder in folders:
-        assert [trial.number for trial in read(folder)[0]] == list(range(25))
+        assert [trial.number for trial in read(folder).trials] == list(range(25))
 
 
 @pytest.mark.parametrize("url", KINDS[1:], indirect=True)
@@ -237,7 +238,7 @@ def test_a_database_that_one_may_only_read_is_refused(server, database, tmp_path
     server.execute(name, "GRANT SELECT ON ALL TABLES IN SCHEMA public TO reader")
     with pytest.raises(UsageError, match=rf"that reader may write to, but {name} is not\. GRANT INSERT ON ALL TABLES"):
         check_store(url, "two")
-    assert read(keep(tmp_path / "one", url))[0] == []
+    assert read(keep(tmp_path / "one", url)).trials == []
 
 
 def test_a_missing_driver_of_the_database_is_named():
@@ -261,7 +262,7 @@ def test_a_search_goes_on_when_its_database_comes_back(server, database, tmp_pat
         server.start()
     play(study)
     assert [trial.number for trial in study.trials()] == list(range(20))
-    assert told(read(folder)[0]) == told(study.trials())
+    assert told(read(folder).trials) == told(study.trials())
     with pytest.raises(UsageError, match="must not be running"):
         open_store(folder, database)
     store.close()
@@ -292,7 +293,7 @@ def test_a_connection_that_is_cut_at_any_moment_costs_nothing(server, database, 
     ended = [outcome_of(trial) for trial in study.trials()]
     assert ended == ["completed", "pruned", "diverged", "failed", "interrupted"] * rounds
     assert server.log().count(CUT) >= before + 8
-    assert told(read(tmp_path / "one")[0]) == told(study.trials())
+    assert told(read(tmp_path / "one").trials) == told(study.trials())
     store.close()
 
 
@@ -325,6 +326,6 @@ def test_a_study_that_another_driver_has_taken_over_is_not_written_any_more(serv
     other = open_store(folder, database)
     with pytest.raises(StoreError, match="another process has the study open"):
         study.note_config(number, {"lr": 1.0})
-    assert "config" not in read(folder)[0][0].user_attrs
+    assert "config" not in read(folder).trials[0].user_attrs
     other.close()
     store.close()

@@ -137,14 +137,15 @@ def test_optuna_itself_reads_the_journal(study, tmp_path):
     )
     assert loaded.best_value == 0.5
     study.enqueue({"lr": 0.05})  # which has not begun
-    trials, objectives = read(tmp_path)
+    searched = read(tmp_path)
+    trials, objectives = searched.trials, searched.objectives
     assert (len(trials), objectives) == (1, (Objective("val/loss", "min"),))
 
 
 def test_a_nan_metric_beside_the_objective_survives_the_journal(study, tmp_path):
     number, _ = study.ask(SPACE)
     study.report(number, 1, 0.5, {"metrics": {"train/loss": float("nan")}, "checkpoint": ""})
-    value = reports_of(read(tmp_path)[0][0])[1]["metrics"]["train/loss"]
+    value = reports_of(read(tmp_path).trials[0])[1]["metrics"]["train/loss"]
     assert json.dumps(value) == "NaN"
 
 

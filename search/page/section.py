@@ -1,0 +1,24 @@
+"""What a page is made of."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from plotly.graph_objects import Figure
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading, what is to be seen in a sentence or two, and that which shows it.
+
+    Attributes:
+        title: In plain text.
+        says: In plain text; what a reader should take with them, with its numbers.
+        figures: In no colors of their own but those of `search.page.theme`, so that they are readable in the dark and
+            on paper.
+        table: Rows of plain text; the first is the head.
+    """
+
+    title: str
+    says: str
+    figures: Sequence[Figure] = ()
+    table: Sequence[Sequence[str]] = ()

@@ -1,0 +1,69 @@
+"""What came of a search: how its trials ended, the best one, the Pareto front."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from optuna.trial import FrozenTrial
+
+from search.front import pareto_front
+from search.objectives import Objective
+from search.trials import OUTCOMES, best_epoch, best_value, curve_of, outcome_of, point_of, reports_of
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best trial: its number, value, config, and the checkpoint of the report that has the value.
+
+    A function may report without one.
+    """
+
+    trial_id: int
+    value: float
+    config: dict[str, Any]
+    checkpoint: str | None
+
+
+@dataclass(frozen=True)
+class FrontTrial:
+    """A trial on the Pareto front, with all objectives by name as its checkpoint has reached them."""
+
+    trial_id: int
+    values: dict[str, float]
+    config: dict[str, Any]
+    checkpoint: str | None
+
+
+def count_outcomes(trials: Sequence[FrozenTrial]) -> dict[str, int]:
+    """How many trials ended how, in the order of OUTCOMES; outcomes that did not occur are left out."""
+    counts = Counter(outcome_of(trial) for trial in trials)
+    return {outcome: counts[outcome] for outcome in OUTCOMES if counts[outcome]}
+
+
+def find_best(trials: Sequence[FrozenTrial], mode: str) -> Best | None:
+    """The best of the trials that were completed or pruned."""
+    judged = [t for t in trials if outcome_of(t) in ("completed", "pruned") and curve_of(t)]
+    if not judged:
+        return None
+    best = (max if mode == "max" else min)(judged, key=lambda trial: best_value(trial, mode))
+    return Best(best.number, best_value(best, mode), best.user_attrs["config"], _best_checkpoint(best, mode))
+
+
+def find_front(trials: Sequence[FrozenTrial], objectives: Sequence[Objective]) -> list[FrontTrial]:
+    """The Pareto front, best by the first objective first."""
+    names = [objective.metric for objective in objectives]
+    return [
+        FrontTrial(
+            trial.number,
+            dict(zip(names, point_of(trial, objectives) or (), strict=True)),
+            trial.user_attrs["config"],
+            _best_checkpoint(trial, objectives[0].mode),
+        )
+        for trial in pareto_front(trials, objectives)
+    ]
+
+
+def _best_checkpoint(trial: FrozenTrial, mode: str) -> str | None:
+    checkpoint: str | None = reports_of(trial)[best_epoch(trial, mode)]["checkpoint"]
+    return checkpoint

@@ -1,0 +1,37 @@
+"""A search as its study has it: what reports, tables and other searches read of it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from optuna.trial import FrozenTrial
+
+from search.objectives import Objective
+
+
+@dataclass(frozen=True)
+class Searched:
+    """A search that ran, or still runs.
+
+    Attributes:
+        name: Of the search.
+        trials: Those that have begun, by number.
+        objectives: The first leads.
+        about: What it remembers of itself, see `search.resume`: `config`, the `first` points that it tried, among them
+            the task's defaults, and what was `searched` and `fixed`. Empty if it died before it had put that down.
+    """
+
+    name: str
+    trials: Sequence[FrozenTrial]
+    objectives: tuple[Objective, ...]
+    about: Mapping[str, Any]
+
+    @property
+    def objective(self) -> str:
+        """The metric that trials are judged by while they train."""
+        return self.objectives[0].metric
+
+    @property
+    def mode(self) -> str:
+        """Of that metric: min or max."""
+        return self.objectives[0].mode
