@@ -33,6 +33,7 @@ from trainables.allowance import Allowance
 from trainables.checkpoint import CheckpointError
 from trainables.context import Context
 from trainables.modules import load_class
+from trainables.usage import Usage, of_all
 from trainables.worker import Workers, work
 
 logger = logging.getLogger(__name__)
@@ -85,6 +86,7 @@ class _Arrival:
     stop: bool = False
     seconds: float = 0.0
     metrics: dict[str, float] = field(default_factory=dict)
+    usage: dict[str, float] = field(default_factory=dict)
     names: str = ""
 
 
@@ -123,6 +125,7 @@ class Session:
         self._gpus = gpus
         self._allowance = Allowance(stretch.get("allowance"))
         self._since = time.perf_counter()
+        self._usage = Usage(context.device)
         self._reports: queue.SimpleQueue[Report | None] = queue.SimpleQueue()
         self._end: Report | None = None
         self._error: BaseException | None = None
@@ -186,15 +189,17 @@ class Session:
         path = self.folder / f"epoch-{self.number}-{self.stretch['attempt']}"
         if checkpoint is not None:
             self._add(checkpoint, _staging(path), bool(delete_local_checkpoint_after_upload))
-        own = _Arrival(False, checkpoint is not None, self.stopping.is_set(), seconds)
+        own = _Arrival(False, checkpoint is not None, self.stopping.is_set(), seconds, usage=self._usage.taken())
         if self.context.rank == 0:
             own.metrics, own.names = self._numbers(metrics)
         arrivals = self._meet(own)
-        numbers, costs = arrivals[0].metrics, {"gpu_seconds": arrivals[0].seconds * self._gpus}
+        own_numbers = arrivals[0].metrics
+        numbers = of_all([arrival.usage for arrival in arrivals]) | own_numbers
+        costs = {"gpu_seconds": arrivals[0].seconds * self._gpus}
         self._judge(numbers, arrivals[0].names, costs)
         saved = any(arrival.checkpoint for arrival in arrivals)
         if saved:
-            self._publish(path, numbers)
+            self._publish(path, own_numbers)
         report = {"epoch": self.number, "metrics": numbers, "checkpoint": str(path) if saved else None}
         report |= self._allowance.after(self.number, costs)
         if self.number >= self.stretch["until"] or self._allowance.is_spent:
@@ -202,6 +207,7 @@ class Session:
         self._reports.put({**report, "done": False})
         if any(arrival.stop for arrival in arrivals):
             self._leave({"done": True, "outcome": "interrupted", "reason": "the search was stopped"})
+        self._usage.begin()
         self._since = time.perf_counter()
 
     def get_checkpoint(self) -> Any:
@@ -255,6 +261,7 @@ class Session:
                 torch.cuda.set_device(self.context.device)  # each thread has a current device of its own
             # The same on all ranks, as a split of the data that is drawn at random must be.
             rng.seed(self.context, 0, self.stretch["config"]["seed"], self.number)
+            self._usage.begin()
             self._since = time.perf_counter()
             function(*_arguments(function, self.stretch["config"]))
             if self._end is None:

@@ -21,12 +21,12 @@ from trainables.build import check_build, check_gradients, owned_by
 from trainables.ema import Ema
 from trainables.evaluation import evaluated
 from trainables.finite import not_finite
-from trainables.memory import PEAK, forget_peak, peak_gib
 from trainables.precision import AUTO, Diverged
 from trainables.reduction import world_size
 from trainables.tally import Tally
 from trainables.task import Task, loss_scale_of
 from trainables.update import Updater, UpdateReport, windows
+from trainables.usage import Usage, of_all
 
 logger = logging.getLogger(__name__)
 AnyTask = Task[Any]
@@ -47,8 +47,6 @@ class Training:
         seconds: Spent on the epoch that is under way, or that was done last: training, and its evaluation.
         moved: Called when an evaluation begins and when it has ended: a sign of life for whom it may concern.
         autosave: Where, and every how many seconds, an epoch is saved that is under way. None: not at all.
-        with_memory: Whether reports have `memory/peak_gib`. On the CPU only where it is asked for: it is that of the
-            whole process, and so differs between two runs of the same trial.
 
     Raises:
         ValueError: The task's `build` left something out or named something that it did not make.
@@ -67,7 +65,7 @@ class Training:
         self._ahead = 0.0  # what the epochs of a stream took beyond their samples: the next one takes less
         self.moved: Callable[[], None] = lambda: None
         self.autosave: tuple[Path, float] | None = None
-        self.with_memory = task.context.device.type == "cuda"
+        self._usage = Usage(task.context.device)
         # The same on all ranks: what build draws, a split of the data or a fixed projection, must not differ.
         rng.seed(task.context, 0, task.config.seed, 0, BUILD)
         task.build()
@@ -126,13 +124,14 @@ class Training:
         if task.epoch_samples is not None:
             self._ahead = max(0.0, self._ahead + self.samples - task.epoch_samples)
         trained = time.perf_counter()
-        metrics = {**self._train_metrics(self.seconds), **self.evaluate(), **self._memory_metrics()}
+        metrics = {**self._train_metrics(self.seconds), **self.evaluate()}
         if task.objective not in metrics:
             raise ValueError(
                 f"evaluate must return the objective {task.objective!r}, but got {', '.join(sorted(metrics))}."
             )
         self.seconds += time.perf_counter() - trained
         metrics["time/epoch_s"] = self.seconds
+        metrics |= of_all(task.context.gather(self._usage.taken()))
         if not math.isfinite(metrics[task.objective]):
             reason = f"{task.objective} is {metrics[task.objective]} after epoch {self.epoch}"
             raise Diverged(reason, metrics, agreed=True, kind="objective")
@@ -276,8 +275,7 @@ class Training:
     def _begin_epoch(self) -> None:
         task = self.task
         rng.seed(task.context, task.context.rank, task.config.seed, self.epoch)
-        if self.with_memory:
-            forget_peak(task.context.device)
+        self._usage.begin()
         self._tallies = {name: Tally() for name in task.updates}
         task.noted.clear()
         task.noting.clear()
@@ -342,14 +340,6 @@ class Training:
         metrics.update(self.task.context.weighted_means(noted))
         metrics["time/samples_per_s"] = self.samples / seconds
         return metrics
-
-    def _memory_metrics(self) -> dict[str, float]:
-        """The peak of this epoch, of the rank that needed most."""
-        if not self.with_memory:
-            return {}
-        peaks = self.task.context.gather(peak_gib(self.task.context.device))
-        known = [peak for peak in peaks if peak is not None]
-        return {PEAK: max(known)} if known else {}
 
     def _updater(self, name: str, named: Mapping[str, Parameter]) -> Updater:
         task, config = self.task, self.task.config

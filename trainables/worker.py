@@ -21,7 +21,6 @@ from trainables.heartbeat import beat
 from trainables.isolation import Process
 from trainables.leftovers import Memory, end_data_loaders
 from trainables.loop import Training
-from trainables.memory import PEAK
 from trainables.modules import load_class
 from trainables.precision import Diverged
 from trainables.reduction import PeerFailed
@@ -201,7 +200,6 @@ class Workers:
         config = task_class.config_class().model_validate(stretch["config"])
         training = Training(task_class(config, self.context.anew()))
         training.moved = self._moved
-        training.with_memory |= PEAK in self.others
         self._moved()
         # Rank 0 chooses, so that all go on from the same one.
         chosen = newest(stretch, self.context.world_size) if self.context.rank == 0 else None

@@ -111,7 +111,7 @@ def wait_for(condition, seconds, what):
 
 def rows_of(cli, name):
     rows = pq.read_table(cli.folder / "runs" / name / "trials.parquet").to_pylist()
-    own = ("pid", "time/", "gpu_seconds")  # of each run
+    own = ("pid", "time/", "sys/", "gpu_seconds")  # of each run
     return [{key: value for key, value in row.items() if not key.startswith(own)} for row in rows]
 
 

@@ -8,7 +8,7 @@ from search.study import read
 from search.table import trial_table
 from tests.search.test_search import Search
 
-WEIGHED = ["time/samples_per_s", "memory/peak_gib"]
+WEIGHED = ["time/samples_per_s", "sys/memory_gib"]
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def test_the_study_has_all_directions_and_completed_trials_their_values(search):
 def test_mlflow_has_the_front_in_its_note_and_each_objective_of_a_trial(search):
     note = search.mlflow.get_run(search.json["mlflow"]["run_id"]).data.tags["mlflow.note.content"]
     assert "**Pareto front**" in note
-    assert "| trial | val/loss:min | time/samples_per_s:max | memory/peak_gib:min |" in note
+    assert "| trial | val/loss:min | time/samples_per_s:max | sys/memory_gib:min |" in note
     for run in search.children():
         assert {f"best/{name}" for name in ("val/loss", *WEIGHED)} <= run.data.metrics.keys()
 

@@ -18,6 +18,7 @@ from ray.train.v2._internal.execution.train_fn_utils import (
 )
 
 from tests.trainables import functions
+from tests.trainables.toys import timeless
 from trainables import directory
 from trainables.checkpoint import CheckpointError, delete
 from trainables.context import Context
@@ -82,7 +83,7 @@ def last(function, stretch, **options):
 def test_each_report_is_told_with_its_number_and_its_checkpoint(stretch, tmp_path):
     reports = run("resumes", stretch())
     assert [(report["epoch"], report["done"]) for report in reports] == [(1, False), (2, False), (3, True)]
-    assert [report["metrics"] for report in reports] == [{"loss": 1.0}, {"loss": 0.5}, {"loss": 1 / 3}]
+    assert [timeless(report["metrics"]) for report in reports] == [{"loss": 1.0}, {"loss": 0.5}, {"loss": 1 / 3}]
     assert not any("outcome" in report for report in reports)
     for number, report in enumerate(reports, 1):
         assert report["checkpoint"] == str(tmp_path / "trial-0" / f"epoch-{number}-a")
@@ -92,7 +93,7 @@ def test_each_report_is_told_with_its_number_and_its_checkpoint(stretch, tmp_pat
 
 def test_metrics_are_numbers_by_name_and_what_is_none_is_left_out_and_told_once(stretch):
     first, second, _ = run("reports_all_kinds", stretch())
-    assert first["metrics"] == {"loss": 0.5, "count": 3.0, "flag": 1.0, "val/acc": 0.25}
+    assert timeless(first["metrics"]) == {"loss": 0.5, "count": 3.0, "flag": 1.0, "val/acc": 0.25}
     assert first["notes"] == ["what is reported must be numbers: name (str), none (NoneType) left out"]
     assert "notes" not in second
 
@@ -105,7 +106,7 @@ def test_a_function_gets_its_config_or_nothing(stretch):
 
 def test_what_a_function_draws_follows_from_its_seed(stretch):
     settings = ({}, {}, {"seed": 8})
-    first, again, other = ([report["metrics"] for report in run("draws", stretch(**own))] for own in settings)
+    first, again, other = ([timeless(report["metrics"]) for report in run("draws", stretch(**own))] for own in settings)
     assert first == again
     assert first[0] != other[0]
 
@@ -213,7 +214,7 @@ def test_a_function_that_catches_even_the_end_has_no_further_reports(stretch):
 @pytest.mark.parametrize("function", ["reports_on_its_way_out", "breaks_on_its_way_out"])
 def test_what_happens_after_the_last_report_changes_nothing(stretch, function):
     (report,) = run(function, stretch(until=1))
-    assert (report["metrics"], report["done"], report.get("outcome")) == ({"loss": 1.0}, True, None)
+    assert (timeless(report["metrics"]), report["done"], report.get("outcome")) == ({"loss": 1.0}, True, None)
     if function == "breaks_on_its_way_out":
         assert report["notes"] == ["after its last report the function raised OSError('the log cannot be closed')"]
 
@@ -283,7 +284,7 @@ def test_a_thread_that_outlives_its_trial_cannot_report(stretch, pause_s):
     run("leaves_a_thread", stretch(until=1))
     time.sleep(pause_s)
     (report,) = run("waits", stretch(trial=1, until=1))
-    assert report["metrics"] == {"loss": 3.0}
+    assert timeless(report["metrics"]) == {"loss": 3.0}
     assert functions.SEEN == ["ray.train.report must be called in the thread of the training function."]
 
 
@@ -371,7 +372,7 @@ def run_on(rank, function, scratch, stretch, stop_on=None):
 
 def test_all_ranks_put_their_files_into_one_checkpoint_and_the_metrics_are_those_of_rank_0(pair, stretch, tmp_path):
     ours, theirs = pair.run(run_on, "each_saves_a_part", str(tmp_path), stretch(until=2))
-    assert [report["metrics"] for report in ours] == [{"loss": 0.0}, {"loss": 3.0}]
+    assert [timeless(report["metrics"]) for report in ours] == [{"loss": 0.0}, {"loss": 3.0}]
     assert ours == theirs
     assert sorted(path.name for path in Path(ours[0]["checkpoint"]).iterdir()) == [
         directory.ABOUT, "rank-0", "rank-1"

@@ -142,8 +142,8 @@ def state(training: Training) -> dict[str, Any]:
 
 
 def timeless(report: dict[str, float]) -> dict[str, float]:
-    """`report` without the clock."""
-    return {name: value for name, value in report.items() if not name.startswith("time/")}
+    """`report` without the clock, and what the machine says."""
+    return {name: value for name, value in report.items() if not name.startswith(("time/", "sys/"))}
 
 
 class RegressionConfig(TaskConfig):

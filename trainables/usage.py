@@ -1,0 +1,68 @@
+"""What an epoch takes of its machine."""
+
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from statistics import mean
+
+import psutil
+import torch
+
+CPU, MEMORY, GPU, GPU_MEMORY = "sys/cpu_percent", "sys/memory_gib", "sys/gpu_percent", "sys/gpu_memory_gib"
+STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+
+
+class Usage:
+    """Of this process, from `begin` to `taken`."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self.begin()
+
+    def begin(self) -> None:
+        """What follows counts, and nothing before it."""
+        if self._device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self._device)
+        if CLEAR.exists():
+            CLEAR.write_text("5")  # Linux sets the peak of this process back to what it holds now
+        self._cpu_s = _cpu_s()
+        self._since = time.perf_counter()
+
+    def taken(self) -> dict[str, float]:
+        """Metrics, as far as the system tells them.
+
+        - `sys/cpu_percent`: of a core, on average, with the processes of data loaders;
+        - `sys/memory_gib`: the most that the process held, in GiB;
+        - `sys/gpu_percent`: of the last second, how long the GPU was busy;
+        - `sys/gpu_memory_gib`: the most that torch had allocated there, in GiB.
+        """
+        seconds = time.perf_counter() - self._since
+        metrics = {CPU: 100 * max(0.0, _cpu_s() - self._cpu_s) / max(seconds, 1e-9)}
+        if CLEAR.exists():
+            held = next(line for line in STATUS.read_text().splitlines() if line.startswith("VmHWM:"))
+            metrics[MEMORY] = int(held.split()[1]) / 2**20
+        if self._device.type == "cuda":
+            metrics[GPU] = float(torch.cuda.utilization(self._device))
+            metrics[GPU_MEMORY] = torch.cuda.max_memory_allocated(self._device) / 2**30
+        return metrics
+
+
+def of_all(ranks: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Of a trial what its ranks have taken: CPU together, GPUs on average, memory of the one that needed most."""
+    combine: dict[str, Callable[[Sequence[float]], float]] = {CPU: sum, MEMORY: max, GPU: mean, GPU_MEMORY: max}
+    values = {name: [rank[name] for rank in ranks if name in rank] for name in combine}
+    return {name: combine[name](known) for name, known in values.items() if known}
+
+
+def _cpu_s() -> float:
+    """Seconds on a core, of this process and of those that it started."""
+    ended = os.times()
+    total = time.process_time() + ended.children_user + ended.children_system
+    for child in multiprocessing.active_children():
+        with suppress(psutil.NoSuchProcess):  # it ended just now
+            times = psutil.Process(child.pid).cpu_times()
+            total += times.user + times.system
+    return total
