@@ -108,7 +108,7 @@ class Meter:
     """
 
     def __init__(self, gpus: float = 1.0, clock: Callable[[], float] = time.monotonic) -> None:
-        self._gpus = gpus
+        self.gpus = gpus
         self._held: dict[int, float] = {}
         self._since: dict[int, float] = {}
         self._clock = clock
@@ -134,14 +134,14 @@ class Meter:
     def held(self, number: int) -> float:
         """GPU-seconds that trial `number` has held so far."""
         running = self._clock() - self._since[number] if number in self._since else 0.0
-        return self._held.get(number, 0.0) + self._gpus * running
+        return self._held.get(number, 0.0) + self.gpus * running
 
     @property
     def total(self) -> float:
         """Of all trials together. May be asked by another thread: what ends meanwhile is left out, not doubled."""
         held = sum(list(self._held.values()))
         now, since = self._clock(), list(self._since.values())
-        return held + self._gpus * sum(now - start for start in since)
+        return held + self.gpus * sum(now - start for start in since)
 
 
 class Budget:

@@ -77,6 +77,8 @@ class Gang(tune.Trainable):
         if self._notes:
             reports[0]["notes"] = [*self._notes, *reports[0].get("notes", ())]
             self._notes.clear()
+        for report in reports:
+            report["gang"] = self._name
         # As text: Tune would flatten it into one key per metric.
         return {"reports": json.dumps(reports), "done": reports[-1]["done"]}
 

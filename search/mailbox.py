@@ -13,6 +13,7 @@ class Mailbox:
     def __init__(self) -> None:
         self._turn = 0
         self._taken = 0  # the last turn that a worker has asked for
+        self._taken_at = 0.0  # in seconds since 1970
         self._stretch: dict[str, Any] | None = None
         self._ending = ""
         self._era = 0  # of workers: those that wait in `next` may have died, and must not take what is for new ones
@@ -66,7 +67,7 @@ class Mailbox:
             if self._closed or self._era != era:
                 return self._turn, None
             if self._taken != self._turn:
-                self._taken, self._moved_at = self._turn, time.monotonic()
+                self._taken, self._taken_at, self._moved_at = self._turn, time.time(), time.monotonic()
             return self._turn, self._stretch
 
     async def put(self, turn: int, report: dict[str, Any]) -> None:
@@ -83,7 +84,7 @@ class Mailbox:
             if "allowance" in report:
                 reached["allowance"] = report["allowance"]
             self._stretch = {**self._stretch, **reached}
-        self._reports.put_nowait({**report, "turn": turn})
+        self._reports.put_nowait({**report, "turn": turn, "taken": self._taken_at})
 
     async def get(self) -> list[dict[str, Any]]:
         """Wait for the next report; all that came in the meantime, in order, each with the `turn` that it is of."""

@@ -99,6 +99,7 @@ class StudySearcher(Searcher):
         self._losses: dict[int, int] = {}  # of gangs, by trial, since it last got any further
         self._ended: dict[int, Standing] = {}
         self._unplaced: set[str] = set()
+        self._began: dict[int, float] = {}  # when the stretch of a trial did, in seconds since 1970
         self._cut_off: set[int] = set()
 
     # Tune ends the whole run when a searcher raises, with a message that hides the cause: `_guarded` keeps the
@@ -185,6 +186,7 @@ class StudySearcher(Searcher):
             elif (assignment := self._assigned(decision)) is not None:
                 self._live[trial_id] = assignment["trial"]
                 self.study.live.add(assignment["trial"])
+                self._began[assignment["trial"]] = time.time()
                 self.budget.began(assignment["trial"])
                 return {"stretch": assignment}
         return Searcher.FINISHED
@@ -287,11 +289,14 @@ class StudySearcher(Searcher):
             "attempt": self.attempt,
         }
 
-    def _record(self, number: int, report: dict[str, Any]) -> None:
-        epoch, metrics, now = report["epoch"], report["metrics"], time.time()
+    def _record(self, number: int, report: dict[str, Any], now: float) -> None:
+        epoch, metrics = report["epoch"], report["metrics"]
         costs = {field(unit): report[field(unit)] for unit in COSTS if field(unit) in report}
         kept = {"metrics": metrics, "checkpoint": report["checkpoint"], "time": now, **costs}
         kept["held_gpu_s"] = self.budget.meter.held(number)
+        if "gang" in report:
+            kept["gang"] = report["gang"]
+            kept["seconds"] = costs.get("gpu_seconds", 0.0) / self.budget.meter.gpus
         self._log_notes(number, report)
         trial = self.study.trial(number)
         if epoch in curve_of(trial):  # done again, since its checkpoint could not be read
@@ -309,20 +314,21 @@ class StudySearcher(Searcher):
 
     def _take(self, trial_id: str, reports: Sequence[dict[str, Any]]) -> None:
         """What a stretch reports on its way."""
-        number = self._live[trial_id]
+        number, now = self._live[trial_id], time.time()
         for report in reports:
             if "waiting" in report:  # its gang found no room, and ends
                 self._unplaced.add(trial_id)
                 self._log_notes(number, report)
             else:
-                self._record(number, report)
+                self._record(number, report, now)
 
     def _lose_gang(self, trial_id: str, number: int) -> None:
         """Tune lost the gang's own actor: the trial goes on from its last checkpoint in the next one that is free."""
         if trial_id in self._unplaced:  # it was never begun
             self.budget.meter.cancel(number)
+            del self._began[number]
         else:
-            self.study.note_held(number, self.budget.meter.end(number))
+            self._note_stretch(number, {}, time.time())
             loss = self.loss_reasons.get(trial_id, "unknown")
             self._losses[number] = self._losses.get(number, 0) + 1
             if self._losses[number] > self.max_losses:
@@ -336,11 +342,12 @@ class StudySearcher(Searcher):
     def _finish_stretch(self, number: int, reports: Sequence[dict[str, Any]]) -> None:
         """The last of `reports` ends the stretch."""
         *before, report = reports
+        now = time.time()
         for earlier in before:
-            self._record(number, earlier)
-        self.study.note_held(number, self.budget.meter.end(number))
+            self._record(number, earlier, now)
+        self._note_stretch(number, report, now)
         if "metrics" in report:
-            self._record(number, report)
+            self._record(number, report, now)
             if self._standing(self.study.trial(number)).is_over(self.schedule.limit):
                 self._end(number, "completed")
             self.budget.rested(number)
@@ -351,7 +358,7 @@ class StudySearcher(Searcher):
             if "last" in report:  # the epoch in which it diverged: reported, but nothing to rank it by
                 last = report["last"]
                 known = reports_of(self.study.trial(number)).get(last["epoch"])  # if the search died before the end
-                at = known["time"] if known else time.time()
+                at = known["time"] if known else now
                 self.study.note_report(number, last["epoch"], {**last, "time": at})
                 self._tell(lambda observer: observer.trial_reported(number, last["epoch"], last["metrics"], at))
             if "traceback" in report:
@@ -364,6 +371,16 @@ class StudySearcher(Searcher):
             else:
                 self.budget.rested(number)
         self.study.live.discard(number)
+
+    def _note_stretch(self, number: int, last: dict[str, Any], now: float) -> None:
+        """A stretch has ended, with the report `last`, or with nothing."""
+        told: dict[str, Any] = {key: last[key] for key in ("gang", "taken") if key in last}
+        for report in reports_of(self.study.trial(number)).values() if not last else ():  # its gang was lost
+            if "gang" in report and report["time"] >= self._began[number]:
+                told = {"gang": report["gang"]}
+        held_gpu_s = self.budget.meter.end(number)
+        stretch = {**told, "began": self._began.pop(number), "ended": now, "held_gpu_s": held_gpu_s}
+        self.study.note_stretch(number, stretch)
 
     def _log_notes(self, number: int, report: dict[str, Any]) -> None:
         for note in report.get("notes", ()):

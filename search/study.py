@@ -18,7 +18,7 @@ from search.schedule import Mode
 from search.searched import Searched
 from search.space import Space
 from search.store import Store, check_name, open_store, open_to_read, url_of
-from search.trials import point_of, reports_of
+from search.trials import point_of, reports_of, stretches_of
 
 
 class SearchStudy:
@@ -127,9 +127,9 @@ class SearchStudy:
         """Keep the report of an epoch that has no finite objective to rank it by."""
         self._note(number, f"report/{epoch}", report)
 
-    def note_held(self, number: int, gpu_s: float) -> None:
-        """Keep the GPU-seconds that a trial has held."""
-        self._note(number, "held_gpu_s", gpu_s)
+    def note_stretch(self, number: int, stretch: dict[str, Any]) -> None:
+        """Keep what a stretch that has ended was, as JSON; see `search.trials.stretches_of`."""
+        self._note(number, f"stretch/{len(stretches_of(self.trial(number))) + 1}", stretch)
 
     def note_end(self, number: int, outcome: str, reason: str, divergence: dict[str, Any] | None = None) -> None:
         """Keep how a trial ends, before it does: `end` is then certain to come, also if the search dies.

@@ -19,8 +19,8 @@ def outcome_of(trial: FrozenTrial) -> str:
 
 
 def reports_of(trial: FrozenTrial) -> dict[int, dict[str, Any]]:
-    """By epoch, what each report of `trial` held: `metrics`, `checkpoint`, `time` (seconds since 1970), and
-    `held_gpu_s`, the GPU-seconds that the trial had held."""
+    """By epoch, what each report of `trial` held: `metrics`, `checkpoint`, `time` (seconds since 1970),
+    `held_gpu_s`, the GPU-seconds that the trial had held, `gang`, and `seconds`, what the epoch took."""
     reports = {
         int(key.removeprefix("report/")): value for key, value in trial.user_attrs.items() if key.startswith("report/")
     }
@@ -41,10 +41,17 @@ def curve_of(trial: FrozenTrial) -> Mapping[int, float]:
     }
 
 
+def stretches_of(trial: FrozenTrial) -> list[dict[str, Any]]:
+    """The stretches of `trial` that have ended, in order: `gang`, when they `began`, when workers had `taken` them and
+    when they `ended` (seconds since 1970), and `held_gpu_s`, the GPU-seconds that the trial had held by then."""
+    stretches = [value for key, value in trial.user_attrs.items() if key.startswith("stretch/")]
+    return sorted(stretches, key=lambda stretch: float(stretch["began"]))
+
+
 def held_gpu_s(trial: FrozenTrial) -> float:
     """GPU-seconds that `trial` held; what came after its last report is lost with a driver that is killed."""
-    reported = [report.get("held_gpu_s", 0.0) for report in reports_of(trial).values()]
-    return float(max([trial.user_attrs.get("held_gpu_s", 0.0), *reported]))
+    told = [*reports_of(trial).values(), *stretches_of(trial)]
+    return float(max((each.get("held_gpu_s", 0.0) for each in told), default=0.0))
 
 
 def best_value(trial: FrozenTrial, mode: str) -> float:

@@ -9,7 +9,7 @@ from mlflow.tracking import MlflowClient
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
-from search.trials import outcome_of
+from search.trials import held_gpu_s, outcome_of
 from search.warm_start import load
 
 
@@ -93,4 +93,4 @@ def test_another_search_learns_from_it_and_ends_when_its_best_gets_no_better(cli
     count = sum(result["outcomes"].values())
     assert 5 <= count == len({row["trial_id"] for row in rows}) == len(trials)
     assert {int(run.data.tags["trial_id"]) for run in runs if "trial_id" in run.data.tags} == set(range(count))
-    assert all(trial.user_attrs["held_gpu_s"] > 0 for trial in trials)
+    assert all(held_gpu_s(trial) > 0 for trial in trials)

@@ -132,7 +132,7 @@ def earlier(tmp_path, request):
             "held_gpu_s": 10.0 * epoch,
         }
         study.report(numbers[number], epoch, loss, report)
-    study.note_held(0, 25.0)
+    study.note_stretch(0, {"began": 0.0, "ended": 1.0, "held_gpu_s": 25.0})
     study.end(0, "completed")
     study.end(3, "diverged", "val/loss is nan after epoch 1")
     yield study.trials()
