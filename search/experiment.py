@@ -18,7 +18,7 @@ from rich.console import Console
 from search.config import SearchConfig, complete, load_config
 from search.divergence import Divergence, find_divergence
 from search.errors import StoreError, UsageError
-from search.export import write_parquet
+from search.exporter import Exporter
 from search.janitor import remove
 from search.note import note_of_search
 from search.plan import Plan, plan
@@ -143,6 +143,7 @@ def _run(planned: Plan, held: Held | None, console: Console, start: float) -> Re
             progress.say(note)
         if held and len(earlier) >= planned.trials and all(trial.state.is_finished() for trial in earlier):
             progress.say(f"search {config.name}: all {len(earlier)} trials have ended; --trials can be raised")
+            Exporter(held.study, config.folder / "trials.parquet", progress.say).end()
             held.store.close()
             return _finish(planned, earlier, held.tracker(planned), progress, stop, start)
         if planned.trials < config.trials:
@@ -205,6 +206,7 @@ def _search(
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     registry = RegistryActor.options(scheduling_strategy=here).remote([worker] * config.workers)
     watch = Watch(registry, f"{config.workers} x {_told(worker)}", progress.say)
+    exporter = Exporter(study, config.folder / "trials.parquet", progress.say)
     budget = budget_of(planned, worker, stop, progress.say)
     searcher = StudySearcher(
         study,
@@ -214,7 +216,7 @@ def _search(
         planned.trials,
         config.folder,
         attempt=f"{time.time_ns():x}",
-        observers=(tracker, progress, watch),
+        observers=(tracker, progress, watch, exporter),
         stopping=stop.asked,
         max_losses=config.max_failures,
         budget=budget,
@@ -250,6 +252,7 @@ def _search(
     threading.Thread(target=spread, daemon=True, name="stop").start()
     check_often(budget, stop.asked)
     watch.start()
+    exporter.start()
     closed = False
     try:
         searcher.mend()
@@ -274,6 +277,7 @@ def _search(
         over.set()
         stop.asked.set()
         watch.end()
+        exporter.end()
     return study.trials(), tracker
 
 
@@ -321,13 +325,9 @@ def _finish(
     status = "KILLED" if stop.interrupted else "FINISHED" if best else "FAILED"
     stopped = ", ".join(stop.reasons)
     metrics = {f"best/{planned.objective}": best.value} if best else {}
+    note = note_of_search(planned.space, planned.objectives, best, front, divergence)
     try:
-        try:
-            write_parquet(trials, parquet)
-        finally:
-            written = [parquet] if parquet.exists() else []
-            note = note_of_search(planned.space, planned.objectives, best, front, divergence)
-            tracker.finish(status, note, metrics, written, TRACKING_TIMEOUT_S, stopped)
+        tracker.finish(status, note, metrics, [parquet] if parquet.exists() else [], TRACKING_TIMEOUT_S, stopped)
     except TrackingError as error:
         progress.say(str(error))
     where = {
