@@ -39,6 +39,7 @@ ANEW = {  # what may be given anew to a search that is taken up: nothing that ma
     "cold",
     "recycle_after",
     "memory_growth",
+    "quiet",
 }
 
 
@@ -156,6 +157,7 @@ class SearchConfig(BaseModel):
     recycle_after: int | None = Field(None, ge=1, description="trials after which workers are started anew")
     memory_growth: float = Field(1.0, gt=0, description="GiB that a worker may grow by before it is started anew")
     once: bool = Field(False, description="one training run with the defaults, no search")
+    quiet: bool = Field(False, description="show warnings, failures and the end")
 
     @property
     def folder(self) -> Path:

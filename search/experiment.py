@@ -3,6 +3,7 @@
 import logging
 import os
 import shutil
+import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ from optuna.trial import FrozenTrial
 from rich.console import Console
 
 from search.config import SearchConfig, complete, load_config
+from search.console import console_on
 from search.divergence import Divergence, find_divergence
 from search.errors import StoreError, UsageError
 from search.exporter import Exporter
@@ -105,7 +107,7 @@ def run(config: SearchConfig, console: Console | None = None) -> Result:
     except OSError as error:
         raise UsageError(f"--storage must be a folder that can be written to, but {error}.") from error
     try:
-        return _run(planned, None, console or Console(stderr=True), start)
+        return _run(planned, None, console or console_on(sys.stderr), start)
     finally:
         if not (folder / "search.yaml").exists():  # it never began: its name stays free
             shutil.rmtree(folder)
@@ -128,22 +130,30 @@ def resume(
     start = time.monotonic()
     _settle()
     planned, held = take_up(storage.expanduser().absolute() / name, given or {})
-    return _run(planned, held, console or Console(stderr=True), start)
+    return _run(planned, held, console or console_on(sys.stderr), start)
 
 
 def _run(planned: Plan, held: Held | None, console: Console, start: float) -> Result:
     config = planned.config
     earlier = held.study.trials() if held else []
     progress = Progress(
-        planned.space, planned.objective, planned.mode, planned.trials, planned.expected, console, earlier
+        planned.space,
+        planned.objective,
+        planned.mode,
+        planned.trials,
+        planned.expected,
+        console,
+        earlier,
+        config.time_budget,
+        config.quiet,
     )
-    stop = Stop(progress.say)
+    stop = Stop(progress.warn)
     with progress, stopped_by_signals(stop, config.time_budget):
         for note in held.notes if held else planned.warm.lines:
             progress.say(note)
         if held and len(earlier) >= planned.trials and all(trial.state.is_finished() for trial in earlier):
             progress.say(f"search {config.name}: all {len(earlier)} trials have ended; --trials can be raised")
-            Exporter(held.study, config.folder / "trials.parquet", progress.say).end()
+            Exporter(held.study, config.folder / "trials.parquet", progress.warn).end()
             held.store.close()
             return _finish(planned, earlier, held.tracker(planned), progress, stop, start)
         if planned.trials < config.trials:
@@ -153,7 +163,7 @@ def _run(planned: Plan, held: Held | None, console: Console, start: float) -> Re
             trials, tracker = _on_ray(planned, held, progress, stop)
         except BaseException:  # whatever ends it, a second Ctrl-C too: the user is told, and it goes on
             if (config.folder / "search.yaml").exists():
-                progress.say(f"nothing of search {config.name} is lost: --resume {config.name} goes on with it")
+                progress.warn(f"nothing of search {config.name} is lost: --resume {config.name} goes on with it")
             raise
         return _finish(planned, trials, tracker, progress, stop, start)
 
@@ -205,9 +215,9 @@ def _search(
     # On the driver's node: that one cannot be lost without the search.
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     registry = RegistryActor.options(scheduling_strategy=here).remote([worker] * config.workers)
-    watch = Watch(registry, f"{config.workers} x {_told(worker)}", progress.say)
-    exporter = Exporter(study, config.folder / "trials.parquet", progress.say)
-    budget = budget_of(planned, worker, stop, progress.say)
+    watch = Watch(registry, f"{config.workers} x {_told(worker)}", progress.warn)
+    exporter = Exporter(study, config.folder / "trials.parquet", progress.warn)
+    budget = budget_of(planned, worker, stop, progress.warn)
     searcher = StudySearcher(
         study,
         planned.space,
@@ -221,7 +231,8 @@ def _search(
         max_losses=config.max_failures,
         budget=budget,
     )
-    progress.spent = lambda: searcher.spent
+    progress.board.spent = lambda: searcher.spent
+    progress.board.live = lambda: study.live
     gang = {
         "workers": config.workers,
         "resources": worker,
@@ -329,7 +340,7 @@ def _finish(
     try:
         tracker.finish(status, note, metrics, [parquet] if parquet.exists() else [], TRACKING_TIMEOUT_S, stopped)
     except TrackingError as error:
-        progress.say(str(error))
+        progress.warn(str(error))
     where = {
         "tracking_uri": tracker.tracking_uri,
         "experiment_id": tracker.experiment_id,

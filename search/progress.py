@@ -1,8 +1,8 @@
-"""What a search shows while it runs: a live line in a terminal, plain lines elsewhere."""
+"""What a search shows while it runs: where it stands in a terminal, a line for each event elsewhere."""
 
 import math
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from optuna.trial import FrozenTrial
@@ -10,9 +10,14 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from search.shown import clock, short
+from search.board import STYLES, Board, Row
+from search.fidelity import UNLIMITED
+from search.nested import flatten
+from search.shown import short
 from search.space import Space
-from search.trials import curve_of
+from search.trials import curve_of, outcome_of
+
+LOOKS_PER_S = 2  # each takes a few milliseconds from the search
 
 
 class Progress:
@@ -24,9 +29,11 @@ class Progress:
         trials: How many will start.
         expected: How much they will get together, as the schedule expects, in its unit. None: nobody knows.
         earlier: The trials of a search that is taken up.
+        budget_s: After how many seconds it ends in any case.
+        quiet: Show nothing but what matters.
 
     Attributes:
-        spent: How much they have got so far. Default: an epoch by each report.
+        board: Where the search stands.
     """
 
     def __init__(
@@ -38,78 +45,84 @@ class Progress:
         expected: float | None,
         console: Console,
         earlier: Sequence[FrozenTrial] = (),
+        budget_s: float | None = None,
+        quiet: bool = False,
     ) -> None:
-        self._searched = [parameter.name for parameter in space.parameters]
-        self._objective = objective
-        self._sign = 1 if mode == "max" else -1
-        self._trials = trials
-        self._expected = expected
+        self.board = Board(objective, mode, trials, expected, budget_s)
+        self._space = space
         self._console = console
-        self._start = time.monotonic()
-        self.spent: Callable[[], float] = lambda: self._epochs
-        self._epochs = 0
-        self._first: tuple[float, float] | None = None  # report: when, and what had been spent by then
-        self._running: set[int] = set()
-        self._ended = 0
-        self._best: tuple[float, int, int] | None = None
+        self._quiet = quiet
+        self._live = None
+        if console.is_interactive and not quiet:
+            self._live = Live(self.board, console=console, refresh_per_second=LOOKS_PER_S, transient=True)
         for trial in earlier:
-            self._epochs += len(curve_of(trial))
-            self._ended += trial.state.is_finished()
-            if not trial.state.is_finished():
-                self._running.add(trial.number)
-            for epoch, value in curve_of(trial).items():
-                self._note(value, trial.number, epoch)
-        self._live = Live(get_renderable=self._line, console=console, refresh_per_second=4, transient=True)
+            self._recall(trial)
 
     def __enter__(self) -> "Progress":
-        if self._console.is_terminal:
+        if self._live:
             self._live.start()
         return self
 
     def __exit__(self, *_: Any) -> None:
-        if self._console.is_terminal:
-            self._live.stop()
+        if self._live:
+            with suppress(OSError):  # of a terminal that was lost
+                self._live.stop()
 
     def say(self, text: str) -> None:
-        """A line of its own."""
-        self._console.print(text.rstrip(), highlight=False, markup=False, soft_wrap=True)
+        """A line of its own, unless the search is quiet."""
+        if not self._quiet:
+            self.warn(text)
+
+    def warn(self, text: str) -> None:
+        """A line of its own that matters."""
+        self._print(Text(text.rstrip()))
 
     def trial_started(self, number: int, config: dict[str, Any], copied_from: int | None = None) -> None:
-        self._running.add(number)
-        values = "  ".join(f"{name}={short(config[name])}" for name in self._searched if name in config)
-        origin = "" if copied_from is None else f"  from trial {copied_from}"
-        self.say(f"trial {number:>3}  started   {values}{origin}")
+        values = self._start(number, config)
+        if self._live is None:
+            told = "  ".join(f"{name}={short(value)}" for name, value in values.items())
+            origin = "" if copied_from is None else f"  from trial {copied_from}"
+            self.say(f"trial {number:>3}  started   {told}{origin}")
 
     def trial_reported(self, number: int, epoch: int, metrics: dict[str, float], at: float) -> None:
-        self._epochs += 1
-        self._first = self._first or (time.monotonic(), self.spent())
-        value = metrics[self._objective]
-        self._note(value, number, epoch)
-        self.say(f"trial {number:>3}  epoch {epoch:<3} {self._objective} {short(value)}")
+        self.board.report(number, epoch, metrics)
+        if self._live is None:
+            value = short(metrics[self.board.objective])
+            self.say(f"trial {number:>3}  epoch {epoch:<3} {self.board.objective} {value}")
 
     def trial_ended(self, number: int, outcome: str, reason: str) -> None:
-        self._running.discard(number)
-        self._ended += 1
-        self.say(f"trial {number:>3}  {outcome:<9} {reason}")
+        row = self.board.end(number, outcome, reason)
+        if self._live is not None:
+            self._print_ended(number, outcome, reason, row)
+        elif not self._quiet or outcome == "failed":
+            self.warn(f"trial {number:>3}  {outcome:<9} {reason}")
 
-    def _note(self, value: float, number: int, epoch: int) -> None:
-        if math.isfinite(value) and (self._best is None or self._sign * value > self._sign * self._best[0]):
-            self._best = (value, number, epoch)
+    def _print_ended(self, number: int, outcome: str, reason: str, row: Row | None) -> None:
+        """A line, with what the trial reached and what it was; that of one that failed may be longer."""
+        told = [] if row is None or math.isnan(row.best) else [f"{short(row.best)} after epoch {row.epoch}"]
+        told += [reason] if outcome in ("diverged", "failed") else []
+        told += [f"{name}={short(value)}" for name, value in row.values.items()] if row else []
+        text = Text.assemble(f"trial {number:>3}  ", (f"{outcome:<9}", STYLES[outcome]), " ", "  ".join(told))
+        if outcome != "failed":
+            text.truncate(self._console.width, overflow="ellipsis")
+        self._print(text)
 
-    def _line(self) -> Text:
-        elapsed = time.monotonic() - self._start
-        best = "none yet"
-        if self._best is not None:
-            best = f"{short(self._best[0])} (trial {self._best[1]}, epoch {self._best[2]})"
-        return Text(
-            no_wrap=True,
-            overflow="ellipsis",
-            text=f"{self._ended}/{self._trials} trials done, {len(self._running)} going on, "
-            f"best {self._objective} {best}, {clock(elapsed)} gone{self._left()}",
-        )
+    def _print(self, text: Text) -> None:
+        self._console.print(text, highlight=False, soft_wrap=True)
 
-    def _left(self) -> str:
-        if self._expected is None or self._first is None or (spent := self.spent()) <= self._first[1]:
-            return ""
-        pace = (time.monotonic() - self._first[0]) / (spent - self._first[1])
-        return f", about {clock(max(0.0, self._expected - spent) * pace)} left"
+    def _start(self, number: int, config: dict[str, Any]) -> dict[str, Any]:
+        """The searched parameters that apply to a trial of which the board is told."""
+        chosen = self._space.choose(lambda parameter: config.get(parameter.name))
+        values = {name: value for name, value in chosen.items() if name in config}
+        epochs = config.get("epochs")
+        self.board.start(number, values, epochs if epochs and epochs < UNLIMITED else None)
+        return values
+
+    def _recall(self, trial: FrozenTrial) -> None:
+        number, finished = trial.number, trial.state.is_finished()
+        if not finished:
+            self._start(number, flatten(trial.user_attrs.get("config", {})))
+        for epoch, value in sorted(curve_of(trial).items()):
+            self.board.recall(number, epoch, value)
+        if finished:
+            self.board.end(number, outcome_of(trial), trial.user_attrs.get("reason", ""))

@@ -16,7 +16,7 @@ from search.divergence import find_divergence
 from search.errors import UsageError
 from search.export import write_parquet
 from search.study import read
-from search.table import report_console, trial_table
+from search.table import report_console, trial_table, width_of
 
 
 def main(name: str, storage: Path = Path("runs")) -> None:
@@ -29,7 +29,7 @@ def main(name: str, storage: Path = Path("runs")) -> None:
         raise typer.Exit(2) from error
     write_parquet(searched.trials, folder / "trials.parquet")
     console = report_console()
-    console.print(trial_table(searched.trials, searched.objectives))
+    console.print(trial_table(searched.trials, searched.objectives, width_of(console)))
     for divergence in find_divergence(searched.trials):
         console.print(f"diverged: {divergence}", highlight=False, soft_wrap=True)
 

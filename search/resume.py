@@ -200,7 +200,7 @@ def _config(about: Mapping[str, Any], folder: Path, given: Mapping[str, Any]) ->
             f"--resume must come without {named}: {folder.name} goes on as it began. "
             f"What can be given anew: {', '.join(map(flag, sorted(ANEW)))}."
         )
-    before = {**about["config"], "storage": folder.parent, "name": folder.name}
+    before = {**about["config"], "storage": folder.parent, "name": folder.name, "quiet": False}
     path, _, name = before["task"].rpartition(":")
     copy = folder / "code" / Path(path).name
     if path.endswith(".py") and not Path(path).exists() and copy.exists():

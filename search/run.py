@@ -5,8 +5,8 @@ import json
 import logging
 import os
 import re
-import shlex
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -82,6 +82,7 @@ def main(
     resume: Annotated[
         str | None, typer.Option(metavar="NAME", help="go on with a search that ended early or died")
     ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="show warnings, failures and the end")] = False,
     once: Annotated[bool, typer.Option("--once", help="one training run, no search")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print the resolved search and stop")] = False,
     list_: Annotated[bool, typer.Option("--list", help="the searches in the storage folder")] = False,
@@ -121,6 +122,7 @@ def main(
         "cold": cold or None,
         "recycle_after": recycle_after,
         "memory_growth": memory_growth,
+        "quiet": quiet or None,
         "once": once or None,
     }
     given = {key: value for key, value in options.items() if value is not None}
@@ -143,7 +145,7 @@ def main(
             result = searches.resume(resume, folder.parent, _given_anew(given, config, dry_run))
         else:
             resolved = load_config(given, config)
-            folder = resolved.folder
+            folder, quiet = resolved.folder, resolved.quiet
             if dry_run:
                 return _show(searches.plan(resolved))
             result = searches.run(resolved)
@@ -154,12 +156,18 @@ def main(
     except StoreError as error:
         print(f"the search has ended: {error}.", file=sys.stderr)
         raise typer.Exit(1) from error
+    from search.console import Stream
+    from search.ending import tell
+    from search.shown import go_on
+    from search.study import read
+    from search.table import report_console
+
     if as_json:
-        print(json.dumps(result.as_json()))
+        print(json.dumps(result.as_json()), file=Stream(sys.stdout))
     else:
-        _tell(result, folder)
+        tell(report_console(), result, read(folder), folder, quiet)
     if "interrupted" in result.outcomes:
-        print(f"go on: {go_on(folder)}", file=sys.stderr)
+        print(f"go on: {go_on(folder)}", file=Stream(sys.stderr))
     if not {"completed", "pruned"} & {*result.outcomes}:
         raise typer.Exit(1)
 
@@ -201,39 +209,6 @@ def _show(planned: Any) -> None:
             print(f"# fixed: {key} {value}")
 
 
-def _tell(result: Any, folder: Path) -> None:
-    """The end of a search, for people."""
-    from search.shown import short
-    from search.study import read
-    from search.table import report_console, trial_table
-
-    console = report_console()
-    searched = read(folder)
-    console.print(trial_table(searched.trials, searched.objectives))
-    counts = ", ".join(f"{count} {outcome}" for outcome, count in result.outcomes.items())
-    early = f", stopped: {result.stopped}" if result.stopped else ""
-    console.print(f"\n{counts} in {result.seconds:.0f} s{early}", highlight=False, markup=False)
-    for divergence in result.divergence:
-        console.print(f"diverged: {divergence}", soft_wrap=True, highlight=False)
-    if "failed" in result.outcomes:
-        console.print(f"tracebacks: {folder / 'errors'}", soft_wrap=True, highlight=False)
-    if result.best is not None:
-        best = result.best
-        told = f"best: trial {best.trial_id}, {short(best.value)}, {best.checkpoint or 'reported without a checkpoint'}"
-        console.print(told, soft_wrap=True, highlight=False)
-    if result.front:
-        console.print(f"front: {len(result.front)} trials, marked *", highlight=False)
-    mlflow = Path(sys.executable).with_name("mlflow")
-    where = f"{mlflow} ui --backend-store-uri {result.mlflow['tracking_uri']}"
-    console.print(f"compare: {where}", soft_wrap=True, highlight=False)
-
-
-def go_on(folder: Path) -> str:
-    """The command that takes up the search in `folder`."""
-    storage = "" if folder.parent == Path("runs").absolute() else f" --storage {shlex.quote(str(folder.parent))}"
-    return f"python search/run.py --resume {folder.name}{storage}"
-
-
 def _list(storage: Path) -> None:
     """The searches in `storage`, newest last."""
     from search.results import count_outcomes, find_best
@@ -264,8 +239,15 @@ def _leave(code: int) -> NoReturn:
     """End the process now: everything is written, and taking down torch, Ray and MLflow would take seconds more."""
     atexit._run_exitfuncs()  # those of libraries, which remove their temporary files
     logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BrokenPipeError:  # its reader has seen enough
+            pass
+        except OSError as error:
+            code = code or 1
+            with suppress(OSError):
+                print(f"what was to be printed cannot be: {error}", file=sys.stderr)
     os._exit(code)
 
 

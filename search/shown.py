@@ -1,5 +1,7 @@
 """How values are shown to people."""
 
+import shlex
+from pathlib import Path
 from typing import Any
 
 
@@ -13,3 +15,12 @@ def clock(seconds: float) -> str:
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def go_on(folder: Path) -> str:
+    """The command that takes up the search in `folder`."""
+    return f"python search/run.py --resume {folder.name}{_storage(folder)}"
+
+
+def _storage(folder: Path) -> str:
+    return "" if folder.parent == Path("runs").absolute() else f" --storage {shlex.quote(str(folder.parent))}"

@@ -8,6 +8,8 @@ from optuna.trial import FrozenTrial
 from rich.console import Console
 from rich.table import Table
 
+from search.columns import table_of
+from search.console import console_on
 from search.fidelity import cumulated, shown
 from search.front import pareto_front
 from search.objectives import Objective
@@ -16,33 +18,41 @@ from search.shown import short
 from search.trials import curve_of, outcome_of, point_of, reports_of
 
 
-def trial_table(trials: Sequence[FrozenTrial], objectives: Sequence[Objective]) -> Table:
-    """The trials, best by the first objective first, with the parameters that were searched.
+def trial_table(trials: Sequence[FrozenTrial], objectives: Sequence[Objective], width: int | None = None) -> Table:
+    """The trials, best by the first objective first, with as many of the searched parameters as `width` has room for.
 
     With several objectives, those on the Pareto front are marked.
     """
-    names = list(dict.fromkeys(name for trial in trials for name in trial.params))
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    words = {name for name in names if any(isinstance(trial.params.get(name), str) for trial in trials)}
-    several = len(objectives) > 1
-    front = {trial.number for trial in pareto_front(trials, objectives)} if several else set()
-    marks = ["front"] if several else []
-    for column in ("trial", "outcome", "epochs", "GPU-s", *marks, *(each.metric for each in objectives), *names):
-        table.add_column(column, justify="left" if column in ("outcome", "front", *words) else "right")
     points = {trial.number: point_of(trial, objectives) for trial in trials}
     better = sign(objectives[0].mode)
-    for trial in sorted(trials, key=lambda t: better * point[0] if (point := points[t.number]) else math.inf):
-        point = points[trial.number]
-        values = list(map(short, point)) if point else ["-"] * len(objectives)
-        cells = [short(trial.params.get(name, "-")) for name in names]
-        mark = ["*" if trial.number in front else ""] * several
-        epochs = str(max(curve_of(trial), default=0))
-        seconds = max(cumulated(reports_of(trial), "gpu-seconds").values(), default=0.0)
-        spent = shown(seconds) if seconds else "-"
-        table.add_row(str(trial.number), outcome_of(trial), epochs, spent, *mark, *values, *cells)
-    return table
+    ranked = sorted(trials, key=lambda t: better * point[0] if (point := points[t.number]) else math.inf)
+    columns = {
+        "trial": [str(trial.number) for trial in ranked],
+        "outcome": [outcome_of(trial) for trial in ranked],
+        "epochs": [str(max(curve_of(trial), default=0)) for trial in ranked],
+        "GPU-s": [_seconds(trial) for trial in ranked],
+    }
+    if len(objectives) > 1:
+        front = {trial.number for trial in pareto_front(trials, objectives)}
+        columns["front"] = ["*" if trial.number in front else "" for trial in ranked]
+    for place, objective in enumerate(objectives):
+        reached = [points[trial.number] for trial in ranked]
+        columns[objective.metric] = [short(point[place]) if point else "-" for point in reached]
+    for name in dict.fromkeys(name for trial in trials for name in trial.params):
+        columns[name] = [short(trial.params.get(name, "-")) for trial in ranked]
+    return table_of(columns, width)
+
+
+def _seconds(trial: FrozenTrial) -> str:
+    seconds = max(cumulated(reports_of(trial), "gpu-seconds").values(), default=0.0)
+    return shown(seconds) if seconds else "-"
 
 
 def report_console() -> Console:
     """Standard output, as wide as the terminal; in a file or a pipe, as wide as a table may need."""
-    return Console() if sys.stdout.isatty() else Console(width=200)
+    return console_on(sys.stdout, None if sys.stdout.isatty() else 10_000)
+
+
+def width_of(console: Console) -> int | None:
+    """How wide a table may be on `console`; None: as wide as it is."""
+    return console.width if console.is_terminal else None
