@@ -205,8 +205,10 @@ def test_ctrl_c_ends_a_search_in_good_order_within_ten_seconds(make_cli):
     process = cli.start("toy.py:Toy", "--name", "cut", "--trials", "50", "--set", "pause_s=0.5", "--json")
     journal = cli.folder / "runs" / "cut" / "study.journal"
     deadline = time.monotonic() + 120
-    while not (journal.exists() and b"report/1" in journal.read_bytes()) and time.monotonic() < deadline:
+    parquet = journal.with_name("trials.parquet")  # follows the first report by some seconds
+    while not (parquet.exists() and b"report/1" in journal.read_bytes()) and time.monotonic() < deadline:
         time.sleep(0.2)
+    assert pq.read_table(parquet)["val/loss"].to_pylist()
     process.send_signal(signal.SIGINT)
     start = time.monotonic()
     out, err = process.communicate(timeout=60)
@@ -263,9 +265,10 @@ def test_a_search_from_python_gives_the_same_as_an_object(make_cli):
     assert (cli.folder / "runs" / "api" / "trials.parquet").exists()
 
 
-def test_one_training_run_without_a_search(make_cli):
+def test_one_training_run_without_a_search_can_be_quiet(make_cli):
     cli = make_cli()
-    done = cli.run("toy.py:Toy", "--once", "--set", "lr=3e-2", "epochs=3", "--name", "once", "--json")
+    done = cli.run("toy.py:Toy", "--once", "--set", "lr=3e-2", "epochs=3", "--name", "once", "--json", "--quiet")
+    assert done.stderr == ""
     found = Search(cli, done, "once")
     assert found.json["outcomes"] == {"completed": 1}
     assert found.json["best"]["config"]["lr"] == 3e-2
