@@ -126,7 +126,10 @@ class Board:
         times = [f"{clock(gone)} gone", *(f"about {clock(left)} left" for left in self._left(gone))]
         yield _line([*times, f"{speed:,.0f} samples/s"] if speed else times)
 
-    def _left(self, gone: float) -> Iterable[float]:
+    def _left(self, gone: float) -> Sequence[float]:
+        """Seconds, if anything can be said of them."""
+        if sum(self.ended.values()) >= self.trials:
+            return []
         spent = self.spent()
         lefts = [] if self.budget_s is None else [self.budget_s - gone]
         if self.expected is not None and self._first is not None and spent > self._first[1]:

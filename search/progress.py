@@ -17,7 +17,7 @@ from search.shown import short
 from search.space import Space
 from search.trials import curve_of, outcome_of
 
-LOOKS_PER_S = 2  # each takes a few milliseconds from the search
+LOOKS_PER_S = 1  # one takes up to 10 ms from the search
 
 
 class Progress:
