@@ -4,6 +4,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +30,10 @@ class Cli:
     def run(
         self, *arguments: str, timeout: float = 180, script: str | Path = "search/run.py"
     ) -> subprocess.CompletedProcess:
-        process = self.start(*arguments, script=script)
+        return self.finished(self.start(*arguments, script=script), timeout)
+
+    def finished(self, process: subprocess.Popen, timeout: float = 180) -> subprocess.CompletedProcess:
+        """What came of `process`, which `start` has started."""
         try:
             out, err = process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:
@@ -37,8 +41,8 @@ class Cli:
             time.sleep(15)
             process.kill()
             out, err = process.communicate()
-            pytest.fail(f"{arguments} took more than {timeout} s\n{out}\n{err}")
-        return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+            pytest.fail(f"{process.args} took more than {timeout} s\n{out}\n{err}")
+        return subprocess.CompletedProcess(process.args[2:], process.returncode, out, err)
 
 
 @pytest.fixture(scope="session")
@@ -56,3 +60,11 @@ def make_cli(tmp_path_factory):
         return Cli(folder, env)
 
     return make
+
+
+@pytest.fixture
+def short_folder():
+    """For Ray: its sockets lie below it, and the paths of theirs may have 107 characters."""
+    folder = Path(tempfile.mkdtemp(dir="/tmp"))
+    yield folder
+    shutil.rmtree(folder)

@@ -2,8 +2,13 @@
 
 import json
 import random
+import shutil
 import signal
+import subprocess
+import tempfile
 import time
+from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 import pyarrow.parquet as pq
@@ -11,8 +16,26 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from search.study import read
+from tests.conftest import Cli
+from tests.search.traces import is_running, wait_for_nothing
 
 KILLS = 4
+
+
+@dataclass
+class Killed:
+    """A search that was killed again and again while its study grew, and at last left alone.
+
+    `result` is what it printed then, `second` what a driver did that was started meanwhile, `started` the processes
+    of those that were killed, and `temporary` the folder of their Rays.
+    """
+
+    cli: Cli
+    folder: Path
+    result: dict
+    second: subprocess.CompletedProcess
+    started: list[int]
+    temporary: Path
 
 
 def wait_until(condition, process, limit_s=120):
@@ -28,8 +51,9 @@ def has_open(process, path):
 
 @pytest.fixture(scope="module")
 def killed(make_cli):
-    """A search that was killed again and again while its study grew, and at last left alone; and what it printed."""
-    cli, draw = make_cli(), random.Random(7)
+    cli, draw, started = make_cli(), random.Random(7), []
+    temporary = Path(tempfile.mkdtemp(dir="/tmp"))
+    cli.env["RAY_TMPDIR"] = str(temporary)
     folder = cli.folder / "runs" / "mortal"
     journal = folder / "study.journal"
     options = ["--trials", "9", "--seed", "1", "--set", "pause_s=0.05", "--search", "how=fine,calm,nan,raise"]
@@ -39,6 +63,7 @@ def killed(make_cli):
         size = journal.stat().st_size if journal.exists() else 0
         grown = size + draw.randint(1500, 6000)
         wait_until(lambda: journal.exists() and journal.stat().st_size > grown, process)  # noqa: B023 (called at once)
+        started += [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
         process.send_signal(signal.SIGKILL)
         process.communicate()
         command = ["--resume", "mortal", "--json"]
@@ -47,11 +72,12 @@ def killed(make_cli):
     second = cli.run("--resume", "mortal")
     out, err = process.communicate(timeout=180)
     assert process.returncode == 0, err
-    return cli, folder, json.loads(out), second
+    yield Killed(cli, folder, json.loads(out), second, started, temporary)
+    shutil.rmtree(temporary)
 
 
 def test_every_trial_ends_once_and_the_same_in_the_study_in_parquet_and_in_mlflow(killed):
-    _, folder, result, _ = killed
+    folder, result = killed.folder, killed.result
     trials = read(folder).trials
     assert [trial.number for trial in trials] == list(range(9))
     in_study = {t.number: t.user_attrs["outcome"] for t in trials if t.state.is_finished()}
@@ -74,8 +100,12 @@ def test_every_trial_ends_once_and_the_same_in_the_study_in_parquet_and_in_mlflo
         assert sorted(curve) == [row for row in finite if row[0] is not None], "each report once"
 
 
+def test_no_process_and_no_temporary_folder_is_left_of_those_that_were_killed(killed):
+    wait_for_nothing(lambda: [pid for pid in killed.started if is_running(pid)] + list(killed.temporary.iterdir()))
+
+
 def test_the_best_is_the_best_and_its_checkpoint_is_there(killed):
-    _, folder, result, _ = killed
+    folder, result = killed.folder, killed.result
     rows = pq.read_table(folder / "trials.parquet").to_pylist()
     values = [row["val/loss"] for row in rows if row["outcome"] in ("completed", "pruned")]
     assert result["best"]["value"] == min(values)
@@ -86,13 +116,12 @@ def test_the_best_is_the_best_and_its_checkpoint_is_there(killed):
 
 
 def test_a_second_driver_is_refused_in_one_line(killed):
-    _, _, _, second = killed
-    assert second.returncode == 2
-    assert second.stderr.splitlines() == ["mortal must not be running, but another process has it open."]
+    assert killed.second.returncode == 2
+    assert killed.second.stderr.splitlines() == ["mortal must not be running, but another process has it open."]
 
 
 def test_a_search_that_is_over_is_taken_up_without_starting_anything_and_more_trials_can_be_asked_for(killed):
-    cli, _, result, _ = killed
+    cli, result = killed.cli, killed.result
     over = cli.run("--resume", "mortal", "--json")
     assert over.returncode == 0, over.stderr
     again = json.loads(over.stdout)

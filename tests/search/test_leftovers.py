@@ -1,56 +1,80 @@
 """Nothing is left of a search once it has ended, however it did: looked for on the machine."""
 
-import shutil
+import json
 import signal
-import tempfile
 import time
-from pathlib import Path
 
-import psutil
+import pyarrow.parquet as pq
 import pytest
+from mlflow.tracking import MlflowClient
+
+from tests.search.test_search import Search
+from tests.search.traces import Traces
 
 
 @pytest.fixture
-def temporary():
-    """A short path: Ray's sockets lie below it, and theirs may have 107 characters."""
-    folder = Path(tempfile.mkdtemp(dir="/tmp"))
-    yield folder
-    shutil.rmtree(folder)
+def start(make_cli, short_folder):
+    """Starts a search and waits until it has `begun`; returns it, its command line, and its traces."""
+
+    def start(name, *arguments, begun):
+        cli = make_cli()
+        cli.env["RAY_TMPDIR"] = str(short_folder)
+        process = cli.start("toy.py:Toy", "--name", name, "--json", *arguments)
+        journal = cli.folder / "runs" / name / "study.journal"
+        deadline = time.monotonic() + 100
+        while not (journal.exists() and begun in journal.read_text()):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        return process, cli, Traces(process, short_folder)
+
+    return start
 
 
-def is_running(pid):
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+def interrupted(process):
+    """What it printed until its end, within ten seconds from Ctrl-C."""
+    process.send_signal(signal.SIGINT)
+    sent = time.monotonic()
+    out, err = process.communicate(timeout=60)
+    assert time.monotonic() - sent < 10, err
+    assert process.returncode == 1, err
+    assert err.splitlines()[-1].startswith("go on: python search/run.py --resume ")
+    return json.loads(out)
 
 
-@pytest.mark.parametrize("how", ["ends", "is interrupted while it starts", "is interrupted", "is killed"])
-def test_no_process_and_no_temporary_folder_is_left_when_a_search(make_cli, how, temporary):
-    cli = make_cli()
-    cli.env["RAY_TMPDIR"] = str(temporary)
-    epochs = "1" if how == "ends" else "100"
-    process = cli.start("toy.py:Toy", "--name", "gone", "--trials", "2", "--set", f"epochs={epochs}", "pause_s=0.2")
-    folder = cli.folder / "runs" / "gone"
-    deadline = time.monotonic() + 100
-    begun = "config" if how == "is interrupted while it starts" else "report/1"
-    while not ((folder / "study.journal").exists() and begun in (folder / "study.journal").read_text()):
-        assert process.poll() is None
+def test_one_training_run_ends_and_can_be_quiet(start):
+    process, cli, traces = start(
+        "once", "--once", "--quiet", "--set", "lr=3e-2", "epochs=3", "pause_s=0.1", begun="report/1"
+    )
+    done = cli.finished(process)
+    assert done.stderr == ""
+    found = Search(cli, done, "once")
+    assert found.json["outcomes"] == {"completed": 1}
+    assert found.json["best"]["config"]["lr"] == 3e-2
+    assert [row["epoch"] for row in found.rows] == [1, 2, 3]
+    traces.check_gone()
+    assert not (found.folder / "ray").exists()
+
+
+def test_ctrl_c_ends_a_search_in_good_order(start):
+    process, cli, traces = start("cut", "--trials", "50", "--set", "pause_s=0.5", begun="report/1")
+    parquet = cli.folder / "runs" / "cut" / "trials.parquet"
+    deadline = time.monotonic() + 60
+    while not parquet.exists():  # it follows the first report by some seconds
         assert time.monotonic() < deadline
         time.sleep(0.2)
-    started = [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
-    assert len(started) > 5
-    assert len(list(temporary.iterdir())) == 1
-    start = time.monotonic()
-    if how.startswith("is interrupted"):
-        process.send_signal(signal.SIGINT)
-    if how == "is killed":
-        process.kill()
-    _, err = process.communicate(timeout=60)
-    if how.startswith("is interrupted"):
-        assert time.monotonic() - start < 10, err
-    deadline = time.monotonic() + 30
-    while left := [pid for pid in started if is_running(pid)] + list(temporary.iterdir()):
-        assert time.monotonic() < deadline, left
-        time.sleep(0.2)
-    assert (folder / "ray").exists() == (how == "is killed")  # taken up again, it is removed
+    assert pq.read_table(parquet)["val/loss"].to_pylist()
+    result = interrupted(process)
+    assert set(result["outcomes"]) == {"interrupted"}
+    client = MlflowClient(result["mlflow"]["tracking_uri"])
+    statuses = [run.info.status for run in client.search_runs([result["mlflow"]["experiment_id"]])]
+    assert len(statuses) == 1 + result["outcomes"]["interrupted"]
+    assert set(statuses) == {"KILLED"}
+    traces.check_gone()
+    assert not (cli.folder / "runs" / "cut" / "ray").exists()
+
+
+def test_ctrl_c_ends_a_search_that_starts(start):
+    process, _, traces = start("early", "--trials", "2", begun="config")
+    assert set(interrupted(process)["outcomes"]) == {"interrupted"}
+    traces.check_gone()
