@@ -11,7 +11,7 @@ from search.config import load_config
 from search.errors import UsageError
 from search.plan import plan
 from search.resume import begin, take_up
-from search.run import go_on
+from search.shown import go_on
 from tests.search.test_dies import LR, TASKS, start
 
 SOURCE = """
