@@ -1,15 +1,17 @@
 """A real MLflow server on loopback, in a process of its own, that can go away and come back."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 
-ADMIN = ("admin", "password1234")  # whom MLflow itself makes at the first start with basic auth
+ADMIN = ("admin", "correct-horse-1")  # who is made at the first start with basic auth
 
 
 def free_port() -> int:
@@ -69,7 +71,8 @@ class MlflowServer:
     def stop(self) -> None:
         """At once, as when its machine is lost."""
         if self._process is not None:
-            os.killpg(self._process.pid, 9)
+            with suppress(ProcessLookupError):  # it ended by itself
+                os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait(timeout=20)
             self._process = None
 
