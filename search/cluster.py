@@ -29,10 +29,13 @@ def connected(modules: Sequence[Path], root: Path, folder: Path) -> Iterator[Non
     Args:
         modules: Files and packages that the workers import besides this project.
         root: The folder that `search`, `trainables` and `models` are in.
-        folder: Of the search. On this machine the workers import from a copy of `modules` in it, since the user may go
-            on to edit his.
+        folder: Of the search. It keeps a copy of `modules`, from which workers on this machine import, since the user
+            may go on to edit his; and a submitted job's own go away with it.
     """
-    ray_here = _joined(modules, root) if "RAY_ADDRESS" in os.environ else _started(modules, root, folder / "code")
+    code = folder / "code"
+    if modules and not code.exists():  # else the search was taken up
+        _copy(modules, code)
+    ray_here = _joined(modules, root) if "RAY_ADDRESS" in os.environ else _started(root, code)
     with ray_here, redirect_stdout(_Filtered(sys.stderr)):
         yield
 
@@ -49,9 +52,7 @@ def _joined(modules: Sequence[Path], root: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _started(modules: Sequence[Path], root: Path, code: Path) -> Iterator[None]:
-    if not code.exists():  # else the search was taken up
-        _copy(modules, code)
+def _started(root: Path, code: Path) -> Iterator[None]:
     temporary = Path(tempfile.mkdtemp(prefix="searchlight-", dir=os.environ.get("RAY_TMPDIR", "/tmp")))
     with _removed_in_the_end(temporary):
         # Through the environment of this process: with one in `runtime_env`, no worker process can be started ahead.

@@ -17,12 +17,12 @@ from search.nested import flatten
 from search.searched import Searched
 from search.shown import go_on, short
 from search.table import trial_table, width_of
+from search.tracking_uri import URI, shown
 from search.trials import best_epoch, best_value, curve_of
 
 if TYPE_CHECKING:
     from search.experiment import Result
 
-URI = "MLFLOW_TRACKING_URI"
 OF_A_RUN = ("mode", "workers", "cpus_per_worker", "gpus_per_worker", "seed")  # what --once may come with, too
 
 
@@ -99,7 +99,7 @@ def how_to_look(mlflow: Mapping[str, str], folder: Path) -> Iterator[str]:
     program = Path(sys.executable).with_name("mlflow")
     command = shlex.quote(str(program)) if program.exists() else f"{shlex.quote(sys.executable)} -m mlflow"
     # As the shell has it: it may hold a password.
-    store = f'"${URI}"' if os.environ.get(URI) == uri else shlex.quote(uri)
+    store = f'"${URI}"' if shown(os.environ.get(URI, "")) == uri else shlex.quote(uri)
     yield f"{command} ui --backend-store-uri {store}, then http://127.0.0.1:5000/{run}"
 
 

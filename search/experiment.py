@@ -1,7 +1,5 @@
 """One search from its config to its result: checks, Ray, the Tuner over the study, and good order at the end."""
 
-import logging
-import os
 import shutil
 import sys
 import threading
@@ -12,7 +10,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import optuna
 from optuna.trial import FrozenTrial
 from rich.console import Console
 
@@ -25,6 +22,7 @@ from search.janitor import remove
 from search.note import note_of_search
 from search.plan import Plan, plan
 from search.progress import Progress
+from search.quiet import settle
 from search.results import Best, FrontTrial, count_outcomes, find_best, find_front
 from search.resume import Held, begin, take_up
 from search.stopping import Stop, budget_of, check_often, recall, stopped_by_signals
@@ -37,23 +35,8 @@ __all__ = ["Plan", "Result", "SearchConfig", "load_config", "plan", "resume", "r
 
 ROOT = Path(__file__).resolve().parent.parent
 TRACKING_TIMEOUT_S = 60.0
+ERROR_NOTE = "The search ended with an error."
 HURRIED_S = 3.0  # after a second Ctrl-C
-SETTINGS = {
-    # Nothing phones home unless the user turns it on.
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "MLFLOW_DISABLE_TELEMETRY": "true",
-    "MLFLOW_LOGGING_LEVEL": "WARNING",
-    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
-    # The tracker tries again by itself; MLflow's own tries would keep one call going for minutes.
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
-    # The study has what Tune's loggers and snapshots would write; we hear Ctrl-C ourselves.
-    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
-    "TUNE_DISABLE_SIGINT_HANDLER": "1",
-    "TUNE_GLOBAL_CHECKPOINT_S": "3600",
-    "RAY_AIR_NEW_OUTPUT": "0",  # its banner comes even where Tune is told to be silent
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-}
 
 
 @dataclass(frozen=True)
@@ -99,7 +82,7 @@ def run(config: SearchConfig, console: Console | None = None) -> Result:
         UsageError: The search cannot be run as it was asked for. Nothing is left of it then.
     """
     start = time.monotonic()
-    _settle()
+    settle()
     planned = plan(complete(config))
     folder = planned.config.folder
     try:
@@ -128,7 +111,7 @@ def resume(
         UsageError: It cannot be taken up. It is left as it was.
     """
     start = time.monotonic()
-    _settle()
+    settle()
     planned, held = take_up(storage.expanduser().absolute() / name, given or {})
     return _run(planned, held, console or console_on(sys.stderr), start)
 
@@ -155,7 +138,7 @@ def _run(planned: Plan, held: Held | None, console: Console, start: float) -> Re
             progress.say(f"search {config.name}: all {len(earlier)} trials have ended; --trials can be raised")
             Exporter(held.study, config.folder / "trials.parquet", progress.warn).end()
             held.store.close()
-            return _finish(planned, earlier, held.tracker(planned), progress, stop, start)
+            return _finish(planned, earlier, held.tracker(planned, progress.warn), progress, stop, start)
         if planned.trials < config.trials:
             progress.say(f"the space has {planned.trials} combinations: as many trials, and not {config.trials}")
         progress.say(f"search {config.name}: starting Ray")
@@ -186,15 +169,6 @@ def _on_ray(planned: Plan, held: Held | None, progress: Progress, stop: Stop) ->
         remove(config.folder / "ray")
 
 
-def _settle() -> None:
-    """Keep libraries from phoning home, from talking over the progress, and from doing twice what is done here."""
-    os.environ.update({key: value for key, value in SETTINGS.items() if key not in os.environ})
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)
-    # Tune looks for the files of its own loggers, which are off, and logs an error per trial.
-    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
-
-
 def _search(
     planned: Plan,
     held: Held,
@@ -207,11 +181,12 @@ def _search(
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+    from search import cluster
     from search.registry import RegistryActor
     from search.searcher import StudySearcher
     from search.watch import Watch
 
-    config, study, tracker = planned.config, held.study, held.tracker(planned)
+    config, study, tracker = planned.config, held.study, held.tracker(planned, progress.warn, cluster.nodes())
     # On the driver's node: that one cannot be lost without the search.
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     registry = RegistryActor.options(scheduling_strategy=here).remote([worker] * config.workers)
@@ -282,7 +257,7 @@ def _search(
         hurried = isinstance(error, KeyboardInterrupt)
         with suppress(TrackingError):  # the error that ended the search goes before; what is unsent is kept
             timeout_s = HURRIED_S if hurried else TRACKING_TIMEOUT_S
-            tracker.finish("FAILED", "The search ended with an error.", {}, [], timeout_s)
+            tracker.finish("FAILED", ERROR_NOTE, {}, [], timeout_s)
         raise
     finally:
         over.set()
@@ -330,17 +305,22 @@ def _finish(
     start: float,
 ) -> Result:
     config, mode = planned.config, planned.mode
-    best, divergence = find_best(trials, mode), find_divergence(trials)
-    front = find_front(trials, planned.objectives) if len(planned.objectives) > 1 else None
     parquet = config.folder / "trials.parquet"
-    status = "KILLED" if stop.interrupted else "FINISHED" if best else "FAILED"
+    status, note, metrics = "FAILED", ERROR_NOTE, dict[str, float]()
     stopped = ", ".join(stop.reasons)
-    metrics = {f"best/{planned.objective}": best.value} if best else {}
-    note = note_of_search(planned.space, planned.objectives, best, front, divergence)
     try:
-        tracker.finish(status, note, metrics, [parquet] if parquet.exists() else [], TRACKING_TIMEOUT_S, stopped)
-    except TrackingError as error:
-        progress.warn(str(error))
+        best, divergence = find_best(trials, mode), find_divergence(trials)
+        front = find_front(trials, planned.objectives) if len(planned.objectives) > 1 else None
+        searched = [parameter.name for parameter in planned.space.parameters]
+        note = note_of_search(config.folder, searched, planned.objectives, best, front, divergence)
+        status = "KILLED" if stop.interrupted else "FINISHED" if best else "FAILED"
+        metrics = {f"best/{planned.objective}": best.value} if best else {}
+    finally:  # an error goes on, and the parent run has ended all the same
+        files = [file for file in (parquet,) if file.exists()]
+        try:
+            tracker.finish(status, note, metrics, files, TRACKING_TIMEOUT_S, stopped)
+        except TrackingError as error:
+            progress.warn(str(error))
     where = {
         "tracking_uri": tracker.tracking_uri,
         "experiment_id": tracker.experiment_id,

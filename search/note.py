@@ -1,42 +1,55 @@
 """The Markdown on the parent run in MLflow."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from search.divergence import Divergence
 from search.nested import flatten
 from search.objectives import Objective
 from search.results import Best, FrontTrial
-from search.shown import short
-from search.space import Space
+from search.shown import go_on, short
+
+
+def commands(folder: Path) -> str:
+    """How to run the search in `folder` again, and how to go on with it, as Markdown."""
+    return (
+        "Run it again with `python search/run.py --config search.yaml`; the file is among the artifacts. "
+        f"Go on with it, or give it more `--trials`: `{go_on(folder)}`"
+    )
 
 
 def note_of_search(
-    space: Space,
+    folder: Path,
+    searched: Sequence[str],
     objectives: Sequence[Objective],
     best: Best | None,
     front: Sequence[FrontTrial] | None,
     divergence: Sequence[Divergence],
 ) -> str:
-    """The Markdown on the parent run in MLflow."""
+    """The Markdown on the parent run in MLflow.
+
+    Args:
+        folder: Of the search.
+        searched: The names of its parameters.
+        objectives: The first leads.
+    """
     lines = "\n".join(f"- diverged: {of_a_precision}" for of_a_precision in divergence)
     diverged = [lines] if lines else []
     if best is None:
-        return "\n\n".join(["No trial was completed.", *diverged])
+        return "\n\n".join(["No trial was completed.", *diverged, commands(folder)])
     told = [
         f"**Best {objectives[0].metric}: {short(best.value)}** (trial {best.trial_id})",
         _markdown([("parameter", "value"), *best.config.items()]),
     ]
     if front:
-        searched = [parameter.name for parameter in space.parameters]
         rows: list[Sequence[Any]] = [("trial", *objectives, *searched)]
         for trial in front:
             config = flatten(trial.config)
             values = [*trial.values.values(), *(config.get(name, "") for name in searched)]
             rows.append((trial.trial_id, *map(short, values)))
         told += ["**Pareto front**", _markdown(rows)]
-    again = "Run it again with `python search/run.py --config search.yaml`; the file is among the artifacts."
-    return "\n\n".join([*told, *diverged, again])
+    return "\n\n".join([*told, *diverged, commands(folder)])
 
 
 def _markdown(rows: Sequence[Sequence[Any]]) -> str:

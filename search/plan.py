@@ -19,7 +19,7 @@ from search.space import Space, resolve
 from search.start import first_points
 from search.store import check_store
 from search.tasks import TaskSource, find_task
-from search.tracking import store_of
+from search.tracking_uri import check_tracking, store_of
 from search.warm_start import WarmStart, warm_start
 
 
@@ -78,6 +78,7 @@ def plan(config: SearchConfig) -> Plan:
     """
     check_place(config)
     check_store(config.study, config.name)
+    check_tracking(config, os.environ)
     source = find_task(config.task)
     planned = checked(config, source, space_of(config, source))
     first = first_points(planned.space, config.try_, config.trials)
@@ -87,7 +88,7 @@ def plan(config: SearchConfig) -> Plan:
             f"--population must be at least {len(first)} for the task's defaults and {len(first) - 1} points to try, "
             f"but is {fresh}: the trials beyond it are copies. Raise it or leave out a --try."
         )
-    tracking_uri, _ = store_of(config, dict(os.environ))
+    tracking_uri, _ = store_of(config, os.environ)
     if config.warm_start and len(planned.objectives) > 1:
         raise UsageError(
             f"--warm-start must come with one --objective, but got {len(planned.objectives)}: "

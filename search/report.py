@@ -1,10 +1,11 @@
 """A search that ran, or still runs: the table of its trials, and the Parquet file of their reports.
 
-python search/report.py NAME [--storage runs]
+python search/report.py NAME [--storage runs] [--replay]
 """
 
 import sys
 from pathlib import Path
+from typing import Annotated
 
 if sys.path[0] == str(Path(__file__).resolve().parent):
     # As a script this folder is on the path, and its files would hide libraries and users' modules of their names.
@@ -19,9 +20,13 @@ from search.study import read
 from search.table import report_console, trial_table, width_of
 
 
-def main(name: str, storage: Path = Path("runs")) -> None:
+def main(
+    name: str,
+    storage: Path = Path("runs"),
+    replay: Annotated[bool, typer.Option("--replay", help="tell MLflow what it lacks of the search")] = False,
+) -> None:
     """Print the table of a search and write its Parquet file anew."""
-    folder = storage.absolute() / name
+    folder = storage.expanduser().absolute() / name
     try:
         searched = read(folder)
     except UsageError as error:
@@ -32,6 +37,22 @@ def main(name: str, storage: Path = Path("runs")) -> None:
     console.print(trial_table(searched.trials, searched.objectives, width_of(console)))
     for divergence in find_divergence(searched.trials):
         console.print(f"diverged: {divergence}", highlight=False, soft_wrap=True)
+    if replay:
+        _replay(folder)
+
+
+def _replay(folder: Path) -> None:
+    from search.replay import replay  # imports the task's libraries
+    from search.tracking import TrackingError
+
+    try:
+        print(replay(folder))
+    except UsageError as error:
+        print(error, file=sys.stderr)
+        raise typer.Exit(2) from error
+    except TrackingError as error:
+        print(error, file=sys.stderr)
+        raise typer.Exit(1) from error
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """What a search is kept in: begun anew, or taken up where its driver left it, with what has changed since."""
 
-import hashlib
 import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,19 +13,19 @@ from optuna.distributions import distribution_to_json, json_to_distribution
 from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial
 
-from search import warm_start
+from search import provenance, unsent, warm_start
 from search.config import ANEW, SearchConfig, dump, flag, load_config
 from search.errors import UsageError
 from search.janitor import remove
 from search.plan import Plan, checked, space_of
+from search.provenance import digests
 from search.samplers import make_sampler
 from search.space import Space, pinned
 from search.store import Store, find_store, open_store
-from search.study import SearchStudy, create, remembered
+from search.study import SearchStudy, create, read, remembered
 from search.tasks import find_task
-from search.tracking import Tracker, store_of
-
-URI = "MLFLOW_TRACKING_URI"
+from search.tracking import Tracker
+from search.tracking_uri import URI, check_tracking, shown, store_of
 
 
 @dataclass(frozen=True)
@@ -43,19 +42,34 @@ class Held:
     about: dict[str, Any]
     notes: tuple[str, ...] = ()
 
-    def tracker(self, planned: Plan) -> Tracker:
-        """Tells MLflow of the search, and first what it lacks of the trials that there are."""
-        environment = {URI: self.about["tracking_uri"], **os.environ}
+    def tracker(
+        self, planned: Plan, say: Callable[[str], None], nodes: Sequence[Mapping[str, float]] | None = None
+    ) -> Tracker:
+        """Tells MLflow of the search, and first what it lacks of the trials that there are.
+
+        Args:
+            say: Tells the user that MLflow is away, or back.
+            nodes: What each node of Ray has; None if no trial will run any more.
+        """
+        config, prepare = planned.config, partial[None](lambda: None)
+        unsent.keep(config.folder, [], None)  # of a driver before this one: the study has the trials
+        if nodes is not None:
+            prepare = partial(provenance.write, config.folder, config.task, planned.source.modules, nodes)
         return Tracker(
-            planned.config,
-            *store_of(planned.config, environment),
-            resolved=dump(planned.config),
-            objective=planned.objective,
-            mode=planned.mode,
-            others=planned.objectives[1:],
+            config,
+            *store_of(config, tracked(self.about)),
+            objectives=planned.objectives,
             search_id=self.about["id"],
             earlier=self.study.trials(),
+            trials=lambda: read(config.folder).trials,
+            say=say,
+            prepare=prepare,
         )
+
+
+def tracked(about: Mapping[str, Any]) -> dict[str, str]:
+    """The environment by which MLflow is found: as it was when the search began, unless it says otherwise now."""
+    return {URI: about["tracking_uri"], **os.environ}
 
 
 def begin(planned: Plan) -> Held:
@@ -103,8 +117,8 @@ def _remember(study: SearchStudy, planned: Plan) -> None:
             "first": planned.first,
             "searched": {p.name: distribution_to_json(p.distribution) for p in space.parameters},
             "fixed": space.unsearched(),
-            "files": _digests(planned.source.modules),
-            "tracking_uri": os.environ.get(URI, ""),
+            "files": digests(planned.source.modules),
+            "tracking_uri": shown(os.environ.get(URI, "")),
         }
     )
     for point in planned.first:
@@ -139,7 +153,8 @@ def _writing() -> Iterator[None]:
 
 def _taken_up(folder: Path, store: Store, given: Mapping[str, Any]) -> tuple[Plan, Held]:
     about = remembered(store.storage, folder)
-    config = _config(about, folder, given)
+    config = config_of(about, folder, given)
+    check_tracking(config, tracked(about))
     source = find_task(config.task)
     space, notes = _space(about, space_of(config, source))
     planned = checked(config, source, space)
@@ -163,13 +178,14 @@ def _taken_up(folder: Path, store: Store, given: Mapping[str, Any]) -> tuple[Pla
     for point in about["first"]:
         study.enqueue(point)  # in case that the search died before it had
     remove(folder / "ray")
-    files = _digests(source.modules)
+    files = digests(source.modules)
     if changed := _changed(about["files"], files):
         kept = _set_aside(folder / "code", source.modules)
         study.remember({**study.about, "files": files})
         notes.append(f"{', '.join(changed)} changed since {folder.name} last ran, and trials go on with the new{kept}")
-    if not config.tracking_uri and os.environ.get(URI, about["tracking_uri"]) != about["tracking_uri"]:
-        notes.append(f"MLflow is at {os.environ[URI]} now: runs begin anew there")
+    tracking_uri = shown(tracked(about)[URI])
+    if not config.tracking_uri and tracking_uri != about["tracking_uri"]:
+        notes.append(f"MLflow is at {tracking_uri} now: runs begin anew there")
     _save(config)
     trials = study.trials()
     ended = sum(trial.state.is_finished() for trial in trials)
@@ -191,7 +207,7 @@ def _sampler(planned: Plan) -> Callable[[int], BaseSampler]:
     return partial(make_sampler, planned.config.sampler, planned.config.seed)
 
 
-def _config(about: Mapping[str, Any], folder: Path, given: Mapping[str, Any]) -> SearchConfig:
+def config_of(about: Mapping[str, Any], folder: Path, given: Mapping[str, Any]) -> SearchConfig:
     """The config that a search goes on with: as it began, but for what is given, wherever its folder lies by now."""
     fixed = sorted(given.keys() - ANEW)
     if fixed:
@@ -229,14 +245,6 @@ def _told(space: Space) -> dict[str, str]:
     """What is said of each parameter: its range, or its value."""
     ranges = {parameter.name: f"searched in {parameter}" for parameter in space.parameters}
     return {**ranges, **{name: str(value) for name, value in space.unsearched().items()}}
-
-
-def _digests(modules: Sequence[Path]) -> dict[str, str]:
-    """The SHA-256 of each Python file in `modules`, files and packages, by its path beside the task."""
-    files = [(file, path.parent) for path in modules for file in ([path] if path.is_file() else path.rglob("*.py"))]
-    return {
-        file.relative_to(beside).as_posix(): hashlib.sha256(file.read_bytes()).hexdigest() for file, beside in files
-    }
 
 
 def _changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:

@@ -22,5 +22,10 @@ def go_on(folder: Path) -> str:
     return f"python search/run.py --resume {folder.name}{_storage(folder)}"
 
 
+def replay(folder: Path) -> str:
+    """The command that tells MLflow what it lacks of the search in `folder`."""
+    return f"python search/report.py {folder.name}{_storage(folder)} --replay"
+
+
 def _storage(folder: Path) -> str:
     return "" if folder.parent == Path("runs").absolute() else f" --storage {shlex.quote(str(folder.parent))}"

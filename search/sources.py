@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from search.errors import UsageError, nearest
+from search.mlflow_errors import told
+from search.mlflow_runs import NOT_IN_A_KEY
 from search.nested import flatten
 from search.schedule import Mode
-from search.tracking import NOT_IN_A_KEY
+from search.tracking_uri import shown
 
 MLFLOW = "mlflow:"
 LARGEST = 1e308  # SQL stores of MLflow have no infinity, and keep the largest number instead
@@ -72,12 +74,13 @@ def _of_experiment(name: str, objective: str, tracking_uri: str) -> list[Found]:
         runs = list(_runs(client, experiment.experiment_id)) if experiment else []
         found = [_of_run(client, run, key) for run in runs]
     except Exception as error:  # MLflow raises its own, urllib's and SQLAlchemy's
-        told = " ".join(str(error).split())[:300]
-        raise UsageError(f"--warm-start mlflow:{name} must be readable, but {tracking_uri} is not: {told}") from error
+        raise UsageError(
+            f"--warm-start mlflow:{name} must be readable, but {shown(tracking_uri)} is not: {told(error)}"
+        ) from error
     if experiment is None:
         raise UsageError(
-            f"--warm-start mlflow:{name} must be an experiment of {tracking_uri}, but there is none of that name. "
-            f"{nearest(name, known)}"
+            f"--warm-start mlflow:{name} must be an experiment of {shown(tracking_uri)}, but there is none of that "
+            f"name. {nearest(name, known)}"
         )
     metrics = {metric for run in runs for metric in run.data.metrics}
     if key not in metrics:

@@ -1,52 +1,33 @@
-"""Trials in MLflow: one parent run for a search, one nested child run per trial, sent by a thread of its own."""
+"""MLflow follows a search: told by a thread of its own, which a slow store or a server that is away never stops."""
 
-import fcntl
-import json
-import math
 import queue
-import re
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from datetime import datetime
-from operator import itemgetter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from optuna.trial import FrozenTrial
 
+from search import unsent
 from search.config import SearchConfig
-from search.nested import flatten
+from search.events import Bests, Event, ended, finished, reported, started
+from search.mlflow_errors import is_locked_out, why
+from search.mlflow_runs import Runs
 from search.objectives import Objective
-from search.trials import outcome_of, reports_of
+from search.shown import replay
+from search.tracking_uri import shown
+from search.trials import reports_of
 
-if TYPE_CHECKING:
-    from mlflow.entities import Run
-
-STATUS = {
-    "completed": "FINISHED",
-    "pruned": "KILLED",
-    "interrupted": "KILLED",
-    "diverged": "FAILED",
-    "failed": "FAILED",
-}
-KIND = {"mlflow.experimentKind": "custom_model_development"}  # the UI then opens on runs and charts, not on traces
 RETRY_S = 2.0
 CALL_S = 15.0  # how long one call may take when the end is waited for
-BATCH = 1000  # MLflow's limits: of metrics in one call, and of characters
 LINGER_S = 1.0  # what comes within it is sent together: a call has a price, and takes time from the search
-LONGEST_PARAM = 6000
-LONGEST_TAG = 5000
-NOT_IN_A_KEY = re.compile(r"[^\w\-. :/]")  # what MLflow refuses in the name of a metric
-OF_CHILDREN = ("mlflow.user", "mlflow.source.git.commit")  # of the tags that MLflow itself would give a run
-REFUSALS = {400, 404}  # not worth a second try
-
-Event = dict[str, Any]
+MOST = 5000  # events in memory: of a longer outage MLflow is told from the study
+TRIES = 3  # of artifacts at the end
 
 
 class TrackingError(RuntimeError):
-    """MLflow could not be told all; the message says what is kept where."""
+    """MLflow could not be told all; the message says what to do."""
 
 
 class Tracker:
@@ -55,17 +36,20 @@ class Tracker:
     Begins with the first report: until then the gangs start, and MLflow's import and a new database would take
     seconds from them on a small machine. Runs have the times at which their trials began all the same.
 
+    Nothing is lost while the server is away, since the study has all that MLflow is to be told, and has it first.
+
     Args:
         config: Of the search.
         tracking_uri: MLflow's store or server.
         artifacts: Where a new experiment keeps its artifacts; None leaves it to the server.
-        resolved: The YAML that runs the search again.
-        objective, mode: Of which each trial's best is a metric of its run: the UI itself ranks by the last report.
-        others: Further objectives, of which the values in that same report are.
+        objectives: Of which each trial's best are metrics of its run.
         search_id: A tag by which the runs of this search are found again.
         earlier: The trials of a search that is taken up, as its study has them. MLflow is told what it lacks of them:
             what its driver had not sent when it died. Telling it a second time changes nothing, since a report has
             the same time then, which is part of what identifies it in MLflow.
+        trials: Those that the study has when it is called, from a thread.
+        say: Tells the user in a line that MLflow is away, or back.
+        prepare: Called in the thread before anything else, to write what the parent's artifacts are to have.
     """
 
     def __init__(
@@ -73,59 +57,61 @@ class Tracker:
         config: SearchConfig,
         tracking_uri: str,
         artifacts: Path | None,
-        resolved: str,
-        objective: str,
-        mode: str,
+        objectives: Sequence[Objective],
         search_id: str,
-        others: Sequence[Objective] = (),
         earlier: Sequence[FrozenTrial] = (),
+        trials: Callable[[], Sequence[FrozenTrial]] = tuple,
+        say: Callable[[str], None] = lambda line: None,
+        prepare: Callable[[], None] = lambda: None,
     ) -> None:
-        self.tracking_uri = tracking_uri
-        self.experiment_id = ""
-        self.run_id = ""
+        self.tracking_uri = shown(tracking_uri)
         self._config = config
-        self._artifacts = artifacts
-        self._resolved = resolved
-        self._objective = objective
-        self._better: Callable[..., dict[str, float]] = max if mode == "max" else min
-        self._names = (objective, *(other.metric for other in others))
-        # The objectives by name in the best report of each trial, and the time of its last report.
-        self._best: dict[int, tuple[dict[str, float], float]] = {}
+        self._runs = Runs(config, tracking_uri, artifacts, search_id, objectives)
+        self._earlier = earlier
+        self._trials = trials
+        self._say = say
+        self._prepare = prepare
+        self._bests = Bests(objectives)
         for trial in earlier:
             for report in reports_of(trial).values():
-                self._note_best(trial.number, report["metrics"], report["time"])
-        self._search_id = search_id
-        self._earlier = earlier
-        self._unsure = False
-        self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
-        self._pending: list[Event] = []
+                self._bests.note(trial.number, report["metrics"], report["time"])
+        self._events: queue.SimpleQueue[tuple[int, Event]] = queue.SimpleQueue()
+        self._pending: dict[int, list[Event]] = {}
         self._refused: list[Event] = []
-        self._complete = False
-        self._start_ms = min([int(time.time() * 1000), *(_started(trial) for trial in earlier)])
-        self._children: dict[int, str] = {}
+        self._behind = threading.Event()  # what is in memory is not all
+        self._unsure = False  # a run may have been created, and the answer been lost
+        self._failures = 0
         self._error = ""
+        self._unfiled: list[Path] = []
+        self._end: Event | None = None
+        self._files: list[Path] = []
+        self._ended = False
         self._finishing = threading.Event()
         self._closing = threading.Event()
         self._needed = threading.Event()
-        self._thread = threading.Thread(target=self._send_all, daemon=True, name="mlflow")
+        self._thread = threading.Thread(target=self._run, daemon=True, name="mlflow")
         self._thread.start()
 
+    @property
+    def experiment_id(self) -> str:
+        """Empty until MLflow has answered."""
+        return self._runs.experiment_id
+
+    @property
+    def run_id(self) -> str:
+        """Of the parent; empty until MLflow has answered."""
+        return self._runs.run_id
+
     def trial_started(self, number: int, config: dict[str, Any], copied_from: int | None = None) -> None:
-        self._put("started", trial=number, config=config, copied_from=copied_from)
+        self._put(number, started(config, copied_from))
 
     def trial_reported(self, number: int, epoch: int, metrics: dict[str, float], at: float) -> None:
         self._needed.set()
-        self._note_best(number, metrics, at)
-        self._put("reported", trial=number, **_report(epoch, metrics, at))
+        self._bests.note(number, metrics, at)
+        self._put(number, reported(epoch, metrics, at))
 
     def trial_ended(self, number: int, outcome: str, reason: str) -> None:
-        self._put("ended", trial=number, outcome=outcome, reason=reason, best=self._best.get(number))
-
-    def _note_best(self, number: int, metrics: Mapping[str, float], at: float) -> None:
-        point = {name: metrics.get(name, math.nan) for name in self._names}
-        if all(map(math.isfinite, point.values())):
-            best, _ = self._best.get(number, (point, at))
-            self._best[number] = (self._better(best, point, key=itemgetter(self._objective)), at)  # the first of equals
+        self._put(number, ended(outcome, reason, self._bests.of(number)))
 
     def hurry(self) -> None:
         """The search is about to end: the seconds that MLflow needs to get ready may begin now."""
@@ -143,241 +129,129 @@ class Tracker:
         """End the parent run and wait until MLflow has everything. `stopped` is why the search ended early.
 
         Raises:
-            TrackingError: It has not within `timeout_s`; what it lacks lies in a file.
+            TrackingError: It has not within `timeout_s`, or refused some of it.
         """
-        paths = [str(file) for file in files]
-        self._put("finished", status=status, note=note, metrics=metrics, files=paths, stopped=stopped)
+        self._end = finished(status, note, metrics, stopped)
+        self._files = files
         self._needed.set()
         self._finishing.set()
-        self._events.put(None)
-        self._thread.join(timeout_s)
-        self._closing.set()
-        self._thread.join(min(CALL_S, timeout_s))  # a call that is under way now may still succeed
-        self._take(wait=False)
-        unsent = [*self._refused, *self._pending]
-        path = self._config.folder / "mlflow-unsent.jsonl"
-        if not unsent:
-            path.unlink(missing_ok=True)  # of a driver before this one, from which the search was taken up
+        try:
+            self._thread.join(timeout_s)
+            self._closing.set()
+            self._thread.join(min(CALL_S, timeout_s))  # a call that is under way now may still succeed
+        finally:  # after a second Ctrl-C too
+            self._closing.set()
+            unsent.keep(self._config.folder, self._refused, None if self._ended else self._end)
+        told = f"MLflow at {self.tracking_uri} must take every trial, but"
+        again = f"Nothing is lost: `{replay(self._config.folder)}` tells it what it lacks."
+        if not self._ended:
+            raise TrackingError(f"{told} {self._error or 'needs more time for it'}. {again}")
+        if self._refused:
+            kept = f"{len(self._refused)} events are kept in {self._config.folder / unsent.FILE}."
+            raise TrackingError(f"{told} refused some of it: {self._runs.error}. {kept}")
+        if self._unfiled:
+            raise TrackingError(f"{told} has not taken {self._unfiled[0].name}: {self._error}. {again}")
+
+    def _put(self, number: int, event: Event) -> None:
+        if self._events.qsize() < MOST:
+            self._events.put((number, event))
         else:
-            path.write_text("".join(json.dumps(event) + "\n" for event in unsent), encoding="utf-8")
-            problem = "refused some of it" if not self._pending else "is not reachable"
-            raise TrackingError(
-                f"MLflow at {self.tracking_uri} must take every trial, but {problem}: {self._error}. "
-                f"{len(unsent)} events are kept in {path}. --resume {self._config.name} tells it what it lacks."
-            )
+            self._behind.set()
 
-    def _put(self, kind: str, **content: Any) -> None:
-        self._events.put({"kind": kind, "time": int(time.time() * 1000), **content})
-
-    def _send_all(self) -> None:
+    def _run(self) -> None:
         """The thread: everything in order, again and again until it is taken."""
+        with suppress(OSError):  # a disk that is full: the search itself tells of it
+            self._prepare()
         self._needed.wait()
         self._retry(self._open)
-        while not self._closing.is_set() and not (self._complete and not self._pending):
-            self._take(wait=True)
+        while not self._closing.is_set():
+            finishing = self._finishing.is_set()  # nothing comes after that
+            if self._behind.is_set():
+                self._retry(self._catch_up)
+            self._take()
             self._retry(self._send)
+            if finishing and not self._pending and not self._behind.is_set():
+                return self._finish()
             self._finishing.wait(LINGER_S)
-
-    def _take(self, wait: bool) -> None:
-        """Move what was put so far to `_pending`; with `wait`, at least one event if there is nothing to send."""
-        while not self._events.empty() or (wait and not self._pending and not self._complete):
-            event = self._events.get()
-            if event is None:
-                self._complete = True
-            else:
-                self._pending.append(event)
 
     def _retry(self, action: Callable[[], None]) -> None:
         while not self._closing.is_set():
             try:
-                return action()
-            except Exception as error:  # MLflow raises its own, urllib's and SQLAlchemy's; finish() tells it
-                self._error = " ".join(str(error).split())[:300]
-                self._unsure = True
+                action()
+            except Exception as error:  # MLflow raises its own, urllib's and SQLAlchemy's; the user is told
+                self._fail(error)
+                if self._finishing.is_set() and is_locked_out(error):
+                    return self._closing.set()  # that changes with the environment, which is read at the start
                 self._closing.wait(RETRY_S)
+            else:
+                return self._recover()
+
+    def _fail(self, error: Exception) -> None:
+        self._error = why(error)
+        self._unsure = True
+        self._failures += 1
+        if self._failures == 2:  # not of a single hiccup
+            self._say(f"MLflow at {self.tracking_uri} {self._error}. The search goes on, and it is told later")
+
+    def _recover(self) -> None:
+        if self._failures > 1:
+            self._say(f"MLflow at {self.tracking_uri} is back, and is told what it missed")
+        self._failures = 0
 
     def _open(self) -> None:
-        # Imported here: no earlier than it is needed.
-        from mlflow.exceptions import MlflowException
-        from mlflow.tracking import MlflowClient
-        from mlflow.tracking.context.registry import resolve_tags
+        runs = self._runs.open(self._earlier)
+        self._unfiled = self._runs.files()
+        self._file()
+        lacking = {trial.number: self._runs.lacking(trial, runs.get(trial.number)) for trial in self._earlier}
+        self._pending = {number: events for number, events in lacking.items() if events}
 
-        config = self._config
-        with _one_at_a_time(self._artifacts):
-            self._client = MlflowClient(tracking_uri=self.tracking_uri)
-            experiment = self._client.get_experiment_by_name(config.experiment)
-            if experiment is None:
-                location = self._artifacts.as_uri() if self._artifacts else None
-                try:
-                    self.experiment_id = self._client.create_experiment(config.experiment, location, KIND)
-                except MlflowException:  # another search made it between the two calls
-                    experiment = self._client.get_experiment_by_name(config.experiment)
-            if experiment is not None:
-                self.experiment_id = experiment.experiment_id
-        tags = {**resolve_tags(), "search": config.name, "search_id": self._search_id, "task": config.task}
-        self._tags = {key: tags[key] for key in (*OF_CHILDREN, "search", "search_id") if key in tags}
-        runs = self._find_runs()
-        if not self.run_id:
-            run = self._client.create_run(self.experiment_id, self._start_ms, tags, config.name)
-            self.run_id = run.info.run_id
-        elif self._earlier:
-            self._client.update_run(self.run_id, "RUNNING")
-        self._client.log_text(self.run_id, self._resolved, "search.yaml")
-        self._pending = [event for trial in self._earlier for event in self._lacking(trial, runs.get(trial.number))]
+    def _file(self) -> None:
+        """Send artifacts. They may lie elsewhere than runs, with a login of its own: trials do not wait for them."""
+        try:
+            while self._unfiled:
+                self._runs.send(self._unfiled[0])
+                del self._unfiled[0]
+        except Exception as error:  # of any store of artifacts that there is; told at the end, if it stays so
+            self._error = why(error)
 
-    def _find_runs(self) -> "dict[int, Run]":
-        """The runs that MLflow has of this search's trials; notes their ids, and that of the parent.
+    def _catch_up(self) -> None:
+        """Forget what is in memory, and tell from the study what MLflow lacks."""
+        self._behind.clear()
+        self._take()
+        self._pending = {}  # the study, which is read now, had it first
+        runs = self._runs.find()
+        for trial in self._trials():
+            if not self._closing.is_set():
+                self._tell(trial.number, self._runs.lacking(trial, runs.get(trial.number)))
 
-        They are those of a driver before this one, or of a call that was never answered.
-        """
-        runs: dict[int, Run] = {}
-        token: str | None = None
-        while token != "":
-            page = self._client.search_runs(
-                [self.experiment_id], f"tags.search_id = '{self._search_id}'", page_token=token
-            )
-            for run in page:
-                if "trial_id" in run.data.tags:
-                    runs[int(run.data.tags["trial_id"])] = run
-                else:
-                    self.run_id = run.info.run_id
-            token = page.token or ""
-        self._children.update((number, run.info.run_id) for number, run in runs.items())
-        return runs
-
-    def _lacking(self, trial: FrozenTrial, run: "Run | None") -> list[Event]:
-        """All events of `trial`, unless MLflow has its end, which is told last."""
-        if "config" not in trial.user_attrs:
-            return []
-        number, outcome, ended = trial.number, outcome_of(trial), trial.state.is_finished()
-        if run is not None and ended and run.data.tags.get("outcome") == outcome:
-            if run.info.status == STATUS[outcome]:
-                return []
-        elif run is not None and not ended and run.info.status != "RUNNING":  # interrupted, and now it goes on
-            self._client.update_run(run.info.run_id, "RUNNING")
-            for tag in {"outcome", "reason"} & run.data.tags.keys():
-                self._client.delete_tag(run.info.run_id, tag)
-        config, copied_from = flatten(trial.user_attrs["config"]), trial.user_attrs.get("copied_from")
-        events = [{"kind": "started", "time": _started(trial), "config": config, "copied_from": copied_from}]
-        for epoch, report in reports_of(trial).items():
-            events.append({"kind": "reported", **_report(epoch, report["metrics"], report["time"])})
-        if ended:
-            end = {"outcome": outcome, "reason": trial.user_attrs.get("reason", ""), "best": self._best.get(number)}
-            events.append({"kind": "ended", "time": _milliseconds(trial.datetime_complete), **end})
-        return [{"trial": number, **event} for event in events]
+    def _take(self) -> None:
+        """Move what was put so far to `_pending`, by trial."""
+        while not self._events.empty():
+            number, event = self._events.get()
+            self._pending.setdefault(number, []).append(event)
 
     def _send(self) -> None:
-        """Send what is pending, a trial at a time: one call for all of it costs what one for a single metric does."""
-        if self._unsure:  # a run may have been created, and the answer been lost
-            self._find_runs()
+        if self._unsure and self._pending:
+            self._runs.find()
             self._unsure = False
-        while self._pending:
-            trial = self._pending[0].get("trial")  # None: the parent's end
-            events = [event for event in self._pending if event.get("trial") == trial]
-            if not self._taken(trial, events):
-                # One of them would be refused again, and everything behind it would wait: it is kept for finish().
-                self._refused += [event for event in events if not self._taken(trial, [event])]
-            self._pending = [event for event in self._pending if event.get("trial") != trial]
+        while self._pending and not self._closing.is_set():
+            number = next(iter(self._pending))
+            self._tell(number, self._pending[number])
+            del self._pending[number]
 
-    def _taken(self, trial: int | None, events: list[Event]) -> bool:
-        """Whether MLflow takes `events` or refuses one of them for what it is."""
-        if trial is not None and trial not in self._children and events[0]["kind"] != "started":
-            return False  # its run was refused
-        from mlflow.exceptions import MlflowException
+    def _tell(self, number: int, events: Sequence[Event]) -> None:
+        if events:
+            self._refused += self._runs.tell(number, events)
 
-        try:
-            if trial is None:
-                self._send_finished(events)
-            else:
-                self._send_trial(trial, events)
-        except MlflowException as error:
-            if error.get_http_status_code() not in REFUSALS:  # type: ignore[no-untyped-call]
-                raise
-            self._error = " ".join(str(error).split())[:300]
-            return False
-        return True
+    def _finish(self) -> None:
+        self._retry(self._end_parent)
+        self._unfiled += self._files
+        for _ in range(TRIES):
+            self._file()
+            if not self._unfiled or self._closing.wait(RETRY_S):
+                return
 
-    def _send_trial(self, number: int, events: list[Event]) -> None:
-        from mlflow.entities import Metric, Param, RunTag
-
-        params: list[Param] = []
-        tags: list[RunTag] = []
-        metrics: list[Metric] = []
-        for event in events:
-            if event["kind"] == "started":
-                self._create_child(number, event)
-                params = [Param(name, str(value)[:LONGEST_PARAM]) for name, value in event["config"].items()]
-            elif event["kind"] == "reported":
-                values, at = event["metrics"].items(), event["time"]
-                metrics += [Metric(NOT_IN_A_KEY.sub("_", name), value, at, event["epoch"]) for name, value in values]
-            else:
-                tags = [RunTag("outcome", event["outcome"]), RunTag("reason", event["reason"][:LONGEST_TAG])]
-                if event["best"] is not None:
-                    point, at = event["best"]
-                    keys = {NOT_IN_A_KEY.sub("_", f"best/{name}"): value for name, value in point.items()}
-                    metrics += [Metric(key, value, int(at * 1000), 0) for key, value in keys.items()]
-        run_id = self._children[number]
-        for start in range(0, max(len(metrics), 1), BATCH):
-            self._client.log_batch(run_id, metrics[start : start + BATCH], params, tags)
-            params, tags = [], []
-        if events[-1]["kind"] == "ended":
-            self._client.set_terminated(run_id, STATUS[events[-1]["outcome"]], events[-1]["time"])
-
-    def _create_child(self, number: int, event: Event) -> None:
-        if number in self._children:  # sent before, when a later part of it failed
-            return
-        tags = {
-            **self._tags,
-            "mlflow.parentRunId": self.run_id,
-            "trial_id": str(number),
-            "precision": str(event["config"].get("precision", "")),
-        }
-        if event["copied_from"] is not None:
-            tags["copied_from"] = str(event["copied_from"])
-        run = self._client.create_run(self.experiment_id, event["time"], tags, f"trial-{number:03d}")
-        self._children[number] = run.info.run_id
-
-    def _send_finished(self, events: list[Event]) -> None:
-        (event,) = events
-        for name, value in event["metrics"].items():
-            self._client.log_metric(self.run_id, NOT_IN_A_KEY.sub("_", name), value)
-        for file in event["files"]:
-            self._client.log_artifact(self.run_id, file)
-        self._client.set_tag(self.run_id, "mlflow.note.content", event["note"])
-        if event["stopped"]:
-            self._client.set_tag(self.run_id, "stopped", event["stopped"][:LONGEST_TAG])
-        elif self._earlier and "stopped" in self._client.get_run(self.run_id).data.tags:
-            self._client.delete_tag(self.run_id, "stopped")  # of a driver before this one
-        self._client.set_terminated(self.run_id, event["status"], event["time"])
-
-
-def _report(epoch: int, metrics: dict[str, float], at: float) -> Event:
-    return {"epoch": epoch, "metrics": metrics, "time": int(at * 1000)}
-
-
-def _started(trial: FrozenTrial) -> int:
-    return _milliseconds(trial.datetime_start)
-
-
-def _milliseconds(moment: datetime | None) -> int:
-    assert moment is not None
-    return int(moment.timestamp() * 1000)
-
-
-def store_of(config: SearchConfig, environment: dict[str, str]) -> tuple[str, Path | None]:
-    """The tracking URI of a search, and the artifact folder of a store that we keep ourselves."""
-    given = config.tracking_uri or environment.get("MLFLOW_TRACKING_URI", "")
-    if given:
-        return given, None
-    return f"sqlite:///{config.storage / 'mlflow.db'}", config.storage / "mlartifacts"
-
-
-@contextmanager
-def _one_at_a_time(artifacts: Path | None) -> Iterator[None]:
-    """Two searches must not create the tables of one new SQLite database at once."""
-    if artifacts is None:
-        yield
-        return
-    with open(artifacts.with_name("mlflow.db.lock"), "a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+    def _end_parent(self) -> None:
+        assert self._end is not None
+        self._runs.end(self._end)
+        self._ended = True

@@ -1,13 +1,7 @@
-"""The tracker against real stores: SQLite in a file, and an MLflow server on loopback."""
+"""The tracker against the default store, SQLite in a file."""
 
-import json
 import math
-import socket
-import subprocess
-import sys
 import time
-import urllib.error
-import urllib.request
 import uuid
 
 import pytest
@@ -18,7 +12,8 @@ from search.config import load_config
 from search.objectives import Objective
 from search.space import resolve
 from search.study import create
-from search.tracking import Tracker, TrackingError, store_of
+from search.tracking import Tracker, TrackingError
+from search.tracking_uri import store_of
 from trainables.task import TaskConfig, searchable
 
 
@@ -29,19 +24,14 @@ class Config(TaskConfig):
 def config(tmp_path, name="one", **given):
     made = load_config({"task": "arc", "name": name, "storage": str(tmp_path), **given})
     made.folder.mkdir(parents=True)
+    (made.folder / "search.yaml").write_text("task: arc\n")
     return made
 
 
-def track(settings, environment=None, search_id=None, **more):
-    return Tracker(
-        settings,
-        *store_of(settings, environment or {}),
-        resolved="task: arc\n",
-        objective="val/score",
-        mode="max",
-        search_id=search_id or uuid.uuid4().hex,
-        **more,
-    )
+def track(settings, environment=None, search_id=None, others=(), **more):
+    objectives = (Objective("val/score", "max"), *others)
+    where = store_of(settings, environment or {})
+    return Tracker(settings, *where, objectives, search_id or uuid.uuid4().hex, **more)
 
 
 def play(tracker):
@@ -147,64 +137,6 @@ def test_what_mlflow_refuses_does_not_hold_up_the_rest_and_is_kept(tmp_path):
     runs = runs_of(tracker)
     assert runs["0"].data.metrics == {"val/acc_1": 0.5, "val/score": 0.5, "best/val/score": 0.5}
     assert [runs[name].info.status for name in ("0", "1", "parent")] == ["FAILED", "FINISHED", "FINISHED"]
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def start_server(folder, port):
-    """A real MLflow server on loopback; returns once it answers."""
-    store = ["--backend-store-uri", f"sqlite:///{folder / 'server.db'}", "--artifacts-destination", str(folder / "a")]
-    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
-    server = subprocess.Popen([*command, *store], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 90
-    while time.monotonic() < deadline:
-        try:
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2)
-            return server
-        except (urllib.error.URLError, OSError):
-            time.sleep(0.3)
-    server.kill()
-    raise TimeoutError("the MLflow server did not answer within 90 s")
-
-
-def stop_server(server):
-    server.terminate()
-    server.wait(timeout=20)
-
-
-def test_a_server_that_comes_up_late_gets_everything(tmp_path):
-    port = free_port()
-    tracker = track(config(tmp_path), {"MLFLOW_TRACKING_URI": f"http://127.0.0.1:{port}"})
-    play(tracker)
-    server = start_server(tmp_path, port)
-    try:
-        finish(tracker)
-        check_runs(tracker)
-    finally:
-        stop_server(server)
-    assert not (tmp_path / "one" / "mlflow-unsent.jsonl").exists()
-
-
-def test_what_a_server_that_never_answers_lacks_is_kept_in_a_file(tmp_path, monkeypatch):
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    uri = f"http://127.0.0.1:{free_port()}"
-    tracker = track(config(tmp_path), {"MLFLOW_TRACKING_URI": uri})
-    play(tracker)
-    with pytest.raises(
-        TrackingError, match=f"MLflow at {uri} must take every trial, but is not reachable: .* 8 events are kept in"
-    ):
-        finish(tracker, timeout_s=3)
-    lines = (tmp_path / "one" / "mlflow-unsent.jsonl").read_text().splitlines()
-    assert [json.loads(line)["kind"] for line in lines] == [
-        *["started"] * 2,
-        *["reported"] * 3,
-        *["ended"] * 2,
-        "finished",
-    ]
 
 
 def left_by_a_driver(tmp_path):

@@ -1,0 +1,111 @@
+"""Where MLflow is: a server, a database, or by default an SQLite file beside the searches."""
+
+import os
+from collections.abc import Mapping
+from importlib.metadata import entry_points
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+
+from search.config import SearchConfig
+from search.errors import UsageError
+
+URI = "MLFLOW_TRACKING_URI"
+RULE = "must be a server, http://host:port, or a database, sqlite:///path.db or postgresql+psycopg://host/database"
+SERVERS = ("http", "https")
+DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
+OTHERS = ("databricks", "databricks-uc", "uc")
+
+
+def store_of(config: SearchConfig, environment: Mapping[str, str]) -> tuple[str, Path | None]:
+    """The tracking URI of a search, and where a new experiment keeps its artifacts; None leaves it to a server."""
+    artifacts = config.storage / "mlartifacts"
+    uri = config.tracking_uri or environment.get(URI, "")
+    if not uri:
+        return f"sqlite:///{config.storage / 'mlflow.db'}", artifacts
+    if _kind(uri) not in DATABASES:
+        return uri, None
+    path = _file_of(uri)
+    return (f"sqlite:///{path}" if path else uri), artifacts
+
+
+def check_tracking(config: SearchConfig, environment: Mapping[str, str]) -> None:
+    """Whether MLflow could be where it is said to be. Asks no server: one that is away may come back.
+
+    Raises:
+        UsageError: It could not.
+    """
+    uri = config.tracking_uri or environment.get(URI, "")
+    if not uri:
+        return
+    where = "tracking_uri" if config.tracking_uri else URI
+    if config.tracking_uri and shown(uri) != uri:
+        kept = "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD" if _kind(uri) in SERVERS else "PGPASSWORD"
+        raise UsageError(
+            f"tracking_uri must be without a password, but has one, and would be kept in search.yaml. "
+            f"Put it into {kept}."
+        )
+    if problem := _problem(uri):
+        raise UsageError(f"{where} {problem}")
+
+
+def shown(uri: str) -> str:
+    """`uri` as it may be written down: without a password, and of a server without its user."""
+    if _kind(uri) in SERVERS:
+        parts = urlsplit(uri)
+        return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+    try:
+        return make_url(uri).set(password=None).render_as_string(hide_password=False) if _has_password(uri) else uri
+    except ArgumentError:
+        return uri.rpartition("@")[2]
+
+
+def _problem(uri: str) -> str:
+    """What is wrong with `uri`, as the end of a sentence; empty: nothing that can be known yet."""
+    kind, told = _kind(uri), shown(uri)
+    if kind in SERVERS:
+        return "" if urlsplit(uri).hostname else f"must name a host, but got {told!r}. Say http://host:5000."
+    if kind in DATABASES:
+        return _problem_of_database(uri)
+    if kind in OTHERS or uri in OTHERS or kind in {point.name for point in entry_points(group="mlflow.tracking_store")}:
+        return ""
+    kept = " MLflow keeps no runs in plain folders any more." if kind in ("", "file") else ""
+    return f"{RULE}, but got {told!r}.{kept}"
+
+
+def _problem_of_database(uri: str) -> str:
+    try:
+        make_url(uri).get_dialect().import_dbapi()
+    except (ArgumentError, ValueError):
+        return f"{RULE}, but got {shown(uri)!r}."
+    except (ImportError, NoSuchModuleError) as error:
+        hint = " Say postgresql+psycopg://..." if uri.startswith("postgresql:") else ""
+        return f"must have a driver that is installed, but got {shown(uri)!r}: {error}.{hint}"
+    if _kind(uri) != "sqlite":
+        return ""
+    path = _file_of(uri)
+    if path is None:
+        return f"must name a file, as sqlite:///path.db does, but got {uri!r}."
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        return f"must be a file that can be written, in a folder that exists, but got {uri!r}."
+    return ""
+
+
+def _kind(uri: str) -> str:
+    """The scheme, without what SQLAlchemy adds to it: sqlite, http, file."""
+    scheme, colon, _ = uri.partition("://") if "://" in uri else uri.partition(":")
+    return scheme.partition("+")[0].lower() if colon else ""
+
+
+def _file_of(uri: str) -> Path | None:
+    """The file of an SQLite database, as an absolute path: a job's working folder goes away."""
+    if _kind(uri) != "sqlite":
+        return None
+    database = make_url(uri).database
+    return None if database in (None, "", ":memory:") else Path(str(database)).expanduser().absolute()
+
+
+def _has_password(uri: str) -> bool:
+    return "@" in uri and make_url(uri).password is not None
