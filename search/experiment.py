@@ -1,5 +1,6 @@
 """One search from its config to its result: checks, Ray, the Tuner over the study, and good order at the end."""
 
+import os
 import shutil
 import sys
 import threading
@@ -27,6 +28,7 @@ from search.results import Best, FrontTrial, count_outcomes, find_best, find_fro
 from search.resume import Held, begin, take_up
 from search.stopping import Stop, budget_of, check_often, recall, stopped_by_signals
 from search.tracking import Tracker, TrackingError
+from search.tracking_uri import take_login
 
 if TYPE_CHECKING:
     from search.searcher import StudySearcher
@@ -83,6 +85,7 @@ def run(config: SearchConfig, console: Console | None = None) -> Result:
     """
     start = time.monotonic()
     settle()
+    take_login(os.environ)
     planned = plan(complete(config))
     folder = planned.config.folder
     try:
@@ -112,6 +115,7 @@ def resume(
     """
     start = time.monotonic()
     settle()
+    take_login(os.environ)
     planned, held = take_up(storage.expanduser().absolute() / name, given or {})
     return _run(planned, held, console or console_on(sys.stderr), start)
 

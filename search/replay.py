@@ -1,5 +1,6 @@
 """Tells MLflow what it lacks of a search that ended, was killed, or could not reach it: the study has it all."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ from search.searched import Searched
 from search.store import open_store, url_of
 from search.study import read
 from search.tracking import TrackingError
-from search.tracking_uri import check_tracking, shown, store_of
+from search.tracking_uri import check_tracking, shown, store_of, take_login
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -35,6 +36,7 @@ def replay(folder: Path) -> str:
         TrackingError: MLflow cannot be told.
     """
     settle()
+    take_login(os.environ)
     if not read(folder).about:
         raise UsageError(f"name must be a search that has begun, but {folder.name} ended before it did.")
     store = open_store(folder, url_of(folder))  # held against drivers, which tell MLflow by themselves

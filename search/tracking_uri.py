@@ -1,10 +1,10 @@
 """Where MLflow is: a server, a database, or by default an SQLite file beside the searches."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from importlib.metadata import entry_points
 from pathlib import Path
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
@@ -13,6 +13,7 @@ from search.config import SearchConfig
 from search.errors import UsageError
 
 URI = "MLFLOW_TRACKING_URI"
+USER, PASSWORD = "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"
 RULE = "must be a server, http://host:port, or a database, sqlite:///path.db or postgresql+psycopg://host/database"
 SERVERS = ("http", "https")
 DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
@@ -31,6 +32,14 @@ def store_of(config: SearchConfig, environment: Mapping[str, str]) -> tuple[str,
     return (f"sqlite:///{path}" if path else uri), artifacts
 
 
+def take_login(environment: MutableMapping[str, str]) -> None:
+    """Give a user and a password in the URI of a server their own variables: of a URI, artifacts do not know them."""
+    parts = urlsplit(environment.get(URI, ""))
+    if parts.scheme in SERVERS and parts.username:
+        login = {USER: unquote(parts.username), PASSWORD: unquote(parts.password or "")}
+        environment.update({URI: shown(environment[URI]), **{key: value for key, value in login.items() if value}})
+
+
 def check_tracking(config: SearchConfig, environment: Mapping[str, str]) -> None:
     """Whether MLflow could be where it is said to be. Asks no server: one that is away may come back.
 
@@ -42,7 +51,7 @@ def check_tracking(config: SearchConfig, environment: Mapping[str, str]) -> None
         return
     where = "tracking_uri" if config.tracking_uri else URI
     if config.tracking_uri and shown(uri) != uri:
-        kept = "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD" if _kind(uri) in SERVERS else "PGPASSWORD"
+        kept = f"{USER} and {PASSWORD}" if _kind(uri) in SERVERS else "PGPASSWORD"
         raise UsageError(
             f"tracking_uri must be without a password, but has one, and would be kept in search.yaml. "
             f"Put it into {kept}."
@@ -57,9 +66,14 @@ def shown(uri: str) -> str:
         parts = urlsplit(uri)
         return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
     try:
-        return make_url(uri).set(password=None).render_as_string(hide_password=False) if _has_password(uri) else uri
-    except ArgumentError:
+        parsed = make_url(uri)
+    except (ArgumentError, ValueError):
         return uri.rpartition("@")[2]
+    secret = [key for key in parsed.query if "password" in key]
+    if parsed.password is None and not secret:
+        return uri
+    public = parsed.difference_update_query(secret)._replace(password=None)
+    return public.render_as_string(hide_password=False)
 
 
 def _problem(uri: str) -> str:
@@ -78,11 +92,11 @@ def _problem(uri: str) -> str:
 def _problem_of_database(uri: str) -> str:
     try:
         make_url(uri).get_dialect().import_dbapi()
-    except (ArgumentError, ValueError):
-        return f"{RULE}, but got {shown(uri)!r}."
     except (ImportError, NoSuchModuleError) as error:
         hint = " Say postgresql+psycopg://..." if uri.startswith("postgresql:") else ""
         return f"must have a driver that is installed, but got {shown(uri)!r}: {error}.{hint}"
+    except (ArgumentError, ValueError):
+        return f"{RULE}, but got {shown(uri)!r}."
     if _kind(uri) != "sqlite":
         return ""
     path = _file_of(uri)
@@ -105,7 +119,3 @@ def _file_of(uri: str) -> Path | None:
         return None
     database = make_url(uri).database
     return None if database in (None, "", ":memory:") else Path(str(database)).expanduser().absolute()
-
-
-def _has_password(uri: str) -> bool:
-    return "@" in uri and make_url(uri).password is not None

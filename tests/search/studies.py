@@ -1,0 +1,63 @@
+"""Searches as a driver that ended, or died, leaves them: a folder with a study, without Ray."""
+
+import time
+
+from optuna.samplers import RandomSampler
+
+from search.config import dump, load_config
+from search.nested import flatten
+from search.space import resolve
+from search.study import create
+from trainables.task import TaskConfig, searchable
+
+
+class Config(TaskConfig):
+    lr: float = searchable(0.5, low=0.0, high=1.0)
+
+
+SPACE = resolve(Config, {"precision": "fp32"}, {})
+
+
+class Search:
+    """A search over `arc` whose study is written by hand; tells `observers` what it writes, as a searcher does."""
+
+    def __init__(self, folder, name="one", tracking_uri="", **given):
+        self.config = load_config({"task": "arc", "name": name, "storage": str(folder), **given})
+        self.config.folder.mkdir(parents=True)
+        (self.config.folder / "search.yaml").write_text(dump(self.config))
+        self.observers = []
+        self.study, self.store = create(self.config.folder, lambda number: RandomSampler(number), "val/score", "max")
+        self.study.remember(
+            {
+                "id": f"id of {name}",
+                "config": self.config.model_dump(mode="json", by_alias=True),
+                "first": [],
+                "searched": {"lr": ""},
+                "fixed": {},
+                "files": {},
+                "tracking_uri": tracking_uri,
+            }
+        )
+
+    def begin(self):
+        number, values = self.study.ask(SPACE)
+        config = {"lr": values["lr"], "inner": {"depth": 2}, "precision": "fp32"}
+        self.study.note_config(number, config)
+        for observer in self.observers:
+            observer.trial_started(number, flatten(config))
+        return number
+
+    def report(self, number, epoch, score, **metrics):
+        at = time.time()
+        metrics = {"val/score": score, **metrics}
+        self.study.report(number, epoch, score, {"metrics": metrics, "checkpoint": None, "time": at})
+        for observer in self.observers:
+            observer.trial_reported(number, epoch, metrics, at)
+
+    def end(self, number, outcome, reason=""):
+        self.study.end(number, outcome, reason)
+        for observer in self.observers:
+            observer.trial_ended(number, outcome, reason)
+
+    def curve(self, number):
+        return sorted(self.study.trial(number).intermediate_values.items())
