@@ -2,8 +2,11 @@
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +24,11 @@ from search.trials import reports_of
 
 RETRY_S = 2.0
 CALL_S = 15.0  # how long one call may take when the end is waited for
-LINGER_S = 1.0  # what comes within it is sent together: a call has a price, and takes time from the search
+# What comes within so many seconds is sent together, since a call has a price. Where telling it takes long, as of many
+# trials at a time, as much longer is waited as leaves the search most of the time.
+LINGER_S, LONGEST_S, SPARED = 1.0, 10.0, 4.0
 MOST = 5000  # events in memory: of a longer outage MLflow is told from the study
+SENDERS = 4  # calls at a time to a server, which has as many workers by default; a database is written to by one
 TRIES = 3  # of artifacts at the end
 
 
@@ -79,6 +85,7 @@ class Tracker:
         self._pending: dict[int, list[Event]] = {}
         self._refused: list[Event] = []
         self._behind = threading.Event()  # what is in memory is not all
+        self._senders = SENDERS if artifacts is None else 1
         self._unsure = False  # a run may have been created, and the answer been lost
         self._failures = 0
         self._error = ""
@@ -165,6 +172,7 @@ class Tracker:
         self._needed.wait()
         self._retry(self._open)
         while not self._closing.is_set():
+            start = time.monotonic()
             finishing = self._finishing.is_set()  # nothing comes after that
             if self._behind.is_set():
                 self._retry(self._catch_up)
@@ -172,7 +180,8 @@ class Tracker:
             self._retry(self._send)
             if finishing and not self._pending and not self._behind.is_set():
                 return self._finish()
-            self._finishing.wait(LINGER_S)
+            took = time.monotonic() - start
+            self._finishing.wait(min(LONGEST_S, max(LINGER_S, SPARED * took)))
 
     def _retry(self, action: Callable[[], None]) -> None:
         while not self._closing.is_set():
@@ -221,8 +230,10 @@ class Tracker:
         self._pending = {}  # the study, which is read now, had it first
         runs = self._runs.find()
         for trial in self._trials():
-            if not self._closing.is_set():
-                self._tell(trial.number, self._runs.lacking(trial, runs.get(trial.number)))
+            if events := self._runs.lacking(trial, runs.get(trial.number)):
+                self._pending[trial.number] = events
+            if len(self._pending) >= self._senders:
+                self._send()
 
     def _take(self) -> None:
         """Move what was put so far to `_pending`, by trial."""
@@ -234,14 +245,13 @@ class Tracker:
         if self._unsure and self._pending:
             self._runs.find()
             self._unsure = False
-        while self._pending and not self._closing.is_set():
-            number = next(iter(self._pending))
-            self._tell(number, self._pending[number])
-            del self._pending[number]
-
-    def _tell(self, number: int, events: Sequence[Event]) -> None:
-        if events:
-            self._refused += self._runs.tell(number, events)
+        with ThreadPoolExecutor(self._senders, "mlflow") as pool:
+            while self._pending and not self._closing.is_set():
+                numbers = list(islice(self._pending, self._senders))
+                refused = pool.map(self._runs.tell, numbers, [self._pending[number] for number in numbers])
+                for number, events in zip(numbers, refused, strict=True):
+                    self._refused += events
+                    del self._pending[number]
 
     def _finish(self) -> None:
         self._retry(self._end_parent)

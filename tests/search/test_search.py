@@ -121,14 +121,21 @@ def test_mlflow_shows_a_parent_and_its_children_with_parameters_and_curves(searc
     assert (parent.info.run_name, parent.info.status) == ("mixed", "FINISHED")
     assert parent.data.metrics["best/val/loss"] == search.json["best"]["value"]
     assert "Best val/loss" in parent.data.tags["mlflow.note.content"]
+    assert "python search/run.py --resume mixed" in parent.data.tags["mlflow.note.content"]
+    assert "python search/run.py --config search.yaml" in parent.data.tags["mlflow.note.content"]
     artifacts = {file.path for file in search.mlflow.list_artifacts(parent.info.run_id)}
-    assert artifacts == {"search.yaml", "trials.parquet"}
+    assert artifacts >= {"search.yaml", "trials.parquet", "environment.json", "requirements.txt", "code"}
+    code = {file.path for file in search.mlflow.list_artifacts(parent.info.run_id, "code")}
+    assert code == {f"code/{path.name}" for path in (search.folder / "code").glob("*.py")}
     statuses = {"completed": "FINISHED", "pruned": "KILLED", "diverged": "FAILED", "failed": "FAILED"}
     children = search.children()
     assert len(children) == 12
     for run in children:
         assert run.info.status == statuses[run.data.tags["outcome"]]
         assert run.data.tags["precision"] == run.data.params["precision"]
+        assert run.data.tags["code_version"] == parent.data.tags["code_version"]
+        groups = {key.partition("/")[0] for key in run.data.metrics}
+        assert groups <= {"val", "train", "amp", "time", "sys", "best"}, "no pid, no timers of Tune, no config"
         assert float(run.data.params["lr"]) > 0
         curve = search.mlflow.get_metric_history(run.info.run_id, "val/loss")
         rows = [row for row in search.rows if str(row["trial_id"]) == run.data.tags["trial_id"] and row["epoch"]]

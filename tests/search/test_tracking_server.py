@@ -198,7 +198,7 @@ def test_what_a_server_that_never_answered_lacks_is_told_by_a_replay(tmp_path, p
 
 def test_the_trials_of_a_search_that_was_killed_are_interrupted_until_it_is_taken_up(tmp_path, postgres_backed):
     search = Search(tmp_path, "killed", tracking_uri=postgres_backed.url)
-    first, second = play(search)
+    play(search)
     third = search.begin()
     search.report(third, 1, 0.1)
     assert replayed(search).exit_code == 0
@@ -239,7 +239,7 @@ def test_a_wrong_password_is_told_in_a_line_and_the_right_one_brings_everything(
     )
     assert said == [f"MLflow at {guarded.url} {told}. The search goes on, and it is told later"]
     start = time.monotonic()
-    with pytest.raises(TrackingError, match="locked .* --replay` tells it"):
+    with pytest.raises(TrackingError, match=r"locked .* --replay` tells it"):
         finish(tracker)
     assert time.monotonic() - start < 20, "waiting would change nothing"
     assert told in replayed(search).stderr

@@ -58,8 +58,8 @@ RULE = "must be a server, http://host:port, or a database, sqlite:///path.db or 
         ("ftp://host/runs", f"{RULE}, but got 'ftp://host/runs'."),
         ("./mlruns", f"{RULE}, but got './mlruns'. MLflow keeps no runs in plain folders any more."),
         (
-            "file:///tmp/mlruns",
-            f"{RULE}, but got 'file:///tmp/mlruns'. MLflow keeps no runs in plain folders any more.",
+            "file:///mlruns",
+            f"{RULE}, but got 'file:///mlruns'. MLflow keeps no runs in plain folders any more.",
         ),
         ("file:mlruns", f"{RULE}, but got 'file:mlruns'. MLflow keeps no runs in plain folders any more."),
         ("localhost:5000", f"{RULE}, but got 'localhost:5000'."),
