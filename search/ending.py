@@ -89,12 +89,12 @@ def how_to_look(mlflow: Mapping[str, str], folder: Path) -> Iterator[str]:
     page = folder / "report.html"
     if page.exists():
         yield str(page)
-    uri = mlflow["tracking_uri"]
+    uri = shown(mlflow["tracking_uri"])
     parts = urlsplit(uri)
-    run = f"#/experiments/{mlflow['experiment_id']}/runs/{mlflow['run_id']}"
+    # Without an id, MLflow has not answered yet.
+    run = f"#/experiments/{mlflow['experiment_id']}/runs/{mlflow['run_id']}" if mlflow["run_id"] else ""
     if parts.scheme in ("http", "https"):
-        host = parts.netloc.rpartition("@")[2]  # without a password
-        yield f"{parts.scheme}://{host}{parts.path.rstrip('/')}/{run}"
+        yield f"{uri.rstrip('/')}/{run}"
         return
     program = Path(sys.executable).with_name("mlflow")
     command = shlex.quote(str(program)) if program.exists() else f"{shlex.quote(sys.executable)} -m mlflow"

@@ -5,7 +5,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from optuna.trial import FrozenTrial
 from search import unsent
 from search.config import SearchConfig
 from search.events import Bests, Event, ended, finished, reported, started
-from search.mlflow_errors import is_locked_out, why
+from search.mlflow_errors import is_locked_out, told, why
 from search.mlflow_runs import Runs
 from search.objectives import Objective
 from search.shown import replay
@@ -88,7 +87,7 @@ class Tracker:
         self._senders = SENDERS if artifacts is None else 1
         self._unsure = False  # a run may have been created, and the answer been lost
         self._failures = 0
-        self._error = ""
+        self._error = self._file_error = ""
         self._unfiled: list[Path] = []
         self._end: Event | None = None
         self._files: list[Path] = []
@@ -149,15 +148,15 @@ class Tracker:
         finally:  # after a second Ctrl-C too
             self._closing.set()
             unsent.keep(self._config.folder, self._refused, None if self._ended else self._end)
-        told = f"MLflow at {self.tracking_uri} must take every trial, but"
+        rule = f"MLflow at {self.tracking_uri} must take every trial, but"
         again = f"Nothing is lost: `{replay(self._config.folder)}` tells it what it lacks."
         if not self._ended:
-            raise TrackingError(f"{told} {self._error or 'needs more time for it'}. {again}")
+            raise TrackingError(f"{rule} {self._error if self._failures else 'needs more time for it'}. {again}")
         if self._refused:
             kept = f"{len(self._refused)} events are kept in {self._config.folder / unsent.FILE}."
-            raise TrackingError(f"{told} refused some of it: {self._runs.error}. {kept}")
+            raise TrackingError(f"{rule} refused some of it: {self._runs.error}. {kept}")
         if self._unfiled:
-            raise TrackingError(f"{told} has not taken {self._unfiled[0].name}: {self._error}. {again}")
+            raise TrackingError(f"{rule} has not taken {self._unfiled[0].name}: {self._file_error}. {again}")
 
     def _put(self, number: int, event: Event) -> None:
         if self._events.qsize() < MOST:
@@ -167,8 +166,10 @@ class Tracker:
 
     def _run(self) -> None:
         """The thread: everything in order, again and again until it is taken."""
-        with suppress(OSError):  # a disk that is full: the search itself tells of it
+        try:
             self._prepare()
+        except Exception as error:  # of a full disk, or of packages that are half installed: trials are worth more
+            self._say(f"what the search runs with cannot be kept: {told(error)}")
         self._needed.wait()
         self._retry(self._open)
         while not self._closing.is_set():
@@ -221,7 +222,7 @@ class Tracker:
                 self._runs.send(self._unfiled[0])
                 del self._unfiled[0]
         except Exception as error:  # of any store of artifacts that there is; told at the end, if it stays so
-            self._error = why(error)
+            self._file_error = why(error)
 
     def _catch_up(self) -> None:
         """Forget what is in memory, and tell from the study what MLflow lacks."""

@@ -8,7 +8,9 @@ import pytest
 from mlflow.tracking import MlflowClient
 from optuna.samplers import RandomSampler
 
+from search import tracking
 from search.config import load_config
+from search.mlflow_runs import Runs
 from search.objectives import Objective
 from search.space import resolve
 from search.study import create
@@ -226,3 +228,40 @@ def test_what_was_never_sent_comes_when_the_search_is_taken_up_and_its_file_goes
         "FINISHED",
     ]
     assert not (settings.folder / "mlflow-unsent.jsonl").exists()
+
+
+def test_what_is_more_than_one_call_takes_is_told_in_several(tmp_path):
+    tracker = track(config(tmp_path))
+    tracker.trial_started(0, {f"p{number}": number for number in range(250)})
+    for epoch in range(1, 61):
+        tracker.trial_reported(0, epoch, {f"val/m{number}": epoch / 100 for number in range(40)}, 1e9 + epoch)
+    tracker.trial_ended(0, "completed", "")
+    finish(tracker)
+    run = runs_of(tracker)["0"]
+    assert len(run.data.params) == 250
+    assert run.data.tags["outcome"] == "completed"
+    for key in ("val/m0", "val/m39"):
+        assert len(MlflowClient(tracker.tracking_uri).get_metric_history(run.info.run_id, key)) == 60
+
+
+def test_the_artifacts_of_a_driver_that_died_before_it_sent_them_come_with_the_next_one(tmp_path):
+    settings, study = config(tmp_path), tmp_path / "study"
+    study.mkdir()
+    dead = Runs(settings, *store_of(settings, {}), "abc", [Objective("val/score", "max")])
+    dead.open()
+    tracker = track(settings, search_id="abc", earlier=left_by_a_driver(study))
+    tracker.trial_ended(2, "pruned", "not among the best")
+    finish(tracker)
+    assert tracker.run_id == dead.run_id
+    kept = MlflowClient(tracker.tracking_uri).list_artifacts(tracker.run_id)
+    assert [file.path for file in kept] == ["search.yaml"]
+
+
+def test_artifacts_that_cannot_be_kept_hold_up_nothing_else_and_are_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(tracking, "RETRY_S", 0.1)
+    (tmp_path / "mlartifacts").write_text("no folder")
+    tracker = track(config(tmp_path))
+    play(tracker)
+    with pytest.raises(TrackingError, match=r"but has not taken search\.yaml: fails: .*Not a directory.* --replay"):
+        finish(tracker)
+    check_runs(tracker)

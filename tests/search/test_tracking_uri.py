@@ -2,6 +2,7 @@ import pytest
 
 from search.config import load_config
 from search.errors import UsageError
+from search.plan import plan
 from search.tracking_uri import check_tracking, shown, store_of, take_login
 
 URI = "MLFLOW_TRACKING_URI"
@@ -117,3 +118,10 @@ def test_a_login_in_the_uri_of_a_server_moves_to_its_own_variables():
     }
     take_login(environment)
     assert environment["MLFLOW_TRACKING_USERNAME"] == "user"
+
+
+def test_a_search_with_a_uri_that_cannot_work_is_refused_before_anything_is_written(tmp_path, monkeypatch):
+    monkeypatch.setenv(URI, "./mlruns")
+    with pytest.raises(UsageError, match=f"^{URI} must be a server"):
+        plan(config(tmp_path, name="one"))
+    assert list(tmp_path.iterdir()) == []
