@@ -119,3 +119,19 @@ def test_what_the_readme_says_of_searches_is_what_was_measured():
     rows = re.findall(rf"^\| .* \| {share} \| {share} \| {share} \|$", table, re.MULTILINE)
     assert sorted(tuple(cell.replace("never", "inf") for cell in row) for row in rows) == sorted(found)
     assert len(found) == 5
+
+
+def test_what_the_docs_say_of_tracking_is_what_was_measured():
+    measured = (ROOT / "benchmarks" / "results" / "tracking_cost.txt").read_text(encoding="utf-8")
+    row = r"^  (SQLite|mlflow server).*? s +([+-][\d.]+ %) +([\d.]+ s) +([\d.]+ ms) +[\d.]+ % +([\d.]+ %)"
+    found = re.findall(row, measured, flags=re.MULTILINE)
+    told = (ROOT / "docs" / "mlflow.md").read_text(encoding="utf-8").partition("## What it costs")[2]
+    rows = re.findall(
+        r"^\| `?(SQLite|mlflow server)`?.*? \| (.*) \| (.*) \| (.*) \| (.*) \|$", told, flags=re.MULTILINE
+    )
+    assert len(found) == 2
+    assert rows == found
+    (peer,) = re.findall(r"MLflowLoggerCallback, mlflow server: (\d+) ms", measured)
+    assert f"{peer} ms" in told
+    for _, longer, *_ in found:
+        assert float(longer.removesuffix(" %")) <= 2.0, "what MLflow may take of a search's time"

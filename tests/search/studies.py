@@ -2,10 +2,13 @@
 
 import time
 
+import typer
 from optuna.samplers import RandomSampler
+from typer.testing import CliRunner
 
 from search.config import dump, load_config
 from search.nested import flatten
+from search.report import main
 from search.space import resolve
 from search.study import create
 from trainables.task import TaskConfig, searchable
@@ -26,7 +29,9 @@ class Search:
         self.config.folder.mkdir(parents=True)
         (self.config.folder / "search.yaml").write_text(dump(self.config))
         self.observers = []
-        self.study, self.store = create(self.config.folder, lambda number: RandomSampler(number), "val/score", "max")
+        self.study, self.store = create(
+            self.config.folder, lambda number: RandomSampler(number), "val/score", "max", url=self.config.study
+        )
         self.study.remember(
             {
                 "id": f"id of {name}",
@@ -61,3 +66,11 @@ class Search:
 
     def curve(self, number):
         return sorted(self.study.trial(number).intermediate_values.items())
+
+
+def replayed(search):
+    """What `search/report.py NAME --replay` does, once no driver holds the search any more."""
+    search.store.close()
+    app = typer.Typer(pretty_exceptions_enable=False)
+    app.command()(main)
+    return CliRunner().invoke(app, [search.config.name, "--storage", str(search.config.storage), "--replay"])

@@ -4,17 +4,14 @@ import os
 import time
 
 import pytest
-import typer
 from mlflow.tracking import MlflowClient
-from typer.testing import CliRunner
 
 from search import tracking
 from search.quiet import SETTINGS
-from search.report import main
 from search.tracking import Tracker, TrackingError
 from search.tracking_uri import store_of
 from tests.search.mlflow_server import ADMIN, MlflowServer, free_port
-from tests.search.studies import Search
+from tests.search.studies import Search, replayed
 
 LOGIN = ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD")
 
@@ -94,13 +91,6 @@ def check(uri, search, epochs=3):
     assert runs["0"].data.params["inner.depth"] == "2"
     assert "MLflow" not in runs["parent"].data.tags["mlflow.note.content"]
     return runs
-
-
-def replayed(search, *more):
-    app = typer.Typer(pretty_exceptions_enable=False)
-    app.command()(main)
-    search.store.close()
-    return CliRunner().invoke(app, [search.config.name, "--storage", str(search.config.storage), "--replay", *more])
 
 
 def wait_until(condition, timeout_s=120):
@@ -213,15 +203,6 @@ def test_the_trials_of_a_search_that_was_killed_are_interrupted_until_it_is_take
     tracker.trial_ended(2, "pruned", "not among the best")
     finish(tracker)
     assert runs_in(postgres_backed.url, search)["2"].info.status == "KILLED"
-
-
-def test_a_replay_of_a_search_that_another_process_runs_is_refused_in_a_line(tmp_path):
-    search = Search(tmp_path)
-    held, search.store = search.store, Search(tmp_path, "other").store
-    refused = replayed(search)
-    assert refused.exit_code == 2
-    assert refused.stderr.splitlines() == ["one must not be running, but another process has it open."]
-    held.close()
 
 
 def test_a_wrong_password_is_told_in_a_line_and_the_right_one_brings_everything(tmp_path, guarded, monkeypatch):
