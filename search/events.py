@@ -9,6 +9,7 @@ from typing import Any
 
 from optuna.trial import FrozenTrial
 
+from search.datasets import datasets_of
 from search.nested import flatten
 from search.objectives import Objective
 from search.trials import outcome_of, reports_of
@@ -41,6 +42,11 @@ def started(config: Mapping[str, Any], copied_from: int | None, at: float | None
     return {"kind": "started", "time": _milliseconds(at), "config": config, "copied_from": copied_from}
 
 
+def named_data(datasets: Sequence[Mapping[str, str]], at: float | None = None) -> Event:
+    """What a trial trains and is evaluated on."""
+    return {"kind": "data", "time": _milliseconds(at), "datasets": datasets}
+
+
 def reported(epoch: int, metrics: Mapping[str, float], at: float) -> Event:
     return {"kind": "reported", "time": _milliseconds(at), "epoch": epoch, "metrics": metrics}
 
@@ -65,6 +71,8 @@ def events_of(trial: FrozenTrial, objectives: Sequence[Objective], over: bool = 
         return []
     config, bests, last = flatten(trial.user_attrs["config"]), Bests(objectives), _seconds(trial.datetime_start)
     events = [started(config, trial.user_attrs.get("copied_from"), last)]
+    if datasets := datasets_of(trial):
+        events.append(named_data(datasets, last))
     for epoch, report in reports_of(trial).items():
         last = report["time"]
         bests.note(trial.number, report["metrics"], last)

@@ -11,6 +11,7 @@ from optuna.trial import FrozenTrial
 
 from search import provenance
 from search.config import SearchConfig
+from search.datasets import as_inputs
 from search.events import Event, events_of, start_of
 from search.mlflow_errors import status_of, told
 from search.note import commands
@@ -69,6 +70,7 @@ class Runs:
         self._search_id = search_id
         self._objectives = objectives
         self._children: dict[int, str] = {}
+        self._datasets: set[tuple[str, str]] = set()  # by name and digest, on the parent
 
     def open(self, trials: Sequence[FrozenTrial] = (), over: bool = False) -> "dict[int, Run]":
         """Find the parent, or make it; the runs that MLflow has of the search's trials, by number.
@@ -211,6 +213,8 @@ class Runs:
             if event["kind"] == "started":
                 self._create_child(number, event)
                 params = [Param(name, str(value)[:LONGEST_PARAM]) for name, value in event["config"].items()]
+            elif event["kind"] == "data":
+                self._name_data(number, event["datasets"])
             elif event["kind"] == "reported":
                 values, at = event["metrics"].items(), event["time"]
                 metrics += [Metric(NOT_IN_A_KEY.sub("_", name), value, at, event["epoch"]) for name, value in values]
@@ -227,6 +231,15 @@ class Runs:
             self._client.log_batch(run_id, *some, tags if i == max(last) else [])
         if events[-1]["kind"] == "ended":
             self._client.set_terminated(run_id, STATUS[events[-1]["outcome"]], events[-1]["time"])
+
+    def _name_data(self, number: int, datasets: Sequence[Mapping[str, str]]) -> None:
+        """Log the data sets of a trial on its run, and each once on the parent. One that is there already stays as it
+        is."""
+        inputs = as_inputs(datasets)
+        self._client.log_inputs(self._children[number], [*inputs.values()])
+        if new := inputs.keys() - self._datasets:
+            self._client.log_inputs(self.run_id, [inputs[key] for key in new])
+            self._datasets |= new
 
     def _create_child(self, number: int, event: Event) -> None:
         if number in self._children:  # sent before, when a later part of it failed

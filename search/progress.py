@@ -84,6 +84,9 @@ class Progress:
             origin = "" if copied_from is None else f"  from trial {copied_from}"
             self.say(f"trial {number:>3}  started   {told}{origin}")
 
+    def trial_named_data(self, number: int, datasets: list[dict[str, str]]) -> None:
+        """Nobody watches for it: MLflow has it."""
+
     def trial_reported(self, number: int, epoch: int, metrics: dict[str, float], at: float) -> None:
         self.board.report(number, epoch, metrics)
         if self._live is None:

@@ -16,6 +16,7 @@ from ray.tune.search import Searcher
 
 from search.budget import Budget
 from search.checkpoints import Checkpoints
+from search.datasets import Datasets
 from search.errors import StoreError, from_validation
 from search.explore import explore
 from search.fidelity import COSTS, cumulated, field, taken
@@ -37,6 +38,7 @@ class Observer(Protocol):
     """
 
     def trial_started(self, number: int, config: dict[str, Any], copied_from: int | None = None) -> None: ...
+    def trial_named_data(self, number: int, datasets: list[dict[str, str]]) -> None: ...
     def trial_reported(self, number: int, epoch: int, metrics: dict[str, float], at: float) -> None: ...
     def trial_ended(self, number: int, outcome: str, reason: str) -> None: ...
 
@@ -92,6 +94,7 @@ class StudySearcher(Searcher):
         self.budget = budget or Budget()
         self.checkpoints = Checkpoints(folder / "checkpoints", schedule.mode)
         self.error: Exception | None = None
+        self._datasets = Datasets(study.trials())
         earlier = [report for trial in study.trials() for report in reports_of(trial).values()]
         self.spent = sum(taken(report, schedule.unit) for report in earlier)
         self._live: dict[str, int] = {}  # the number of the trial that each of Tune's trials is a stretch of
@@ -298,6 +301,8 @@ class StudySearcher(Searcher):
             kept["gang"] = report["gang"]
             kept["seconds"] = costs.get("gpu_seconds", 0.0) / self.budget.meter.gpus
         self._log_notes(number, report)
+        if report.get("datasets"):
+            self._note_datasets(number, report["datasets"])
         trial = self.study.trial(number)
         if epoch in curve_of(trial):  # done again, since its checkpoint could not be read
             before = reports_of(trial)[epoch]
@@ -385,6 +390,12 @@ class StudySearcher(Searcher):
     def _log_notes(self, number: int, report: dict[str, Any]) -> None:
         for note in report.get("notes", ()):
             logger.warning("trial %d: %s", number, note)
+
+    def _note_datasets(self, number: int, datasets: list[dict[str, str]]) -> None:
+        for line in self._datasets.changed(number, datasets):
+            logger.warning("trial %d: %s", number, line)
+        self.study.note_datasets(number, datasets)
+        self._tell(lambda observer: observer.trial_named_data(number, datasets))
 
     def _end(self, number: int, outcome: str, reason: str = "", divergence: dict[str, Any] | None = None) -> None:
         self.study.live.discard(number)

@@ -116,6 +116,10 @@ class SearchStudy:
         """Keep the whole config of a trial, fixed parameters included."""
         self._note(number, "config", config)
 
+    def note_datasets(self, number: int, datasets: list[dict[str, str]]) -> None:
+        """Keep what a trial trains and evaluates on."""
+        self._note(number, "datasets", datasets)
+
     def report(self, number: int, epoch: int, objective: float, report: dict[str, Any]) -> None:
         """Note the report of an epoch: the (first) objective, and beside it `report` as JSON."""
         if len(self.objectives) > 1:  # Optuna has intermediate values for one objective alone: see `curve_of`

@@ -13,7 +13,7 @@ from optuna.trial import FrozenTrial
 
 from search import unsent
 from search.config import SearchConfig
-from search.events import Bests, Event, ended, finished, reported, started
+from search.events import Bests, Event, ended, finished, named_data, reported, started
 from search.mlflow_errors import is_locked_out, told, why
 from search.mlflow_runs import Runs
 from search.objectives import Objective
@@ -110,6 +110,9 @@ class Tracker:
 
     def trial_started(self, number: int, config: dict[str, Any], copied_from: int | None = None) -> None:
         self._put(number, started(config, copied_from))
+
+    def trial_named_data(self, number: int, datasets: list[dict[str, str]]) -> None:
+        self._put(number, named_data(datasets))
 
     def trial_reported(self, number: int, epoch: int, metrics: dict[str, float], at: float) -> None:
         self._needed.set()

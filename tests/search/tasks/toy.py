@@ -24,6 +24,8 @@ class Toy(Task[ToyConfig]):
         from beside import data  # imported late, as users do
 
         self.x, self.y = data()
+        self.dataset("plane", [self.x[:64], self.y[:64]], source="beside.py")
+        self.dataset("plane", [self.x[64:], self.y[64:]], source="beside.py", use="evaluation")
         model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
         self.modules = {"model": model}
         self.optimizers = {"model": torch.optim.AdamW(model.parameters(), lr=self.config.lr)}

@@ -1,0 +1,98 @@
+"""What a trial trains and evaluates on, by name and digest."""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+
+Use = Literal["training", "evaluation"]
+LONGEST_NAME = 500  # that MLflow takes
+READ_BYTES = 2**20
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """Data that a trial uses.
+
+    Attributes:
+        digest: What tells it from data that is different.
+        source: Where it comes from, for people: a URL, a path, a package and its version.
+        use: Whether the trial trains or is evaluated on it.
+    """
+
+    name: str
+    digest: str
+    source: str = ""
+    use: Use = "training"
+
+    def __post_init__(self) -> None:
+        if not self.name or len(self.name) > LONGEST_NAME:
+            raise ValueError(f"dataset must have a name of at most {LONGEST_NAME} characters, but got {self.name!r}.")
+        if self.use not in get_args(Use):
+            raise ValueError(f"dataset must have the use 'training' or 'evaluation', but got {self.use!r}.")
+
+
+def digest_of(data: Any) -> str:
+    """The SHA-256 of `data`, 64 hexadecimal digits.
+
+    Args:
+        data: Tensors, arrays, plain values, and lists, tuples and dicts of them; a path stands for the content of its
+            file, or of all files in its folder by their names. Equal data has the same digest wherever it lies:
+            strides, the device and the order of a dict do not count, types and shapes do.
+
+    Raises:
+        ValueError: It holds something else.
+    """
+    sha = hashlib.sha256()
+    for part in _parts(data):
+        sha.update(part)
+    return sha.hexdigest()
+
+
+def _parts(data: Any) -> Iterator[bytes | memoryview]:
+    """What is hashed: of each value its kind and length before its content, so that no two are alike."""
+    if isinstance(data, torch.Tensor):
+        flat = data.detach().cpu().contiguous()
+        yield f"tensor {flat.dtype} {tuple(flat.shape)}\n".encode()
+        yield flat.reshape(-1).view(torch.uint8).numpy().data
+    elif isinstance(data, np.ndarray | np.generic) and data.dtype != object:
+        array = np.ascontiguousarray(data)
+        yield f"array {array.dtype.str} {np.shape(data)}\n".encode()
+        yield array.reshape(-1).view(np.uint8).data
+    elif isinstance(data, np.ndarray):
+        yield from _parts(["object", list(data.shape), data.ravel().tolist()])
+    elif isinstance(data, Mapping):
+        yield f"dict {len(data)}\n".encode()
+        for key in sorted(data, key=repr):
+            yield from _parts((key, data[key]))
+    elif isinstance(data, list | tuple):
+        yield f"list {len(data)}\n".encode()
+        for item in data:
+            yield from _parts(item)
+    elif isinstance(data, Path):
+        yield from _files(data)
+    elif isinstance(data, str | bytes):
+        content = data.encode() if isinstance(data, str) else data
+        yield f"{type(data).__name__} {len(content)}\n".encode()
+        yield content
+    elif isinstance(data, int | float | complex | None):
+        yield f"{type(data).__name__} {data!r}\n".encode()
+    else:
+        raise ValueError(
+            "dataset must get tensors, arrays, plain values or paths, in lists and dicts, but got "
+            f"{type(data).__name__}. Give a digest: self.dataset(name, digest=...)."
+        )
+
+
+def _files(path: Path) -> Iterator[bytes]:
+    files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+    for file in files:
+        name = file.relative_to(path).as_posix() if file != path else ""
+        yield f"file {name!r} {file.stat().st_size}\n".encode()
+        with open(file, "rb") as opened:
+            while part := opened.read(READ_BYTES):
+                yield part
