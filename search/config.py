@@ -40,6 +40,8 @@ ANEW = {  # what may be given anew to a search that is taken up: nothing that ma
     "recycle_after",
     "memory_growth",
     "quiet",
+    "log_model",
+    "register",
 }
 
 
@@ -86,6 +88,29 @@ def _point(value: Any) -> Any:
 def _target(value: Any) -> Any:
     """ "val/score>=0.4" """
     return str(Target.read(value)) if isinstance(value, str) and value else value
+
+
+def model_name(value: Any) -> Any:
+    """A name that MLflow's registry takes.
+
+    Raises:
+        ValueError: It is none.
+    """
+    if isinstance(value, str) and not re.fullmatch(r"\w[\w.\- ]{0,199}", value):
+        raise ValueError(f"must be a name of letters, digits, spaces, '.', '_' or '-', but got {value!r}")
+    return value
+
+
+def check_model_name(name: str | None) -> None:
+    """Whether MLflow's registry takes a model of that name, if there is one.
+
+    Raises:
+        UsageError: It does not.
+    """
+    try:
+        model_name(name)
+    except ValueError as error:
+        raise UsageError(f"--register {error}.") from error
 
 
 class SearchConfig(BaseModel):
@@ -156,6 +181,10 @@ class SearchConfig(BaseModel):
     cold: bool = Field(False, description="new workers for every trial, as for a task that cannot share a process")
     recycle_after: int | None = Field(None, ge=1, description="trials after which workers are started anew")
     memory_growth: float = Field(1.0, gt=0, description="GiB that a worker may grow by before it is started anew")
+    log_model: bool = Field(False, description="the best checkpoint is a model in MLflow when the search ends")
+    register_: Annotated[str | None, BeforeValidator(model_name)] = Field(
+        None, alias="register", description="that, and a version of the model of this name in the registry"
+    )
     once: bool = Field(False, description="one training run with the defaults, no search")
     quiet: bool = Field(False, description="show warnings, failures and the end")
 

@@ -48,6 +48,8 @@ def tell(console: Console, result: "Result", searched: Searched, folder: Path, q
         say(f"front: {len(result.front)} trials{'' if quiet else ', marked *'}")
     for line in how_to_look(result.mlflow, folder):
         say(f"look: {line}")
+    if "model" in result.mlflow:
+        say(f"load: mlflow.pyfunc.load_model({result.mlflow['model']!r})")
     if searched.about["config"]["once"]:
         return
     if "interrupted" not in result.outcomes:

@@ -20,12 +20,14 @@ from search.divergence import Divergence, find_divergence
 from search.errors import StoreError, UsageError
 from search.exporter import Exporter
 from search.janitor import remove
+from search.model import ModelError, log_best
 from search.note import note_of_search
 from search.plan import Plan, plan
 from search.progress import Progress
 from search.quiet import settle
 from search.results import Best, FrontTrial, count_outcomes, find_best, find_front
 from search.resume import Held, begin, take_up
+from search.shown import log_it
 from search.stopping import Stop, budget_of, check_often, recall, stopped_by_signals
 from search.tracking import Tracker, TrackingError
 from search.tracking_uri import take_login
@@ -330,8 +332,24 @@ def _finish(
         "experiment_id": tracker.experiment_id,
         "run_id": tracker.run_id,
     }
+    if (config.log_model or config.register_ is not None) and best is not None:
+        where |= _log_best(planned, stop.interrupted, progress)
     seconds = time.monotonic() - start
     return Result(config.name, count_outcomes(trials), best, divergence, where, seconds, stopped, front)
+
+
+def _log_best(planned: Plan, interrupted: bool, progress: Progress) -> dict[str, str]:
+    """Where MLflow has the best checkpoint as a model, if it could be made. Nobody who interrupts waits for that."""
+    folder, name = planned.config.folder, planned.config.register_ or ""
+    if interrupted:
+        progress.warn(f"the best checkpoint is no model in MLflow yet: {log_it(folder, name)}")
+        return {}
+    progress.say("making a model of the best checkpoint")
+    try:
+        return {"model": log_best(folder, name)}
+    except ModelError as error:
+        progress.warn(str(error))
+        return {}
 
 
 def _told(resources: dict[str, float]) -> str:

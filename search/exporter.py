@@ -43,6 +43,9 @@ class Exporter:
     def trial_started(self, number: int, config: dict[str, Any], copied_from: int | None = None) -> None:
         self._trials[number] = self._study.trial(number)
 
+    def trial_named_data(self, number: int, datasets: list[dict[str, str]]) -> None:
+        """No column of trials.parquet."""
+
     def trial_reported(self, number: int, epoch: int, metrics: dict[str, float], at: float) -> None:
         self._note(number)
 

@@ -1,6 +1,6 @@
 """A search that ran, or still runs: the table of its trials, and the Parquet file of their reports.
 
-python search/report.py NAME [--storage runs] [--replay]
+python search/report.py NAME [--storage runs] [--replay] [--log-model | --register MODEL]
 """
 
 import sys
@@ -13,6 +13,7 @@ if sys.path[0] == str(Path(__file__).resolve().parent):
 
 import typer
 
+from search.config import check_model_name
 from search.divergence import find_divergence
 from search.errors import UsageError
 from search.export import write_parquet
@@ -24,10 +25,13 @@ def main(
     name: str,
     storage: Path = Path("runs"),
     replay: Annotated[bool, typer.Option("--replay", help="tell MLflow what it lacks of the search")] = False,
+    log_model: Annotated[bool, typer.Option("--log-model", help="the best checkpoint as a model in MLflow")] = False,
+    register: Annotated[str | None, typer.Option(metavar="MODEL", help="that, and a version in its registry")] = None,
 ) -> None:
     """Print the table of a search and write its Parquet file anew."""
     folder = storage.expanduser().absolute() / name
     try:
+        check_model_name(register)
         searched = read(folder)
     except UsageError as error:
         print(error, file=sys.stderr)
@@ -39,6 +43,8 @@ def main(
         console.print(f"diverged: {divergence}", highlight=False, soft_wrap=True)
     if replay:
         _replay(folder)
+    if log_model or register is not None:
+        _log_model(folder, register)
 
 
 def _replay(folder: Path) -> None:
@@ -51,6 +57,16 @@ def _replay(folder: Path) -> None:
         print(error, file=sys.stderr)
         raise typer.Exit(2) from error
     except TrackingError as error:
+        print(error, file=sys.stderr)
+        raise typer.Exit(1) from error
+
+
+def _log_model(folder: Path, register: str | None) -> None:
+    from search.model import ModelError, log_best
+
+    try:
+        print(log_best(folder, register or ""))
+    except ModelError as error:
         print(error, file=sys.stderr)
         raise typer.Exit(1) from error
 

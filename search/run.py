@@ -79,6 +79,8 @@ def main(
     cold: Annotated[bool, typer.Option("--cold", help="new workers for every trial")] = False,
     recycle_after: Annotated[str | None, typer.Option(metavar="N", help="new workers after so many trials")] = None,
     memory_growth: Annotated[str | None, typer.Option(metavar="GIB", help="new workers when they grew so much")] = None,
+    log_model: Annotated[bool, typer.Option("--log-model", help="the best checkpoint as a model in MLflow")] = False,
+    register: Annotated[str | None, typer.Option(metavar="MODEL", help="that, and a version in its registry")] = None,
     resume: Annotated[
         str | None, typer.Option(metavar="NAME", help="go on with a search that ended early or died")
     ] = None,
@@ -122,6 +124,8 @@ def main(
         "cold": cold or None,
         "recycle_after": recycle_after,
         "memory_growth": memory_growth,
+        "log_model": log_model or None,
+        "register": register,
         "quiet": quiet or None,
         "once": once or None,
     }

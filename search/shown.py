@@ -27,5 +27,11 @@ def replay(folder: Path) -> str:
     return f"python search/report.py {folder.name}{_storage(folder)} --replay"
 
 
+def log_it(folder: Path, register: str) -> str:
+    """The command that makes a model of the best checkpoint of the search in `folder`, and registers it."""
+    option = f"--register {shlex.quote(register)}" if register else "--log-model"
+    return f"python search/report.py {folder.name}{_storage(folder)} {option}"
+
+
 def _storage(folder: Path) -> str:
     return "" if folder.parent == Path("runs").absolute() else f" --storage {shlex.quote(str(folder.parent))}"

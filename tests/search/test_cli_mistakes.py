@@ -40,6 +40,8 @@ def cli(make_cli):
          "--population must be at least 3 for the task's defaults and 2 points to try, but is 2: "
          "the trials beyond it are copies. Raise it or leave out a --try."),
         (["toy.py:Toy", "--patience", ""], "--patience must be a valid integer, but got ''."),
+        (["toy.py:Toy", "--register", "a/b"], "--register must be a name of letters, digits, spaces, '.', '_' or '-', "
+                                              "but got 'a/b'."),
         (["toy.py:Toy", "--population", "4"], "--population must come with --scheduler pbt, but got asha."),
     ],
 )  # fmt: skip

@@ -143,6 +143,9 @@ def test_of_a_function_nobody_knows_the_samples(planned):
         ({"search": {"lr": "1e-2"}}, ["--search lr must be a range low..high or at least two different choices, "
                                       "but got '1e-2'. Fix one value with --set lr=1e-2."]),
         ({"search": {}}, ["a parameter must be searched to try 16 trials, but all are fixed. Say --once."]),
+        ({"register": "my-model"},
+         ["--register must come with a task class, but train_fn is a function, which does not say what it predicts. "
+          "Log its checkpoint with mlflow yourself, or make it a task: docs/tasks.md."]),
         ({"mode": "best"}, ["--mode must be 'min' or 'max', but got 'best'."]),
     ],
 )  # fmt: skip

@@ -40,8 +40,26 @@ def search(make_cli):
     """12 trials over three precisions, some of which fail or diverge."""
     cli = make_cli()
     arguments = ["--trials", "12", "--concurrency", "2", "--name", "mixed", "--sampler", "random", "--seed", "3"]
-    done = cli.run("toy.py:Toy", *arguments, "--search", MODES, "--search", "how=fine,raise,nan", "--json")
+    done = cli.run(
+        "toy.py:Toy", *arguments, "--search", MODES, "--search", "how=fine,raise,nan", "--json", "--log-model"
+    )
     return Search(cli, done, "mixed")
+
+
+def test_the_best_checkpoint_is_a_model_on_the_parent_run_which_stays_as_it_ended(search):
+    parent = search.mlflow.get_run(search.json["mlflow"]["run_id"])
+    (model,) = parent.outputs.model_outputs
+    assert search.json["mlflow"]["model"] == f"models:/{model.model_id}"
+    assert parent.info.status == "FINISHED"
+    assert search.mlflow.get_logged_model(model.model_id).tags["trial_id"] == str(search.json["best"]["trial_id"])
+
+
+def test_the_data_that_the_task_named_is_with_the_trials_that_reported_and_once_with_the_search(search):
+    parent = search.mlflow.get_run(search.json["mlflow"]["run_id"])
+    reported = [run for run in search.children() if run.data.tags["outcome"] in ("completed", "pruned")]
+    for run in (parent, *reported):
+        named = [(each.dataset.name, each.tags[0].value) for each in run.inputs.dataset_inputs]
+        assert sorted(named) == [("plane", "evaluation"), ("plane", "training")]
 
 
 def test_standard_output_is_one_json_object_that_accounts_for_every_trial(search):
