@@ -17,7 +17,8 @@
 
   function draw(place, width) {
     const { data, layout } = colored(figures[place.dataset.figure], getComputedStyle(root));
-    const size = width ? { width, autosize: false } : { autosize: true };
+    const own = place.classList.contains("half") ? width / 2 - 8 : width;
+    const size = width ? { width: own, autosize: false } : { autosize: true };
     const config = { displayModeBar: false, responsive: !width, scrollZoom: false };
     Plotly.react(place, data, { ...layout, ...size }, config);
   }

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
+from plotly.graph_objects import Figure
 from plotly.io import to_json
 from plotly.offline import get_plotlyjs
 
@@ -67,12 +68,18 @@ def page(
 def _section(section: Section, places: Sequence[int]) -> str:
     parts = [f"<h2>{escape(section.title)}</h2>"]
     parts += [f"<p>{escape(text)}</p>" for text in section.says.split("\n") if text]
-    for place, figure in zip(places, section.figures, strict=True):
-        height = figure.layout.height or theme.HEIGHT  # the place is kept: nothing moves when the figure comes
-        parts.append(f'<div class="figure" data-figure="{place}" style="min-height: {height}px"></div>')
-    if section.table:
-        parts.append(_table(section.table))
+    drawn = [_place(figure, place) for figure, place in zip(section.figures, places, strict=True)]
+    parts += ['<div class="figures">', *drawn, "</div>"] if drawn else []
+    parts += [_table(section.table)] if section.table else []
+    parts += [f'<p class="notes">{escape(section.notes)}</p>'] if section.notes else []
     return "<section>\n" + "\n".join(parts) + "\n</section>"
+
+
+def _place(figure: Figure, place: int) -> str:
+    """Where a figure will be drawn. It is as high as that from the start: nothing moves when it comes."""
+    kind = "figure half" if figure.layout.meta == theme.HALF else "figure"
+    height = figure.layout.height or theme.HEIGHT
+    return f'<div class="{kind}" data-figure="{place}" style="min-height: {height}px"></div>'
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:

@@ -12,13 +12,15 @@ class Section:
 
     Attributes:
         title: In plain text.
-        says: In plain text; what a reader should take with them, with its numbers.
+        says: In plain text; what a reader should take with them, with its numbers. A line is a paragraph.
         figures: In no colors of their own but those of `search.page.theme`, so that they are readable in the dark and
             on paper.
         table: Rows of plain text; the first is the head.
+        notes: In plain text, below all others: what to know before it is relied on.
     """
 
     title: str
     says: str
     figures: Sequence[Figure] = ()
     table: Sequence[Sequence[str]] = ()
+    notes: str = ""

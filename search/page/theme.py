@@ -53,6 +53,7 @@ OUTCOME_COLORS = {"completed": BLUE, "pruned": GRAY, "diverged": ORANGE, "failed
 PRECISION_COLORS = {"fp32": VIOLET, "bf16": GREEN, "fp16": MAGENTA}
 COLORWAY = [BLUE, ORANGE, GREEN, MAGENTA, VIOLET, GRAY]
 HEIGHT = 340  # pixels
+HALF = "half"  # what figures say of themselves that stand side by side, where there is room
 
 
 def css() -> str:
@@ -73,17 +74,18 @@ def plain(value: Any) -> str:
     return escape(str(value), quote=False)
 
 
-def figure(*traces: Any, x: str = "", y: str = "", height: int = HEIGHT, **more: Any) -> Figure:
+def figure(*traces: Any, x: str = "", y: str = "", height: int = HEIGHT, half: bool = False, **more: Any) -> Figure:
     """A figure of `traces` with titles of its axes.
 
     Args:
         traces: Of plotly.
         x, y: Titles of the axes, in plain text.
         height: In pixels; the width is that of the page.
+        half: Whether two stand side by side, where there is room.
         more: Of plotly's layout, such as `xaxis_type="log"`.
     """
     drawn = Figure(list(traces))
-    drawn.update_layout(template={"layout": _COMMON}, height=height)
+    drawn.update_layout(template={"layout": _COMMON}, height=height, meta=HALF if half else None)
     drawn.update_xaxes(title_text=plain(x))
     drawn.update_yaxes(title_text=plain(y))
     return drawn.update_layout(**more)

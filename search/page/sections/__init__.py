@@ -1,1 +1,4 @@
-"""What the page says of a search: a file for each section, and in it a function that makes it."""
+"""What the page says of a search, a file for each section.
+
+In each is a function `section`, which takes the search and returns what there is to say, or None.
+"""
