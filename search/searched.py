@@ -7,6 +7,7 @@ from typing import Any
 from optuna.trial import FrozenTrial
 
 from search.objectives import Objective
+from search.schedule import Mode
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,6 @@ class Searched:
         return self.objectives[0].metric
 
     @property
-    def mode(self) -> str:
+    def mode(self) -> Mode:
         """Of that metric: min or max."""
         return self.objectives[0].mode

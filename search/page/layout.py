@@ -50,12 +50,12 @@ def page(
 <header>
 <h1>{escape(title)}</h1>
 <p>{escape(subtitle)}</p>
+{f"<pre>{escape(command)}</pre>" if command else ""}
 </header>
 {f'<dl class="facts">{tiles}</dl>' if tiles else ""}
 <main>
 {body}
 </main>
-{f"<footer><pre>{escape(command)}</pre></footer>" if command else ""}
 <script id="figures" type="application/json">{_in_script(data)}</script>
 <script>{get_plotlyjs()}</script>
 <script>
@@ -71,7 +71,7 @@ def _section(section: Section, places: Sequence[int]) -> str:
     drawn = [_place(figure, place) for figure, place in zip(section.figures, places, strict=True)]
     parts += ['<div class="figures">', *drawn, "</div>"] if drawn else []
     parts += [_table(section.table)] if section.table else []
-    parts += [f'<p class="notes">{escape(section.notes)}</p>'] if section.notes else []
+    parts += [f'<p class="notes">{escape(text)}</p>' for text in section.notes.split("\n") if text]
     return "<section>\n" + "\n".join(parts) + "\n</section>"
 
 

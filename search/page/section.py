@@ -16,7 +16,7 @@ class Section:
         figures: In no colors of their own but those of `search.page.theme`, so that they are readable in the dark and
             on paper.
         table: Rows of plain text; the first is the head.
-        notes: In plain text, below all others: what to know before it is relied on.
+        notes: In plain text, small, below all others. A line is a paragraph.
     """
 
     title: str

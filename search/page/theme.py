@@ -7,9 +7,12 @@ apart with any of the three kinds of color blindness (Machado et al., 2009), and
 
 from collections.abc import Mapping
 from html import escape
+from math import ceil
 from typing import Any
 
 from plotly.graph_objects import Figure
+
+from search.shown import clock
 
 LIGHT = {
     "ground": "#f6f7f9",
@@ -50,6 +53,13 @@ BLUE, ORANGE, GREEN, MAGENTA, VIOLET, GRAY = (f"var(--{name})" for name in HUES)
 ACCENT = BLUE  # what a figure is about: the best trial
 SCALE = [[0.0, "var(--least)"], [0.5, "var(--middle)"], [1.0, "var(--most)"]]
 OUTCOME_COLORS = {"completed": BLUE, "pruned": GRAY, "diverged": ORANGE, "failed": MAGENTA, "interrupted": VIOLET}
+SYMBOLS = {
+    "completed": "circle",
+    "pruned": "circle",
+    "diverged": "x",
+    "failed": "diamond",
+    "interrupted": "circle-open",
+}
 PRECISION_COLORS = {"fp32": VIOLET, "bf16": GREEN, "fp16": MAGENTA}
 COLORWAY = [BLUE, ORANGE, GREEN, MAGENTA, VIOLET, GRAY]
 HEIGHT = 340  # pixels
@@ -91,6 +101,15 @@ def figure(*traces: Any, x: str = "", y: str = "", height: int = HEIGHT, half: b
     return drawn.update_layout(**more)
 
 
+def time_axis(seconds: float) -> dict[str, Any]:
+    """An axis of so many seconds since the start, with round times on it."""
+    step = next((step for step in _STEPS if seconds / step <= TICKS), 86400 * ceil(seconds / 86400 / TICKS))
+    times = [step * place for place in range(int(seconds / step) + 1)]
+    return {"tickvals": times, "ticktext": [clock(time) for time in times], "range": [0, 1.02 * seconds or 1]}
+
+
+TICKS = 6  # at most, which have room on a phone
+_STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
 _AXIS = {
     "automargin": True,
     "gridcolor": LINE,

@@ -27,11 +27,6 @@ def percent(share: float) -> str:
     return "over 99 %" if 0.995 <= share < 1 else f"{100 * share:.0f} %"
 
 
-def scaled(seconds: float) -> tuple[float, str]:
-    """The seconds in the unit that suits so long a time, and its name."""
-    return (1.0, "seconds") if seconds < 180 else (60.0, "minutes") if seconds < 3 * 3600 else (3600.0, "hours")
-
-
 def change(value: float, before: float) -> str:
     """How far `value` is from `before`, as "0.012 (13 %)"; no percents of nothing, nor across zero."""
     step = f"{abs(value - before):.3g}"

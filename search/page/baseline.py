@@ -1,0 +1,49 @@
+"""The trial of the task's own defaults, which a search tries first and is measured against."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from optuna.trial import FrozenTrial
+
+from search.nested import flatten
+from search.searched import Searched
+from search.trials import curve_of, outcome_of
+
+
+def defaults_of(searched: Searched) -> FrozenTrial | None:
+    """The trial of the task's defaults; None if it was never begun, or the search has none that it knows of."""
+    first = searched.about.get("first") or [{}]
+    point: Mapping[str, Any] = first[0]
+    if not point:
+        return None
+    return next((trial for trial in searched.trials if point.items() <= trial.params.items()), None)
+
+
+def beyond(searched: Searched, trial: FrozenTrial) -> list[str]:
+    """Parameters of the trial of the defaults that are not the task's own, which lie outside of what is searched."""
+    return [name for name in trial.params if name not in searched.about["first"][0]]
+
+
+def reached_by(trial: FrozenTrial, epoch: int, mode: str) -> float | None:
+    """The best (first) objective that `trial` had reported when it had trained `epoch` epochs."""
+    values = [value for done, value in curve_of(trial).items() if done <= epoch]
+    return (max if mode == "max" else min)(values) if values else None
+
+
+def how_it_ended(trial: FrozenTrial) -> str:
+    """As part of a sentence: "was pruned in epoch 3 (not among the best)"."""
+    outcome, reason = outcome_of(trial), trial.user_attrs.get("reason", "")
+    epochs = max(curve_of(trial), default=0)
+    told = {
+        "completed": f"ran to its end, epoch {epochs}",
+        "pruned": f"was stopped after epoch {epochs}",
+        "diverged": "diverged",
+        "failed": "failed",
+        "interrupted": f"had not ended, after epoch {epochs}" if epochs else "had not ended",
+    }[outcome]
+    return told + (f" ({reason})" if reason else "")
+
+
+def config_of(trial: FrozenTrial) -> dict[str, Any]:
+    """The whole config of `trial` by dotted name; what it searched alone, if it ended before the rest was known."""
+    return flatten(trial.user_attrs.get("config") or trial.params)

@@ -1,0 +1,83 @@
+"""The best trial, and what it gained over the task's defaults."""
+
+from optuna.trial import FrozenTrial
+
+from search.page.baseline import beyond, config_of, defaults_of, how_it_ended, reached_by
+from search.page.section import Section
+from search.page.words import change, listed
+from search.results import Best, find_best
+from search.schedule import Mode, sign
+from search.searched import Searched
+from search.shown import short
+from search.space import Parameter
+from search.trials import best_epoch, best_value, curve_of
+
+
+def section(searched: Searched) -> Section | None:
+    """The best trial's parameters beside the defaults; None if there is no best one."""
+    best = find_best(searched.trials, searched.mode)
+    if best is None:
+        return None
+    trial = next(trial for trial in searched.trials if trial.number == best.trial_id)
+    defaults = defaults_of(searched)
+    epoch, epochs = best_epoch(trial, searched.mode), max(curve_of(trial))
+    says = f"Trial {trial.number} reached {searched.objective} {short(best.value)} in epoch {epoch} of {epochs}."
+    says += " " + _gain(searched, best, trial, defaults)
+    table = _table(trial, None if defaults is None or defaults.number == trial.number else defaults)
+    return Section("The best trial", says, table=table, notes=_notes(trial, best.checkpoint))
+
+
+def gain_of(searched: Searched) -> str:
+    """What the best trial gained over the defaults, in a word or two; empty if that is not known."""
+    best, defaults = find_best(searched.trials, searched.mode), defaults_of(searched)
+    if best is None or defaults is None or not curve_of(defaults):
+        return ""
+    before = best_value(defaults, searched.mode)
+    if sign(searched.mode) * (best.value - before) >= 0:
+        return "none"
+    return ("+" if best.value > before else "-") + change(best.value, before)
+
+
+def _gain(searched: Searched, best: Best, trial: FrozenTrial, defaults: FrozenTrial | None) -> str:
+    """In a sentence; where the defaults were stopped earlier, also what the best trial had by then."""
+    if defaults is None:
+        return "The task's defaults were not tried, so nothing is known of what it gained over them."
+    mode, number, ended = searched.mode, defaults.number, how_it_ended(defaults)
+    own = beyond(searched, defaults)
+    but = f", but for {listed(own)}, which the defaults have outside of what is searched" if own else ""
+    if number == trial.number:
+        return f"These are the task's defaults{but}: no other trial was better."
+    if not curve_of(defaults):
+        return f"The task's defaults (trial {number}{but}) have nothing to compare it with: the trial {ended}."
+    before = best_value(defaults, mode)
+    told = f"The task's defaults (trial {number}{but}) reached {short(before)}: "
+    if sign(mode) * (best.value - before) >= 0:  # as when they reported better, and diverged then
+        return f"{told}no worse, but that trial {ended}."
+    told += f"the search gained {change(best.value, before)}."
+    epoch = max(curve_of(defaults))
+    then = reached_by(trial, epoch, mode)
+    if epoch >= max(curve_of(trial)) or then is None:
+        return told
+    return f"{told} That trial {ended}; by then, the best one had {short(then)}, {_compared(then, before, mode)}."
+
+
+def _compared(value: float, before: float, mode: Mode) -> str:
+    if value == before:
+        return "just as much"
+    return f"{change(value, before)} {'better' if sign(mode) * (value - before) < 0 else 'worse'}"
+
+
+def _table(trial: FrozenTrial, defaults: FrozenTrial | None) -> list[list[str]]:
+    """What was searched, of the best trial beside the defaults."""
+    rows = [["parameter", "best", *(["defaults"] if defaults else []), "searched in"]]
+    for name, value in trial.params.items():
+        other = [short(defaults.params.get(name, "-"))] if defaults else []
+        rows.append([name, short(value), *other, str(Parameter(name, trial.distributions[name], {}))])
+    return rows
+
+
+def _notes(trial: FrozenTrial, checkpoint: str | None) -> str:
+    """What all trials had alike, and where the weights are."""
+    fixed = [f"{name} {short(value)}" for name, value in config_of(trial).items() if name not in trial.params]
+    told = [f"Not searched: {', '.join(fixed)}."] if fixed else []
+    return "\n".join([*told, f"The checkpoint of that report: {checkpoint}"] if checkpoint else told)

@@ -1,0 +1,34 @@
+"""All trials as a table."""
+
+import math
+
+from search.page.section import Section
+from search.page.words import counted
+from search.schedule import sign
+from search.searched import Searched
+from search.shown import short
+from search.trials import curve_of, outcome_of, point_of
+
+MOST = 100
+
+
+def section(searched: Searched) -> Section | None:
+    """Best first; None if none began."""
+    if not searched.trials:
+        return None
+    names = list(dict.fromkeys(name for trial in searched.trials for name in trial.params))
+    points = {trial.number: point_of(trial, searched.objectives) for trial in searched.trials}
+    better = sign(searched.mode)
+
+    def rank(number: int) -> float:
+        return better * point[0] if (point := points[number]) else math.inf
+
+    ranked = sorted(searched.trials, key=lambda trial: rank(trial.number))
+    rows = [["trial", "outcome", "epochs", *(objective.metric for objective in searched.objectives), *names]]
+    for trial in ranked[:MOST]:
+        values = list(map(short, points[trial.number] or ["-"] * len(searched.objectives)))
+        cells = [short(trial.params.get(name, "-")) for name in names]
+        rows.append([str(trial.number), outcome_of(trial), str(max(curve_of(trial), default=0)), *values, *cells])
+    left = len(ranked) - MOST
+    notes = f"{counted(left, 'trial')} more in trials.parquet, which has every report." if left > 0 else ""
+    return Section("All trials", "Best first, by their best report.", table=rows, notes=notes)
