@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from optuna.trial import FrozenTrial
 from rich.console import Console
 
 from search.config import SearchConfig, complete, load_config
@@ -22,11 +21,13 @@ from search.exporter import Exporter
 from search.janitor import remove
 from search.model import ModelError, log_best
 from search.note import note_of_search
+from search.page import save_page
 from search.plan import Plan, plan
 from search.progress import Progress
 from search.quiet import settle
 from search.results import Best, FrontTrial, count_outcomes, find_best, find_front
 from search.resume import Held, begin, take_up
+from search.searched import Searched
 from search.shown import log_it
 from search.stopping import Stop, budget_of, check_often, recall, stopped_by_signals
 from search.tracking import Tracker, TrackingError
@@ -144,20 +145,21 @@ def _run(planned: Plan, held: Held | None, console: Console, start: float) -> Re
             progress.say(f"search {config.name}: all {len(earlier)} trials have ended; --trials can be raised")
             Exporter(held.study, config.folder / "trials.parquet", progress.warn).end()
             held.store.close()
-            return _finish(planned, earlier, held.tracker(planned, progress.warn), progress, stop, start)
+            searched = Searched(config.name, earlier, planned.objectives, held.about)
+            return _finish(planned, searched, held.tracker(planned, progress.warn), progress, stop, start)
         if planned.trials < config.trials:
             progress.say(f"the space has {planned.trials} combinations: as many trials, and not {config.trials}")
         progress.say(f"search {config.name}: starting Ray")
         try:
-            trials, tracker = _on_ray(planned, held, progress, stop)
+            searched, tracker = _on_ray(planned, held, progress, stop)
         except BaseException:  # whatever ends it, a second Ctrl-C too: the user is told, and it goes on
             if (config.folder / "search.yaml").exists():
                 progress.warn(f"nothing of search {config.name} is lost: --resume {config.name} goes on with it")
             raise
-        return _finish(planned, trials, tracker, progress, stop, start)
+        return _finish(planned, searched, tracker, progress, stop, start)
 
 
-def _on_ray(planned: Plan, held: Held | None, progress: Progress, stop: Stop) -> tuple[list[FrozenTrial], Tracker]:
+def _on_ray(planned: Plan, held: Held | None, progress: Progress, stop: Stop) -> tuple[Searched, Tracker]:
     from search import cluster  # imports Ray: a mistake on the command line is told before these seconds are spent
 
     config = planned.config
@@ -182,7 +184,7 @@ def _search(
     gangs: int,
     progress: Progress,
     stop: Stop,
-) -> tuple[list[FrozenTrial], Tracker]:
+) -> tuple[Searched, Tracker]:
     """Run the trials; what the study and MLflow then know."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -270,7 +272,7 @@ def _search(
         stop.asked.set()
         watch.end()
         exporter.end()
-    return study.trials(), tracker
+    return Searched(config.name, study.trials(), planned.objectives, study.about), tracker
 
 
 def _tune(searcher: "StudySearcher", gang: dict[str, Any], gangs: int, folder: Path) -> None:
@@ -304,25 +306,26 @@ def _tune(searcher: "StudySearcher", gang: dict[str, Any], gangs: int, folder: P
 
 def _finish(
     planned: Plan,
-    trials: Sequence[FrozenTrial],
+    searched: Searched,
     tracker: Tracker,
     progress: Progress,
     stop: Stop,
     start: float,
 ) -> Result:
-    config, mode = planned.config, planned.mode
-    parquet = config.folder / "trials.parquet"
+    config, mode, trials = planned.config, planned.mode, searched.trials
+    parquet, page = config.folder / "trials.parquet", config.folder / "report.html"
+    files = [parquet] if parquet.is_file() else []  # its writer has told why, if it could not
     status, note, metrics = "FAILED", ERROR_NOTE, dict[str, float]()
     stopped = ", ".join(stop.reasons)
     try:
         best, divergence = find_best(trials, mode), find_divergence(trials)
         front = find_front(trials, planned.objectives) if len(planned.objectives) > 1 else None
-        searched = [parameter.name for parameter in planned.space.parameters]
-        note = note_of_search(config.folder, searched, planned.objectives, best, front, divergence)
+        names = [parameter.name for parameter in planned.space.parameters]
+        note = note_of_search(config.folder, names, planned.objectives, best, front, divergence)
         status = "KILLED" if stop.interrupted else "FINISHED" if best else "FAILED"
         metrics = {f"best/{planned.objective}": best.value} if best else {}
+        files += [page] if save_page(searched, page, progress.warn) else []
     finally:  # an error goes on, and the parent run has ended all the same
-        files = [file for file in (parquet,) if file.exists()]
         try:
             tracker.finish(status, note, metrics, files, TRACKING_TIMEOUT_S, stopped)
         except TrackingError as error:

@@ -1,4 +1,4 @@
-"""A search that ran, or still runs: the table of its trials, and the Parquet file of their reports.
+"""A search that ran, or still runs: the table of its trials, its report.html and trials.parquet.
 
 python search/report.py NAME [--storage runs] [--replay] [--log-model | --register MODEL]
 """
@@ -17,6 +17,7 @@ from search.config import check_model_name
 from search.divergence import find_divergence
 from search.errors import UsageError
 from search.export import write_parquet
+from search.page import write_page
 from search.study import read
 from search.table import report_console, trial_table, width_of
 
@@ -28,7 +29,7 @@ def main(
     log_model: Annotated[bool, typer.Option("--log-model", help="the best checkpoint as a model in MLflow")] = False,
     register: Annotated[str | None, typer.Option(metavar="MODEL", help="that, and a version in its registry")] = None,
 ) -> None:
-    """Print the table of a search and write its Parquet file anew."""
+    """Print the table of a search, and write its page and its Parquet file anew."""
     folder = storage.expanduser().absolute() / name
     try:
         check_model_name(register)
@@ -36,11 +37,18 @@ def main(
     except UsageError as error:
         print(error, file=sys.stderr)
         raise typer.Exit(2) from error
-    write_parquet(searched.trials, folder / "trials.parquet")
     console = report_console()
     console.print(trial_table(searched.trials, searched.objectives, width_of(console)))
     for divergence in find_divergence(searched.trials):
         console.print(f"diverged: {divergence}", highlight=False, soft_wrap=True)
+    page = folder / "report.html"
+    try:
+        write_page(searched, page)
+        write_parquet(searched.trials, folder / "trials.parquet")
+    except OSError as error:
+        print(f"--storage must be a folder that can be written to, but {error}.", file=sys.stderr)
+        raise typer.Exit(2) from error
+    console.print(f"page: {page}", highlight=False, soft_wrap=True)
     if replay:
         _replay(folder)
     if log_model or register is not None:

@@ -1,28 +1,35 @@
 """report.html: one self-contained file that says in a minute what came of a search."""
 
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 
 from search.searched import Searched
 
 
-def write_page(searched: Searched, folder: Path) -> Path:
-    """Write the report.html of the search in `folder`, all of it or nothing.
-
-    Returns:
-        Where it is.
+def write_page(searched: Searched, path: Path) -> None:
+    """Write the page of a search to `path` in its folder, all of it or nothing.
 
     Raises:
         OSError: It cannot be written.
     """
     from search.page.contents import html_of  # plotly takes its time, and nothing else needs it
 
-    path = folder / "report.html"
     temporary = path.with_suffix(".tmp")
-    command = f"python search/run.py --config {shlex.quote(str(folder / 'search.yaml'))}"
+    command = f"python search/run.py --config {shlex.quote(str(path.with_name('search.yaml')))}"
     try:
         temporary.write_text(html_of(searched, command), encoding="utf-8")
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)  # what a full disk left of it
-    return path
+
+
+def save_page(searched: Searched, path: Path, say: Callable[[str], None]) -> bool:
+    """The same; that it cannot be written is told in a line, and keeps nobody from going on. Whether it was written."""
+    try:
+        write_page(searched, path)
+    except Exception as error:  # a full disk, or what nobody thought of: the search is worth more than its page
+        again = f"python search/report.py {searched.name} writes it again"
+        say(f"{path} cannot be written: {type(error).__name__}: {error}; {again}")
+        return False
+    return True

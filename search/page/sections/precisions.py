@@ -1,8 +1,9 @@
 """Precision modes side by side: quality, throughput, memory, skipped updates, divergence."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from statistics import median
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import mean, median
 
 from optuna.trial import FrozenTrial
 from plotly.graph_objects import Box, Figure
@@ -13,145 +14,133 @@ from search.page.scale import robust
 from search.page.section import Section
 from search.page.words import listed, percent
 from search.results import find_best
+from search.schedule import Mode
 from search.searched import Searched
 from search.shown import short
 from search.trials import curve_of, outcome_of, reports_of
 
 PRECISIONS = ("fp32", "bf16", "fp16")
-SPEED, MEMORY = "time/samples_per_s", "memory/peak_gib"
-Trials = Sequence[FrozenTrial]
-Measure = Callable[[FrozenTrial], float | None]
+SPEED, GPU_MEMORY, MEMORY = "time/samples_per_s", "sys/gpu_memory_gib", "sys/memory_gib"
+NOTE = "Trials differ in more than their precision: in the other parameters, and in what ran beside them."
+Modes = Mapping[str, Sequence[FrozenTrial]]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What is measured of a trial, what of many is shown, and how."""
+
+    title: str
+    of: Callable[[FrozenTrial], float | None]
+    typical: Callable[[list[float]], float] = median
+    show: Callable[[float], str] = short
+    better: Mode | None = None  # of the objective
+
+    def known(self, trials: Sequence[FrozenTrial]) -> list[float]:
+        return [value for trial in trials if (value := self.of(trial)) is not None]
+
+    def by_mode(self, modes: Modes) -> dict[str, float]:
+        return {mode: self.typical(known) for mode, trials in modes.items() if (known := self.known(trials))}
 
 
 def section(searched: Searched) -> Section | None:
-    """What each mode reached and cost; None for functions, which have none that is known of."""
-    modes = {mode: _of(mode, searched.trials) for mode in PRECISIONS if _of(mode, searched.trials)}
+    """What each mode reached and cost; None for functions, of which it is not known."""
+    modes = {mode: trials for mode in PRECISIONS if (trials := _of(mode, searched.trials))}
     if not modes:
         return None
-    epoch = _compared_at(searched.trials)
-    measures: dict[str, tuple[str, Measure]] = {
-        SPEED: ("median samples/s", lambda trial: _median(trial, SPEED)),
-        MEMORY: ("peak GiB", lambda trial: _most(trial, MEMORY)),
-        "skipped": ("updates skipped", _skipped),
-    }
-    known = {name: measure for name, measure in measures.items() if _known(searched.trials, measure[1])}
-    quality: Measure = lambda trial: reached_by(trial, epoch, searched.mode) if epoch else None  # noqa: E731
-    figures = [_boxes(modes, quality, f"{searched.objective} by epoch {epoch}", searched.mode)] if epoch else []
-    # A figure in which all is nothing says no more than the table.
-    figures += [_boxes(modes, of, title) for title, of in known.values() if any(_known(searched.trials, of))]
+    measures = [measure for measure in _measures(searched) if measure.known(searched.trials)]
+    table = _table(searched, modes, measures)
     if len(modes) == 1:
-        figures = []
-    return Section(
-        "Precision",
-        _says(searched, modes, epoch, quality),
-        figures,
-        _table(searched, modes, epoch, quality, known),
-        "Trials differ in more than their precision: in the other parameters, and in what ran beside them."
-        if len(modes) > 1
-        else "",
-    )
+        return Section("Precision", f"All trials ran in {next(iter(modes))}.", table=table)
+    # A figure in which all is nothing says no more than the table.
+    figures = [_boxes(modes, measure) for measure in measures if any(measure.known(searched.trials))]
+    return Section("Precision", " ".join(_says(searched, modes, measures)), figures, table, NOTE)
 
 
-def _of(mode: str, trials: Trials) -> list[FrozenTrial]:
+def _of(mode: str, trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
     return [trial for trial in trials if config_of(trial).get("precision") == mode]
 
 
-def _compared_at(trials: Trials) -> int | None:
-    """The last epoch that all trials reached which were not cut short; what came further was chosen for its value."""
+def _measures(searched: Searched) -> Iterator[Measure]:
+    epoch = _compared_at(searched.trials)
+    if epoch is not None:
+        yield Measure(
+            _quality(searched, epoch), lambda trial: reached_by(trial, epoch, searched.mode), better=searched.mode
+        )
+    yield Measure("samples per second", lambda trial: median(values) if (values := _values(trial, SPEED)) else None)
+    # Where there is a GPU, its memory is what runs out.
+    memory = next((of for of in (GPU_MEMORY, MEMORY) if any(_values(trial, of) for trial in searched.trials)), MEMORY)
+    title = "GPU memory, GiB" if memory == GPU_MEMORY else "memory, GiB"
+    yield Measure(title, lambda trial: max(_values(trial, memory), default=None), typical=max)
+    yield Measure("updates skipped", _skipped, typical=mean, show=percent)
+
+
+def _compared_at(trials: Sequence[FrozenTrial]) -> int | None:
+    """The last epoch that all trials came to but those that broke off; which went further was chosen by the value."""
     ended = [trial for trial in trials if outcome_of(trial) in ("completed", "pruned") and curve_of(trial)]
     return min((max(curve_of(trial)) for trial in ended), default=None)
 
 
-def _says(searched: Searched, modes: Mapping[str, Trials], epoch: int | None, quality: Measure) -> str:
-    if len(modes) == 1:
-        ((mode, trials),) = modes.items()
-        return f"All trials ran in {mode}; {_diverged(trials)} of {len(trials)} diverged."
-    told = []
-    bests = {mode: best for mode, trials in modes.items() if (best := find_best(trials, searched.mode))}
+def _quality(searched: Searched, epoch: int) -> str:
+    return f"{searched.objective} by epoch {epoch}"
+
+
+def _says(searched: Searched, modes: Modes, measures: Sequence[Measure]) -> Iterator[str]:
+    bests = {mode: best.value for mode, trials in modes.items() if (best := find_best(trials, searched.mode))}
     if bests:
-        first, *others = sorted(bests, key=lambda m: bests[m].value, reverse=searched.mode == "max")
-        against = [f"{short(bests[other].value)} in {other}" for other in others]
-        told.append(
-            f"The best value, {short(bests[first].value)}, came in {first}"
-            + (f", against {listed(against)}." if against else ".")
-        )
-    if epoch:
-        typical = {mode: median(known) for mode, trials in modes.items() if (known := _known(trials, quality))}
-        shown = [f"{short(value)} in {mode}" for mode, value in typical.items()]
-        told.append(f"By epoch {epoch}, which all trials reached, the median is {listed(shown)}.")
-    speeds = {m: median(known) for m, trials in modes.items() if (known := _known(trials, lambda t: _median(t, SPEED)))}
+        first, *others = sorted(bests, key=bests.__getitem__, reverse=searched.mode == "max")
+        against = f", against {listed([f'{short(bests[mode])} in {mode}' for mode in others])}" if others else ""
+        yield f"The best value, {short(bests[first])}, came in {first}{against}."
+    typical = {measure.title: measure.by_mode(modes) for measure in measures}
+    epoch = _compared_at(searched.trials)
+    if epoch is not None:
+        shown = [f"{short(value)} in {mode}" for mode, value in typical[_quality(searched, epoch)].items()]
+        yield f"By epoch {epoch}, which all came to that did not break off, the median is {listed(shown)}."
+    speeds = typical.get("samples per second", {})
     if len(speeds) > 1:
-        fastest, slowest = max(speeds, key=lambda m: speeds[m]), min(speeds, key=lambda m: speeds[m])
-        told.append(f"{fastest} was fastest, {speeds[fastest] / speeds[slowest]:.2g} times {slowest}.")
-    diverged = {mode: _diverged(trials) for mode, trials in modes.items()}
-    if any(diverged.values()):
-        shown = [f"{count} of {len(modes[mode])} in {mode}" for mode, count in diverged.items()]
-        told.append(f"{listed(shown)} diverged.")
-    else:
-        told.append("None diverged.")
-    return " ".join(told)
+        slowest, *_, fastest = sorted(speeds, key=speeds.__getitem__)
+        yield f"{fastest} was fastest, {speeds[fastest] / speeds[slowest]:.2g} times {slowest}."
+    diverged = {mode: count for mode, trials in modes.items() if (count := _diverged(trials))}
+    told = [f"{count} of {len(modes[mode])} in {mode}" for mode, count in diverged.items()]
+    yield f"{listed(told)} diverged." if told else "None diverged."
 
 
-def _table(
-    searched: Searched,
-    modes: Mapping[str, Trials],
-    epoch: int | None,
-    quality: Measure,
-    known: Mapping[str, tuple[str, Measure]],
-) -> list[list[str]]:
-    rows = [["precision", "trials", f"best {searched.objective}", f"median by epoch {epoch}"]]
-    rows[0] += [title for title, _ in known.values()] + ["diverged"]
+def _table(searched: Searched, modes: Modes, measures: Sequence[Measure]) -> list[list[str]]:
+    typical = [(measure, measure.by_mode(modes)) for measure in measures]
+    rows = [["precision", "trials", f"best {searched.objective}", *(measure.title for measure in measures), "diverged"]]
     for mode, trials in modes.items():
         best = find_best(trials, searched.mode)
-        row = [mode, str(len(trials)), short(best.value) if best else "-", _typical(trials, quality, median)]
-        for name, (_, measure) in known.items():
-            if name == "skipped":
-                values = _known(trials, measure)
-                row.append(percent(sum(values) / len(values)) if values else "-")
-            else:
-                row.append(_typical(trials, measure, max if name == MEMORY else median))
-        diverged = _diverged(trials)
-        rows.append([*row, f"{diverged} of {len(trials)}" if diverged else "0"])
+        values = [measure.show(of[mode]) if mode in of else "-" for measure, of in typical]
+        rows.append([mode, str(len(trials)), short(best.value) if best else "-", *values, str(_diverged(trials))])
     return rows
 
 
-def _diverged(trials: Trials) -> int:
+def _diverged(trials: Sequence[FrozenTrial]) -> int:
     return sum(outcome_of(trial) == "diverged" for trial in trials)
 
 
-def _typical(trials: Trials, measure: Measure, of: Callable[[list[float]], float]) -> str:
-    values = _known(trials, measure)
-    return f"{of(values):.4g}" if values else "-"
-
-
-def _known(trials: Trials, measure: Measure) -> list[float]:
-    return [value for trial in trials if (value := measure(trial)) is not None]
-
-
-def _boxes(modes: Mapping[str, Trials], measure: Measure, title: str, mode: str | None = None) -> Figure:
-    """A point for each trial beside the quartiles of its mode."""
+def _boxes(modes: Modes, measure: Measure) -> Figure:
+    """A point for each trial, and the quartiles of its mode."""
     boxes = []
-    for name, trials in modes.items():
-        points = [(trial.number, value) for trial in trials if (value := measure(trial)) is not None]
+    for mode, trials in modes.items():
+        points = [(trial.number, value) for trial in trials if (value := measure.of(trial)) is not None]
         boxes.append(
             Box(
                 y=[value for _, value in points],
                 customdata=[number for number, _ in points],
-                name=name,
+                name=mode,
                 boxpoints="all",
                 jitter=0.5,
                 pointpos=0,
-                line={"color": theme.PRECISION_COLORS[name], "width": 1.5},
+                line={"color": theme.PRECISION_COLORS[mode], "width": 1.5},
                 fillcolor="rgba(0,0,0,0)",
-                marker={"color": theme.PRECISION_COLORS[name], "size": 6, "opacity": 0.75},
+                marker={"color": theme.PRECISION_COLORS[mode], "size": 6, "opacity": 0.75},
                 hoveron="points",
                 hovertemplate="trial %{customdata}: %{y:.4~g}<extra></extra>",
             )
         )
-    figure = theme.figure(*boxes, y=title, height=260, half=True, showlegend=False)
-    if mode is None:
-        return figure.update_yaxes(rangemode="tozero")
-    return figure.update_yaxes(range=robust([y for box in boxes for y in box.y], mode))
+    figure = theme.figure(*boxes, y=measure.title, height=260, half=True, showlegend=False)
+    shown = robust([y for box in boxes for y in box.y], measure.better) if measure.better else None
+    return figure.update_yaxes(range=shown, rangemode="normal" if measure.better else "tozero")
 
 
 def _values(trial: FrozenTrial, metric: str) -> list[float]:
@@ -159,22 +148,13 @@ def _values(trial: FrozenTrial, metric: str) -> list[float]:
     return [value for value in values if isinstance(value, int | float) and math.isfinite(value)]
 
 
-def _median(trial: FrozenTrial, metric: str) -> float | None:
-    return median(values) if (values := _values(trial, metric)) else None
-
-
-def _most(trial: FrozenTrial, metric: str) -> float | None:
-    return max(_values(trial, metric), default=None)
-
-
 def _skipped(trial: FrozenTrial) -> float | None:
-    """The share of updates that were skipped, of all of the task's updates; None if it never reported any.
+    """The share of updates that were skipped, of all updates of the task; None if none was ever reported.
 
     Both are counted from the trial's start, and its last report has them all.
     """
     reports = list(reports_of(trial).values())
     last = reports[-1]["metrics"] if reports else {}
-    done = sum(value for name, value in last.items() if name.startswith("train/") and name.endswith("/updates"))
-    done += last.get("train/updates", 0)
-    skipped = sum(value for name, value in last.items() if name == "amp/skipped" or name.startswith("amp/skipped/"))
+    done = sum(last[name] for name in last if name.startswith("train/") and name.endswith("/updates"))
+    skipped = sum(last[name] for name in last if name == "amp/skipped" or name.startswith("amp/skipped/"))
     return skipped / (done + skipped) if done + skipped else None
