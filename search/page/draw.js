@@ -1,7 +1,7 @@
 // Draws the figures in the colors that the page has now: its CSS variables, which figures name as var(--name).
 "use strict";
 (() => {
-  const figures = JSON.parse(document.getElementById("figures").textContent);
+  const { template, figures } = JSON.parse(document.getElementById("figures").textContent);
   const places = [...document.querySelectorAll(".figure")];
   const root = document.documentElement;
   const PAPER = 680; // pixels: A4 and Letter without their margins
@@ -16,11 +16,12 @@
   }
 
   function draw(place, width) {
-    const { data, layout } = colored(figures[place.dataset.figure], getComputedStyle(root));
+    const style = getComputedStyle(root);
+    const { data, layout } = colored(figures[place.dataset.figure], style);
     const own = place.classList.contains("half") ? width / 2 - 8 : width;
     const size = width ? { width: own, autosize: false } : { autosize: true };
     const config = { displayModeBar: false, responsive: !width, scrollZoom: false };
-    Plotly.react(place, data, { ...layout, ...size }, config);
+    Plotly.react(place, data, { ...layout, template: colored(template, style), ...size }, config);
   }
 
   const seen = new Set();

@@ -1,5 +1,6 @@
 """The page as one HTML file that needs nothing beside it: what all sections have in common."""
 
+import json
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
@@ -33,7 +34,8 @@ def page(
     """
     figures = [figure for section in sections for figure in section.figures]
     places = iter(range(len(figures)))
-    data = f"[{','.join(to_json(figure, validate=False) for figure in figures)}]"
+    drawn = ",".join(to_json(figure, validate=False) for figure in figures)
+    data = f'{{"template": {json.dumps({"layout": theme.TEMPLATE})}, "figures": [{drawn}]}}'
     body = "\n".join(_section(section, [next(places) for _ in section.figures]) for section in sections)
     tiles = "".join(f"<div><dt>{escape(label)}</dt><dd>{escape(value)}</dd></div>" for label, value in facts)
     return f"""<!DOCTYPE html>

@@ -94,11 +94,17 @@ def figure(*traces: Any, x: str = "", y: str = "", height: int = HEIGHT, half: b
         half: Whether two stand side by side, where there is room.
         more: Of plotly's layout, such as `xaxis_type="log"`.
     """
-    drawn = Figure(list(traces))
-    drawn.update_layout(template={"layout": _COMMON}, height=height, meta=HALF if half else None)
-    drawn.update_xaxes(title_text=plain(x))
-    drawn.update_yaxes(title_text=plain(y))
-    return drawn.update_layout(**more)
+    drawn = Figure(
+        list(traces),
+        {
+            "template": "none",  # the page has TEMPLATE once, for all
+            "height": height,
+            "meta": HALF if half else None,
+            "xaxis": {"title": {"text": plain(x)}},
+            "yaxis": {"title": {"text": plain(y)}},
+        },
+    )
+    return drawn.update_layout(**more) if more else drawn
 
 
 def time_axis(seconds: float) -> dict[str, Any]:
@@ -120,7 +126,7 @@ _AXIS = {
     "title": {"font": {"color": FAINT, "size": 13}, "standoff": 8},
     "exponentformat": "power",
 }
-_COMMON: dict[str, Any] = {
+TEMPLATE: dict[str, Any] = {
     "font": {"family": "system-ui, -apple-system, 'Segoe UI', sans-serif", "size": 13, "color": INK},
     "paper_bgcolor": "rgba(0,0,0,0)",
     "plot_bgcolor": "rgba(0,0,0,0)",
