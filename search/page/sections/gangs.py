@@ -51,7 +51,7 @@ def _chart(spans: Sequence[Span], clocked: Elapsed) -> Figure:
         first.setdefault(span.gang, span.start)
     rows = {gang: f"gang {number}" for number, gang in enumerate(first, start=1)}
     bars = [_bars(kind, own, rows, clocked) for kind in KINDS if (own := [span for span in spans if span.kind == kind])]
-    figure = theme.figure(*bars, x="since the start", height=min(MOST, 110 + ROW * len(rows)), barmode="overlay")
+    figure = theme.figure(*bars, x="time since the start", height=min(MOST, 110 + ROW * len(rows)), barmode="overlay")
     figure.update_xaxes(theme.time_axis(clocked.total))
     figure.update_yaxes(categoryorder="array", categoryarray=list(rows.values()), autorange="reversed", type="category")
     for after, _ in clocked.pauses:

@@ -34,6 +34,7 @@ class Measure:
     typical: Callable[[list[float]], float] = median
     show: Callable[[float], str] = short
     better: Mode | None = None  # of the objective
+    ticks: str = ""  # of its axis, as d3 has it
 
     def known(self, trials: Sequence[FrozenTrial]) -> list[float]:
         return [value for trial in trials if (value := self.of(trial)) is not None]
@@ -71,7 +72,7 @@ def _measures(searched: Searched) -> Iterator[Measure]:
     memory = next((of for of in (GPU_MEMORY, MEMORY) if any(_values(trial, of) for trial in searched.trials)), MEMORY)
     title = "GPU memory, GiB" if memory == GPU_MEMORY else "memory, GiB"
     yield Measure(title, lambda trial: max(_values(trial, memory), default=None), typical=max)
-    yield Measure("updates skipped", _skipped, typical=mean, show=percent)
+    yield Measure("updates skipped", _skipped, typical=mean, show=percent, ticks=".2~%")
 
 
 def _compared_at(trials: Sequence[FrozenTrial]) -> int | None:
@@ -140,7 +141,9 @@ def _boxes(modes: Modes, measure: Measure) -> Figure:
         )
     figure = theme.figure(*boxes, y=measure.title, height=260, half=True, showlegend=False)
     shown = robust([y for box in boxes for y in box.y], measure.better) if measure.better else None
-    return figure.update_yaxes(range=shown, rangemode="normal" if measure.better else "tozero")
+    return figure.update_yaxes(
+        range=shown, rangemode="normal" if measure.better else "tozero", tickformat=measure.ticks
+    )
 
 
 def _values(trial: FrozenTrial, metric: str) -> list[float]:

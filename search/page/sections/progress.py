@@ -67,7 +67,7 @@ def _says(searched: Searched, steps: Sequence[Step], clocked: Elapsed, best: int
     )
     if pauses := clocked.pauses:
         length = clock(sum(seconds for _, seconds in pauses))
-        told.append(f"Left out: {counted(len(pauses), 'pause')} ({length}) in which nothing ran, dashed below.")
+        told.append(f"Nothing ran in {counted(len(pauses), 'pause')}, {length} in all: left out, and dashed below.")
     return " ".join(told)
 
 
@@ -86,7 +86,7 @@ def _over_time(searched: Searched, steps: Sequence[Step], clocked: Elapsed) -> F
     times = [*(clocked(at) for at, _, _ in steps), clocked.total]
     values = [*(value for _, _, value in steps), steps[-1][2]]
     traces.append(_line(times, values, "best so far"))
-    figure = theme.figure(*traces, x="since the start", y=searched.objective, xaxis=theme.time_axis(clocked.total))
+    figure = theme.figure(*traces, x="time since the start", y=searched.objective, xaxis=theme.time_axis(clocked.total))
     figure.update_yaxes(range=robust([y for trace in traces for y in trace.y], searched.mode))
     for after, _ in clocked.pauses:
         figure.add_vline(x=after, line={"color": theme.FAINT, "dash": "dash", "width": 1})

@@ -17,6 +17,7 @@ STATES = {
     "failed": TrialState.FAIL,
     "interrupted": TrialState.RUNNING,
 }
+SCORE = (Objective("val/score", "max"),)
 SPACE = {"lr": FloatDistribution(1e-4, 1e-1, log=True), "precision": CategoricalDistribution(["fp32", "bf16", "fp16"])}
 
 
@@ -61,7 +62,7 @@ def trial(
     return made
 
 
-def search(trials, first=None, name="demo", objectives=(Objective("val/score", "max"),)):
+def search(trials, first=None, name="demo", objectives=SCORE):
     """A search of `trials`, whose defaults are the point `first`."""
     about = {"config": {"task": "my_task.py:MyTask"}, "first": [first] if first is not None else []}
     return Searched(name, trials, objectives, about)
@@ -92,11 +93,18 @@ def many(count=60, epochs=9, gangs=4, seed=0):
         began = free[lane] + 0.5 + (3600 if number >= count // 2 else 0)
         epoch_s = draw.uniform(3, 9)
         free[lane] += 0.5 + length * epoch_s
+        reasons = {"diverged": "train/loss is not finite", "failed": f"RuntimeError: out of memory at {number}"}
         made = trial(
-            number, outcome, scores, {"lr": lr, "precision": mode},
-            {"diverged": "train/loss is not finite", "failed": f"RuntimeError: out of memory at {number}"}.get(outcome, ""),
-            metrics, began, epoch_s, f"gang-{lane}-{number >= count // 2}",
-            {"kind": "loss", "epoch": 1} if outcome == "diverged" else None,
-        )  # fmt: skip
+            number,
+            outcome,
+            scores,
+            {"lr": lr, "precision": mode},
+            reasons.get(outcome, ""),
+            metrics,
+            began,
+            epoch_s,
+            gang=f"gang-{lane}-{number >= count // 2}",
+            divergence={"kind": "loss", "epoch": 1} if outcome == "diverged" else None,
+        )
         trials.append(made)
     return search(trials, first={"lr": 0.003, "precision": "fp32"}, name="night-run")
