@@ -1,12 +1,14 @@
 """What the page of a search holds, most important first."""
 
 from search.page.elapsed import elapsed
+from search.page.judged import leading
 from search.page.layout import page
 from search.page.sections import best, curves, failures, front, gangs, precisions, progress, trials
 from search.page.words import counted, listed
-from search.results import count_outcomes, find_best
+from search.results import count_outcomes
 from search.searched import Searched
 from search.shown import clock, short
+from search.trials import best_value
 
 SECTIONS = (
     best.section,
@@ -40,8 +42,8 @@ def _subtitle(searched: Searched) -> str:
 
 
 def _facts(searched: Searched) -> list[tuple[str, str]]:
-    found, gain = find_best(searched.trials, searched.mode), best.gain_of(searched)
-    facts = [(f"best {searched.objective}", short(found.value) if found else "none")]
+    found, gain = leading(searched), best.gain_of(searched)
+    facts = [(f"best {searched.objective}", short(best_value(found, searched.mode)) if found else "none")]
     facts += [("gain over the defaults", gain)] if gain else []
     facts.append(("trials", str(len(searched.trials))))
     facts.append(("ran for", clock(elapsed(searched.trials).total)))

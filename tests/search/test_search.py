@@ -142,7 +142,7 @@ def test_mlflow_shows_a_parent_and_its_children_with_parameters_and_curves(searc
     assert "python search/run.py --resume mixed" in parent.data.tags["mlflow.note.content"]
     assert "python search/run.py --config search.yaml" in parent.data.tags["mlflow.note.content"]
     artifacts = {file.path for file in search.mlflow.list_artifacts(parent.info.run_id)}
-    assert artifacts >= {"search.yaml", "trials.parquet", "environment.json", "requirements.txt", "code"}
+    assert artifacts >= {"search.yaml", "trials.parquet", "report.html", "environment.json", "requirements.txt", "code"}
     code = {file.path for file in search.mlflow.list_artifacts(parent.info.run_id, "code")}
     assert code == {f"code/{path.name}" for path in (search.folder / "code").glob("*.py")}
     statuses = {"completed": "FINISHED", "pruned": "KILLED", "diverged": "FAILED", "failed": "FAILED"}
@@ -170,7 +170,7 @@ def test_progress_goes_to_standard_error_as_plain_lines(search):
 
 def test_the_resolved_yaml_lies_beside_the_study_and_nothing_of_ray_is_left(search):
     names = {path.name for path in search.folder.iterdir()}
-    study = {"study.journal", "study.journal.lock", "trials.parquet"}
+    study = {"study.journal", "study.journal.lock", "trials.parquet", "report.html"}
     assert names == study | {"checkpoints", "code", "errors", "search.yaml"}
     assert {file.name for file in (search.folder / "code").iterdir()} >= {"toy.py", "beside.py"}
     assert search.cli.run("--config", str(search.folder / "search.yaml"), "--dry-run").returncode == 0
@@ -180,11 +180,41 @@ def test_list_and_report_show_the_search_again(search):
     listed = search.cli.run("--list")
     assert listed.returncode == 0
     assert listed.stdout.startswith("mixed  ")
+    page = search.folder / "report.html"
+    page.unlink()
     report = search.cli.run("mixed", script="search/report.py")
     assert report.returncode == 0
     assert f"{search.json['best']['value']:.4f}" in report.stdout
+    assert f"written: {page}" in report.stdout
+    assert "<h1>mixed</h1>" in page.read_text()
     missing = search.cli.run("nothing", script="search/report.py")
     assert (missing.returncode, missing.stderr.count("\n")) == (2, 1)
+
+
+def test_the_page_says_what_came_of_the_search(search):
+    page = (search.folder / "report.html").read_text()
+    counts = [f"{count} {outcome}" for outcome, count in search.json["outcomes"].items()]
+    assert f"12 trials: {', '.join(counts[:-1])} and {counts[-1]}" in page
+    assert f"Trial {search.json['best']['trial_id']} reached val/loss {search.json['best']['value']:.4g}" in page
+    assert "RuntimeError: the loss is broken" in page
+    assert "2 gangs trained in" in page
+    for title in ("The best trial", "Progress", "Learning curves", "Precision", "Failures", "Where the time went"):
+        assert f"<h2>{title}</h2>" in page
+
+
+def test_files_that_cannot_be_written_are_told_and_the_parent_run_ends_all_the_same(search):
+    files = [search.folder / "trials.parquet", search.folder / "report.html"]
+    for file in files:
+        file.rename(file.with_suffix(".aside"))
+        file.mkdir()
+    done = search.cli.run("--resume", "mixed", "--json")
+    for file in files:
+        file.rmdir()
+        file.with_suffix(".aside").rename(file)
+    told = [line for line in done.stderr.splitlines() if "could not be written: IsADirectoryError" in line]
+    assert [line.split()[0] for line in told] == [str(file) for file in files]
+    assert (done.returncode, json.loads(done.stdout)["outcomes"]) == (0, search.json["outcomes"])
+    assert search.mlflow.get_run(search.json["mlflow"]["run_id"]).info.status == "FINISHED"
 
 
 def test_the_same_seed_and_one_gang_give_the_same_search_and_a_lost_worker_changes_nothing(make_cli):

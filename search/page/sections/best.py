@@ -3,42 +3,54 @@
 from optuna.trial import FrozenTrial
 
 from search.page.baseline import beyond, config_of, defaults_of, how_it_ended, reached_by
+from search.page.judged import is_settled, leading
 from search.page.section import Section
 from search.page.words import change, listed
-from search.results import Best, find_best
 from search.schedule import Mode, sign
 from search.searched import Searched
 from search.shown import short
 from search.space import Parameter
-from search.trials import best_epoch, best_value, curve_of
+from search.trials import best_epoch, best_value, curve_of, outcome_of, reports_of
 
 
 def section(searched: Searched) -> Section | None:
     """The best trial's parameters beside the defaults; None if there is no best one."""
-    best = find_best(searched.trials, searched.mode)
-    if best is None:
+    trial, mode = leading(searched), searched.mode
+    if trial is None:
         return None
-    trial = next(trial for trial in searched.trials if trial.number == best.trial_id)
     defaults = defaults_of(searched)
-    epoch, epochs = best_epoch(trial, searched.mode), max(curve_of(trial))
-    says = f"Trial {trial.number} reached {searched.objective} {short(best.value)} in epoch {epoch} of {epochs}."
-    says += " " + _gain(searched, best, trial, defaults)
+    value, epoch, epochs = best_value(trial, mode), best_epoch(trial, mode), max(curve_of(trial))
+    says = f"Trial {trial.number} reached {searched.objective} {short(value)} in epoch {epoch} of {epochs}."
+    says += f" {_gain(searched, trial, defaults)}{_ahead(searched, value)}"
     table = _table(trial, None if defaults is None or defaults.number == trial.number else defaults)
-    return Section("The best trial", says, table=table, notes=_notes(trial, best.checkpoint))
+    notes = _notes(trial, reports_of(trial)[epoch].get("checkpoint"))
+    return Section("The best trial", says, table=table, notes=notes)
 
 
 def gain_of(searched: Searched) -> str:
     """What the best trial gained over the defaults, in a word or two; empty if that is not known."""
-    best, defaults = find_best(searched.trials, searched.mode), defaults_of(searched)
-    if best is None or defaults is None or not curve_of(defaults):
+    trial, defaults = leading(searched), defaults_of(searched)
+    if trial is None or defaults is None or not curve_of(defaults):
         return ""
-    before = best_value(defaults, searched.mode)
-    if sign(searched.mode) * (best.value - before) >= 0:
+    value, before = best_value(trial, searched.mode), best_value(defaults, searched.mode)
+    if sign(searched.mode) * (value - before) >= 0:
         return "none"
-    return ("+" if best.value > before else "-") + change(best.value, before)
+    return ("+" if value > before else "-") + change(value, before)
 
 
-def _gain(searched: Searched, best: Best, trial: FrozenTrial, defaults: FrozenTrial | None) -> str:
+def _ahead(searched: Searched, value: float) -> str:
+    """What is to be known of trials that have not ended."""
+    if not is_settled(searched):
+        return " No trial has ended yet: this is the best so far."
+    mode, waiting = searched.mode, [trial for trial in searched.trials if outcome_of(trial) == "interrupted"]
+    better = [trial for trial in waiting if curve_of(trial) and sign(mode) * (best_value(trial, mode) - value) < 0]
+    if not better:
+        return ""
+    ahead = min(better, key=lambda trial: sign(mode) * best_value(trial, mode))
+    return f" Trial {ahead.number}, which has not ended, is ahead of it with {short(best_value(ahead, mode))}."
+
+
+def _gain(searched: Searched, trial: FrozenTrial, defaults: FrozenTrial | None) -> str:
     """In a sentence; where the defaults were stopped earlier, also what the best trial had by then."""
     if defaults is None:
         return "The task's defaults were not tried, so nothing is known of what it gained over them."
@@ -49,11 +61,11 @@ def _gain(searched: Searched, best: Best, trial: FrozenTrial, defaults: FrozenTr
         return f"These are the task's defaults{but}: no other trial was better."
     if not curve_of(defaults):
         return f"The task's defaults (trial {number}{but}) have nothing to compare it with: the trial {ended}."
-    before = best_value(defaults, mode)
+    value, before = best_value(trial, mode), best_value(defaults, mode)
     told = f"The task's defaults (trial {number}{but}) reached {short(before)}: "
-    if sign(mode) * (best.value - before) >= 0:  # as when they reported better, and diverged then
+    if sign(mode) * (value - before) >= 0:  # as when they reported better, and diverged then
         return f"{told}no worse, but that trial {ended}."
-    told += f"the search gained {change(best.value, before)}."
+    told += f"the search gained {change(value, before)}."
     epoch = max(curve_of(defaults))
     then = reached_by(trial, epoch, mode)
     if epoch >= max(curve_of(trial)) or then is None:

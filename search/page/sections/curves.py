@@ -7,10 +7,10 @@ from optuna.trial import FrozenTrial
 from plotly.graph_objects import Scatter
 
 from search.page import theme
+from search.page.judged import leading
 from search.page.scale import robust
 from search.page.section import Section
 from search.page.words import counted, listed
-from search.results import find_best
 from search.searched import Searched
 from search.trials import OUTCOMES, curve_of, outcome_of
 
@@ -23,14 +23,14 @@ def section(searched: Searched) -> Section | None:
     reported = [trial for trial in searched.trials if curve_of(trial)]
     if all(len(curve_of(trial)) == 1 for trial in reported):
         return None
-    best = find_best(searched.trials, searched.mode)
+    best = leading(searched)
     traces = []
     for outcome in OUTCOMES:
         trials = [trial for trial in reported if outcome_of(trial) == outcome]
         if trials:
             traces += [_lines(trials, outcome), _ends(trials, outcome)]
     if best:
-        traces.append(_best(next(trial for trial in reported if trial.number == best.trial_id)))
+        traces.append(_best(best))
     figure = theme.figure(*traces, x="epoch", y=searched.objective, height=400)
     figure.update_yaxes(range=robust([y for trial in reported for y in curve_of(trial).values()], searched.mode))
     figure.update_xaxes(tickformat="d", rangemode="tozero")

@@ -37,11 +37,8 @@ def _says(spans: Sequence[Span]) -> str:
     gangs = len({span.gang for span in spans})
     told = f"{counted(gangs, 'gang')} trained in {percent(shares['training'])} of the {clock(together)} that "
     told += "it held its workers" if gangs == 1 else "they held their workers, taken together"
-    starts = sum(span.kind == "start-up" for span in spans)
-    return (
-        f"{told}; {percent(shares['start-up'])} went into {counted(starts, 'start-up')} and "
-        f"{percent(shares['waiting'])} into waiting."
-    )
+    started, waited = percent(shares["start-up"]), percent(shares["waiting"])
+    return f"{told}; {started} went into the start of workers and trials, {waited} into waiting."
 
 
 def _chart(spans: Sequence[Span], clocked: Elapsed) -> Figure:

@@ -10,14 +10,14 @@ from plotly.graph_objects import Box, Figure
 
 from search.page import theme
 from search.page.baseline import config_of, reached_by
+from search.page.judged import judged, leading
 from search.page.scale import robust
 from search.page.section import Section
 from search.page.words import listed, percent
-from search.results import find_best
 from search.schedule import Mode
 from search.searched import Searched
 from search.shown import short
-from search.trials import curve_of, outcome_of, reports_of
+from search.trials import best_value, curve_of, outcome_of, reports_of
 
 PRECISIONS = ("fp32", "bf16", "fp16")
 SPEED, GPU_MEMORY, MEMORY = "time/samples_per_s", "sys/gpu_memory_gib", "sys/memory_gib"
@@ -62,7 +62,7 @@ def _of(mode: str, trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
 
 
 def _measures(searched: Searched) -> Iterator[Measure]:
-    epoch = _compared_at(searched.trials)
+    epoch = _compared_at(searched)
     if epoch is not None:
         yield Measure(
             _quality(searched, epoch), lambda trial: reached_by(trial, epoch, searched.mode), better=searched.mode
@@ -75,10 +75,9 @@ def _measures(searched: Searched) -> Iterator[Measure]:
     yield Measure("updates skipped", _skipped, typical=mean, show=percent, ticks=".2~%")
 
 
-def _compared_at(trials: Sequence[FrozenTrial]) -> int | None:
+def _compared_at(searched: Searched) -> int | None:
     """The last epoch that all trials came to but those that broke off; which went further was chosen by the value."""
-    ended = [trial for trial in trials if outcome_of(trial) in ("completed", "pruned") and curve_of(trial)]
-    return min((max(curve_of(trial)) for trial in ended), default=None)
+    return min((max(curve_of(trial)) for trial in judged(searched)), default=None)
 
 
 def _quality(searched: Searched, epoch: int) -> str:
@@ -86,13 +85,13 @@ def _quality(searched: Searched, epoch: int) -> str:
 
 
 def _says(searched: Searched, modes: Modes, measures: Sequence[Measure]) -> Iterator[str]:
-    bests = {mode: best.value for mode, trials in modes.items() if (best := find_best(trials, searched.mode))}
+    bests = _bests(searched, modes)
     if bests:
         first, *others = sorted(bests, key=bests.__getitem__, reverse=searched.mode == "max")
         against = f", against {listed([f'{short(bests[mode])} in {mode}' for mode in others])}" if others else ""
         yield f"The best value, {short(bests[first])}, came in {first}{against}."
     typical = {measure.title: measure.by_mode(modes) for measure in measures}
-    epoch = _compared_at(searched.trials)
+    epoch = _compared_at(searched)
     if epoch is not None:
         shown = [f"{short(value)} in {mode}" for mode, value in typical[_quality(searched, epoch)].items()]
         yield f"By epoch {epoch}, which all came to that did not break off, the median is {listed(shown)}."
@@ -108,11 +107,18 @@ def _says(searched: Searched, modes: Modes, measures: Sequence[Measure]) -> Iter
 def _table(searched: Searched, modes: Modes, measures: Sequence[Measure]) -> list[list[str]]:
     typical = [(measure, measure.by_mode(modes)) for measure in measures]
     rows = [["precision", "trials", f"best {searched.objective}", *(measure.title for measure in measures), "diverged"]]
+    bests = _bests(searched, modes)
     for mode, trials in modes.items():
-        best = find_best(trials, searched.mode)
         values = [measure.show(of[mode]) if mode in of else "-" for measure, of in typical]
-        rows.append([mode, str(len(trials)), short(best.value) if best else "-", *values, str(_diverged(trials))])
+        rows.append(
+            [mode, str(len(trials)), short(bests[mode]) if mode in bests else "-", *values, str(_diverged(trials))]
+        )
     return rows
+
+
+def _bests(searched: Searched, modes: Modes) -> dict[str, float]:
+    leaders = {mode: leading(searched, trials) for mode, trials in modes.items()}
+    return {mode: best_value(trial, searched.mode) for mode, trial in leaders.items() if trial is not None}
 
 
 def _diverged(trials: Sequence[FrozenTrial]) -> int:

@@ -8,10 +8,10 @@ from plotly.graph_objects import Figure, Scatter
 
 from search.page import theme
 from search.page.elapsed import Elapsed, elapsed
+from search.page.judged import judged, leading
 from search.page.scale import robust
 from search.page.section import Section
 from search.page.words import change, counted
-from search.results import find_best
 from search.schedule import Mode, sign
 from search.searched import Searched
 from search.shown import clock, short
@@ -20,18 +20,16 @@ from search.trials import OUTCOMES, best_epoch, best_value, curve_of, outcome_of
 
 def section(searched: Searched) -> Section | None:
     """The best value so far over the time that the search ran, and over its trials; None if none reported."""
-    reported = [trial for trial in searched.trials if curve_of(trial)]
-    best = find_best(searched.trials, searched.mode)
-    if not reported or best is None:
+    counts, best = judged(searched), leading(searched)
+    if best is None:
         return None
     clocked = elapsed(searched.trials)
-    # What a trial that diverged or failed reported is no result, as in `find_best`.
-    counts = [trial for trial in reported if outcome_of(trial) not in ("diverged", "failed")]
+    reported = [trial for trial in searched.trials if curve_of(trial)]
     steps = _improvements(counts, searched.mode)
     figures = [_over_trials(searched, reported, counts)]
     if steps:
         figures.insert(0, _over_time(searched, steps, clocked))
-    return Section("Progress", _says(searched, steps, clocked, best.trial_id), figures)
+    return Section("Progress", _says(searched, steps, clocked, best.number), figures)
 
 
 Step = tuple[float, int, float]  # when, the trial, its value

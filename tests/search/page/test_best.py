@@ -72,3 +72,17 @@ def test_a_parameter_that_did_not_apply_to_the_defaults_is_a_dash():
 
 def test_there_is_no_best_trial_if_all_broke_off():
     assert section(search([trial(0, "failed"), trial(1, "diverged", [0.4])], DEFAULTS)) is None
+
+
+def test_as_long_as_no_trial_has_ended_the_best_so_far_is_told_as_that():
+    trials = [trial(0, "interrupted", [0.4]), trial(1, "interrupted", [0.6], {"lr": 0.02}), trial(2, "diverged", [0.9])]
+    told = says(*trials)
+    assert told.startswith("Trial 1 reached val/score 0.6 in epoch 1 of 1.")
+    assert told.endswith("No trial has ended yet: this is the best so far.")
+    assert gain_of(search(trials, DEFAULTS)) == "+0.2 (50 %)"
+
+
+def test_a_trial_that_goes_on_and_is_ahead_is_named():
+    told = says(trial(0, scores=[0.4]), trial(1, "interrupted", [0.6], {"lr": 0.02}))
+    assert told.startswith("Trial 0 reached val/score 0.4")
+    assert told.endswith("Trial 1, which has not ended, is ahead of it with 0.6.")

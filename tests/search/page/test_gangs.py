@@ -12,7 +12,7 @@ def test_each_gang_has_a_row_and_shares_of_its_time_are_told():
     ]
     told = section(search(trials))
     assert told.says.startswith("2 gangs trained in 94 % of the 1:25 that they held their workers, taken together;")
-    assert told.says.endswith("6 % into waiting.")
+    assert told.says.endswith("0 % went into the start of workers and trials, 6 % into waiting.")
     (figure,) = told.figures
     bars = {bar.name: bar for bar in figure.data}
     assert set(bars) == {"training", "waiting"}
