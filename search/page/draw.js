@@ -5,6 +5,7 @@
   const places = [...document.querySelectorAll(".figure")];
   const root = document.documentElement;
   const PAPER = 680; // pixels: A4 and Letter without their margins
+  const LEAST = 100; // below, the page is hidden, or between two sizes
 
   function colored(value, style) {
     if (typeof value === "string") {
@@ -15,20 +16,16 @@
     return Object.fromEntries(Object.entries(value).map(([key, inner]) => [key, colored(inner, style)]));
   }
 
-  function draw(place, width) {
+  function draw(place, width = place.clientWidth) {
     const style = getComputedStyle(root);
     const { data, layout } = colored(figures[place.dataset.figure], style);
-    const own = place.classList.contains("half") ? width / 2 - 8 : width;
-    const size = width ? { width: own, autosize: false } : { autosize: true };
-    const config = { displayModeBar: false, responsive: !width, scrollZoom: false };
-    Plotly.react(place, data, { ...layout, template: colored(template, style), ...size }, config);
+    // The width is always told: what plotly finds by itself while a page is printed is that of the screen.
+    const size = { width, autosize: false, template: colored(template, style) };
+    if (width >= LEAST) Plotly.react(place, data, { ...layout, ...size }, { displayModeBar: false });
   }
 
-  const seen = new Set();
-  const drawSeen = () => seen.forEach((place) => draw(place));
-  const drawAll = (width) => places.forEach((place) => (seen.add(place), draw(place, width)));
-
   // A figure is drawn when it comes near to what is shown: the page is there at once however many there are.
+  const seen = new Set();
   const near = new IntersectionObserver(
     (entries) =>
       entries.filter((entry) => entry.isIntersecting).forEach(({ target }) => {
@@ -39,7 +36,23 @@
   );
   places.forEach((place) => near.observe(place));
 
+  const onPaper = () => root.classList.contains("paper");
+  let asked = 0;
+  function drawSeen() {
+    cancelAnimationFrame(asked);
+    asked = requestAnimationFrame(() => onPaper() || seen.forEach((place) => draw(place)));
+  }
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawSeen);
-  addEventListener("beforeprint", () => (root.classList.add("paper"), drawAll(PAPER)));
-  addEventListener("afterprint", () => (root.classList.remove("paper"), drawSeen()));
+  addEventListener("resize", drawSeen);
+  addEventListener("beforeprint", () => {
+    root.classList.add("paper");
+    places.forEach((place) => {
+      seen.add(place);
+      draw(place, place.classList.contains("half") ? PAPER / 2 - 8 : PAPER);
+    });
+  });
+  addEventListener("afterprint", () => {
+    root.classList.remove("paper");
+    drawSeen();
+  });
 })();
