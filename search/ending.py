@@ -61,7 +61,7 @@ def tell(console: Console, result: "Result", searched: Searched, folder: Path, q
 def _tell_best(console: Console, searched: Searched, best: FrozenTrial) -> None:
     """The best trial with what was searched, beside the task's own values where they were tried."""
     value, epoch = best_value(best, searched.mode), best_epoch(best, searched.mode)
-    defaults = defaults_of(searched)
+    defaults = searched.defaults
     others = defaults is not None and defaults.number != best.number
     which = f"trial {best.number}{'' if others or defaults is None else ' with the defaults'}"
     console.print(
@@ -78,12 +78,6 @@ def _tell_best(console: Console, searched: Searched, best: FrozenTrial) -> None:
     for name, chosen in best.params.items():
         table.add_row(f"  {name}", short(chosen), short(defaults.params.get(name, "-")) if defaults and others else "")
     console.print(table, highlight=False, markup=False, soft_wrap=True)
-
-
-def defaults_of(searched: Searched) -> FrozenTrial | None:
-    """The trial of the task's own values, which a search tries first; None if it was never begun."""
-    first = searched.about.get("first") or [None]
-    return next((trial for trial in searched.trials if trial.params and trial.params == first[0]), None)
 
 
 def how_to_look(mlflow: Mapping[str, str], folder: Path) -> Iterator[str]:

@@ -36,3 +36,12 @@ class Searched:
     def mode(self) -> Mode:
         """Of that metric: min or max."""
         return self.objectives[0].mode
+
+    @property
+    def defaults(self) -> FrozenTrial | None:
+        """The trial of the task's own values, which a search tries first; None if it was never begun.
+
+        There is none either where one of them lies outside of what is searched: the sampler then chose that one.
+        """
+        first = self.about.get("first") or [None]
+        return next((trial for trial in self.trials if trial.params and trial.params == first[0]), None)

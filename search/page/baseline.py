@@ -1,27 +1,11 @@
-"""The trial of the task's own defaults, which a search tries first and is measured against."""
+"""What is told of a trial that others are measured against, such as that of the task's defaults."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from optuna.trial import FrozenTrial
 
 from search.nested import flatten
-from search.searched import Searched
 from search.trials import curve_of, outcome_of
-
-
-def defaults_of(searched: Searched) -> FrozenTrial | None:
-    """The trial of the task's defaults; None if it was never begun, or the search has none that it knows of."""
-    first = searched.about.get("first") or [{}]
-    point: Mapping[str, Any] = first[0]
-    if not point:
-        return None
-    return next((trial for trial in searched.trials if point.items() <= trial.params.items()), None)
-
-
-def beyond(searched: Searched, trial: FrozenTrial) -> list[str]:
-    """Parameters of the trial of the defaults that are not the task's own, which lie outside of what is searched."""
-    return [name for name in trial.params if name not in searched.about["first"][0]]
 
 
 def reached_by(trial: FrozenTrial, epoch: int, mode: str) -> float | None:

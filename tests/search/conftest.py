@@ -1,4 +1,39 @@
+import math
+
 import pytest
+from optuna.samplers import RandomSampler
+
+from search.space import resolve
+from search.study import create
+from trainables.task import TaskConfig, searchable
+
+
+class Config(TaskConfig):
+    lr: float = searchable(0.5, low=0.0, high=1.0)
+
+
+@pytest.fixture
+def trials(tmp_path):
+    """Five trials, one of each outcome; the best report is the second of the pruned one."""
+    study, lock = create(tmp_path, RandomSampler, "val/score", "max")
+    space = resolve(Config, {"precision": "fp32"}, {})
+    plays = {
+        "completed": [0.1, 0.5, 0.4],
+        "pruned": [0.2, 0.9, 0.3],
+        "diverged": [0.95],
+        "failed": [],
+        "interrupted": [0.99],
+    }
+    for outcome, scores in plays.items():
+        number, values = study.ask(space)
+        study.note_config(number, {"lr": values["lr"], "inner": {"kind": "a"}})
+        for epoch, score in enumerate(scores, start=1):
+            metrics = {"val/score": score, "train/loss": math.nan if outcome == "diverged" else 1.0, "count": 3}
+            study.report(number, epoch, score, {"metrics": metrics, "checkpoint": f"{number}-{epoch}.pt"})
+        if outcome != "interrupted":
+            study.end(number, outcome, "because", {"kind": "skips", "epoch": 2} if outcome == "diverged" else None)
+    yield study.trials()
+    lock.close()
 
 
 @pytest.fixture(scope="session")

@@ -1,3 +1,5 @@
+import math
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -18,6 +20,31 @@ def trial_of(number, searched=(), **attributes):
     )
     trial.number = number
     return trial
+
+
+def test_parquet_has_a_row_per_report_and_one_for_a_trial_without_any(trials, tmp_path):
+    write_parquet(trials, tmp_path / "trials.parquet")
+    rows = pq.read_table(tmp_path / "trials.parquet").to_pylist()
+    assert [(row["trial_id"], row["epoch"]) for row in rows] == [
+        (0, 1), (0, 2), (0, 3), (1, 1), (1, 2), (1, 3), (2, 1), (3, None), (4, 1),
+    ]  # fmt: skip
+    assert [row["outcome"] for row in rows if row["trial_id"] in (2, 3, 4)] == ["diverged", "failed", "interrupted"]
+    assert math.isnan(rows[6]["train/loss"])
+    assert [row["divergence"] for row in rows if row["divergence"]] == ["skips"]
+    assert rows[7]["val/score"] is None
+    assert rows[7]["reason"] == "because"
+    assert rows[0]["config/inner.kind"] == "a"
+    assert isinstance(rows[0]["count"], int)
+
+
+def test_parquet_has_what_a_trial_took_until_each_report(tmp_path):
+    report = {"metrics": {"val/score": 0.1, "samples": 7.0}, "samples": 100.0, "gpu_seconds": 0.5}  # one of its own
+    write_parquet([trial_of(0, **{"report/1": report, "report/2": report})], tmp_path / "trials.parquet")
+    rows = pq.read_table(tmp_path / "trials.parquet").to_pylist()
+    assert [(row["samples"], row["gpu_seconds"], row["reported/samples"]) for row in rows] == [
+        (100.0, 0.5, 7.0),
+        (200.0, 1.0, 7.0),
+    ]
 
 
 def test_the_columns_of_ours_have_their_types_from_the_first_trial_on(tmp_path):

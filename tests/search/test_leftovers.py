@@ -72,6 +72,8 @@ def test_ctrl_c_ends_a_search_in_good_order(start):
     assert set(statuses) == {"KILLED"}
     traces.check_gone()
     assert not (cli.folder / "runs" / "cut" / "ray").exists()
+    page = (cli.folder / "runs" / "cut" / "report.html").read_text()
+    assert "No trial has ended yet: this is the best so far." in page
 
 
 def test_ctrl_c_ends_a_search_that_starts(start):

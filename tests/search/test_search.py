@@ -185,7 +185,7 @@ def test_list_and_report_show_the_search_again(search):
     report = search.cli.run("mixed", script="search/report.py")
     assert report.returncode == 0
     assert f"{search.json['best']['value']:.4f}" in report.stdout
-    assert f"written: {page}" in report.stdout
+    assert f"page: {page}" in report.stdout
     assert "<h1>mixed</h1>" in page.read_text()
     missing = search.cli.run("nothing", script="search/report.py")
     assert (missing.returncode, missing.stderr.count("\n")) == (2, 1)
@@ -211,8 +211,9 @@ def test_files_that_cannot_be_written_are_told_and_the_parent_run_ends_all_the_s
     for file in files:
         file.rmdir()
         file.with_suffix(".aside").rename(file)
-    told = [line for line in done.stderr.splitlines() if "could not be written: IsADirectoryError" in line]
+    told = [line for line in done.stderr.splitlines() if "cannot be written:" in line]
     assert [line.split()[0] for line in told] == [str(file) for file in files]
+    assert all(line.endswith("python search/report.py mixed writes it again") for line in told)
     assert (done.returncode, json.loads(done.stdout)["outcomes"]) == (0, search.json["outcomes"])
     assert search.mlflow.get_run(search.json["mlflow"]["run_id"]).info.status == "FINISHED"
 

@@ -2,10 +2,10 @@
 
 from optuna.trial import FrozenTrial
 
-from search.page.baseline import beyond, config_of, defaults_of, how_it_ended, reached_by
+from search.page.baseline import config_of, how_it_ended, reached_by
 from search.page.judged import is_settled, leading
 from search.page.section import Section
-from search.page.words import change, listed
+from search.page.words import change
 from search.schedule import Mode, sign
 from search.searched import Searched
 from search.shown import short
@@ -18,7 +18,7 @@ def section(searched: Searched) -> Section | None:
     trial, mode = leading(searched), searched.mode
     if trial is None:
         return None
-    defaults = defaults_of(searched)
+    defaults = searched.defaults
     value, epoch, epochs = best_value(trial, mode), best_epoch(trial, mode), max(curve_of(trial))
     says = f"Trial {trial.number} reached {searched.objective} {short(value)} in epoch {epoch} of {epochs}."
     says += f" {_gain(searched, trial, defaults)}{_ahead(searched, value)}"
@@ -29,7 +29,7 @@ def section(searched: Searched) -> Section | None:
 
 def gain_of(searched: Searched) -> str:
     """What the best trial gained over the defaults, in a word or two; empty if that is not known."""
-    trial, defaults = leading(searched), defaults_of(searched)
+    trial, defaults = leading(searched), searched.defaults
     if trial is None or defaults is None or not curve_of(defaults):
         return ""
     value, before = best_value(trial, searched.mode), best_value(defaults, searched.mode)
@@ -53,16 +53,17 @@ def _ahead(searched: Searched, value: float) -> str:
 def _gain(searched: Searched, trial: FrozenTrial, defaults: FrozenTrial | None) -> str:
     """In a sentence; where the defaults were stopped earlier, also what the best trial had by then."""
     if defaults is None:
-        return "The task's defaults were not tried, so nothing is known of what it gained over them."
+        return (
+            "The task's own defaults were not tried, as where one lies outside of what is searched: "
+            "what it gained over them is not known."
+        )
     mode, number, ended = searched.mode, defaults.number, how_it_ended(defaults)
-    own = beyond(searched, defaults)
-    but = f", but for {listed(own)}, which the defaults have outside of what is searched" if own else ""
     if number == trial.number:
-        return f"These are the task's defaults{but}: no other trial was better."
+        return "These are the task's defaults: no other trial was better."
     if not curve_of(defaults):
-        return f"The task's defaults (trial {number}{but}) have nothing to compare it with: the trial {ended}."
+        return f"The task's defaults (trial {number}) have nothing to compare it with: the trial {ended}."
     value, before = best_value(trial, mode), best_value(defaults, mode)
-    told = f"The task's defaults (trial {number}{but}) reached {short(before)}: "
+    told = f"The task's defaults (trial {number}) reached {short(before)}: "
     if sign(mode) * (value - before) >= 0:  # as when they reported better, and diverged then
         return f"{told}no worse, but that trial {ended}."
     told += f"the search gained {change(value, before)}."

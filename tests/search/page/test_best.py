@@ -59,10 +59,9 @@ def test_without_defaults_nothing_is_claimed():
     assert "were not tried" in says(best, first=DEFAULTS)  # interrupted before they began
 
 
-def test_a_default_outside_of_what_is_searched_is_named():
-    trials = [trial(0, scores=[0.4], params={"lr": 0.01, "precision": "bf16"}), trial(1, scores=[0.5])]
-    told = says(trials[0], trials[1], first={"lr": 0.01})
-    assert "(trial 0, but for precision, which the defaults have outside of what is searched)" in told
+def test_where_the_sampler_chose_for_a_default_outside_of_what_is_searched_there_are_no_defaults():
+    trials = [trial(0, scores=[0.4], params={"lr": 0.01, "precision": "bf16"}), trial(1, scores=[0.5], params={})]
+    assert "were not tried, as where one lies outside" in says(*trials, first={"lr": 0.01})
 
 
 def test_a_parameter_that_did_not_apply_to_the_defaults_is_a_dash():

@@ -9,7 +9,7 @@ import pytest
 from optuna.distributions import CategoricalDistribution
 
 from search.objectives import Objective
-from search.page import write_page
+from search.page import save_page, write_page
 from search.page.contents import html_of
 from search.page.layout import page
 from search.page.section import Section
@@ -151,3 +151,13 @@ def test_it_is_written_whole_or_not_at_all(tmp_path):
     with pytest.raises(OSError, match=r"report\.tmp"):
         write_page(many(20), path)
     assert path.read_text() == before
+
+
+def test_a_page_that_cannot_be_written_is_told_in_a_line_and_leaves_nothing_behind(tmp_path):
+    told = []
+    assert save_page(many(10), tmp_path / "report.html", told.append)
+    assert not save_page(many(10), tmp_path / "gone" / "report.html", told.append)
+    (line,) = told
+    assert line.startswith(f"{tmp_path / 'gone' / 'report.html'} cannot be written: FileNotFoundError")
+    assert line.endswith("; python search/report.py night-run writes it again")
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
