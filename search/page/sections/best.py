@@ -1,5 +1,7 @@
 """The best trial, and what it gained over the task's defaults."""
 
+from typing import Any
+
 from optuna.trial import FrozenTrial
 
 from search.page.baseline import config_of, how_it_ended, reached_by
@@ -91,6 +93,11 @@ def _table(trial: FrozenTrial, defaults: FrozenTrial | None) -> list[list[str]]:
 
 def _notes(trial: FrozenTrial, checkpoint: str | None) -> str:
     """What all trials had alike, and where the weights are."""
-    fixed = [f"{name} {short(value)}" for name, value in config_of(trial).items() if name not in trial.params]
+    fixed = [f"{name} {_whole(value)}" for name, value in config_of(trial).items() if name not in trial.params]
     told = [f"Not searched: {', '.join(fixed)}."] if fixed else []
     return "\n".join([*told, f"The checkpoint of that report: {checkpoint}"] if checkpoint else told)
+
+
+def _whole(value: Any) -> str:
+    """A number that somebody has chosen, with all of its digits."""
+    return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)

@@ -85,3 +85,9 @@ def test_a_trial_that_goes_on_and_is_ahead_is_named():
     told = says(trial(0, scores=[0.4]), trial(1, "interrupted", [0.6], {"lr": 0.02}))
     assert told.startswith("Trial 0 reached val/score 0.4")
     assert told.endswith("Trial 1, which has not ended, is ahead of it with 0.6.")
+
+
+def test_what_was_not_searched_has_all_of_its_digits():
+    best = trial(0, scores=[0.5])
+    best.user_attrs["config"].update(loss_scale=65536.0, decay=0.9999999, data=None)
+    assert "Not searched: epochs 9, loss_scale 65536, decay 0.9999999, data None." in section(search([best])).notes

@@ -104,5 +104,5 @@ def test_figures_follow_the_lights_and_are_whole_and_light_on_paper(opened):
     assert axis_color(shown) == rgb(LIGHT["faint"])
     assert shown.evaluate("Math.max(...[...document.querySelectorAll('.main-svg')].map(s => s.clientWidth))") <= 690
     shown.evaluate("dispatchEvent(new Event('afterprint'))")
-    assert axis_color(shown) == rgb(DARK["faint"])
+    assert has_axis_color(shown, DARK["faint"])
     assert shown.pdf().startswith(b"%PDF")
