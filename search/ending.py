@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from search.experiment import Result
 
 OF_A_RUN = ("mode", "workers", "cpus_per_worker", "gpus_per_worker", "seed")  # what --once may come with, too
+AMONG_TRAININGS = "workflowType=machine_learning"  # MLflow's UI shows a run as an evaluation of an LLM without it
 
 
 def tell(console: Console, result: "Result", searched: Searched, folder: Path, quiet: bool = False) -> None:
@@ -87,8 +88,8 @@ def how_to_look(mlflow: Mapping[str, str], folder: Path) -> Iterator[str]:
         yield str(page)
     uri = shown(mlflow["tracking_uri"])
     parts = urlsplit(uri)
-    # Without an id, MLflow has not answered yet.
-    run = f"#/experiments/{mlflow['experiment_id']}/runs/{mlflow['run_id']}" if mlflow["run_id"] else ""
+    path = f"#/experiments/{mlflow['experiment_id']}/runs/{mlflow['run_id']}?{AMONG_TRAININGS}"
+    run = path if mlflow["run_id"] else ""  # MLflow has not answered yet
     if parts.scheme in ("http", "https"):
         yield f"{uri.rstrip('/')}/{run}"
         return

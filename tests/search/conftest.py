@@ -1,4 +1,5 @@
 import math
+import shutil
 
 import pytest
 from optuna.samplers import RandomSampler
@@ -46,3 +47,15 @@ def server():
     made = Server(programs)
     yield made
     made.remove()
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if program is None:
+        pytest.skip("there is no Chromium on this machine")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=program, args=["--no-sandbox"], timeout=60_000)
+        yield browser
+        browser.close()

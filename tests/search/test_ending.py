@@ -18,6 +18,7 @@ from search.study import create, read
 from trainables.arc import ArcConfig
 
 ROOT = Path(__file__).resolve().parents[2]
+RUN = "#/experiments/1/runs/abc?workflowType=machine_learning"
 
 
 class Ended:
@@ -83,12 +84,12 @@ def test_the_command_for_mlflow_works_when_it_is_pasted(ended):
     command = shlex.split(ended.line("look").split(", then ")[0])
     assert command[-2:] == ["--backend-store-uri", ended.mlflow["tracking_uri"]]
     assert Path(command[0]).exists()
-    assert ended.line("look").endswith(", then http://127.0.0.1:5000/#/experiments/1/runs/abc")
+    assert ended.line("look").endswith(f", then http://127.0.0.1:5000/{RUN}")
 
 
 def test_a_server_is_told_as_the_address_of_the_search_without_a_password(ended):
     ended.mlflow["tracking_uri"] = "https://me:secret@mlflow.example.org/team/"
-    assert ended.line("look") == "https://mlflow.example.org/team/#/experiments/1/runs/abc"
+    assert ended.line("look") == f"https://mlflow.example.org/team/{RUN}"
 
 
 def test_a_database_that_the_environment_names_is_told_by_the_name_of_the_variable(ended, monkeypatch):
