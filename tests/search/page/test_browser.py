@@ -1,6 +1,5 @@
 """The page as a browser shows it, without a network."""
 
-import shutil
 import time
 
 import pytest
@@ -9,8 +8,6 @@ from search.page import write_page
 from search.page.theme import DARK, LIGHT
 from tests.search.page.studies import many
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 VIEWS = {
     "light": {"color_scheme": "light", "viewport": {"width": 1100, "height": 800}},
     "dark": {"color_scheme": "dark", "viewport": {"width": 1100, "height": 800}},
@@ -24,16 +21,6 @@ def path(tmp_path_factory):
     path = tmp_path_factory.mktemp("page") / "report.html"
     write_page(many(40), path)
     return path
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    if CHROMIUM is None:
-        pytest.skip("there is no Chromium on this machine")
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"], timeout=60_000)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture
