@@ -171,7 +171,8 @@ def test_progress_goes_to_standard_error_as_plain_lines(search):
 def test_the_resolved_yaml_lies_beside_the_study_and_nothing_of_ray_is_left(search):
     names = {path.name for path in search.folder.iterdir()}
     study = {"study.journal", "study.journal.lock", "trials.parquet", "report.html"}
-    assert names == study | {"checkpoints", "code", "errors", "search.yaml"}
+    ran_with = {"search.yaml", "code", "environment.json", "requirements.txt"}
+    assert names - {"code.diff"} == study | ran_with | {"checkpoints", "errors"}
     assert {file.name for file in (search.folder / "code").iterdir()} >= {"toy.py", "beside.py"}
     assert search.cli.run("--config", str(search.folder / "search.yaml"), "--dry-run").returncode == 0
 
