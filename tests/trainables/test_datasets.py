@@ -84,7 +84,7 @@ def test_a_task_names_its_data_by_content_or_by_a_digest_that_it_knows():
     task = Regression(RegressionConfig())
     task.dataset("sines", torch.ones(2), source="made here")
     task.dataset("puzzles", digest="abc", use="evaluation")
-    assert task.datasets == [
+    assert task.named_data == [
         DataSet("sines", digest_of(torch.ones(2)), "made here"),
         DataSet("puzzles", "abc", "", "evaluation"),
     ]
@@ -107,4 +107,11 @@ def test_half_a_data_set_is_refused(arguments, message):
 def test_the_first_rank_alone_says_what_all_of_them_train_on():
     task = Regression(RegressionConfig(), Context(rank=1, world_size=2))
     task.dataset("sines", object())
-    assert task.datasets == []
+    assert task.named_data == []
+
+
+def test_a_task_may_keep_data_of_its_own_under_the_usual_names():
+    task = Regression(RegressionConfig())
+    task.dataset("sines", digest="a")
+    task.dataset = task.datasets = {"train": [1, 2]}
+    assert [data.name for data in task.named_data] == ["sines"]
