@@ -10,6 +10,7 @@ from mlflow.tracking import MlflowClient
 
 from search.ending import how_to_look
 from search.note import note_of_search
+from search.page import write_page
 from search.results import find_best
 from search.study import read
 from search.tracking import Tracker
@@ -45,12 +46,13 @@ def search_in(folder):
 
 
 def tell(search, url):
-    searched = read(search.config.folder)
+    searched, page = read(search.config.folder), search.config.folder / "report.html"
+    write_page(searched, page)
     best = find_best(searched.trials, searched.mode)
     note = note_of_search(search.config.folder, ["lr"], searched.objectives, best, None, [])
     where = store_of(search.config, {"MLFLOW_TRACKING_URI": url})
     tracker = Tracker(search.config, *where, searched.objectives, searched.about["id"], searched.trials)
-    tracker.finish("FINISHED", note, {"best/val/score": best.value}, [], 120.0)
+    tracker.finish("FINISHED", note, {"best/val/score": best.value}, [page], 120.0)
     runs = MlflowClient(url).search_runs([tracker.experiment_id])
     mlflow = {"tracking_uri": url, "experiment_id": tracker.experiment_id, "run_id": tracker.run_id}
     return SimpleNamespace(
@@ -88,7 +90,7 @@ def as_json(value):
     return quote(json.dumps(value))
 
 
-def test_the_link_told_at_the_end_opens_the_search_with_its_note_and_its_trials(shown, told):
+def test_the_link_told_at_the_end_opens_the_search_with_its_trials_its_note_and_its_report(shown, told):
     page = shown(told.link)
     for name in ("trial-000", "trial-003"):
         assert page.get_by_role("link", name=name).get_attribute("href").endswith(told.ids[name])
@@ -96,8 +98,10 @@ def test_the_link_told_at_the_end_opens_the_search_with_its_note_and_its_trials(
     assert page.get_by_role("columnheader", name="parameter", exact=True).is_visible()
     assert page.get_by_role("link", name="Runs", exact=True).first.is_visible(), "among trainings, not evaluations"
     page.get_by_role("tab", name="Artifacts").click()
-    page.get_by_text("search.yaml").first.click()
-    page.get_by_text("task: arc").first.wait_for()
+    page.get_by_text("report.html").first.click()
+    report = page.frame_locator("iframe")
+    report.get_by_role("heading", name="one", exact=True).wait_for()
+    report.locator(".figure .main-svg").first.wait_for()
 
 
 def test_trials_lie_below_their_search_and_two_of_them_can_be_compared(shown, told):
