@@ -38,9 +38,13 @@ def note_of_search(
     diverged = [lines] if lines else []
     if best is None:
         return "\n\n".join(["No trial was completed.", *diverged, commands(folder)])
+    config = flatten(best.config)
+    chosen = {name: config[name] for name in searched if name in config}
     told = [
-        f"**Best {objectives[0].metric}: {short(best.value)}** (trial {best.trial_id})",
-        _markdown([("parameter", "value"), *best.config.items()]),
+        # What stands first is seen at once: the UI folds a note after a few lines.
+        f"**Best {objectives[0].metric}: {short(best.value)}** (trial {best.trial_id}): "
+        + ", ".join(f"`{name}` {short(value)}" for name, value in chosen.items()),
+        _markdown([("parameter", "value"), *(chosen | config).items()]),
     ]
     if front:
         rows: list[Sequence[Any]] = [("trial", *objectives, *searched)]

@@ -95,6 +95,7 @@ def test_the_link_told_at_the_end_opens_the_search_with_its_trials_its_note_and_
     for name in ("trial-000", "trial-003"):
         assert page.get_by_role("link", name=name).get_attribute("href").endswith(told.ids[name])
     page.get_by_role("strong").get_by_text("Best val/score: 0.6").wait_for()
+    assert page.get_by_role("code").get_by_text("lr", exact=True).first.is_visible()
     assert page.get_by_role("columnheader", name="parameter", exact=True).is_visible()
     assert page.get_by_role("link", name="Runs", exact=True).first.is_visible(), "among trainings, not evaluations"
     page.get_by_role("tab", name="Artifacts").click()
