@@ -14,6 +14,7 @@ import optuna
 from optuna.samplers import BaseSampler, RandomSampler
 from optuna.storages import InMemoryStorage
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
+from ray.tune.search import Searcher
 from ray.tune.search.optuna import OptunaSearch, optuna_search
 
 from search.config import Scheduler, SearchConfig
@@ -47,13 +48,14 @@ class Searchlight:
         schedule: Schedule | None = None,
         study: type[SearchStudy] = SearchStudy,
         scheduler: Scheduler = "asha",
+        trials: int = UNLIMITED,
     ) -> None:
         config = SearchConfig(task="simulated", seed=seed, scheduler=scheduler)
         sampler = sampler or partial(make_sampler, config.sampler, seed)
         schedule = schedule or make_schedule(config, problem.epochs, "min")
         self.study = study(InMemoryStorage(), "search", sampler, OBJECTIVE, "min")
         self._searcher = StudySearcher(
-            self.study, problem.space, schedule, OBJECTIVE, UNLIMITED, Path("nowhere"), attempt="1"
+            self.study, problem.space, schedule, OBJECTIVE, trials, Path("nowhere"), attempt="1"
         )
         self._names = [p.name for p in problem.space.parameters]
         self._asked = 0
@@ -64,10 +66,14 @@ class Searchlight:
         given = self._searcher.suggest(name)
         if self._searcher.error is not None:
             raise self._searcher.error
-        if given is None:
+        if given is None or given == Searcher.FINISHED:
             return None
         stretch = given["stretch"]
         return Job(name, stretch["trial"], flatten(stretch["config"]), stretch["epoch"], stretch["until"])
+
+    def close(self) -> None:
+        """After the last job: who waits at a rung goes no further."""
+        self._searcher.close(prune=True)
 
     def report(self, job: Job, epoch: int, value: float) -> bool:
         if math.isnan(value):

@@ -3,7 +3,7 @@
 from search.page.elapsed import elapsed
 from search.page.judged import leading
 from search.page.layout import page
-from search.page.sections import best, curves, failures, front, gangs, precisions, progress, trials
+from search.page.sections import best, curves, failures, front, gangs, importances, precisions, progress, trials
 from search.page.words import counted, listed
 from search.results import count_outcomes
 from search.searched import Searched
@@ -15,6 +15,7 @@ SECTIONS = (
     front.section,
     progress.section,
     curves.section,
+    importances.section,
     precisions.section,
     failures.section,
     gangs.section,
