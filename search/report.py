@@ -1,9 +1,11 @@
 """A search that ran, or still runs: the table of its trials, its report.html and trials.parquet.
 
 python search/report.py NAME [--storage runs] [--replay] [--log-model | --register MODEL]
+python search/report.py NAME --compare OTHER [--compare ANOTHER]
 """
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -13,13 +15,16 @@ if sys.path[0] == str(Path(__file__).resolve().parent):
 
 import typer
 
+from search import comparison
 from search.config import check_model_name
 from search.divergence import find_divergence
 from search.errors import UsageError
 from search.export import write_parquet
 from search.page import write_page
+from search.page.comparison import write_comparison
+from search.searched import Searched
 from search.study import read
-from search.table import report_console, trial_table, width_of
+from search.table import report_console, side_by_side, trial_table, width_of
 
 
 def main(
@@ -28,11 +33,15 @@ def main(
     replay: Annotated[bool, typer.Option("--replay", help="tell MLflow what it lacks of the search")] = False,
     log_model: Annotated[bool, typer.Option("--log-model", help="the best checkpoint as a model in MLflow")] = False,
     register: Annotated[str | None, typer.Option(metavar="MODEL", help="that, and a version in its registry")] = None,
+    compare: Annotated[list[str] | None, typer.Option(metavar="OTHER", help="another search, or its folder")] = None,
 ) -> None:
-    """Print the table of a search, and write its page and its Parquet file anew."""
+    """Print the table of a search, and write its page and its Parquet file anew. Or compare it with others."""
     folder = storage.expanduser().absolute() / name
     try:
         check_model_name(register)
+        if compare:
+            _check_alone(replay, log_model, register)
+            return _compare(folder, [_folder_of(other, folder.parent) for other in compare])
         searched = read(folder)
     except UsageError as error:
         print(error, file=sys.stderr)
@@ -77,6 +86,45 @@ def _log_model(folder: Path, register: str | None) -> None:
     except ModelError as error:
         print(error, file=sys.stderr)
         raise typer.Exit(1) from error
+
+
+def _compare(folder: Path, others: Sequence[Path]) -> None:
+    """Print the search in `folder` beside `others`, and write their page beside its own."""
+    found, problems = list[Searched](), list[str]()
+    for where, path in [("", folder), *(("--compare ", other) for other in others)]:
+        try:
+            found.append(read(path))
+        except UsageError as error:
+            problems.extend(f"{where}{problem}" for problem in error.problems)
+    if problems:
+        raise UsageError(*problems)
+    first, *rest = sides = comparison.compare([folder, *others], found)
+    console = report_console()
+    for rows in (comparison.rows(sides), comparison.best_configs(sides)):
+        console.print(side_by_side(rows))
+    for other in rest:
+        for line in (comparison.verdict(first, other), *comparison.differences(first, other)):
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
+    path = folder / f"compare-{'-'.join(each.name for each in [folder, *others])}.html"
+    try:
+        write_comparison(sides, path)
+    except OSError as error:
+        print(f"{path} could not be written: {error}", file=sys.stderr)
+        raise typer.Exit(1) from error
+    console.print(f"written: {path}", highlight=False, soft_wrap=True)
+
+
+def _folder_of(other: str, storage: Path) -> Path:
+    """That of a search which is named, or whose folder is given."""
+    named = storage / other
+    return Path(other).expanduser().absolute() if "/" in other and not named.is_dir() else named
+
+
+def _check_alone(replay: bool, log_model: bool, register: str | None) -> None:
+    """What is done for one search is not done while several are compared."""
+    given = {"--replay": replay, "--log-model": log_model, "--register": register is not None}
+    if extra := [flag for flag, is_given in given.items() if is_given]:
+        raise UsageError(f"--compare must come without {' and '.join(extra)}. Give them in a call of their own.")
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from optuna.trial import FrozenTrial
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from search.columns import table_of
 from search.console import console_on
@@ -46,6 +47,17 @@ def trial_table(trials: Sequence[FrozenTrial], objectives: Sequence[Objective], 
 def _seconds(trial: FrozenTrial) -> str:
     seconds = max(cumulated(reports_of(trial), "gpu-seconds").values(), default=0.0)
     return shown(seconds) if seconds else "-"
+
+
+def side_by_side(rows: Sequence[Sequence[str]]) -> Table:
+    """Rows of plain text, the first of which is the head; what they are called stands on the left."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    head, *body = rows
+    for place, cell in enumerate(head):
+        table.add_column(Text(cell), justify="right" if place else "left")
+    for row in body:
+        table.add_row(*map(Text, row))
+    return table
 
 
 def report_console() -> Console:

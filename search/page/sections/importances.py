@@ -95,12 +95,8 @@ def _bars(found: Importances) -> Figure:
     figure = theme.figure(bars, x="share of how trials differ", height=90 + 34 * len(shown))
     figure.update_xaxes(tickformat=".0%", rangemode="tozero").update_yaxes(showgrid=False)
     if found.chance:
-        line = {"color": theme.FAINT, "dash": "dash", "width": 1}
-        note = {
-            "annotation_text": "by chance",
-            "annotation_font_color": theme.FAINT,
-            "annotation_position": "top right",
-        }
-        figure.add_vline(x=found.chance, line=line, **note)
+        figure.add_vline(x=found.chance, line={"color": theme.FAINT, "dash": "dash", "width": 1})
+        above = {"y": 1, "yref": "paper", "yanchor": "bottom", "xanchor": "left", "showarrow": False}
+        figure.add_annotation(x=found.chance, text="by chance", font_color=theme.FAINT, **above)
         figure.update_layout(margin_t=28)
     return figure

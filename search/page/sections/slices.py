@@ -60,8 +60,8 @@ def where_the_best_lie(searched: Searched, axis: Axis, places: Mapping[int, floa
     if axis.choices:
         told = [f"{short(choice)} in {count}" for choice, count in Counter(values).most_common()]
         return f"{axis.name}: of {some} trials, it is {listed(told)}."
-    low, high = min(values), max(values)
-    between = f"at {short(low)}" if short(low) == short(high) else f"between {short(low)} and {short(high)}"
+    low, high = _about(min(values)), _about(max(values))
+    between = f"at {low}" if low == high else f"between {low} and {high}"
     ends = axis.distribution.low, axis.distribution.high
     shares = [axis.share(value) for value in values]
     lower, upper = sum(share <= EDGE for share in shares), sum(share >= 1 - EDGE for share in shares)
@@ -70,6 +70,10 @@ def where_the_best_lie(searched: Searched, axis: Axis, places: Mapping[int, floa
             edge = f"most of them at the {name} end of what was searched, {short(end)}: look beyond it"
             return f"{axis.name}: {some} trials lie {between}, {edge}."
     return f"{axis.name}: {some} trials lie {between}; {short(ends[0])} to {short(ends[1])} was searched."
+
+
+def _about(value: float) -> str:
+    return f"{value:.2g}" if isinstance(value, float) else str(value)
 
 
 def _range(values: Sequence[float], mode: Mode) -> list[float]:
