@@ -173,5 +173,5 @@ def _gains(table: Columns, owner: Owner, y: Array, seed: int) -> Array:
 
 
 def _errors(tree: Any, table: Columns, y: Array) -> Array:
-    errors: Array = (tree.predict(table, check_input=False) - y) ** 2
+    errors: Array = (tree.tree_.predict(table)[:, 0] - y) ** 2  # without the checks that take longer than it does
     return errors
