@@ -28,7 +28,7 @@ from search.space import resolve
 from trainables.task import TaskConfig, searchable
 
 EPOCHS = 27
-SIZES = (FEWEST, 20, 30, 50, 100)
+SIZES = (FEWEST, 30, 50, 100)
 NOISE = ("noise", "count", "letter")
 
 
@@ -92,7 +92,7 @@ def told(name: str, trials: int, searches: int, pool: "Pool") -> None:  # type: 
     inside = np.mean([low <= usual <= high for low, _, high in spans])
     theirs = [shares for _, shares, _ in results if shares]
     first = np.mean([bool(shares) and max(shares, key=shares.__getitem__) == "lr" for _, shares, _ in results])
-    to_noise = np.median([sum(shares[each] for each in wrong) for shares in theirs])
+    to_noise = np.median([sum(shares[each] for each in wrong) for shares in theirs]) if theirs else math.nan
     cells = "  ".join(f"{claimed[each]:6.0%}" for each in names)
     print(
         f"{trials:6}  {cells}   {any_wrong:9.0%}   {usual:7.0%}  {inside:6.0%}   {first:8.0%}  {to_noise:8.0%}"
@@ -109,9 +109,10 @@ def main() -> None:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     with Pool(2) as pool:
         for name in PROBLEMS:
-            print(f"{name}: said to matter, in {given.searches} searches each; then lr's share, how often its interval")
-            print("holds the mean of all; then Optuna: lr comes first, and the share that goes to what does not matter")
-            print("trials      lr   decay    kind   noise   count  letter   any wrong   lr mean  inside   lr first")
+            print(f"{name}: how often a parameter is said to matter in {given.searches} searches; lr's share, and how")
+            print("often its interval holds the mean share; in Optuna, how often lr comes first, and what noise gets")
+            said = "      lr   decay    kind   noise   count  letter   any wrong"
+            print(f"trials{said}   lr mean  inside   lr first     noise")
             for trials in given.sizes:
                 told(name, trials, given.searches, pool)
 

@@ -1,5 +1,6 @@
 """Searches beside each other: which one found more, by how much, and in what time."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -162,6 +163,8 @@ def differences(first: Side, other: Side) -> list[str]:
     changed = _changed(own.get("files", {}), theirs.get("files", {}))
     if changed:
         told.append(f"The code of {other.name} is other than that of {first.name}: {', '.join(changed)}.")
+    if other_data := _changed(_data(first.searched), _data(other.searched)):
+        told.append(f"The data of {other.name} is other than that of {first.name}: {', '.join(other_data)}.")
     before, after = _space(first.searched), _space(other.searched)
     for name in (name for name in _changed(before, after) if name != "seed"):
         was, is_ = (space.get(name, "not there") for space in (before, after))
@@ -180,6 +183,15 @@ def _space(searched: Searched) -> dict[str, str]:
     ranges = searched.about.get("searched", {}).items()
     told = {name: f"searched in {Parameter(name, json_to_distribution(text), {})}" for name, text in ranges}
     return {**told, **{name: short(value) for name, value in searched.about.get("fixed", {}).items()}}
+
+
+def _data(searched: Searched) -> dict[str, str]:
+    """The digests of the data sets that its trials say they use, by name."""
+    told: dict[str, set[str]] = defaultdict(set)
+    for trial in searched.trials:
+        for data in trial.user_attrs.get("datasets", []):
+            told[data["name"]].add(data["digest"])
+    return {name: ", ".join(sorted(digests)) for name, digests in told.items()}
 
 
 def _task(searched: Searched) -> str:

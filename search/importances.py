@@ -11,6 +11,7 @@ always add up to one, also where nothing mattered. See docs/results.md for what 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -21,10 +22,10 @@ from optuna.trial import FrozenTrial
 from search.ranking import ranked
 from search.searched import Searched
 
-FEWEST = 15  # trials: fewer show next to nothing
+FEWEST = 20  # trials: fewer show next to nothing
 SHUFFLES = 39  # of the values; a parameter matters if at most one of them gives any parameter as much
 SURE = 0.9  # how often the true share lies in the interval
-RESAMPLES = 400
+HALVES = 20
 LEARNT = 0.632  # of the trials, by each tree: as many different ones as a bootstrap has
 LEAF = 2
 
@@ -39,7 +40,7 @@ class Importance:
 
     Attributes:
         share: Of how much the places of trials differ; together with what follows from it and others jointly.
-        low, high: Where that share lies, as sure as SURE.
+        low, high: Between which it lies, as sure as SURE where the estimate is not biased.
         matters: Whether it is more than chance gives.
     """
 
@@ -80,12 +81,10 @@ def find_importances(searched: Searched) -> Importances:
     names, table, owner = _columns(trials, draw)
     if not names:
         return Importances((), len(trials), None)
-    gains = _gains(table, owner, y, seed=0)
-    shares = gains.mean(0)
+    shares = _shares(table, owner, y, seed=0)
     mattering, chance = _beyond_chance(table, owner, y, shares)
-    resampled = gains[draw.integers(len(y), size=(RESAMPLES, len(y)))].mean(1)
-    ends = np.quantile(resampled, [(1 - SURE) / 2, (1 + SURE) / 2], axis=0)
-    low, high = np.clip(ends, 0.0, 1.0)
+    reach = NormalDist().inv_cdf((1 + SURE) / 2) * _deviations(table, owner, y)
+    low, high = np.clip([shares - reach, shares + reach], 0.0, 1.0)
     each = [
         Importance(name, max(0.0, float(shares[i])), float(low[i]), float(high[i]), i in mattering)
         for i, name in enumerate(names)
@@ -108,12 +107,25 @@ def _beyond_chance(table: Columns, owner: Owner, y: Array, shares: Array) -> tup
         for seed in range(1, SHUFFLES + 1):
             shuffled = table.copy()
             shuffled[:, own] = table[draw.permutation(len(y))][:, own]
-            most.append(float(_gains(shuffled, owner, y, seed).mean(0)[rest].max()))
+            most.append(float(_shares(shuffled, owner, y, seed)[rest].max()))
         chance = max(0.0, sorted(most)[-2])
         found = {i for i in rest if shares[i] > chance}
         mattering |= found
         if not found or len(mattering) == len(shares):
             return mattering, chance
+
+
+def _deviations(table: Columns, owner: Owner, y: Array) -> Array:
+    """The standard deviations of the shares: those over halves of the trials, drawn without replacement (Shao 1989).
+
+    A bootstrap would have trials twice, of which the forest learns one and tells the other.
+    """
+    draw = np.random.default_rng(2)
+    halves = (draw.permutation(len(y))[: len(y) // 2] for _ in range(HALVES))
+    found: Array = np.std(
+        [_shares(table[half], owner, y[half], seed) for seed, half in enumerate(halves)], axis=0, ddof=1
+    )
+    return found
 
 
 def _columns(trials: Sequence[FrozenTrial], draw: np.random.Generator) -> tuple[list[str], Columns, Owner]:
@@ -148,14 +160,14 @@ def _is_choice(name: str, trials: Sequence[FrozenTrial]) -> bool:
     return any(isinstance(trial.distributions.get(name), CategoricalDistribution) for trial in trials)
 
 
-def _gains(table: Columns, owner: Owner, y: Array, seed: int) -> Array:
-    """What knowing each parameter gains for each trial, on average a share of the variance of `y`."""
+def _shares(table: Columns, owner: Owner, y: Array, seed: int) -> Array:
+    """What follows from each parameter, as a share of the variance of `y`; around 0 where that is nothing."""
     from sklearn.tree import DecisionTreeRegressor  # takes a second, and only reports need it
 
     count, parameters = len(y), int(owner.max()) + 1
     trees = max(20, min(60, 6000 // count))
     draw = np.random.default_rng(seed)
-    gains, asked = np.zeros((count, parameters)), np.zeros((count, 1))
+    added, told_of = np.zeros(parameters), 0
     for tree_seed in range(trees):
         order = draw.permutation(count)
         learnt, told = np.split(order, [round(LEARNT * count)])
@@ -166,10 +178,10 @@ def _gains(table: Columns, owner: Owner, y: Array, seed: int) -> Array:
             own = owner == parameter
             shuffled[parameter][:, own] = table[draw.permutation(told)][:, own]
         worse = _errors(tree, shuffled.reshape(-1, len(owner)), np.tile(y[told], parameters))
-        gains[told] += (worse.reshape(parameters, -1) - _errors(tree, table[told], y[told])).T
-        asked[told] += 1
-    mean: Array = gains / np.maximum(asked, 1) / (2 * y.var())
-    return mean
+        added += worse.reshape(parameters, -1).sum(1) - _errors(tree, table[told], y[told]).sum()
+        told_of += len(told)
+    shares: Array = added / told_of / max(2 * y.var(), 1e-12)
+    return shares
 
 
 def _errors(tree: Any, table: Columns, y: Array) -> Array:

@@ -42,7 +42,13 @@ def test_equal_ones_and_those_that_diverged_share_their_place():
 def test_what_is_not_known_is_left_out():
     copy = trial(3, scores=[0.5])
     copy.user_attrs["copied_from"] = 0
-    trials = [trial(0, scores=[0.5]), trial(1, "failed", [0.9]), trial(2, "interrupted", [0.9]), copy, trial(4, "pruned")]
+    trials = [
+        trial(0, scores=[0.5]),
+        trial(1, "failed", [0.9]),
+        trial(2, "interrupted", [0.9]),
+        copy,
+        trial(4, "pruned"),
+    ]
     assert ranked(search(trials)) == {0: 0}
     assert ranked(search([])) == {}
 

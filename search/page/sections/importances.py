@@ -19,9 +19,9 @@ NOTES = (
     "Trials are compared by their place: who ran to the end comes before who came less far, then the best value "
     "counts, and who diverged is last. A share is how much worse the places of trials are told from the parameters "
     "when the values of one are shuffled among them, by a forest of trees that has not seen those trials; what two "
-    f"parameters do together counts for both. The lines are where that share lies in {percent(SURE)} of resamples of "
-    "the trials. A parameter matters if its share is more than any gets by chance, with values that belong to other "
-    f"trials, in all but one of {SHUFFLES} shuffles."
+    f"parameters do together counts for both. The lines are its interval of {percent(SURE)}, from how much it differs "
+    "between halves of the trials. A parameter matters if its share is more than any gets by chance, with values that "
+    f"belong to other trials, in all but one of {SHUFFLES} shuffles."
 )
 
 

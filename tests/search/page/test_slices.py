@@ -129,7 +129,10 @@ def test_what_could_be_markup_is_text():
 @pytest.mark.parametrize(
     ("score", "told"),
     [
-        (lambda rate: -abs(rate + 3), "lr: the best 5 trials lie between 0.0008 and 0.0012; 1e-05 to 0.1 was searched."),
+        (
+            lambda rate: -abs(rate + 3),
+            "the best 5 trials lie between 0.0008 and 0.0012; 1e-05 to 0.1 was searched.",
+        ),
         (lambda rate: rate, "most of them at the upper end of what was searched, 0.1: look beyond it."),
         (lambda rate: -rate, "most of them at the lower end of what was searched, 1e-05: look beyond it."),
     ],
@@ -138,9 +141,7 @@ def test_it_is_told_where_the_best_lie_and_whether_that_is_the_end_of_what_was_s
     rates = [-5 + 4 * n / 40 for n in range(41)]
     rates = [round(10**rate, 8) for rate in rates if abs(rate + 3) > 0.15]
     rates += [8e-4, 9e-4, 1e-3, 1.1e-3, 1.2e-3]
-    made = search(
-        [trial(n, scores=[score(math.log10(r))], params={"lr": r}, space=SPACE) for n, r in enumerate(rates)]
-    )
+    made = search([trial(n, scores=[score(math.log10(r))], params={"lr": r}, space=SPACE) for n, r in enumerate(rates)])
     assert told in lies(made, "lr")
 
 
