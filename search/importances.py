@@ -41,7 +41,7 @@ class Importance:
     Attributes:
         share: Of how much the places of trials differ; together with what follows from it and others jointly.
         low, high: Between which it lies, as sure as SURE where the estimate is not biased.
-        matters: Whether it is more than chance gives.
+        matters: Whether it is more than chance gives, and the interval is above 0.
     """
 
     name: str
@@ -86,7 +86,7 @@ def find_importances(searched: Searched) -> Importances:
     reach = NormalDist().inv_cdf((1 + SURE) / 2) * _deviations(table, owner, y)
     low, high = np.clip([shares - reach, shares + reach], 0.0, 1.0)
     each = [
-        Importance(name, max(0.0, float(shares[i])), float(low[i]), float(high[i]), i in mattering)
+        Importance(name, max(0.0, float(shares[i])), float(low[i]), float(high[i]), i in mattering and bool(low[i] > 0))
         for i, name in enumerate(names)
     ]
     return Importances(tuple(sorted(each, key=lambda one: (not one.matters, -one.share))), len(trials), chance)

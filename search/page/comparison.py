@@ -55,6 +55,7 @@ def _figures(sides: Sequence[Side]) -> list[Figure]:
         theme.figure(*over_time, x="since the start", y=metric, half=True, xaxis=theme.time_axis(longest)),
         theme.figure(*over_trials, x="trials begun", y=metric, half=True),
     ]
+    figures[1].update_xaxes(rangemode="tozero")
     ends = robust([step.value for side in sides for step in side.steps], mode)
     return [figure.update_yaxes(range=ends) for figure in figures]
 

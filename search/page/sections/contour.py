@@ -41,7 +41,7 @@ def contour_of(searched: Searched, across: Axis, up: Axis, places: Mapping[int, 
 
 
 def _says(across: Axis, up: Axis, drawn: bool) -> str:
-    told = f"{across.name} and {up.name} together: the darker, the more trials it beats"
+    told = f"{across.name} and {up.name} together: the color is how many trials one beats"
     if drawn:
         return f"{told}. Between the points it is what their neighbours say; no trial lies where nothing is drawn."
     return f"{told}. There are points alone, since they tell too little of what lies between them."

@@ -20,8 +20,8 @@ NOTES = (
     "counts, and who diverged is last. A share is how much worse the places of trials are told from the parameters "
     "when the values of one are shuffled among them, by a forest of trees that has not seen those trials; what two "
     f"parameters do together counts for both. The lines are its interval of {percent(SURE)}, from how much it differs "
-    "between halves of the trials. A parameter matters if its share is more than any gets by chance, with values that "
-    f"belong to other trials, in all but one of {SHUFFLES} shuffles."
+    "between halves of the trials. A parameter matters if that is above 0, and its share more than any gets by chance, "
+    f"with values that belong to other trials, in all but one of {SHUFFLES} shuffles."
 )
 
 
