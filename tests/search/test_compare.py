@@ -196,7 +196,20 @@ def test_the_command_prints_the_searches_beside_each_other_and_writes_their_page
     assert "two found more: val/score 0.75, where one found 0.25." in done.stdout
     assert (tmp_path / "runs" / "one" / "compare-one-two-three.html").is_file()
     assert not (tmp_path / "runs" / "one" / "report.html").exists()
-    refused = report(tmp_path, "one --compare tow --compare one")
-    assert refused.returncode == 2
-    assert refused.stderr.startswith("--compare name must be a search in ") or "tow" in refused.stderr
-    assert len(refused.stderr.splitlines()) == 1
+
+
+def test_mistakes_are_told_in_a_line_each_before_anything_is_written(tmp_path):
+    (tmp_path / "runs" / "one").mkdir(parents=True)
+    left(tmp_path / "runs", "one", 0.25)
+    before = sorted(tmp_path.rglob("*"))
+    refused = report(tmp_path, "one --compare tow --compare ./gone")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr.splitlines() == [
+        f"--compare name must be a search in {tmp_path}/runs, but there is no {tmp_path}/runs/tow/study.journal.",
+        f"--compare name must be a search in {tmp_path}, but there is no {tmp_path}/gone/study.journal.",
+    ]
+    refused = report(tmp_path, "one --compare one --replay --register m")
+    assert refused.stderr == (
+        "--compare must come without --replay and --register. Give them in a call of their own.\n"
+    )
+    assert sorted(tmp_path.rglob("*")) == before

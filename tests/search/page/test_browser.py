@@ -73,7 +73,7 @@ def test_every_figure_is_drawn_and_the_page_never_scrolls_sideways(opened, view)
     draw_all(shown)
     figures = shown.eval_on_selector_all(".figure", SIZES)
     width = VIEWS[view]["viewport"]["width"]
-    assert len(figures) == 8
+    assert len(figures) == 11
     assert all(drawn and size <= width for drawn, size in figures)
     assert shown.evaluate("document.documentElement.scrollWidth") <= width
     assert axis_color(shown) == rgb((DARK if view == "dark" else LIGHT)["faint"])
@@ -86,7 +86,7 @@ def test_figures_follow_the_lights_and_are_whole_and_light_on_paper(opened):
     assert has_axis_color(shown, DARK["faint"])
     shown.evaluate("dispatchEvent(new Event('beforeprint'))")  # most of them were never scrolled to
     figures = shown.eval_on_selector_all(".figure", SIZES)
-    assert len(figures) == 8
+    assert len(figures) == 11
     assert all(drawn for drawn, _ in figures)
     assert axis_color(shown) == rgb(LIGHT["faint"])
     assert shown.evaluate("Math.max(...[...document.querySelectorAll('.main-svg')].map(s => s.clientWidth))") <= 690

@@ -52,6 +52,7 @@ def test_the_most_important_comes_first():
         "The best trial",
         "Progress",
         "Learning curves",
+        "What mattered",
         "Precision",
         "Failures",
         "Where the time went",
