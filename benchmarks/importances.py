@@ -4,14 +4,14 @@ TPE and successive halving search with 4 gangs in simulated time, as by default.
 explains most, the decay and the kind a little, and three parameters nothing; in the second, nothing explains anything.
 Beside it is what Optuna's own default, PED-ANOVA, makes of the same trials, of which it looks at the completed ones.
 
-    python benchmarks/importances.py [--searches 40]
+    python benchmarks/importances.py [--searches 30]
 """
 
 import argparse
 import math
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing import Pool
 
 import numpy as np
@@ -80,8 +80,7 @@ def one(given: tuple[str, int, int]) -> tuple[Importances, dict[str, float], flo
     return found, theirs, seconds
 
 
-def told(name: str, trials: int, searches: int, pool: "Pool") -> None:  # type: ignore[valid-type]
-    results = pool.map(one, [(name, trials, seed) for seed in range(searches)])  # type: ignore[attr-defined]
+def tell(name: str, trials: int, results: Sequence[tuple[Importances, dict[str, float], float]]) -> None:
     found = [importances for importances, _, _ in results]
     names = list(Config.model_fields)[-6:]
     claimed = {each: np.mean([each in importances.mattering for importances in found]) for each in names}
@@ -103,18 +102,19 @@ def told(name: str, trials: int, searches: int, pool: "Pool") -> None:  # type: 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--searches", type=int, default=40)
+    parser.add_argument("--searches", type=int, default=30)
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
+    parser.add_argument("--functions", nargs="+", choices=list(PROBLEMS), default=list(PROBLEMS))
     given = parser.parse_args()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     with Pool(2) as pool:
-        for name in PROBLEMS:
+        for name in given.functions:
             print(f"{name}: how often a parameter is said to matter in {given.searches} searches; lr's share, and how")
             print("often its interval holds the mean share; in Optuna, how often lr comes first, and what noise gets")
             said = "      lr   decay    kind   noise   count  letter   any wrong"
             print(f"trials{said}   lr mean  inside   lr first     noise")
             for trials in given.sizes:
-                told(name, trials, given.searches, pool)
+                tell(name, trials, pool.map(one, [(name, trials, seed) for seed in range(given.searches)]))
 
 
 if __name__ == "__main__":
