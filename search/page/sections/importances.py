@@ -60,7 +60,7 @@ def _says(searched: Searched, found: Importances) -> str:
     rest = [one.name for one in found.each if not one.matters]
     if not mattering:
         return (
-            f"{told}it cannot be told what mattered. No parameter explains more of how trials differ than chance "
+            f"{told}it cannot be told what mattered. No parameter explains clearly more of how trials differ than chance "
             f"may, {percent(found.chance or 0)} here. More trials may tell."
         )
     first, *others = mattering
@@ -71,7 +71,7 @@ def _says(searched: Searched, found: Importances) -> str:
     if others:
         told += f" Then {listed([_short(one) for one in others])}."
     if rest:
-        told += f" What {listed(rest)} may have done cannot be told from chance, {percent(found.chance or 0)} at most."
+        told += f" Whether {listed(rest)} did anything is not clear: chance gives up to {percent(found.chance or 0)}."
     return told
 
 
