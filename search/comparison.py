@@ -7,6 +7,7 @@ from pathlib import Path
 
 from optuna.distributions import json_to_distribution
 
+from search.datasets import datasets_of
 from search.errors import UsageError
 from search.nested import flatten
 from search.page.elapsed import elapsed
@@ -189,7 +190,7 @@ def _data(searched: Searched) -> dict[str, str]:
     """The digests of the data sets that its trials say they use, by name."""
     told: dict[str, set[str]] = defaultdict(set)
     for trial in searched.trials:
-        for data in trial.user_attrs.get("datasets", []):
+        for data in datasets_of(trial):
             told[data["name"]].add(data["digest"])
     return {name: ", ".join(sorted(digests)) for name, digests in told.items()}
 

@@ -135,3 +135,15 @@ def test_what_the_docs_say_of_tracking_is_what_was_measured():
     assert f"{peer} ms" in told
     for _, longer, *_ in found:
         assert float(longer.removesuffix(" %")) <= 2.0, "what MLflow may take of a search's time"
+
+
+def test_what_the_docs_say_of_importances_is_what_was_measured():
+    measured = (ROOT / "benchmarks" / "results" / "importances.txt").read_text(encoding="utf-8")
+    known, nothing = measured.partition("\nnothing matters")[::2]
+    row = re.compile(r"^ +(\d+) +(\d+)%(?: +\d+%){5} +(\d+)% ", re.MULTILINE)
+    wrong = {trials: share for trials, _, share in row.findall(nothing)}
+    found = [(trials, told, share, wrong.get(trials, "-")) for trials, told, share in row.findall(known)]
+    docs = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    said = re.findall(r"^\| (\d+) \| (\d+) % \| (\d+) % \| (\d+|-)(?: %)? \|$", docs, re.MULTILINE)
+    assert said == found
+    assert len(found) >= 3

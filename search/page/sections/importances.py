@@ -60,8 +60,8 @@ def _says(searched: Searched, found: Importances) -> str:
     rest = [one.name for one in found.each if not one.matters]
     if not mattering:
         return (
-            f"{told}it cannot be told what mattered. No parameter explains clearly more of how trials differ than chance "
-            f"may, {percent(found.chance or 0)} here. More trials may tell."
+            f"{told}it cannot be told what mattered. No parameter explains clearly more of how trials differ than "
+            f"chance may, {percent(found.chance or 0)} here. More trials may tell."
         )
     first, *others = mattering
     told += (
@@ -71,7 +71,8 @@ def _says(searched: Searched, found: Importances) -> str:
     if others:
         told += f" Then {listed([_short(one) for one in others])}."
     if rest:
-        told += f" Whether {listed(rest)} did anything is not clear: chance gives up to {percent(found.chance or 0)}."
+        told += f" Whether {listed(rest)} did anything is not clear: it may be nothing, or chance, "
+        told += f"which gives up to {percent(found.chance or 0)}."
     return told
 
 

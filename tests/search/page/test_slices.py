@@ -61,7 +61,7 @@ def test_what_mattered_is_told_with_its_interval_and_drawn_with_a_slice_each_and
     first, *sentences = made.says.split("\n")
     assert first.startswith("From 60 trials: lr mattered most: ")
     assert "Then decay" in first
-    assert "Whether kind did anything is not clear: chance gives up to" in first
+    assert "Whether kind did anything is not clear: it may be nothing, or chance, which gives up to" in first
     assert [sentence.split()[0] for sentence in sentences] == ["lr:", "decay:", "lr"]
     bars, *others = made.figures
     assert list(bars.data[0].y) == ["kind", "decay", "lr"]
