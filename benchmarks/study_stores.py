@@ -17,7 +17,7 @@ from optuna.storages import BaseStorage, JournalStorage, RDBStorage, get_storage
 from optuna.storages.journal import JournalFileBackend
 
 from search.space import resolve
-from search.store import open_store
+from search.storage.store import open_store
 from search.study import SearchStudy
 from trainables.task import TaskConfig, searchable
 

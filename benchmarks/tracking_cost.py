@@ -43,8 +43,8 @@ def drive(side: str, uri: str, trials: int, at_once: int, reports: int) -> dict[
     from search.quiet import settle
     from search.space import resolve
     from search.study import create
-    from search.tracking import Tracker
-    from search.tracking_uri import store_of
+    from search.tracking.tracker import Tracker
+    from search.tracking.uri import store_of
     from trainables.task import TaskConfig, searchable
 
     class Config(TaskConfig):

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from optuna.distributions import json_to_distribution
 
-from search.datasets import datasets_of
 from search.errors import UsageError
 from search.nested import flatten
 from search.page.elapsed import elapsed
@@ -17,6 +16,7 @@ from search.schedule import sign
 from search.searched import Searched
 from search.shown import clock, short
 from search.space import Parameter
+from search.tracking.datasets import datasets_of
 from search.trials import OUTCOMES, curve_of, outcome_of, reports_of
 
 

@@ -255,7 +255,7 @@ def complete(config: SearchConfig) -> SearchConfig:
     problems = [*_misplaced(config, scheduler), *_mismeasured(config, scheduler)]
     study = ""
     if config.study:
-        from search import study_url  # imports SQLAlchemy
+        from search.storage import study_url  # imports SQLAlchemy
 
         try:
             study = study_url.resolve(config.study)

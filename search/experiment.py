@@ -14,24 +14,24 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from search.config import SearchConfig, complete, load_config
-from search.console import console_on
 from search.divergence import Divergence, find_divergence
 from search.errors import StoreError, UsageError
 from search.exporter import Exporter
 from search.janitor import remove
-from search.model import ModelError, log_best
 from search.note import note_of_search
 from search.page import save_page
 from search.plan import Plan, plan
-from search.progress import Progress
 from search.quiet import settle
 from search.results import Best, FrontTrial, count_outcomes, find_best, find_front
 from search.resume import Held, begin, take_up
 from search.searched import Searched
+from search.serving.model import ModelError, log_best
 from search.shown import log_it
 from search.stopping import Stop, budget_of, check_often, recall, stopped_by_signals
-from search.tracking import Tracker, TrackingError
-from search.tracking_uri import take_login
+from search.terminal.console import console_on
+from search.terminal.progress import Progress
+from search.tracking.tracker import Tracker, TrackingError
+from search.tracking.uri import take_login
 
 if TYPE_CHECKING:
     from search.searcher import StudySearcher

@@ -17,9 +17,9 @@ from search.schedulers import make_schedule
 from search.schedulers.pbt import Population
 from search.space import Space, resolve
 from search.start import first_points
-from search.store import check_store
+from search.storage.store import check_store
 from search.tasks import TaskSource, find_task
-from search.tracking_uri import check_tracking, store_of
+from search.tracking.uri import check_tracking, store_of
 from search.warm_start import WarmStart, warm_start
 
 

@@ -24,7 +24,7 @@ from search.page import write_page
 from search.page.comparison import write_comparison
 from search.searched import Searched
 from search.study import read
-from search.table import report_console, side_by_side, trial_table, width_of
+from search.terminal.table import report_console, side_by_side, trial_table, width_of
 
 
 def main(
@@ -65,8 +65,8 @@ def main(
 
 
 def _replay(folder: Path) -> None:
-    from search.replay import replay  # imports the task's libraries
-    from search.tracking import TrackingError
+    from search.tracking.replay import replay  # imports the task's libraries
+    from search.tracking.tracker import TrackingError
 
     try:
         print(replay(folder))
@@ -79,7 +79,7 @@ def _replay(folder: Path) -> None:
 
 
 def _log_model(folder: Path, register: str | None) -> None:
-    from search.model import ModelError, log_best
+    from search.serving.model import ModelError, log_best
 
     try:
         print(log_best(folder, register or ""))

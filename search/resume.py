@@ -13,19 +13,20 @@ from optuna.distributions import distribution_to_json, json_to_distribution
 from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial
 
-from search import provenance, unsent, warm_start
+from search import warm_start
 from search.config import ANEW, SearchConfig, dump, flag, load_config
 from search.errors import UsageError
 from search.janitor import remove
 from search.plan import Plan, checked, space_of
-from search.provenance import digests
 from search.samplers import make_sampler
 from search.space import Space, pinned
-from search.store import Store, find_store, open_store
+from search.storage.store import Store, find_store, open_store
 from search.study import SearchStudy, create, read, remembered
 from search.tasks import find_task
-from search.tracking import Tracker
-from search.tracking_uri import URI, check_tracking, shown, store_of
+from search.tracking import provenance, unsent
+from search.tracking.provenance import digests
+from search.tracking.tracker import Tracker
+from search.tracking.uri import URI, check_tracking, shown, store_of
 
 
 @dataclass(frozen=True)

@@ -160,11 +160,11 @@ def main(
     except StoreError as error:
         print(f"the search has ended: {error}.", file=sys.stderr)
         raise typer.Exit(1) from error
-    from search.console import Stream
-    from search.ending import tell
     from search.shown import go_on
     from search.study import read
-    from search.table import report_console
+    from search.terminal.console import Stream
+    from search.terminal.ending import tell
+    from search.terminal.table import report_console
 
     if as_json:
         print(json.dumps(result.as_json()), file=Stream(sys.stdout))

@@ -16,7 +16,6 @@ from ray.tune.search import Searcher
 
 from search.budget import Budget
 from search.checkpoints import Checkpoints
-from search.datasets import Datasets
 from search.errors import StoreError, from_validation
 from search.explore import explore
 from search.fidelity import COSTS, cumulated, field, taken
@@ -25,6 +24,7 @@ from search.schedule import End, Schedule, Standing, Stretch
 from search.schedulers.pbt import replaced
 from search.space import Space
 from search.study import SearchStudy
+from search.tracking.datasets import Datasets
 from search.trials import curve_of, length_of, outcome_of, reports_of
 
 logger = logging.getLogger(__name__)

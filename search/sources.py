@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from search.errors import UsageError, nearest
-from search.mlflow_errors import told
-from search.mlflow_runs import NOT_IN_A_KEY
 from search.nested import flatten
 from search.schedule import Mode
-from search.tracking_uri import shown
+from search.tracking.errors import told
+from search.tracking.runs import NOT_IN_A_KEY
+from search.tracking.uri import shown
 
 MLFLOW = "mlflow:"
 LARGEST = 1e308  # SQL stores of MLflow have no infinity, and keep the largest number instead

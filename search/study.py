@@ -17,7 +17,7 @@ from search.samplers import shown_to_samplers
 from search.schedule import Mode
 from search.searched import Searched
 from search.space import Space
-from search.store import Store, check_name, open_store, open_to_read, url_of
+from search.storage.store import Store, check_name, open_store, open_to_read, url_of
 from search.trials import point_of, reports_of, stretches_of
 
 

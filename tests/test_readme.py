@@ -61,7 +61,9 @@ def test_every_file_of_its_tree_exists():
             assert (ROOT / folder).exists(), folder
         else:
             files = re.findall(r"\b\w+\.py\b", line)
-            assert files
+            packages = re.findall(r"^  (\w+)/", line)
+            assert files or packages
+            assert all((ROOT / folder / package / "__init__.py").exists() for package in packages), line
             assert all((ROOT / folder / file).is_file() for file in files), line
             named[folder.strip("/")] |= set(files)
     assert {"run.py", "gang.py"} <= named["search"]

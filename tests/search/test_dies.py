@@ -9,10 +9,10 @@ import pytest
 
 from search.config import load_config
 from search.errors import UsageError
-from search.journal import Journal
 from search.plan import plan
 from search.resume import begin, take_up
 from search.searcher import StudySearcher
+from search.storage.journal import Journal
 from search.trials import outcome_of, reports_of
 from trainables import checkpoint
 from trainables.allowance import Allowance

@@ -8,7 +8,7 @@ from optuna.trial import TrialState, create_trial
 from search.front import pareto_front
 from search.objectives import Objective
 from search.results import find_front
-from search.table import trial_table
+from search.terminal.table import trial_table
 from search.trials import point_of
 
 LOSS, SPEED = Objective("loss", "min"), Objective("speed", "max")

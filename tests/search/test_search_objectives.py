@@ -5,7 +5,7 @@ from rich.console import Console
 
 from search.objectives import Objective
 from search.study import read
-from search.table import trial_table
+from search.terminal.table import trial_table
 from tests.search.test_search import Search
 
 WEIGHED = ["time/samples_per_s", "sys/memory_gib"]

@@ -13,12 +13,12 @@ from pydantic import model_validator
 from ray.tune.search import Searcher
 
 from search.budget import Budget, Target
-from search.datasets import datasets_of
 from search.results import find_best
 from search.schedulers.halving import Halving
 from search.searcher import StudySearcher
 from search.space import resolve
 from search.study import create
+from search.tracking.datasets import datasets_of
 from search.trials import held_gpu_s, outcome_of, reports_of
 from trainables.task import TaskConfig, searchable
 

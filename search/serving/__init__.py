@@ -1,0 +1,1 @@
+"""The best checkpoint as a model in MLflow."""

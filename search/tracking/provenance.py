@@ -1,0 +1,161 @@
+"""What a search ran with: the version of its code, its machine and packages, kept as files in its folder."""
+
+import hashlib
+import json
+import os
+import platform
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, distributions, version
+from pathlib import Path
+from typing import Any
+
+from search.machine import available_cpus
+
+ROOT = Path(__file__).resolve().parents[2]
+FILES = ("search.yaml", "environment.json", "requirements.txt", "code.diff")
+LONGEST_DIFF = 2**20
+GIT_S = 20
+
+
+def write(folder: Path, task: str, modules: Sequence[Path], nodes: Sequence[Mapping[str, float]]) -> None:
+    """Write environment.json, requirements.txt, and code.diff if there is one.
+
+    Args:
+        folder: Of the search.
+        task: "path/to/file.py:Name", or the name of a built-in one.
+        modules: The files and packages that its workers import.
+        nodes: What each node of Ray has, by name of the resource.
+    """
+    path = Path(task.rpartition(":")[0])
+    if modules:
+        code, diff = code_version(path, modules, folder)
+    else:
+        code, diff = searchlight_version(), _diff(ROOT) if (ROOT / ".git").exists() else ""
+    environment = {
+        "code": code,
+        "searchlight": searchlight_version(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpu": {"name": _cpu(), "available": available_cpus()},
+        "gpus": _gpus(),
+        "ray": [{name: node[name] for name in sorted(node) if not name.startswith("node:")} for node in nodes],
+    }
+    _put(folder / "environment.json", json.dumps(environment, indent=2) + "\n")
+    _put(folder / "requirements.txt", "".join(f"{line}\n" for line in frozen()))
+    if diff:
+        _put(folder / "code.diff", diff)
+    else:
+        (folder / "code.diff").unlink(missing_ok=True)  # of a driver before this one
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """What environment.json has; empty if the search died before it was written."""
+    try:
+        found: dict[str, Any] = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    return found
+
+
+def code_version(path: Path, modules: Sequence[Path], folder: Path) -> tuple[str, str]:
+    """The commit of the repository that has the file `path`, with "-dirty" and the diff if it is not as committed.
+
+    A digest of `modules` if git does not know the file, or if it is the copy in the `folder` of a search.
+    """
+    beside = path.parent
+    commit = _git(beside, "rev-parse", "HEAD")
+    if not commit or path.is_relative_to(folder) or not _git(beside, "ls-files", path.name):
+        return digest(modules), ""
+    if not _git(beside, "status", "--porcelain"):
+        return commit, ""
+    return f"{commit}-dirty", _diff(beside)
+
+
+def searchlight_version() -> str:
+    """The commit of this project where it runs from its repository, else the version of the package."""
+    if (ROOT / ".git").exists() and (commit := _git(ROOT, "rev-parse", "HEAD")):
+        return f"{commit}-dirty" if _git(ROOT, "status", "--porcelain") else commit
+    try:
+        return version("searchlight")
+    except PackageNotFoundError:  # its files were copied here
+        return "unknown"
+
+
+def digests(modules: Sequence[Path]) -> dict[str, str]:
+    """The SHA-256 of each Python file in `modules`, files and packages, by its path beside the task."""
+    files = [(file, path.parent) for path in modules for file in ([path] if path.is_file() else path.rglob("*.py"))]
+    return {
+        file.relative_to(beside).as_posix(): hashlib.sha256(file.read_bytes()).hexdigest() for file, beside in files
+    }
+
+
+def digest(modules: Sequence[Path]) -> str:
+    """One for all of them."""
+    lines = "".join(f"{name} {each}\n" for name, each in sorted(digests(modules).items()))
+    return f"sha256:{hashlib.sha256(lines.encode()).hexdigest()[:16]}"
+
+
+def frozen() -> list[str]:
+    """The installed packages, as pip freeze has them."""
+    lines = set()
+    for package in distributions():
+        name, direct = package.metadata["Name"], json.loads(package.read_text("direct_url.json") or "{}")
+        if not name:  # what an installation that broke left behind
+            continue
+        # A URL that needs a password to be read is named without it.
+        scheme, _, rest = direct.get("url", "").partition("://")
+        url = f"{scheme}://{rest.partition('/')[0].rpartition('@')[2]}/{rest.partition('/')[2]}"
+        commit = direct.get("vcs_info", {}).get("commit_id")
+        pinned = f"{name} @ {direct['vcs_info']['vcs']}+{url}@{commit}" if commit else f"{name} @ {url}"
+        lines.add(pinned if rest else f"{name}=={package.version}")
+    return sorted(lines, key=str.lower)
+
+
+def _diff(folder: Path) -> str:
+    """What is not committed, of the files that git knows."""
+    diff = _git(folder, "diff", "HEAD")
+    return f"{diff[:LONGEST_DIFF]}\n(cut here)\n" if len(diff) > LONGEST_DIFF else f"{diff}\n" if diff else ""
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    """What git says; empty where there is none, no repository, or no answer in time."""
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *arguments],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=GIT_S,
+            env=os.environ | {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"},
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
+def _gpus() -> list[str]:
+    """Of the driver's machine: name, memory and driver of each."""
+    if shutil.which("nvidia-smi") is None:
+        return []
+    command = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=GIT_S)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return done.stdout.splitlines() if done.returncode == 0 else []
+
+
+def _put(path: Path, text: str) -> None:
+    path.with_name(f"{path.name}.tmp").write_text(text, encoding="utf-8")
+    path.with_name(f"{path.name}.tmp").replace(path)

@@ -1,0 +1,277 @@
+"""The runs of one search in MLflow: a parent, and a nested child per trial. What they are told twice is there once."""
+
+import fcntl
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from optuna.trial import FrozenTrial
+
+from search.config import SearchConfig
+from search.note import commands
+from search.objectives import Objective
+from search.tracking import provenance
+from search.tracking.datasets import as_inputs
+from search.tracking.errors import status_of, told
+from search.tracking.events import Event, events_of, start_of
+from search.trials import outcome_of
+
+if TYPE_CHECKING:
+    from mlflow.entities import Run
+
+STATUS = {
+    "completed": "FINISHED",
+    "pruned": "KILLED",
+    "interrupted": "KILLED",
+    "diverged": "FAILED",
+    "failed": "FAILED",
+}
+KIND = {"mlflow.experimentKind": "custom_model_development"}  # the UI then opens on runs and charts, not on traces
+METRICS, PARAMS = 800, 100  # in one call: MLflow takes 1000 things at most, and 100 parameters; and of characters:
+LONGEST_PARAM = 6000
+LONGEST_TAG = 5000
+NOT_IN_A_KEY = re.compile(r"[^\w\-. :/]")  # what MLflow refuses in the name of a metric
+NOTE = "mlflow.note.content"
+REFUSALS = {400, 404}  # not worth a second try
+
+
+class Runs:
+    """Every call may raise what MLflow raises, and be made again then.
+
+    Args:
+        config: Of the search.
+        tracking_uri: MLflow's store or server.
+        artifacts: Where a new experiment keeps its artifacts; None leaves it to the server.
+        search_id: A tag by which the runs of this search are found again.
+        objectives: Of which each trial's best are metrics of its run: the UI itself ranks by the last report.
+
+    Attributes:
+        error: Why MLflow refused what it did.
+        parent: As it was found; None if there was none.
+    """
+
+    def __init__(
+        self,
+        config: SearchConfig,
+        tracking_uri: str,
+        artifacts: Path | None,
+        search_id: str,
+        objectives: Sequence[Objective],
+    ) -> None:
+        self.tracking_uri = tracking_uri
+        self.experiment_id = ""
+        self.run_id = ""
+        self.error = ""
+        self.parent: Run | None = None
+        self._config = config
+        self._artifacts = artifacts
+        self._search_id = search_id
+        self._objectives = objectives
+        self._children: dict[int, str] = {}
+        self._datasets: set[tuple[str, str]] = set()  # by name and digest, on the parent
+
+    def open(self, trials: Sequence[FrozenTrial] = (), over: bool = False) -> "dict[int, Run]":
+        """Find the parent, or make it; the runs that MLflow has of the search's trials, by number.
+
+        Args:
+            trials: That the search has begun.
+            over: It has ended: its parent does not go on.
+        """
+        # Imported here: no earlier than it is needed.
+        from mlflow.tracking import MlflowClient
+        from mlflow.tracking.context.registry import resolve_tags
+
+        config = self._config
+        self._client = MlflowClient(tracking_uri=self.tracking_uri)
+        with _one_at_a_time(self._artifacts):
+            self.experiment_id = self._experiment()
+        versions = _versions(provenance.read(config.folder))
+        own = {"mlflow.user": user} if (user := resolve_tags().get("mlflow.user")) else {}
+        self._tags = {**own, **versions, "search": config.name, "search_id": self._search_id}
+        runs = self.find()
+        if not self.run_id:
+            source = {"mlflow.source.name": config.task, "mlflow.source.type": "LOCAL", "task": config.task}
+            note = {NOTE: f"The search has not ended.\n\n{commands(config.folder)}"}
+            start, tags = start_of(trials), {**self._tags, **source, **note}
+            self.run_id = self._client.create_run(self.experiment_id, start, tags, config.name).info.run_id
+        else:
+            if not over:
+                self._client.update_run(self.run_id, "RUNNING")
+            for key, value in versions.items():
+                self._client.set_tag(self.run_id, key, value)
+        return runs
+
+    def files(self) -> list[Path]:
+        """The artifacts that there are from the start: the YAML of the search, its code, and what it runs with."""
+        folder = self._config.folder
+        return [path for name in (*provenance.FILES, "code") if (path := folder / name).exists()]
+
+    def send(self, path: Path) -> None:
+        """A file, or the Python files of a folder, as artifacts of the parent."""
+        files = sorted(path.rglob("*.py")) if path.is_dir() else [path]  # the workers leave what they compiled there
+        for file in files:
+            beside = file.parent.relative_to(path.parent) if path.is_dir() else None
+            self._client.log_artifact(self.run_id, str(file), beside and beside.as_posix())
+
+    def find(self) -> "dict[int, Run]":
+        """The runs that MLflow has of this search's trials; notes their ids, and that of the parent.
+
+        They are those of a driver before this one, or of a call that was never answered.
+        """
+        runs: dict[int, Run] = {}
+        token: str | None = None
+        while token != "":
+            page = self._client.search_runs(
+                [self.experiment_id], f"tags.search_id = '{self._search_id}'", page_token=token
+            )
+            for run in page:
+                if "trial_id" in run.data.tags:
+                    runs[int(run.data.tags["trial_id"])] = run
+                else:
+                    self.parent, self.run_id = run, run.info.run_id
+            token = page.token or ""
+        self._children.update((number, run.info.run_id) for number, run in runs.items())
+        return runs
+
+    def lacking(self, trial: FrozenTrial, run: "Run | None", over: bool = False) -> list[Event]:
+        """All events of `trial`, unless its `run` has its end, which is told last. A run that goes on is opened anew.
+
+        Args:
+            over: The search has ended: a trial that has not is interrupted.
+        """
+        outcome, has_ended = outcome_of(trial), trial.state.is_finished()
+        if run is not None and has_ended and run.data.tags.get("outcome") == outcome:
+            if run.info.status == STATUS[outcome]:
+                return []
+        elif run is not None and not has_ended and not over and run.info.status != "RUNNING":
+            self._client.update_run(run.info.run_id, "RUNNING")
+            for tag in {"outcome", "reason"} & run.data.tags.keys():
+                self._client.delete_tag(run.info.run_id, tag)
+        return events_of(trial, self._objectives, over)
+
+    def tell(self, number: int, events: Sequence[Event]) -> list[Event]:
+        """Tell of a trial, in one call for all `events`, which costs what one for a single metric does.
+
+        Returns:
+            What MLflow refuses for what it is.
+        """
+        if self._taken(number, events):
+            return []
+        # One of them would be refused again, and everything behind it would wait.
+        return [event for event in events if not self._taken(number, [event])]
+
+    def end(self, event: Event) -> None:
+        """End the parent: `event` has its status, note, metrics, time, and why the search `stopped` early."""
+        for name, value in event["metrics"].items():
+            self._client.log_metric(self.run_id, NOT_IN_A_KEY.sub("_", name), value)
+        self._client.set_tag(self.run_id, NOTE, event["note"])
+        if event["stopped"]:
+            self._client.set_tag(self.run_id, "stopped", event["stopped"][:LONGEST_TAG])
+        elif "stopped" in self._client.get_run(self.run_id).data.tags:
+            self._client.delete_tag(self.run_id, "stopped")  # of a driver before this one
+        self._client.set_terminated(self.run_id, event["status"], event["time"])
+
+    def _experiment(self) -> str:
+        from mlflow.exceptions import MlflowException
+
+        name = self._config.experiment
+        experiment = self._client.get_experiment_by_name(name)
+        if experiment is None:
+            location = self._artifacts.as_uri() if self._artifacts else None
+            try:
+                return str(self._client.create_experiment(name, location, KIND))
+            except MlflowException:  # another search made it between the two calls
+                experiment = self._client.get_experiment_by_name(name)
+                if experiment is None:
+                    raise
+        return str(experiment.experiment_id)
+
+    def _taken(self, number: int, events: Sequence[Event]) -> bool:
+        """Whether MLflow takes `events` or refuses one of them for what it is."""
+        if number not in self._children and events[0]["kind"] != "started":
+            return False  # its run was refused
+        from mlflow.exceptions import MlflowException
+
+        try:
+            self._tell(number, events)
+        except MlflowException as error:
+            if status_of(error) not in REFUSALS:
+                raise
+            self.error = told(error)[:300]
+            return False
+        return True
+
+    def _tell(self, number: int, events: Sequence[Event]) -> None:
+        from mlflow.entities import Metric, Param, RunTag
+
+        params: list[Param] = []
+        tags: list[RunTag] = []
+        metrics: list[Metric] = []
+        for event in events:
+            if event["kind"] == "started":
+                self._create_child(number, event)
+                params = [Param(name, str(value)[:LONGEST_PARAM]) for name, value in event["config"].items()]
+            elif event["kind"] == "data":
+                self._name_data(number, event["datasets"])
+            elif event["kind"] == "reported":
+                values, at = event["metrics"].items(), event["time"]
+                metrics += [Metric(NOT_IN_A_KEY.sub("_", name), value, at, event["epoch"]) for name, value in values]
+            else:
+                tags = [RunTag("outcome", event["outcome"]), RunTag("reason", event["reason"][:LONGEST_TAG])]
+                if event["best"] is not None:
+                    point, at = event["best"]
+                    keys = {NOT_IN_A_KEY.sub("_", f"best/{name}"): value for name, value in point.items()}
+                    metrics += [Metric(key, value, int(at * 1000), 0) for key, value in keys.items()]
+        run_id = self._children[number]
+        last = max(len(metrics) - 1, 0) // METRICS, max(len(params) - 1, 0) // PARAMS
+        for i in range(max(last) + 1):
+            some = metrics[i * METRICS : (i + 1) * METRICS], params[i * PARAMS : (i + 1) * PARAMS]
+            self._client.log_batch(run_id, *some, tags if i == max(last) else [])
+        if events[-1]["kind"] == "ended":
+            self._client.set_terminated(run_id, STATUS[events[-1]["outcome"]], events[-1]["time"])
+
+    def _name_data(self, number: int, datasets: Sequence[Mapping[str, str]]) -> None:
+        """Log the data sets of a trial on its run, and each once on the parent. One that is there already stays as it
+        is."""
+        inputs = as_inputs(datasets)
+        self._client.log_inputs(self._children[number], [*inputs.values()])
+        if new := inputs.keys() - self._datasets:
+            self._client.log_inputs(self.run_id, [inputs[key] for key in new])
+            self._datasets |= new
+
+    def _create_child(self, number: int, event: Event) -> None:
+        if number in self._children:  # sent before, when a later part of it failed
+            return
+        tags = {
+            **self._tags,
+            "mlflow.parentRunId": self.run_id,
+            "trial_id": str(number),
+            "precision": str(event["config"].get("precision", "")),
+        }
+        if event["copied_from"] is not None:
+            tags["copied_from"] = str(event["copied_from"])
+        run = self._client.create_run(self.experiment_id, event["time"], tags, f"trial-{number:03d}")
+        self._children[number] = run.info.run_id
+
+
+def _versions(environment: Mapping[str, Any]) -> dict[str, str]:
+    """The tags that tell of the code: MLflow's own, which the UI shows as the version, has a whole commit alone."""
+    if not environment:
+        return {}
+    code = environment["code"]
+    commit = code.removesuffix("-dirty")
+    own = {"mlflow.source.git.commit": commit} if re.fullmatch("[0-9a-f]{40,64}", commit) else {}
+    return {"code_version": code, "searchlight_version": environment["searchlight"], **own}
+
+
+@contextmanager
+def _one_at_a_time(artifacts: Path | None) -> Iterator[None]:
+    """Two searches must not create the tables of one new database at once."""
+    if artifacts is None:
+        yield
+        return
+    with open(artifacts.with_name("mlflow.db.lock"), "a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,204 @@
+"""The best checkpoint as a model in MLflow, made and loaded in processes that know nothing of each other."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from importlib.metadata import version
+
+import pytest
+from mlflow.tracking import MlflowClient
+from optuna.samplers import RandomSampler
+
+from search.config import load_config, model_name
+from search.serving.model import ModelError, log_best
+from search.serving.requirements import pinned
+from search.space import resolve
+from search.study import create
+from tests.conftest import ROOT, TASKS
+from trainables import checkpoint
+from trainables.loop import Training
+from trainables.predictor import Predictor
+from trainables.task import TaskConfig, searchable
+
+INPUTS = [[0.5, -1.0, 2.0, 0.0], [1.0, 1.0, -1.0, 3.0]]
+
+# Runs with neither the repository nor the search's folder on its path.
+ASKS = f"""
+import json, sys
+from pathlib import Path
+import mlflow, numpy as np
+from mlflow.artifacts import download_artifacts
+
+folder = download_artifacts("models:/toy model/1")
+model = mlflow.pyfunc.load_model(folder)
+answers = model.predict(np.array({INPUTS}, dtype=np.float32)).tolist()
+foreign = [name for name in ("search", "ray", "optuna") if name in sys.modules]
+weights = Path(folder, "artifacts/weights/weights.pt")
+content = bytearray(weights.read_bytes())
+content[len(content) // 2] ^= 1
+weights.write_bytes(content)
+try:
+    refused = mlflow.pyfunc.load_model(folder)
+except Exception as error:
+    refused = str(error)
+told = {{"inputs": str(model.metadata.signature.inputs), "example": model.input_example.shape}}
+print(json.dumps({{"answers": answers, "foreign": foreign, "refused": refused, "path": sys.path, **told}}))
+"""
+
+
+class Config(TaskConfig):
+    lr: float = searchable(0.5, low=0.0, high=1.0)
+
+
+class Searched:
+    """A search over toy.py with one trial, as its folder has it."""
+
+    def __init__(self, storage, name="one", experiment="Toy"):
+        given = {"task": f"{TASKS / 'toy.py'}:Toy", "name": name, "storage": str(storage), "experiment": experiment}
+        self.config = load_config(given)
+        self.folder = self.config.folder
+        (self.folder / "code").mkdir(parents=True)
+        for file in ("toy.py", "beside.py"):
+            (self.folder / "code" / file).write_bytes((TASKS / file).read_bytes())
+        (self.folder / "search.yaml").write_text("")
+        self.study, store = create(self.folder, RandomSampler, "val/loss", "min", new=True)
+        about = {"id": f"id of {name}", "config": self.config.model_dump(mode="json", by_alias=True)}
+        self.study.remember({**about, "tracking_uri": ""})
+        self.number, _ = self.study.ask(resolve(Config, {}, {}))
+        self.close = store.close
+
+    def end(self, path):
+        """The trial is completed with the checkpoint at `path`."""
+        self.study.note_config(self.number, {"precision": "bf16", "inner": {"width": 8}})
+        report = {"metrics": {"val/loss": 0.25}, "checkpoint": path and str(path), "time": 0.0}
+        self.study.report(self.number, 1, 0.25, report)
+        self.study.end(self.number, "completed")
+        self.close()
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory):
+    """A search whose best trial was trained by the task itself, and its parent run in MLflow, which has ended."""
+    made = Searched(tmp_path_factory.mktemp("runs"))
+    sys.path.insert(0, str(TASKS))
+    try:
+        from toy import Toy, ToyConfig
+
+        training = Training(Toy(ToyConfig(precision="bf16", ema_decay=0.9, epochs=2)))
+        training.run_epoch()
+        path = made.folder / "checkpoints" / "0" / "epoch-1.pt"
+        training.save(path)
+        made.answers = Predictor("toy:Toy", checkpoint.load(path), "cpu")(INPUTS).tolist()
+    finally:
+        sys.path.remove(str(TASKS))
+    made.end(path)
+    made.uri = f"sqlite:///{made.config.storage / 'mlflow.db'}"
+    made.client = MlflowClient(tracking_uri=made.uri)
+    made.experiment = made.client.create_experiment("Toy", (made.config.storage / "mlartifacts").as_uri())
+    parent = made.client.create_run(made.experiment, tags={"search_id": "id of one"}, start_time=1)
+    made.client.create_run(made.experiment, tags={"search_id": "id of one", "trial_id": "0"}, start_time=2)
+    made.parent = parent.info.run_id
+    made.client.set_terminated(made.parent, "FINISHED")
+    made.model = log_best(made.folder, "toy model")
+    return made
+
+
+def environment(**more):
+    """Of a user."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("MLFLOW_", "PYTHON"))}
+    return {**kept, "MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false", **more}
+
+
+def test_it_predicts_in_a_process_that_has_neither_this_repository_nor_the_search(searched, tmp_path):
+    (searched.folder / "checkpoints").rename(searched.folder / "gone")
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", ASKS],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            cwd=tmp_path,
+            env=environment(MLFLOW_TRACKING_URI=searched.uri),
+        )
+    finally:
+        (searched.folder / "gone").rename(searched.folder / "checkpoints")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert told["answers"] == searched.answers
+    assert told["inputs"] == "[Tensor('float32', (-1, 4))]"
+    assert told["example"] == [8, 4]
+    assert told["foreign"] == []
+    assert not {str(ROOT), str(TASKS), str(searched.folder / "code")} & {*told["path"]}
+    assert "Warning" not in done.stderr
+    # With a byte of its weights changed.
+    assert "weights.pt must have the SHA-256" in told["refused"]
+    assert "it is corrupt" in told["refused"]
+
+
+def test_the_model_belongs_to_the_parent_run_which_stays_as_it_ended(searched):
+    assert searched.model == "models:/toy model/1"
+    run = searched.client.get_run(searched.parent)
+    assert run.info.status == "FINISHED"
+    assert run.data.params == {}
+    (output,) = run.outputs.model_outputs
+    logged = searched.client.get_logged_model(output.model_id)
+    assert logged.experiment_id == searched.experiment
+    assert logged.params == {"precision": "bf16", "inner.width": "8"}
+    version = searched.client.get_model_version("toy model", "1")
+    assert version.run_id == searched.parent
+    assert version.tags == {"search": "one", "trial_id": "0", "objective": "val/loss", "value": "0.25"}
+
+
+def test_what_mlflow_does_not_know_of_is_told_with_the_command_to_try_again(tmp_path, searched):
+    other = Searched(tmp_path, "other", experiment="Elsewhere")
+    other.end(searched.folder / "checkpoints" / "0" / "epoch-1.pt")
+    with pytest.raises(ModelError) as told:
+        log_best(other.folder, "toy model")
+    assert str(told.value) == (
+        "the best checkpoint is no model in MLflow: ValueError: MLflow has no run of this search in experiment "
+        f"'Elsewhere'. Try again: python search/report.py other --storage {tmp_path} --register 'toy model'"
+    )
+
+
+def test_a_search_without_a_checkpoint_of_a_task_has_no_model(tmp_path):
+    nothing, function = Searched(tmp_path, "nothing"), Searched(tmp_path, "function")
+    nothing.close()
+    with pytest.raises(ModelError, match=r"no trial was completed\. Try again: python .* nothing .* --log-model"):
+        log_best(nothing.folder)
+    function.end(None)
+    with pytest.raises(ModelError, match="trial 0 has no checkpoint of a task, but None"):
+        log_best(function.folder)
+
+
+def test_a_process_that_takes_too_long_or_dies_is_told_with_the_command_to_try_again(searched, monkeypatch):
+    monkeypatch.setattr("search.serving.model.TIMEOUT_S", 0.1)
+    with pytest.raises(ModelError, match=r"making it took more than 0\.1 s\. Try again: python search/report.py one "):
+        log_best(searched.folder)
+    monkeypatch.setattr("sys.executable", shutil.which("false"))
+    monkeypatch.setattr("search.serving.model.TIMEOUT_S", 60.0)
+    with pytest.raises(ModelError, match=r"the process that makes it ended with code 1: it said nothing\. Try again: "):
+        log_best(searched.folder)
+
+
+@pytest.mark.parametrize("name", ["a/b", "a:b", "", "../a", ".", "-a", "a" * 300, "50%"])
+def test_a_name_that_a_registry_may_refuse_is_refused(name):
+    with pytest.raises(ValueError, match="must be a name of letters"):
+        model_name(name)
+
+
+@pytest.mark.parametrize("name", ["a", "My model_2.1-b", "main.ml.größe", "x" * 200])
+def test_a_name_that_a_registry_takes_is_taken(name):
+    assert model_name(name) == name
+
+
+def test_what_files_import_is_pinned_to_what_is_installed_wherever_they_import_it(tmp_path):
+    (tmp_path / "task.py").write_text("import os\nimport numpy.linalg\ndef late():\n    from yaml import safe_load\n")
+    (tmp_path / "other.py").write_text("import task\nfrom . import torch\nimport not_installed_at_all\n")
+    assert pinned(tmp_path.glob("*.py")) == sorted([f"PyYAML=={version('pyyaml')}", f"numpy=={version('numpy')}"])
+
+
+def test_a_local_version_is_pinned_as_package_indexes_have_it(tmp_path):
+    (tmp_path / "task.py").write_text("import torch\n")
+    assert pinned([tmp_path / "task.py"]) == [f"torch=={version('torch').partition('+')[0]}"]

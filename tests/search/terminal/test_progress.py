@@ -1,0 +1,189 @@
+import fcntl
+import io
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+import threading
+from contextlib import suppress
+
+import pytest
+from rich.console import Console
+
+from search.space import resolve
+from search.terminal.progress import Progress
+from trainables.task import TaskConfig, searchable
+
+LIMIT_S = 60.0
+
+
+class Config(TaskConfig):
+    lr: float = searchable(1e-3, low=1e-5, high=1e-1, log=True)
+
+
+class Halves(TaskConfig):
+    scale: float = searchable(2.0, low=1.0, high=4.0, when={"precision": "fp16"})
+
+
+@pytest.fixture
+def shown():
+    """Plays a short search; returns what is shown in a terminal or elsewhere."""
+
+    def play(terminal):
+        stream = io.StringIO()
+        console = Console(file=stream, force_terminal=terminal, force_interactive=terminal, width=120)
+        with Progress(resolve(Config, {}, {}), "val/loss", "min", 2, 6.0, console) as progress:
+            progress.trial_started(0, {"precision": "bf16", "lr": 0.01, "epochs": 9})
+            progress.trial_reported(0, 1, {"val/loss": 0.5}, 0.0)
+            progress.trial_reported(0, 2, {"val/loss": 0.75}, 0.0)
+            progress.trial_ended(0, "diverged", "val/loss is nan")
+        return stream.getvalue()
+
+    return play
+
+
+def test_elsewhere_there_are_plain_lines(shown):
+    assert shown(terminal=False).splitlines() == [
+        "trial   0  started   precision=bf16  lr=0.01",
+        "trial   0  epoch 1   val/loss 0.5",
+        "trial   0  epoch 2   val/loss 0.75",
+        "trial   0  diverged  val/loss is nan",
+    ]
+
+
+def test_a_copy_is_told_with_the_trial_that_it_goes_on_from():
+    stream = io.StringIO()
+    progress = Progress(resolve(Config, {}, {}), "val/loss", "min", 2, 6.0, Console(file=stream, width=120))
+    progress.trial_started(7, {"precision": "bf16", "lr": 0.01}, 3)
+    assert stream.getvalue() == "trial   7  started   precision=bf16  lr=0.01  from trial 3\n"
+
+
+def test_parameters_that_do_not_apply_are_not_shown():
+    stream = io.StringIO()
+    progress = Progress(resolve(Halves, {}, {}), "val/loss", "min", 2, 6.0, Console(file=stream, width=120))
+    progress.trial_started(0, {"precision": "bf16", "scale": 2.0})
+    progress.trial_started(1, {"precision": "fp16", "scale": 2.0})
+    assert [line.split()[3:] for line in stream.getvalue().splitlines()] == [
+        ["precision=bf16"],
+        ["precision=fp16", "scale=2"],
+    ]
+
+
+def test_a_quiet_search_shows_failures_and_warnings_alone():
+    stream = io.StringIO()
+    console = Console(file=stream, width=120, force_terminal=True, force_interactive=True)
+    with Progress(resolve(Config, {}, {}), "val/loss", "min", 2, 6.0, console, quiet=True) as progress:
+        progress.say("search s: starting Ray")
+        for number, outcome in enumerate(["completed", "failed", "pruned"]):
+            progress.trial_started(number, {"precision": "bf16", "lr": 0.01})
+            progress.trial_reported(number, 1, {"val/loss": 0.5}, 0.0)
+            progress.trial_ended(number, outcome, "because")
+        progress.warn("no news for 60 s")
+    assert stream.getvalue() == "trial   1  failed    because\nno news for 60 s\n"
+
+
+def test_in_a_terminal_a_trial_that_ended_is_a_line_and_where_the_search_stands_follows_it(shown):
+    text = shown(terminal=True)
+    assert "epoch 1 " not in text
+    assert "0.5 after epoch 2  val/loss is nan  precision=bf16  lr=0.01\n" in text
+    assert text.index("1 of 2 trials done, 0 training") > text.index("after epoch 2")
+    assert "best val/loss 0.5, trial 0, epoch 1" in text
+
+
+# A search as a process of its own: rich asks the standard streams of the process how large the terminal is.
+PLAYED = """
+import sys, time
+from search.terminal.console import console_on
+from search.terminal.progress import Progress
+from search.space import resolve
+from trainables.task import TaskConfig, searchable
+
+class Config(TaskConfig):
+    lr: float = searchable(1e-3, low=1e-5, high=1e-1, log=True)
+
+with Progress(resolve(Config, {}, {}), "val/loss", "min", 50, 150.0, console_on(sys.stderr)) as progress:
+    for number in range(40):
+        progress.trial_started(number, {"precision": "bf16", "lr": 0.01, "epochs": 9})
+    for number in range(20):
+        time.sleep(PAUSE_S)
+        progress.trial_reported(number, 1, {"val/loss": 1.0 / (number + 1), "time/samples_per_s": 10.0}, 0.0)
+        progress.trial_ended(number, "failed" if number == 3 else "pruned", "because it was " + "so " * 40)
+    time.sleep(1.1)
+print("all is well")
+"""
+
+
+def play(stderr, pause_s):
+    environment = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "LINES", "NO_COLOR")}
+    process = subprocess.Popen(
+        [sys.executable, "-c", PLAYED.replace("PAUSE_S", str(pause_s))],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        text=True,
+        env={**environment, "TERM": "xterm-256color"},
+    )
+    limit = threading.Timer(LIMIT_S, process.kill)  # whoever reads what it writes has an end then
+    limit.daemon = True
+    limit.start()
+    return process
+
+
+def frames(written):
+    """What the terminal shows between two looks, as lines without their colors."""
+    plain = re.sub(r"\x1b\[[\d;]*m", "", written.replace("\r", ""))
+    return [re.sub(r"\x1b\[[?\d]*[A-Za-z]", "", frame).splitlines() for frame in plain.split("\x1b[2K")]
+
+
+def resize(terminal, rows, columns):
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+
+def test_it_fits_a_terminal_of_60_columns_and_one_that_is_resized():
+    ours, theirs = pty.openpty()
+    resize(theirs, 20, 60)
+    process = play(theirs, pause_s=0.1)
+    os.close(theirs)
+    written = {60: "", 45: ""}
+    columns = 60
+    with suppress(OSError):  # it has ended
+        while data := os.read(ours, 65536):
+            written[columns] += data.decode()
+            if columns == 60 and "7 of 50" in written[60]:
+                columns = 45
+                resize(ours, 20, 45)
+    assert process.communicate(timeout=LIMIT_S)[0] == "all is well\n"
+    os.close(ours)
+    for columns, text in written.items():
+        boards = [frame for frame in frames(text) if any(line.startswith("best val/loss") for line in frame)]
+        settled = boards[2:] if columns == 45 else boards  # a look may have begun before
+        assert settled, text
+        for frame in settled:
+            at = next(index for index, line in enumerate(frame) if re.match(r"\d+ of 50 trials done", line))
+            assert max(map(len, frame[at:])) <= columns, frame
+            assert len(frame[at:]) < 20, frame
+        assert any("trial  epoch  val/loss" in line for line in settled[-1])
+        assert any(re.fullmatch(r"and \d+ more", line) for line in settled[-1])
+    assert "1 failed" in written[45]
+    assert "trial 3: because" in written[45]
+
+
+def test_a_reader_who_closes_the_pipe_ends_no_search():
+    process = play(subprocess.PIPE, pause_s=0.01)
+    process.stderr.readline()
+    process.stderr.close()
+    assert process.stdout.read() == "all is well\n"
+    assert process.wait(LIMIT_S) == 0
+
+
+def test_a_terminal_that_is_lost_ends_no_search():
+    ours, theirs = pty.openpty()
+    process = play(theirs, pause_s=0.1)
+    os.close(theirs)
+    os.read(ours, 100)
+    os.close(ours)
+    assert process.communicate(timeout=LIMIT_S)[0] == "all is well\n"
+    assert process.returncode == 0
