@@ -67,7 +67,7 @@ def test_a_front_names_the_values_and_the_checkpoint_that_has_them():
 
 def test_the_table_marks_the_front_and_has_all_objectives():
     table = trial_table([trial(0, (0.5, 9.0)), trial(1, (0.6, 8.0)), trial(2, outcome="failed")], BOTH)
-    cells = {str(column.header): list(column.cells) for column in table.columns}
+    cells = {str(column.header): list(map(str, column.cells)) for column in table.columns}
     assert cells["trial"] == ["0", "1", "2"]
     assert cells["front"] == ["*", "", ""]
     assert cells["loss"] == ["0.5", "0.6", "-"]
