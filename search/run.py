@@ -170,7 +170,7 @@ def main(
         print(json.dumps(result.as_json()), file=Stream(sys.stdout))
     else:
         tell(report_console(), result, read(folder), folder, quiet)
-    if "interrupted" in result.outcomes:
+    if "interrupted" in result.outcomes or not result.outcomes:  # or it was stopped before its first trial
         print(f"go on: {go_on(folder)}", file=Stream(sys.stderr))
     if not {"completed", "pruned"} & {*result.outcomes}:
         raise typer.Exit(1)

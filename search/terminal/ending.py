@@ -53,7 +53,7 @@ def tell(console: Console, result: "Result", searched: Searched, folder: Path, q
         say(f"load: mlflow.pyfunc.load_model({result.mlflow['model']!r})")
     if searched.about["config"]["once"]:
         return
-    if "interrupted" not in result.outcomes:
+    if result.outcomes and "interrupted" not in result.outcomes:
         say(f"more: {go_on(folder)} --trials {2 * len(searched.trials)}")
     if result.best is not None:
         say(f"train: {train_again(searched, searched.trials[result.best.trial_id])}")

