@@ -165,7 +165,7 @@ class Runs:
     def end(self, event: Event) -> None:
         """End the parent: `event` has its status, note, metrics, time, and why the search `stopped` early."""
         for name, value in event["metrics"].items():
-            self._client.log_metric(self.run_id, NOT_IN_A_KEY.sub("_", name), value)
+            self._client.log_metric(self.run_id, NOT_IN_A_KEY.sub("_", name), value, event["time"])
         self._client.set_tag(self.run_id, NOTE, event["note"])
         if event["stopped"]:
             self._client.set_tag(self.run_id, "stopped", event["stopped"][:LONGEST_TAG])

@@ -84,6 +84,7 @@ class Tracker:
         self._pending: dict[int, list[Event]] = {}
         self._refused: list[Event] = []
         self._behind = threading.Event()  # what is in memory is not all
+        self._cut_off = threading.Event()  # the search ends before its trials, of which the study knows nothing
         self._senders = SENDERS if artifacts is None else 1
         self._unsure = False  # a run may have been created, and the answer been lost
         self._failures = 0
@@ -120,6 +121,8 @@ class Tracker:
         self._put(number, reported(epoch, metrics, at))
 
     def trial_ended(self, number: int, outcome: str, reason: str) -> None:
+        if outcome == "interrupted":
+            self._cut_off.set()
         self._put(number, ended(outcome, reason, self._bests.of(number)))
 
     def hurry(self) -> None:
@@ -232,9 +235,9 @@ class Tracker:
         self._behind.clear()
         self._take()
         self._pending = {}  # the study, which is read now, had it first
-        runs = self._runs.find()
+        runs, over = self._runs.find(), self._cut_off.is_set()
         for trial in self._trials():
-            if events := self._runs.lacking(trial, runs.get(trial.number)):
+            if events := self._runs.lacking(trial, runs.get(trial.number), over):
                 self._pending[trial.number] = events
             if len(self._pending) >= self._senders:
                 self._send()

@@ -1,10 +1,13 @@
-"""`search/report.py NAME --replay` into the default store."""
+"""What MLflow is told from the study: after an outage, and by `search/report.py NAME --replay`; the default store."""
 
 import pytest
 from mlflow.tracking import MlflowClient
 
 from search.quiet import SETTINGS
 from search.study import create
+from search.tracking import tracker as tracking
+from search.tracking.tracker import Tracker
+from search.tracking.uri import store_of
 from tests.search.studies import Search, replayed
 
 
@@ -37,6 +40,34 @@ def test_a_search_that_died_before_its_first_report_has_ended(tmp_path):
     search.begin()
     assert replayed(search).exit_code == 0
     assert statuses(search) == {"parent": "KILLED", "0": "KILLED"}
+
+
+def test_trials_that_were_cut_off_when_more_had_come_than_is_kept_in_memory_are_interrupted(tmp_path, monkeypatch):
+    monkeypatch.setattr(tracking, "MOST", 2)
+    search = Search(tmp_path)
+    where = store_of(search.config, {})
+    tracker = Tracker(search.config, *where, search.study.objectives, "id of one", trials=search.study.trials)
+    search.observers = [tracker]
+    for number in (search.begin(), search.begin(), search.begin()):
+        search.report(number, 1, 0.5)
+    search.end(0, "completed")
+    for number in (1, 2):
+        tracker.trial_ended(number, "interrupted", "the search was stopped")
+    tracker.finish("KILLED", "", {}, [], 60.0)
+    search.store.close()
+    assert statuses(search) == {"parent": "KILLED", "0": "FINISHED", "1": "KILLED", "2": "KILLED"}
+
+
+def test_a_search_that_is_replayed_twice_has_its_best_value_once(tmp_path):
+    search = Search(tmp_path)
+    number = search.begin()
+    search.report(number, 1, 0.5)
+    search.end(number, "completed")
+    assert [replayed(search).exit_code, replayed(search).exit_code] == [0, 0]
+    client = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
+    query = "tags.mlflow.runName = 'one'"
+    (parent,) = client.search_runs([client.get_experiment_by_name("arc").experiment_id], query)
+    assert [point.value for point in client.get_metric_history(parent.info.run_id, "best/val/score")] == [0.5]
 
 
 def test_a_search_that_another_process_runs_is_refused_in_a_line(tmp_path):
