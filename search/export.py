@@ -129,6 +129,7 @@ def _array(values: list[Any], expected: set[type]) -> pa.Array:
     kinds = {*map(type, values), *expected} - {type(None)}
     if kinds == {int, float}:
         return pa.array([None if value is None else float(value) for value in values], pa.float64())
-    if len(kinds) > 1:
-        return pa.array([None if value is None else str(value) for value in values], pa.string())
-    return pa.array(values, TYPES.get(next(iter(kinds), type(None))))
+    if len(kinds) <= 1:
+        with suppress(pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):  # a list of a number and a text, or 2**64
+            return pa.array(values, TYPES.get(next(iter(kinds), type(None))))
+    return pa.array([None if value is None else str(value) for value in values], pa.string())

@@ -81,7 +81,7 @@ class Exporter:
         trials = list(self._trials.values())  # at once: the search adds to them meanwhile
         try:
             write_parquet(sorted(trials, key=lambda trial: trial.number), self._path)
-        except OSError as error:  # of a disk that is full, say: what was searched for is told all the same
+        except (OSError, pa.ArrowException) as error:  # a full disk, a value that Parquet has no type for
             self._changed.set()
             if then != self._told:
                 self._say(f"{self._path} cannot be written: {error}; {then}")

@@ -82,6 +82,12 @@ def test_a_parameter_has_the_type_of_all_that_may_be_tried(distribution, value, 
     assert column.to_pylist() == [str(value) if kind == pa.string() else value]
 
 
+@pytest.mark.parametrize("value", [[1, "flip"], 2**64])
+def test_a_constant_that_parquet_has_no_type_for_is_text(value, tmp_path):
+    write_parquet([trial_of(0, config={"x": value}), trial_of(1, config={"x": value})], tmp_path / "trials.parquet")
+    assert pq.read_table(tmp_path / "trials.parquet")["config/x"].to_pylist() == [str(value)] * 2
+
+
 def test_a_metric_that_not_every_report_has_is_empty_in_the_others(tmp_path):
     reports = {f"report/{epoch}": {"metrics": metrics} for epoch, metrics in [(1, {"a": 1.0}), (2, {"b": 2.0})]}
     write_parquet([trial_of(0), trial_of(1, **reports), trial_of(2)], tmp_path / "trials.parquet")

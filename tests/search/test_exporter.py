@@ -41,7 +41,9 @@ class Searched:
         self.exporter.trial_ended(number, "completed", "")
 
     def rows(self):
-        return [(row["trial_id"], row["epoch"], row["outcome"]) for row in pq.read_table(self.path).to_pylist()]
+        with open(self.path, "rb") as file:  # by its path, pyarrow opens it twice: it may be another one by then
+            table = pq.read_table(file)
+        return [(row["trial_id"], row["epoch"], row["outcome"]) for row in table.to_pylist()]
 
     def wait_for(self, rows):
         until = time.monotonic() + LIMIT_S
@@ -61,12 +63,15 @@ def searched(tmp_path, monkeypatch):
 
 def test_the_file_follows_the_search_and_can_be_read_at_any_moment(searched):
     searched.exporter.start()
-    lengths, over = [], threading.Event()
+    lengths, errors, over = [], [], threading.Event()
 
     def read():
         while not over.is_set():
             if searched.path.exists():
-                lengths.append(len(searched.rows()))
+                try:
+                    lengths.append(len(searched.rows()))
+                except Exception as error:  # in a thread of its own, it would fail no test
+                    errors.append(error)
 
     reader = threading.Thread(target=read)
     reader.start()
@@ -79,6 +84,7 @@ def test_the_file_follows_the_search_and_can_be_read_at_any_moment(searched):
     finally:
         over.set()
         reader.join(LIMIT_S)
+    assert errors == []
     assert len(set(lengths)) >= 4
     assert lengths == sorted(lengths)
     assert searched.said == []
