@@ -1,13 +1,10 @@
 """The reports of all trials as a Parquet file."""
 
-import os
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
@@ -16,6 +13,7 @@ from optuna.trial import FrozenTrial
 from search.fidelity import COSTS, cumulated, field
 from search.nested import flatten
 from search.trials import outcome_of, reports_of
+from search.whole import whole
 
 Columns = dict[str, list[Any]]
 
@@ -28,7 +26,6 @@ OURS: dict[str, type] = {  # always there, so that the file of a search keeps it
     "epoch": int,
     **{field(unit): float for unit in COSTS},
 }
-LEFT_AFTER_S = 60.0
 TYPES = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
 
 
@@ -38,7 +35,7 @@ def write_parquet(trials: Sequence[FrozenTrial], path: Path) -> None:
     `samples` and `gpu_seconds` are what the trial took until that report, its own epochs alone if it is a copy.
     A metric that has the name of a column of ours, as the `epoch` of many functions, is "reported/epoch".
 
-    Whoever reads the file meanwhile has the one before. What a process that was killed left of it goes.
+    Whoever reads the file meanwhile has the one before.
 
     Raises:
         OSError: It cannot be written; the one before stays.
@@ -57,26 +54,8 @@ def write_parquet(trials: Sequence[FrozenTrial], path: Path) -> None:
         rows += more
     kinds = {**{name: {kind} for name, kind in OURS.items()}, **_kinds_of_searched(trials)}
     table = {name: _array(values, kinds.get(name, set())) for name, values in {**columns, **metrics, **configs}.items()}
-    _remove_leftovers(path)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")  # another process may write the same file
-    try:
-        pq.write_table(pa.table(table), temporary)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _remove_leftovers(path: Path) -> None:
-    """Remove the temporary files beside `path` of processes that are gone.
-
-    One that is written now is let alone, as it may be on another machine, where processes have other numbers.
-    """
-    for file in path.parent.glob(f"{path.name}.*.tmp"):
-        number = file.name.removeprefix(f"{path.name}.").removesuffix(".tmp")
-        with suppress(FileNotFoundError):  # another process removed it
-            old = time.time() - file.stat().st_mtime > LEFT_AFTER_S
-            if old and number.isdigit() and not psutil.pid_exists(int(number)):
-                file.unlink()
+    with whole(path) as file:
+        pq.write_table(pa.table(table), file)
 
 
 def _extend(columns: Columns, of_trial: Mapping[str, Sequence[Any]], rows: int, more: int) -> None:

@@ -27,6 +27,7 @@ from search.tracking import provenance, unsent
 from search.tracking.provenance import digests
 from search.tracking.tracker import Tracker
 from search.tracking.uri import URI, check_tracking, shown, store_of
+from search.whole import write_whole
 
 
 @dataclass(frozen=True)
@@ -254,9 +255,7 @@ def _changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
 
 def _save(config: SearchConfig) -> None:
     """Write search.yaml, all of it or nothing: it says where the study is."""
-    path = config.folder / "search.yaml"
-    path.with_suffix(".tmp").write_text(dump(config), encoding="utf-8")
-    path.with_suffix(".tmp").replace(path)
+    write_whole(config.folder / "search.yaml", dump(config))
 
 
 def _set_aside(code: Path, modules: Sequence[Path]) -> str:

@@ -16,6 +16,7 @@ from search.errors import UsageError
 from search.schedule import Mode
 from search.sources import Found, find_trials
 from search.space import Space
+from search.whole import write_whole
 
 FILE = "warm-start.json"
 
@@ -113,9 +114,7 @@ def _by_field(config: Mapping[str, Any], constants: Mapping[str, Any]) -> dict[s
 def save(folder: Path, trials: Sequence[Earlier]) -> None:
     """Keep `trials` in the folder of a search."""
     if trials:
-        path = folder / FILE
-        path.with_suffix(".tmp").write_text(json.dumps([asdict(trial) for trial in trials]), encoding="utf-8")
-        path.with_suffix(".tmp").replace(path)
+        write_whole(folder / FILE, json.dumps([asdict(trial) for trial in trials]))
 
 
 def load(folder: Path) -> list[Earlier]:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from search.searched import Searched
+from search.whole import write_whole
 
 
 def write_page(searched: Searched, path: Path) -> None:
@@ -15,13 +16,8 @@ def write_page(searched: Searched, path: Path) -> None:
     """
     from search.page.contents import html_of  # plotly takes its time, and nothing else needs it
 
-    temporary = path.with_suffix(".tmp")
     command = f"python search/run.py --config {shlex.quote(str(path.with_name('search.yaml')))}"
-    try:
-        temporary.write_text(html_of(searched, command), encoding="utf-8")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)  # what a full disk left of it
+    write_whole(path, html_of(searched, command))
 
 
 def save_page(searched: Searched, path: Path, say: Callable[[str], None]) -> bool:

@@ -10,6 +10,7 @@ from search.page import theme
 from search.page.layout import page
 from search.page.scale import robust
 from search.page.section import Section
+from search.whole import write_whole
 
 ONE_EACH = "One search each: where they differ by little, chance may decide, and another --seed may turn it round."
 
@@ -20,12 +21,7 @@ def write_comparison(sides: Sequence[Side], path: Path) -> None:
     Raises:
         OSError: It cannot be written.
     """
-    temporary = path.with_suffix(".tmp")
-    try:
-        temporary.write_text(_html(sides), encoding="utf-8")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)  # what a full disk left of it
+    write_whole(path, _html(sides))
 
 
 def _html(sides: Sequence[Side]) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from search.machine import available_cpus
+from search.whole import write_whole
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = ("search.yaml", "environment.json", "requirements.txt", "code.diff")
@@ -42,10 +43,10 @@ def write(folder: Path, task: str, modules: Sequence[Path], nodes: Sequence[Mapp
         "gpus": _gpus(),
         "ray": [{name: node[name] for name in sorted(node) if not name.startswith("node:")} for node in nodes],
     }
-    _put(folder / "environment.json", json.dumps(environment, indent=2) + "\n")
-    _put(folder / "requirements.txt", "".join(f"{line}\n" for line in frozen()))
+    write_whole(folder / "environment.json", json.dumps(environment, indent=2) + "\n")
+    write_whole(folder / "requirements.txt", "".join(f"{line}\n" for line in frozen()))
     if diff:
-        _put(folder / "code.diff", diff)
+        write_whole(folder / "code.diff", diff)
     else:
         (folder / "code.diff").unlink(missing_ok=True)  # of a driver before this one
 
@@ -154,8 +155,3 @@ def _gpus() -> list[str]:
     except (OSError, subprocess.TimeoutExpired):
         return []
     return done.stdout.splitlines() if done.returncode == 0 else []
-
-
-def _put(path: Path, text: str) -> None:
-    path.with_name(f"{path.name}.tmp").write_text(text, encoding="utf-8")
-    path.with_name(f"{path.name}.tmp").replace(path)

@@ -153,7 +153,7 @@ class Tracker:
             self._thread.join(min(CALL_S, timeout_s))  # a call that is under way now may still succeed
         finally:  # after a second Ctrl-C too
             self._closing.set()
-            unsent.keep(self._config.folder, self._refused, None if self._ended else self._end)
+            self._keep_unsent()
         rule = f"MLflow at {self.tracking_uri} must take every trial, but"
         again = f"Nothing is lost: `{replay(self._config.folder)}` tells it what it lacks."
         if not self._ended:
@@ -163,6 +163,12 @@ class Tracker:
             raise TrackingError(f"{rule} refused some of it: {self._runs.error}. {kept}")
         if self._unfiled:
             raise TrackingError(f"{rule} has not taken {self._unfiled[0].name}: {self._file_error}. {again}")
+
+    def _keep_unsent(self) -> None:
+        try:
+            unsent.keep(self._config.folder, self._refused, None if self._ended else self._end)
+        except OSError as error:  # of a full disk: how the search ended is told all the same
+            self._say(f"what MLflow has not taken cannot be kept: {error}")
 
     def _put(self, number: int, event: Event) -> None:
         if self._events.qsize() < MOST:

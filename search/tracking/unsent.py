@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from search.tracking.events import Event
+from search.whole import write_whole
 
 FILE = "mlflow-unsent.jsonl"
 
@@ -14,7 +15,7 @@ def keep(folder: Path, refused: Sequence[Event], end: Event | None) -> None:
     events = [*refused, *([end] if end else [])]
     path = folder / FILE
     if events:
-        path.write_text("".join(json.dumps(event) + "\n" for event in events), encoding="utf-8")
+        write_whole(path, "".join(json.dumps(event) + "\n" for event in events))
     else:
         path.unlink(missing_ok=True)
 

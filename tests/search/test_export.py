@@ -1,8 +1,4 @@
 import math
-import os
-import subprocess
-import sys
-import time
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -99,17 +95,3 @@ def test_a_metric_that_not_every_report_has_is_empty_in_the_others(tmp_path):
         (2, None, None, None),
     ]
     assert [path.name for path in tmp_path.iterdir()] == ["trials.parquet"]
-
-
-def test_what_a_killed_process_left_of_the_file_goes_and_what_may_be_written_now_stays(tmp_path):
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait(timeout=60)
-    left, alive, fresh = (
-        tmp_path / f"trials.parquet.{name}.tmp" for name in (gone.pid, os.getppid(), gone.pid + 2**24)
-    )
-    for file in (left, alive, fresh):
-        file.write_bytes(b"PAR1")
-    for file in (left, alive):
-        os.utime(file, (time.time() - 100,) * 2)
-    write_parquet([trial_of(0)], tmp_path / "trials.parquet")
-    assert {path.name for path in tmp_path.iterdir()} == {"trials.parquet", alive.name, fresh.name}

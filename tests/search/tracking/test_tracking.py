@@ -265,3 +265,15 @@ def test_artifacts_that_cannot_be_kept_hold_up_nothing_else_and_are_told(tmp_pat
     with pytest.raises(TrackingError, match=r"but has not taken search\.yaml: fails: .*Not a directory.* --replay"):
         finish(tracker)
     check_runs(tracker)
+
+
+def test_a_disk_that_is_full_hides_nothing_of_what_mlflow_lacks(tmp_path, monkeypatch):
+    monkeypatch.setattr(tracking, "RETRY_S", 0.1)
+    said = []
+    settings = config(tmp_path)
+    tracker = track(settings, {"MLFLOW_TRACKING_URI": "http://127.0.0.1:9"}, say=said.append)
+    play(tracker)
+    (settings.folder / "mlflow-unsent.jsonl").mkdir()  # what cannot be written to
+    with pytest.raises(TrackingError, match="Nothing is lost"):
+        finish(tracker, timeout_s=2.0)
+    assert said[-1].startswith("what MLflow has not taken cannot be kept: ")

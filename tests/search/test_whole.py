@@ -1,0 +1,37 @@
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from search.whole import whole, write_whole
+
+
+def test_a_file_is_written_whole_or_stays_as_it_was(tmp_path):
+    path = tmp_path / "search.yaml"
+    write_whole(path, "before")
+
+    def break_off():
+        with whole(path) as file:
+            file.write_text("a half")
+            assert path.read_text() == "before"
+            raise OSError("the disk is full")
+
+    with pytest.raises(OSError, match="full"):
+        break_off()
+    assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [("search.yaml", "before")]
+
+
+def test_what_a_killed_process_left_of_the_file_goes_and_what_may_be_written_now_stays(tmp_path):
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait(timeout=60)
+    left, alive, fresh = (
+        tmp_path / f"trials.parquet.{name}.tmp" for name in (gone.pid, os.getppid(), gone.pid + 2**24)
+    )
+    for file in (left, alive, fresh):
+        file.write_bytes(b"PAR1")
+    for file in (left, alive):
+        os.utime(file, (time.time() - 100,) * 2)
+    write_whole(tmp_path / "trials.parquet", "whole")
+    assert {path.name for path in tmp_path.iterdir()} == {"trials.parquet", alive.name, fresh.name}
