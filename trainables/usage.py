@@ -10,6 +10,7 @@ from statistics import mean
 
 import psutil
 import torch
+from pynvml import NVMLError
 
 CPU, MEMORY, GPU, GPU_MEMORY = "sys/cpu_percent", "sys/memory_gib", "sys/gpu_percent", "sys/gpu_memory_gib"
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
@@ -26,8 +27,7 @@ class Usage:
         """What follows counts, and nothing before it."""
         if self._device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._device)
-        if CLEAR.exists():
-            CLEAR.write_text("5")  # Linux sets the peak of this process back to what it holds now
+        self._has_peak = _forget_peak()
         self._cpu_s = _cpu_s()
         self._since = time.perf_counter()
 
@@ -41,11 +41,12 @@ class Usage:
         """
         seconds = time.perf_counter() - self._since
         metrics = {CPU: 100 * max(0.0, _cpu_s() - self._cpu_s) / max(seconds, 1e-9)}
-        if CLEAR.exists():
+        if self._has_peak:
             held = next(line for line in STATUS.read_text().splitlines() if line.startswith("VmHWM:"))
             metrics[MEMORY] = int(held.split()[1]) / 2**20
         if self._device.type == "cuda":
-            metrics[GPU] = float(torch.cuda.utilization(self._device))
+            with suppress(NVMLError, RuntimeError):  # a slice of a GPU does not tell, nor does a machine without NVML
+                metrics[GPU] = float(torch.cuda.utilization(self._device))
             metrics[GPU_MEMORY] = torch.cuda.max_memory_allocated(self._device) / 2**30
         return metrics
 
@@ -55,6 +56,15 @@ def of_all(ranks: Sequence[Mapping[str, float]]) -> dict[str, float]:
     combine: dict[str, Callable[[Sequence[float]], float]] = {CPU: sum, MEMORY: max, GPU: mean, GPU_MEMORY: max}
     values = {name: [rank[name] for rank in ranks if name in rank] for name in combine}
     return {name: combine[name](known) for name, known in values.items() if known}
+
+
+def _forget_peak() -> bool:
+    """Let Linux set the peak of this process back to what it holds now. Whether it did."""
+    try:
+        CLEAR.write_text("5")
+    except OSError:  # another system, or a container in which it is forbidden
+        return False
+    return True
 
 
 def _cpu_s() -> float:

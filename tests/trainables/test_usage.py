@@ -4,9 +4,11 @@ import multiprocessing
 import threading
 import time
 
+import pynvml
 import pytest
 import torch
 
+from trainables import usage
 from trainables.context import Context
 from trainables.usage import CLEAR, CPU, GPU, GPU_MEMORY, MEMORY, Usage, of_all
 from trainables.worker import Workers
@@ -45,6 +47,23 @@ def test_the_cpu_is_that_of_the_process_and_of_those_that_it_started():
     child.join(30)
     assert while_it_runs > 10
     assert usage.taken()[CPU] > 0
+
+
+def test_where_the_peak_of_a_process_cannot_be_set_back_it_is_not_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(usage, "CLEAR", tmp_path)  # a folder: it cannot be written to
+    assert {*Usage(torch.device("cpu")).taken()} == {CPU}
+
+
+def test_a_gpu_that_does_not_tell_how_busy_it_is_fails_no_trial(monkeypatch):
+    def refuse(device):
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)  # as a slice of a GPU does
+
+    monkeypatch.setattr(torch.cuda, "utilization", refuse)
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 2**30)
+    metrics = Usage(torch.device("cuda", 0)).taken()
+    assert metrics[GPU_MEMORY] == 1.0
+    assert GPU not in metrics
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
