@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from search.export import write_parquet
+from search.shown import report_again
 from search.study import SearchStudy
 
 EVERY_S = 3.0
@@ -61,7 +62,7 @@ class Exporter:
         if self._thread.is_alive():
             self._thread.join()
         if self._changed.is_set():
-            self._write(f"python search/report.py {self._path.parent.name} writes it again")
+            self._write(f"{report_again(self._path.parent)} writes it again")
 
     def _note(self, number: int) -> None:
         self._trials[number] = self._study.trial(number)

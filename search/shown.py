@@ -24,13 +24,18 @@ def go_on(folder: Path) -> str:
 
 def replay(folder: Path) -> str:
     """The command that tells MLflow what it lacks of the search in `folder`."""
-    return f"python search/report.py {folder.name}{_storage(folder)} --replay"
+    return f"{report_again(folder)} --replay"
+
+
+def report_again(folder: Path) -> str:
+    """The command that writes the page and the Parquet file of the search in `folder`."""
+    return f"python search/report.py {folder.name}{_storage(folder)}"
 
 
 def log_it(folder: Path, register: str) -> str:
     """The command that makes a model of the best checkpoint of the search in `folder`, and registers it."""
     option = f"--register {shlex.quote(register)}" if register else "--log-model"
-    return f"python search/report.py {folder.name}{_storage(folder)} {option}"
+    return f"{report_again(folder)} {option}"
 
 
 def _storage(folder: Path) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from search.searched import Searched
+from search.shown import report_again
 from search.whole import write_whole
 
 
@@ -25,7 +26,7 @@ def save_page(searched: Searched, path: Path, say: Callable[[str], None]) -> boo
     try:
         write_page(searched, path)
     except Exception as error:  # a full disk, or what nobody thought of: the search is worth more than its page
-        again = f"python search/report.py {searched.name} writes it again"
+        again = f"{report_again(path.parent)} writes it again"
         say(f"{path} cannot be written: {type(error).__name__}: {error}; {again}")
         return False
     return True

@@ -42,8 +42,9 @@ def tell(console: Console, result: "Result", searched: Searched, folder: Path, q
         say(f"diverged: {divergence}")
     if "failed" in result.outcomes:
         say(f"tracebacks: {folder / 'errors'}")
+    trials = {trial.number: trial for trial in searched.trials}
     if result.best is not None:
-        _tell_best(console, searched, searched.trials[result.best.trial_id])
+        _tell_best(console, searched, trials[result.best.trial_id])
         say(f"checkpoint: {result.best.checkpoint or 'reported without one'}")
     if result.front:
         say(f"front: {len(result.front)} trials{'' if quiet else ', marked *'}")
@@ -56,7 +57,7 @@ def tell(console: Console, result: "Result", searched: Searched, folder: Path, q
     if result.outcomes and "interrupted" not in result.outcomes:
         say(f"more: {go_on(folder)} --trials {2 * len(searched.trials)}")
     if result.best is not None:
-        say(f"train: {train_again(searched, searched.trials[result.best.trial_id])}")
+        say(f"train: {train_again(searched, trials[result.best.trial_id])}")
 
 
 def _tell_best(console: Console, searched: Searched, best: FrozenTrial) -> None:

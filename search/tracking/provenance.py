@@ -69,7 +69,9 @@ def code_version(path: Path, modules: Sequence[Path], folder: Path) -> tuple[str
     commit = _git(beside, "rev-parse", "HEAD")
     if not commit or path.is_relative_to(folder) or not _git(beside, "ls-files", path.name):
         return digest(modules), ""
-    if not _git(beside, "status", "--porcelain"):
+    # Other files that git does not know are no code of the task: most often the folder of the searches.
+    unknown = _git(beside, "ls-files", "--others", "--exclude-standard", "--", *map(str, modules))
+    if not unknown and not _git(beside, "status", "--porcelain", "--untracked-files=no"):
         return commit, ""
     return f"{commit}-dirty", _diff(beside)
 
@@ -116,7 +118,7 @@ def frozen() -> list[str]:
 
 def _diff(folder: Path) -> str:
     """What is not committed, of the files that git knows."""
-    diff = _git(folder, "diff", "HEAD")
+    diff = _git(folder, "diff", "--no-color", "--no-ext-diff", "HEAD")
     return f"{diff[:LONGEST_DIFF]}\n(cut here)\n" if len(diff) > LONGEST_DIFF else f"{diff}\n" if diff else ""
 
 
@@ -133,7 +135,7 @@ def _git(folder: Path, *arguments: str) -> str:
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
+    return done.stdout.removesuffix("\n") if done.returncode == 0 else ""  # the last line of a diff may be blank
 
 
 def _cpu() -> str:

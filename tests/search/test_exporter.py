@@ -133,7 +133,7 @@ def test_what_cannot_be_written_at_the_end_is_told_with_what_to_do(searched, tmp
     searched.path.mkdir()
     searched.exporter.end()
     (line,) = searched.said
-    assert line.endswith(f"python search/report.py {tmp_path.name} writes it again")
+    assert line.endswith(f"python search/report.py {tmp_path.name} --storage {tmp_path.parent} writes it again")
     searched.path.rmdir()
 
 

@@ -161,5 +161,5 @@ def test_a_page_that_cannot_be_written_is_told_in_a_line_and_leaves_nothing_behi
     assert not save_page(many(10), tmp_path / "gone" / "report.html", told.append)
     (line,) = told
     assert line.startswith(f"{tmp_path / 'gone' / 'report.html'} cannot be written: FileNotFoundError")
-    assert line.endswith("; python search/report.py night-run writes it again")
+    assert line.endswith(f"; python search/report.py gone --storage {tmp_path} writes it again")
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]

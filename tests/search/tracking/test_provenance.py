@@ -42,6 +42,32 @@ def test_the_version_of_a_task_is_the_commit_of_its_repository(project):
     assert (found["code"], diff) == (git(project, "rev-parse", "HEAD"), "")
 
 
+def test_files_that_git_does_not_know_count_if_the_task_imports_them(project):
+    git(project, "init")
+    git(project, "add", "my_task.py")
+    git(project, "commit", "-m", "one")
+    commit = git(project, "rev-parse", "HEAD")
+    assert written(project)[0]["code"] == f"{commit}-dirty"
+    git(project, "add", "helper.py")
+    git(project, "commit", "-m", "two")
+    (project / "runs").mkdir()
+    (project / "runs" / "search.yaml").write_text("")
+    assert written(project)[0]["code"] == git(project, "rev-parse", "HEAD")
+
+
+def test_the_diff_can_be_applied(project):
+    git(project, "init")
+    lines = "lr = 1\n\n\n\n"
+    (project / "my_task.py").write_text(lines)
+    git(project, "add", ".")
+    git(project, "commit", "-m", "one")
+    (project / "my_task.py").write_text(f"depth = 2\n{lines}")
+    written(project)
+    git(project, "checkout", "my_task.py")
+    git(project, "apply", str(project.parent / "search" / "code.diff"))
+    assert (project / "my_task.py").read_text() == f"depth = 2\n{lines}"
+
+
 def test_what_is_not_committed_is_told_and_kept(project):
     git(project, "init")
     git(project, "add", ".")
