@@ -21,6 +21,7 @@ from search.tracking.runs import Runs
 from search.tracking.uri import shown
 from search.trials import reports_of
 
+LATEST_S = 30.0  # after which MLflow is told that trials began, whether one has reported or not
 RETRY_S = 2.0
 CALL_S = 15.0  # how long one call may take when the end is waited for
 # What comes within so many seconds is sent together, since a call has a price. Where telling it takes long, as of many
@@ -38,8 +39,9 @@ class TrackingError(RuntimeError):
 class Tracker:
     """Observes a search and tells MLflow. Every call returns at once; `finish` waits until all is told.
 
-    Begins with the first report: until then the gangs start, and MLflow's import and a new database would take
-    seconds from them on a small machine. Runs have the times at which their trials began all the same.
+    Begins with the first report, or half a minute after the search: until then the gangs start, and MLflow's import
+    and a new database would take seconds from them on a small machine. Runs have the times at which their trials began
+    all the same.
 
     Nothing is lost while the server is away, since the study has all that MLflow is to be told, and has it first.
 
@@ -182,7 +184,9 @@ class Tracker:
             self._prepare()
         except Exception as error:  # of a full disk, or of packages that are half installed: trials are worth more
             self._say(f"what the search runs with cannot be kept: {told(error)}")
-        self._needed.wait()
+        while not self._needed.wait(LATEST_S):
+            if self._earlier or not self._events.empty():  # else no trial has begun, and maybe none will
+                break
         self._retry(self._open)
         while not self._closing.is_set():
             start = time.monotonic()

@@ -118,6 +118,18 @@ def test_two_searches_share_a_store_without_mixing(tmp_path):
         assert {run.data.tags["search"] for run in children} == {name}
 
 
+def test_trials_are_there_before_their_first_report_however_long_an_epoch_is(tmp_path, monkeypatch):
+    monkeypatch.setattr(tracking, "LATEST_S", 0.1)
+    tracker = track(config(tmp_path))
+    tracker.trial_started(0, {"lr": 0.1})
+    deadline = time.monotonic() + 60
+    while not tracker.run_id or "0" not in runs_of(tracker):
+        assert time.monotonic() < deadline, "it did not come within the time"
+        time.sleep(0.1)
+    assert runs_of(tracker)["0"].info.status == "RUNNING"
+    finish(tracker)
+
+
 def test_no_call_waits_for_the_store(tmp_path):
     tracker = track(config(tmp_path))
     start = time.monotonic()
