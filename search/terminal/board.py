@@ -52,6 +52,7 @@ class Board:
         rows: By number of the trial.
         ended: How many, by outcome.
         failure: What the last failure was.
+        reached: By number of the trial its best value and the epoch, of those that may be the best.
     """
 
     objective: str
@@ -65,7 +66,7 @@ class Board:
     ended: Counter[str] = field(default_factory=Counter)
     failure: str = ""
     epochs: int = 0
-    best: tuple[float, int, int] | None = None  # value, trial, epoch
+    reached: dict[int, tuple[float, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.spent = lambda: self.epochs
@@ -79,8 +80,9 @@ class Board:
     def recall(self, number: int, epoch: int, value: float) -> None:
         """A report that was there before the search was taken up."""
         self.epochs += 1
-        if math.isfinite(value) and (self.best is None or self._is_better(value, self.best[0])):
-            self.best = (value, number, epoch)
+        before = self.reached.get(number)
+        if math.isfinite(value) and (before is None or self._is_better(value, before[0])):
+            self.reached[number] = (value, epoch)
         row = self.rows.get(number)
         if row is not None:
             row.epoch, row.now = epoch, value
@@ -95,6 +97,8 @@ class Board:
 
     def end(self, number: int, outcome: str, reason: str) -> Row | None:
         self.ended[outcome] += 1
+        if outcome in ("diverged", "failed"):
+            self.reached.pop(number, None)
         if outcome == "failed":
             self.failure = f"trial {number}: {reason}"
         return self.rows.pop(number, None)
@@ -119,8 +123,9 @@ class Board:
             yield Text(", ").join(Text(f"{count} {outcome}", STYLES[outcome]) for outcome, count in counts)
         if self.failure:
             yield _line([self.failure], STYLES["failed"])
-        if self.best is not None:
-            value, number, epoch = self.best
+        reached = [(value, number, epoch) for number, (value, epoch) in list(self.reached.items())]
+        if reached:
+            value, number, epoch = (max if self.mode == "max" else min)(reached, key=lambda best: best[0])
             yield _line([f"best {self.objective} {short(value)}", f"trial {number}", f"epoch {epoch}"])
         gone = time.monotonic() - self._began
         times = [f"{clock(gone)} gone", *(f"about {clock(left)} left" for left in self._left(gone))]

@@ -29,12 +29,14 @@ def test_a_summary_tells_how_trials_ended_and_why_the_last_one_failed(board):
     assert shown(board)[:3] == ["3 of 4 trials done, 1 training", "1 completed, 2 failed", "trial 2: because of 2"]
 
 
-def test_the_best_is_the_best_of_all_by_the_mode_whatever_is_not_finite(board):
+def test_the_best_is_that_by_the_mode_of_all_trials_that_may_be_the_result_whatever_is_not_finite(board):
     board.start(0, {}, 9)
     for epoch, value in enumerate([0.25, 0.5, float("nan"), float("inf")], start=1):
         board.report(0, epoch, {"val/score": value})
-    board.end(0, "diverged", "")
     assert "best val/score 0.5, trial 0, epoch 2" in shown(board)
+    board.report(1, 1, {"val/score": 0.125})
+    board.end(0, "diverged", "")
+    assert "best val/score 0.125, trial 1, epoch 1" in shown(board)
 
 
 def test_trials_that_wait_are_counted_and_those_that_are_trained_have_a_row(board):
