@@ -344,15 +344,17 @@ def _finish(
 def _log_best(planned: Plan, interrupted: bool, progress: Progress) -> dict[str, str]:
     """Where MLflow has the best checkpoint as a model, if it could be made. Nobody who interrupts waits for that."""
     folder, name = planned.config.folder, planned.config.register_ or ""
-    if interrupted:
-        progress.warn(f"the best checkpoint is no model in MLflow yet: {log_it(folder, name)}")
-        return {}
-    progress.say("making a model of the best checkpoint")
     try:
-        return {"model": log_best(folder, name)}
+        if not interrupted:
+            progress.say("making a model of the best checkpoint")
+            return {"model": log_best(folder, name)}
     except ModelError as error:
         progress.warn(str(error))
         return {}
+    except KeyboardInterrupt:  # of the model, since the search has ended: what came of it is still told
+        pass
+    progress.warn(f"the best checkpoint is no model in MLflow yet: {log_it(folder, name)}")
+    return {}
 
 
 def _told(resources: dict[str, float]) -> str:
