@@ -28,7 +28,7 @@ from search.terminal.table import report_console, side_by_side, trial_table, wid
 
 
 def main(
-    name: str,
+    name: Annotated[str, typer.Argument(help="of the search, or its folder")],
     storage: Path = Path("runs"),
     replay: Annotated[bool, typer.Option("--replay", help="tell MLflow what it lacks of the search")] = False,
     log_model: Annotated[bool, typer.Option("--log-model", help="the best checkpoint as a model in MLflow")] = False,
@@ -36,7 +36,7 @@ def main(
     compare: Annotated[list[str] | None, typer.Option(metavar="OTHER", help="another search, or its folder")] = None,
 ) -> None:
     """Print the table of a search, and write its page and its Parquet file anew. Or compare it with others."""
-    folder = storage.expanduser().absolute() / name
+    folder = _folder_of(name, storage.expanduser().absolute())
     try:
         check_model_name(register)
         if compare:
@@ -114,10 +114,10 @@ def _compare(folder: Path, others: Sequence[Path]) -> None:
     console.print(f"written: {path}", highlight=False, soft_wrap=True)
 
 
-def _folder_of(other: str, storage: Path) -> Path:
+def _folder_of(name: str, storage: Path) -> Path:
     """That of a search which is named, or whose folder is given."""
-    named = storage / other
-    return Path(other).expanduser().absolute() if "/" in other and not named.is_dir() else named
+    named = storage / name
+    return Path(name).expanduser().absolute() if "/" in name and not named.is_dir() else named
 
 
 def _check_alone(replay: bool, log_model: bool, register: str | None) -> None:

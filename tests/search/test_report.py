@@ -29,6 +29,12 @@ def test_a_search_that_runs_is_printed_and_its_files_are_written(storage, capsys
     assert (storage / "one" / "trials.parquet").exists()
 
 
+def test_a_search_can_be_named_by_its_folder(storage, capsys, monkeypatch):
+    monkeypatch.chdir(storage.parent)
+    main(f"{storage.name}/one/")
+    assert f"page: {storage / 'one' / 'report.html'}" in capsys.readouterr().out
+
+
 def test_a_search_that_is_not_there_is_told_in_a_line(storage, capsys):
     with pytest.raises(typer.Exit) as ended:
         main("two", storage)
