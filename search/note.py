@@ -45,6 +45,8 @@ def note_of_search(
         f"**Best {objectives[0].metric}: {short(best.value)}** (trial {best.trial_id}): "
         + ", ".join(f"`{name}` {short(value)}" for name, value in chosen.items()),
         _markdown([("parameter", "value"), *(chosen | config).items()]),
+        *diverged,
+        commands(folder),
     ]
     if front:
         rows: list[Sequence[Any]] = [("trial", *objectives, *searched)]
@@ -52,11 +54,11 @@ def note_of_search(
             config = flatten(trial.config)
             values = [*trial.values.values(), *(config.get(name, "") for name in searched)]
             rows.append((trial.trial_id, *map(short, values)))
-        told += ["**Pareto front**", _markdown(rows)]
-    return "\n\n".join([*told, *diverged, commands(folder)])
+        told += ["**Pareto front**", _markdown(rows)]  # last: it may be longer than what MLflow keeps of a note
+    return "\n\n".join(told)
 
 
 def _markdown(rows: Sequence[Sequence[Any]]) -> str:
     """A table; the first row is its head."""
-    head, *body = ([str(cell) for cell in row] for row in rows)
+    head, *body = ([" ".join(str(cell).split()).replace("|", "\\|") for cell in row] for row in rows)
     return "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *body])

@@ -1,6 +1,6 @@
 from search.note import note_of_search
 from search.objectives import Objective
-from search.results import Best
+from search.results import Best, FrontTrial
 
 
 def test_what_was_searched_comes_first_since_the_ui_folds_a_note_after_a_few_lines(tmp_path):
@@ -19,3 +19,18 @@ def test_what_was_searched_comes_first_since_the_ui_folds_a_note_after_a_few_lin
         "| momentum | 0.9 |",
     ]
     assert f"--resume one --storage {tmp_path}" in note[-1]
+
+
+def test_a_front_that_is_longer_than_a_note_may_be_comes_after_the_commands(tmp_path):
+    best = Best(0, 0.5, {"lr": 0.1}, None)
+    front = [FrontTrial(n, {"score": 0.5, "speed": n / 7}, {"lr": n / 700}, None) for n in range(400)]
+    objectives = [Objective("score", "max"), Objective("speed", "max")]
+    note = note_of_search(tmp_path / "one", ["lr"], objectives, best, front, [])
+    assert len(note) > 8000, "what MLflow keeps"
+    assert "--resume one" in note[:1000]
+
+
+def test_a_value_cannot_break_the_table(tmp_path):
+    best = Best(0, 0.5, {"text": "a|b\nc"}, None)
+    note = note_of_search(tmp_path / "one", [], [Objective("score", "max")], best, None, [])
+    assert "| text | a\\|b c |" in note.splitlines()
