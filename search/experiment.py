@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +50,7 @@ class Result:
     took, and why it ended before its trials were spent.
 
     The best is so by the first objective; with several, `front` has those that no other trial beats in all of them.
+    `searched` is the search itself, with all of its trials as the study has them.
     """
 
     name: str
@@ -59,7 +60,8 @@ class Result:
     mlflow: dict[str, str]
     seconds: float
     stopped: str
-    front: Sequence[FrontTrial] | None = None
+    front: Sequence[FrontTrial] | None
+    searched: Searched = field(repr=False)
 
     def as_json(self) -> dict[str, Any]:
         """The object that `--json` prints."""
@@ -316,7 +318,7 @@ def _finish(
     parquet, page = config.folder / "trials.parquet", config.folder / "report.html"
     files = [parquet] if parquet.is_file() else []  # its writer has told why, if it could not
     status, note, metrics = "FAILED", ERROR_NOTE, dict[str, float]()
-    stopped = ", ".join(stop.reasons)
+    stopped, timeout_s = ", ".join(stop.reasons), TRACKING_TIMEOUT_S
     try:
         best, divergence = find_best(trials, mode), find_divergence(trials)
         front = find_front(trials, planned.objectives) if len(planned.objectives) > 1 else None
@@ -325,9 +327,12 @@ def _finish(
         status = "KILLED" if stop.interrupted else "FINISHED" if best else "FAILED"
         metrics = {f"best/{planned.objective}": best.value} if best else {}
         files += [page] if save_page(searched, page, progress.warn) else []
+    except KeyboardInterrupt:  # a second Ctrl-C, which goes on
+        timeout_s = HURRIED_S
+        raise
     finally:  # an error goes on, and the parent run has ended all the same
         try:
-            tracker.finish(status, note, metrics, files, TRACKING_TIMEOUT_S, stopped)
+            tracker.finish(status, note, metrics, files, timeout_s, stopped)
         except TrackingError as error:
             progress.warn(str(error))
     where = {
@@ -338,7 +343,7 @@ def _finish(
     if (config.log_model or config.register_ is not None) and best is not None:
         where |= _log_best(planned, stop.interrupted, progress)
     seconds = time.monotonic() - start
-    return Result(config.name, count_outcomes(trials), best, divergence, where, seconds, stopped, front)
+    return Result(config.name, count_outcomes(trials), best, divergence, where, seconds, stopped, front, searched)
 
 
 def _log_best(planned: Plan, interrupted: bool, progress: Progress) -> dict[str, str]:

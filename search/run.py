@@ -161,7 +161,6 @@ def main(
         print(f"the search has ended: {error}.", file=sys.stderr)
         raise typer.Exit(1) from error
     from search.shown import go_on
-    from search.study import read
     from search.terminal.console import Stream
     from search.terminal.ending import tell
     from search.terminal.table import report_console
@@ -169,7 +168,7 @@ def main(
     if as_json:
         print(json.dumps(result.as_json()), file=Stream(sys.stdout))
     else:
-        tell(report_console(), result, read(folder), folder, quiet)
+        tell(report_console(), result, folder, quiet)
     if "interrupted" in result.outcomes or not result.outcomes:  # or it was stopped before its first trial
         print(f"go on: {go_on(folder)}", file=Stream(sys.stderr))
     if not {"completed", "pruned"} & {*result.outcomes}:

@@ -35,7 +35,7 @@ def log_model(
     params: dict[str, str],
     tags: dict[str, str],
 ) -> dict[str, str]:
-    """Log the model on the parent run of a search.
+    """Log the model on the parent run of a search, unless it has it: one that is taken up may be as good as before.
 
     Args:
         reference: The task as "module:Class", which can be imported here.
@@ -55,6 +55,8 @@ def log_model(
     """
     client = MlflowClient()
     run = _find_run(client, experiment, search_id)
+    if made := _find_model(client, run, register, tags):
+        return {"uri": made}
     predictor = Predictor(reference, checkpoint.load(Path(trained)))
     example = predictor.example()
     signature: ModelSignature = infer_signature(example, predictor(example))
@@ -91,6 +93,16 @@ def _find_run(client: MlflowClient, name: str, search_id: str) -> Run:
     if not found:
         raise ValueError(f"MLflow has no run of this search in experiment {name!r}.")
     return found[0]
+
+
+def _find_model(client: MlflowClient, run: Run, register: str, tags: dict[str, str]) -> str | None:
+    """The URI of a model of `run` that has these `tags`: it was made of the same checkpoint."""
+    if register:
+        versions = client.search_model_versions(f"name = '{register}'")
+        found = [version for version in versions if version.run_id == run.info.run_id]
+        return next((f"models:/{register}/{each.version}" for each in found if tags.items() <= each.tags.items()), None)
+    models = client.search_logged_models([run.info.experiment_id], f"source_run_id = '{run.info.run_id}'")
+    return next((model.model_uri for model in models if tags.items() <= model.tags.items()), None)
 
 
 def _requirements(own: Sequence[Path]) -> list[str]:

@@ -27,12 +27,13 @@ OF_A_RUN = ("mode", "workers", "cpus_per_worker", "gpus_per_worker", "seed")  # 
 AMONG_TRAININGS = "workflowType=machine_learning"  # MLflow's UI shows a run as an evaluation of an LLM without it
 
 
-def tell(console: Console, result: "Result", searched: Searched, folder: Path, quiet: bool = False) -> None:
+def tell(console: Console, result: "Result", folder: Path, quiet: bool = False) -> None:
     """Print it. `quiet` leaves out what is no answer: the table of all trials, and where they diverged."""
 
     def say(line: str) -> None:
         console.print(line, soft_wrap=True, highlight=False, markup=False)
 
+    searched = result.searched
     if not quiet:
         console.print(trial_table(searched.trials, searched.objectives, width_of(console)))
         say("")

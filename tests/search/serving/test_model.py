@@ -151,6 +151,15 @@ def test_the_model_belongs_to_the_parent_run_which_stays_as_it_ended(searched):
     assert version.tags == {"search": "one", "trial_id": "0", "objective": "val/loss", "value": "0.25"}
 
 
+def test_the_same_checkpoint_is_no_second_model(searched):
+    assert log_best(searched.folder, "toy model") == searched.model
+    (version,) = searched.client.search_model_versions("name = 'toy model'")
+    assert version.version == "1" or version.version == 1
+    logged = searched.client.get_run(searched.parent).outputs.model_outputs[0].model_id
+    assert log_best(searched.folder) == f"models:/{logged}"
+    assert len(searched.client.search_logged_models([searched.experiment])) == 1
+
+
 def test_what_mlflow_does_not_know_of_is_told_with_the_command_to_try_again(tmp_path, searched):
     other = Searched(tmp_path, "other", experiment="Elsewhere")
     other.end(searched.folder / "checkpoints" / "0" / "epoch-1.pt")

@@ -45,10 +45,18 @@ class Ended:
     def told(self, quiet=False, width=200):
         trials = self.searched.trials
         result = Result(
-            self.folder.name, count_outcomes(trials), find_best(trials, "max"), [], self.mlflow, 61.0, ""
-        )  # fmt: skip
+            self.folder.name,
+            count_outcomes(trials),
+            find_best(trials, "max"),
+            [],
+            self.mlflow,
+            61.0,
+            "",
+            None,
+            self.searched,
+        )
         stream = io.StringIO()
-        tell(Console(file=stream, width=width), result, self.searched, self.folder, quiet)
+        tell(Console(file=stream, width=width), result, self.folder, quiet)
         return stream.getvalue()
 
     def line(self, name):
