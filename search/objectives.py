@@ -20,6 +20,22 @@ class Objective:
         return f"{self.metric}:{self.mode}"
 
 
+class Judged:
+    """What has objectives, of which the first leads."""
+
+    objectives: tuple[Objective, ...]
+
+    @property
+    def objective(self) -> str:
+        """The metric that trials are judged by while they train."""
+        return self.objectives[0].metric
+
+    @property
+    def mode(self) -> Mode:
+        """Of that metric."""
+        return self.objectives[0].mode
+
+
 def asked_for(
     texts: Sequence[str], mode: Mode | None, own: Objective | None, owner: str
 ) -> tuple[tuple[Objective, ...], list[str]]:

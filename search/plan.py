@@ -11,8 +11,8 @@ from search.config import SearchConfig, check_place
 from search.errors import UsageError
 from search.fidelity import UNLIMITED
 from search.machine import check_cluster, check_machine
-from search.objectives import Objective, asked_for
-from search.schedule import Mode, Schedule
+from search.objectives import Judged, Objective, asked_for
+from search.schedule import Schedule
 from search.schedulers import make_schedule
 from search.schedulers.pbt import Population
 from search.space import Space, resolve
@@ -24,7 +24,7 @@ from search.warm_start import WarmStart, warm_start
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(Judged):
     """A search that has passed every check that needs no Ray.
 
     Attributes:
@@ -39,16 +39,6 @@ class Plan:
     objectives: tuple[Objective, ...]
     first: tuple[dict[str, Any], ...] = ()
     warm: WarmStart = field(default_factory=WarmStart)
-
-    @property
-    def objective(self) -> str:
-        """The metric that trials are judged by while they train."""
-        return self.objectives[0].metric
-
-    @property
-    def mode(self) -> Mode:
-        """Of that metric."""
-        return self.objectives[0].mode
 
     @property
     def trials(self) -> int:

@@ -6,12 +6,11 @@ from typing import Any
 
 from optuna.trial import FrozenTrial
 
-from search.objectives import Objective
-from search.schedule import Mode
+from search.objectives import Judged, Objective
 
 
 @dataclass(frozen=True)
-class Searched:
+class Searched(Judged):
     """A search that ran, or still runs.
 
     Attributes:
@@ -26,16 +25,6 @@ class Searched:
     trials: Sequence[FrozenTrial]
     objectives: tuple[Objective, ...]
     about: Mapping[str, Any]
-
-    @property
-    def objective(self) -> str:
-        """The metric that trials are judged by while they train."""
-        return self.objectives[0].metric
-
-    @property
-    def mode(self) -> Mode:
-        """Of that metric: min or max."""
-        return self.objectives[0].mode
 
     @property
     def defaults(self) -> FrozenTrial | None:

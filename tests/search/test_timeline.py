@@ -6,11 +6,7 @@ from optuna.samplers import RandomSampler
 from search.space import resolve
 from search.study import create
 from search.timeline import Span, timeline
-from trainables.task import TaskConfig, searchable
-
-
-class Config(TaskConfig):
-    lr: float = searchable(0.5, low=0.0, high=1.0)
+from tests.search.conftest import Config
 
 
 @pytest.fixture
