@@ -1,5 +1,6 @@
 """The Ray that a search runs on: a cluster of its own on this machine, or the one that it was submitted to."""
 
+import gc
 import logging
 import os
 import shutil
@@ -36,7 +37,8 @@ def connected(modules: Sequence[Path], root: Path, folder: Path) -> Iterator[Non
     if modules and not code.exists():  # else the search was taken up
         _copy(modules, code)
     ray_here = _joined(modules, root) if "RAY_ADDRESS" in os.environ else _started(root, code)
-    with ray_here, redirect_stdout(_Filtered(sys.stderr)):
+    # Around Ray: its threads print until it has shut down.
+    with redirect_stdout(_Filtered(sys.stderr)), ray_here:
         yield
 
 
@@ -48,7 +50,7 @@ def _joined(modules: Sequence[Path], root: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        ray.shutdown()
+        shut_down()
 
 
 @contextmanager
@@ -71,7 +73,20 @@ def _started(root: Path, code: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            ray.shutdown()
+            shut_down()
+
+
+def shut_down() -> None:
+    """Leave Ray, which ends this process at once if one of its references is given back meanwhile.
+
+    Any thread may do that which happens to collect garbage, such as the one that imports MLflow.
+    """
+    gc.collect()
+    gc.disable()
+    try:
+        ray.shutdown()
+    finally:
+        gc.enable()
 
 
 def _copy(modules: Sequence[Path], code: Path) -> None:

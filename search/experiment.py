@@ -245,7 +245,8 @@ def _search(
             registry.stop.remote()
             tracker.hurry()
 
-    threading.Thread(target=spread, daemon=True, name="stop").start()
+    spreading = threading.Thread(target=spread, daemon=True, name="stop")
+    spreading.start()
     check_often(budget, stop.asked)
     watch.start()
     exporter.start()
@@ -272,6 +273,7 @@ def _search(
     finally:
         over.set()
         stop.asked.set()
+        spreading.join()
         watch.end()
         exporter.end()
     return Searched(config.name, study.trials(), planned.objectives, study.about), tracker

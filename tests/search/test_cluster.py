@@ -1,12 +1,16 @@
 """Searches on a cluster of several nodes, beside another Ray on the same machine, and without Ray's dashboard."""
 
+import gc
 import json
 import time
+import weakref
 
 import pytest
 import ray
 from ray.cluster_utils import Cluster
 from ray.util import placement_group_table
+
+from search.cluster import shut_down
 
 
 @pytest.fixture
@@ -66,3 +70,18 @@ def test_stopped_trials_leave_no_placement_group_behind_beside_another_ray_and_w
         assert time.monotonic() < deadline, placement_group_table()
         time.sleep(0.2)
     assert {row["state"] for row in placement_group_table().values()} == {"REMOVED"}
+
+
+def test_while_ray_shuts_down_no_thread_collects_garbage_that_may_hold_references_to_it(monkeypatch):
+    class Held:
+        """Something that only a collection of garbage frees."""
+
+        def __init__(self):
+            self.me = self
+
+    held = weakref.ref(Held())
+    seen = []
+    monkeypatch.setattr("ray.shutdown", lambda: seen.append((held(), gc.isenabled())))
+    shut_down()
+    assert seen == [(None, False)]
+    assert gc.isenabled()
