@@ -7,17 +7,17 @@ from pathlib import Path
 
 from optuna.distributions import json_to_distribution
 
+from search.elapsed import elapsed
 from search.errors import UsageError
 from search.nested import flatten
-from search.page.elapsed import elapsed
-from search.page.words import change, counted
-from search.results import Best, count_outcomes, find_best
+from search.results import Best, count_outcomes, find_best, improvements
 from search.schedule import sign
 from search.searched import Searched
 from search.shown import clock, short
 from search.space import Parameter
 from search.tracking.datasets import datasets_of
-from search.trials import OUTCOMES, curve_of, outcome_of, reports_of
+from search.trials import OUTCOMES, SETTLED, outcome_of
+from search.words import change, counted
 
 
 @dataclass(frozen=True)
@@ -53,18 +53,12 @@ class Side:
 def side_of(searched: Searched, name: str = "") -> Side:
     """What `searched` came to, under another `name` if one is given."""
     clocked = elapsed(searched.trials)
-    better = sign(searched.objectives[0].mode)
     begun = [trial.datetime_start.timestamp() for trial in searched.trials if trial.datetime_start]
-    steps: list[Step] = []
-    for at, value in sorted(
-        (report["time"], curve_of(trial)[epoch])
-        for trial in searched.trials
-        if outcome_of(trial) in ("completed", "pruned")  # as in `find_best`
-        for epoch, report in reports_of(trial).items()
-        if epoch in curve_of(trial) and "time" in report
-    ):
-        if not steps or better * (value - steps[-1].value) < 0:
-            steps.append(Step(clocked(at), sum(start <= at for start in begun), value))
+    settled = [trial for trial in searched.trials if outcome_of(trial) in SETTLED]  # as in `find_best`
+    steps = [
+        Step(clocked(at), sum(start <= at for start in begun), value)
+        for at, _, value in improvements(settled, searched.mode)
+    ]
     best = find_best(searched.trials, searched.mode)
     return Side(name or searched.name, searched, best, tuple(steps), clocked.total)
 

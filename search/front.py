@@ -6,7 +6,7 @@ from optuna.trial import FrozenTrial
 
 from search.objectives import Objective
 from search.schedule import sign
-from search.trials import outcome_of, point_of
+from search.trials import SETTLED, outcome_of, point_of
 
 
 def pareto_front(trials: Sequence[FrozenTrial], objectives: Sequence[Objective]) -> list[FrozenTrial]:
@@ -17,7 +17,7 @@ def pareto_front(trials: Sequence[FrozenTrial], objectives: Sequence[Objective])
     points: list[tuple[tuple[float, ...], FrozenTrial]] = []
     for trial in trials:
         point = point_of(trial, objectives)
-        if point is not None and outcome_of(trial) in ("completed", "pruned"):
+        if point is not None and outcome_of(trial) in SETTLED:
             lower = [sign(objective.mode) * value for objective, value in zip(objectives, point, strict=True)]
             points.append((tuple(lower), trial))
     front: list[tuple[tuple[float, ...], FrozenTrial]] = []

@@ -10,7 +10,7 @@ from search.fidelity import UNLIMITED, Unit, cumulated
 from search.schedule import sign
 from search.schedulers import make_schedule
 from search.searched import Searched
-from search.trials import best_value, curve_of, outcome_of, reports_of
+from search.trials import SETTLED, best_value, curve_of, outcome_of, reports_of
 
 Key = tuple[int, float, float]
 
@@ -37,7 +37,7 @@ def _key(trial: FrozenTrial, searched: Searched, reached: Callable[[FrozenTrial]
         return None
     if outcome == "diverged":
         return 2, 0.0, 0.0
-    if outcome not in ("completed", "pruned") or not curve_of(trial):
+    if outcome not in SETTLED or not curve_of(trial):
         return None
     value = sign(searched.objectives[0].mode) * best_value(trial, searched.mode)
     return (0, 0.0, value) if outcome == "completed" else (1, -reached(trial), value)

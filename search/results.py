@@ -1,15 +1,17 @@
 """What came of a search: how its trials ended, the best one, the Pareto front."""
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from optuna.trial import FrozenTrial
 
 from search.front import pareto_front
 from search.objectives import Objective
-from search.trials import OUTCOMES, best_epoch, best_value, curve_of, outcome_of, point_of, reports_of
+from search.schedule import Mode, sign
+from search.trials import OUTCOMES, SETTLED, best_epoch, best_value, curve_of, outcome_of, point_of, reports_of
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,14 @@ class FrontTrial:
     checkpoint: str | None
 
 
+class Improvement(NamedTuple):
+    """A report with a better (first) objective than all before it: when, in seconds since 1970, and of which trial."""
+
+    at: float
+    trial: int
+    value: float
+
+
 def count_outcomes(trials: Sequence[FrozenTrial]) -> dict[str, int]:
     """How many trials ended how, in the order of OUTCOMES; outcomes that did not occur are left out."""
     counts = Counter(outcome_of(trial) for trial in trials)
@@ -43,11 +53,32 @@ def count_outcomes(trials: Sequence[FrozenTrial]) -> dict[str, int]:
 
 def find_best(trials: Sequence[FrozenTrial], mode: str) -> Best | None:
     """The best of the trials that were completed or pruned."""
-    judged = [t for t in trials if outcome_of(t) in ("completed", "pruned") and curve_of(t)]
+    judged = [t for t in trials if outcome_of(t) in SETTLED and curve_of(t)]
     if not judged:
         return None
     best = (max if mode == "max" else min)(judged, key=lambda trial: best_value(trial, mode))
     return Best(best.number, best_value(best, mode), best.user_attrs["config"], _best_checkpoint(best, mode))
+
+
+def by_best(trials: Sequence[FrozenTrial], objectives: Sequence[Objective]) -> list[FrozenTrial]:
+    """Best by the first objective first; those that reported nothing come last."""
+    points, better = {trial.number: point_of(trial, objectives) for trial in trials}, sign(objectives[0].mode)
+    return sorted(trials, key=lambda t: better * point[0] if (point := points[t.number]) else math.inf)
+
+
+def improvements(trials: Sequence[FrozenTrial], mode: Mode) -> list[Improvement]:
+    """The reports of `trials` that were better than all before them."""
+    told = sorted(
+        Improvement(report["time"], trial.number, curve_of(trial)[epoch])
+        for trial in trials
+        for epoch, report in reports_of(trial).items()
+        if epoch in curve_of(trial) and "time" in report
+    )
+    found: list[Improvement] = []
+    for each in told:
+        if not found or sign(mode) * (each.value - found[-1].value) < 0:
+            found.append(each)
+    return found
 
 
 def find_front(trials: Sequence[FrozenTrial], objectives: Sequence[Objective]) -> list[FrontTrial]:

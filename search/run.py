@@ -164,6 +164,7 @@ def main(
     from search.terminal.console import Stream
     from search.terminal.ending import tell
     from search.terminal.table import report_console
+    from search.trials import SETTLED
 
     if as_json:
         print(json.dumps(result.as_json()), file=Stream(sys.stdout))
@@ -171,7 +172,7 @@ def main(
         tell(report_console(), result, folder, quiet)
     if "interrupted" in result.outcomes or not result.outcomes:  # or it was stopped before its first trial
         print(f"go on: {go_on(folder)}", file=Stream(sys.stderr))
-    if not {"completed", "pruned"} & {*result.outcomes}:
+    if not {*SETTLED} & {*result.outcomes}:
         raise typer.Exit(1)
 
 

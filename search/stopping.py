@@ -11,7 +11,7 @@ from optuna.trial import FrozenTrial
 
 from search.budget import Budget, Target
 from search.plan import Plan
-from search.trials import curve_of, held_gpu_s, outcome_of, reports_of
+from search.trials import SETTLED, curve_of, held_gpu_s, outcome_of, reports_of
 
 CHECK_S = 1.0  # how far GPU-hours may be overdrawn
 
@@ -118,7 +118,7 @@ def recall(budget: Budget, trials: Sequence[FrozenTrial], waits: Callable[[Froze
                 told.append((last, number, partial(budget.reported, number, report["metrics"])))
         if outcome == "diverged" and trial.datetime_complete is not None:
             told.append((trial.datetime_complete.timestamp(), number, partial(budget.rested, number)))
-        elif curve and (outcome in ("completed", "pruned") or waits(trial)):
+        elif curve and (outcome in SETTLED or waits(trial)):
             told.append((last, number, partial(budget.rested, number)))
     for _, _, tell in sorted(told, key=lambda event: event[:2]):
         tell()

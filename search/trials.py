@@ -9,6 +9,7 @@ from search.fidelity import UNLIMITED
 from search.objectives import Objective
 
 OUTCOMES = ("completed", "pruned", "diverged", "failed", "interrupted")
+SETTLED = ("completed", "pruned")  # those of trials that came to a result
 
 
 def outcome_of(trial: FrozenTrial) -> str:

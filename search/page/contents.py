@@ -1,14 +1,14 @@
 """What the page of a search holds, most important first."""
 
-from search.page.elapsed import elapsed
+from search.elapsed import elapsed
 from search.page.judged import leading
 from search.page.layout import page
 from search.page.sections import best, curves, failures, front, gangs, importances, precisions, progress, trials
-from search.page.words import counted, listed
 from search.results import count_outcomes
 from search.searched import Searched
 from search.shown import clock, short
 from search.trials import best_value
+from search.words import counted, listed
 
 SECTIONS = (
     best.section,

@@ -6,9 +6,7 @@ from optuna.trial import FrozenTrial
 
 from search.schedule import sign
 from search.searched import Searched
-from search.trials import best_value, curve_of, outcome_of
-
-SETTLED = ("completed", "pruned")
+from search.trials import SETTLED, best_value, curve_of, outcome_of
 
 
 def judged(searched: Searched) -> list[FrozenTrial]:

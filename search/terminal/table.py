@@ -1,6 +1,5 @@
 """The trials of a search as a table in the terminal."""
 
-import math
 import sys
 from collections.abc import Sequence
 
@@ -12,7 +11,7 @@ from rich.text import Text
 from search.fidelity import cumulated, shown
 from search.front import pareto_front
 from search.objectives import Objective
-from search.schedule import sign
+from search.results import by_best
 from search.shown import short
 from search.terminal.columns import table_of
 from search.terminal.console import console_on
@@ -25,8 +24,7 @@ def trial_table(trials: Sequence[FrozenTrial], objectives: Sequence[Objective], 
     With several objectives, those on the Pareto front are marked.
     """
     points = {trial.number: point_of(trial, objectives) for trial in trials}
-    better = sign(objectives[0].mode)
-    ranked = sorted(trials, key=lambda t: better * point[0] if (point := points[t.number]) else math.inf)
+    ranked = by_best(trials, objectives)
     columns = {
         "trial": [str(trial.number) for trial in ranked],
         "outcome": [outcome_of(trial) for trial in ranked],

@@ -7,12 +7,12 @@ from optuna.trial import FrozenTrial
 from search.page.baseline import config_of, how_it_ended, reached_by
 from search.page.judged import is_settled, leading
 from search.page.section import Section
-from search.page.words import change
 from search.schedule import Mode, sign
 from search.searched import Searched
 from search.shown import short
 from search.space import Parameter
 from search.trials import best_epoch, best_value, curve_of, outcome_of, reports_of
+from search.words import change
 
 
 def section(searched: Searched) -> Section | None:

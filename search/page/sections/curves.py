@@ -10,9 +10,9 @@ from search.page import theme
 from search.page.judged import leading
 from search.page.scale import robust
 from search.page.section import Section
-from search.page.words import counted, listed
 from search.searched import Searched
 from search.trials import OUTCOMES, curve_of, outcome_of
+from search.words import counted, listed
 
 FADED = {"completed": 0.6, "pruned": 0.5, "diverged": 0.7, "failed": 0.7, "interrupted": 0.5}
 DIGITS = 5  # more is not seen, and a search may have 100,000 reports

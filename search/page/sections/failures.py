@@ -8,9 +8,9 @@ from optuna.trial import FrozenTrial
 
 from search.divergence import find_divergence
 from search.page.section import Section
-from search.page.words import counted, listed, percent, some
 from search.searched import Searched
 from search.trials import outcome_of
+from search.words import counted, listed, percent, some
 
 NUMBER = re.compile(r"0x[0-9a-f]+|[-+]?\d+(\.\d+)?(e[-+]?\d+)?", re.IGNORECASE)
 UNKNOWN = "no reason is known"

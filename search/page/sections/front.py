@@ -8,11 +8,11 @@ from plotly.graph_objects import Figure, Scatter
 
 from search.page import theme
 from search.page.section import Section
-from search.page.words import counted
 from search.results import FrontTrial, find_front
 from search.searched import Searched
 from search.shown import short
-from search.trials import outcome_of, point_of
+from search.trials import SETTLED, outcome_of, point_of
+from search.words import counted
 
 
 def section(searched: Searched) -> Section | None:
@@ -26,7 +26,7 @@ def section(searched: Searched) -> Section | None:
     points = [
         (trial, point)
         for trial in searched.trials
-        if outcome_of(trial) in ("completed", "pruned")
+        if outcome_of(trial) in SETTLED
         and (point := point_of(trial, searched.objectives)) is not None
         and all(map(math.isfinite, point))
     ]

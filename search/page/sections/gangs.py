@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 
 from plotly.graph_objects import Bar, Figure
 
+from search.elapsed import Elapsed, elapsed
 from search.page import theme
-from search.page.elapsed import Elapsed, elapsed
 from search.page.section import Section
-from search.page.words import counted, percent
 from search.searched import Searched
 from search.shown import clock
 from search.timeline import Span, timeline
+from search.words import counted, percent
 
 KINDS = {"training": theme.BLUE, "start-up": theme.ORANGE, "waiting": theme.GRAY}
 MANY = 300  # bars, which have no room for a border

@@ -8,9 +8,9 @@ from search.page.axis import axes_of
 from search.page.section import Section
 from search.page.sections.contour import contour_of
 from search.page.sections.slices import slice_of, where_the_best_lie
-from search.page.words import counted, listed, percent
 from search.ranking import ranked
 from search.searched import Searched
+from search.words import counted, listed, percent
 
 MOST = 12  # bars: what is below is nothing
 SLICES = 4

@@ -13,11 +13,11 @@ from search.page.baseline import config_of, reached_by
 from search.page.judged import judged, leading
 from search.page.scale import robust
 from search.page.section import Section
-from search.page.words import listed, percent
 from search.schedule import Mode
 from search.searched import Searched
 from search.shown import short
 from search.trials import best_value, curve_of, outcome_of, reports_of
+from search.words import listed, percent
 
 PRECISIONS = ("fp32", "bf16", "fp16")
 SPEED, GPU_MEMORY, MEMORY = "time/samples_per_s", "sys/gpu_memory_gib", "sys/memory_gib"

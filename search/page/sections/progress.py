@@ -6,16 +6,16 @@ from itertools import accumulate
 from optuna.trial import FrozenTrial
 from plotly.graph_objects import Figure, Scatter
 
+from search.elapsed import Elapsed, elapsed
 from search.page import theme
-from search.page.elapsed import Elapsed, elapsed
 from search.page.judged import judged, leading
 from search.page.scale import robust
 from search.page.section import Section
-from search.page.words import change, counted
-from search.schedule import Mode, sign
+from search.results import Improvement, improvements
 from search.searched import Searched
 from search.shown import clock, short
 from search.trials import OUTCOMES, best_epoch, best_value, curve_of, outcome_of, reports_of
+from search.words import change, counted
 
 
 def section(searched: Searched) -> Section | None:
@@ -25,32 +25,14 @@ def section(searched: Searched) -> Section | None:
         return None
     clocked = elapsed(searched.trials)
     reported = [trial for trial in searched.trials if curve_of(trial)]
-    steps = _improvements(counts, searched.mode)
+    steps = improvements(counts, searched.mode)
     figures = [_over_trials(searched, reported, counts)]
     if steps:
         figures.insert(0, _over_time(searched, steps, clocked))
     return Section("Progress", _says(searched, steps, clocked, best.number), figures)
 
 
-Step = tuple[float, int, float]  # when, the trial, its value
-
-
-def _improvements(trials: Sequence[FrozenTrial], mode: Mode) -> list[Step]:
-    """The reports that were better than all before them."""
-    told = sorted(
-        (report["time"], trial.number, curve_of(trial)[epoch])
-        for trial in trials
-        for epoch, report in reports_of(trial).items()
-        if epoch in curve_of(trial) and "time" in report
-    )
-    steps: list[Step] = []
-    for step in told:
-        if not steps or sign(mode) * (step[2] - steps[-1][2]) < 0:
-            steps.append(step)
-    return steps
-
-
-def _says(searched: Searched, steps: Sequence[Step], clocked: Elapsed, best: int) -> str:
+def _says(searched: Searched, steps: Sequence[Improvement], clocked: Elapsed, best: int) -> str:
     later = [trial for trial in searched.trials if trial.number > best]
     told = []
     if steps:
@@ -69,7 +51,7 @@ def _says(searched: Searched, steps: Sequence[Step], clocked: Elapsed, best: int
     return " ".join(told)
 
 
-def _over_time(searched: Searched, steps: Sequence[Step], clocked: Elapsed) -> Figure:
+def _over_time(searched: Searched, steps: Sequence[Improvement], clocked: Elapsed) -> Figure:
     """The best so far as steps, and each trial where it reported its best."""
     traces = []
     for outcome in OUTCOMES:

@@ -9,11 +9,11 @@ from plotly.graph_objects import Figure, Scatter
 from search.page import theme
 from search.page.axis import Axis
 from search.page.scale import robust
-from search.page.words import listed
 from search.schedule import Mode
 from search.searched import Searched
 from search.shown import short
 from search.trials import best_value, curve_of, outcome_of
+from search.words import listed
 
 BEST, FEWEST_BEST = 0.1, 5  # which trials are the best: a tenth, and no fewer
 EDGE = 0.1  # of what was searched

@@ -1,13 +1,11 @@
 """All trials as a table."""
 
-import math
-
 from search.page.section import Section
-from search.page.words import counted
-from search.schedule import sign
+from search.results import by_best
 from search.searched import Searched
 from search.shown import short
 from search.trials import curve_of, outcome_of, point_of
+from search.words import counted
 
 MOST = 100
 
@@ -18,12 +16,7 @@ def section(searched: Searched) -> Section | None:
         return None
     names = list(dict.fromkeys(name for trial in searched.trials for name in trial.params))
     points = {trial.number: point_of(trial, searched.objectives) for trial in searched.trials}
-    better = sign(searched.mode)
-
-    def rank(number: int) -> float:
-        return better * point[0] if (point := points[number]) else math.inf
-
-    ranked = sorted(searched.trials, key=lambda trial: rank(trial.number))
+    ranked = by_best(searched.trials, searched.objectives)
     rows = [["trial", "outcome", "epochs", *(objective.metric for objective in searched.objectives), *names]]
     for trial in ranked[:MOST]:
         values = list(map(short, points[trial.number] or ["-"] * len(searched.objectives)))

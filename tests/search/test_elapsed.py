@@ -1,4 +1,4 @@
-from search.page.elapsed import elapsed
+from search.elapsed import elapsed
 from tests.search.page.studies import START, trial
 
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from search.page.scale import robust
-from search.page.words import change, counted, listed, percent, some
+from search.words import change, counted, listed, percent, some
 
 
 def test_numbers_read_as_a_person_would_write_them():
