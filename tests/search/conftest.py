@@ -6,6 +6,7 @@ from optuna.samplers import RandomSampler
 
 from search.space import resolve
 from search.study import create
+from tests.search.searchers import searcher_over
 from trainables.task import TaskConfig, searchable
 
 
@@ -59,3 +60,19 @@ def chromium():
         browser = driver.chromium.launch(executable_path=program, args=["--no-sandbox"], timeout=60_000)
         yield browser
         browser.close()
+
+
+@pytest.fixture
+def make_searcher(tmp_path):
+    """Makes a searcher over a new study, or `onto` one that there is."""
+    locks = []
+
+    def make(onto=None, mode="min", **given):
+        if onto is None:
+            onto, lock = create(tmp_path, RandomSampler, "val/loss", mode)
+            locks.append(lock)
+        return searcher_over(onto, tmp_path, mode=mode, **given)
+
+    yield make
+    for lock in locks:
+        lock.close()

@@ -1,11 +1,15 @@
 """What every test of the trainables runs under."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from tests.trainables.ranks import Pair
+from tests.trainables.workers import stretch_in
 
 
 @pytest.fixture(autouse=True)
@@ -24,3 +28,9 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     pair = Pair(tmp_path_factory.mktemp("pair"))
     yield pair
     pair.end()
+
+
+@pytest.fixture
+def stretch(tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    """Makes stretches of trials that write into the test's folder."""
+    return partial(stretch_in, tmp_path)

@@ -13,14 +13,12 @@ import pytest
 import torch
 
 from tests.trainables.toys import FAULTS, Compiled, Regression, RegressionConfig, global_flags, identical, timeless
+from tests.trainables.workers import CONFIG, TASK, metrics, workers
 from trainables import checkpoint
 from trainables.context import Context
 from trainables.loop import train
 from trainables.precision import Diverged
 from trainables.worker import Workers, check_others, load_class
-
-TASK = "tests.trainables.toys:Regression"
-CONFIG = {"dropout": 0.3, "accumulation": 2, "ema_decay": 0.9, "precision": "fp16", "epochs": 4}
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -47,35 +45,6 @@ def _process_as_it_was():
     torch.set_autocast_dtype("cpu", torch.bfloat16)
     torch.set_flush_denormal(False)
     torch.backends.cudnn.benchmark = False
-
-
-@pytest.fixture
-def stretch(tmp_path):
-    """Makes stretches of trials that write into the test's folder."""
-
-    def make(trial: int = 0, epoch: int = 0, until: int = 2, start: Any = None, **settings: Any) -> dict[str, Any]:
-        folder = str(tmp_path / f"trial-{trial}")
-        config = {**CONFIG, **settings}
-        return {
-            "trial": trial,
-            "config": config,
-            "epoch": epoch,
-            "until": until,
-            "checkpoint": start,
-            "earlier": [],
-            "folder": folder,
-            "attempt": "a",
-        }
-
-    return make
-
-
-def workers(stopping: threading.Event | None = None, task: str = TASK) -> Workers:
-    return Workers(task, Context(), stopping or threading.Event())
-
-
-def metrics(reports: list[dict[str, Any]]) -> list[dict[str, float]]:
-    return [timeless(report["metrics"]) for report in reports]
 
 
 def straight(epochs: int, **settings: Any) -> list[dict[str, float]]:
@@ -424,50 +393,3 @@ def test_the_generators_of_the_process_do_not_matter_to_a_trial(stretch):
 
 def test_a_task_is_found_by_its_reference():
     assert load_class(TASK) is Regression
-
-
-# Copies
-
-
-def test_a_copy_goes_on_from_the_trial_that_it_copies_with_its_own_hyperparameters(stretch):
-    worker = workers()
-    winner = list(worker.run(stretch(until=2)))[-1]["checkpoint"]
-    copy = {**stretch(trial=1, epoch=2, until=3, start=winner, lr=5e-2, precision="bf16"), "copied": winner}
-    reports = list(worker.run(copy))
-    assert [report["epoch"] for report in reports] == [3], reports
-    state = checkpoint.load(Path(reports[0]["checkpoint"]))
-    (group,) = state["updaters"]["train"]["optimizers"]["adam"]["param_groups"]
-    assert group["initial_lr"] == 5e-2
-    assert state["config"]["precision"] == "bf16"
-    assert state["updaters"]["train"]["loss_scale"] is None
-
-
-@pytest.mark.parametrize("way", ["in memory", "from its checkpoint"])
-def test_a_copy_that_has_trained_goes_on_as_any_trial(stretch, way):
-    worker = workers()
-    winner = list(worker.run(stretch(until=1)))[-1]["checkpoint"]
-    whole, halves = (dict(copied=winner, **stretch(trial=n, epoch=1, until=4, start=winner, lr=5e-2)) for n in (1, 2))
-    expected = metrics(list(workers().run(whole)))
-    first = list(worker.run({**halves, "until": 2}))
-    if way == "from its checkpoint":
-        worker = workers()
-    second = list(worker.run({**halves, "epoch": 2, "checkpoint": first[-1]["checkpoint"], "earlier": [winner, None]}))
-    assert identical(metrics(first + second), expected)
-
-
-def test_a_copy_whose_own_checkpoint_is_broken_begins_again_as_it_began(stretch):
-    winner = list(workers().run(stretch(until=1)))[-1]["checkpoint"]
-    copy = dict(copied=winner, **stretch(trial=1, epoch=1, until=2, start=winner, lr=5e-2))
-    expected = list(workers().run(copy))
-    own = Path(expected[-1]["checkpoint"])
-    own.write_bytes(b"torn")
-    again = list(workers().run({**copy, "epoch": 2, "until": 3, "checkpoint": str(own), "earlier": [winner, None]}))
-    assert [report["epoch"] for report in again] == [2, 3]
-    assert identical(metrics(again[:1]), metrics(expected))
-
-
-def test_a_copy_whose_weights_have_another_shape_fails_with_what_to_do(stretch):
-    winner = list(workers().run(stretch(until=1)))[-1]["checkpoint"]
-    (report,) = workers().run(dict(copied=winner, **stretch(trial=1, epoch=1, until=2, start=winner, width=16)))
-    assert report["outcome"] == "failed"
-    assert report["reason"].endswith("Fix the parameter that changes it with --set.")

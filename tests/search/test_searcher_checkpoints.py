@@ -1,0 +1,114 @@
+"""Which checkpoints the searcher keeps, and which of them a stretch starts from."""
+
+from pathlib import Path
+
+import pytest
+
+from search.trials import reports_of
+from tests.search.searchers import report, tuned
+
+
+def test_checkpoints_are_kept_for_the_best_report_and_the_last_two_while_the_trial_can_go_on(make_searcher, tmp_path):
+    searcher, _, _ = make_searcher(trials=1, rungs=(5,))
+    searcher.suggest("t0")
+    for epoch, loss in enumerate([0.3, 0.1, 0.2, 0.4, 0.5], start=1):
+        path = tmp_path / f"{epoch}.pt"
+        path.write_bytes(b"")
+        content = {"epoch": epoch, "metrics": {"val/loss": loss}, "checkpoint": str(path)}
+        if epoch < 5:
+            searcher.on_trial_result("t0", tuned(False, **content))
+        else:
+            searcher.on_trial_complete("t0", tuned(True, **content))
+        kept = sorted(int(file.stem) for file in tmp_path.glob("*.pt"))
+        assert kept == {1: [1], 2: [1, 2], 3: [2, 3], 4: [2, 3, 4], 5: [2]}[epoch]
+
+
+def reported(searcher, tune_id, folder, epoch, loss, attempt="a", **more):
+    """As `report`, with a checkpoint that exists."""
+    path = folder / f"epoch-{epoch}-{attempt}.pt"
+    path.write_bytes(b"")
+    content = {"epoch": epoch, "metrics": {"val/loss": loss}, "checkpoint": str(path), **more}
+    searcher.on_trial_result(tune_id, tuned(False, **content))
+    return str(path)
+
+
+def test_a_stretch_names_the_checkpoints_before_the_newest_and_the_start(make_searcher, tmp_path):  # H84
+    searcher, _, _ = make_searcher(trials=1, rungs=(9,))
+    assert searcher.suggest("t0")["stretch"]["earlier"] == []
+    paths = [reported(searcher, "t0", tmp_path, epoch, loss) for epoch, loss in enumerate([0.1, 0.3, 0.2, 0.4], 1)]
+    searcher.on_trial_complete("t0", None, error=True)
+    stretch = searcher.suggest("t1")["stretch"]
+    assert (stretch["epoch"], stretch["checkpoint"]) == (4, paths[3])
+    assert stretch["earlier"] == [paths[2], paths[0], None]  # the second one was dropped, the first is the best
+
+
+def test_an_epoch_that_was_done_again_is_kept_and_not_told_again(make_searcher, tmp_path, caplog):  # H84
+    searcher, study, watching = make_searcher(trials=1, rungs=(9,))
+    searcher.suggest("t0")
+    for epoch, loss in enumerate([0.3, 0.2], start=1):
+        reported(searcher, "t0", tmp_path, epoch, loss)
+    searcher.on_trial_complete("t0", None, error=True)
+    assert searcher.suggest("t1")["stretch"]["epoch"] == 2
+    again = reported(
+        searcher, "t1", tmp_path, 2, 0.2, "b", notes=["epoch-2-a.pt is corrupt. The one before it is used."]
+    )
+    reported(searcher, "t1", tmp_path, 3, 0.1, "b")
+    assert [event for event in watching.events if event[0] == "reported"] == [("reported", 0, n) for n in (1, 2, 3)]
+    assert reports_of(study.trial(0))[2]["checkpoint"] == again
+    assert sorted(path.name for path in tmp_path.glob("*.pt")) == ["epoch-2-b.pt", "epoch-3-b.pt"]
+    assert "trial 0: epoch-2-a.pt is corrupt. The one before it is used." in caplog.text
+
+
+@pytest.mark.parametrize("outcome", ["failed", "diverged", "completed"])
+def test_the_middle_of_an_epoch_is_deleted_when_its_trial_ends(make_searcher, tmp_path, outcome):
+    searcher, _, _ = make_searcher(trials=1, rungs=(1,))
+    folder = Path(searcher.suggest("t0")["stretch"]["folder"])
+    folder.mkdir(parents=True)
+    for name in ("midway-a.pt", "midway-a.pt.sha256", "midway-b.pt"):
+        (folder / name).write_bytes(b"")
+    if outcome == "completed":
+        report(searcher, "t0", 1, 0.3, done=True)
+    else:
+        searcher.on_trial_complete("t0", tuned(True, outcome=outcome, reason="it ended"))
+    assert list(folder.iterdir()) == []
+
+
+def test_the_middle_of_an_epoch_stays_when_its_trial_is_only_interrupted(make_searcher):
+    searcher, _, _ = make_searcher(trials=1)
+    folder = Path(searcher.suggest("t0")["stretch"]["folder"])
+    folder.mkdir(parents=True)
+    (folder / "midway-a.pt").write_bytes(b"")
+    searcher.on_trial_complete("t0", tuned(True, outcome="interrupted", reason="the search was stopped"))
+    searcher.close(prune=True)
+    assert [path.name for path in folder.iterdir()] == ["midway-a.pt"]
+
+
+def test_a_trial_without_checkpoints_goes_on_with_none_and_its_repeated_reports_change_nothing(make_searcher):
+    searcher, study, watching = make_searcher(trials=1)
+    searcher.suggest("t0")
+    content = {"epoch": 1, "checkpoint": None}
+    searcher.on_trial_complete("t0", tuned(True, metrics={"val/loss": 0.3}, **content))
+    stretch = searcher.suggest("t1")["stretch"]
+    assert (stretch["epoch"], stretch["checkpoint"], stretch["earlier"]) == (1, None, [])
+    searcher.on_trial_result("t1", tuned(False, metrics={"val/loss": 0.7}, **content))
+    assert study.trial(0).intermediate_values == {1: 0.3}
+    assert reports_of(study.trial(0))[1]["metrics"] == {"val/loss": 0.3}
+    assert [event for event in watching.events if event[0] == "reported"] == [("reported", 0, 1)]
+
+
+def test_where_not_every_report_has_a_checkpoint_the_best_and_the_last_two_that_have_one_are_kept(
+    make_searcher, tmp_path
+):
+    searcher, _, _ = make_searcher(trials=1, rungs=(9,))
+    searcher.suggest("t0")
+    for epoch, loss in enumerate([0.4, 0.1, 0.3, 0.2, 0.5, 0.6], start=1):
+        path = tmp_path / str(epoch)
+        if epoch % 2:  # a directory, as functions report it
+            path.mkdir()
+            (path / "state").touch()
+        content = {"epoch": epoch, "metrics": {"val/loss": loss}, "checkpoint": str(path) if epoch % 2 else None}
+        searcher.on_trial_result("t0", tuned(False, **content))
+    assert [epoch for epoch in range(1, 7) if (tmp_path / str(epoch)).exists()] == [3, 5]
+    searcher.on_trial_complete("t0", None, error=True)
+    stretch = searcher.suggest("t1")["stretch"]
+    assert (stretch["checkpoint"], stretch["earlier"]) == (str(tmp_path / "5"), [str(tmp_path / "3"), None])
