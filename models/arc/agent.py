@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from models.arc.blocks import LARGEST_CANVAS, GridBlock, Lookup, PlaceEmbedding
 from models.arc.canvas import SYMBOLS
 from models.arc.guesses import GUESSES, agreement, extents, guess_outputs, guess_sizes
+from models.arc.refine import Reading, Refiner
 
 ROLES = 7
 
@@ -57,8 +58,6 @@ class GridAgent(nn.Module):
         ):
             if size < least:
                 raise ValueError(f"{name} must be at least {least}, but got {size}. Use the default to start with.")
-        self.steps = steps
-        self.prompt_dim = prompt_dim
         self.names = nn.Parameter(0.3 * torch.randn(SYMBOLS, width))
         self.roles = nn.Linear(ROLES, width)
         self.place = PlaceEmbedding(width)
@@ -72,20 +71,11 @@ class GridAgent(nn.Module):
         self.pair = GridBlock(width, dropout)
         self.pair_norm = nn.LayerNorm(width)
         self.task = nn.Linear(width, 2 * width)
-        self.prompt = nn.Linear(prompt_dim, 2 * width) if prompt_dim else None
-        self.lookup = Lookup(width, heads, SYMBOLS)
-        self.core = GridBlock(width, dropout)
-        self.feedback = nn.Linear(width, width) if steps > 1 else None
-        self.head_norm = nn.LayerNorm(width)
-        self.point = nn.Linear(width, width)
-        self.symbol_bias = nn.Parameter(torch.zeros(SYMBOLS))
-        self.gates = nn.Linear(width, 1 + heads)
         # Small and not zero: everything behind a layer of zeros would get no gradient in the first update.
-        for layer in (self.task, self.point, self.gates):
-            nn.init.normal_(layer.weight, std=0.02)
-            nn.init.zeros_(layer.bias)
-        with torch.no_grad():
-            self.gates.bias.copy_(torch.tensor([4.0] + [0.5] * heads))
+        nn.init.normal_(self.task.weight, std=0.02)
+        nn.init.zeros_(self.task.bias)
+        self.lookup = Lookup(width, heads, SYMBOLS)
+        self.refiner = Refiner(width, steps, heads, SYMBOLS, dropout, prompt_dim)
 
     def forward(
         self,
@@ -95,7 +85,7 @@ class GridAgent(nn.Module):
         demo_mask: Tensor,
         prompt: Tensor | None = None,
     ) -> Tensor:
-        """Answer a batch of queries.
+        """Answer a batch of queries: what is read, refined under the prompt.
 
         Args:
             query: Symbols 0..11, shape (B, S, S), S at most 32.
@@ -110,8 +100,14 @@ class GridAgent(nn.Module):
         Raises:
             ValueError: The canvas is too large, or the prompt does not have `prompt_dim` entries.
         """
+        logits: Tensor = self.refiner(self.read(query, demo_inputs, demo_outputs, demo_mask), prompt)
+        return logits
+
+    def read(self, query: Tensor, demo_inputs: Tensor, demo_outputs: Tensor, demo_mask: Tensor) -> Reading:
+        """What the refiner needs to answer, under whatever prompt; arguments as for `forward`."""
         batch, demos, side, _ = demo_inputs.shape
-        self._check(side, prompt)
+        if side > LARGEST_CANVAS:
+            raise ValueError(f"query must have a side of at most {LARGEST_CANVAS}, but got {side}. Crop the canvases.")
         inputs = torch.cat([query[:, None], demo_inputs], dim=1)
         symbols = F.one_hot(torch.cat([inputs, demo_outputs], dim=1).long(), SYMBOLS).float().flatten(2, 3)
         roles = symbol_roles(symbols[:, 0], symbols[:, 1 : 1 + demos], symbols[:, 1 + demos :], demo_mask)
@@ -128,26 +124,9 @@ class GridAgent(nn.Module):
         pairs = self.pair_in(torch.cat([x[:, 1:], embedded[:, 1 + demos :]], dim=-1))
         pairs = self.pair(pairs.view(batch * demos, side, side, -1))
         pairs = self.pair_norm(pairs).view(batch, demos, side * side, -1)
-        film = self._film(pairs, demo_mask, prompt)
-
         state = x[:, 0]
         found, votes = self.lookup(state, pairs, symbols[:, 1 + demos :], demo_mask)
-        steps: list[Tensor] = []
-        for _ in range(self.steps):
-            if steps and self.feedback is not None:
-                state = state + self.feedback(steps[-1].softmax(-1).to(table.dtype) @ table)
-            state = self.core((state + found).view(batch, side, side, -1), film).flatten(1, 2)
-            steps.append(self._logits(self.head_norm(state), table, guesses[:, 0], votes))
-        return torch.stack(steps).view(self.steps, batch, side, side, SYMBOLS)
-
-    def _check(self, side: int, prompt: Tensor | None) -> None:
-        if side > LARGEST_CANVAS:
-            raise ValueError(f"query must have a side of at most {LARGEST_CANVAS}, but got {side}. Crop the canvases.")
-        if prompt is not None and (self.prompt is None or prompt.shape[-1] != self.prompt_dim):
-            raise ValueError(
-                f"prompt must have {self.prompt_dim} entries, but got {prompt.shape[-1]}. "
-                "Build the agent with the prompt_dim of its prompts."
-            )
+        return Reading(state, found, votes, guesses[:, 0], table, self._film(pairs, demo_mask))
 
     def _guess(self, inputs: Tensor, demo_outputs: Tensor, demo_mask: Tensor) -> Tensor:
         """A mixture of the guesses for every input, as probabilities: (B, 1 + D, S * S, 12)."""
@@ -159,20 +138,11 @@ class GridAgent(nn.Module):
         mixture = weights.new_zeros(*named.shape[:3], SYMBOLS)
         return mixture.scatter_add(3, named, weights[:, None, None].expand(named.shape))
 
-    def _film(self, pairs: Tensor, demo_mask: Tensor, prompt: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _film(self, pairs: Tensor, demo_mask: Tensor) -> Tensor:
         used = demo_mask[:, :, None].to(pairs.dtype)
         mean = (pairs.mean(2) * used).sum(1) / used.sum(1).clamp(min=1.0)
-        film = self.task(mean)
-        if self.prompt is not None and prompt is not None:
-            film = film + self.prompt(prompt)
-        scale, shift = film[:, None, None].chunk(2, dim=-1)
-        return scale, shift
-
-    def _logits(self, state: Tensor, table: Tensor, guess: Tensor, votes: Tensor) -> Tensor:
-        gates = self.gates(state)
-        logits: Tensor = self.point(state) @ table.mT + self.symbol_bias + gates[..., :1] * guess
-        logits = logits + (gates[..., 1:, None] * votes).sum(2)
-        return logits.float()
+        film: Tensor = self.task(mean)
+        return film
 
 
 def symbol_roles(query: Tensor, inputs: Tensor, outputs: Tensor, demo_mask: Tensor) -> Tensor:

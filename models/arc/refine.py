@@ -1,0 +1,106 @@
+"""From what was read off a puzzle to its answer, refined in steps under a prompt."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from models.arc.blocks import GridBlock
+
+
+class Reading(NamedTuple):
+    """What an agent reads off a batch of puzzles; no prompt has a part in it.
+
+    B episodes, Q cells of a canvas, H heads.
+
+    Attributes:
+        state: The query's cells, shape (B, Q, width).
+        found: What they looked up in the demonstrations, same shape.
+        votes: For their symbols, in 0..1, shape (B, Q, H, symbols).
+        guess: Of their symbols, probabilities of shape (B, Q, symbols).
+        table: The embedded symbols, shape (B, symbols, width).
+        film: What the demonstrations are like, on the whole: shape (B, 2 * width).
+    """
+
+    state: Tensor
+    found: Tensor
+    votes: Tensor
+    guess: Tensor
+    table: Tensor
+    film: Tensor
+
+    def repeat(self, count: int) -> "Reading":
+        """Each episode `count` times in a row, to be answered under as many prompts."""
+        return Reading(*(part.repeat_interleave(count, dim=0) for part in self))
+
+
+class Refiner(nn.Module):
+    """One block with the same weights in every step, fed the answer of the step before.
+
+    Args:
+        width: Channels.
+        steps: Refinement steps, at least 1.
+        heads: Of the lookup, each with votes of its own.
+        symbols: Number of symbols that a cell may have.
+        dropout: Dropout in the block, 0..1.
+        prompt_dim: Length of the prompt that conditions the block; 0 for none.
+    """
+
+    def __init__(self, width: int, steps: int, heads: int, symbols: int, dropout: float, prompt_dim: int) -> None:
+        super().__init__()
+        self.steps, self.prompt_dim = steps, prompt_dim
+        self.core = GridBlock(width, dropout)
+        self.prompt = nn.Linear(prompt_dim, 2 * width) if prompt_dim else None
+        self.feedback = nn.Linear(width, width) if steps > 1 else None
+        self.head_norm = nn.LayerNorm(width)
+        self.point = nn.Linear(width, width)
+        self.symbol_bias = nn.Parameter(torch.zeros(symbols))
+        self.gates = nn.Linear(width, 1 + heads)
+        # Small and not zero: everything behind a layer of zeros would get no gradient in the first update.
+        for layer in (self.point, self.gates, self.prompt):
+            if layer is not None:
+                nn.init.normal_(layer.weight, std=0.02)
+                nn.init.zeros_(layer.bias)
+        with torch.no_grad():
+            self.gates.bias.copy_(torch.tensor([4.0] + [0.5] * heads))
+
+    def forward(self, reading: Reading, prompt: Tensor | None = None) -> Tensor:
+        """Answer what was read.
+
+        Args:
+            reading: Of B episodes.
+            prompt: Shape (B, prompt_dim), or None for none.
+
+        Returns:
+            Logits after each step, float32 of shape (steps, B, S, S, symbols).
+
+        Raises:
+            ValueError: The prompt does not have `prompt_dim` entries.
+        """
+        state, batch = reading.state, len(reading.state)
+        side = round(state.shape[1] ** 0.5)
+        film = self._film(reading.film, prompt)
+        steps: list[Tensor] = []
+        for _ in range(self.steps):
+            if steps and self.feedback is not None:
+                state = state + self.feedback(steps[-1].softmax(-1).to(reading.table.dtype) @ reading.table)
+            state = self.core((state + reading.found).view(batch, side, side, -1), film).flatten(1, 2)
+            steps.append(self._logits(self.head_norm(state), reading))
+        return torch.stack(steps).view(self.steps, batch, side, side, -1)
+
+    def _film(self, film: Tensor, prompt: Tensor | None) -> tuple[Tensor, Tensor]:
+        if prompt is not None:
+            if self.prompt is None or prompt.shape[-1] != self.prompt_dim:
+                raise ValueError(
+                    f"prompt must have {self.prompt_dim} entries, but got {prompt.shape[-1]}. "
+                    "Build the agent with the prompt_dim of its prompts."
+                )
+            film = film + self.prompt(prompt)
+        scale, shift = film[:, None, None].chunk(2, dim=-1)
+        return scale, shift
+
+    def _logits(self, state: Tensor, reading: Reading) -> Tensor:
+        gates = self.gates(state)
+        logits: Tensor = self.point(state) @ reading.table.mT + self.symbol_bias + gates[..., :1] * reading.guess
+        logits = logits + (gates[..., 1:, None] * reading.votes).sum(2)
+        return logits.float()
