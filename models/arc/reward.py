@@ -1,0 +1,64 @@
+"""What an answer is worth to the policy: read and scored on canvases, as attempts are, for many samples at once."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from models.arc.canvas import BORDER, FIRST_COLOUR, PAD, likeliest_sizes
+from models.arc.guesses import extents
+
+CELL_LIFT = 0.2
+SIZE = 0.1
+
+
+class Rewards(NamedTuple):
+    """Parts of the reward, each float32 of shape (N,).
+
+    Attributes:
+        exact: 1 if the answer is right, else 0.
+        cell_lift: Gain in right cells over answering with the query, as a share of what there is to gain; -1..1.
+        size: 1 if height and width are right, else 0.
+    """
+
+    exact: Tensor
+    cell_lift: Tensor
+    size: Tensor
+
+
+@torch.no_grad()
+def rewards(logits: Tensor, target: Tensor, query: Tensor) -> Rewards:
+    """Score answers.
+
+    The answer is the likeliest colour in each cell of the likeliest size. A wrong size costs the cells that are
+    amiss or too many: matching cells in the overlap are divided by the larger of the two areas, nothing is resized.
+    Losses beyond all that there was to gain count -1. If the query is the answer, there is nothing to gain, and the
+    lift is minus the share of wrong cells.
+
+    Args:
+        logits: Of the last refinement step, any floating dtype, shape (N, S, S, 12).
+        target: Symbols of the answers, shape (N, S, S).
+        query: Symbols of the queries, same shape.
+    """
+    log_probs = logits.float().log_softmax(-1)
+    colours = log_probs[..., FIRST_COLOUR:]
+    sizes = likeliest_sizes(colours.logsumexp(-1), log_probs[..., BORDER], log_probs[..., PAD])
+    places = torch.arange(logits.shape[1], device=logits.device)
+    inside = (places < sizes[:, :1])[:, :, None] & (places < sizes[:, 1:])[:, None, :]
+    answer = torch.where(inside, colours.argmax(-1) + FIRST_COLOUR, PAD)
+
+    accuracy, identity = _cell_accuracy(answer, target), _cell_accuracy(query, target)
+    room = torch.where(identity < 1, 1 - identity, 1.0)
+    lift = ((accuracy - identity) / room).clamp(min=-1.0)
+    return Rewards((accuracy == 1).float(), lift, (sizes == extents(target)).all(1).float())
+
+
+def total(rewards: Rewards) -> Tensor:
+    """One number for each answer: 1 for being right counts most, and parts of it show the way; shape (N,)."""
+    return rewards.exact + CELL_LIFT * rewards.cell_lift + SIZE * rewards.size
+
+
+def _cell_accuracy(answer: Tensor, target: Tensor) -> Tensor:
+    matching = ((answer == target) & (target >= FIRST_COLOUR)).flatten(1).sum(1)
+    area = torch.maximum(extents(answer).prod(1), extents(target).prod(1))
+    return matching.float() / area.clamp(min=1)
