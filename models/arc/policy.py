@@ -187,8 +187,8 @@ def advantages(rewards: Tensor, value: Tensor, reward_scale: float, normalize: b
     one more sample. (Leaving one out: Kool et al. 2019; Ahmadian et al. 2024, arXiv 2402.14740.) It does not depend
     on the sample, so the gradient has no bias. With one sample it is the value alone. Of the gradient's variance,
     the part that the baseline's own noise adds falls to ((K - 1) / K)^2 of that without the value, if the value is
-    right, and less of it is saved the more the value is wrong: nothing where its error reaches about 1.4 standard
-    deviations of the rewards.
+    right, and less of it is saved the more the value is wrong: nothing where its error is more than 1 to 1.5
+    standard deviations of the rewards.
 
     Without `normalize` advantages are in proportion to `reward_scale`. With it, each puzzle's are divided by the
     standard deviation of its rewards and value, so that **only the sign of `reward_scale` matters**. (The value is
