@@ -1,0 +1,112 @@
+"""A picture of puzzles and what was attempted, in the colours in which ARC-AGI shows its grids."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
+
+from models.arc.puzzles import Grid
+
+PALETTE = (
+    "#000000",
+    "#0074D9",
+    "#FF4136",
+    "#2ECC40",
+    "#FFDC00",
+    "#AAAAAA",
+    "#F012BE",
+    "#FF851B",
+    "#7FDBFF",
+    "#870C25",
+)
+TITLES = ("input", "target", "first attempt", "second attempt")
+BACKGROUND, INK, LINE, RULE = "#FFFFFF", "#222222", "#555555", "#DDDDDD"
+RIGHT, WRONG = "#1A9641", "#D7191C"
+PANEL = 186  # the longest side of a grid, in pixels
+CELL = 24  # of a cell, at most: a small grid is a small picture
+MARGIN, GAP, MARK = 20, 44, 16
+HEADER = 40
+
+Point = tuple[int, int]
+
+
+class Case(NamedTuple):
+    """A puzzle, what was asked and what was answered."""
+
+    puzzle: str
+    input: Grid
+    target: Grid
+    first: Grid
+    second: Grid
+
+    @property
+    def grids(self) -> tuple[Grid, Grid, Grid, Grid]:
+        """In the order of their columns."""
+        return self.input, self.target, self.first, self.second
+
+
+def draw(cases: Sequence[Case]) -> NDArray[np.uint8]:
+    """A row for each puzzle: input, target and both attempts, each in a green frame if it is right, else in a red one.
+
+    All grids of a row have cells of one size, so that a grid of a wrong size is seen to be.
+
+    Returns:
+        RGB, shape (height, width, 3).
+
+    Raises:
+        ValueError: There is no case.
+    """
+    if not cases:
+        raise ValueError("draw must get at least one case, but got none.")
+    title_font, font = ImageFont.load_default(16), ImageFont.load_default(14)
+    beside = int(max(font.getlength(case.puzzle) for case in cases)) + MARGIN
+    lefts = [MARGIN + beside + column * (PANEL + GAP) for column in range(len(TITLES))]
+    cells = [_cell(case) for case in cases]
+    heights = [
+        cell * max(grid.shape[0] for grid in case.grids) + 1 + GAP for case, cell in zip(cases, cells, strict=True)
+    ]
+    width = lefts[-1] + PANEL + GAP + MARGIN
+    image = Image.new("RGB", (width, HEADER + sum(heights) + MARGIN // 2), BACKGROUND)
+    pen = ImageDraw.Draw(image)
+    for left, title in zip(lefts, TITLES, strict=True):
+        pen.text((left, HEADER // 2), title, INK, title_font, anchor="lm")
+    top = HEADER
+    for case, cell, height in zip(cases, cells, heights, strict=True):
+        pen.line((MARGIN, top, width - MARGIN, top), RULE)
+        pen.text((MARGIN, top + GAP // 2), case.puzzle, INK, font)
+        corners = [(left, top + GAP // 2) for left in lefts]
+        for grid, corner in zip(case.grids, corners, strict=True):
+            _grid(pen, grid, cell, corner)
+        for attempt, corner in zip((case.first, case.second), corners[2:], strict=True):
+            _mark(pen, attempt, np.array_equal(attempt, case.target), cell, corner)
+        top += height
+    return np.array(image)
+
+
+def _grid(pen: ImageDraw.ImageDraw, grid: Grid, cell: int, corner: Point) -> None:
+    """Each cell with the line around it, which it shares with its neighbours."""
+    left, top = corner
+    for (row, column), colour in np.ndenumerate(grid):
+        x, y = left + column * cell, top + row * cell
+        pen.rectangle((x, y, x + cell, y + cell), PALETTE[colour], LINE)
+
+
+def _mark(pen: ImageDraw.ImageDraw, grid: Grid, right: bool, cell: int, corner: Point) -> None:
+    """A frame around an attempt, and a tick or a cross beside it, for whom green and red are alike."""
+    (left, top), (height, width) = corner, grid.shape
+    colour, end = RIGHT if right else WRONG, left + width * cell
+    pen.rectangle((left - 6, top - 6, end + 6, top + height * cell + 6), outline=colour, width=3)
+    x, y = end + 12, top - 6
+    if right:
+        pen.line(((x, y + MARK // 2), (x + MARK // 3, y + MARK - 2), (x + MARK, y + 2)), colour, 3, joint="curve")
+    else:
+        pen.line((x + 2, y + 2, x + MARK - 2, y + MARK - 2), colour, 3)
+        pen.line((x + 2, y + MARK - 2, x + MARK - 2, y + 2), colour, 3)
+
+
+def _cell(case: Case) -> int:
+    """The side of a cell with its line, in pixels."""
+    longest = max(max(grid.shape) for grid in case.grids)
+    return min(CELL, int(PANEL // longest))
