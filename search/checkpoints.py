@@ -8,7 +8,7 @@ from pathlib import Path
 from optuna.trial import FrozenTrial
 
 from search.trials import best_epoch, curve_of, reports_of
-from trainables import checkpoint
+from trainables import checkpoint, pictures
 
 logger = logging.getLogger(__name__)
 
@@ -79,8 +79,9 @@ class Checkpoints:
         return {Path(paths[epoch]).name for epoch in kept}
 
     def clear(self, trial: FrozenTrial) -> None:
-        """Keep the best alone of a trial that ends: nothing from midway, copied, or of a driver that was killed."""
+        """Keep the best alone of a trial that ends, with its pictures: nothing from midway, copied, or of a driver that
+        was killed."""
         kept = self.drop(trial, keep_last=False)
         for path in self.folder_of(trial.number).glob("*"):
-            if path.name.removesuffix(".sha256") not in kept:
+            if path.name.removesuffix(".sha256").removesuffix(pictures.SUFFIX) not in kept:
                 checkpoint.delete(path)

@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from trainables import pictures
+
 
 class CheckpointError(RuntimeError):
     """A checkpoint that is missing or is not what was saved."""
@@ -109,7 +111,8 @@ def link(source: Path, target: Path) -> None:
 
 
 def delete(path: Path) -> None:
-    """Remove the checkpoint at `path`, a file or a directory; one that is gone already is no error."""
+    """Remove the checkpoint at `path`, a file or a directory, and its pictures; one that is gone is no error."""
+    shutil.rmtree(pictures.folder_of(path), ignore_errors=True)
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
         return

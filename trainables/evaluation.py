@@ -1,4 +1,4 @@
-"""The metrics of a trial as it stands."""
+"""The metrics of a trial as it stands, and what it draws."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -8,6 +8,7 @@ import torch
 
 from trainables.buffers import Buffers
 from trainables.context import Context
+from trainables.pictures import Picture, checked
 from trainables.task import Task
 
 
@@ -19,6 +20,25 @@ def evaluated(task: Task[Any], buffers: Buffers) -> dict[str, float]:
         ValueError: A metric is neither a number nor (mean, weight).
     """
     buffers.broadcast(task.context)
+    with _evaluating(task, buffers):
+        return _reduced(task.evaluate(), task.context)
+
+
+def drawn(task: Task[Any], buffers: Buffers) -> dict[str, Picture]:
+    """What `task.pictures` draws, right after `evaluated`; nothing on ranks other than 0, which do not wait for it.
+
+    Raises:
+        ValueError: It draws something that is no picture.
+    """
+    if task.context.rank != 0 or type(task).pictures is Task.pictures:
+        return {}
+    with _evaluating(task, buffers):
+        return checked(task.pictures())
+
+
+@contextlib.contextmanager
+def _evaluating(task: Task[Any], buffers: Buffers) -> Iterator[None]:
+    """Evaluation mode, averaged weights, fp32 and no autograd inside, of which nothing stays."""
     before, noting = buffers.copy(), task.noting
     task.noting = {}
     no_autocast = torch.autocast(task.context.device.type, enabled=False)  # it may be called from within a loss
@@ -27,7 +47,7 @@ def evaluated(task: Task[Any], buffers: Buffers) -> dict[str, float]:
             for updater in task.updaters.values():
                 if updater.ema is not None:
                     averages.enter_context(updater.ema.applied())
-            return _reduced(task.evaluate(), task.context)
+            yield
     finally:
         buffers.restore(before)
         task.noting = noting

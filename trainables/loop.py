@@ -19,8 +19,9 @@ from trainables.blowup import Blowup
 from trainables.buffers import Buffers, fit
 from trainables.build import check_build, check_gradients, owned_by
 from trainables.ema import Ema
-from trainables.evaluation import evaluated
+from trainables.evaluation import drawn, evaluated
 from trainables.finite import not_finite
+from trainables.pictures import Picture
 from trainables.precision import AUTO, Diverged
 from trainables.reduction import world_size
 from trainables.tally import Tally
@@ -45,6 +46,7 @@ class Training:
         epoch: How many epochs are done.
         windows: How many windows of the next one are done.
         seconds: Spent on the epoch that is under way, or that was done last: training, and its evaluation.
+        pictures: What the task drew of the epoch that was done last, on rank 0: nothing, unless it is the best so far.
         moved: Called when an evaluation begins and when it has ended: a sign of life for whom it may concern.
         autosave: Where, and every how many seconds, an epoch is saved that is under way. None: not at all.
 
@@ -62,6 +64,8 @@ class Training:
         self.epoch = 0
         self.windows = 0
         self.seconds = 0.0
+        self.pictures: dict[str, Picture] = {}
+        self._best: float | None = None  # the lowest cost that it was evaluated to
         self._ahead = 0.0  # what the epochs of a stream took beyond their samples: the next one takes less
         self.moved: Callable[[], None] = lambda: None
         self.autosave: tuple[Path, float] | None = None
@@ -129,6 +133,8 @@ class Training:
             raise ValueError(
                 f"evaluate must return the objective {task.objective!r}, but got {', '.join(sorted(metrics))}."
             )
+        cost = metrics[task.objective] * (-1 if task.mode == "max" else 1)
+        self.pictures = self._drawn(cost)
         self.seconds += time.perf_counter() - trained
         metrics["time/epoch_s"] = self.seconds
         metrics |= of_all(task.context.gather(self._usage.taken()))
@@ -136,7 +142,7 @@ class Training:
             reason = f"{task.objective} is {metrics[task.objective]} after epoch {self.epoch}"
             raise Diverged(reason, metrics, agreed=True, kind="objective")
         for blowup in self._blowups.values():
-            blowup.evaluated(metrics[task.objective] * (-1 if task.mode == "max" else 1))
+            blowup.evaluated(cost)
         for plateau in self._plateaus:
             plateau.step(metrics[task.objective])  # once per epoch: what it counts are metrics, not updates
         return metrics
@@ -186,6 +192,7 @@ class Training:
         for plateau, saved in zip(self._plateaus, state["plateaus"], strict=True):
             plateau.load_state_dict(saved)
         self._blowups = {name: Blowup(**saved) for name, saved in state["blowups"].items()}
+        self._best = None if of_another else state["best"]
         self.epoch = state["epoch"]
         self.windows = 0
         self._ahead = state["ahead"]
@@ -215,6 +222,7 @@ class Training:
             "epoch": self.epoch,
             "midway": midway,
             "ahead": self._ahead,
+            "best": self._best,
             "config": task.config.model_dump(mode="json", round_trip=True),
             "modules": {name: module.state_dict() for name, module in task.modules.items()},
             "updaters": {name: updater.state_dict() for name, updater in task.updaters.items()},
@@ -323,6 +331,15 @@ class Training:
         metrics = evaluated(self.task, self._buffers)
         self.moved()
         return metrics
+
+    def _drawn(self, cost: float) -> dict[str, Picture]:
+        """What the task draws of an epoch that is better than all before it, by its `cost`."""
+        if not math.isfinite(cost) or (self._best is not None and cost >= self._best):
+            return {}
+        self._best = cost
+        pictures = drawn(self.task, self._buffers)
+        self.moved()
+        return pictures
 
     def _train_metrics(self, seconds: float) -> dict[str, float]:
         self.task.keep_noted()

@@ -15,6 +15,8 @@ from trainables.datasets import DataSet, Use, digest_of
 from trainables.precision import LossScale, Precision, autocast, resolve
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from torch import Tensor
     from torch.optim.lr_scheduler import ReduceLROnPlateau
 
@@ -182,6 +184,14 @@ class Task(ABC, Generic[Config]):
         Called in evaluation mode, without autograd, with averaged weights if there are any, and in fp32: use
         `with self.autocast():` where the trial's own precision is wanted.
         """
+
+    def pictures(self) -> "Mapping[str, NDArray[np.uint8]]":
+        """What people should see of the trial, by name: RGB of shape (height, width, 3). Its run in MLflow has them.
+
+        Called right after an `evaluate` whose report is better than all before it, and as it is, but on rank 0 alone:
+        it must not wait for other ranks. Names are of letters, digits, - and _.
+        """
+        return {}
 
     def update(self, window: Sequence[Any]) -> None:
         """Train on one window. Override it for several updates per window."""

@@ -15,7 +15,7 @@ import ray.train
 import ray.train.torch
 import torch
 
-from trainables import checkpoint
+from trainables import checkpoint, pictures
 from trainables.allowance import Allowance
 from trainables.context import Context
 from trainables.heartbeat import beat
@@ -233,6 +233,8 @@ class Workers:
                 return
             check_others(self.others, metrics, f"after epoch {training.epoch}")
             path = Path(stretch["folder"]) / f"epoch-{training.epoch}-{stretch['attempt']}.pt"
+            if training.pictures:  # before the checkpoint: an epoch that is not saved is done again, and drawn again
+                pictures.save(training.pictures, path)
             training.save(path)
             if self.context.rank == 0:
                 checkpoint.delete(midway)  # the epoch is done

@@ -59,6 +59,7 @@ def _told(folder: Path, searched: Searched) -> str:
             if events := runs.lacking(trial, known.get(trial.number), over=True):
                 refused += runs.tell(trial.number, events)
                 told += 1
+            runs.send_pictures(trial.number)
         runs.end(_end(folder, searched, runs.parent))
         for path in (*runs.files(), *(folder / name for name in FILES)):
             if path.exists():

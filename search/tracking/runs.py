@@ -2,7 +2,7 @@
 
 import fcntl
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from search.tracking.datasets import as_inputs
 from search.tracking.errors import status_of, told
 from search.tracking.events import Event, events_of, start_of
 from search.trials import outcome_of
+from trainables.pictures import best_in
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -46,6 +47,7 @@ class Runs:
         artifacts: Where a new experiment keeps its artifacts; None leaves it to the server.
         search_id: A tag by which the runs of this search are found again.
         objectives: Of which each trial's best are metrics of its run: the UI itself ranks by the last report.
+        ending: Called with the number of a trial before its run is told that it has ended.
 
     Attributes:
         error: Why MLflow refused what it did.
@@ -59,6 +61,7 @@ class Runs:
         artifacts: Path | None,
         search_id: str,
         objectives: Sequence[Objective],
+        ending: Callable[[int], None] = lambda number: None,
     ) -> None:
         self.tracking_uri = tracking_uri
         self.experiment_id = ""
@@ -69,6 +72,7 @@ class Runs:
         self._artifacts = artifacts
         self._search_id = search_id
         self._objectives = objectives
+        self._ending = ending
         self._children: dict[int, str] = {}
         self._datasets: set[tuple[str, str]] = set()  # by name and digest, on the parent
 
@@ -114,6 +118,12 @@ class Runs:
         for file in files:
             beside = file.parent.relative_to(path.parent) if path.is_dir() else None
             self._client.log_artifact(self.run_id, str(file), beside and beside.as_posix())
+
+    def send_pictures(self, number: int) -> None:
+        """What a trial drew of its best report, as artifacts of its run. Those that it has already are replaced."""
+        folder = best_in(self._config.folder / "checkpoints" / str(number))
+        if folder is not None and number in self._children:  # else its run was refused
+            self._client.log_artifacts(self._children[number], str(folder), "pictures")
 
     def find(self) -> "dict[int, Run]":
         """The runs that MLflow has of this search's trials; notes their ids, and that of the parent.
@@ -230,6 +240,7 @@ class Runs:
             some = metrics[i * METRICS : (i + 1) * METRICS], params[i * PARAMS : (i + 1) * PARAMS]
             self._client.log_batch(run_id, *some, tags if i == max(last) else [])
         if events[-1]["kind"] == "ended":
+            self._ending(number)
             self._client.set_terminated(run_id, STATUS[events[-1]["outcome"]], events[-1]["time"])
 
     def _name_data(self, number: int, datasets: Sequence[Mapping[str, str]]) -> None:

@@ -73,7 +73,7 @@ class Tracker:
     ) -> None:
         self.tracking_uri = shown(tracking_uri)
         self._config = config
-        self._runs = Runs(config, tracking_uri, artifacts, search_id, objectives)
+        self._runs = Runs(config, tracking_uri, artifacts, search_id, objectives, self._picture)
         self._earlier = earlier
         self._trials = trials
         self._say = say
@@ -92,6 +92,7 @@ class Tracker:
         self._failures = 0
         self._error = self._file_error = ""
         self._unfiled: list[Path] = []
+        self._unseen: list[int] = []  # trials whose pictures MLflow has not
         self._end: Event | None = None
         self._files: list[Path] = []
         self._ended = False
@@ -163,8 +164,9 @@ class Tracker:
         if self._refused:
             kept = f"{len(self._refused)} events are kept in {self._config.folder / unsent.FILE}."
             raise TrackingError(f"{rule} refused some of it: {self._runs.error}. {kept}")
-        if self._unfiled:
-            raise TrackingError(f"{rule} has not taken {self._unfiled[0].name}: {self._file_error}. {again}")
+        if self._unfiled or self._unseen:
+            what = self._unfiled[0].name if self._unfiled else f"the pictures of trial {self._unseen[0]}"
+            raise TrackingError(f"{rule} has not taken {what}: {self._file_error}. {again}")
 
     def _keep_unsent(self) -> None:
         try:
@@ -237,8 +239,24 @@ class Tracker:
             while self._unfiled:
                 self._runs.send(self._unfiled[0])
                 del self._unfiled[0]
+            while self._unseen:
+                self._runs.send_pictures(self._unseen[0])
+                del self._unseen[0]
         except Exception as error:  # of any store of artifacts that there is; told at the end, if it stays so
             self._file_error = why(error)
+
+    def _picture(self, number: int) -> None:
+        """Send what a trial drew. Before its end: of a driver that is killed in between, the next one sends it again.
+
+        Where artifacts were not taken before, no other trial waits for that: they are tried again at the end.
+        """
+        try:
+            if not self._file_error:
+                return self._runs.send_pictures(number)
+        except Exception as error:  # as above
+            self._file_error = why(error)
+        if number not in self._unseen:
+            self._unseen.append(number)
 
     def _catch_up(self) -> None:
         """Forget what is in memory, and tell from the study what MLflow lacks."""
@@ -275,7 +293,7 @@ class Tracker:
         self._unfiled += self._files
         for _ in range(TRIES):
             self._file()
-            if not self._unfiled or self._closing.wait(RETRY_S):
+            if not (self._unfiled or self._unseen) or self._closing.wait(RETRY_S):
                 return
 
     def _end_parent(self) -> None:

@@ -2,10 +2,12 @@
 
 import json
 import math
+import shutil
 import signal
 import time
 from pathlib import Path
 
+import numpy as np
 import optuna
 import pyarrow.parquet as pq
 import pytest
@@ -13,6 +15,7 @@ import torch
 from mlflow.tracking import MlflowClient
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
+from PIL import Image
 
 ROOT = Path(__file__).resolve().parents[2]
 MODES = "precision=fp32,bf16,fp16"
@@ -161,6 +164,33 @@ def test_mlflow_shows_a_parent_and_its_children_with_parameters_and_curves(searc
         if run.data.tags["outcome"] in ("completed", "pruned"):
             assert run.data.metrics["best/val/loss"] == min(row["val/loss"] for row in rows)
             assert sorted((m.step, m.value) for m in curve) == [(row["epoch"], row["val/loss"]) for row in rows]
+
+
+def test_every_trial_that_reported_has_the_picture_of_its_best_report_and_replay_sends_it_again(search):
+    best = {}
+    for row in search.rows:
+        if row["outcome"] in ("completed", "pruned"):
+            best[row["trial_id"]] = min(best.get(row["trial_id"], row), row, key=lambda row: row["val/loss"])
+    expected = {number: {(int(row["train/updates"]),) * 3} for number, row in best.items()}
+    assert len(expected) > 1
+    runs = search.children()
+    assert pictures_in(runs) == expected
+    lost = Path(runs[0].info.artifact_uri.removeprefix("file://")).parents[1].glob("*/artifacts/pictures")
+    for folder in lost:
+        shutil.rmtree(folder)
+    assert pictures_in(runs) == {}
+    replayed = search.cli.run("mixed", "--replay", script="search/report.py")
+    assert (replayed.returncode, pictures_in(runs)) == (0, expected), replayed.stderr
+
+
+def pictures_in(runs):
+    """The colours of the picture that each run has, by trial."""
+    found = {}
+    for run in runs:
+        for path in Path(run.info.artifact_uri.removeprefix("file://")).glob("pictures/steps.png"):
+            picture = np.asarray(Image.open(path))
+            found[int(run.data.tags["trial_id"])] = set(map(tuple, picture.reshape(-1, 3).tolist()))
+    return found
 
 
 def test_progress_goes_to_standard_error_as_plain_lines(search):

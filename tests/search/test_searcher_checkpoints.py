@@ -2,10 +2,12 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from search.trials import reports_of
 from tests.search.searchers import report, tuned
+from trainables import pictures
 
 
 def test_checkpoints_are_kept_for_the_best_report_and_the_last_two_while_the_trial_can_go_on(make_searcher, tmp_path):
@@ -21,6 +23,19 @@ def test_checkpoints_are_kept_for_the_best_report_and_the_last_two_while_the_tri
             searcher.on_trial_complete("t0", tuned(True, **content))
         kept = sorted(int(file.stem) for file in tmp_path.glob("*.pt"))
         assert kept == {1: [1], 2: [1, 2], 3: [2, 3], 4: [2, 3, 4], 5: [2]}[epoch]
+
+
+def test_of_the_pictures_of_a_trial_that_ends_those_of_its_best_report_are_kept(make_searcher):
+    searcher, _, _ = make_searcher(trials=1, rungs=(4,))
+    folder = Path(searcher.suggest("t0")["stretch"]["folder"])
+    folder.mkdir(parents=True)
+    for epoch, loss in enumerate([0.3, 0.1, 0.2], start=1):
+        if epoch < 3:
+            pictures.save({"one": np.full((2, 2, 3), epoch, np.uint8)}, folder / f"epoch-{epoch}-a.pt")
+        reported(searcher, "t0", folder, epoch, loss)
+    pictures.save({"one": np.full((2, 2, 3), 4, np.uint8)}, folder / "epoch-4-a.pt")  # which then diverged
+    searcher.on_trial_complete("t0", tuned(True, outcome="diverged", reason="a weight is not finite"))
+    assert sorted(path.name for path in folder.iterdir()) == ["epoch-2-a.pt", "epoch-2-a.pt.pictures"]
 
 
 def reported(searcher, tune_id, folder, epoch, loss, attempt="a", **more):

@@ -1,5 +1,6 @@
 """A trial that raises on one of two ranks: one report says why, and the other rank's wait ends with its peer."""
 
+import itertools
 import pickle
 import threading
 import time
@@ -35,6 +36,10 @@ class Sick(Regression):
     def evaluate(self) -> dict[str, Any]:
         self.raise_in("evaluate")
         return super().evaluate()
+
+    def pictures(self) -> dict[str, Any]:
+        self.raise_in("pictures")
+        return {}
 
     def raise_in(self, place: str) -> None:
         if self.config.fault == f"{place} {self.context.rank}":
@@ -80,8 +85,10 @@ def answer(pair: Pair, rank: int) -> tuple[list[dict[str, Any]], str, float]:
     return result
 
 
-@pytest.mark.parametrize("sick", [0, 1])
-@pytest.mark.parametrize("place", ["build", "train_batches", "evaluate"])
+@pytest.mark.parametrize(
+    ("place", "sick"),
+    [*itertools.product(["build", "train_batches", "evaluate"], [0, 1]), ("pictures", 0)],
+)
 def test_an_error_on_one_rank_is_its_report_and_the_other_waits_no_longer_than_it_lives(
     fresh_pair, stretch, place, sick
 ):

@@ -4,6 +4,7 @@ import os
 import time
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from trainables.task import Task, TaskConfig, searchable
@@ -51,3 +52,7 @@ class Toy(Task[ToyConfig]):
         mine = slice(64 + self.context.rank, None, self.context.world_size)
         x, y = self.x[mine], self.y[mine]
         return {"val/loss": (torch.nn.functional.mse_loss(self.modules["model"](x), y).item(), len(x))}
+
+    def pictures(self):
+        steps = self.updaters["train"].steps
+        return {"steps": np.full((3, 4, 3), steps, dtype=np.uint8)}

@@ -3,10 +3,14 @@
 import math
 import time
 import uuid
+from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from mlflow.tracking import MlflowClient
 from optuna.samplers import RandomSampler
+from PIL import Image
 
 from search.config import load_config
 from search.objectives import Objective
@@ -16,6 +20,7 @@ from search.tracking import tracker as tracking
 from search.tracking.runs import Runs
 from search.tracking.tracker import Tracker, TrackingError
 from search.tracking.uri import store_of
+from trainables import pictures
 from trainables.task import TaskConfig, searchable
 
 
@@ -183,9 +188,27 @@ def everything(tracker):
     return shown
 
 
+def draw(settings, number, epoch=1):
+    """As the workers of trial `number` do."""
+    path = settings.folder / "checkpoints" / str(number) / f"epoch-{epoch}-a.pt"
+    pictures.save({"one": np.full((2, 2, 3), 10 * number + epoch, np.uint8)}, path)
+
+
+def drawn(tracker):
+    """The one value that the one picture of each trial has, by trial."""
+    shown = {}
+    for name, run in runs_of(tracker).items():
+        for file in Path(run.info.artifact_uri.removeprefix("file://")).glob("pictures/*"):
+            assert (file.name, name in shown) == ("one.png", False)
+            (shown[name],) = set(np.asarray(Image.open(file)).ravel().tolist())
+    return shown
+
+
 def test_a_search_that_is_taken_up_continues_its_runs_and_tells_what_its_driver_had_not_sent(tmp_path):
     settings, study = config(tmp_path), tmp_path / "study"
     study.mkdir()
+    for number in (0, 2):
+        draw(settings, number)
     dead = track(settings, search_id="abc")  # it sent a part, and died
     dead.trial_started(0, {"lr": 0.5})
     dead.trial_reported(0, 1, {"val/score": 0.1}, 1e9 + 1)
@@ -193,12 +216,15 @@ def test_a_search_that_is_taken_up_continues_its_runs_and_tells_what_its_driver_
     dead.trial_reported(2, 1, {"val/score": 2.1}, 1e9 + 1)
     dead.trial_ended(2, "interrupted", "the search was stopped")
     finish(dead)
+    assert drawn(dead) == {"2": 21}, "an interrupted trial too, and one that has not ended not yet"
+    draw(settings, 2, epoch=3)
     trials = left_by_a_driver(study)
     tracker = track(settings, search_id="abc", earlier=trials)
     tracker.trial_reported(2, 3, {"val/score": 2.3}, 1e9 + 3)
     tracker.trial_ended(2, "completed", "")
     finish(tracker)
     assert tracker.run_id == dead.run_id
+    assert drawn(tracker) == {"0": 1, "2": 23}
     shown = everything(tracker)
     assert set(shown) == {"parent", "0", "1", "2"}
     assert [shown[name][1] for name in ("parent", "0", "1", "2")] == ["FINISHED", "FINISHED", "FAILED", "FINISHED"]
@@ -277,6 +303,45 @@ def test_artifacts_that_cannot_be_kept_hold_up_nothing_else_and_are_told(tmp_pat
     with pytest.raises(TrackingError, match=r"but has not taken search\.yaml: fails: .*Not a directory.* --replay"):
         finish(tracker)
     check_runs(tracker)
+
+
+@pytest.fixture
+def refusals(monkeypatch):
+    """How often pictures are still refused, and those of which trials were to be sent."""
+    monkeypatch.setattr(tracking, "RETRY_S", 0.1)
+    send, found = Runs.send_pictures, SimpleNamespace(left=0, tried=[])
+
+    def send_or_refuse(runs, number):
+        found.tried.append(number)
+        found.left -= 1
+        if found.left >= 0:
+            raise OSError("no room")
+        send(runs, number)
+
+    monkeypatch.setattr(Runs, "send_pictures", send_or_refuse)
+    return found
+
+
+def test_pictures_that_are_not_taken_hold_up_no_trial_and_are_tried_again_at_the_end_or_told(tmp_path, refusals):
+    def tracked(name):
+        settings = config(tmp_path, name, experiment=name)
+        for number in (0, 1):
+            draw(settings, number)
+        tracker = track(settings)
+        play(tracker)
+        return tracker
+
+    refusals.left = 2
+    late = tracked("late")
+    finish(late)
+    check_runs(late)
+    assert drawn(late) == {"0": 1, "1": 11}
+    assert refusals.tried in ([0, 0, 0, 1], [1, 1, 1, 0]), "once one was refused, no other is tried before the end"
+    refusals.left = 1000
+    never = tracked("never")
+    with pytest.raises(TrackingError, match=r"has not taken the pictures of trial \d: fails: no room\. .* --replay"):
+        finish(never)
+    check_runs(never)
 
 
 def test_a_disk_that_is_full_hides_nothing_of_what_mlflow_lacks(tmp_path, monkeypatch):
