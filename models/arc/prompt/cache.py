@@ -1,0 +1,131 @@
+"""Vectors of texts, computed once: a frozen language model says the same to the same text for ever."""
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from models.arc.prompt.language import LanguageModel
+from models.arc.puzzles import Grid, Pair
+
+BATCH = 8
+LENGTHS = 16
+
+
+def puzzle_key(demonstrations: Sequence[Pair], query: Grid) -> str:
+    """The sha256 (64 hexadecimal digits) of what is seen of a puzzle: its demonstrations and the query's input."""
+    sha = hashlib.sha256()
+    for grid in (query, *(grid for pair in demonstrations for grid in pair)):
+        sha.update(f"{grid.shape[0]} {grid.shape[1]}\n".encode())
+        sha.update(np.ascontiguousarray(grid).tobytes())
+    return sha.hexdigest()
+
+
+class VectorCache:
+    """Vectors by puzzle, text, and the language model's name and revision.
+
+    Args:
+        folder: Keep them on disk too, for other processes and later runs. None keeps them in memory alone.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder
+        self._known: dict[str, Tensor] = {}
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+
+    def vectors(self, keys: Sequence[str], texts: Sequence[str], language: LanguageModel) -> Tensor:
+        """The vectors of texts; only those that are not known yet are computed.
+
+        Args:
+            keys: A `puzzle_key` for each text.
+            texts: What to read.
+            language: A frozen model.
+
+        Returns:
+            float32 without gradient on the CPU, shape (N, hidden).
+
+        Raises:
+            ValueError: The model is trainable: its vectors change with every update.
+        """
+        if language.trainable:
+            raise ValueError(
+                "language must be frozen for its vectors to be kept, but got a trainable model. "
+                "Give the encoder token ids instead."
+            )
+        entries = [_entry(key, text, language) for key, text in zip(keys, texts, strict=True)]
+        missing = {
+            entry: text for entry, text in zip(entries, texts, strict=True) if not self._has(entry, language.hidden)
+        }
+        if missing:
+            computed = read_texts(list(missing.values()), language)
+            for entry, vector in zip(missing, computed, strict=True):
+                self._keep(entry, vector)
+        if not entries:
+            return torch.zeros(0, language.hidden)
+        return torch.stack([self._known[entry] for entry in entries])
+
+    def _has(self, entry: str, hidden: int) -> bool:
+        if entry not in self._known and self._folder is not None:
+            vector = _load(self._folder / f"{entry}.npy", hidden)
+            if vector is not None:
+                self._known[entry] = vector
+        return entry in self._known
+
+    def _keep(self, entry: str, vector: Tensor) -> None:
+        self._known[entry] = vector.clone()
+        if self._folder is None:
+            return
+        # Whole or not at all: other processes read the folder meanwhile.
+        handle, temporary = tempfile.mkstemp(dir=self._folder, suffix=".part")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                np.save(file, vector.numpy(), allow_pickle=False)
+            os.replace(temporary, self._folder / f"{entry}.npy")
+        except BaseException:
+            os.unlink(temporary)
+            raise
+
+
+def read_texts(texts: Sequence[str], language: LanguageModel) -> Tensor:
+    """Read texts in batches, without gradients; float32 on the CPU, shape (N, hidden).
+
+    All batches hold equally many texts of similar length, filled up with copies and empty places. So a
+    text's vector is the same to the last bit, whatever is read beside it.
+    """
+    ids = [language.tokenize([text])[0] for text in texts]
+    lengths = [-(-len(row) // LENGTHS) * LENGTHS for row in ids]
+    vectors = torch.empty(len(texts), language.hidden)
+    for length in sorted(set(lengths)):
+        places = [place for place, own in enumerate(lengths) if own == length]
+        for start in range(0, len(places), BATCH):
+            chosen = places[start : start + BATCH]
+            batch = torch.full((BATCH, length), -1)
+            for index in range(BATCH):
+                row = ids[chosen[min(index, len(chosen) - 1)]]
+                batch[index, : len(row)] = row
+            with torch.no_grad():
+                vectors[chosen] = language(batch.to(language.device))[: len(chosen)].cpu()
+    return vectors
+
+
+def _entry(key: str, text: str, language: LanguageModel) -> str:
+    # The text itself stands for its kind, and for the wording, which may change from one version to the next.
+    parts = (key, text, language.name, language.revision, str(language.max_tokens))
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def _load(file: Path, hidden: int) -> Tensor | None:
+    """A vector from disk, or None where there is none that can be used: it is then computed again."""
+    try:
+        vector = np.load(file, allow_pickle=False)
+    except (OSError, ValueError, EOFError):
+        return None
+    if not isinstance(vector, np.ndarray) or vector.dtype != np.float32 or vector.shape != (hidden,):
+        return None
+    return torch.from_numpy(vector) if np.isfinite(vector).all() else None

@@ -1,0 +1,128 @@
+"""Fifteen numbers that say what kind of change a puzzle's demonstrations show.
+
+All are read off the canvases of an episode: its demonstrations and its query. The answer is not among them:
+where a feature speaks of "the output" of the query, it is the mean over the demonstrations' outputs, or the
+size that `guess_sizes` expects.
+
+Shapes: B episodes, D demonstrations, N canvases, S the side of a canvas.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from models.arc.canvas import FIRST_COLOUR, SYMBOLS
+from models.arc.guesses import extents, guess_sizes
+from models.arc.puzzles import COLOURS, LARGEST_SIDE
+
+FEATURES: tuple[str, ...] = (
+    "size_change_ratio",
+    "size_preserved",
+    "pixel_change_ratio",
+    "color_preservation",
+    "spatial_correlation",
+    "symmetry_change",
+    "density_change",
+    "colors_added",
+    "colors_removed",
+    "input_color_count",
+    "output_color_count",
+    "input_height",
+    "input_width",
+    "output_height",
+    "output_width",
+)
+
+
+def puzzle_features(query: Tensor, demo_inputs: Tensor, demo_outputs: Tensor, demo_mask: Tensor) -> Tensor:
+    """The features of each episode, means over its used demonstrations.
+
+    Args:
+        query: uint8 symbols, shape (B, S, S).
+        demo_inputs: uint8 symbols, shape (B, D, S, S).
+        demo_outputs: Same form.
+        demo_mask: bool, shape (B, D); a demonstration marked False has no influence.
+
+    Returns:
+        float32 of shape (B, 15), in the order of `FEATURES`, each in -1..1: areas as the logarithm of their
+        ratio to base 900, sides by 30, numbers of colours by 10. What only demonstrations can tell is 0
+        without any.
+    """
+    batch, demos = demo_mask.shape
+    pairs = _pair_features(demo_inputs.flatten(0, 1), demo_outputs.flatten(0, 1)).view(batch, demos, -1)
+    used = demo_mask[:, :, None]
+    means = pairs.masked_fill(~used, 0.0).sum(1) / used.sum(1).clamp(min=1)
+    expected = guess_sizes(torch.cat([query[:, None], demo_inputs], dim=1), demo_outputs, demo_mask)[:, 0]
+    sizes = torch.cat([extents(query), expected], dim=1).float() / LARGEST_SIDE
+    query_colours = _colours(query).sum(1, keepdim=True) / COLOURS
+    return torch.cat([means[:, :-1], query_colours, means[:, -1:], sizes], dim=1)
+
+
+def _pair_features(inputs: Tensor, outputs: Tensor) -> Tensor:
+    """What each pair shows: symbols (N, S, S) twice -> float32 (N, 10), the output's colours last."""
+    before, after = extents(inputs), extents(outputs)
+    areas = before.prod(1).clamp(min=1).float(), after.prod(1).clamp(min=1).float()
+    same_size = (before == after).all(1)
+    in_either = (inputs >= FIRST_COLOUR) | (outputs >= FIRST_COLOUR)
+    changed = _share((inputs != outputs) & in_either, in_either)
+    had, has = _colours(inputs), _colours(outputs)
+    features = [
+        (areas[1] / areas[0]).log() / math.log(LARGEST_SIDE**2),
+        same_size.float(),
+        torch.where(same_size, changed, 1.0),
+        _share(had * has > 0, had + has > 0),
+        _correlation(inputs, outputs),
+        _symmetry(outputs, after) - _symmetry(inputs, before),
+        _density(outputs) - _density(inputs),
+        ((has - had) > 0).sum(1) / COLOURS,
+        ((had - has) > 0).sum(1) / COLOURS,
+        has.sum(1) / COLOURS,
+    ]
+    return torch.stack(features, dim=1)
+
+
+def _share(part: Tensor, whole: Tensor) -> Tensor:
+    """How many of the marked places of each row are marked in `part` too, 0..1; 0 where none is marked."""
+    return part.flatten(1).sum(1).float() / whole.flatten(1).sum(1).clamp(min=1)
+
+
+def _colours(canvases: Tensor) -> Tensor:
+    """Which colours each canvas shows: symbols (N, S, S) -> float32 0 or 1 of shape (N, 10)."""
+    shown = torch.zeros(len(canvases), SYMBOLS, device=canvases.device)
+    return shown.scatter_(1, canvases.flatten(1).long(), 1.0)[:, FIRST_COLOUR:]
+
+
+def _correlation(inputs: Tensor, outputs: Tensor) -> Tensor:
+    """Pearson correlation of being no background, over the cells of both grids; 0 where either is constant.
+
+    Colours are names, so correlating their numbers would say nothing.
+    """
+    both = ((inputs >= FIRST_COLOUR) & (outputs >= FIRST_COLOUR)).flatten(1).float()
+    count = both.sum(1).clamp(min=1)
+
+    def centred(canvases: Tensor) -> Tensor:
+        filled = (canvases > FIRST_COLOUR).flatten(1) * both
+        return (filled - (filled.sum(1) / count)[:, None]) * both
+
+    x, y = centred(inputs), centred(outputs)
+    spread = (x.square().sum(1) * y.square().sum(1)).sqrt()
+    return torch.where(spread > 1e-4, (x * y).sum(1) / spread.clamp(min=1e-4), 0.0)
+
+
+def _symmetry(canvases: Tensor, sizes: Tensor) -> Tensor:
+    """Share of cells that equal their mirror image, mean of both axes: (N, S, S), (N, 2) -> (N,)."""
+    places = torch.arange(canvases.shape[-1], device=canvases.device)
+    inside = canvases >= FIRST_COLOUR
+    shares = []
+    for axis in (1, 2):
+        opposite = (sizes[:, axis - 1, None] - 1 - places).clamp(min=0)
+        index = opposite[:, :, None] if axis == 1 else opposite[:, None, :]
+        mirrored = canvases.gather(axis, index.expand(canvases.shape))
+        shares.append(_share((mirrored == canvases) & inside, inside))
+    return (shares[0] + shares[1]) / 2
+
+
+def _density(canvases: Tensor) -> Tensor:
+    """Share of a grid's cells that are no background: (N, S, S) -> (N,)."""
+    return _share(canvases > FIRST_COLOUR, canvases >= FIRST_COLOUR)

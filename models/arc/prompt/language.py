@@ -1,0 +1,269 @@
+"""Causal language models that turn a text into a vector: a tiny one with random weights, or a real one.
+
+The tiny one needs no download and no tokenizer. Its random weights mix the letters of a text into a vector
+that is the same in all processes; what the vector means, a trained projection has to find out.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from models.arc.prompt.revision import folder_revision
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+TINY = "tiny"
+TINY_REVISION = "tiny-1"
+TINY_VOCABULARY = 128
+MAX_TOKENS = 1024
+HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
+
+
+class LanguageModel(nn.Module):
+    """A causal language model that is read by the mean of its last hidden state.
+
+    Args:
+        model: A transformers model without a head.
+        tokenizer: Its tokenizer; None reads the bytes of ASCII texts.
+        name: What it was loaded from.
+        revision: Which version of it: the same name and revision give the same vectors.
+        trainable: Whether its weights are trained. A frozen model keeps its own precision, autocast or not,
+            and stays in evaluation mode.
+        max_tokens: Longer texts are cut off behind as many tokens.
+
+    Attributes:
+        hidden: Length of a text's vector.
+    """
+
+    def __init__(
+        self,
+        model: "PreTrainedModel",
+        tokenizer: "PreTrainedTokenizerBase | None",
+        name: str,
+        revision: str,
+        trainable: bool,
+        max_tokens: int = MAX_TOKENS,
+    ) -> None:
+        super().__init__()
+        self.model, self.tokenizer = model, tokenizer
+        self.name, self.revision = name, revision
+        self.trainable, self.max_tokens = trainable, max_tokens
+        self.hidden = int(model.config.get_text_config().hidden_size)
+        self.requires_grad_(trainable)
+        self.train(trainable)
+
+    def train(self, mode: bool = True) -> "LanguageModel":
+        """Set the mode of a trainable model; a frozen one stays in evaluation mode."""
+        super().train(mode and self.trainable)
+        return self
+
+    @property
+    def device(self) -> torch.device:
+        """Where its weights lie."""
+        return next(self.parameters()).device
+
+    def embedding_scale(self) -> float:
+        """Standard deviation of the token embeddings: what a soft prefix should start with."""
+        weight: Tensor = self.model.get_input_embeddings().weight
+        return float(weight.detach().float().std())
+
+    def tokenize(self, texts: Sequence[str]) -> Tensor:
+        """Token ids of each text, int64 of shape (N, L) on the CPU, -1 behind a shorter text.
+
+        Raises:
+            ValueError: A text has no token.
+        """
+        # One by one: tokenizers that have worked on several texts at once warn when the process forks later.
+        rows = [self._ids(text)[: self.max_tokens] for text in texts]
+        for text, row in zip(texts, rows, strict=True):
+            if not row:
+                raise ValueError(f"texts must have a token each, but got {text!r}. Describe the puzzle in words.")
+        ids = torch.full((len(rows), max(map(len, rows), default=0)), -1)
+        for target, row in zip(ids, rows, strict=True):
+            target[: len(row)] = torch.tensor(row)
+        return ids
+
+    def _ids(self, text: str) -> list[int]:
+        if self.tokenizer is None:
+            return list(text.encode("ascii", errors="replace"))
+        ids: list[int] = self.tokenizer(text, truncation=True, max_length=self.max_tokens)["input_ids"]
+        return ids
+
+    def forward(self, ids: Tensor, prefix: Tensor | None = None) -> Tensor:
+        """Read texts.
+
+        Args:
+            ids: Token ids as `tokenize` gives them, shape (N, L).
+            prefix: Embeddings that are put before every text, shape (P, hidden). They get gradients, the
+                weights of a frozen model get none.
+
+        Returns:
+            Mean of the last hidden state over the text's own tokens, float32 of shape (N, hidden).
+        """
+        if self.trainable:
+            return self._read(ids, prefix)
+        # Vectors of frozen weights are kept, so they must not depend on who asks first, in which precision.
+        grad = torch.is_grad_enabled() and prefix is not None and prefix.requires_grad
+        with torch.set_grad_enabled(grad), torch.autocast(ids.device.type, enabled=False):
+            return self._read(ids, prefix)
+
+    def _read(self, ids: Tensor, prefix: Tensor | None) -> Tensor:
+        real = ids >= 0
+        embedded = self.model.get_input_embeddings()(ids.clamp(min=0))
+        mask = real
+        if prefix is not None:
+            before = prefix.to(embedded.dtype).expand(len(ids), -1, -1)
+            embedded = torch.cat([before, embedded], dim=1)
+            mask = torch.cat([real.new_ones(before.shape[:2]), real], dim=1)
+        read = self.model(inputs_embeds=embedded, attention_mask=mask.long(), use_cache=False)
+        states = read.last_hidden_state[:, mask.shape[1] - ids.shape[1] :].float()
+        total: Tensor = states.masked_fill(~real[:, :, None], 0.0).sum(1)
+        return total / real.sum(1, keepdim=True)
+
+
+def load_language_model(
+    model: str | None = None, revision: str | None = None, trainable: bool = False, max_tokens: int = MAX_TOKENS
+) -> LanguageModel:
+    """Load a causal language model, on the CPU, without a word on the terminal.
+
+    Args:
+        model: A folder that holds one, or an id on the Hugging Face hub. None builds a tiny Qwen2 of random
+            weights.
+        revision: Branch, tag or commit on the hub; None is the newest there, or the newest that is cached
+            where HF_HUB_OFFLINE is set.
+        trainable: Load the weights in float32, to be trained. Otherwise they are frozen in their own dtype.
+        max_tokens: Longer texts are cut off behind as many tokens.
+
+    Raises:
+        ValueError: There is no such model, or it lacks weights or a tokenizer.
+    """
+    with _in_silence():
+        if model is None:
+            _refuse_revision(revision, "the tiny model")
+            return LanguageModel(_tiny(), None, TINY, TINY_REVISION, trainable, max_tokens)
+        folder = Path(model).expanduser()
+        if folder.is_dir():
+            _refuse_revision(revision, f"the folder {model!r}")
+            if not (folder / "config.json").is_file():
+                raise ValueError(
+                    f"model must be a folder with a config.json, but {str(folder)!r} has none. "
+                    "Point it at a model that save_pretrained wrote."
+                )
+            version = folder_revision(folder)
+            loaded, tokenizer = _load(str(folder), None, trainable)
+        elif HUB_ID.fullmatch(model):
+            version = _commit(model, revision)
+            loaded, tokenizer = _load(model, version, trainable)
+        else:
+            raise ValueError(
+                f"model must be a folder that exists or an id on the Hugging Face hub, but got {model!r}. "
+                "Correct the path."
+            )
+        longest = getattr(loaded.config.get_text_config(), "max_position_embeddings", max_tokens)
+        return LanguageModel(loaded, tokenizer, model, version, trainable, min(max_tokens, longest))
+
+
+def _tiny() -> "PreTrainedModel":
+    # Imported in the loader: it takes seconds and 150 MB, which searches without a language model need not pay.
+    from transformers import Qwen2Config, Qwen2Model
+
+    config = Qwen2Config(
+        vocab_size=TINY_VOCABULARY,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=4 * MAX_TOKENS,
+    )
+    model = Qwen2Model(config)
+    # Drawn here and not by transformers, whose order of drawing is its own affair.
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if weight.dim() == 2:
+                # The width's inverse root: smaller weights would leave a text's vector to its letters alone.
+                weight.normal_(std=config.hidden_size**-0.5, generator=generator)
+            else:
+                weight.fill_(0.0 if name.endswith("bias") else 1.0)
+    return model
+
+
+def _load(model: str, revision: str | None, trainable: bool) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
+    from transformers import AutoModel, AutoTokenizer
+
+    dtype = torch.float32 if trainable else "auto"
+    try:
+        options: dict[str, Any] = {} if revision is None else {"revision": revision}
+        loaded, found = AutoModel.from_pretrained(model, dtype=dtype, output_loading_info=True, **options)
+        tokenizer = AutoTokenizer.from_pretrained(model, **options)
+    except Exception as error:  # transformers raises errors of nearly every type for files that hold no model
+        raise ValueError(
+            f"model must hold a language model and its tokenizer, but got {model!r}: {_line(error)}. "
+            "Choose another, or download it again."
+        ) from None
+    # transformers draws missing weights at random, and only warns.
+    lacking = sorted(map(str, [*found["missing_keys"], *found["mismatched_keys"]]))
+    if lacking:
+        raise ValueError(
+            f"model must hold all weights, but {model!r} lacks {len(lacking)}, among them {lacking[0]}. "
+            "Download it again."
+        )
+    return loaded, tokenizer
+
+
+def _commit(model: str, revision: str | None) -> str:
+    """The commit that a revision on the hub names now."""
+    from transformers.utils import cached_file
+
+    try:
+        config = cached_file(model, "config.json", **({} if revision is None else {"revision": revision}))
+    except OSError as error:
+        raise ValueError(
+            f"model must be a folder that exists or an id on the Hugging Face hub, but {model!r} cannot be had: "
+            f"{_line(error)}. Correct it, or download the model where there is a network and give its folder."
+        ) from None
+    # .../snapshots/COMMIT/config.json
+    return Path(str(config)).parent.name
+
+
+def _refuse_revision(revision: str | None, what: str) -> None:
+    if revision is not None:
+        raise ValueError(
+            f"revision must name a version on the Hugging Face hub, but got {revision!r} for {what}. Leave it out."
+        )
+
+
+def _line(error: Exception) -> str:
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0].rstrip(".:")
+
+
+@contextmanager
+def _in_silence() -> Iterator[None]:
+    """Nothing on the terminal, and the global random state as it was."""
+    import warnings
+
+    from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+    from transformers.utils import logging
+
+    level, bars, hub_bars = logging.get_verbosity(), logging.is_progress_bar_enabled(), are_progress_bars_disabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    disable_progress_bars()
+    try:
+        with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+        if not hub_bars:
+            enable_progress_bars()

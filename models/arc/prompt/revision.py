@@ -1,0 +1,23 @@
+"""Which version of a model lies in a folder."""
+
+import hashlib
+from pathlib import Path
+
+SMALL = 1 << 20
+
+
+def folder_revision(folder: Path) -> str:
+    """A digest (16 hexadecimal digits) of the names, sizes and contents of a folder's files.
+
+    Of files above 1 MiB, weights mostly, the time of the last change stands for the content, so that this
+    stays quick: a copy of the folder may count as another revision.
+    """
+    sha = hashlib.sha256()
+    for file in sorted(path for path in folder.rglob("*") if path.is_file()):
+        name = file.relative_to(folder)
+        if any(part.startswith(".") for part in name.parts):
+            continue
+        stat = file.stat()
+        content = file.read_bytes() if stat.st_size <= SMALL else str(stat.st_mtime_ns).encode()
+        sha.update(f"{name.as_posix()} {stat.st_size} {hashlib.sha256(content).hexdigest()}\n".encode())
+    return sha.hexdigest()[:16]

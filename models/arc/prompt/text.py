@@ -1,0 +1,210 @@
+"""Puzzles in words: what the demonstrations show, in plain English, or the grids themselves as digits.
+
+No text holds anything of an answer: it is made of the demonstrations and of the query's input.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from itertools import product
+from statistics import fmean
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+from models.arc.augment import SYMMETRIES, transform
+from models.arc.puzzles import Grid, Pair
+
+# Turning a puzzle turns its rule into another of the same group.
+TURNS = {
+    "turned by half": (2,),
+    "turned by a quarter": (1, 3),
+    "mirrored": (5, 7),
+    "mirrored along a diagonal": (4, 6),
+}
+
+
+def rule_text(demonstrations: Sequence[Pair], query: Grid) -> str:
+    """Say what the demonstrations show, in at most 40 words.
+
+    The text stays the same if all grids are turned, mirrored or renamed alike (`Augmentation`), or if the
+    demonstrations come in another order: one text serves all views of a puzzle.
+    """
+    asked = (
+        f"The query has {_size(query)} cells, {_plural(len(np.unique(query)), 'colour')}, "
+        f"{_plural(_count_objects(query), 'object')}."
+    )
+    if not demonstrations:
+        return f"Nothing is shown. {asked}"
+    return f"{_kind(demonstrations)} {_sizes(demonstrations)} {_contents(demonstrations)} {asked}"
+
+
+def grids_text(demonstrations: Sequence[Pair], query: Grid) -> str:
+    """The grids as digits, a character per cell and a line per row; the query first, so no cut loses it."""
+    parts = [f"query\n{_digits(query)}"]
+    parts += [f"input\n{_digits(source)}\noutput\n{_digits(target)}" for source, target in demonstrations]
+    return "\n".join(parts)
+
+
+def _digits(grid: Grid) -> str:
+    return "\n".join("".join(map(str, row)) for row in grid.tolist())
+
+
+def _kind(demonstrations: Sequence[Pair]) -> str:
+    """The first kind of change that all demonstrations show."""
+    for name, group in TURNS.items():
+        if any(all(_equal(transform(a, symmetry), b) for a, b in demonstrations) for symmetry in group):
+            return f"The grid is {name}."
+    for sentence, holds in KINDS:
+        if all(holds(source, target) for source, target in demonstrations):
+            return sentence
+    return "The grid is rebuilt."
+
+
+def _sizes(demonstrations: Sequence[Pair]) -> str:
+    areas = fmean(target.size / source.size for source, target in demonstrations)
+    if all(source.shape == target.shape for source, target in demonstrations):
+        return "Sizes stay."
+    if len({_size(target) for _, target in demonstrations}) == 1:
+        return f"Outputs always have {_size(demonstrations[0][1])} cells."
+    if areas > 1.1:
+        return f"Outputs are {areas:.1f} times larger."
+    return "Outputs are smaller." if areas < 0.9 else "Shapes differ."
+
+
+def _contents(demonstrations: Sequence[Pair]) -> str:
+    """Colours, changed cells, symmetry and objects, means over the demonstrations."""
+    added = round(fmean(len(np.setdiff1d(b, a)) for a, b in demonstrations))
+    removed = round(fmean(len(np.setdiff1d(a, b)) for a, b in demonstrations))
+    said = [f"{_plural(added, 'colour')} added", f"{removed} removed"]
+    if all(a.shape == b.shape for a, b in demonstrations):
+        changed = fmean(float((a != b).mean()) for a, b in demonstrations)
+        said.append(f"{round(10 * changed) * 10}% changed")
+    if all(_symmetric(b) for _, b in demonstrations):
+        said.append("symmetric")
+    before, after = (round(fmean(_count_objects(pair[side]) for pair in demonstrations)) for side in (0, 1))
+    return f"{', '.join(said)}. {_plural(before, 'object')} become {after}."
+
+
+def _size(grid: Grid) -> str:
+    """Its sides, the shorter first: a turned grid reads the same."""
+    short, long = sorted(grid.shape)
+    return f"{short} by {long}"
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _equal(a: NDArray[np.generic], b: NDArray[np.generic]) -> bool:
+    return a.shape == b.shape and bool((a == b).all())
+
+
+def _is_copy(a: Grid, b: Grid) -> bool:
+    return _equal(a, b)
+
+
+def _is_renamed(a: Grid, b: Grid) -> bool:
+    """Whether a cell's colour alone decides what becomes of it."""
+    return a.shape == b.shape and all(len(np.unique(b[a == colour])) == 1 for colour in np.unique(a))
+
+
+def _is_filled(a: Grid, b: Grid) -> bool:
+    return a.shape == b.shape and bool((a[a != b] == 0).all())
+
+
+def _is_cleared(a: Grid, b: Grid) -> bool:
+    return a.shape == b.shape and bool((b[a != b] == 0).all())
+
+
+def _is_recoloured(a: Grid, b: Grid) -> bool:
+    return a.shape == b.shape and _equal(a != 0, b != 0)
+
+
+def _is_moved(a: Grid, b: Grid) -> bool:
+    return a.shape == b.shape and _equal(np.sort(a, axis=None), np.sort(b, axis=None))
+
+
+def _is_edited(a: Grid, b: Grid) -> bool:
+    return a.shape == b.shape and float((a != b).mean()) < 0.3
+
+
+def _is_cropped(a: Grid, b: Grid) -> bool:
+    """Whether the output is a part of the input."""
+    if b.size >= a.size or b.shape[0] > a.shape[0] or b.shape[1] > a.shape[1]:
+        return False
+    return bool((sliding_window_view(a, b.shape) == b).all((-2, -1)).any())
+
+
+def _is_framed(a: Grid, b: Grid) -> bool:
+    """Whether the input is a part of the output."""
+    return _is_cropped(b, a)
+
+
+def _is_enlarged(a: Grid, b: Grid) -> bool:
+    times = _times(a, b)
+    return times is not None and _equal(a.repeat(times[0], 0).repeat(times[1], 1), b)
+
+
+def _is_tiled(a: Grid, b: Grid) -> bool:
+    """Whether the output consists of copies of the input, which may be mirrored or turned by half."""
+    times = _times(a, b)
+    if times is None:
+        return False
+    tiles = b.reshape(times[0], a.shape[0], times[1], a.shape[1]).swapaxes(1, 2)
+    flips = [a[::rows, ::columns] for rows, columns in product((1, -1), repeat=2)]
+    return all(any(_equal(tile, flip) for flip in flips) for row in tiles for tile in row)
+
+
+def _times(a: Grid, b: Grid) -> tuple[int, int] | None:
+    """How many times the input fits into a larger output, down and across; None where it does not."""
+    if b.size <= a.size or b.shape[0] % a.shape[0] or b.shape[1] % a.shape[1]:
+        return None
+    return b.shape[0] // a.shape[0], b.shape[1] // a.shape[1]
+
+
+KINDS: tuple[tuple[str, Callable[[Grid, Grid], bool]], ...] = (
+    ("The grid is copied.", _is_copy),
+    ("Colours are renamed.", _is_renamed),
+    ("Background cells are filled.", _is_filled),
+    ("Cells are removed.", _is_cleared),
+    ("Objects change colour.", _is_recoloured),
+    ("Cells are moved.", _is_moved),
+    ("Few cells are edited.", _is_edited),
+    ("Many cells are edited.", lambda a, b: a.shape == b.shape),
+    ("The grid is enlarged cell by cell.", _is_enlarged),
+    ("The grid is tiled.", _is_tiled),
+    ("The grid is cropped to a part.", _is_cropped),
+    ("The grid is framed by more cells.", _is_framed),
+    ("A small grid is composed.", lambda a, b: b.size < 0.9 * a.size),
+    ("A large grid is composed.", lambda a, b: b.size > 1.1 * a.size),
+)
+
+
+def _symmetric(grid: Grid) -> bool:
+    return any(_equal(transform(grid, symmetry), grid) for symmetry in range(1, SYMMETRIES))
+
+
+def _count_objects(grid: Grid) -> int:
+    return _objects(grid.tobytes(), grid.shape[1])
+
+
+# The same grids are asked about again and again, each time with one of the pairs left out.
+@lru_cache(maxsize=8192)
+def _objects(cells: bytes, width: int) -> int:
+    """How many groups of cells of one colour touch along their sides, the background (colour 0) apart."""
+    # A column of background on the right keeps the ends of neighbouring rows apart.
+    rows = [cells[start : start + width] + b"\0" for start in range(0, len(cells), width)]
+    colours = bytearray(b"".join(rows))
+    found = 0
+    for start, colour in enumerate(colours):
+        if not colour:
+            continue
+        found += 1
+        waiting = [start]
+        while waiting:
+            cell = waiting.pop()
+            if 0 <= cell < len(colours) and colours[cell] == colour:
+                colours[cell] = 0
+                waiting += (cell - 1, cell + 1, cell - width - 1, cell + width + 1)
+    return found
