@@ -17,6 +17,8 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from PIL import Image
 
+from search.tracking.replay import replay
+
 ROOT = Path(__file__).resolve().parents[2]
 MODES = "precision=fp32,bf16,fp16"
 
@@ -175,19 +177,22 @@ def test_every_trial_that_reported_has_the_picture_of_its_best_report_and_replay
     assert len(expected) > 1
     runs = search.children()
     assert pictures_in(runs) == expected
-    lost = Path(runs[0].info.artifact_uri.removeprefix("file://")).parents[1].glob("*/artifacts/pictures")
-    for folder in lost:
-        shutil.rmtree(folder)
+    for run in runs:
+        shutil.rmtree(artifacts_of(run) / "pictures", ignore_errors=True)
     assert pictures_in(runs) == {}
-    replayed = search.cli.run("mixed", "--replay", script="search/report.py")
-    assert (replayed.returncode, pictures_in(runs)) == (0, expected), replayed.stderr
+    replay(search.folder)
+    assert pictures_in(runs) == expected
+
+
+def artifacts_of(run):
+    return Path(run.info.artifact_uri.removeprefix("file://"))
 
 
 def pictures_in(runs):
     """The colours of the picture that each run has, by trial."""
     found = {}
     for run in runs:
-        for path in Path(run.info.artifact_uri.removeprefix("file://")).glob("pictures/steps.png"):
+        for path in artifacts_of(run).glob("pictures/steps.png"):
             picture = np.asarray(Image.open(path))
             found[int(run.data.tags["trial_id"])] = set(map(tuple, picture.reshape(-1, 3).tolist()))
     return found

@@ -3,6 +3,7 @@
 import os
 import time
 
+import numpy as np
 import pytest
 from mlflow.tracking import MlflowClient
 
@@ -12,6 +13,7 @@ from search.tracking.tracker import Tracker, TrackingError
 from search.tracking.uri import store_of
 from tests.search.mlflow_server import ADMIN, MlflowServer, free_port
 from tests.search.studies import Search, replayed
+from trainables import pictures
 
 LOGIN = ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD")
 
@@ -101,13 +103,17 @@ def wait_until(condition, timeout_s=120):
 
 
 def test_a_server_with_postgresql_has_the_runs_and_their_artifacts(tmp_path, postgres_backed):
-    search = Search(tmp_path)
+    search, client = Search(tmp_path), MlflowClient(postgres_backed.url)
+    checkpoint = search.config.folder / "checkpoints" / "0" / "epoch-3-a.pt"
+    pictures.save({"one": np.zeros((2, 2, 3), np.uint8)}, checkpoint)
     tracker = track(search, postgres_backed.url)
     play(search)
     finish(tracker)
     runs = check(postgres_backed.url, search)
-    kept = MlflowClient(postgres_backed.url).list_artifacts(runs["parent"].info.run_id)
+    kept = client.list_artifacts(runs["parent"].info.run_id)
     assert [file.path for file in kept] == ["search.yaml"]
+    drawn = [client.list_artifacts(runs[name].info.run_id, "pictures") for name in ("0", "1")]
+    assert [[file.path for file in files] for files in drawn] == [["pictures/one.png"], []]
 
 
 def test_runs_lie_in_a_postgresql_database_itself(tmp_path, server):
