@@ -148,7 +148,7 @@ def load_language_model(
             _refuse_revision(revision, "the tiny model")
             return LanguageModel(_tiny(), None, TINY, TINY_REVISION, trainable, max_tokens)
         folder = Path(model).expanduser()
-        if folder.is_dir():
+        if model and folder.is_dir():
             _refuse_revision(revision, f"the folder {model!r}")
             if not (folder / "config.json").is_file():
                 raise ValueError(
@@ -215,6 +215,9 @@ def _load(model: str, revision: str | None, trainable: bool) -> "tuple[PreTraine
             f"model must hold all weights, but {model!r} lacks {len(lacking)}, among them {lacking[0]}. "
             "Download it again."
         )
+    # Where its files are missing, transformers makes a tokenizer that knows no word.
+    if tokenizer("012")["input_ids"] == tokenizer("345")["input_ids"]:
+        raise ValueError(f"model must hold a tokenizer, but got {model!r} without its files. Save it there as well.")
     return loaded, tokenizer
 
 

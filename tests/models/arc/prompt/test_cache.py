@@ -1,0 +1,109 @@
+import numpy as np
+import pytest
+import torch
+
+from models.arc.prompt import VectorCache, load_language_model, puzzle_key
+
+KEYS = ["a", "b", "c"]
+TEXTS = ["The grid is mirrored.", "Cells are moved. Sizes stay.", "Nothing is shown."]
+
+
+@pytest.fixture
+def reads(tiny, monkeypatch) -> list[int]:
+    """How many texts were read, at each call of the model."""
+    counts = []
+    hook = tiny.register_forward_pre_hook(lambda module, args: counts.append(len(args[0].unique(dim=0))))
+    yield counts
+    hook.remove()
+
+
+def test_vectors_are_computed_once_and_are_leaves(tiny, reads) -> None:
+    cache = VectorCache()
+    first = cache.vectors(KEYS[:2], TEXTS[:2], tiny)
+    assert first.is_leaf
+    assert not first.requires_grad
+    torch.testing.assert_close(first, tiny(tiny.tokenize(TEXTS[:2])), atol=1e-5, rtol=1e-5)
+    reads.clear()
+    again = cache.vectors([*KEYS, "a"], [*TEXTS, TEXTS[0]], tiny)
+    assert reads == [1]
+    assert torch.equal(again[:2], first)
+    assert torch.equal(again[3], first[0])
+
+
+def test_what_is_done_to_vectors_does_not_reach_the_cache(tiny) -> None:
+    cache = VectorCache()
+    first = cache.vectors(KEYS, TEXTS, tiny)
+    expected = first.clone()
+    first.zero_()
+    assert torch.equal(cache.vectors(KEYS, TEXTS, tiny), expected)
+
+
+def test_a_vector_is_the_same_to_the_last_bit_whatever_is_read_beside_it(tiny) -> None:
+    random = np.random.default_rng(0)
+    texts = ["".join(random.choice(list("abc ."), size=random.integers(1, 200))) for _ in range(40)]
+    keys = [str(index) for index in range(40)]
+    together = VectorCache().vectors(keys, texts, tiny)
+    cache = VectorCache()
+    assert torch.equal(
+        torch.cat([cache.vectors([key], [text], tiny) for key, text in zip(keys, texts, strict=True)]), together
+    )
+
+
+def test_nothing_asked_is_nothing_read(tiny) -> None:
+    assert VectorCache().vectors([], [], tiny).shape == (0, tiny.hidden)
+
+
+def test_another_puzzle_text_model_or_revision_is_a_miss(tiny, reads, saved, tmp_path) -> None:
+    cache = VectorCache(tmp_path)
+    cache.vectors(["a"], ["moved"], tiny)
+    reads.clear()
+    cache.vectors(["b"], ["moved"], tiny)
+    cache.vectors(["a"], ["mirrored"], tiny)
+    assert len(reads) == 2
+    newer = load_language_model(None, None, False)
+    newer.revision = "tiny-2"
+    with torch.no_grad():
+        newer.model.norm.weight.mul_(2)
+    torch.testing.assert_close(cache.vectors(["a"], ["moved"], newer), 2 * cache.vectors(["a"], ["moved"], tiny))
+    small = load_language_model(str(saved), None, False)
+    assert cache.vectors(["a"], ["moved"], small).shape == (1, 32)
+
+
+def test_vectors_on_disk_serve_other_caches(tiny, reads, tmp_path) -> None:
+    folder = tmp_path / "deep" / "vectors"
+    written = VectorCache(folder).vectors(KEYS, TEXTS, tiny)
+    reads.clear()
+    assert torch.equal(VectorCache(folder).vectors(KEYS, TEXTS, tiny), written)
+    assert reads == []
+    assert {file.suffix for file in folder.iterdir()} == {".npy"}
+
+
+@pytest.mark.parametrize("damage", ["empty", "half", "pickle", "shape", "infinite"])
+def test_a_damaged_file_is_computed_again(tiny, reads, tmp_path, damage) -> None:
+    expected = VectorCache(tmp_path).vectors(["a"], ["moved"], tiny)
+    (file,) = tmp_path.iterdir()
+    if damage in ("empty", "half"):
+        file.write_bytes(file.read_bytes()[: 0 if damage == "empty" else 150])
+    else:
+        bad = {
+            "pickle": np.array([{}]),
+            "shape": np.zeros((2, 3), np.float32),
+            "infinite": np.full(64, np.inf, np.float32),
+        }
+        np.save(file, bad[damage], allow_pickle=True)
+    reads.clear()
+    assert torch.equal(VectorCache(tmp_path).vectors(["a"], ["moved"], tiny), expected)
+    assert torch.equal(VectorCache(tmp_path).vectors(["a"], ["moved"], tiny), expected)
+    assert reads == [1]
+
+
+def test_a_trainable_model_is_refused() -> None:
+    with pytest.raises(ValueError, match="language must be frozen"):
+        VectorCache().vectors(["a"], ["moved"], load_language_model(None, None, trainable=True))
+
+
+def test_a_puzzles_key_follows_what_is_seen_of_it() -> None:
+    one, two = np.zeros((2, 3), np.uint8), np.ones((2, 3), np.uint8)
+    seen = [([(one, two)], one), ([(one, two)], two), ([(two, one)], one), ([], one), ([(one.T, two)], one)]
+    assert len({puzzle_key(*puzzle) for puzzle in seen}) == len(seen)
+    assert puzzle_key([(one.copy(), two[:, ::-1])], one) == puzzle_key([(one, two)], one)
