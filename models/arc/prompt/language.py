@@ -254,10 +254,13 @@ def _in_silence() -> Iterator[None]:
     import warnings
 
     from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+    from huggingface_hub.utils import logging as hub_logging
     from transformers.utils import logging
 
-    level, bars, hub_bars = logging.get_verbosity(), logging.is_progress_bar_enabled(), are_progress_bars_disabled()
+    levels = logging.get_verbosity(), hub_logging.get_verbosity()
+    bars, hub_bars = logging.is_progress_bar_enabled(), not are_progress_bars_disabled()
     logging.set_verbosity_error()
+    hub_logging.set_verbosity_error()
     logging.disable_progress_bar()
     disable_progress_bars()
     try:
@@ -265,8 +268,9 @@ def _in_silence() -> Iterator[None]:
             warnings.simplefilter("ignore")
             yield
     finally:
-        logging.set_verbosity(level)
+        logging.set_verbosity(levels[0])
+        hub_logging.set_verbosity(levels[1])
         if bars:
             logging.enable_progress_bar()
-        if not hub_bars:
+        if hub_bars:
             enable_progress_bars()
