@@ -168,13 +168,13 @@ def _warm_cosine(update: int, updates: int, warmup: float) -> float:
 
 def _training_pool(max_side: int, path: Path | None, max_demos: int) -> tuple[TrainingPool, tuple[str, str]]:
     """The pool, and the digests of the puzzles of both splits."""
-    training = load_puzzles("training", max_side=max_side, path=path)
-    evaluation = load_puzzles("evaluation", max_side=max_side, path=path)
+    training = load_puzzles(str(path or "arc-agi-1"), "training", max_side=max_side)
+    evaluation = load_puzzles(str(path or "arc-agi-1"), "evaluation", max_side=max_side)
     return TrainingPool(training, evaluation, max_demos=max_demos), (digest(training), digest(evaluation))
 
 
 def _tests(
     max_side: int, path: Path | None, views: int, rank: int, world_size: int
 ) -> tuple[tuple[Puzzle, ...], TestEpisodes]:
-    puzzles = load_puzzles("evaluation", max_side=max_side, path=path)[rank::world_size]
+    puzzles = load_puzzles(str(path or "arc-agi-1"), "evaluation", max_side=max_side)[rank::world_size]
     return puzzles, TestEpisodes(puzzles, views=views, max_demos=TEST_DEMOS)

