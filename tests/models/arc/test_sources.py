@@ -146,7 +146,7 @@ def test_metadata_without_difficulties_are_refused_in_one_line(tmp_path: Path, c
     (tmp_path / "metadata.json").write_text(json.dumps(content))
     with pytest.raises(
         ValueError, match=r"metadata\.json must hold a list of numbers named 'pso_diff.*, but got"
-    ) as one:
+    ) as refusal:
         load_puzzles(str(tmp_path), "training")
     assert "\n" not in str(refusal.value)
 
