@@ -44,8 +44,10 @@ def one_fits(pairs: tuple[Pair, ...], candidates: dict[object, Callable[[Grid], 
     return len(fitting) == 1 and np.array_equal(fitting[0](pairs[-1][0]), pairs[-1][1])
 
 
-def turned(puzzle: Puzzle) -> bool:
-    return one_fits(puzzle.pairs, {s: lambda grid, s=s: transform(grid, s) for s in range(SYMMETRIES)})
+def turned(puzzle: Puzzle, *own: Callable[[Grid], Grid]) -> bool:
+    """Whether one symmetry alone fits, and is one of the family's own."""
+    every = {number: lambda grid, number=number: transform(grid, number) for number in range(SYMMETRIES)}
+    return one_fits(puzzle.pairs, every) and one_fits(puzzle.pairs, dict(enumerate(own)))
 
 
 def recoloured(puzzle: Puzzle) -> bool:
@@ -172,17 +174,17 @@ HOLDS: dict[str, Callable[[Puzzle], bool]] = {
     "denoise": cleaned,
     "enlarge": enlarged,
     "fill": lambda puzzle: painted(puzzle, enclosed),
-    "flip": turned,
+    "flip": lambda puzzle: turned(puzzle, np.fliplr, np.flipud),
     "gravity": fallen,
     "line": lined,
     "mirror": completed,
     "most_common": most_common,
     "outline": lambda puzzle: painted(puzzle, bordering),
     "recolour": recoloured,
-    "rotate": turned,
+    "rotate": lambda puzzle: turned(puzzle, np.rot90, lambda grid: grid[::-1, ::-1], lambda grid: grid[::-1].T),
     "shift": shifted,
     "tile": tiled,
-    "transpose": turned,
+    "transpose": lambda puzzle: turned(puzzle, np.transpose, lambda grid: grid[::-1, ::-1].T),
 }
 
 
