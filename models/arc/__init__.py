@@ -1,38 +1,58 @@
-"""In-context grid models for ARC-AGI-1 puzzles: data, agent, loss and scores."""
+"""ARC puzzles: their data, a grid model that answers them under prompts, a policy that refines these, and scores."""
 
 from models.arc.agent import GridAgent
 from models.arc.attempts import View, all_attempts, read_views, two_attempts
 from models.arc.augment import Augmentation
 from models.arc.canvas import BORDER, FIRST_COLOUR, PAD, SYMBOLS, to_canvas, to_grid
-from models.arc.examples import Batch, TestEpisodes, TrainingPool
+from models.arc.curriculum import Curriculum
+from models.arc.evaluation import Exam, attempts, prepare
+from models.arc.examples import Batch, Episode, TestEpisodes, TrainingPool, rehearsals
+from models.arc.leaks import check_disjoint, without
 from models.arc.losses import cell_loss
+from models.arc.picture import Case, draw
+from models.arc.policy import PromptPolicy
 from models.arc.puzzles import Grid, Puzzle, digest, from_arrays, to_arrays
 from models.arc.scoring import metrics, tally
-from models.arc.sources import load_puzzles
+from models.arc.solver import Solver, Weights
+from models.arc.sources import SOURCES, load_puzzles
 
 __all__ = [
     "BORDER",
     "FIRST_COLOUR",
     "PAD",
+    "SOURCES",
     "SYMBOLS",
     "Augmentation",
     "Batch",
+    "Case",
+    "Curriculum",
+    "Episode",
+    "Exam",
     "Grid",
     "GridAgent",
+    "PromptPolicy",
     "Puzzle",
+    "Solver",
     "TestEpisodes",
     "TrainingPool",
     "View",
+    "Weights",
     "all_attempts",
+    "attempts",
     "cell_loss",
+    "check_disjoint",
     "digest",
+    "draw",
     "from_arrays",
     "load_puzzles",
     "metrics",
+    "prepare",
     "read_views",
+    "rehearsals",
     "tally",
     "to_arrays",
     "to_canvas",
     "to_grid",
     "two_attempts",
+    "without",
 ]

@@ -19,54 +19,65 @@ class View:
     Attributes:
         grid: The most likely grid of the most likely size, uint8 of shape (height, width).
         log_probs: Log-probabilities of the colours at its cells, float32 of shape (height, width, 10).
+        weight: How much its vote counts.
     """
 
     grid: Grid
     log_probs: NDArray[np.float32]
+    weight: float = 1.0
 
 
-def read_views(logits: Tensor, symmetry: Tensor, tables: Tensor) -> list[View]:
+def read_views(logits: Tensor, symmetry: Tensor, tables: Tensor, weights: Tensor | None = None) -> list[View]:
     """Read predictions off canvases and undo each episode's augmentation.
 
     Args:
         logits: Of the last refinement step, shape (episodes, S, S, 12).
         symmetry: The symmetry that each episode was turned by, int64 of shape (episodes,).
         tables: The table that its symbols were renamed by, uint8 of shape (episodes, 12).
+        weights: How much each one's vote counts, shape (episodes,); none: 1.
     """
     log_probs = logits.detach().float().cpu().log_softmax(-1)
     index = tables.cpu().long()[:, None, None, :].expand_as(log_probs)
     log_probs = log_probs.gather(-1, index)
     sizes = likeliest_sizes(log_probs[..., FIRST_COLOUR:].logsumexp(-1), log_probs[..., BORDER], log_probs[..., PAD])
     colours = log_probs[..., FIRST_COLOUR:].log_softmax(-1).numpy()
+    counts = [1.0] * len(colours) if weights is None else weights.tolist()
     views = []
-    for one, (height, width), turn in zip(colours, sizes.tolist(), symmetry.tolist(), strict=True):
+    for one, (height, width), turn, weight in zip(colours, sizes.tolist(), symmetry.tolist(), counts, strict=True):
         cropped: NDArray[np.float32] = one[:height, :width]
         back = np.ascontiguousarray(transform(cropped, inverse_symmetry(turn)))
-        views.append(View(back.argmax(-1).astype(np.uint8), back))
+        views.append(View(back.argmax(-1).astype(np.uint8), back, weight))
     return views
 
 
 def two_attempts(views: Sequence[View]) -> tuple[Grid, Grid]:
     """Rank what the views of one test predict, and take two distinct grids.
 
-    Each view votes for its grid. The mean of the views that agree on the most common size makes a grid too; if
-    no view has it, it joins with one vote. Grids are ranked by votes, then by being that grid of the mean, then
+    Each view votes for its grid, with its weight. The mean of the views that agree on the most common size makes a grid
+    too; if no view has it, it joins with one vote. Grids are ranked by votes, then by being that grid of the mean, then
     by confidence (mean log-probability of the cells). If all agree, the second attempt changes the least
     certain cell to its next likely colour.
 
     Args:
         views: At least one.
     """
-    shapes = [view.grid.shape for view in views]
-    common = max(shapes, key=shapes.count)
-    mean = np.mean([np.exp(view.log_probs) for view in views if view.grid.shape == common], axis=0)
+    sizes: dict[tuple[int, ...], float] = {}
+    for view in views:
+        sizes[view.grid.shape] = sizes.get(view.grid.shape, 0.0) + view.weight
+    common = max(sizes, key=lambda shape: sizes[shape])
+    agreeing = [view for view in views if view.grid.shape == common]
+    mean = np.average([np.exp(view.log_probs) for view in agreeing], axis=0, weights=[view.weight for view in agreeing])
     joint = mean.argmax(-1).astype(np.uint8)
     groups: dict[tuple[int, int, bytes], list[View]] = {}
     for view in views:
         groups.setdefault(_key(view.grid), []).append(view)
     grids = {key: group[0].grid for key, group in groups.items()}
     ranks = {
-        key: (len(group), key == _key(joint), max(float(view.log_probs.max(-1).mean()) for view in group))
+        key: (
+            sum(view.weight for view in group),
+            key == _key(joint),
+            max(float(view.log_probs.max(-1).mean()) for view in group),
+        )
         for key, group in groups.items()
     }
     if _key(joint) not in ranks:

@@ -77,3 +77,6 @@ class Curriculum:
 def mix(ratio: float, cell: Tensor, layout: Tensor) -> Tensor:
     """The loss of the cells and that of the layout, in the shares of `1 - ratio` and `ratio`."""
     return (1 - ratio) * cell + ratio * layout
+
+
+UNIFORM = Curriculum(0.0, 0.0, 0.0)

@@ -4,7 +4,8 @@ A training episode asks for one known pair of a puzzle and shows the others (lea
 renamed at random. A test episode asks for a test output and shows the puzzle's demonstrations.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -12,7 +13,9 @@ from torch import Tensor
 
 from models.arc.augment import SYMMETRIES, random_renamings, rename, transform
 from models.arc.canvas import SYMBOLS, to_canvases
-from models.arc.puzzles import LARGEST_SIDE, Pair, Puzzle, longest_side
+from models.arc.curriculum import UNIFORM, Curriculum
+from models.arc.difficulty import levels
+from models.arc.puzzles import LARGEST_SIDE, Grid, Pair, Puzzle, longest_side
 
 
 class Batch(NamedTuple):
@@ -24,6 +27,7 @@ class Batch(NamedTuple):
         demo_inputs: uint8 symbols of shape (B, D, S, S).
         demo_outputs: Same form.
         demo_mask: bool of shape (B, D); False marks a slot without a demonstration.
+        text: What a language model has to say of each episode, or is to read: see `PromptEncoder`. None: nothing.
     """
 
     query: Tensor
@@ -31,6 +35,20 @@ class Batch(NamedTuple):
     demo_inputs: Tensor
     demo_outputs: Tensor
     demo_mask: Tensor
+    text: Tensor | None = None
+
+    def to(self, device: torch.device) -> "Batch":
+        """The batch on a device."""
+        query, target, demo_inputs, demo_outputs, demo_mask = (part.to(device, non_blocking=True) for part in self[:5])
+        text = None if self.text is None else self.text.to(device, non_blocking=True)
+        return Batch(query, target, demo_inputs, demo_outputs, demo_mask, text)
+
+
+class Episode(NamedTuple):
+    """What an answer may be found from, as grids: demonstrations (input, output), and the query."""
+
+    demonstrations: tuple[Pair, ...]
+    query: Grid
 
 
 class TrainingPool:
@@ -50,14 +68,16 @@ class TrainingPool:
 
     def __init__(self, training: Sequence[Puzzle], evaluation: Sequence[Puzzle], max_demos: int = 4) -> None:
         _check_max_demos(max_demos)
-        groups = [puzzle.pairs for puzzle in training] + [puzzle.demonstrations for puzzle in evaluation]
-        groups = [group for group in groups if len(group) > 1]
+        known = [*training, *(replace(puzzle, tests=()) for puzzle in evaluation)]
+        asked = [puzzle for puzzle in known if len(puzzle.pairs) > 1]
+        groups = [puzzle.pairs for puzzle in asked]
         if not groups:
             raise ValueError(
                 "training and evaluation must contain a puzzle with two pairs, "
                 f"but got {len(training)} and {len(evaluation)} puzzles without one. Load more puzzles."
             )
         self.max_demos = max_demos
+        self._groups = groups
         self._pairs = _PairStore([pair for group in groups for pair in group])
         counts = torch.tensor([len(group) for group in groups])
         starts = counts.cumsum(0) - counts
@@ -65,26 +85,42 @@ class TrainingPool:
         self._start = starts.repeat_interleave(counts)
         sides = [longest_side(group) for group in groups]
         self._side = torch.tensor(sides).repeat_interleave(counts)
+        self._level = levels(asked).repeat_interleave(counts)
 
     def __len__(self) -> int:
         """Number of pairs that can be asked for."""
         return len(self._side)
 
-    def plan(self, samples: int, batch_size: int, generator: torch.Generator) -> list[Tensor]:
-        """Draw an epoch: which pairs are asked for, in batches of similar canvas side.
+    def episodes(self) -> list[Episode]:
+        """For each pair, all others of its puzzle and its input."""
+        return [
+            Episode(group[:index] + group[index + 1 :], group[index][0])
+            for group in self._groups
+            for index in range(len(group))
+        ]
 
-        Every pair is drawn once before any is drawn twice. Batches come in random order.
+    def plan(
+        self,
+        samples: int,
+        batch_size: int,
+        generator: torch.Generator,
+        curriculum: Curriculum = UNIFORM,
+        epoch: int = 0,
+    ) -> list[Tensor]:
+        """Draw an epoch: which pairs are asked for, in batches of similar canvas side, which come in random order.
 
         Args:
             samples: Episodes in the epoch.
             batch_size: Episodes in a batch; the last one drawn may hold fewer.
             generator: The only source of randomness.
+            curriculum: How hard the puzzles are that are drawn. By default, every pair is drawn once before any is
+                drawn twice.
+            epoch: That is drawn, counted from 0.
 
         Returns:
             Indices into the pool, int64 of shape (batch_size,) each; for `batch`.
         """
-        rounds = -(-samples // len(self))
-        drawn = torch.cat([torch.randperm(len(self), generator=generator) for _ in range(rounds)])[:samples]
+        drawn = curriculum.draw(self._level, samples, epoch, generator)
         # Small canvases are cheap only if no large one is in their batch.
         ordered = drawn[self._side[drawn].argsort(stable=True)]
         batches = torch.split(ordered, batch_size)
@@ -145,8 +181,10 @@ class TestEpisodes:
 
         sides = [_foreseeable_side(puzzle) for puzzle in puzzles]
         demos = [puzzle.demonstrations[:max_demos] for puzzle in puzzles]
+        self._demos = demos
         shown = [pair for group in demos for pair in group]
         asked = [pair for puzzle in puzzles for pair in puzzle.tests]
+        self._queries = [source for source, _ in asked]
         self._pairs = _PairStore(shown + asked, side=max(sides))
         counts = torch.tensor([len(group) for group in demos])
         self._count = counts[self.owner].repeat_interleave(views)
@@ -157,6 +195,11 @@ class TestEpisodes:
     def __len__(self) -> int:
         """Number of episodes: tests x views."""
         return len(self._query)
+
+    def episodes(self) -> list[Episode]:
+        """What each test may be answered from; without views."""
+        owners = self.owner.tolist()
+        return [Episode(self._demos[owner], query) for owner, query in zip(owners, self._queries, strict=True)]
 
     def plan(self, batch_size: int) -> list[Tensor]:
         """All episodes in batches of similar canvas side: indices, int64 of shape (batch_size,) each."""
@@ -170,6 +213,15 @@ class TestEpisodes:
         demos = torch.where(mask, start[:, None] + offsets, self._query[indices][:, None])
         side = int(self._side[indices].max()) + 1
         return self._pairs.batch(self._query[indices], demos, mask, self.symmetry[indices], self.tables[indices], side)
+
+
+def rehearsals(puzzle: Puzzle, count: int) -> Iterator[Puzzle]:
+    """A puzzle that asks for a demonstration of `puzzle`, with the others to find it from: one for each of its last
+    `count` demonstrations, none where there is no other."""
+    shown = puzzle.demonstrations
+    if len(shown) > 1:
+        for index in range(max(0, len(shown) - count), len(shown)):
+            yield Puzzle(puzzle.id, shown[:index] + shown[index + 1 :], (shown[index],))
 
 
 class _PairStore:

@@ -80,7 +80,7 @@ def test_the_order_of_demonstrations_does_not_matter(batch: Batch) -> None:
 
 def test_episodes_of_a_batch_do_not_mix(batch: Batch) -> None:
     agent = small()
-    alone = Batch(*(part[2:3] for part in batch))
+    alone = Batch(*(part[2:3] for part in batch[:5]))
     torch.testing.assert_close(answer(agent, alone)[:, 0], answer(agent, batch)[:, 2], rtol=0, atol=1e-5)
 
 
@@ -150,7 +150,7 @@ def test_half_precision_stays_finite_and_close(batch: Batch, dtype: torch.dtype)
 def test_a_small_agent_overfits_a_few_episodes(batch: Batch) -> None:
     agent = small(width=24, guesses=False)
     optimizer = torch.optim.AdamW(agent.parameters(), lr=5e-3)
-    few = Batch(*(part[:6] for part in batch))
+    few = Batch(*(part[:6] for part in batch[:5]))
     first = None
     for _ in range(150):
         optimizer.zero_grad()

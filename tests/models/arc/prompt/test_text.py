@@ -104,7 +104,7 @@ def test_what_the_demonstrations_show_is_counted() -> None:
 
 
 def test_real_puzzles_get_many_different_texts() -> None:
-    texts = {rule_text(puzzle.demonstrations, puzzle.tests[0][0]) for puzzle in load_puzzles("training")}
+    texts = {rule_text(puzzle.demonstrations, puzzle.tests[0][0]) for puzzle in load_puzzles("arc-agi-1", "training")}
     assert len(texts) > 200
 
 
