@@ -1,7 +1,7 @@
 """Training puzzles that are among the evaluation puzzles: ARC-AGI-2 trains on most of what ARC-AGI-1 asks."""
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Literal, NamedTuple
 
@@ -43,13 +43,13 @@ def find_leaks(training: Sequence[Puzzle], evaluation: Sequence[Puzzle]) -> list
     ids = {_task(puzzle.id): puzzle.id for puzzle in evaluation}
     # Few pairs look alike before they are turned, so that few must be.
     alike = {_look(pair) for puzzle in training if _task(puzzle.id) not in ids for pair in puzzle.pairs}
-    answers: dict[Form, str] = {}
-    shown: dict[Form, set[str]] = {}
+    answers: dict[Form, set[str]] = defaultdict(set)
+    shown: dict[Form, set[str]] = defaultdict(set)
     for puzzle in evaluation:
-        answers |= {_form(pair): puzzle.id for pair in puzzle.tests if _look(pair) in alike}
-        for pair in puzzle.demonstrations:
-            if _look(pair) in alike:
-                shown.setdefault(_form(pair), set()).add(puzzle.id)
+        for found, pairs in (answers, puzzle.tests), (shown, puzzle.demonstrations):
+            for pair in pairs:
+                if _look(pair) in alike:
+                    found[_form(pair)].add(puzzle.id)
     asked = {form[0] for form in (*answers, *shown)}
     leaks = []
     for puzzle in training:
@@ -57,7 +57,7 @@ def find_leaks(training: Sequence[Puzzle], evaluation: Sequence[Puzzle]) -> list
             leaks.append(Leak(puzzle.id, ids[task], "id"))
             continue
         forms = {_form(pair) for pair in puzzle.pairs if _look(pair) in asked}
-        answered = {answers[form] for form in forms if form in answers}
+        answered = {other for form in forms for other in answers.get(form, ())}
         often = Counter(other for form in forms for other in shown.get(form, ()))
         hinted = {other for other, count in often.items() if count >= CHANCE} - answered
         leaks += [Leak(puzzle.id, other, "test") for other in sorted(answered)]

@@ -57,6 +57,8 @@ def test_one_training_puzzle_can_give_several_away() -> None:
     asked = [puzzle("first", some_pairs(0)), puzzle("second", some_pairs(1))]
     both = puzzle("t", asked[0].tests + asked[1].tests)
     assert find_leaks([both], asked) == [Leak("t", "first", "test"), Leak("t", "second", "test")]
+    asked[1] = Puzzle("second", asked[1].demonstrations, asked[0].tests)
+    assert find_leaks([both], asked) == [Leak("t", "first", "test"), Leak("t", "second", "test")]
 
 
 def test_puzzles_that_were_made_of_one_task_are_that_task() -> None:
