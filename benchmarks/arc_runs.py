@@ -16,9 +16,11 @@ Run = tuple[Mapping[str, Any], int]
 Report = dict[str, float]
 
 
-def train_all(configs: Sequence[Mapping[str, Any]], seeds: int, processes: int) -> list[list[Report]]:
-    """The last report of each config under each of so many seeds, by config."""
-    runs = [(config, seed) for seed in range(seeds) for config in configs]
+def train_all(
+    configs: Sequence[Mapping[str, Any]], seeds: int, processes: int, first_seed: int = 0
+) -> list[list[Report]]:
+    """The best report of each config under each of so many seeds, by config: that is what a trial's value is."""
+    runs = [(config, seed) for seed in range(first_seed, first_seed + seeds) for config in configs]
     # A process that was forked from one that has used torch may wait for ever for its threads.
     with get_context("spawn").Pool(processes, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         reports = pool.map(_train, runs, chunksize=1)
@@ -37,5 +39,6 @@ def error(values: Sequence[float]) -> float:
 def _train(run: Run) -> Report:
     config, seed = run
     start = time.perf_counter()
-    *_, last = train(ArcTask(ArcConfig.model_validate({**config, "seed": seed})))
-    return last | {"seconds": time.perf_counter() - start}
+    reports = train(ArcTask(ArcConfig.model_validate({**config, "seed": seed})))
+    best = max(reports, key=lambda report: report[ArcTask.objective])
+    return best | {"seconds": time.perf_counter() - start}
