@@ -3,7 +3,6 @@
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,6 +20,7 @@ from models.arc import (
     Curriculum,
     Episode,
     Exam,
+    Grid,
     GridAgent,
     PromptPolicy,
     Puzzle,
@@ -28,16 +28,12 @@ from models.arc import (
     TrainingPool,
     Weights,
     attempts,
-    check_disjoint,
-    digest,
     draw,
     from_arrays,
-    load_puzzles,
     metrics,
     prepare,
     tally,
     to_arrays,
-    without,
 )
 from models.arc.prompt import (
     FEATURES,
@@ -49,6 +45,7 @@ from models.arc.prompt import (
     puzzle_key,
     rule_text,
 )
+from trainables import arc_data
 from trainables.arc_config import ArcConfig
 from trainables.datasets import Use
 from trainables.task import Task
@@ -73,15 +70,14 @@ class ArcTask(Task[ArcConfig]):
 
     def build(self) -> None:
         config, context = self.config, self.context
-        data = (config.data, config.evaluation_data or config.data)
-        self.pool, evaluation, digests = self._kept(
-            _load, *data, config.max_side, config.learn_from, config.leak, config.max_demos
-        )
-        for source, digest_, use in zip(data, digests, USES, strict=True):
-            self.dataset(f"{_title(source)} {use}", digest=digest_, source=_origin(source), use=use)
+        self.pool, evaluation, digests = self._kept("puzzles", self._load, config.max_demos)
+        sources = (config.data, config.evaluation_data or config.data)
+        for source, digest, use in zip(sources, digests, USES, strict=True):
+            self.dataset(f"{_title(source)} {use}", digest=digest, source=_origin(source), use=use)
         self.puzzles = evaluation[context.rank :: context.world_size]
         self.text = self._text(self.pool.episodes, "training")
-        self.exam = self._prepare(self.puzzles, f"evaluation {context.rank} of {context.world_size}")
+        share = f"{context.rank} of {context.world_size}"
+        self.exam = self._prepare(self.puzzles, share) if self.puzzles else None
         agent = GridAgent(
             width=config.width,
             layers=config.layers,
@@ -120,8 +116,6 @@ class ArcTask(Task[ArcConfig]):
         self.updates = {"train": [name for name in self.modules if name != "policy"]}
         if config.use_policy:
             self.updates["policy"] = ["policy"]
-        if config.use_prompt:
-            self.transforms = {"train": self._note_prompt_gradient}
         self.total = config.total_updates(self.context.micro_batches(config.episodes, config.batch_size))
         warm = functools.partial(_warm_cosine, updates=self.total, warmup=config.warmup)
         self.schedulers = [LambdaLR(optimizer, warm) for optimizer in self.optimizers.values()]
@@ -136,7 +130,9 @@ class ArcTask(Task[ArcConfig]):
             yield self.pool.batch(indices, torch.default_generator)._replace(text=text)
 
     def update(self, window: Sequence[Batch]) -> None:
-        self.updaters["train"].update(window, self.loss)
+        report = self.updaters["train"].update(window, self.loss)
+        if self.config.use_prompt and report.outcome == "applied":
+            self._note_prompt_gradient()
         if self.config.use_policy:
             self.updaters["policy"].update(window, self.policy_loss)
 
@@ -191,30 +187,34 @@ class ArcTask(Task[ArcConfig]):
         }
         return {name: torch.from_numpy(to_arrays(grids)) for name, grids in parts.items()}
 
-    def _attempts(self, exam: Exam) -> Any:
+    def _attempts(self, exam: Exam | None) -> list[tuple[Grid, Grid]]:
+        if exam is None:  # more ranks than puzzles
+            return []
         return attempts(self.solver, exam, self.noise, self.config.selection_precision, self.context.device)
 
-    def _prepare(self, puzzles: Sequence[Puzzle], kept: str = "") -> Exam:
-        """What is asked of the solver; `kept` for the trials to come under a name."""
+    def _prepare(self, puzzles: Sequence[Puzzle], share: str = "") -> Exam:
+        """What is asked of the solver; `share` names what is kept for the trials to come."""
         config = self.config
         held_out = config.rehearsals if config.use_policy and config.candidates > 1 else 0
-        exam = prepare(puzzles, config.views, held_out)
-        return exam._replace(
-            test_text=self._text(exam.tests.episodes, kept and f"{kept} tests"),
-            rehearsal_text=None
-            if exam.rehearsals is None
-            else self._text(exam.rehearsals.episodes, kept and f"{kept} {held_out}"),
-        )
+        make = functools.partial(prepare, puzzles, config.views, held_out)
+        exam = self._kept("exam", make, share, config.views, held_out) if share else make()
+        exam = exam._replace(test_text=self._text(exam.tests.episodes, share and f"tests {share}"))
+        if exam.rehearsals is None:
+            return exam
+        kept = share and f"rehearsals {share} {held_out}"
+        return exam._replace(rehearsal_text=self._text(exam.rehearsals.episodes, kept))
 
     def _text(self, episodes: Callable[[], Sequence[Episode]], kept: str) -> Tensor | None:
         """What the prompt encoder is to have of each episode: a vector of a frozen language model, else its tokens."""
-        config = self.config
-        if not config.use_prompt:
+        if not self.config.use_prompt:
             return None
-        if not kept:
+        prompt = self.config.prompt
+
+        def make() -> Tensor:
             return self._encoded(episodes())
-        data = config.model_dump_json(include={"prompt", "data", "evaluation_data", "max_side", "learn_from", "leak"})
-        return self.context.cache(f"text of {kept} {data}", lambda: self._encoded(episodes()))
+
+        read = (prompt.model, prompt.revision, prompt.train == "frozen", prompt.text, prompt.max_tokens)
+        return self._kept("text", make, kept, read) if kept else make()
 
     def _encoded(self, episodes: Sequence[Episode]) -> Tensor:
         prompt = self.config.prompt
@@ -263,12 +263,24 @@ class ArcTask(Task[ArcConfig]):
 
     def _note_prompt_gradient(self) -> None:
         """The norm of the encoder's share of the gradient: 0 would say that it does not learn."""
-        gradients = [p.grad for p in self.modules["prompt"].parameters() if p.grad is not None]
-        self.log("prompt_grad_norm", torch.nn.utils.get_total_norm(gradients))
+        norms = self.updaters["train"].gradient_norms()
+        self.log("prompt_grad_norm", math.hypot(*(norm for name, norm in norms.items() if name.startswith("prompt."))))
+        self.keep_noted()
 
-    def _kept(self, make: Callable[..., Value], *arguments: Any) -> Value:
-        """Puzzles do not depend on what is searched: what one trial prepared is there for the next."""
-        return self.context.cache(f"{make.__name__}{arguments}", functools.partial(make, *arguments))
+    def _load(self) -> tuple[TrainingPool, tuple[Puzzle, ...], tuple[str, str]]:
+        """What is trained on, the puzzles that are evaluated on, and the digests of both sets."""
+        puzzles = arc_data.load(*self._data)
+        pool = TrainingPool(puzzles.training, puzzles.transductive, max_demos=self.config.max_demos)
+        return pool, puzzles.evaluation, puzzles.digests
+
+    def _kept(self, what: str, make: Callable[[], Value], *depends: Any) -> Value:
+        """What one trial prepared is there for the next: of its puzzles, and of what else it `depends` on."""
+        return self.context.cache(f"{what} {self._data} {depends}", make)
+
+    @property
+    def _data(self) -> tuple[str, str | None, int, str, str]:
+        config = self.config
+        return config.data, config.evaluation_data, config.max_side, config.learn_from, config.leak
 
 
 def _warm_cosine(update: int, updates: int, warmup: float) -> float:
@@ -278,21 +290,6 @@ def _warm_cosine(update: int, updates: int, warmup: float) -> float:
         return (update + 1) / rising
     progress = min(1.0, (update - rising) / max(1, updates - rising))
     return 0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * progress))
-
-
-def _load(
-    data: str, evaluation_data: str, max_side: int, learn_from: str, leak: str, max_demos: int
-) -> tuple[TrainingPool, tuple[Puzzle, ...], tuple[str, str]]:
-    """What is trained on, the puzzles that are evaluated on, and the digests of both sets."""
-    training = load_puzzles(data, "training", max_side)
-    evaluation = load_puzzles(evaluation_data, "evaluation", max_side)
-    if leak == "refuse":
-        check_disjoint(training, evaluation)
-    elif leak == "drop":
-        training = without(training, evaluation)
-    shown = [replace(puzzle, tests=()) for puzzle in training] if learn_from == "demonstrations" else training
-    pool = TrainingPool(shown, evaluation if learn_from == "transductive" else [], max_demos=max_demos)
-    return pool, evaluation, (digest(training), digest(evaluation))
 
 
 def _title(source: str) -> str:

@@ -1,13 +1,27 @@
 """The parameters of the task `arc`, what a search varies of them, and where they come from."""
 
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    ValidationInfo,
+    field_validator,
+)
 
-from models.arc import SOURCES, check_disjoint, load_puzzles
+from models.arc import SOURCES
+from models.arc.prompt.language import HUB_ID
+from trainables import arc_data
 from trainables.precision import Precision
 from trainables.task import TaskConfig, searchable
+
+Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class PromptConfig(BaseModel):
@@ -16,7 +30,7 @@ class PromptConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
     model: str | None = Field(
-        None, min_length=1, description="causal language model, a folder or an id of the hub; none: a tiny random one"
+        None, description="causal language model, a folder or an id of the hub; none: a tiny random one"
     )
     revision: str | None = Field(None, description="of a model of the hub; none: its newest")
     train: Literal["frozen", "prefix", "full"] = Field(
@@ -31,64 +45,89 @@ class PromptConfig(BaseModel):
     max_tokens: int = Field(256, ge=1, description="of a text that is read; the rest is cut off")
     cache: str | None = Field(None, description="folder that keeps a frozen model's vectors; none: memory alone")
 
-    @field_validator("model", "cache")
-    @classmethod
-    def _absolute(cls, path: str | None) -> str | None:
-        """Workers run in a folder of their own. What is no folder is an id of the hub."""
-        if path is None:
-            return None
-        folder = Path(path).expanduser()
-        return str(folder.absolute()) if folder.is_dir() or folder.is_absolute() or path[:1] in ".~" else path
+    # Each says what is wrong with its own field, so that all mistakes are told at once; those before it are known.
 
-    @model_validator(mode="after")
-    def _has_what_it_needs(self) -> Self:
-        if (
-            self.model is not None
-            and Path(self.model).is_absolute()
-            and not (Path(self.model) / "config.json").is_file()
-        ):
+    @field_validator("model")
+    @classmethod
+    def _exists(cls, model: str | None) -> str | None:
+        """Workers run in a folder of their own. What is no folder is an id of the hub."""
+        if model is None:
+            return None
+        folder = Path(model).expanduser()
+        if not (folder.is_dir() or folder.is_absolute() or model[:1] in ".~" or not HUB_ID.fullmatch(model)):
+            return model
+        if not (folder.absolute() / "config.json").is_file():
             raise ValueError(
-                f"prompt.model must be a folder with a model, but there is no {Path(self.model) / 'config.json'}. "
-                "Save it there with save_pretrained, or give an id of the hub."
+                f"must be a folder with a model or an id of the hub, but got {model}: there is no "
+                f"{folder.absolute() / 'config.json'}. Save a model there with save_pretrained."
             )
-        if self.cache is not None and self.train != "frozen":
+        return str(folder.absolute())
+
+    @field_validator("revision")
+    @classmethod
+    def _is_of_the_hub(cls, revision: str | None, info: ValidationInfo) -> str | None:
+        model = info.data.get("model", "")
+        if revision is not None and (model is None or Path(model).is_absolute()):
             raise ValueError(
-                f"prompt.cache must be none where the encoder learns, but got {self.cache} and prompt.train="
-                f"{self.train}: vectors that change cannot be kept. Drop one of them."
+                f"must be none where prompt.model is {'none' if model is None else 'a folder'}, but got {revision}. "
+                "Only a model of the hub has revisions."
             )
-        return self
+        return revision
+
+    @field_validator("cache")
+    @classmethod
+    def _keeps_what_does_not_change(cls, cache: str | None, info: ValidationInfo) -> str | None:
+        if cache is None:
+            return None
+        if info.data.get("train", "frozen") != "frozen":
+            raise ValueError(
+                f"must be none with prompt.train={info.data['train']}, but got {cache}: vectors that change cannot be "
+                "kept. Drop one of them."
+            )
+        folder = Path(cache).expanduser().absolute()
+        if not cache or (folder.exists() and not folder.is_dir()):
+            raise ValueError(f"must be a folder, but got {cache!r}. Choose one: it need not exist.")
+        return str(folder)
 
 
 class ArcConfig(TaskConfig):
     """Parameters of the task `arc`. Where a range has a source, docs/arc.md names it."""
 
-    agent_lr: float = searchable(6e-3, low=1e-3, high=2e-2, log=True, description="peak learning rate of the agent")
-    prompt_lr: float = searchable(1e-3, low=1e-4, high=1e-2, log=True, description="that of the prompt encoder")
-    policy_lr: float = searchable(1e-3, low=1e-4, high=1e-2, log=True, description="that of the policy")
-    reward_scale: float = searchable(5.0, low=0.5, high=20.0, log=True, description="factor of the policy's rewards")
-    curriculum_start: float = searchable(
+    agent_lr: PositiveFloat = searchable(
+        6e-3, low=1e-3, high=2e-2, log=True, description="peak learning rate of the agent"
+    )
+    prompt_lr: PositiveFloat = searchable(1e-3, low=1e-4, high=1e-2, log=True, description="that of the prompt encoder")
+    policy_lr: PositiveFloat = searchable(1e-3, low=1e-4, high=1e-2, log=True, description="that of the policy")
+    reward_scale: NonNegativeFloat = searchable(
+        5.0, low=0.5, high=20.0, log=True, description="factor of the policy's rewards"
+    )
+    curriculum_start: Share = searchable(
         0.3, low=0.0, high=0.9, description="share of easy puzzles, and of the loss of sizes, in the first epoch"
     )
-    curriculum_end: float = searchable(0.0, low=0.0, high=0.5, description="that share after the warm-up")
-    curriculum_warmup: int = searchable(3, low=1, high=5, description="epochs from the first share to the last")
-    hard_cell_floor: float = searchable(
+    curriculum_end: Share = searchable(0.0, low=0.0, high=0.5, description="that share after the warm-up")
+    curriculum_warmup: NonNegativeInt = searchable(
+        3, low=1, high=5, description="epochs from the first share to the last"
+    )
+    hard_cell_floor: Annotated[float, Field(gt=0, le=1)] = searchable(
         0.5, low=0.1, high=1.0, description="weight of a cell that is surely right, beside 1 for one that is wrong"
     )
-    ambiguity_weight: float = searchable(0.02, low=0.0, high=0.1, description="of the entropy of the answer's cells")
-    consistency_weight: float = searchable(
+    ambiguity_weight: NonNegativeFloat = searchable(
+        0.02, low=0.0, high=0.1, description="of the entropy of the answer's cells"
+    )
+    consistency_weight: NonNegativeFloat = searchable(
         0.1, low=0.0, high=1.0, description="of the divergence between refinement steps"
     )
-    pathwise_weight: float = searchable(
+    pathwise_weight: NonNegativeFloat = searchable(
         1.0, low=0.0, high=2.0, description="of the agent's loss in the policy's, through the sampled prompt"
     )
-    information_weight: float = searchable(
+    information_weight: NonNegativeFloat = searchable(
         0.05, low=0.0, high=0.3, description="of the information gain of the policy's samples"
     )
-    accumulation: int = searchable(1, choices=[1, 2, 4], description="micro-batches per optimizer update")
+    accumulation: PositiveInt = searchable(1, choices=[1, 2, 4], description="micro-batches per optimizer update")
     precision: Literal["fp32", "bf16", "fp16", "auto"] = searchable(
         Precision.FP32, choices=list(Precision), description="format of the forward pass; auto: the best of the device"
     )
-    steps: int = searchable(2, low=1, high=4, description="refinement steps, a loss at each")
+    steps: PositiveInt = searchable(2, low=1, high=4, description="refinement steps, a loss at each")
 
     prompt: PromptConfig = PromptConfig()
     use_prompt: bool = Field(True, description="whether there is a prompt; without one there is no policy either")
@@ -128,37 +167,40 @@ class ArcConfig(TaskConfig):
     )
     ema_decay: float | None = Field(0.99, gt=0, lt=1, description="average the weights for evaluation; none: do not")
 
+    # Each says what is wrong with its own field, so that all mistakes are told at once; those before it are known.
+
+    @field_validator("use_policy")
+    @classmethod
+    def _has_a_prompt(cls, use_policy: bool, info: ValidationInfo) -> bool:
+        if use_policy and not info.data.get("use_prompt", True):
+            raise ValueError("must be false with use_prompt=false, but got true: a policy refines a prompt.")
+        return use_policy
+
+    @field_validator("advantage_normalization")
+    @classmethod
+    def _has_a_spread(cls, normalized: bool, info: ValidationInfo) -> bool:
+        if normalized and info.data.get("samples") == 1:
+            raise ValueError("must be false with samples=1, but got true: one sample has no spread. Raise samples.")
+        return normalized
+
     @field_validator("data", "evaluation_data")
     @classmethod
-    def _source(cls, source: str | None) -> str | None:
+    def _is_there(cls, source: str | None) -> str | None:
         """Workers run in a folder of their own."""
         if source is None or source in SOURCES:
             return source
         folder = Path(source).expanduser().absolute()
         if not folder.is_dir():
             raise ValueError(
-                f"data must be {', '.join(SOURCES)}, or a folder of puzzles, but there is no folder {folder}."
+                f"must be {', '.join(SOURCES)}, or a folder of puzzles, but got {source}: there is no folder {folder}."
             )
         return str(folder)
 
-    @model_validator(mode="after")
-    def _fits_together(self) -> Self:
-        if self.use_policy and not self.use_prompt:
-            raise ValueError(
-                "use_policy must be false where use_prompt is, since a policy refines a prompt, but got true."
-            )
-        if self.advantage_normalization and self.samples < 2:
-            raise ValueError(
-                f"samples must be at least 2 with advantage_normalization, but got {self.samples}: one has no spread."
-            )
-        self._check_data()
-        return self
-
-    def _check_data(self) -> None:
-        """Before a search begins; what comes with the package is known to be right."""
-        if self.evaluation_data is None and self.data in SOURCES:
-            return
-        training = load_puzzles(self.data, "training", self.max_side)
-        evaluation = load_puzzles(self.evaluation_data or self.data, "evaluation", self.max_side)
-        if self.leak == "refuse":
-            check_disjoint(training, evaluation)
+    @field_validator("leak")
+    @classmethod
+    def _has_puzzles(cls, leak: str, info: ValidationInfo) -> str:
+        """All that it takes to know what is trained and evaluated on stands before this field."""
+        names = ("data", "evaluation_data", "max_side", "learn_from")
+        if all(name in info.data for name in names):
+            arc_data.check(*(info.data[name] for name in names), leak)
+        return leak

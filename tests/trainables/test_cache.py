@@ -235,12 +235,12 @@ def test_an_object_of_the_tasks_own_class_is_not_kept_beyond_its_class(trial, tm
 
 
 def test_the_puzzles_of_the_built_in_task_are_prepared_once(monkeypatch):
-    from trainables import arc
+    from trainables import arc, arc_data
 
     context = Context()
     task = arc.ArcTask(arc.ArcConfig(max_side=5, views=1), context)
     task.build()
-    monkeypatch.setattr(arc, "load_puzzles", lambda *arguments, **more: pytest.fail("loaded again"))
+    monkeypatch.setattr(arc_data, "load_puzzles", lambda *arguments, **more: pytest.fail("loaded again"))
     again = arc.ArcTask(arc.ArcConfig(max_side=5, views=1, agent_lr=1e-2), context.anew())
     again.build()
     assert again.pool is task.pool

@@ -1,0 +1,74 @@
+"""The puzzles that a trial of the task `arc` learns from, and those that it is asked."""
+
+import functools
+from dataclasses import replace
+from typing import NamedTuple
+
+from models.arc import SOURCES, Puzzle, check_disjoint, digest, load_puzzles, without
+
+SAFE_SIDE = 10  # at which each source that comes with the package has puzzles
+
+
+class Puzzles(NamedTuple):
+    """What a trial gets.
+
+    Attributes:
+        training: All of whose pairs may be learned from.
+        transductive: Whose demonstrations may be, besides.
+        evaluation: To be asked.
+        digests: Of both sets as their sources have them, before tests are taken off.
+    """
+
+    training: tuple[Puzzle, ...]
+    transductive: tuple[Puzzle, ...]
+    evaluation: tuple[Puzzle, ...]
+    digests: tuple[str, str]
+
+
+def load(data: str, evaluation_data: str | None, max_side: int, learn_from: str, leak: str) -> Puzzles:
+    """The puzzles of a config whose fields these are.
+
+    Raises:
+        ValueError: A source has none that fit, or training puzzles are evaluated on; in the words of the config.
+    """
+    try:
+        training = load_puzzles(data, "training", max_side)
+    except ValueError as error:
+        raise _told(error, "data") from error
+    try:
+        evaluation = load_puzzles(evaluation_data or data, "evaluation", max_side)
+    except ValueError as error:
+        raise _told(error, "evaluation_data" if evaluation_data else "data") from error
+    try:
+        if leak == "refuse":
+            check_disjoint(training, evaluation)
+        elif leak == "drop":
+            training = without(training, evaluation)
+    except ValueError as error:
+        raise _told(error, "data") from error
+    shown = training if learn_from != "demonstrations" else tuple(replace(puzzle, tests=()) for puzzle in training)
+    besides = evaluation if learn_from == "transductive" else ()
+    if not any(len(puzzle.pairs) > 1 for puzzle in shown) and not any(len(p.demonstrations) > 1 for p in besides):
+        what = "demonstrations" if learn_from == "demonstrations" else "pairs"
+        raise ValueError(
+            f"data must have a puzzle with two {what}, one to be asked from the other, but got {data} with "
+            f"{len(training)} puzzles without. {'Set learn_from=pairs.' if what == 'demonstrations' else 'Add some.'}"
+        )
+    return Puzzles(shown, besides, evaluation, (digest(training), digest(evaluation)))
+
+
+@functools.lru_cache(maxsize=128)  # it takes half a second, and configs are made all the time
+def check(data: str, evaluation_data: str | None, max_side: int, learn_from: str, leak: str) -> None:
+    """Whether `load` would raise, before a search begins."""
+    if evaluation_data is None and data in SOURCES and max_side >= SAFE_SIDE:
+        return  # what comes with the package is known to be right
+    load(data, evaluation_data, max_side, learn_from, leak)
+
+
+def _told(error: ValueError, name: str) -> ValueError:
+    """`error` of `name`, where it says "source" or "training"."""
+    told = str(error)
+    for general in ("source ", "training "):
+        if told.startswith(general):
+            return ValueError(f"{name} {told.removeprefix(general)}")
+    return error
