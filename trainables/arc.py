@@ -170,8 +170,13 @@ class ArcTask(Task[ArcConfig]):
 
         Returns:
             `first` and `second` of shape (tests, 30, 30), as the inputs are.
+
+        Raises:
+            ValueError: A part is no grid, or there is no demonstration.
         """
         grids = {name: from_arrays(part.cpu().numpy()) for name, part in inputs.items()}
+        if not grids["demo_inputs"]:
+            raise ValueError("demo_inputs must hold at least one demonstration, but got none: there is no rule.")
         demonstrations = tuple(zip(grids["demo_inputs"], grids["demo_outputs"], strict=True))
         tests = tuple((grid, grid) for grid in grids["test_inputs"])  # there is no answer: what stands there is unread
         first, second = zip(*self._attempts(self._prepare([Puzzle("", demonstrations, tests)])), strict=True)

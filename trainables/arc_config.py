@@ -148,7 +148,7 @@ class ArcConfig(TaskConfig):
     weight_decay: float = Field(0.05, ge=0, description="of agent and prompt encoder")
     dropout: float = Field(0.0, ge=0, lt=1)
     batch_size: int = Field(8, ge=1, description="episodes per micro-batch")
-    width: int = Field(32, ge=1, le=512, description="features per cell")
+    width: int = Field(32, ge=2, le=512, description="features per cell")
     layers: int = Field(3, ge=0, le=16, description="blocks that read the grids")
     warmup: float = Field(0.05, ge=0, lt=1, description="share of all updates in which the learning rate rises")
     episodes: int = Field(800, ge=1, description="training episodes per epoch, over all workers")
