@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from models.arc import digest, from_arrays, load_puzzles, to_arrays
+from models.arc import digest, load_puzzles, to_arrays
 from tests.trainables.arcs import SMALL, arc
 from trainables import checkpoint
 from trainables.arc import ArcConfig, ArcTask

@@ -1,0 +1,178 @@
+"""What is wrong with a config of the ARC task is told before anything starts: all of it, each in one line."""
+
+import json
+import time
+
+import pytest
+from pydantic import ValidationError
+
+from models.arc import load_puzzles
+from search.errors import UsageError
+from search.space import resolve
+from trainables import arc_data
+from trainables.arc import ArcConfig
+
+
+def problems(fixed, searched=None):
+    """What the command line says of `--set` and `--search`."""
+    with pytest.raises(UsageError) as caught:
+        resolve(ArcConfig, fixed, searched or {})
+    return [problem.removeprefix("--set ") for problem in caught.value.problems]
+
+
+@pytest.mark.parametrize(
+    ("fixed", "told"),
+    [
+        ({"prompt.model": "/nowhere"}, "prompt.model must be a folder with a model or an id of the hub, but got /nowh"),
+        ({"prompt.model": "a/b/c"}, "prompt.model must be a folder with a model or an id of the hub, but got a/b/c"),
+        ({"prompt.modle": "x"}, "prompt.modle must name a parameter, but there is no 'prompt.modle'. Did you mean 'p"),
+        ({"prompt.train": "half"}, "prompt.train must be 'frozen', 'prefix' or 'full', but got 'half'"),
+        ({"prompt.revision": "v1"}, "prompt.revision must be none where prompt.model is none, but got v1"),
+        ({"prompt.cache": ""}, "prompt.cache must be a folder, but got ''"),
+        (
+            {"prompt.cache": "vectors", "prompt.train": "prefix"},
+            "prompt.cache must be none with prompt.train=prefix, but got vectors: vectors that change cannot be kept",
+        ),
+        (
+            {"prompt.cache": "vectors", "prompt.train": "full"},
+            "prompt.cache must be none with prompt.train=full, but got vectors: vectors that change cannot be kept",
+        ),
+        ({"data": "/nowhere"}, "data must be arc-agi-1, arc-agi-2, generated, generated-easy, or a folder of puzzles"),
+        ({"evaluation_data": "/nowhere"}, "evaluation_data must be arc-agi-1, arc-agi-2, generated, generated-easy"),
+        ({"max_side": "2"}, "max_side must keep at least one training puzzle of arc-agi-1, but got 2. Raise it"),
+        ({"max_side": "9", "data": "arc-agi-2"}, "max_side must keep at least one evaluation puzzle of arc-agi-2"),
+        ({"max_side": "5", "data": "generated"}, "max_side must be at least 6 for generated puzzles, but got 5"),
+        (
+            {"data": "arc-agi-2", "evaluation_data": "arc-agi-1"},
+            "data must share no puzzle with evaluation, but got 114 of 398 that are among those too (114 by id): 0057",
+        ),
+        ({"use_prompt": "false"}, "use_policy must be false with use_prompt=false, but got true: a policy refines a"),
+        (
+            {"advantage_normalization": "true", "samples": "1"},
+            "advantage_normalization must be false with samples=1, but got true: one sample has no spread",
+        ),
+        ({"hard_cell_floor": "0"}, "hard_cell_floor must be greater than 0, but got '0'"),
+        ({"curriculum_start": "1.5"}, "curriculum_start must be less than or equal to 1, but got '1.5'"),
+        ({"curriculum_warmup": "-1"}, "curriculum_warmup must be greater than or equal to 0, but got '-1'"),
+        ({"width": "1"}, "width must be greater than or equal to 2, but got '1'"),
+    ],
+)
+def test_a_mistake_is_one_line_that_says_what_is_right(fixed, told):
+    (line,) = problems(fixed)
+    assert line.startswith(told)
+    assert line.endswith((".", "?"))
+    assert "\n" not in line
+
+
+@pytest.mark.parametrize(
+    "name", ["agent_lr", "prompt_lr", "policy_lr", "accumulation", "steps", "views", "episodes", "width", "max_demos"]
+)
+def test_what_has_to_be_above_0_is_neither_set_nor_searched_at_0(name):
+    (line,) = problems({name: "0"})
+    assert line.startswith(f"{name} must be greater than ")
+    (line,) = problems({}, {name: "0..1" if name.endswith("lr") else "0,1"})
+    assert line.startswith(f"--search {name} must be greater than ")
+
+
+@pytest.mark.parametrize("name", [name for name in ArcConfig.model_fields if name.endswith(("_weight", "_scale"))])
+def test_no_weight_is_negative(name):
+    (line,) = problems({name: "-1"})
+    assert line.startswith(f"{name} must be greater than ")
+
+
+def test_all_mistakes_are_told_at_once():
+    wrong = {"prompt.model": "/nowhere", "data": "/nowhere", "evaluation_data": "/not/there", "use_prompt": "false"}
+    found = problems({**wrong, "advantage_normalization": "true", "samples": "1"})
+    named = ["prompt.model", "use_policy", "advantage_normalization", "data", "evaluation_data"]
+    assert [line.split(" must ")[0] for line in found] == named
+    found = problems({"prompt.cache": "vectors", "prompt.train": "full", "prompt.revision": "v1", "max_side": "2"})
+    assert [line.split(" must ")[0] for line in found] == ["prompt.revision", "prompt.cache", "max_side"]
+
+
+def test_the_checks_of_a_model_hold_without_a_command_line_too():
+    with pytest.raises(ValidationError, match="must be false with use_prompt=false"):
+        ArcConfig(use_prompt=False)
+
+
+# Data
+
+
+def puzzle(*sides):
+    """A puzzle in the layout of ARC-AGI, with a demonstration of each side, and a test of a side of its own."""
+    *shown, asked = [{"input": [[1] * side] * side, "output": [[2] * side] * side} for side in (*sides, sum(sides))]
+    return {"train": shown, "test": [asked]}
+
+
+def folder(path, **splits):
+    for split, content in splits.items():
+        (path / split).mkdir(parents=True)
+        for number, one in enumerate(content):
+            (path / split / f"{split}{number}.json").write_text(json.dumps(one))
+    return str(path)
+
+
+def test_a_folder_in_the_layout_of_re_arc_needs_other_puzzles_to_evaluate_on(tmp_path):
+    source = load_puzzles("arc-agi-1", "training", max_side=6)[0]
+    pairs = [{"input": a.tolist(), "output": b.tolist()} for a, b in source.pairs] * 4
+    path = folder(tmp_path, tasks=[pairs])
+    (line,) = problems({"data": path})
+    assert line.startswith(f"data must have an evaluation split, but got {path!r} in the layout of re-arc")
+    (line,) = problems({"evaluation_data": path})
+    assert line.startswith("evaluation_data must have an evaluation split")
+    assert ArcConfig(data=path, evaluation_data="arc-agi-1", learn_from="pairs").data == path
+
+
+def test_puzzles_that_are_evaluated_on_are_dropped_or_kept_as_asked(tmp_path):
+    shared, other = puzzle(3, 4), puzzle(4, 5)
+    path = folder(tmp_path, training=[shared, other], evaluation=[shared])
+    (line,) = problems({"data": path})
+    assert "data must share no puzzle with evaluation, but got " in line
+    assert "leak=drop" in line
+    found = {leak: arc_data.load(path, None, 12, "demonstrations", leak) for leak in ("drop", "allow")}
+    assert [len(found[leak].training) for leak in ("drop", "allow")] == [1, 2]
+
+
+def test_nothing_left_to_learn_from_is_a_mistake_of_the_config(tmp_path):
+    same = folder(tmp_path / "same", training=[puzzle(3, 4)], evaluation=[puzzle(3, 4)])
+    (line,) = problems({"data": same, "leak": "drop"})
+    assert line.startswith("data must hold puzzles that evaluation does not")
+    single = folder(tmp_path / "single", training=[puzzle(3)], evaluation=[puzzle(5)])
+    (line,) = problems({"data": single, "leak": "allow"})
+    assert line.startswith("data must have a puzzle with two demonstrations, one to be asked from the other, but got ")
+    assert line.endswith("Set learn_from=pairs.")
+    assert ArcConfig(data=single, leak="allow", learn_from="pairs").learn_from == "pairs"
+
+
+def test_a_file_that_is_no_puzzle_is_named(tmp_path):
+    path = folder(tmp_path, training=[puzzle(3, 4), {"train": []}], evaluation=[puzzle(5)])
+    (line,) = problems({"data": path})
+    assert line.startswith(f"{path}/training/training1.json must hold a list of pairs named 'train', but got []")
+
+
+@pytest.mark.parametrize("config", [{}, {"data": "arc-agi-2", "evaluation_data": "arc-agi-1", "leak": "drop"}])
+def test_a_config_is_checked_again_in_no_time(config):
+    """A search makes several per trial."""
+    ArcConfig(**config)
+    start = time.perf_counter()
+    for _ in range(10):
+        ArcConfig(**config)
+    assert time.perf_counter() - start < 0.1
+
+
+def test_what_is_known_to_be_right_is_right():
+    """Sources of the package are not read where nothing can be wrong with them."""
+    for source in ("arc-agi-1", "arc-agi-2", "generated", "generated-easy"):
+        assert arc_data.load(source, None, arc_data.SAFE_SIDE, "demonstrations", "refuse").evaluation
+
+
+def test_paths_are_absolute_since_workers_run_elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    folder(tmp_path / "puzzles", training=[puzzle(3, 4)], evaluation=[puzzle(5, 6)])
+    config = ArcConfig(data="puzzles", prompt={"model": "model", "cache": "not/yet/there"})
+    assert config.data == str(tmp_path / "puzzles")
+    assert config.prompt.model == str(tmp_path / "model")
+    assert config.prompt.cache == str(tmp_path / "not" / "yet" / "there")
+    assert ArcConfig(prompt={"model": "Qwen/Qwen2.5-1.5B"}).prompt.model == "Qwen/Qwen2.5-1.5B"
+    assert ArcConfig.model_validate(config.model_dump(mode="json", round_trip=True)) == config
