@@ -94,7 +94,7 @@ class ArcConfig(TaskConfig):
     """Parameters of the task `arc`. Where a range has a source, docs/arc.md names it."""
 
     agent_lr: PositiveFloat = searchable(
-        6e-3, low=1e-3, high=2e-2, log=True, description="peak learning rate of the agent"
+        3e-3, low=1e-3, high=2e-2, log=True, description="peak learning rate of the agent"
     )
     prompt_lr: PositiveFloat = searchable(1e-3, low=1e-4, high=1e-2, log=True, description="that of the prompt encoder")
     policy_lr: PositiveFloat = searchable(1e-3, low=1e-4, high=1e-2, log=True, description="that of the policy")
@@ -102,11 +102,11 @@ class ArcConfig(TaskConfig):
         5.0, low=0.5, high=20.0, log=True, description="factor of the policy's rewards"
     )
     curriculum_start: Share = searchable(
-        0.3, low=0.0, high=0.9, description="share of easy puzzles, and of the loss of sizes, in the first epoch"
+        0.6, low=0.0, high=0.9, description="share of easy puzzles, and of the loss of sizes, in the first epoch"
     )
-    curriculum_end: Share = searchable(0.0, low=0.0, high=0.5, description="that share after the warm-up")
+    curriculum_end: Share = searchable(0.3, low=0.0, high=0.5, description="that share after the warm-up")
     curriculum_warmup: NonNegativeInt = searchable(
-        3, low=1, high=5, description="epochs from the first share to the last"
+        1, low=1, high=5, description="epochs from the first share to the last"
     )
     hard_cell_floor: Annotated[float, Field(gt=0, le=1)] = searchable(
         0.5, low=0.1, high=1.0, description="weight of a cell that is surely right, beside 1 for one that is wrong"
@@ -136,7 +136,7 @@ class ArcConfig(TaskConfig):
     candidates: int = Field(3, ge=1, le=64, description="prompts per puzzle in evaluation, ranked by free energy")
     rehearsals: int = Field(1, ge=0, le=10, description="demonstrations held out of each puzzle to rank candidates by")
     selection_precision: float = Field(
-        16.0, ge=0, description="how sharply the expected free energy chooses among candidates"
+        200.0, ge=0, description="how sharply the expected free energy chooses among candidates"
     )
     advantage_normalization: bool = Field(
         False, description="divide advantages by their spread: reward_scale then has no effect"
@@ -152,7 +152,7 @@ class ArcConfig(TaskConfig):
     layers: int = Field(3, ge=0, le=16, description="blocks that read the grids")
     warmup: float = Field(0.05, ge=0, lt=1, description="share of all updates in which the learning rate rises")
     episodes: int = Field(800, ge=1, description="training episodes per epoch, over all workers")
-    views: int = Field(2, ge=1, le=80, description="augmented views of a test that vote for its answer")
+    views: int = Field(4, ge=1, le=80, description="augmented views of a test that vote for its answer")
     max_demos: int = Field(3, ge=1, le=10, description="demonstrations shown in a training episode")
     max_side: int = Field(12, ge=1, le=30, description="puzzles with a longer grid side are left out")
     data: str = Field("arc-agi-1", description=f"puzzles: {', '.join(SOURCES)}, or a folder of them")
