@@ -24,7 +24,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--epochs", type=int, default=9)
-    parser.add_argument("--episodes", type=int, default=800)
+    parser.add_argument("--episodes", type=int, default=400)
     parser.add_argument("--data", nargs="+", default=["arc-agi-1", "generated"])
     parser.add_argument("--processes", type=int, default=2)
     arguments = parser.parse_args()

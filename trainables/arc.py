@@ -62,7 +62,7 @@ class ArcTask(Task[ArcConfig]):
 
     Agent and prompt encoder are trained in one update, the policy in another on the same window. Validated on the
     evaluation puzzles' tests, whose outputs are read by the score alone. The metrics are those of `models.arc.metrics`,
-    as `val/...`; the objective is `val/pass2_output + 0.1 * val/cell_lift`, since exact answers alone are too rare in a
+    as `val/...`; the objective is `val/pass2_output + val/cell_lift`, since exact answers alone are too rare in a
     short trial to tell two of them apart.
     """
 
@@ -152,7 +152,7 @@ class ArcTask(Task[ArcConfig]):
         self.attempts = self._attempts(self.exam)
         sums = self.context.sums(tally(self.puzzles, self.attempts))
         report = {f"val/{name}": value for name, value in metrics(sums).items()}
-        report["val/score"] = report["val/pass2_output"] + 0.1 * report["val/cell_lift"]
+        report["val/score"] = report["val/pass2_output"] + report["val/cell_lift"]
         return report
 
     def pictures(self) -> Mapping[str, NDArray[np.uint8]]:

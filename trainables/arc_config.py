@@ -94,7 +94,7 @@ class ArcConfig(TaskConfig):
     """Parameters of the task `arc`. Where a range has a source, docs/arc.md names it."""
 
     agent_lr: PositiveFloat = searchable(
-        3e-3, low=1e-3, high=2e-2, log=True, description="peak learning rate of the agent"
+        1e-3, low=3e-4, high=2e-2, log=True, description="peak learning rate of the agent"
     )
     prompt_lr: PositiveFloat = searchable(1e-3, low=1e-4, high=1e-2, log=True, description="that of the prompt encoder")
     policy_lr: PositiveFloat = searchable(1e-3, low=1e-4, high=1e-2, log=True, description="that of the policy")
@@ -127,7 +127,7 @@ class ArcConfig(TaskConfig):
     precision: Literal["fp32", "bf16", "fp16", "auto"] = searchable(
         Precision.FP32, choices=list(Precision), description="format of the forward pass; auto: the best of the device"
     )
-    steps: PositiveInt = searchable(2, low=1, high=4, description="refinement steps, a loss at each")
+    steps: PositiveInt = searchable(2, low=1, high=3, description="refinement steps, a loss at each")
 
     prompt: PromptConfig = PromptConfig()
     use_prompt: bool = Field(True, description="whether there is a prompt; without one there is no policy either")
@@ -151,7 +151,7 @@ class ArcConfig(TaskConfig):
     width: int = Field(32, ge=2, le=512, description="features per cell")
     layers: int = Field(3, ge=0, le=16, description="blocks that read the grids")
     warmup: float = Field(0.05, ge=0, lt=1, description="share of all updates in which the learning rate rises")
-    episodes: int = Field(800, ge=1, description="training episodes per epoch, over all workers")
+    episodes: int = Field(400, ge=1, description="training episodes per epoch, over all workers")
     views: int = Field(4, ge=1, le=80, description="augmented views of a test that vote for its answer")
     max_demos: int = Field(3, ge=1, le=10, description="demonstrations shown in a training episode")
     max_side: int = Field(12, ge=1, le=30, description="puzzles with a longer grid side are left out")
