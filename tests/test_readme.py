@@ -5,6 +5,7 @@ import json
 import re
 import shlex
 import statistics
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -53,7 +54,7 @@ def test_every_link_leads_somewhere(page):
 
 def test_every_file_of_its_tree_exists():
     (tree,) = re.findall(r"## Where things are\n\n```\n(.*?)```", README, flags=re.DOTALL)
-    named = {"search": set(), "trainables": set()}
+    named = defaultdict(set)
     folder = ""
     for line in tree.splitlines():
         if not line.startswith(" "):

@@ -1,4 +1,4 @@
-"""Makes the pictures in this folder: a search in MLflow's UI, and its report.html. Needs Chromium.
+"""Makes the pictures in this folder: of a search in MLflow, its report, and what its best trial drew. Needs Chromium.
 
 make search
 .venv/bin/python docs/images/make.py NAME [--storage runs]
@@ -20,7 +20,10 @@ from playwright.sync_api import Page, sync_playwright
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent.parent))
 
-from tests.search.mlflow_server import MlflowServer  # noqa: E402  it is found now
+from search.results import find_best  # noqa: E402  they are found now
+from search.study import read  # noqa: E402
+from tests.search.mlflow_server import MlflowServer  # noqa: E402
+from trainables.pictures import best_in  # noqa: E402
 
 METRIC = "val/cell_lift"
 SETTLED_MS = 2000
@@ -42,6 +45,7 @@ def main() -> None:
             page.add_init_script(f"Object.entries({json.dumps(VISITED)}).forEach({STORE})")
             keep(chart(page, server.url, given.name), "mlflow.png")
             keep(curves(page, storage / given.name / "report.html"), "report.png")
+            keep(drawn(storage / given.name), "puzzles.png")
         finally:
             server.stop()
 
@@ -60,8 +64,8 @@ def chart(page: Page, url: str, name: str) -> bytes:
     asked = {"runs": trials, "metric": METRIC, "experiments": [experiment], "plot_metric_keys": [METRIC]}
     query = "&".join(f"{key}={quote(json.dumps(value))}" for key, value in asked.items())
     page.goto(f"{url}/#/metric?{query}&x_axis=step")
-    drawn = page.locator(".js-plotly-plot .scatterlayer .trace")
-    drawn.nth(len(trials) - 1).wait_for(state="attached")
+    lines = page.locator(".js-plotly-plot .scatterlayer .trace")
+    lines.nth(len(trials) - 1).wait_for(state="attached")
     page.get_by_role("switch").first.click()  # points: the trials of one epoch have no line
     page.wait_for_timeout(SETTLED_MS)
     return page.screenshot(clip={"x": 0, "y": 0, "width": 1500, "height": 485})
@@ -76,6 +80,16 @@ def curves(page: Page, report: Path) -> bytes:
     section.locator(".main-svg").first.wait_for()
     page.wait_for_timeout(SETTLED_MS)
     return section.screenshot()
+
+
+def drawn(folder: Path) -> bytes:
+    """The puzzles that the best trial drew."""
+    searched = read(folder)
+    best = find_best(searched.trials, searched.objectives[0].mode)
+    assert best is not None
+    pictures = best_in(folder / "checkpoints" / str(best.trial_id))
+    assert pictures is not None
+    return (pictures / "puzzles.png").read_bytes()
 
 
 def keep(png: bytes, name: str) -> None:
