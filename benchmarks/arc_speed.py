@@ -1,7 +1,6 @@
 """How fast the ARC task trains in each precision, eager and compiled, and what it takes of the device's memory.
 
-A window is one update of agent and prompt encoder, and one of the policy. The first ones, which compile and warm up, are
-not counted.
+A window is one update of agent and prompt encoder, and one of the policy. The first ones warm up and are not counted.
 
     python benchmarks/arc_speed.py [--windows 30] [--compile] [--width 32] [--batch-size 8] [--threads 1]
 """
@@ -35,8 +34,8 @@ def main() -> None:
     where = torch.cuda.get_device_name() if device.type == "cuda" else f"CPU, {arguments.threads} threads"
     print(f"{where}, torch {torch.__version__}: width {arguments.width}, {arguments.batch_size} episodes a window")
     print(f"{'':8}{'':10}{'samples/s':>12}{'of fp32':>10}{'peak GiB':>10}")
+    base = None
     for compiled in (False, True) if arguments.compile else (False,):
-        base = None
         for precision in Precision:
             speed, peak = measure(precision, compiled, arguments, device)
             base = base or speed
