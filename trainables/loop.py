@@ -26,6 +26,7 @@ from trainables.precision import AUTO, Diverged
 from trainables.reduction import world_size
 from trainables.tally import Tally
 from trainables.task import Task, loss_scale_of
+from trainables.trained import prefix_of, trained_metrics
 from trainables.update import Updater, UpdateReport, windows
 from trainables.usage import Usage, of_all
 
@@ -128,7 +129,7 @@ class Training:
         if task.epoch_samples is not None:
             self._ahead = max(0.0, self._ahead + self.samples - task.epoch_samples)
         trained = time.perf_counter()
-        metrics = {**self._train_metrics(self.seconds), **self.evaluate()}
+        metrics = {**trained_metrics(self.task, self._tallies, self.seconds), **self.evaluate()}
         if task.objective not in metrics:
             raise ValueError(
                 f"evaluate must return the objective {task.objective!r}, but got {', '.join(sorted(metrics))}."
@@ -341,23 +342,6 @@ class Training:
         self.moved()
         return pictures
 
-    def _train_metrics(self, seconds: float) -> dict[str, float]:
-        self.task.keep_noted()
-        metrics: dict[str, float] = {}
-        for name, tally in self._tallies.items():
-            prefix = _prefix(name)
-            updater = self.task.updaters[name]
-            metrics[f"{prefix}/loss"] = tally.loss
-            metrics[f"{prefix}/grad_norm"] = tally.grad_norm
-            metrics[f"{prefix}/updates"] = updater.steps
-            metrics[f"amp/skipped{prefix.removeprefix('train')}"] = updater.skipped
-            if updater.loss_scale is not None:
-                metrics[f"amp/loss_scale{prefix.removeprefix('train')}"] = updater.loss_scale.value
-        noted = {f"train/{term}": (float(total), float(weight)) for term, (total, weight) in self.task.noted.items()}
-        metrics.update(self.task.context.weighted_means(noted))
-        metrics["time/samples_per_s"] = self.samples / seconds
-        return metrics
-
     def _updater(self, name: str, named: Mapping[str, Parameter]) -> Updater:
         task, config = self.task, self.task.config
         optimizers = {key: task.optimizers[key] for key in task.updates[name]}
@@ -399,7 +383,7 @@ class Training:
         rise, blowup = self.task.config.max_loss_rise, self._blowups[name]
         if rise is not None and blowup.add(loss, rise):
             where = f"by epoch {self.epoch + 1}, window {self.windows + 1}"
-            reason = f"{_prefix(name)}/loss rose to {loss:.3g} from {blowup.first[0]:.3g} {where}"
+            reason = f"{prefix_of(name)}/loss rose to {loss:.3g} from {blowup.first[0]:.3g} {where}"
             raise Diverged(reason, agreed=True, kind="loss")
 
     def _alike(self, name: str, transform: Callable[[], None]) -> Callable[[], None]:
@@ -412,11 +396,6 @@ class Training:
                 transform()
 
         return transformed
-
-
-def _prefix(name: str) -> str:
-    """What the metrics of an update begin with."""
-    return "train" if name == "train" else f"train/{name}"
 
 
 def _check_weights(weights: Mapping[str, Parameter], step: int, report: UpdateReport) -> None:
