@@ -118,3 +118,29 @@ def test_without_encoder_or_policy_there_is_one_candidate(batch: Batch) -> None:
     assert solver.candidates(batch, torch.randn(3, DIM)).shape[2] == 1
     with pytest.raises(ValueError, match="policy"):
         solver.policy_loss(batch, 2, 1.0, False, ALL)
+
+
+@pytest.mark.parametrize(("pathwise", "reward_scale"), [(1.0, 0.0), (0.0, 5.0)])
+def test_the_policy_learns_prompts_that_answer_better_from_either_of_its_gradients(
+    solver: Solver, batch: Batch, pathwise: float, reward_scale: float
+) -> None:
+    assert solver.policy is not None
+    for layer in (solver.agent.refiner.prompt, solver.agent.refiner.core.down, solver.agent.refiner.point):
+        torch.nn.init.normal_(layer.weight, std=0.3)  # an agent that a prompt makes better or worse
+    solver.policy.scale = 1.0
+    optimizer = torch.optim.Adam(solver.policy.parameters(), lr=0.01)
+    seen = []
+    for _ in range(80):
+        optimizer.zero_grad()
+        loss, terms = solver.policy_loss(batch, 8, reward_scale, False, NONE._replace(pathwise=pathwise, value=0.5))
+        loss.backward()
+        optimizer.step()
+        seen.append(terms)
+    first, last = (
+        {name: sum(t[name].item() for t in part) / 20 for name in seen[0]} for part in (seen[:20], seen[-20:])
+    )
+    if pathwise:
+        assert last["pathwise"] < 0.8 * first["pathwise"]
+    else:
+        assert last["reward"] > first["reward"] + 0.05
+    assert last["value_loss"] < first["value_loss"]
