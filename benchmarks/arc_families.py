@@ -22,12 +22,14 @@ SOLVED = 0.9  # of a family's tests, within two attempts
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", default="generated")
+    parser.add_argument("--data", default="generated-easy")
     parser.add_argument("--epochs", type=int, default=27)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--set", action="append", default=[], help="NAME=VALUE of the task's config")
     arguments = parser.parse_args()
-    configs = [{"data": arguments.data, "epochs": arguments.epochs, "seed": seed} for seed in range(arguments.seeds)]
+    fixed = dict(part.split("=", 1) for part in arguments.set) | {"data": arguments.data, "epochs": arguments.epochs}
+    configs = [{**fixed, "seed": seed} for seed in range(arguments.seeds)]
     with get_context("spawn").Pool(arguments.processes, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         runs = pool.map(solve, configs, chunksize=1)
     print(f"{arguments.data}, {arguments.epochs} epochs, {arguments.seeds} seeds: share of tests met in two attempts")
