@@ -156,7 +156,7 @@ class ArcTask(Task[ArcConfig]):
         return report
 
     def pictures(self) -> Mapping[str, NDArray[np.uint8]]:
-        """The first tests of the evaluation: input, answer, and both attempts."""
+        """Tests from all over the evaluation: input, answer, and both attempts."""
         asked = [(puzzle.id, *pair) for puzzle in self.puzzles for pair in puzzle.tests]
         cases = [Case(*test, *pair) for test, pair in zip(asked, self.attempts, strict=True)]
         return {"puzzles": draw(cases[:: max(1, len(cases) // DRAWN)][:DRAWN])}
