@@ -11,6 +11,8 @@ from models.arc.augment import inverse_symmetry, transform
 from models.arc.canvas import BORDER, FIRST_COLOUR, PAD, likeliest_sizes
 from models.arc.puzzles import Grid
 
+DIGITS = 4  # of votes: the weights of a view's candidates sum to 1, give or take the last bits
+
 
 @dataclass(frozen=True, eq=False)
 class View:
@@ -64,7 +66,7 @@ def two_attempts(views: Sequence[View]) -> tuple[Grid, Grid]:
     sizes: dict[tuple[int, ...], float] = {}
     for view in views:
         sizes[view.grid.shape] = sizes.get(view.grid.shape, 0.0) + view.weight
-    common = max(sizes, key=lambda shape: sizes[shape])
+    common = max(sizes, key=lambda shape: round(sizes[shape], DIGITS))
     agreeing = [view for view in views if view.grid.shape == common]
     mean = np.average([np.exp(view.log_probs) for view in agreeing], axis=0, weights=[view.weight for view in agreeing])
     joint = mean.argmax(-1).astype(np.uint8)
@@ -74,7 +76,7 @@ def two_attempts(views: Sequence[View]) -> tuple[Grid, Grid]:
     grids = {key: group[0].grid for key, group in groups.items()}
     ranks = {
         key: (
-            sum(view.weight for view in group),
+            round(sum(view.weight for view in group), DIGITS),
             key == _key(joint),
             max(float(view.log_probs.max(-1).mean()) for view in group),
         )

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -53,6 +55,13 @@ def test_where_views_disagree_in_single_cells_their_mean_comes_first() -> None:
     first, second = two_attempts(views)
     assert first.tolist() == [[1, 1, 1]]
     assert second.tolist() == [[1, 1, 4]]
+
+
+@pytest.mark.parametrize("rounded", [1 / 3 - 1e-8, 1 / 3, 1 / 3 + 1e-8])
+def test_a_view_that_is_answered_three_times_alike_has_one_vote_whatever_rounding_makes_of_it(rounded: float) -> None:
+    views = [view([[1, 1, 4]], 0.9), view([[1, 5, 1]], 0.8), view([[6, 1, 1]], 0.7)]
+    thrice = [replace(one, weight=rounded) for one in views for _ in range(3)]
+    assert [grid.tolist() for grid in two_attempts(thrice)] == [grid.tolist() for grid in two_attempts(views)]
 
 
 def test_equal_votes_are_ranked_by_confidence() -> None:
