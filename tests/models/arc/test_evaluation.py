@@ -1,14 +1,16 @@
 """Candidate prompts, ranked on demonstrations that are held out, and what they answer."""
 
 from dataclasses import replace
+from statistics import fmean
 
 import numpy as np
 import pytest
 import torch
 
-from models.arc import GridAgent, PromptPolicy, Puzzle, Solver, attempts, prepare
-from models.arc.evaluation import Exam, candidate_weights
+from models.arc import GridAgent, PromptPolicy, Puzzle, Solver, attempts, free_energy, prepare
+from models.arc.evaluation import EVALUATION_BATCH, Exam, candidate_weights
 from models.arc.prompt import FEATURES, PromptEncoder
+from models.arc.solver import cell_weights
 
 CPU = torch.device("cpu")
 DIM = 16
@@ -29,6 +31,21 @@ def exam(puzzles: list[Puzzle], held_out: int = 1) -> Exam:
     tests = sum(len(puzzle.tests) for puzzle in puzzles)
     held = 0 if made.rehearsals is None else len(made.rehearsals)
     return made._replace(test_text=torch.ones(tests, 8), rehearsal_text=torch.ones(held, 8))
+
+
+def energies(solver: Solver, made: Exam, noise: torch.Tensor) -> torch.Tensor:
+    """The mean expected free energy of each puzzle's rehearsals under a single candidate."""
+    assert made.rehearsals is not None
+    assert made.rehearsal_text is not None
+    found: list[list[float]] = [[] for _ in made.puzzles]
+    for indices in made.rehearsals.plan(EVALUATION_BATCH):
+        batch = made.rehearsals.batch(indices)._replace(text=made.rehearsal_text[indices])
+        log_probs = solver.candidates(batch, noise)[:, :, 0].log_softmax(-1)
+        wanted = free_energy.preferences(batch.target)
+        energy = free_energy.expected_free_energy(log_probs, wanted, cell_weights(batch.target))
+        for puzzle, one in zip(made.rehearsed[indices].tolist(), energy.tolist(), strict=True):
+            found[puzzle].append(one)
+    return torch.tensor([fmean(each) for each in found])
 
 
 @torch.no_grad()
@@ -55,8 +72,21 @@ def test_the_candidate_that_expects_the_held_out_answers_counts_most(solver: Sol
     assert weights.shape == (6, 3)
     torch.testing.assert_close(weights.sum(1), torch.ones(6))
     assert weights.std() > 0.01
+    alone = torch.stack([energies(solver, made, NOISE[index : index + 1]) for index in range(3)], dim=1)
+    torch.testing.assert_close(weights, (-16.0 * alone).softmax(1), rtol=1e-3, atol=1e-4)
     blind = candidate_weights(solver, made, NOISE, 0.0, CPU)
     torch.testing.assert_close(blind, torch.full((6, 3), 1 / 3))
+
+
+@torch.no_grad()
+def test_a_sharp_choice_leaves_each_puzzle_to_its_best_candidate(solver: Solver, puzzles: list[Puzzle]) -> None:
+    made = exam(puzzles)
+    best = candidate_weights(solver, made, NOISE, 1e6, CPU).argmax(1)
+    assert len(best.unique()) > 1
+    found = attempts(solver, made, NOISE, 1e6, CPU)
+    alone = [attempts(solver, made, NOISE[index : index + 1], 1e6, CPU) for index in range(3)]
+    for test, puzzle in enumerate(made.tests.owner.tolist()):
+        np.testing.assert_array_equal(found[test][0], alone[best[puzzle]][test][0])
 
 
 @torch.no_grad()
