@@ -98,6 +98,8 @@ class ArcTask(Task[ArcConfig]):
         noise[0] = 0
         self.noise = noise.to(context.device)
         self._optimize()
+        if config.prompt.train == "frozen":
+            self.__dict__.pop("_language", None)  # what it has to say is known, and it may be large
 
     def _optimize(self) -> None:
         config = self.config

@@ -8,9 +8,10 @@ from torch import Tensor
 
 from models.arc import free_energy
 from models.arc.attempts import View, all_attempts, read_views
+from models.arc.canvas import PAD
 from models.arc.examples import TestEpisodes, rehearsals
 from models.arc.puzzles import Grid, Puzzle
-from models.arc.solver import Solver, cell_weights
+from models.arc.solver import Solver
 
 EVALUATION_BATCH = 16  # larger ones leave the cache of a CPU and are slower
 TEST_DEMOS = 4
@@ -96,6 +97,7 @@ def candidate_weights(solver: Solver, exam: Exam, noise: Tensor, precision: floa
         logits = solver.candidates(batch, noise)
         target = batch.target.repeat_interleave(count, 0)
         preferred = free_energy.preferences(target)
-        found = free_energy.expected_free_energy(logits.flatten(1, 2).log_softmax(-1), preferred, cell_weights(target))
+        # The grid and its edge alone: how much lies outside depends on what else is in the batch.
+        found = free_energy.expected_free_energy(logits.flatten(1, 2).log_softmax(-1), preferred, target != PAD)
         energy.index_add_(0, exam.rehearsed[indices], found.view(-1, count).float().cpu())
     return free_energy.posterior(energy / number[:, None], precision)

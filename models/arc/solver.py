@@ -1,5 +1,7 @@
 """Agent, prompt encoder and policy at work together: what each is asked, and what each is trained on."""
 
+import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -15,7 +17,7 @@ from models.arc.losses import PAD_WEIGHT, cell_loss, consistency, layout_loss
 from models.arc.policy import Gaussian, PromptPolicy
 from models.arc.prompt.encoder import PromptEncoder
 from models.arc.prompt.features import puzzle_features
-from models.arc.refine import Reading
+from models.arc.refine import Reading, Refiner
 from models.arc.reward import rewards, total
 
 
@@ -75,7 +77,7 @@ class Solver:
             return logits[:, :, None]
         gaussian: Gaussian = self.policy(prompt, features)
         deltas = self.policy.squash(policy.sample(gaussian, len(noise), noise.expand(len(prompt), -1, -1)))
-        return self._refined(self.agent.refiner.state_dict(keep_vars=True), reading, prompt, deltas)
+        return _refined(self.agent.refiner, reading, prompt, deltas)
 
     def agent_loss(
         self, batch: Batch, ratio: float, floor: float, weights: Weights
@@ -136,8 +138,9 @@ class Solver:
         assert prompt is not None
         gaussian: Gaussian = self.policy(prompt, features)
         actions = policy.sample(gaussian, samples)
-        frozen = {name: value.detach() for name, value in self.agent.refiner.state_dict().items()}
-        logits = self._refined(frozen, reading, prompt, self.policy.squash(actions))
+        parameters = {name: value.detach() for name, value in self.agent.refiner.state_dict().items()}
+        frozen = functools.partial(_called, self.agent.refiner, parameters)
+        logits = _refined(frozen, reading, prompt, self.policy.squash(actions))
         flat = logits.flatten(1, 2)
         target = batch.target.repeat_interleave(samples, 0)
         with torch.no_grad():
@@ -168,12 +171,18 @@ class Solver:
             "kl": terms.kl,
         }
 
-    def _refined(self, parameters: dict[str, Tensor], reading: Reading, prompt: Tensor, deltas: Tensor) -> Tensor:
-        """Logits (T, B, K, S, S, 12) of a refiner with `parameters`, under prompts changed by deltas (B, K, dim)."""
-        count = deltas.shape[1]
-        prompts = (prompt[:, None] + deltas).flatten(0, 1)
-        logits: Tensor = functional_call(self.agent.refiner, parameters, (reading.repeat(count), prompts))
-        return logits.view(len(logits), -1, count, *logits.shape[2:])
+
+def _called(refiner: Refiner, parameters: dict[str, Tensor], reading: Reading, prompts: Tensor) -> Tensor:
+    """The refiner with other parameters."""
+    logits: Tensor = functional_call(refiner, parameters, (reading, prompts))
+    return logits
+
+
+def _refined(refine: Callable[[Reading, Tensor], Tensor], reading: Reading, prompt: Tensor, deltas: Tensor) -> Tensor:
+    """Logits (T, B, K, S, S, 12) under prompts (B, dim) that are changed by deltas (B, K, dim)."""
+    count = deltas.shape[1]
+    logits = refine(reading.repeat(count), (prompt[:, None] + deltas).flatten(0, 1))
+    return logits.view(len(logits), -1, count, *logits.shape[2:])
 
 
 def cell_weights(target: Tensor) -> Tensor:

@@ -116,7 +116,9 @@ def read_texts(texts: Sequence[str], language: LanguageModel) -> Tensor:
 
 def _entry(key: str, text: str, language: LanguageModel) -> str:
     # The text itself stands for its kind, and for the wording, which may change from one version to the next.
-    parts = (key, text, language.name, language.revision, str(language.max_tokens))
+    # Other devices and formats round otherwise.
+    number = f"{language.device.type} {next(language.parameters()).dtype}"
+    parts = (key, text, language.name, language.revision, str(language.max_tokens), number)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
