@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from models.arc import GridAgent, PromptPolicy, Puzzle, Solver, attempts, free_energy, prepare
+from models.arc import PAD, GridAgent, PromptPolicy, Puzzle, Solver, attempts, free_energy, prepare
 from models.arc.evaluation import EVALUATION_BATCH, Exam, candidate_weights
 from models.arc.prompt import FEATURES, PromptEncoder
-from models.arc.solver import cell_weights
 
 CPU = torch.device("cpu")
 DIM = 16
@@ -42,7 +41,7 @@ def energies(solver: Solver, made: Exam, noise: torch.Tensor) -> torch.Tensor:
         batch = made.rehearsals.batch(indices)._replace(text=made.rehearsal_text[indices])
         log_probs = solver.candidates(batch, noise)[:, :, 0].log_softmax(-1)
         wanted = free_energy.preferences(batch.target)
-        energy = free_energy.expected_free_energy(log_probs, wanted, cell_weights(batch.target))
+        energy = free_energy.expected_free_energy(log_probs, wanted, batch.target != PAD)
         for puzzle, one in zip(made.rehearsed[indices].tolist(), energy.tolist(), strict=True):
             found[puzzle].append(one)
     return torch.tensor([fmean(each) for each in found])
