@@ -17,11 +17,11 @@ POLICY = {"reward", "reward_exact", "reinforce", "pathwise", "information_gain",
 
 
 def test_it_learns_beyond_the_identity_and_beyond_where_it_started():
-    sizes = {"max_side": 8, "width": 24, "layers": 2, "episodes": 160, "epochs": 4}
+    sizes = {"max_side": 8, "width": 24, "layers": 2, "episodes": 160, "epochs": 4, "agent_lr": 6e-3}
+    sizes |= {"curriculum_start": 0.0, "curriculum_end": 0.0}  # the same loss, of the same puzzles, in every epoch
     start = Training(arc(**sizes)).evaluate()
     reports = list(train(arc(**sizes)))
-    # The loss itself rises with the curriculum, as the share of the cells does.
-    assert reports[-1]["train/risk"] < 0.9 * reports[0]["train/risk"]
+    assert reports[-1]["train/loss"] < 0.9 * reports[0]["train/loss"]
     assert reports[-1]["val/cell_lift"] > start["val/cell_lift"] + 0.05
     assert reports[-1]["val/cell_lift_same_shape"] > max(0.05, start["val/cell_lift_same_shape"] + 0.05)
 

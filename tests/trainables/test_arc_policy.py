@@ -133,8 +133,15 @@ def straight(precision, train):
     return reports, training.task.ratio, state(training)
 
 
-@pytest.mark.parametrize("until", [0, 1, 3], ids=["the end of an epoch", "its first window", "its last window"])
-@pytest.mark.parametrize(("precision", "train"), [("fp16", "frozen"), ("bf16", "prefix"), ("fp32", "full")])
+@pytest.mark.parametrize(
+    ("precision", "train", "until"),
+    [
+        pytest.param("fp16", "frozen", 0, id="the end of an epoch, fp16"),
+        pytest.param("fp16", "frozen", 1, id="its first window, fp16"),
+        pytest.param("bf16", "prefix", 3, id="its last window, bf16 and a soft prefix"),
+        pytest.param("fp32", "full", 1, id="its first window, fp32 and a language model that learns"),
+    ],
+)
 def test_a_trial_that_goes_on_from_a_checkpoint_is_the_one_that_was_never_interrupted(  # C84
     tmp_path, precision, train, until
 ):
