@@ -90,16 +90,25 @@ class PromptConfig(BaseModel):
         return str(folder)
 
 
+PROMPTED = {"use_prompt": True}
+REFINED = {"use_policy": True}
+REWARDED = REFINED | {"advantage_normalization": False}  # normalized, they have no scale
+
+
 class ArcConfig(TaskConfig):
     """Parameters of the task `arc`. Where a range has a source, docs/arc.md names it."""
 
     agent_lr: PositiveFloat = searchable(
         1e-3, low=3e-4, high=2e-2, log=True, description="peak learning rate of the agent"
     )
-    prompt_lr: PositiveFloat = searchable(1e-3, low=1e-4, high=1e-2, log=True, description="that of the prompt encoder")
-    policy_lr: PositiveFloat = searchable(1e-3, low=1e-4, high=1e-2, log=True, description="that of the policy")
+    prompt_lr: PositiveFloat = searchable(
+        1e-3, low=1e-4, high=1e-2, log=True, when=PROMPTED, description="that of the prompt encoder"
+    )
+    policy_lr: PositiveFloat = searchable(
+        1e-3, low=1e-4, high=1e-2, log=True, when=REFINED, description="that of the policy"
+    )
     reward_scale: NonNegativeFloat = searchable(
-        5.0, low=0.5, high=20.0, log=True, description="factor of the policy's rewards"
+        5.0, low=0.5, high=20.0, log=True, when=REWARDED, description="factor of the policy's rewards"
     )
     curriculum_start: Share = searchable(
         0.6, low=0.0, high=0.9, description="share of easy puzzles, and of the loss of sizes, in the first epoch"
@@ -118,10 +127,14 @@ class ArcConfig(TaskConfig):
         0.1, low=0.0, high=1.0, description="of the divergence between refinement steps"
     )
     pathwise_weight: NonNegativeFloat = searchable(
-        1.0, low=0.0, high=2.0, description="of the agent's loss in the policy's, through the sampled prompt"
+        1.0,
+        low=0.0,
+        high=2.0,
+        when=REFINED,
+        description="of the answers' loss in the policy's, through the sampled prompts",
     )
     information_weight: NonNegativeFloat = searchable(
-        0.05, low=0.0, high=0.3, description="of the information gain of the policy's samples"
+        0.05, low=0.0, high=0.3, when=REFINED, description="of the information gain of the policy's samples"
     )
     accumulation: PositiveInt = searchable(1, choices=[1, 2, 4], description="micro-batches per optimizer update")
     precision: Literal["fp32", "bf16", "fp16", "auto"] = searchable(
