@@ -76,10 +76,10 @@ def check_disjoint(training: Sequence[Puzzle], evaluation: Sequence[Puzzle]) -> 
     leaks = {leak.training: leak.by for leak in find_leaks(training, evaluation) if leak[:2] not in PUBLISHED}
     if leaks:
         shared = ", ".join(f"{count} by {by}" for by, count in Counter(leaks.values()).items())
-        named = ", ".join(list(leaks)[:SHOWN]) + (", ..." if len(leaks) > SHOWN else "")
+        named = ", ".join(list(leaks)[:SHOWN]) + (" and others" if len(leaks) > SHOWN else "")
         raise ValueError(
-            f"training must share no puzzle with evaluation, but got {len(leaks)} of {len(training)} that are among "
-            f"those too ({shared}): {named}. Set leak=drop to train without them, or leak=allow to keep them."
+            f"training must share no puzzle with evaluation, but {len(leaks)} of its {len(training)} are there too "
+            f"({shared}): {named}. Set leak=drop to train without them, or leak=allow to keep them."
         )
 
 

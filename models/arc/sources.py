@@ -72,6 +72,11 @@ def _read(source: str, split: Split, max_side: int) -> Sequence[Puzzle]:
         return _from_folder(folder, split)
     if (folder / "tasks").is_dir():
         return _from_re_arc(folder, split, max_side)
+    if any((folder / other).is_dir() for other in SPLITS):
+        raise ValueError(
+            f"source must have puzzles in {split}/*.json, but got {source!r}, which has none there. "
+            "Add them, or take those of another source."
+        )
     raise ValueError(
         f"source must be a folder with {split}/*.json or tasks/*.json, but got {source!r}. "
         "Point it at the data folder of the ARC-AGI repository, or at the unpacked re_arc folder."

@@ -44,7 +44,7 @@ def problems(fixed, searched=None):
         ({"max_side": "5", "data": "generated"}, "max_side must be at least 6 for generated puzzles, but got 5"),
         (
             {"data": "arc-agi-2", "evaluation_data": "arc-agi-1"},
-            "data must share no puzzle with evaluation, but got 114 of 398 that are among those too (114 by id): 0057",
+            "data must share no puzzle with evaluation, but 114 of its 398 are there too (114 by id): 0057",
         ),
         ({"use_prompt": "false"}, "use_policy must be false with use_prompt=false, but got true: a policy refines a"),
         (
@@ -126,7 +126,7 @@ def test_puzzles_that_are_evaluated_on_are_dropped_or_kept_as_asked(tmp_path):
     shared, other = puzzle(3, 4), puzzle(4, 5)
     path = folder(tmp_path, training=[shared, other], evaluation=[shared])
     (line,) = problems({"data": path})
-    assert "data must share no puzzle with evaluation, but got " in line
+    assert "data must share no puzzle with evaluation, but " in line
     assert "leak=drop" in line
     found = {leak: arc_data.load(path, None, 12, "demonstrations", leak) for leak in ("drop", "allow")}
     assert [len(found[leak].training) for leak in ("drop", "allow")] == [1, 2]

@@ -176,3 +176,9 @@ def test_what_is_no_source_is_refused(tmp_path: Path) -> None:
     (tmp_path / "training").mkdir()
     with pytest.raises(ValueError, match=r"source must have puzzles in training/\*\.json, but got"):
         load_puzzles(str(tmp_path), "training")
+
+
+def test_a_folder_without_the_split_that_is_asked_for_says_which_it_lacks(tmp_path: Path) -> None:
+    (tmp_path / "training").mkdir()
+    with pytest.raises(ValueError, match=r"^source must have puzzles in evaluation/\*\.json, but got .* none there\."):
+        load_puzzles(str(tmp_path), "evaluation")
