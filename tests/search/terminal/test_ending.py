@@ -42,7 +42,7 @@ class Ended:
         self.searched = read(folder)
         self.mlflow = {"tracking_uri": f"sqlite:///{folder}/mlflow.db", "experiment_id": "1", "run_id": "abc"}
 
-    def told(self, quiet=False, width=200):
+    def told(self, quiet=False, width=10_000):
         trials = self.searched.trials
         result = Result(
             self.folder.name,
