@@ -82,7 +82,7 @@ def test_arc_agi_1_asks_two_puzzles_that_it_also_trains_on() -> None:
 def test_training_on_arc_agi_2_is_refused_where_arc_agi_1_is_asked() -> None:
     training = load_puzzles("arc-agi-2", "training", max_side=30)
     evaluation = load_puzzles("arc-agi-1", "evaluation", max_side=30)
-    message = r"^training must share no puzzle with evaluation, but 376 of its 1000 are there too \(376 by id\): 00576224, .*"
+    message = r"^training must share no puzzle with evaluation, but 376 of its 1000 are there too \(376 by id\): 0057.*"
     with pytest.raises(ValueError, match=message + r"Set leak=drop .* or leak=allow to keep them\.$") as refusal:
         check_disjoint(training, evaluation)
     assert "\n" not in str(refusal.value)
