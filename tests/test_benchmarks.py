@@ -147,3 +147,18 @@ def test_what_the_docs_say_of_importances_is_what_was_measured():
     said = re.findall(r"^\| (\d+) \| (\d+) % \| (\d+) % \| (\d+|-)(?: %)? \|$", docs, re.MULTILINE)
     assert said == found
     assert len(found) >= 3
+
+
+@pytest.mark.parametrize("name", ["arc_best", "arc_ablation", "arc_families", "arc_speed"])
+def test_what_the_docs_say_of_the_arc_task_is_what_was_measured(name):
+    measured = (ROOT / "benchmarks" / "results" / f"{name}.txt").read_text(encoding="utf-8").splitlines()
+    printed = [line for line in measured[1:] if line and not line.startswith("$")]
+    told = (ROOT / "docs" / "arc.md").read_text(encoding="utf-8").splitlines()
+    assert printed
+    assert [line for line in told if line in printed] == printed
+
+
+def test_a_search_over_the_arc_task_finds_more_than_its_defaults_by_more_than_seeds_differ():
+    measured = (ROOT / "benchmarks" / "results" / "arc_best.txt").read_text(encoding="utf-8")
+    defaults, best = re.findall(r"^(?:defaults|best) +val/score ([\d.]+) \+- ([\d.]+)", measured, flags=re.MULTILINE)
+    assert float(best[0]) - float(defaults[0]) > max(float(defaults[1]), float(best[1]))
