@@ -13,6 +13,7 @@ Two processes of one thread each over gloo; the sides take turns in them, and th
 
 import argparse
 import contextlib
+import gc
 import math
 import statistics
 import tempfile
@@ -140,6 +141,9 @@ def rank_main(rank: int, store: str, subjects: list[str]) -> None:
             count = sum(parameter.numel() for parameter in models[0].parameters())
             print(f"{name}: {count:,} parameters, {subject.repetitions} windows of {SIZE} x {BATCH_SIZE} samples")
             show(sides, seconds)
+        del models, sides  # a DDP that outlives its process group aborts the process now and then
+        gc.collect()
+    dist.barrier()
     dist.destroy_process_group()
 
 
