@@ -21,6 +21,7 @@ from search.janitor import remove
 from search.note import note_of_search
 from search.page import save_page
 from search.plan import Plan, plan
+from search.prepared import prepared
 from search.quiet import settle
 from search.results import Best, FrontTrial, count_outcomes, find_best, find_front
 from search.resume import Held, begin, take_up
@@ -171,8 +172,9 @@ def _on_ray(planned: Plan, held: Held | None, progress: Progress, stop: Stop) ->
             worker = cluster.worker_resources(config, nodes)
             gangs = cluster.count_gangs(config, worker, nodes, cluster.largest())
             progress.say(f"{gangs} at a time: {config.workers} x {_told(worker)} each")
+            files = prepared(planned)
             held = held or begin(planned)
-            return _search(planned, held, worker, gangs, progress, stop)
+            return _search(planned, held, worker, gangs, files, progress, stop)
     finally:
         if held is not None:
             held.store.close()
@@ -184,6 +186,7 @@ def _search(
     held: Held,
     worker: dict[str, float],
     gangs: int,
+    files: Path,
     progress: Progress,
     stop: Stop,
 ) -> tuple[Searched, Tracker]:
@@ -227,6 +230,7 @@ def _search(
         "stall_timeout": config.stall_timeout,
         "worker": {
             "task": planned.source.reference,
+            "files": str(files),
             "objective": "" if planned.source.task_class else planned.objective,
             "others": [other.metric for other in planned.objectives[1:]],
             "stall_timeout": config.stall_timeout,

@@ -4,6 +4,7 @@ import copy
 import math
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -21,14 +22,18 @@ class Context:
     Attributes:
         generator: On the CPU, seeded by the trial's seed and the epoch, the same on all ranks.
         kept: What `cache` keeps.
+        files: The folder that the task's `prepare` filled before the search began; None without a search.
     """
 
-    def __init__(self, device: str | torch.device = "cpu", rank: int = 0, world_size: int = 1) -> None:
+    def __init__(
+        self, device: str | torch.device = "cpu", rank: int = 0, world_size: int = 1, files: Path | None = None
+    ) -> None:
         self.device = torch.device(device)
         self.rank = rank
         self.world_size = world_size
         self.generator = torch.Generator()
         self.kept = Cache()
+        self.files = files
 
     def anew(self) -> "Context":
         """This context for another trial: nothing is shared but what `cache` keeps."""
@@ -109,6 +114,12 @@ class Context:
         if self.world_size > 1:
             dist.broadcast_object_list(values, src=0)
         return values[0]
+
+    def add_up(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Give `tensors` the sums of the values that they have on all ranks."""
+        if self.world_size > 1:
+            for tensor in tensors:
+                dist.all_reduce(tensor)
 
     def broadcast(self, tensors: Sequence[torch.Tensor]) -> None:
         """Give `tensors` the values that they have on rank 0."""

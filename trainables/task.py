@@ -1,10 +1,13 @@
 """What something must provide to be searched over: a config whose fields are the search space, and a task."""
 
+import functools
 import math
+import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from enum import Enum
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, get_args
 
 import torch
@@ -164,6 +167,26 @@ class Task(ABC, Generic[Config]):
                     if isinstance(argument, type) and issubclass(argument, TaskConfig):
                         return argument
         raise TypeError(f"{cls.__name__} must be declared as class {cls.__name__}(Task[ItsConfig]).")
+
+    @classmethod
+    def prepare(cls, config: Config, folder: Path) -> None:
+        """Write to `folder` what all workers must have alike, as a corpus that is gathered on this machine.
+
+        Called once by the driver, before the first trial of a search; it lies in the folder of the search, and one that
+        is taken up has it as it was. In a trial, `self.files` is where it is.
+
+        Args:
+            config: With the settings of the search; what is searched has its default in it.
+        """
+
+    @functools.cached_property
+    def files(self) -> Path:
+        """The folder that `prepare` filled. Without a search, as in a notebook, it is filled now, for this task."""
+        if self.context.files is not None:
+            return self.context.files
+        self._own_files = tempfile.TemporaryDirectory(prefix="searchlight-")
+        self.prepare(self.config, Path(self._own_files.name))
+        return Path(self._own_files.name)
 
     @abstractmethod
     def build(self) -> None:

@@ -39,15 +39,18 @@ def work(settings: dict[str, Any], make: "Callable[..., Workers] | None" = None)
 
     Args:
         settings: `registry`, the actor that holds the mailboxes and whose `stopped` returns when the search is to stop;
-            `gang`, the name of this one; `task`, the task as "module:Class"; `stall_timeout` in seconds or None;
-            `others`, `recycle_after`, `memory_growth` and `gpus`, see `Workers`.
+            `gang`, the name of this one; `task`, the task as "module:Class"; `files`, the folder that its `prepare`
+            filled; `stall_timeout` in seconds or None; `others`, `recycle_after`, `memory_growth` and `gpus`, see
+            `Workers`.
         make: Makes what runs the stretches. Default: `Workers`, for a task class.
     """
     registry, gang = settings["registry"], settings["gang"]
     # Whatever looks for Ray in here must find this cluster, and no other one on the host.
     os.environ["RAY_ADDRESS"] = ray.get_runtime_context().gcs_address
     ranks = ray.train.get_context()
-    context = Context(ray.train.torch.get_device(), ranks.get_world_rank(), ranks.get_world_size())
+    context = Context(
+        ray.train.torch.get_device(), ranks.get_world_rank(), ranks.get_world_size(), Path(settings["files"])
+    )
     me = ray.get_runtime_context().current_actor
     ray.get(registry.hold.remote(gang, ray.util.get_current_placement_group(), me))
     stopping = _listen(registry, gang)

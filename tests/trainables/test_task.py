@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from torch import nn
 
 from tests.trainables.toys import Adversaries, Regression, RegressionConfig
+from trainables.context import Context
 from trainables.loop import Training
 from trainables.precision import Precision
 from trainables.task import Task, TaskConfig, searchable
@@ -211,3 +212,16 @@ def test_a_right_build_is_trained(right):
 def test_evaluate_must_return_the_objective():
     with pytest.raises(ValueError, match=r"evaluate must return the objective 'val/loss', but got .*val/lost"):
         Training(Built("no objective")).run_epoch()
+
+
+def test_without_a_search_a_task_prepares_its_files_itself(tmp_path):
+    class Prepared(Regression):
+        @classmethod
+        def prepare(cls, config, folder):
+            (folder / "seed").write_text(str(config.seed))
+
+    alone = Prepared(RegressionConfig(seed=3))
+    assert (alone.files / "seed").read_text() == "3"
+    assert alone.files == alone.files
+    assert Prepared(RegressionConfig(), Context(files=tmp_path)).files == tmp_path
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,31 @@
+"""What a task writes once for all workers of a search, in the folder of the search."""
+
+import shutil
+from pathlib import Path
+
+from search.plan import Plan
+from trainables.task import Task
+
+NAME = "files"
+
+
+def prepared(planned: Plan) -> Path:
+    """The folder that the task's `prepare` filled: whole, and as it was if the search is taken up. There is none of a
+    task that prepares nothing.
+
+    Raises:
+        Exception: Whatever the task's `prepare` raises; nothing is left of it then.
+    """
+    folder, task = planned.config.folder / NAME, planned.source.task_class
+    if folder.exists() or task is None or task.prepare.__func__ is Task.prepare.__func__:  # type: ignore[attr-defined]
+        return folder
+    staging = folder.with_name(f"{NAME}.tmp")
+    shutil.rmtree(staging, ignore_errors=True)  # of a driver that was killed
+    staging.mkdir()
+    try:
+        task.prepare(planned.space.config(planned.space.defaults()), staging)
+    except BaseException:  # whatever ends it: half of the files must not pass for all; it goes on
+        shutil.rmtree(staging)
+        raise
+    staging.rename(folder)
+    return folder

@@ -1,0 +1,77 @@
+"""What a task writes once, before the first trial of a search."""
+
+import sys
+
+import pytest
+
+from search.config import load_config
+from search.plan import plan
+from search.prepared import prepared
+
+PREPARES = """
+import torch
+from trainables.task import Task, TaskConfig, searchable
+
+
+class WordsConfig(TaskConfig):
+    lr: float = searchable(1e-2, low=1e-4, high=1e-1, log=True)
+    word: str = "one"
+
+
+class Words(Task[WordsConfig]):
+    objective = "val/loss"
+
+    @classmethod
+    def prepare(cls, config, folder):
+        (folder / "words.txt").write_text(config.word)
+        if config.word == "broken":
+            raise ValueError("there are no words")
+
+    def build(self): ...
+    def train_batches(self, epoch): ...
+    def loss(self, batch): ...
+    def evaluate(self): ...
+
+
+class Plain(Words):
+    prepare = Task.prepare
+"""
+
+
+@pytest.fixture
+def planned(tmp_path, monkeypatch):
+    """Plans of one search, with other settings each."""
+    monkeypatch.delitem(sys.modules, "words", raising=False)  # of the test before
+    (tmp_path / "words.py").write_text(PREPARES)
+
+    def make(*words, name="Words"):
+        given = {"task": f"{tmp_path / 'words.py'}:{name}", "name": "demo", "storage": str(tmp_path / "runs")}
+        plans = [plan(load_config({**given, "trials": 1, "set": {"word": word}})) for word in words]
+        plans[0].config.folder.mkdir(parents=True)
+        return plans
+
+    return make
+
+
+def test_a_task_prepares_with_the_settings_of_the_search(planned):
+    (search,) = planned("two")
+    assert (prepared(search) / "words.txt").read_text() == "two"
+
+
+def test_a_search_that_is_taken_up_has_its_files_as_they_were(planned):
+    search, taken_up = planned("two", "three")
+    prepared(search)
+    assert (prepared(taken_up) / "words.txt").read_text() == "two"
+
+
+def test_half_of_the_files_never_pass_for_all(planned):
+    broken, mended = planned("broken", "two")
+    with pytest.raises(ValueError, match="no words"):
+        prepared(broken)
+    assert not list(broken.config.folder.iterdir())
+    assert (prepared(mended) / "words.txt").read_text() == "two"
+
+
+def test_a_task_that_prepares_nothing_leaves_no_folder(planned):
+    (search,) = planned("one", name="Plain")
+    assert not prepared(search).exists()
