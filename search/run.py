@@ -201,7 +201,7 @@ def _show(planned: Any) -> None:
     if planned.config.fidelity != "epochs" and planned.space.epochs is not None:
         print(f"# a trial ends after {planned.space.epochs} epochs at the latest")
     for parameter in planned.space.parameters:
-        when = " and ".join(f"{name} is {value}" for name, value in parameter.when.items())
+        when = " and ".join(f"{name} is {' or '.join(map(str, values))}" for name, values in parameter.when.items())
         print(f"# searched: {parameter.name} {parameter}{f' when {when}' if when else ''}")
     for point in planned.first:
         print(f"# tried first: {', '.join(f'{name}={value}' for name, value in point.items())}")

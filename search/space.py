@@ -1,6 +1,6 @@
 """The search space: what a task's config declares, and what the user fixes or searches instead."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from types import NoneType, UnionType
@@ -19,15 +19,15 @@ MANY = 10_000  # combinations, above which a space is as good as infinite
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter that is searched. `when` names the values of others for which it is."""
+    """A parameter that is searched. `when` names the values of others for which it is, any of several."""
 
     name: str
     distribution: BaseDistribution
-    when: Mapping[str, Any]
+    when: Mapping[str, Sequence[Any]]
 
     def applies(self, known: Mapping[str, Any]) -> bool:
         """Whether it is searched where others have the values in `known`."""
-        return all(known.get(name) == value for name, value in self.when.items())
+        return all(known.get(name) in values for name, values in self.when.items())
 
     def contains(self, value: Any) -> bool:
         """Whether `value` can be suggested."""
@@ -240,7 +240,7 @@ def _declared(field: FieldInfo) -> dict[str, Any] | None:
     return space if isinstance(space, dict) else None
 
 
-def _when(field: FieldInfo) -> dict[str, Any]:
+def _when(field: FieldInfo) -> dict[str, Sequence[Any]]:
     return dict((_declared(field) or {}).get("when") or {})
 
 

@@ -60,8 +60,9 @@ def _read(space: Space, named: Mapping[str, Any]) -> dict[str, Any]:
     point = space.point(values)
     known = {**constants, **point}
     for name in (name for name in values if name not in point):
-        parent, wanted = next((p, v) for p, v in searched[name].when.items() if known.get(p) != v)
-        raise UsageError(f"{name} must come with {parent}={wanted}, but got {parent}={known.get(parent, 'none')}.")
+        parent, wanted = next((p, v) for p, v in searched[name].when.items() if known.get(p) not in v)
+        told = " or ".join(str(value) for value in wanted)
+        raise UsageError(f"{name} must come with {parent}={told}, but got {parent}={known.get(parent, 'none')}.")
     try:
         space.config(point)
     except ValidationError as error:

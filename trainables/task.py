@@ -46,7 +46,7 @@ def searchable(
         step: Distance between neighbouring values.
         choices: The values of a categorical field, instead of a range.
         when: Search this field only in trials where the named fields have these values, as in
-            `{"precision": "fp16"}`; it has its default in the others.
+            `{"precision": "fp16"}` or `{"precision": ["fp16", "bf16"]}`; it has its default in the others.
         description: Shown by `--dry-run`.
 
     Raises:
@@ -57,7 +57,7 @@ def searchable(
             raise ValueError("searchable must get a range or choices, but got both.")
         if default not in choices:
             raise ValueError(f"searchable default must be among its choices, but got {default!r} and {choices}.")
-        values = [choice.value if isinstance(choice, Enum) else choice for choice in choices]
+        values = [_plain(choice) for choice in choices]
         odd = [value for value in values if not isinstance(value, str | int | float | None)]
         if odd:
             raise ValueError(f"searchable choices must be text, numbers, booleans or None, but got {odd[0]!r}.")
@@ -75,8 +75,16 @@ def searchable(
             raise ValueError(f"searchable range must be positive with log=True, but got {low}..{high}.")
         space = {"low": low, "high": high, "log": log, "step": step}
     if when is not None:
-        space["when"] = {name: value.value if isinstance(value, Enum) else value for name, value in when.items()}
+        space["when"] = {name: [_plain(each) for each in _several(value)] for name, value in when.items()}
     return Field(default, description=description, json_schema_extra={"search": space})
+
+
+def _several(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list | tuple) else [value]
+
+
+def _plain(value: Any) -> Any:
+    return value.value if isinstance(value, Enum) else value
 
 
 class TaskConfig(BaseModel):

@@ -157,3 +157,15 @@ def test_every_suggestion_is_a_valid_config_that_survives_the_way_to_a_worker(se
     config = space.config(values)
     assert Config.model_validate(config.model_dump(mode="json")) == config
     assert {name: flatten(config.model_dump(mode="json"))[name] for name in values} == values
+
+
+def test_a_parameter_may_depend_on_one_of_several_values():
+    class Half(TaskConfig):
+        growth: int = searchable(100, low=10, high=1000, when={"precision": ["fp16", "bf16"]})
+
+    space = resolve(Half, {}, {})
+    assert ["growth" in space.point({"precision": precision}) for precision in ("fp32", "fp16", "bf16")] == [
+        False,
+        True,
+        True,
+    ]

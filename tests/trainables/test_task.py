@@ -36,7 +36,7 @@ def test_the_ends_of_a_range_may_be_the_default():
 
 def test_choices_and_conditions_are_kept_as_plain_values():
     field = searchable(Precision.FP32, choices=list(Precision), when={"precision": Precision.FP16})
-    assert space(field) == {"choices": ["fp32", "bf16", "fp16"], "when": {"precision": "fp16"}}
+    assert space(field) == {"choices": ["fp32", "bf16", "fp16"], "when": {"precision": ["fp16"]}}
     assert all(type(choice) is str for choice in space(field)["choices"])
 
 
