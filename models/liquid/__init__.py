@@ -1,0 +1,1 @@
+"""Liquid spiking networks: recurrent cells in continuous time and neurons that fire."""

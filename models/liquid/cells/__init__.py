@@ -1,0 +1,31 @@
+"""Recurrent cells in continuous time.
+
+All run whole sequences alike: `outputs, state = cell(x, state, dt)` with inputs (B, T, F), outputs (B, T, outputs),
+state (B, state_size) or None for rest, and the time that each step takes (B, T, 1) or None for steps of 1.
+"""
+
+from models.liquid.cells.cfc import CfC
+from models.liquid.cells.ltc import LTC
+from models.liquid.cells.ncp import NCP
+from models.liquid.cells.scan import Liquid, linear_scan
+
+CELLS: dict[str, type[CfC] | type[Liquid] | type[LTC] | type[NCP]] = {
+    "cfc": CfC,
+    "liquid": Liquid,
+    "ltc": LTC,
+    "ncp": NCP,
+}
+
+
+def make_cell(kind: str, inputs: int, units: int) -> CfC | Liquid | LTC | NCP:
+    """A cell by its name in `CELLS`, with `units` carried from step to step.
+
+    Raises:
+        ValueError: If there is no cell of that name, or a size is too small for it.
+    """
+    if kind not in CELLS:
+        raise ValueError(f"cell must be one of {', '.join(CELLS)}, but got {kind!r}.")
+    return CELLS[kind](inputs, units)
+
+
+__all__ = ["CELLS", "CfC", "LTC", "Liquid", "NCP", "linear_scan", "make_cell"]

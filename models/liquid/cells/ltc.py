@@ -1,0 +1,109 @@
+"""The liquid time-constant cell (Hasani et al. 2021, arXiv 2006.04439), with its solver in the loop."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from models.liquid.shapes import at_least_fp32, check_sequence, initial_state
+
+
+class LTC(nn.Module):
+    """Leaky membranes with chemical synapses: C dv/dt = g (v_leak - v) + sum_j w_j sigmoid(s_j (v_j - mu_j)) (E_j - v).
+
+    The sum runs over all inputs and all units, each with a synapse of its own. A step is `unfolds` fused steps of the
+    solver: what depends on v itself is taken at their end, what depends on others at their start, so that no step
+    length is unstable. Outputs are the potentials.
+
+    The reference that the closed forms are measured by: it keeps a synapse's every activation for backward, B T U
+    (F + U unfolds) numbers, and takes many times as long as a CfC.
+
+    Args:
+        inputs: Features F of the inputs.
+        units: Width U of state and outputs.
+        unfolds: Steps of the solver in one time step.
+
+    Raises:
+        ValueError: If a size is below 1.
+    """
+
+    def __init__(self, inputs: int, units: int, unfolds: int = 6) -> None:
+        super().__init__()
+        if inputs < 1 or units < 1 or unfolds < 1:
+            raise ValueError(f"inputs, units and unfolds must be at least 1, but got {inputs}, {units}, {unfolds}.")
+        self.inputs, self.outputs, self.state_size, self.unfolds = inputs, units, units, unfolds
+        self.leak = _positive(0.001, 1, units)
+        self.rest = _uniform(-0.2, 0.2, units)
+        self.capacity = _positive(0.4, 0.6, units)
+        self.sensory = Synapses(inputs, units)
+        self.recurrent = Synapses(units, units)
+
+    def forward(self, x: Tensor, state: Tensor | None = None, dt: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Run sequences.
+
+        Args:
+            x: Inputs, shape (B, T, F).
+            state: Potentials to start from, shape (B, U); zeros if None.
+            dt: Time that each step takes, 0 or more, shape (B, T, 1); 1 if None.
+
+        Returns:
+            Outputs, shape (B, T, U), and the last state, shape (B, U), both fp32 also under autocast.
+
+        Raises:
+            ValueError: If a shape is another one.
+        """
+        check_sequence(x, self.inputs, state, self.state_size, dt)
+        with torch.autocast(x.device.type, enabled=False):
+            return self._solve(at_least_fp32(x), state, dt)
+
+    def _solve(self, x: Tensor, state: Tensor | None, dt: Tensor | None) -> tuple[Tensor, Tensor]:
+        leak, capacity = F.softplus(self.leak), F.softplus(self.capacity)
+        constant = torch.stack([leak * self.rest, leak], dim=-1)
+        driven = self.sensory(x, self.sensory.strengths()) + constant
+        strengths = self.recurrent.strengths()
+        lengths = (x.new_ones(()) if dt is None else dt.to(x.dtype)) / self.unfolds
+        v, outputs = initial_state(state, x, self.state_size), []
+        for t in range(x.shape[1]):
+            length = lengths if dt is None else lengths[:, t]
+            for _ in range(self.unfolds):
+                pull, conductance = (self.recurrent(v, strengths) + driven[:, t]).unbind(-1)
+                # Multiplied by the length and not divided, so that a step of no time changes nothing.
+                v = (capacity * v + length * pull) / (capacity + length * conductance)
+            outputs.append(v)
+        return torch.stack(outputs, dim=1), v
+
+
+class Synapses(nn.Module):
+    """From each of `pre` potentials to each of `post` units: a graded conductance towards a reversal potential.
+
+    Args:
+        pre: Where synapses come from.
+        post: Where they go to.
+    """
+
+    def __init__(self, pre: int, post: int) -> None:
+        super().__init__()
+        self.weight = _positive(0.001, 1, post, pre)
+        self.slope = _uniform(3, 8, post, pre)
+        self.middle = _uniform(0.3, 0.8, post, pre)
+        # Excite or inhibit, one as often as the other.
+        self.reversal = nn.Parameter(torch.randint(2, (post, pre)) * 2.0 - 1)
+
+    def strengths(self) -> Tensor:
+        """What an open synapse adds to current (at v = 0) and to conductance, shape (post, pre, 2)."""
+        weight = F.softplus(self.weight)
+        return torch.stack([weight * self.reversal, weight], dim=-1)
+
+    def forward(self, v: Tensor, strengths: Tensor) -> Tensor:
+        """Potentials of shape (..., pre) -> sums over the synapses of each unit, shape (..., post, 2)."""
+        opened = torch.sigmoid(self.slope * (v.unsqueeze(-2) - self.middle))
+        return torch.einsum("...qp,qpk->...qk", opened, strengths)
+
+
+def _uniform(low: float, high: float, *shape: int) -> nn.Parameter:
+    return nn.Parameter(torch.empty(shape).uniform_(low, high))
+
+
+def _positive(low: float, high: float, *shape: int) -> nn.Parameter:
+    """Softplus of it is uniform between `low` and `high`."""
+    value = torch.empty(shape).uniform_(low, high)
+    return nn.Parameter(value + torch.log(-torch.expm1(-value)))

@@ -1,0 +1,55 @@
+"""A neural circuit policy of closed-form cells (Lechner et al. 2020; Hasani et al. 2022)."""
+
+import torch
+from torch import Tensor, nn
+
+from models.liquid.cells.cfc import CfC
+from models.liquid.cells.wiring import neural_circuit
+from models.liquid.shapes import check_sequence
+
+
+class NCP(nn.Module):
+    """Inter, command and motor neurons: three sparse CfC, the first fed with the inputs, each other by the one before.
+
+    Within a step signals only run forward, so that each layer runs over its whole sequence before the next one starts.
+    Outputs are the states of the motor neurons; the state is that of all, inter, command and motor joined.
+
+    Args:
+        inputs: Features F of the inputs.
+        units: Neurons U in all, the width of the state.
+        outputs: Motor neurons, the width of the outputs; a quarter of the units if None.
+        sparsity: Share of synapses that are left out, 0..1. Which ones torch's global generator says.
+
+    Raises:
+        ValueError: If a size is too small or `sparsity` is none.
+    """
+
+    def __init__(self, inputs: int, units: int, outputs: int | None = None, sparsity: float = 0.5) -> None:
+        super().__init__()
+        outputs = max(1, units // 4) if outputs is None else outputs
+        layers = neural_circuit(inputs, units, outputs, sparsity)
+        self.inputs, self.outputs, self.state_size = inputs, outputs, units
+        self.layers = nn.ModuleList(CfC(layer.inputs, layer.units, mask=layer.mask) for layer in layers)
+        self.widths = [layer.units for layer in layers]
+
+    def forward(self, x: Tensor, state: Tensor | None = None, dt: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Run sequences.
+
+        Args:
+            x: Inputs, shape (B, T, F).
+            state: Where to start, shape (B, U); zeros if None.
+            dt: Time that each step takes, 0 or more, shape (B, T, 1); 1 if None.
+
+        Returns:
+            Outputs, shape (B, T, outputs), and the last state, shape (B, U), both fp32 also under autocast.
+
+        Raises:
+            ValueError: If a shape is another one.
+        """
+        check_sequence(x, self.inputs, state, self.state_size, dt)
+        starts: tuple[Tensor | None, ...] = (None,) * 3 if state is None else torch.split(state, self.widths, dim=1)
+        ends = []
+        for layer, start in zip(self.layers, starts, strict=True):
+            x, end = layer(x, start, dt)
+            ends.append(end)
+        return x, torch.cat(ends, dim=1)

@@ -1,0 +1,151 @@
+"""Linear recurrences, and the liquid cell whose gates depend on its inputs alone, which is one."""
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from models.liquid.shapes import at_least_fp32, check_sequence, initial_state
+
+
+def linear_scan(a: Tensor, b: Tensor, h0: Tensor) -> Tensor:
+    """h_t = a_t h_{t-1} + b_t, elementwise, in at least fp32.
+
+    Quickest where time comes first in memory, as in a transposed view of (T, B, U).
+
+    Args:
+        a: What is kept, shape (B, T, U).
+        b: What is added, same shape.
+        h0: Where to start, shape (B, U).
+
+    Returns:
+        h, shape (B, T, U).
+
+    Raises:
+        ValueError: If shapes differ.
+    """
+    if a.dim() != 3 or a.shape != b.shape or h0.shape != (a.shape[0], a.shape[2]) or a.shape[1] == 0:
+        raise ValueError(
+            "a and b must have one shape (batch, time, units) with at least one time step and h0 (batch, units), "
+            f"but got {tuple(a.shape)}, {tuple(b.shape)} and {tuple(h0.shape)}."
+        )
+    dtype = torch.promote_types(torch.promote_types(a.dtype, b.dtype), torch.float32)
+    h: Tensor = _LinearScan.apply(a.to(dtype).transpose(0, 1), b.to(dtype).transpose(0, 1), h0.to(dtype))  # type: ignore[no-untyped-call]
+    return h.transpose(0, 1)
+
+
+class _LinearScan(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor, h0: Tensor) -> Tensor:
+        h = scan(a, b, h0)
+        ctx.save_for_backward(a, h0, h)
+        return h
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        a, h0, h = ctx.saved_tensors
+        grad_b = reverse_scan(a, grad)
+        grad_a = torch.empty_like(grad_b)
+        torch.mul(grad_b[0], h0, out=grad_a[0])
+        torch.mul(grad_b[1:], h[:-1], out=grad_a[1:])
+        return grad_a, grad_b, a[0] * grad_b[0]
+
+
+def scan(a: Tensor, b: Tensor, h0: Tensor) -> Tensor:
+    """h_t = a_t h_{t-1} + b_t, time first, without autograd.
+
+    The one place that knows of devices: a kernel for one of them goes here.
+    """
+    return scan_in_sequence(a, b, h0) if b.is_cpu else scan_by_doubling(a, b, h0)
+
+
+def reverse_scan(a: Tensor, grad: Tensor) -> Tensor:
+    """What `scan` adds up, seen from its end: d_t = grad_t + a_{t+1} d_{t+1}; the gradient of b."""
+    if not grad.is_cpu:
+        later = torch.cat([a[1:], torch.zeros_like(a[:1])])
+        return scan_by_doubling(later.flip(0), grad.flip(0), torch.zeros_like(grad[0])).flip(0)
+    total = torch.empty(grad.shape, dtype=grad.dtype, device=grad.device)
+    each, kept, added = total.unbind(), a.unbind(), grad.unbind()
+    each[-1].copy_(added[-1])
+    for t in range(len(each) - 2, -1, -1):
+        torch.addcmul(added[t], kept[t + 1], each[t + 1], out=each[t])
+    return total
+
+
+def scan_in_sequence(a: Tensor, b: Tensor, h0: Tensor) -> Tensor:
+    """One multiply-add a step: least work, for devices on which starting an operation is cheap."""
+    h = torch.empty(b.shape, dtype=b.dtype, device=b.device)
+    before = h0
+    for kept, added, after in zip(a.unbind(), b.unbind(), h.unbind(), strict=True):
+        torch.addcmul(added, kept, before, out=after)
+        before = after
+    return h
+
+
+def scan_by_doubling(a: Tensor, b: Tensor, h0: Tensor) -> Tensor:
+    """log2(T) rounds over all steps at once (Hillis & Steele 1986), for devices on which each start costs much."""
+    kept, h = a.clone(), b.clone()
+    h[0] += a[0] * h0
+    reach = 1
+    while reach < len(h):
+        h[reach:] += kept[reach:] * h[:-reach]
+        kept[reach:] = kept[reach:] * kept[:-reach]
+        reach *= 2
+    return h
+
+
+class Liquid(nn.Module):
+    """A liquid cell that is gated by its inputs alone, so that it is a linear recurrence and no product per step.
+
+    h' = a h + (1 - a) tanh(candidate(x)) with a = exp(-softplus(tau) sigmoid(gate(x)) dt): the exact solution of
+    dh/dt = rate(x) (tanh(candidate(x)) - h) over a step in which x stays as it is. Outputs are the states.
+
+    Args:
+        inputs: Features F of the inputs.
+        units: Width U of state and outputs.
+
+    Raises:
+        ValueError: If a size is below 1.
+    """
+
+    def __init__(self, inputs: int, units: int) -> None:
+        super().__init__()
+        if inputs < 1 or units < 1:
+            raise ValueError(f"inputs and units must be at least 1, but got {inputs} and {units}.")
+        self.inputs, self.outputs, self.state_size = inputs, units, units
+        self.input = nn.Linear(inputs, 2 * units)
+        # Rates from one step to a hundred of them, evenly on a log scale, at a gate that is half open.
+        rates = torch.logspace(math.log10(2), math.log10(0.02), units)
+        self.tau = nn.Parameter(rates + torch.log(-torch.expm1(-rates)))
+        nn.init.uniform_(self.input.weight, -math.sqrt(6 / (inputs + units)), math.sqrt(6 / (inputs + units)))
+        nn.init.zeros_(self.input.bias)
+
+    def forward(self, x: Tensor, state: Tensor | None = None, dt: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Run sequences.
+
+        Args:
+            x: Inputs, shape (B, T, F).
+            state: Where to start, shape (B, U); zeros if None.
+            dt: Time that each step takes, 0 or more, shape (B, T, 1); 1 if None.
+
+        Returns:
+            Outputs, shape (B, T, U), and the last state, shape (B, U), both fp32 also under autocast.
+
+        Raises:
+            ValueError: If a shape is another one.
+        """
+        check_sequence(x, self.inputs, state, self.state_size, dt)
+        # Time first: each step is one piece of memory.
+        drive = at_least_fp32(F.linear(x.transpose(0, 1), self.input.weight, self.input.bias)).transpose(0, 1)
+        gate, candidate = drive.chunk(2, dim=-1)
+        exponent = gate.sigmoid() * -F.softplus(self.tau)
+        if dt is not None:
+            exponent = exponent * dt.to(drive.dtype)
+        states = linear_scan(
+            exponent.exp(), -torch.expm1(exponent) * candidate.tanh(), initial_state(state, drive, self.state_size)
+        )
+        return states, states[:, -1]

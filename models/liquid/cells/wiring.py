@@ -1,0 +1,67 @@
+"""Who listens to whom in a neural circuit policy (Lechner et al. 2020, Nature Machine Intelligence 2:642)."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Layer(NamedTuple):
+    """One layer of neurons and its synapses.
+
+    Attributes:
+        inputs: Neurons of the layer before.
+        units: Neurons of this one.
+        mask: 0 or 1, float of shape (units, inputs + units): what each neuron listens to.
+    """
+
+    inputs: int
+    units: int
+    mask: Tensor
+
+
+def neural_circuit(inputs: int, units: int, outputs: int, sparsity: float) -> list[Layer]:
+    """Draw a wiring from torch's global generator: inter, command and motor neurons, in this order.
+
+    Neurons of one layer do not listen to each other, only to their own past; command neurons do. Each neuron is
+    heard by at least one of the next layer and hears at least one of the layer before.
+
+    Args:
+        inputs: Sensory neurons.
+        units: All others. Of those that are not motor neurons 40 % are command and 60 % inter neurons.
+        outputs: Motor neurons.
+        sparsity: Share of synapses between layers, and among command neurons, that are left out; 0..1.
+
+    Raises:
+        ValueError: If a size is below 1, a layer would be empty, or `sparsity` is none.
+    """
+    if inputs < 1 or outputs < 1 or units < outputs + 2:
+        raise ValueError(
+            f"inputs and outputs must be at least 1 and units at least outputs + 2, but got inputs {inputs}, "
+            f"outputs {outputs}, units {units}. Inter and command layers need a neuron each."
+        )
+    if not 0 <= sparsity < 1:
+        raise ValueError(f"sparsity must be at least 0 and below 1, but got {sparsity}.")
+    command = max(1, round(0.4 * (units - outputs)))
+    inter = units - outputs - command
+    density = 1 - sparsity
+    among_commands = torch.maximum(torch.eye(command), _draw(command, command, density))
+    return [
+        Layer(inputs, inter, torch.cat([_synapses(inter, inputs, density), torch.eye(inter)], dim=1)),
+        Layer(inter, command, torch.cat([_synapses(command, inter, density), among_commands], dim=1)),
+        Layer(command, outputs, torch.cat([_synapses(outputs, command, density), torch.eye(outputs)], dim=1)),
+    ]
+
+
+def _synapses(post: int, pre: int, density: float) -> Tensor:
+    """Each neuron hears a share of `density` of those before; those that nobody hears get one listener."""
+    mask = _draw(post, pre, density)
+    unheard = (mask.sum(0) == 0).nonzero().squeeze(1)
+    mask[torch.randint(post, (len(unheard),)), unheard] = 1
+    return mask
+
+
+def _draw(post: int, pre: int, density: float) -> Tensor:
+    """The same number of ones in each row, at least one."""
+    chosen = torch.rand(post, pre).argsort(dim=1)[:, : max(1, round(density * pre))]
+    return torch.zeros(post, pre).scatter_(1, chosen, 1.0)

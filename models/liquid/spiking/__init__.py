@@ -1,0 +1,6 @@
+"""Neurons that fire: leaky integrate-and-fire with surrogate gradients."""
+
+from models.liquid.spiking.lif import LIF
+from models.liquid.spiking.surrogate import SURROGATES, Surrogate
+
+__all__ = ["LIF", "SURROGATES", "Surrogate"]
