@@ -1,0 +1,28 @@
+"""Learning tasks one after another: streams, consolidation, replay, and the matrix that tells what was forgotten."""
+
+from models.liquid.continual.ewc import EWC
+from models.liquid.continual.fisher import exact_log_likelihoods, fisher_diagonal, sampled_log_likelihood
+from models.liquid.continual.matrix import Matrix
+from models.liquid.continual.picture import draw
+from models.liquid.continual.replay import Draw, Reservoir, der_loss
+from models.liquid.continual.scenario import Scenario, allowed, class_groups, masked_logits, outputs, targets
+from models.liquid.continual.si import SI
+
+__all__ = [
+    "EWC",
+    "SI",
+    "Draw",
+    "Matrix",
+    "Reservoir",
+    "Scenario",
+    "allowed",
+    "class_groups",
+    "der_loss",
+    "draw",
+    "exact_log_likelihoods",
+    "fisher_diagonal",
+    "masked_logits",
+    "outputs",
+    "sampled_log_likelihood",
+    "targets",
+]

@@ -1,0 +1,75 @@
+"""Elastic weight consolidation: what mattered for earlier tasks is held where it was."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+from torch.nn import Parameter
+
+from models.liquid.continual.quadratic import Tensors, check_strength, full, matched, pull
+
+
+class EWC:
+    """Online EWC: one anchor, the latest optimum, and the sum of all Fishers so far.
+
+    EWC is of Kirkpatrick et al. 2017 (PNAS 114, 3521, arXiv 1612.00796). One anchor for all tasks is of Huszar 2018
+    (arXiv 1712.03847), the decay of Schwarz et al. 2018 (Progress & Compress, arXiv 1805.06370).
+
+    Args:
+        parameters: What to hold, by name.
+        strength: lambda. It has to be searched over many decades.
+        decay: gamma, what of the Fishers before is left when another task is consolidated; 0..1, and 1 keeps all.
+
+    Raises:
+        ValueError: A number is out of range, or there is no parameter.
+    """
+
+    def __init__(self, parameters: Mapping[str, Parameter], strength: float, decay: float = 1.0) -> None:
+        check_strength(parameters, strength)
+        if not 0 <= decay <= 1:
+            raise ValueError(f"decay must be between 0 and 1, but got {decay}. Use 1 to keep all of earlier tasks.")
+        self.strength = strength
+        self.decay = decay
+        self._parameters = dict(parameters)
+        self._fisher: Tensors = {}
+        self._anchor: Tensors = {}
+
+    def penalty(self) -> Tensor:
+        """`strength / 2 * sum F * (theta - theta*)^2`, a scalar in fp32; 0 before the first consolidation.
+
+        It is what a loss gets once, however many samples its mean is over.
+        """
+        parameters = list(self._parameters.values())
+        if not self._fisher or not self.strength:
+            return full(parameters[0]).new_zeros(())
+        return pull(parameters, list(self._anchor.values()), list(self._fisher.values()), self.strength / 2)
+
+    def consolidate(self, fisher: Mapping[str, Tensor]) -> None:
+        """Hold the parameters where they are now, as a task ends.
+
+        Args:
+            fisher: The diagonal for this task by name, a mean over its samples, the same on all ranks.
+
+        Raises:
+            ValueError: It is not this model's, or an entry is negative or not finite.
+        """
+        new = matched("fisher", fisher, self._parameters)
+        for name, values in new.items():
+            if not bool(((values >= 0) & values.isfinite()).all()):
+                raise ValueError(f"fisher of {name} must be finite and at least 0, but got another entry. Has it NaNs?")
+        self._fisher = {
+            name: self.decay * self._fisher[name] + values if self._fisher else values for name, values in new.items()
+        }
+        self._anchor = {name: full(parameter) for name, parameter in self._parameters.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"fisher": dict(self._fisher), "anchor": dict(self._anchor)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state, whose names and shapes must be those of the parameters."""
+        if not state["fisher"]:
+            self._fisher, self._anchor = {}, {}
+            return
+        fisher = matched("fisher", state["fisher"], self._parameters)
+        self._anchor = matched("anchor", state["anchor"], self._parameters)
+        self._fisher = fisher

@@ -1,0 +1,106 @@
+"""The accuracy matrix of a stream of tasks, and what is read from it."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+class Matrix:
+    """R[i, j], the score on task j after i tasks were learned; row 0 is before any. Higher is better.
+
+    Any score will do that has one meaning in all tasks: accuracy, or minus the bits per byte. With k tasks learned so
+    far each metric is that of the stream of these k; where a mean would be over nothing it is 0.
+
+    Args:
+        tasks: How many the stream has, T.
+
+    Raises:
+        ValueError: There is no task.
+    """
+
+    def __init__(self, tasks: int) -> None:
+        if tasks < 1:
+            raise ValueError(f"tasks must be at least 1, but got {tasks}.")
+        self.tasks = tasks
+        self.rows: list[list[float]] = []
+
+    @property
+    def learned(self) -> int:
+        """How many tasks were learned so far, k."""
+        return max(0, len(self.rows) - 1)
+
+    def record(self, learned: int, scores: Sequence[float]) -> None:
+        """Note the scores on all tasks after `learned` tasks. The last row may be noted again, as its task goes on.
+
+        Raises:
+            ValueError: Rows before it are not known, or later ones are; or a score is missing or not finite.
+        """
+        if learned not in (len(self.rows) - 1, len(self.rows)) or not 0 <= learned <= self.tasks:
+            raise ValueError(
+                f"learned must be the last row or the next of {self.tasks}, but got {learned} after {len(self.rows)} "
+                "rows. Begin with row 0, before any task."
+            )
+        row = [float(score) for score in scores]
+        if len(row) != self.tasks or not all(math.isfinite(score) for score in row):
+            raise ValueError(f"scores must be {self.tasks} finite numbers, one of each task, but got {row}.")
+        self.rows[learned:] = [row]
+
+    @property
+    def average(self) -> float:
+        """Mean score on the learned tasks after the last of them; before any is learned, on all.
+
+        (ACC of Lopez-Paz & Ranzato 2017, arXiv 1706.08840; A_k of Chaudhry et al. 2018, arXiv 1801.10112.)
+        """
+        return _mean(self.rows[-1][: self.learned or self.tasks] if self.rows else [])
+
+    @property
+    def forgetting(self) -> float:
+        """How far the tasks before the last fell below their best after any task but the last; at most 0 if none did.
+
+        (F_k of Chaudhry et al. 2018, arXiv 1801.10112. The row before any task does not count.)
+        """
+        earlier = range(self.learned - 1)
+        return _mean([max(row[task] for row in self.rows[1:-1]) - self.rows[-1][task] for task in earlier])
+
+    @property
+    def backward_transfer(self) -> float:
+        """How much later tasks changed the score that a task had right after it was learned; negative: they hurt.
+
+        (BWT of Lopez-Paz & Ranzato 2017, arXiv 1706.08840.)
+        """
+        return _mean([self.rows[-1][task] - self.rows[task + 1][task] for task in range(self.learned - 1)])
+
+    @property
+    def forward_transfer(self) -> float:
+        """How much better than before any task a task was scored right before it was learned.
+
+        Of k learned tasks of T the next is part of it, since its score is known. (FWT of Lopez-Paz & Ranzato 2017,
+        arXiv 1706.08840.)
+        """
+        reached = range(1, min(self.learned + 1, self.tasks))
+        return _mean([self.rows[task][task] - self.rows[0][task] for task in reached])
+
+    @property
+    def learning_accuracy(self) -> float:
+        """Mean score on each learned task right after it was learned: the diagonal.
+
+        (LA of Riemer et al. 2019, arXiv 1810.11910.)
+        """
+        return _mean([self.rows[task + 1][task] for task in range(self.learned)])
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"tasks": self.tasks, "rows": [list(row) for row in self.rows]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state.
+
+        Raises:
+            ValueError: It is of another number of tasks.
+        """
+        if state["tasks"] != self.tasks:
+            raise ValueError(f"a matrix's state must have {self.tasks} tasks, but got {state['tasks']}.")
+        self.rows = [list(row) for row in state["rows"]]
+
+
+def _mean(scores: Sequence[float]) -> float:
+    return math.fsum(scores) / len(scores) if scores else 0.0

@@ -1,0 +1,63 @@
+"""A picture of the accuracy matrix: what is forgotten is seen down a column."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
+
+from models.liquid.continual.matrix import Matrix
+
+BACKGROUND, INK, PALE = "#FFFFFF", "#222222", "#FFFFFF"
+LOW, HIGH = (236, 236, 238), (24, 66, 120)  # light grey to dark blue: its brightness alone tells the score
+DARK = 0.62  # from this share on, white is easier to read than black
+FRAME = "#E8862E"
+CELL_WIDTH, CELL_HEIGHT = 68, 44
+MARGIN, HEADER, NAMES = 20, 64, 30
+
+
+def draw(matrix: Matrix, names: Sequence[str], title: str, low: float = 0.0, high: float = 1.0) -> NDArray[np.uint8]:
+    """A heat map: a row for each state of learning, a column for each task, and the score in each cell.
+
+    Rows that are not known yet are left blank. The score of the task that was just learned has a frame.
+
+    Args:
+        matrix: What to show.
+        names: Of the tasks, in their order.
+        title: Above it.
+        low: The score that is lightest, and `high` the one that is darkest; those beyond are as light or as dark.
+        high: Above `low`.
+
+    Returns:
+        RGB, shape (height, width, 3).
+
+    Raises:
+        ValueError: The names are not those of the tasks, or high is not above low.
+    """
+    if len(names) != matrix.tasks:
+        raise ValueError(f"names must be those of {matrix.tasks} tasks, but got {len(names)}.")
+    if not low < high:
+        raise ValueError(f"high must be above low, but got {low} and {high}.")
+    title_font, font = ImageFont.load_default(16), ImageFont.load_default(14)
+    beside = ["before any", *(f"after {name}" for name in names)]
+    left = MARGIN + int(max(font.getlength(text) for text in beside)) + 12
+    column = max(CELL_WIDTH, int(max(font.getlength(name) for name in names)) + 12)
+    width = max(left + column * matrix.tasks, MARGIN + int(title_font.getlength(title))) + MARGIN
+    top = HEADER + NAMES
+    image = Image.new("RGB", (width, top + CELL_HEIGHT * len(beside) + MARGIN), BACKGROUND)
+    pen = ImageDraw.Draw(image)
+    pen.text((MARGIN, HEADER // 2), title, INK, title_font, anchor="lm")
+    for task, name in enumerate(names):
+        pen.text((left + column * task + column // 2, HEADER + NAMES // 2), name, INK, font, anchor="mm")
+    for number, text in enumerate(beside):
+        pen.text((left - 12, top + CELL_HEIGHT * number + CELL_HEIGHT // 2), text, INK, font, anchor="rm")
+    for number, row in enumerate(matrix.rows):
+        for task, score in enumerate(row):
+            x, y = left + column * task, top + CELL_HEIGHT * number
+            share = min(1.0, max(0.0, (score - low) / (high - low)))
+            colour = tuple(round(a + share * (b - a)) for a, b in zip(LOW, HIGH, strict=True))
+            frame = FRAME if number == task + 1 else colour
+            pen.rectangle((x, y, x + column - 2, y + CELL_HEIGHT - 2), colour, frame, width=2)
+            middle = (x + column // 2, y + CELL_HEIGHT // 2)
+            pen.text(middle, f"{score:.2f}", PALE if share > DARK else INK, font, anchor="mm")
+    return np.array(image)

@@ -1,0 +1,88 @@
+"""A quadratic pull of parameters towards an anchor, as one node of the graph: what EWC and SI have in common."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import Parameter
+
+Tensors = dict[str, Tensor]
+
+
+def pull(parameters: Sequence[Tensor], anchors: Sequence[Tensor], weights: Sequence[Tensor], factor: float) -> Tensor:
+    """`factor * sum weights * (parameters - anchors)^2`, a scalar in fp32, also under autocast.
+
+    Its gradient is `2 * factor * weights * (parameters - anchors)`.
+    """
+    with torch.autocast(parameters[0].device.type, enabled=False):
+        value: Tensor = _Pull.apply(factor, list(anchors), list(weights), *parameters)  # type: ignore[no-untyped-call]
+    return value
+
+
+def pull_gradients(
+    parameters: Sequence[Tensor], anchors: Sequence[Tensor], weights: Sequence[Tensor], factor: float
+) -> list[Tensor]:
+    """The gradient of `pull`, without a graph."""
+    with torch.no_grad():
+        away = torch._foreach_sub(list(parameters), list(anchors))
+        halves = torch._foreach_mul(away, list(weights))
+        return list(torch._foreach_mul(halves, 2 * factor))
+
+
+class _Pull(torch.autograd.Function):
+    """Three operations on all parameters at once, where autograd would record four for each."""
+
+    @staticmethod
+    def forward(ctx: Any, factor: float, anchors: list[Tensor], weights: list[Tensor], *parameters: Tensor) -> Tensor:
+        away = torch._foreach_sub(list(parameters), anchors)
+        halves = torch._foreach_mul(away, weights)
+        ctx.factor = factor
+        ctx.save_for_backward(*halves)
+        parts = torch._foreach_mul(away, halves)
+        return factor * torch.stack([part.sum() for part in parts]).sum()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        scaled = torch._foreach_mul(list(ctx.saved_tensors), 2 * ctx.factor * gradient)
+        return None, None, None, *scaled
+
+
+def check_strength(parameters: Mapping[str, Parameter], strength: float) -> None:
+    """Refuse a penalty that cannot be.
+
+    Raises:
+        ValueError: There is no parameter, or the strength is out of range.
+    """
+    if not parameters:
+        raise ValueError("parameters must have at least one parameter, but got none. Name what to hold.")
+    if not 0 <= strength < math.inf:
+        raise ValueError(f"strength must be at least 0 and finite, but got {strength}. Use 0 for no penalty.")
+
+
+def full(tensor: Tensor) -> Tensor:
+    """A copy without a graph, in fp32 or better: sums over many steps would be lost in less."""
+    return tensor.detach().to(torch.promote_types(tensor.dtype, torch.float32), copy=True)
+
+
+def matched(what: str, given: Mapping[str, Tensor], parameters: Mapping[str, Parameter]) -> Tensors:
+    """Copies of the given tensors in the order, the format and the place of the parameters.
+
+    Raises:
+        ValueError: A name is missing or unknown, or a shape is another.
+    """
+    odd = sorted(given.keys() ^ parameters.keys())
+    if odd:
+        raise ValueError(f"{what} must name the same parameters, but got a difference in {odd[0]}. Is it this model's?")
+    copies: Tensors = {}
+    for name, parameter in parameters.items():
+        if given[name].shape != parameter.shape:
+            raise ValueError(
+                f"{what} of {name} must have shape {tuple(parameter.shape)}, but got {tuple(given[name].shape)}. "
+                "Is it this model's?"
+            )
+        copies[name] = full(given[name]).to(full(parameter))
+    return copies

@@ -1,0 +1,232 @@
+"""A small memory of earlier tasks: which samples it holds, and what the network once answered to them.
+
+It holds numbers of samples, not samples: the data set has those. Ranks that make the same calls have the same memory.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Draw(NamedTuple):
+    """Samples to replay, each int64 of shape (count,).
+
+    Attributes:
+        tasks: The task of each.
+        indices: Its number within that task.
+        slots: Its place in the memory, for `Reservoir.logits`.
+    """
+
+    tasks: Tensor
+    indices: Tensor
+    slots: Tensor
+
+
+class Reservoir:
+    """Samples of the tasks so far.
+
+    Args:
+        capacity: How many it holds.
+        balanced: Every task keeps an equal share, as far as it has as many samples, rather than every sample an equal
+            chance (Vitter 1985, algorithm R).
+
+    Raises:
+        ValueError: The capacity is less than 1.
+    """
+
+    def __init__(self, capacity: int, balanced: bool = False) -> None:
+        if capacity < 1:
+            raise ValueError(f"capacity must be at least 1, but got {capacity}. Leave replay out for none.")
+        self.capacity = capacity
+        self.balanced = balanced
+        self._offered: dict[int, int] = {}
+        self._tasks = torch.full((capacity,), -1)  # -1: the slot is free
+        self._indices = torch.full((capacity,), -1)
+        self._logits: Tensor | None = None
+        self._has_logits = torch.zeros(capacity, dtype=torch.bool)
+
+    def __len__(self) -> int:
+        return int((self._tasks >= 0).sum())
+
+    def offer(self, task: int, count: int, generator: torch.Generator) -> None:
+        """Let the samples 0..count-1 of a task that was learned pass by once.
+
+        Args:
+            task: At least 0.
+            count: At least 1.
+            generator: On the CPU, the only source of randomness.
+
+        Raises:
+            ValueError: The task is negative or was offered before, or has no sample.
+        """
+        if task < 0 or task in self._offered:
+            raise ValueError(f"task must be at least 0 and be offered once, but got {task} again or below 0.")
+        if count < 1:
+            raise ValueError(f"count must be at least 1, but got {count}. A task without samples is not offered.")
+        if self.balanced:
+            self._share(task, count, generator)
+        else:
+            self._pass_by(task, count, generator)
+        self._offered[task] = count
+
+    def draw(self, count: int, generator: torch.Generator, balanced: bool = False) -> Draw:
+        """Draw exactly `count` samples in random order; none comes twice before all have come once.
+
+        Args:
+            count: At least 0.
+            generator: On the CPU, the only source of randomness.
+            balanced: As many of each task that is held, or one more; within a task none comes twice before all have.
+
+        Raises:
+            ValueError: The count is negative, or nothing is held.
+        """
+        used = (self._tasks >= 0).nonzero().flatten()
+        if count < 0 or not len(used):
+            raise ValueError(
+                f"draw must get a count of at least 0 and something to draw from, but got {count} of {len(used)}. "
+                "Offer a task first."
+            )
+        if balanced:
+            held = sorted(set(self._tasks[used].tolist()))
+            shares = _deal(torch.full((len(held),), count), count, generator).tolist()
+            of_tasks = [used[self._tasks[used] == task] for task in held]
+            parts = [_rounds(slots, share, generator) for slots, share in zip(of_tasks, shares, strict=True)]
+            slots = torch.cat(parts)[torch.randperm(count, generator=generator)]
+        else:
+            slots = _rounds(used, count, generator)
+        return Draw(self._tasks[slots], self._indices[slots], slots)
+
+    def missing(self) -> Draw:
+        """What is held without logits."""
+        slots = ((self._tasks >= 0) & ~self._has_logits).nonzero().flatten()
+        return Draw(self._tasks[slots], self._indices[slots], slots)
+
+    def store(self, slots: Tensor, logits: Tensor) -> None:
+        """Keep what the network answers to the samples in `slots`, in fp32 on the CPU.
+
+        Args:
+            slots: Shape (N,).
+            logits: Shape (N, ...), the same but for N in all calls.
+
+        Raises:
+            ValueError: Shapes differ, or a slot is free.
+        """
+        if len(slots) != len(logits) or (self._logits is not None and self._logits.shape[1:] != logits.shape[1:]):
+            kept = "any" if self._logits is None else tuple(self._logits.shape[1:])
+            raise ValueError(
+                f"logits must be those of {len(slots)} slots, each of shape {kept}, but got {tuple(logits.shape)}."
+            )
+        slots = slots.cpu()
+        if bool((self._tasks[slots] < 0).any()):
+            raise ValueError("slots must hold a sample, but got a free one. Use those of missing() or draw().")
+        if self._logits is None:
+            self._logits = torch.zeros(self.capacity, *logits.shape[1:])
+        self._logits[slots] = logits.detach().float().cpu()
+        self._has_logits[slots] = True
+
+    def logits(self, slots: Tensor) -> Tensor:
+        """What `store` kept for `slots`, shape (N, ...), in fp32 on the CPU.
+
+        Raises:
+            ValueError: A slot has none.
+        """
+        slots = slots.cpu()
+        if self._logits is None or not bool(self._has_logits[slots].all()):
+            raise ValueError("slots must have logits, but got one without. Store those of missing() after each offer.")
+        return self._logits[slots]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "capacity": self.capacity,
+            "balanced": self.balanced,
+            "offered": dict(self._offered),
+            "tasks": self._tasks.clone(),
+            "indices": self._indices.clone(),
+            "logits": None if self._logits is None else self._logits.clone(),
+            "has_logits": self._has_logits.clone(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state.
+
+        Raises:
+            ValueError: It is of another kind of reservoir.
+        """
+        kind, own = (state["capacity"], state["balanced"]), (self.capacity, self.balanced)
+        if kind != own:
+            raise ValueError(f"a reservoir's state must have (capacity, balanced) of {own}, but got {kind}.")
+        self._offered = dict(state["offered"])
+        self._tasks, self._indices = state["tasks"].cpu().clone(), state["indices"].cpu().clone()
+        self._logits = None if state["logits"] is None else state["logits"].float().cpu().clone()
+        self._has_logits = state["has_logits"].cpu().clone()
+
+    def _pass_by(self, task: int, count: int, generator: torch.Generator) -> None:
+        """Algorithm R, all samples at once.
+
+        Sample n takes slot n while some are free, then a random one of n + 1, if the memory has it. Where several
+        take one slot, the last stays.
+        """
+        first = sum(self._offered.values())
+        numbers = torch.arange(first, first + count)
+        chances = torch.rand(count, generator=generator, dtype=torch.float64)
+        slots = torch.where(numbers < self.capacity, numbers, (chances * (numbers + 1)).long())
+        takes = slots < self.capacity
+        last = torch.full((self.capacity,), -1)
+        last.scatter_reduce_(0, slots[takes], numbers[takes] - first, "amax")
+        taken = (last >= 0).nonzero().flatten()
+        self._put(taken, task, last[taken])
+
+    def _share(self, task: int, count: int, generator: torch.Generator) -> None:
+        """Old tasks give up random slots, until all have an equal share, and the new one gets those."""
+        held = list(self._offered)
+        limits = [int((self._tasks == old).sum()) for old in held] + [count]
+        shares = _deal(torch.tensor(limits), self.capacity, generator).tolist()
+        for old, share in zip(held, shares, strict=False):
+            slots = (self._tasks == old).nonzero().flatten()
+            self._tasks[slots[torch.randperm(len(slots), generator=generator)[share:]]] = -1
+        free = (self._tasks < 0).nonzero().flatten()[: shares[-1]]
+        self._put(free, task, torch.randperm(count, generator=generator)[: len(free)])
+
+    def _put(self, slots: Tensor, task: int, indices: Tensor) -> None:
+        self._tasks[slots] = task
+        self._indices[slots] = indices
+        self._has_logits[slots] = False
+
+
+def der_loss(logits: Tensor, stored: Tensor, allowed_rows: Tensor | None = None) -> Tensor:
+    """Mean squared distance of the logits from the stored ones, of each sample (Buzzega et al. 2020, arXiv 2004.07211).
+
+    DER weighs it by alpha; DER++ adds the loss of the labels of replayed samples, weighed by beta.
+
+    Args:
+        logits: Not masked; any floating dtype, shape (B, K).
+        stored: Shape (B, K), on any device.
+        allowed_rows: Bool of shape (B, K) or (K,): compare these alone. Each row must have one.
+
+    Returns:
+        fp32 of shape (B,).
+    """
+    squares = (logits.float() - stored.to(logits.device).float()).square()
+    if allowed_rows is None:
+        return squares.mean(-1)
+    counts = allowed_rows.expand_as(squares)
+    return squares.masked_fill(~counts, 0.0).sum(-1) / counts.sum(-1)
+
+
+def _deal(limits: Tensor, total: int, generator: torch.Generator) -> Tensor:
+    """Deal `total` out as evenly as the limits allow; whom the remainder goes to is random."""
+    shares = torch.zeros_like(limits)
+    order = torch.randperm(len(limits), generator=generator)
+    order = order[limits[order].argsort(stable=True)]  # who can take little goes first, and leaves the rest to others
+    for place, who in enumerate(order.tolist()):
+        shares[who] = min(int(limits[who]), (total - int(shares.sum())) // (len(order) - place))
+    return shares
+
+
+def _rounds(slots: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """`count` of `slots` in random order, each once before any comes twice."""
+    rounds = -(-count // len(slots))
+    drawn = [slots[torch.randperm(len(slots), generator=generator)] for _ in range(rounds)]
+    return torch.cat([*drawn, slots[:0]])[:count]

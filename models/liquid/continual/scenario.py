@@ -1,0 +1,97 @@
+"""How a labelled set becomes a stream of tasks, and which of a network's outputs count in each.
+
+The three scenarios of van de Ven, Tuytelaars & Tolias 2022 (Nature Machine Intelligence 4, 1185): in "task" the task
+of a sample is known and only its classes are candidates; in "domain" it is not known and not asked for, tasks share
+the outputs; in "class" it is not known, and all classes are candidates.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Scenario = Literal["task", "domain", "class"]
+Groups = Sequence[Sequence[int]]
+
+# Its exponential is 0 in every floating format, and it fits in fp16: what is computed from it stays finite.
+FILL = -1e4
+
+
+def class_groups(classes: int, tasks: int) -> tuple[tuple[int, ...], ...]:
+    """The classes of each task, dealt in order; the first tasks have one more where they cannot have as many.
+
+    Raises:
+        ValueError: There is no task, or there are fewer classes than tasks.
+    """
+    if not 1 <= tasks <= classes:
+        raise ValueError(f"tasks must be between 1 and the {classes} classes, but got {tasks}. Use fewer tasks.")
+    share, more = divmod(classes, tasks)
+    starts = [task * share + min(task, more) for task in range(tasks + 1)]
+    return tuple(tuple(range(start, end)) for start, end in pairwise(starts))
+
+
+def outputs(scenario: Scenario, groups: Groups) -> int:
+    """How many outputs a network needs.
+
+    Raises:
+        ValueError: A task has nothing to tell apart within itself, and the scenario asks for just that.
+    """
+    if scenario == "class":
+        return sum(len(group) for group in groups)
+    smallest = min(len(group) for group in groups)
+    if smallest < 2:
+        raise ValueError(
+            f'a task must have at least 2 classes in the "{scenario}" scenario, but got {smallest}. '
+            'Use fewer tasks, or the "class" scenario.'
+        )
+    return max(len(group) for group in groups) if scenario == "domain" else sum(len(group) for group in groups)
+
+
+def targets(scenario: Scenario, groups: Groups, labels: Tensor) -> Tensor:
+    """The output that is right for each label: its index within its group in "domain", else the label itself.
+
+    Args:
+        scenario: One of the three.
+        groups: Classes 0..K-1, each in one group.
+        labels: Any shape, integers.
+
+    Returns:
+        int64, shape of `labels`.
+
+    Raises:
+        ValueError: A label belongs to no group.
+    """
+    places = {label: place for group in groups for place, label in enumerate(group)}
+    unknown = set(labels.flatten().tolist()) - places.keys()
+    if unknown:
+        raise ValueError(f"a label must be a class of a task, but got {min(unknown)}. Check the number of classes.")
+    if scenario != "domain":
+        return labels.long()
+    table = torch.tensor([places.get(label, -1) for label in range(max(places) + 1)], device=labels.device)
+    return table[labels.long()]
+
+
+def allowed(scenario: Scenario, groups: Groups, task: int) -> Tensor:
+    """Which outputs count when a sample of `task` is trained on or scored.
+
+    Returns:
+        Bool of shape (outputs,): the classes of the task in "task", all in the others.
+    """
+    width = outputs(scenario, groups)
+    if scenario != "task":
+        return torch.ones(width, dtype=torch.bool)
+    counts = torch.zeros(width, dtype=torch.bool)
+    counts[list(groups[task])] = True
+    return counts
+
+
+def masked_logits(logits: Tensor, allowed_rows: Tensor) -> Tensor:
+    """The logits with those that do not count so low that they have no probability and get no gradient.
+
+    Args:
+        logits: Any floating dtype, shape (..., K).
+        allowed_rows: Bool, shape of `logits` or one that broadcasts to it.
+    """
+    return logits.masked_fill(~allowed_rows, FILL)

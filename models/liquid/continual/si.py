@@ -1,0 +1,119 @@
+"""Synaptic intelligence: a parameter matters as much as its way through the task has lowered the loss."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from models.liquid.continual.quadratic import Tensors, check_strength, full, matched, pull, pull_gradients
+
+
+class SI:
+    """Path-integral importance, gathered while a task is learned (Zenke, Poole & Ganguli 2017, arXiv 1703.04200).
+
+    Around every update: `before_step`, the optimizer's step, then `after_step`; or `forget_step`, if the update was
+    not applied. `penalty` is part of the loss throughout, and its share of the gradient is not counted.
+
+    Args:
+        parameters: What to hold, by name.
+        strength: c. It has to be searched over many decades.
+        damping: xi, which bounds the importance of a parameter that hardly moved; above 0.
+
+    Raises:
+        ValueError: A number is out of range, or there is no parameter.
+    """
+
+    def __init__(self, parameters: Mapping[str, Parameter], strength: float, damping: float = 0.1) -> None:
+        check_strength(parameters, strength)
+        if not 0 < damping < math.inf:
+            raise ValueError(f"damping must be positive and finite, but got {damping}. Use 0.1 to start with.")
+        self.strength = strength
+        self.damping = damping
+        self._parameters = dict(parameters)
+        self._importance: Tensors = {}  # Omega, of the tasks that are done; none before the first
+        self._path: Tensors = {}  # omega, of the task that is being learned; none before its first step
+        self._anchor: Tensors = {}  # where that task began, and the ones before it ended
+        self._step: tuple[list[Tensor], list[Tensor]] | None = None  # the task's gradients, and the weights they are at
+
+    def penalty(self) -> Tensor:
+        """`strength * sum Omega * (theta - theta*)^2`, a scalar in fp32; 0 before the first consolidation.
+
+        It is what a loss gets once, however many samples its mean is over.
+        """
+        parameters = list(self._parameters.values())
+        if not self._importance or not self.strength:
+            return full(parameters[0]).new_zeros(())
+        return pull(parameters, list(self._anchor.values()), list(self._importance.values()), self.strength)
+
+    @torch.no_grad()
+    def before_step(self) -> None:
+        """Take the task's gradients and the weights.
+
+        The gradients in `.grad` must be true: of the whole window and of all ranks, unscaled and not yet clipped, with
+        `penalty` in their loss. A parameter without a gradient counts 0.
+        """
+        if not self._anchor:  # not earlier: until now weights may have been moved or made equal on all ranks
+            self._anchor = self._weights()
+        if not self._path:
+            self._path = {name: torch.zeros_like(anchor) for name, anchor in self._anchor.items()}
+        parameters = list(self._parameters.values())
+        gradients = [
+            torch.zeros_like(path) if parameter.grad is None else full(parameter.grad)
+            for parameter, path in zip(parameters, self._path.values(), strict=True)
+        ]
+        if self._importance and self.strength:
+            anchors, importances = list(self._anchor.values()), list(self._importance.values())
+            torch._foreach_sub_(gradients, pull_gradients(parameters, anchors, importances, self.strength))
+        self._step = gradients, list(self._weights().values())
+
+    @torch.no_grad()
+    def after_step(self) -> None:
+        """Count what the applied update has done: minus the gradient times the way, which is the fall of the loss.
+
+        Raises:
+            RuntimeError: There was no `before_step`.
+        """
+        if self._step is None:
+            raise RuntimeError("after_step must follow before_step, but got none. Call it ahead of the optimizer.")
+        gradients, before = self._step
+        way = torch._foreach_sub(before, list(self._parameters.values()))
+        torch._foreach_addcmul_(list(self._path.values()), gradients, way)
+        self._step = None
+
+    def forget_step(self) -> None:
+        """Leave out an update that was not applied."""
+        self._step = None
+
+    @torch.no_grad()
+    def consolidate(self) -> None:
+        """Turn the path of the task into importance, and hold the parameters where they are now, as it ends.
+
+        A task without an applied update adds nothing.
+        """
+        self._step = None
+        now = self._weights()
+        if not self._importance:
+            self._importance = {name: torch.zeros_like(weights) for name, weights in now.items()}
+        for name, path in self._path.items():
+            gained = path.relu() / ((now[name] - self._anchor[name]).square() + self.damping)
+            self._importance[name] = self._importance[name] + gained
+        self._anchor, self._path = now, {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """All but an update that is under way."""
+        return {"importance": dict(self._importance), "path": dict(self._path), "anchor": dict(self._anchor)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state, whose names and shapes must be those of the parameters."""
+        loaded = {
+            name: matched(name, state[name], self._parameters) if state[name] else {}
+            for name in ("importance", "path", "anchor")
+        }
+        self._importance, self._path, self._anchor = loaded["importance"], loaded["path"], loaded["anchor"]
+        self._step = None
+
+    def _weights(self) -> Tensors:
+        return {name: full(parameter) for name, parameter in self._parameters.items()}
