@@ -79,12 +79,16 @@ def exact_log_likelihoods(logits: Tensor) -> Tensor:
 
     Returns:
         Shape (labels with a probability,).
+
+    Raises:
+        ValueError: The logits are not of one sample.
     """
-    (log_probs,) = _log_probs(logits)
+    if logits.dim() != 2 or len(logits) != 1:
+        raise ValueError(f"logits must be of one sample, of shape (1, K), but got {tuple(logits.shape)}.")
+    log_probs = _log_probs(logits)[0]
     roots = log_probs.detach().mul(0.5).exp()
-    return (roots * log_probs)[roots > 0]
+    return (roots * log_probs)[roots != 0]
 
 
 def _log_probs(logits: Tensor) -> Tensor:
-    full: Tensor = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    return full.log_softmax(-1)
+    return logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)

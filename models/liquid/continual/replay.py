@@ -47,7 +47,9 @@ class Reservoir:
         self._logits: Tensor | None = None
         self._has_logits = torch.zeros(capacity, dtype=torch.bool)
 
-    def __len__(self) -> int:
+    @property
+    def size(self) -> int:
+        """How many it holds now."""
         return int((self._tasks >= 0).sum())
 
     def offer(self, task: int, count: int, generator: torch.Generator) -> None:
