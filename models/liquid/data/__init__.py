@@ -1,0 +1,22 @@
+"""Data to learn from step by step: labelled images, bytes of text, and series; all of it there without a download."""
+
+from models.liquid.data.corpus import build_corpus
+from models.liquid.data.ngrams import bits_per_byte
+from models.liquid.data.samples import BYTES, Domain, Kind, Samples, Source
+from models.liquid.data.sources import SOURCES, check, load
+from models.liquid.data.text import read_corpus, windows
+
+__all__ = [
+    "BYTES",
+    "SOURCES",
+    "Domain",
+    "Kind",
+    "Samples",
+    "Source",
+    "bits_per_byte",
+    "build_corpus",
+    "check",
+    "load",
+    "read_corpus",
+    "windows",
+]

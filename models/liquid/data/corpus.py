@@ -1,0 +1,125 @@
+"""The default corpus: five domains of text that every Python brings along or that are made here, in one folder."""
+
+import gzip
+import hashlib
+import json
+import platform
+import sysconfig
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from zlib import crc32
+
+from models.liquid.data.sentences import equations, sentences
+
+DESCRIPTION = "corpus.json"
+SEED = 0
+
+
+def build_corpus(folder: Path, bytes_per_domain: int = 500_000) -> None:
+    """Write one `<domain>.txt` for each domain, and `corpus.json` with the SHA-256 and the size of each.
+
+    "english" is the reference of the Python language (`pydoc_data.topics`), "python" the source of its standard
+    library, "tables" scikit-learn's digits as numbers; "grammar" and "math" are generated. The first two differ from
+    one version of Python to another, so those who are to learn from the same corpus need copies of one folder. It
+    appears whole or not at all, also when several processes build it at the same time.
+
+    Args:
+        folder: One that does not exist yet, or is empty. A corpus that is already there is left as it is.
+        bytes_per_domain: At most so many; "english" and "tables" have fewer than the default.
+
+    Raises:
+        ValueError: The folder holds something else.
+    """
+    if (folder / DESCRIPTION).is_file():
+        return
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ValueError(f"folder must be empty or not exist yet for a corpus, but got {str(folder)!r}. Take another.")
+    if bytes_per_domain < 1:
+        raise ValueError(f"bytes_per_domain must be at least 1, but got {bytes_per_domain}. Raise it.")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".corpus-") as made:
+        unfinished = Path(made) / "corpus"
+        unfinished.mkdir()
+        _write(unfinished, bytes_per_domain)
+        try:
+            unfinished.rename(folder)
+        except OSError:
+            # Another process was quicker; its corpus is as good.
+            if not (folder / DESCRIPTION).is_file():
+                raise
+
+
+def verify_corpus(folder: Path) -> None:
+    """Whether the files of a folder are the ones that its `corpus.json` describes; nothing without one.
+
+    Raises:
+        ValueError: A file is missing, differs, or is not described.
+    """
+    description = folder / DESCRIPTION
+    if not description.is_file():
+        return
+    try:
+        described = {
+            str(name): str(entry["sha256"]) for name, entry in json.loads(description.read_text())["files"].items()
+        }
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"{description} must describe the files of a corpus, but got {error!r}. Remove it to take them as they are."
+        ) from None
+    found = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in folder.glob("*.txt")}
+    for name in sorted(described.keys() | found.keys()):
+        if described.get(name) != found.get(name):
+            how = "is missing" if name not in found else "is not in it" if name not in described else "differs"
+            raise ValueError(
+                f"source must be the corpus that {description} describes, but {name} {how}. "
+                f"Copy the folder again, or remove {DESCRIPTION} to take the files as they are."
+            )
+
+
+def _write(folder: Path, size: int) -> None:
+    files = {}
+    for name, make in DOMAINS.items():
+        content = _first(make(), size)
+        (folder / f"{name}.txt").write_bytes(content)
+        files[f"{name}.txt"] = {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
+    description = {"python": platform.python_version(), "files": files}
+    (folder / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
+
+
+def _first(parts: Iterator[bytes], size: int) -> bytes:
+    taken = bytearray()
+    while len(taken) < size and (part := next(parts, None)) is not None:
+        taken += part
+    return bytes(taken[:size])
+
+
+def _english() -> Iterator[bytes]:
+    # Imported here since it is half a MB that no worker needs.
+    from pydoc_data.topics import topics
+
+    return (topics[name].encode() + b"\n\n" for name in sorted(topics))
+
+
+def _python() -> Iterator[bytes]:
+    # In an order that mixes them, and without what is private: tables of one machine, and half of it one module.
+    files = [file for file in Path(sysconfig.get_path("stdlib")).glob("*.py") if not file.name.startswith("_")]
+    if not files:
+        raise FileNotFoundError("the source of Python's standard library, *.py, is not there; install it unpacked")
+    return (file.read_bytes() for file in sorted(files, key=lambda file: crc32(file.name.encode())))
+
+
+def _tables() -> Iterator[bytes]:
+    import sklearn.datasets
+
+    packed = Path(sklearn.datasets.__file__).parent / "data" / "digits.csv.gz"
+    return iter([gzip.decompress(packed.read_bytes())])
+
+
+DOMAINS: dict[str, Callable[[], Iterator[bytes]]] = {
+    "english": _english,
+    "grammar": lambda: (sentence.encode() for sentence in sentences(SEED)),
+    "math": lambda: (equation.encode() for equation in equations(SEED)),
+    "python": _python,
+    "tables": _tables,
+}

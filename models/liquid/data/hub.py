@@ -1,0 +1,98 @@
+"""Data sets of the Hugging Face Hub, for those who ask for one by its name; all else here works offline."""
+
+from collections.abc import Iterable, Mapping
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import torch
+
+from models.liquid.data.ngrams import Bytes
+from models.liquid.data.samples import Domain, Samples, Source
+from models.liquid.data.text import bytes_source
+
+TEXT_BYTES = 2_000_000  # of a data set; the first ones
+BRIGHTEST = 255
+
+
+def load_hub(names: str, length: int = 128) -> Source:
+    """Stream data sets from the Hub, from its cache, or from a folder on disk, with the package `datasets`.
+
+    Args:
+        names: `owner/name` or `owner/name:config`, or an absolute path of a folder; several texts joined by "+". One
+            data set whose rows have an `image` and a `label` gives labels (splits train and test, rows of the image
+            as steps); those whose rows have a `text` give one domain each, of the first 2 MB of their split train.
+        length: Bytes of a window of text.
+
+    Raises:
+        ValueError: `datasets` is not installed, or the rows have neither.
+    """
+    check_hub(names)
+    from datasets import load_dataset
+
+    texts: dict[str, Bytes] = {}
+    for name in names.split("+"):
+        path, _, config = name.partition(":")
+        splits = load_dataset(path, config or None, streaming=True)
+        if "train" not in splits:
+            raise ValueError(f"source must have a split train, but got {', '.join(splits)} in {name}. Take another.")
+        first: Mapping[str, Any] = next(iter(splits["train"]), {})
+        if "text" in first:
+            texts[name] = _first_bytes(row["text"] for row in splits["train"])
+        elif {"image", "label"} <= first.keys() and name == names and "test" in splits:
+            return labels_source(f"hub:{name}", name, splits["train"], splits["test"])
+        else:
+            raise ValueError(
+                f"source must have rows with a text, or be one data set with splits train and test and rows with an "
+                f"image and a label, but got {', '.join(first) or 'no rows'} in {name}. Take another."
+            )
+    return bytes_source(f"hub:{names}", texts, length)
+
+
+def check_hub(names: str) -> None:
+    """Whether data sets of these names could be asked for; asks for none.
+
+    Raises:
+        ValueError: `datasets` is not installed, or a name is empty.
+    """
+    if not all(names.split("+")):
+        raise ValueError(f"source must name a data set, hub:owner/name, but got 'hub:{names}'. Add its name.")
+    if find_spec("datasets") is None:
+        raise ValueError(
+            f"source must be one that is here without the package datasets, but got 'hub:{names}'. "
+            "Install it: pip install datasets."
+        )
+
+
+def labels_source(name: str, domain: str, train: Iterable[Any], test: Iterable[Any]) -> Source:
+    """A source of labels from rows with an `image` (PIL) and a `label`."""
+    parts = [_images(domain, rows) for rows in (train, test)]
+    if parts[0].inputs.shape[1:] != parts[1].inputs.shape[1:]:
+        raise _uneven(domain)
+    classes = 1 + int(max(part.targets.max() for part in parts))
+    return Source("labels", name, classes, parts[0].inputs.shape[2], classes, (Domain(domain, *parts),))
+
+
+def _images(name: str, rows: Iterable[Any]) -> Samples:
+    """Images with the channels of a pixel side by side: (N, height, width * channels)."""
+    images, labels = [], []
+    for row in rows:
+        pixels = np.asarray(row["image"], dtype=np.float32) / BRIGHTEST
+        images.append(pixels.reshape(len(pixels), -1))
+        labels.append(int(row["label"]))
+    if len({image.shape for image in images}) != 1:
+        raise _uneven(name)
+    return Samples(torch.from_numpy(np.stack(images)), torch.tensor(labels))
+
+
+def _uneven(name: str) -> ValueError:
+    return ValueError(f"source must have images of one size, but got several, or none, in {name}. Take another.")
+
+
+def _first_bytes(texts: Iterable[str]) -> Bytes:
+    taken = bytearray()
+    for text in texts:
+        taken += text.encode() + b"\n"
+        if len(taken) >= TEXT_BYTES:
+            break
+    return np.frombuffer(taken[:TEXT_BYTES], dtype=np.uint8)

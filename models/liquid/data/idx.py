@@ -1,0 +1,107 @@
+"""Images in the IDX files of MNIST and its relatives, from a folder; nothing is ever downloaded."""
+
+import gzip
+import math
+import zlib
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from models.liquid.data.samples import Domain, Samples, Source
+
+PARTS = ("train", "t10k")
+UNSIGNED_BYTES = 8  # the type of the elements, third byte of the file
+BRIGHTEST = 255
+NAMES = "train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte and t10k-labels-idx1-ubyte"
+
+
+def is_idx(folder: Path) -> bool:
+    """Whether a folder holds images as MNIST's does."""
+    return any(folder.glob("*-images?idx3-ubyte*"))
+
+
+def load_idx(folder: Path) -> Source:
+    """Read MNIST, Fashion-MNIST or what else has their four files, plain or packed (`.gz`).
+
+    Each image is a sequence of its rows: (N, height, width) float32 in 0..1.
+
+    Raises:
+        ValueError: A file is missing or broken, or the parts do not fit together.
+    """
+    train, test = (_read_part(folder, part) for part in PARTS)
+    if train.inputs.shape[1:] != test.inputs.shape[1:]:
+        raise ValueError(
+            f"source must have images of one size, but got {tuple(train.inputs.shape[1:])} to train on and "
+            f"{tuple(test.inputs.shape[1:])} to test on in {folder}. Download its files again."
+        )
+    classes = 1 + int(max(train.targets.max(), test.targets.max()))
+    domain = Domain(folder.name, train, test)
+    return Source("labels", f"idx:{folder}", classes, train.inputs.shape[2], classes, (domain,))
+
+
+def check_idx(folder: Path) -> None:
+    """Whether the four files are there and begin as they should; reads a few bytes of each.
+
+    Raises:
+        ValueError: What is missing or broken.
+    """
+    for part in PARTS:
+        _shapes(folder, part)
+
+
+def _read_part(folder: Path, part: str) -> Samples:
+    images, labels = (_read(*found) for found in _shapes(folder, part))
+    return Samples(
+        torch.from_numpy(images.astype(np.float32) / np.float32(BRIGHTEST)), torch.from_numpy(labels.astype(np.int64))
+    )
+
+
+def _shapes(folder: Path, part: str) -> list[tuple[Path, tuple[int, ...]]]:
+    """The files of images and labels of one part with the shapes that they say they have."""
+    if not folder.is_dir():
+        raise ValueError(f"source must be a folder with {NAMES}, but got {str(folder)!r}, which is none. Correct it.")
+    images, labels = _find(folder, f"{part}-images", 3), _find(folder, f"{part}-labels", 1)
+    if images[1][0] != labels[1][0] or math.prod(images[1]) == 0:
+        raise ValueError(
+            f"source must have one label for each image, but got {images[1][0]} images and {labels[1][0]} labels in "
+            f"{images[0].name} and {labels[0].name}. Download both files again."
+        )
+    return [images, labels]
+
+
+def _find(folder: Path, start: str, dimensions: int) -> tuple[Path, tuple[int, ...]]:
+    # Fashion-MNIST and MNIST name their files with a dash, some unpackers make a dot of it.
+    names = [f"{start}{dash}idx{dimensions}-ubyte{end}" for end in ("", ".gz") for dash in "-."]
+    file = next((folder / name for name in names if (folder / name).is_file()), None)
+    if file is None:
+        raise ValueError(f"source must have a file {names[0]} or {names[2]}, but got {str(folder)!r} without. Add it.")
+    try:
+        with _open(file) as opened:
+            start_of_file = opened.read(4 + 4 * dimensions)
+    except (OSError, EOFError, zlib.error) as error:
+        raise _broken(file, str(error)) from None
+    if start_of_file[:4] != bytes([0, 0, UNSIGNED_BYTES, dimensions]) or len(start_of_file) < 4 + 4 * dimensions:
+        raise _broken(file, f"a file that begins with {start_of_file[:4].hex(' ') or 'nothing'}")
+    return file, tuple(int(size) for size in np.frombuffer(start_of_file, dtype=">u4", offset=4))
+
+
+def _read(file: Path, shape: tuple[int, ...]) -> NDArray[np.uint8]:
+    try:
+        with _open(file) as opened:
+            content = opened.read()[4 + 4 * len(shape) :]
+    except (OSError, EOFError, zlib.error) as error:
+        raise _broken(file, str(error)) from None
+    if len(content) != math.prod(shape):
+        raise _broken(file, f"{len(content)} bytes for {' x '.join(map(str, shape))}")
+    return np.frombuffer(content, dtype=np.uint8).reshape(shape)
+
+
+def _open(file: Path) -> BinaryIO:
+    return gzip.open(file, "rb") if file.suffix == ".gz" else open(file, "rb")  # type: ignore[return-value]
+
+
+def _broken(file: Path, got: str) -> ValueError:
+    return ValueError(f"{file} must be an IDX file of unsigned bytes, but got {got}. Download it again.")

@@ -1,0 +1,122 @@
+"""Samples as tensors, and the source that they make up."""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from models.liquid.data import autoregression, ngrams
+
+Kind = Literal["labels", "bytes", "values"]
+
+BYTES = 256
+
+
+class Samples(NamedTuple):
+    """N sequences of T steps, and what is asked of each.
+
+    Attributes:
+        inputs: (N, T, F) float32, or (N, T) uint8 of bytes.
+        targets: (N,) int64 labels, (N, T) uint8 next bytes, or (N, T, K) float32 next values.
+        dt: (N, T, 1) float32, how long each step lasts: from its input to the next one. None: all steps last 1.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    dt: Tensor | None = None
+
+    @property
+    def size(self) -> int:
+        """N, the number of sequences."""
+        return len(self.inputs)
+
+    def rows(self, index: Tensor | slice) -> "Samples":
+        """Some of the sequences, in the order of `index`."""
+        return Samples(self.inputs[index], self.targets[index], None if self.dt is None else self.dt[index])
+
+
+class Domain(NamedTuple):
+    """What one part of a source trains on, and what it is tested on."""
+
+    name: str
+    train: Samples
+    test: Samples
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """Data that a network can learn from.
+
+    Attributes:
+        kind: "labels": one label per sequence; "bytes": the next byte at each step; "values": the next values.
+        name: What it was loaded by.
+        classes: Labels are 0..classes-1; 256 for bytes, 0 for values.
+        features: Numbers in one step of the inputs; 0 for bytes, which are symbols.
+        outputs: Numbers that an answer has: one per class, or the values of one step.
+        domains: Of labels one domain with all classes; of bytes and values the tasks of the stream, in its order.
+    """
+
+    kind: Kind
+    name: str
+    classes: int
+    features: int
+    outputs: int
+    domains: tuple[Domain, ...]
+
+    @property
+    def length(self) -> int:
+        """Steps of a sequence."""
+        return int(self.domains[0].train.inputs.shape[1])
+
+    @cached_property
+    def digest(self) -> str:
+        """The SHA-256 (64 hexadecimal digits) of names, shapes and content, the same wherever the data is read."""
+        sha = hashlib.sha256(f"{self.kind} {self.classes} {self.features} {self.outputs}\n".encode())
+        for part in self._parts():
+            sha.update(part)
+        return sha.hexdigest()
+
+    @cached_property
+    def baselines(self) -> Mapping[str, Mapping[str, float]]:
+        """For each domain what simple models reach on its test part, lower is better; empty for labels.
+
+        Of bytes: bits per byte of n-grams, "1-gram" to "4-gram". Of values: the mean squared error of "repeat" (the
+        last value again), of "ar" (linear in the last values) and of "ar_dt" (linear in these and in their products
+        with the time step). Measured on first use, in about a second for each MB.
+        """
+        measure = {"labels": None, "bytes": _ngram_bits, "values": _squared_errors}[self.kind]
+        return {domain.name: measure(domain) for domain in self.domains} if measure else {}
+
+    def _parts(self) -> Iterator[bytes | memoryview]:
+        for domain in self.domains:
+            yield f"{domain.name!r}\n".encode()
+            for name, samples in (("train", domain.train), ("test", domain.test)):
+                for field, tensor in zip(samples._fields, samples, strict=True):
+                    yield f"{name} {field}\n".encode()
+                    if tensor is not None:
+                        yield f"{tensor.dtype} {tuple(tensor.shape)}\n".encode()
+                        yield tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data
+
+
+def _ngram_bits(domain: Domain) -> dict[str, float]:
+    bits = ngrams.bits_per_byte(_in_one_piece(domain.train), _in_one_piece(domain.test))
+    return {f"{order}-gram": value for order, value in enumerate(bits, start=1)}
+
+
+def _in_one_piece(samples: Samples) -> ngrams.Bytes:
+    """The bytes that windows in order were cut from."""
+    first = samples.inputs[0, :1].numpy()
+    return np.concatenate([first, samples.targets.reshape(-1).numpy()])
+
+
+def _squared_errors(domain: Domain) -> dict[str, float]:
+    parts = []
+    for samples in (domain.train, domain.test):
+        dt = torch.ones(*samples.inputs.shape[:2], 1) if samples.dt is None else samples.dt
+        parts.append(autoregression.Series(samples.inputs.numpy(), samples.targets.numpy(), dt.numpy()))
+    return autoregression.squared_errors(*parts)

@@ -1,0 +1,144 @@
+"""Generated series, sampled at irregular times: predict the value that comes next, and when it comes is known."""
+
+from collections.abc import Callable
+from zlib import crc32
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from models.liquid.data.samples import Domain, Samples, Source
+
+Values = NDArray[np.float64]
+Uniform = Callable[[int], Values]  # so many draws from 0..1 for each lane: (draws, lanes)
+System = Callable[[int, Uniform], Values]  # so many fine steps of each lane: (steps, lanes)
+
+SEED = 0
+LANES = {"train": 256, "test": 64}
+FINE = 16  # steps of the simulation in one unit of time
+GRID = 4096  # values are rounded to one part of it, so that the last bit of a sine makes no other data
+MEMORY = 17.0  # the delay of Mackey and Glass
+BURN_IN = 100  # units of time until a chaotic system has forgotten where it began
+
+
+def load_series(length: int = 128) -> Source:
+    """Five domains of 256 sequences to train on and 64 to test on, each of its own beginning and parameters.
+
+    Inputs and targets are (N, T, 1), standardised by the inputs of the training part. `dt` is the time from an input
+    to its target: gamma distributed with shape 2 and mean 1, in sixteenths. All is drawn from fixed seeds.
+
+    - sines: three of them, with periods of 4 to 20 and amplitudes of 0.5 to 1.
+    - mackey-glass: the delay equation of Mackey & Glass (1977), chaotic.
+    - lorenz: the first of the coordinates of Lorenz (1963), chaotic; the other two are hidden.
+    - spring: x'' = -x - x^3 - c x' with a friction c of 0.02 to 0.1, so that it slows down while it dies away.
+    - van-der-pol: the oscillator of van der Pol (1926), which jumps, with a damping of 1 to 3.
+    """
+    if length < 1:
+        raise ValueError(f"length must be at least 1, but got {length}. Raise it.")
+    domains = tuple(_domain(name, system, length) for name, system in SYSTEMS.items())
+    return Source("values", "series", 0, 1, 1, domains)
+
+
+def _domain(name: str, system: System, length: int) -> Domain:
+    random = np.random.Generator(np.random.PCG64([SEED, crc32(name.encode())]))
+    lanes = sum(LANES.values())
+
+    def uniform(draws: int) -> Values:
+        return random.random((draws, lanes))
+
+    # Only `random` is drawn from, since the other distributions change with NumPy's version.
+    waits = -np.log1p(-uniform(length)) - np.log1p(-uniform(length))
+    intervals = np.maximum(1, np.rint(waits / 2 * FINE)).astype(np.int64)
+    times = np.concatenate([np.zeros((1, lanes), dtype=np.int64), np.cumsum(intervals, axis=0)])
+    values = np.take_along_axis(system(int(times.max()) + 1, uniform), times, axis=0)
+
+    seen = values[:-1, : LANES["train"]]
+    values = np.rint((values - seen.mean()) / seen.std() * GRID) / GRID
+    columns = torch.from_numpy(values.T.astype(np.float32))[..., None]
+    dt = torch.from_numpy((intervals.T / FINE).astype(np.float32))[..., None]
+    samples = Samples(columns[:, :-1].contiguous(), columns[:, 1:].contiguous(), dt)
+    return Domain(name, samples.rows(slice(LANES["train"])), samples.rows(slice(LANES["train"], None)))
+
+
+def _sines(steps: int, uniform: Uniform) -> Values:
+    time = np.arange(steps)[:, None] / FINE
+    total = np.zeros((steps, uniform(1).shape[1]))
+    for period, phase, amplitude in zip(4 + 16 * uniform(3), uniform(3), 0.5 + 0.5 * uniform(3), strict=True):
+        total += amplitude * np.sin(2 * np.pi * (time / period + phase))
+    return total
+
+
+def _mackey_glass(steps: int, uniform: Uniform) -> Values:
+    """x' = 0.2 x(t - 17) / (1 + x(t - 17)^10) - 0.1 x by Euler's rule, from a random past."""
+    delay = int(MEMORY * FINE)
+    begin = delay + BURN_IN * FINE
+    x = np.empty((begin + steps, uniform(1).shape[1]))
+    x[: delay + 1] = 0.5 + uniform(1)
+    for now in range(delay, len(x) - 1):
+        past = x[now - delay]
+        square = past * past
+        fourth = square * square
+        x[now + 1] = x[now] + (0.2 * past / (1 + fourth * fourth * square) - 0.1 * x[now]) / FINE
+    return x[begin:]
+
+
+def _lorenz(steps: int, uniform: Uniform) -> Values:
+    def slope(state: Values) -> Values:
+        x, y, z = state
+        return np.stack([10 * (y - x), x * (28 - z) - y, x * y - 8 / 3 * z])
+
+    start = np.stack([20.0, 20.0, 20.0])[:, None] * (uniform(3) - 0.5) + np.stack([0.0, 0.0, 25.0])[:, None]
+    return _runge_kutta(slope, start, BURN_IN * FINE + steps, 0.08)[BURN_IN * FINE :]
+
+
+def _spring(steps: int, uniform: Uniform) -> Values:
+    friction = 0.02 + 0.08 * uniform(1)[0]
+
+    def slope(state: Values) -> Values:
+        x, v = state
+        return np.stack([v, -x - x * x * x - friction * v])
+
+    return _runge_kutta(slope, 4 * uniform(2) - 2, steps, 0.4)
+
+
+def _van_der_pol(steps: int, uniform: Uniform) -> Values:
+    damping = 1 + 2 * uniform(1)[0]
+
+    def slope(state: Values) -> Values:
+        x, v = state
+        return np.stack([v, damping * (1 - x * x) * v - x])
+
+    return _runge_kutta(slope, 4 * uniform(2) - 2, BURN_IN * FINE + steps, 0.5)[BURN_IN * FINE :]
+
+
+def _runge_kutta(slope: Callable[[Values], Values], start: Values, steps: int, unit: float) -> Values:
+    """The first coordinate at fine steps, by the classical rule of fourth order.
+
+    Sums and products alone, which round alike on every machine: of a chaotic system the last bit would show.
+
+    Args:
+        slope: The derivative of a state (coordinates, lanes).
+        start: The state at the first step.
+        steps: How many to return.
+        unit: Time of the system in one unit of time.
+    """
+    h = unit / FINE
+    seen = np.empty((steps, start.shape[1]))
+    state = start
+    for step in range(steps):
+        seen[step] = state[0]
+        first = slope(state)
+        second = slope(state + h / 2 * first)
+        third = slope(state + h / 2 * second)
+        fourth = slope(state + h * third)
+        state = state + h / 6 * (first + 2 * second + 2 * third + fourth)
+    return seen
+
+
+SYSTEMS: dict[str, System] = {
+    "sines": _sines,
+    "mackey-glass": _mackey_glass,
+    "lorenz": _lorenz,
+    "spring": _spring,
+    "van-der-pol": _van_der_pol,
+}

@@ -1,0 +1,79 @@
+"""Where data comes from, by one word."""
+
+from pathlib import Path
+
+from models.liquid.data.corpus import build_corpus
+from models.liquid.data.digits import load_digits
+from models.liquid.data.hub import check_hub, load_hub
+from models.liquid.data.idx import check_idx, is_idx, load_idx
+from models.liquid.data.samples import Source
+from models.liquid.data.series import load_series
+from models.liquid.data.text import check_corpus, read_corpus
+
+SOURCES = ("digits", "text", "series")
+
+
+def load(source: str, length: int = 128, folder: Path | None = None) -> Source:
+    """Load data to learn from.
+
+    Args:
+        source: "digits", "text" or "series", which need no download; "idx:PATH" with the files of MNIST or of its
+            relatives; the absolute path of a folder with such files, or with one text file (or one subfolder of text
+            files) for each domain; or "hub:NAME", the only one that may fetch something.
+        length: Steps of a sequence of text or of a series; images have as many as they have rows.
+        folder: Where the corpus of "text" lies; it is built there if it does not.
+
+    Raises:
+        ValueError: The source is unknown, or what it names is missing, broken or too small.
+    """
+    check(source, length, folder)
+    if source == "digits":
+        return load_digits()
+    if source == "series":
+        return load_series(length)
+    if source == "text":
+        corpus = _corpus(folder)
+        build_corpus(corpus)
+        return read_corpus(corpus, length)
+    kind, _, name = source.partition(":")
+    if kind == "hub":
+        return load_hub(name, length)
+    path = Path(name if kind == "idx" else source)
+    return load_idx(path) if kind == "idx" or is_idx(path) else read_corpus(path, length)
+
+
+def check(source: str, length: int = 128, folder: Path | None = None) -> None:
+    """Whether `load` can work, as far as can be told without loading anything.
+
+    Raises:
+        ValueError: What is wrong, in one line.
+    """
+    if length < 1:
+        raise ValueError(f"length must be at least 1, but got {length}. Raise it.")
+    if source in ("digits", "series"):
+        return
+    if source == "text":
+        corpus = _corpus(folder)
+        if corpus.exists() and any(corpus.iterdir()):
+            check_corpus(corpus, length)
+        return
+    kind, _, name = source.partition(":")
+    if kind == "hub":
+        check_hub(name)
+        return
+    path = Path(name if kind == "idx" else source)
+    if not path.is_absolute():
+        raise ValueError(
+            f"source must be {', '.join(SOURCES)}, idx:PATH, hub:NAME, or the absolute path of a folder, but got "
+            f"{source!r}. Choose one of them."
+        )
+    if kind == "idx" or is_idx(path):
+        check_idx(path)
+    else:
+        check_corpus(path, length)
+
+
+def _corpus(folder: Path | None) -> Path:
+    if folder is None:
+        raise ValueError("folder must be given for text, but got None. Name the one where its corpus lies.")
+    return folder

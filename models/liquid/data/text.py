@@ -1,0 +1,111 @@
+"""Bytes of text over domains, each to be continued: a folder of text files, one domain after another."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from models.liquid.data.corpus import verify_corpus
+from models.liquid.data.ngrams import Bytes
+from models.liquid.data.samples import BYTES, Domain, Samples, Source
+
+TESTED = 10  # one byte of so many is tested on
+
+
+def read_corpus(folder: Path, length: int = 128) -> Source:
+    """Read the domains of a folder: its `*.txt` files, and its subfolders with `*.txt` files, whose text is joined.
+
+    Of each domain the first 90 % of the bytes are trained on and the last 10 % tested on, in windows.
+
+    Args:
+        folder: One that `build_corpus` has written, or any other. The former is verified.
+        length: Bytes of a window.
+
+    Raises:
+        ValueError: There is no text, too little for one window in each part, or it is not what was built there.
+    """
+    check_corpus(folder, length)
+    verify_corpus(folder)
+    return bytes_source(
+        f"text:{folder}",
+        {name: np.concatenate([np.fromfile(f, np.uint8) for f in files]) for name, files in _domains(folder).items()},
+        length,
+    )
+
+
+def check_corpus(folder: Path, length: int = 128) -> None:
+    """Whether there is text enough in a folder; reads none of it.
+
+    Raises:
+        ValueError: What is missing.
+    """
+    if not folder.is_dir():
+        raise ValueError(
+            f"source must be a folder of text files, but got {str(folder)!r}, which is no folder. Correct it."
+        )
+    domains = _domains(folder)
+    if not domains:
+        raise ValueError(
+            f"source must be a folder with a .txt file, or a subfolder of them, for each domain, but got "
+            f"{str(folder)!r} with none. Add them."
+        )
+    for name, files in domains.items():
+        _check_size(name, sum(file.stat().st_size for file in files), length)
+
+
+def bytes_source(name: str, domains: dict[str, Bytes], length: int) -> Source:
+    """A source of text: each domain cut into two parts without overlap, and each part into windows."""
+    made = []
+    for domain, data in domains.items():
+        _check_size(domain, len(data), length)
+        cut = _cut(len(data))
+        made.append(Domain(domain, windows(data[:cut], length), windows(data[cut:], length)))
+    return Source("bytes", name, BYTES, 0, BYTES, tuple(made))
+
+
+def windows(data: Bytes, length: int) -> Samples:
+    """Cut bytes into windows that do not overlap, in order: what is left over at the end is dropped.
+
+    The last target of a window is the first input of the next one, so the state of a network may be carried over.
+
+    Args:
+        data: (n,) uint8 with n above `length`.
+        length: T of the samples; there are (n - 1) // T of them.
+    """
+    count = (len(data) - 1) // length
+    everything = torch.from_numpy(data)
+    return Samples(
+        everything[: count * length].reshape(count, length), everything[1 : count * length + 1].reshape(count, length)
+    )
+
+
+def _domains(folder: Path) -> dict[str, list[Path]]:
+    """The files of each domain in the order of their names; what begins with a dot is nobody's text."""
+    domains: dict[str, list[Path]] = {}
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith("."):
+            continue
+        files = sorted(path.rglob("*.txt")) if path.is_dir() else [path] if path.suffix == ".txt" else []
+        name = path.name if path.is_dir() else path.stem
+        if files and name in domains:
+            raise ValueError(
+                f"source must have each domain once, but got {name} as a file and as a folder in {str(folder)!r}. "
+                "Rename one."
+            )
+        if files:
+            domains[name] = [file for file in files if file.is_file()]
+    return domains
+
+
+def _cut(size: int) -> int:
+    return size - size // TESTED
+
+
+def _check_size(domain: str, size: int, length: int) -> None:
+    if length < 1:
+        raise ValueError(f"length must be at least 1, but got {length}. Raise it.")
+    if size - _cut(size) <= length:
+        raise ValueError(
+            f"source must have at least {TESTED * (length + 1)} bytes in each domain for windows of {length}, but got "
+            f"{size} in {domain}. Add text to it, or shorten the windows."
+        )
