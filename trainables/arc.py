@@ -49,6 +49,7 @@ from trainables import arc_data
 from trainables.arc_config import ArcConfig
 from trainables.datasets import Use
 from trainables.task import Task
+from trainables.warmup import warm_cosine
 
 USES: tuple[Use, Use] = ("training", "evaluation")
 DRAWN = 6  # puzzles in the picture of a trial
@@ -119,7 +120,7 @@ class ArcTask(Task[ArcConfig]):
         if config.use_policy:
             self.updates["policy"] = ["policy"]
         self.total = config.total_updates(self.context.micro_batches(config.episodes, config.batch_size))
-        warm = functools.partial(_warm_cosine, updates=self.total, warmup=config.warmup)
+        warm = functools.partial(warm_cosine, updates=self.total, warmup=config.warmup)
         self.schedulers = [LambdaLR(optimizer, warm) for optimizer in self.optimizers.values()]
 
     def train_batches(self, epoch: int) -> Iterator[Batch]:
@@ -288,15 +289,6 @@ class ArcTask(Task[ArcConfig]):
     def _data(self) -> tuple[str, str | None, int, str, str]:
         config = self.config
         return config.data, config.evaluation_data, config.max_side, config.learn_from, config.leak
-
-
-def _warm_cosine(update: int, updates: int, warmup: float) -> float:
-    """Factor of the learning rate: up to 1 over the warm-up, then a half cosine down; never 0."""
-    rising = max(1, round(updates * warmup))
-    if update < rising:
-        return (update + 1) / rising
-    progress = min(1.0, (update - rising) / max(1, updates - rising))
-    return 0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * progress))
 
 
 def _title(source: str) -> str:
