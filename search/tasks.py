@@ -12,7 +12,7 @@ from typing import Any
 from search.errors import UsageError, nearest
 from trainables.task import Task
 
-BUILT_IN = {"arc": "trainables.arc:ArcTask"}
+BUILT_IN = {"arc": "trainables.arc:ArcTask", "liquid": "trainables.liquid:LiquidTask"}
 
 
 @dataclass(frozen=True)

@@ -19,14 +19,19 @@ Groups = Sequence[Sequence[int]]
 FILL = -1e4
 
 
-def class_groups(classes: int, tasks: int) -> tuple[tuple[int, ...], ...]:
+def class_groups(classes: int, tasks: int, what: str = "classes") -> tuple[tuple[int, ...], ...]:
     """The classes of each task, dealt in order; the first tasks have one more where they cannot have as many.
+
+    Args:
+        classes: How many there are.
+        tasks: How many they are dealt to.
+        what: They are called in an error.
 
     Raises:
         ValueError: There is no task, or there are fewer classes than tasks.
     """
     if not 1 <= tasks <= classes:
-        raise ValueError(f"tasks must be between 1 and the {classes} classes, but got {tasks}. Use fewer tasks.")
+        raise ValueError(f"tasks must be between 1 and the {classes} {what}, but got {tasks}. Use fewer tasks.")
     share, more = divmod(classes, tasks)
     starts = [task * share + min(task, more) for task in range(tasks + 1)]
     return tuple(tuple(range(start, end)) for start, end in pairwise(starts))

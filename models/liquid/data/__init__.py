@@ -1,6 +1,6 @@
 """Data to learn from step by step: labelled images, bytes of text, and series; all of it there without a download."""
 
-from models.liquid.data.corpus import build_corpus
+from models.liquid.data.corpus import DOMAINS, build_corpus
 from models.liquid.data.ngrams import bits_per_byte
 from models.liquid.data.samples import BYTES, Domain, Kind, Samples, Source
 from models.liquid.data.sources import SOURCES, check, load
@@ -8,6 +8,7 @@ from models.liquid.data.text import read_corpus, windows
 
 __all__ = [
     "BYTES",
+    "DOMAINS",
     "SOURCES",
     "Domain",
     "Kind",

@@ -1,7 +1,7 @@
 """Samples as tensors, and the source that they make up."""
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
@@ -38,6 +38,20 @@ class Samples(NamedTuple):
     def rows(self, index: Tensor | slice) -> "Samples":
         """Some of the sequences, in the order of `index`."""
         return Samples(self.inputs[index], self.targets[index], None if self.dt is None else self.dt[index])
+
+    def to(self, device: torch.device) -> "Samples":
+        """The same on `device`."""
+        return Samples(self.inputs.to(device), self.targets.to(device), None if self.dt is None else self.dt.to(device))
+
+    @staticmethod
+    def joined(parts: "Sequence[Samples]") -> "Samples":
+        """One after the other; all of them have time steps, or none."""
+        dts = [part.dt for part in parts if part.dt is not None]
+        return Samples(
+            torch.cat([part.inputs for part in parts]),
+            torch.cat([part.targets for part in parts]),
+            torch.cat(dts) if dts else None,
+        )
 
 
 class Domain(NamedTuple):

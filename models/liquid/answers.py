@@ -1,0 +1,104 @@
+"""How good the answers of a network are: what it is trained on, and what it is scored by."""
+
+import math
+from collections.abc import Callable, Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from models.liquid.block import BlockState
+from models.liquid.continual import masked_logits, sampled_log_likelihood
+from models.liquid.data import Kind, Samples
+from models.liquid.network import LiquidNetwork
+
+BITS = 8.0  # of a byte
+
+Sums = tuple[float, float]
+
+
+def losses(kind: Kind, outputs: Tensor, targets: Tensor, allowed: Tensor) -> Tensor:
+    """The loss of each sequence, (B,): cross-entropy in nats, or the mean squared error of values; a mean over steps.
+
+    Args:
+        kind: What is asked.
+        outputs: Shape (B, outputs) or (B, T, outputs).
+        targets: Shape (B,), (B, T) or (B, T, outputs).
+        allowed: The outputs that count, bool of shape (B, outputs).
+    """
+    if kind == "values":
+        return (outputs - targets).square().mean((1, 2))
+    if kind == "labels":
+        return F.cross_entropy(masked_logits(outputs, allowed), targets, reduction="none")
+    each = F.cross_entropy(outputs.flatten(0, 1), targets.flatten().long(), reduction="none")
+    return each.view(targets.shape).mean(1)
+
+
+def log_likelihood(kind: Kind, outputs: Tensor, allowed: Tensor, generator: torch.Generator) -> Tensor:
+    """Of an answer that is drawn from what the network itself holds for likely, one sequence's: a scalar.
+
+    Values are taken for Gaussian, of variance 1.
+
+    Args:
+        kind: What is asked.
+        outputs: Of one sequence, shape (1, outputs) or (1, T, outputs).
+        allowed: The outputs that count, bool of shape (outputs,).
+        generator: What it is drawn by.
+    """
+    if kind == "values":
+        noise = torch.randn(outputs.shape, generator=generator).to(outputs.device)
+        return -0.5 * (outputs - (outputs + noise).detach()).square().sum()
+    return sampled_log_likelihood(masked_logits(outputs.flatten(0, -2), allowed), generator)
+
+
+def errors(kind: Kind, network: LiquidNetwork, samples: Samples, allowed: Tensor, batch_size: int) -> Sums:
+    """What the network gets wrong, as a sum and the number of its parts: labels, bits of bytes, or squared errors.
+
+    Windows of bytes follow each other in `samples`: lanes of them run side by side, and each window starts where the
+    one before it in its lane has ended.
+    """
+    total, count = 0.0, 0
+    for outputs, targets in _answers(kind, network, samples, batch_size):
+        if kind == "labels":
+            wrong = masked_logits(outputs, allowed).argmax(-1) != targets
+            total, count = total + float(wrong.sum()), count + len(targets)
+        elif kind == "bytes":
+            nats = F.cross_entropy(outputs.flatten(0, 1), targets.flatten().long(), reduction="sum")
+            total, count = total + float(nats) / math.log(2), count + targets.numel()
+        else:
+            total, count = total + float((outputs - targets).square().sum()), count + targets.numel()
+    return total, count
+
+
+def score_of(kind: Kind, error: float) -> float:
+    """A mean error as a score, the higher the better, at best 1: the accuracy; of bytes, the share of their 8 bits that
+    is saved; of values, which are standardized, the share of their variance that is explained.
+    """
+    return 1 - error / BITS if kind == "bytes" else 1 - error
+
+
+def _answers(kind: Kind, network: LiquidNetwork, samples: Samples, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
+    device = next(network.parameters()).device
+    batches: Callable[[Samples, int], Iterator[tuple[Samples, bool]]] = _lanes if kind == "bytes" else _batches
+    state: list[BlockState] | None = None
+    for batch, goes_on in batches(samples, batch_size):
+        inputs, targets = batch.inputs.to(device), batch.targets.to(device)
+        if goes_on and state is not None:
+            state = [BlockState(*(part[: len(inputs)] for part in layer)) for layer in state]
+        else:
+            state = None
+        answer = network(inputs, None if batch.dt is None else batch.dt.to(device), state)
+        state = answer.state
+        yield answer.outputs, targets
+
+
+def _batches(samples: Samples, batch_size: int) -> Iterator[tuple[Samples, bool]]:
+    for start in range(0, samples.size, batch_size):
+        yield samples.rows(slice(start, start + batch_size)), False
+
+
+def _lanes(samples: Samples, lanes: int) -> Iterator[tuple[Samples, bool]]:
+    """The windows at the same place of each lane, and whether they go on where those before them ended."""
+    steps = math.ceil(samples.size / lanes)
+    for step in range(steps):
+        yield samples.rows(torch.arange(step, samples.size, steps)), step > 0

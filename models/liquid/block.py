@@ -1,0 +1,85 @@
+"""A residual block with two branches over the same steps: liquid and spiking."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from models.liquid.cells import make_cell
+from models.liquid.plasticity import PlasticSynapses
+from models.liquid.spiking import LIF
+
+
+class BlockState(NamedTuple):
+    """Where sequences stand: the liquid cell, (B, state size), and the membranes of both layers of neurons, (B, S)."""
+
+    liquid: Tensor
+    first: Tensor
+    second: Tensor
+
+
+class LiquidSpikingBlock(nn.Module):
+    """Adds to its inputs what a liquid cell and two layers of spiking neurons make of them, as far as a gate lets it.
+
+    A step of the spikes is a step of the sequence (SpikeGPT, arXiv 2302.13939): there are no inner steps. The
+    residual stream stays continuous.
+
+    Args:
+        width: Features of the residual stream.
+        units: Of the liquid cell.
+        spikes: Neurons of each spiking layer.
+        cell: One of `models.liquid.cells.CELLS`.
+        neurons: Makes a layer of so many neurons.
+        synapses: Makes plastic synapses between both layers, beside the trained ones, from their sizes. None: none.
+        dropout: Of what is added.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        units: int,
+        spikes: int,
+        cell: str,
+        neurons: Callable[[int], LIF],
+        synapses: Callable[[int, int], PlasticSynapses] | None = None,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.cell = make_cell(cell, width, units)
+        self.drive = nn.Linear(width, spikes)
+        self.first = neurons(spikes)
+        self.relay = nn.Linear(spikes, spikes)
+        self.synapses = synapses(spikes, spikes) if synapses else None
+        self.second = neurons(spikes)
+        self.fuse = nn.Sequential(nn.Linear(self.cell.outputs + spikes, width), nn.GELU(), nn.Linear(width, width))
+        self.gate = nn.Linear(width, width)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(
+        self, x: Tensor, state: BlockState | None = None, dt: Tensor | None = None
+    ) -> tuple[Tensor, BlockState, Tensor]:
+        """Run sequences.
+
+        Args:
+            x: Shape (B, T, width).
+            state: Where they start; None: at rest.
+            dt: Time that each step takes, shape (B, T, 1); 1 if None.
+
+        Returns:
+            The stream, shape (B, T, width); where the sequences stand; spikes per neuron and step of each layer (2,).
+        """
+        before = state or (None, None, None)
+        normed = self.norm(x)
+        flow, liquid = self.cell(normed, before[0], dt)
+        sent, first = self.first(self.drive(normed), before[1], dt)
+        current = self.relay(sent)
+        if self.synapses is not None:
+            current = current + self.synapses(sent)
+        received, second = self.second(current, before[2], dt)
+        if self.synapses is not None and self.training and torch.is_grad_enabled():
+            self.synapses.observe(sent, received)
+        added = self.dropout(self.fuse(torch.cat([flow, received], dim=-1)))
+        rates = torch.stack([sent.mean(), received.mean()])
+        return x + torch.sigmoid(self.gate(normed)) * added, BlockState(liquid, first, second), rates

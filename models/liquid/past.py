@@ -1,0 +1,183 @@
+"""What a network keeps of the tasks that it has learned: a hold on its weights, and samples to learn again."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from models.liquid.answers import log_likelihood
+from models.liquid.continual import EWC, SI, Reservoir, der_loss, fisher_diagonal
+from models.liquid.data import Samples
+from models.liquid.network import LiquidNetwork
+from models.liquid.stream import Stream
+
+ANSWERED = 64  # sequences at a time
+
+
+class Recalled(NamedTuple):
+    """Sequences of earlier tasks.
+
+    Attributes:
+        tasks: Of each, (B,).
+        logits: What was answered to each when its task had been learned; None: it is not kept.
+    """
+
+    samples: Samples
+    tasks: Tensor
+    logits: Tensor | None
+
+
+class Past:
+    """Consolidation of weights and replay of samples over the tasks of a stream.
+
+    Args:
+        network: That learns.
+        stream: What it learns.
+        method: That holds weights: elastic weight consolidation, synaptic intelligence, or none.
+        strength: Of the penalty.
+        decay: What a task leaves of earlier Fishers, of "ewc".
+        remembered: How many samples; 0: none.
+        balanced: Remember and recall as many samples of each task.
+        with_logits: Remember what was answered to them, too.
+    """
+
+    def __init__(
+        self,
+        network: LiquidNetwork,
+        stream: Stream,
+        *,
+        method: Literal["none", "ewc", "si"] = "none",
+        strength: float = 0.0,
+        decay: float = 1.0,
+        remembered: int = 0,
+        balanced: bool = True,
+        with_logits: bool = False,
+    ) -> None:
+        self.network, self.stream = network, stream
+        self.balanced, self.with_logits = balanced, with_logits
+        self.parameters = {
+            name: parameter for name, parameter in network.named_parameters() if not name.endswith(".log_rates")
+        }
+        self.hold: EWC | SI | None = None
+        if method == "ewc":
+            self.hold = EWC(self.parameters, strength, decay)
+        elif method == "si":
+            self.hold = SI(self.parameters, strength)
+        self.reservoir = Reservoir(remembered, balanced) if remembered else None
+
+    def before_step(self) -> None:
+        """Before each update, with its finished gradients."""
+        if isinstance(self.hold, SI):
+            self.hold.before_step()
+
+    def after_step(self, applied: bool) -> None:
+        """After each update, whether it was applied or not."""
+        if not isinstance(self.hold, SI):
+            return
+        if applied:
+            self.hold.after_step()
+        else:
+            self.hold.forget_step()
+
+    def penalty(self) -> Tensor | None:
+        """What moving away from earlier tasks costs; None: nothing holds the weights."""
+        return None if self.hold is None else self.hold.penalty()
+
+    def recall(self, count: int, generator: torch.Generator) -> Recalled | None:
+        """So many sequences of earlier tasks; None while there are none, or none are asked for."""
+        if self.reservoir is None or not count or not self.reservoir.size:
+            return None
+        tasks, indices, slots = self.reservoir.draw(count, generator, self.balanced)
+        logits = self.reservoir.logits(slots) if self.with_logits else None
+        return Recalled(self.stream.rows(tasks, indices), tasks, logits)
+
+    def distance(self, outputs: Tensor, logits: Tensor, allowed: Tensor) -> Tensor:
+        """How far answers are from remembered ones, of each sequence, (B,).
+
+        Args:
+            outputs: Shape (B, outputs) or (B, T, outputs).
+            logits: Of the same shape.
+            allowed: Which outputs count, bool of shape (B, outputs).
+        """
+        rows = allowed if outputs.dim() == 2 else allowed[:, None].expand_as(outputs)
+        return der_loss(outputs, logits, rows).view(len(outputs), -1).mean(1)
+
+    def learned(
+        self,
+        task: int,
+        samples: int,
+        generator: torch.Generator,
+        share: slice = slice(None),
+        add_up: Callable[[list[Tensor]], None] = lambda tensors: None,
+    ) -> None:
+        """A task has been learned. Called on all ranks, with the same weights.
+
+        Args:
+            task: Its number.
+            samples: How many of its sequences a Fisher is measured on.
+            generator: On the CPU, the same on all ranks.
+            share: Of these sequences, what this rank measures.
+            add_up: Gives tensors their sums over all ranks, in place.
+        """
+        modes = [(module, module.training) for module in self.network.modules()]
+        self.network.eval()
+        try:
+            chosen = torch.randperm(self.stream.size(task), generator=generator)[:samples][share]
+            if isinstance(self.hold, EWC):
+                self.hold.consolidate(self._fisher(task, chosen, generator, add_up))
+            elif isinstance(self.hold, SI):
+                self.hold.consolidate()
+            if self.reservoir is not None:
+                self.reservoir.offer(task, self.stream.size(task), generator)
+                if self.with_logits:
+                    self._answer(self.reservoir)
+        finally:
+            for module, training in modes:
+                module.training = training
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "hold": None if self.hold is None else self.hold.state_dict(),
+            "reservoir": None if self.reservoir is None else self.reservoir.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state.
+
+        Raises:
+            ValueError: It is of another method, or of another kind of memory.
+        """
+        for name in ("hold", "reservoir"):
+            own = getattr(self, name)
+            if (own is None) != (state[name] is None):
+                kept = "consolidates" if name == "hold" else "replays"
+                raise ValueError(f"what is taken up must be of a trial that {kept} as this one does, but got another.")
+            if own is not None:
+                own.load_state_dict(state[name])
+
+    def _fisher(
+        self, task: int, chosen: Tensor, generator: torch.Generator, add_up: Callable[[list[Tensor]], None]
+    ) -> dict[str, Tensor]:
+        sums, count = fisher_diagonal(self.parameters, self._log_likelihoods(task, chosen, generator))
+        total = torch.tensor(float(count), device=next(iter(sums.values())).device)
+        add_up([*sums.values(), total])
+        return {name: values / total for name, values in sums.items()}
+
+    def _log_likelihoods(self, task: int, chosen: Tensor, generator: torch.Generator) -> Iterator[Tensor]:
+        device = next(self.network.parameters()).device
+        allowed = self.stream.allowed[task].to(device)
+        for index in chosen:
+            sample = self.stream.rows(task, index[None]).to(device)
+            answer = self.network(sample.inputs, sample.dt)
+            yield log_likelihood(self.stream.kind, answer.outputs, allowed, generator)
+
+    @torch.no_grad()
+    def _answer(self, reservoir: Reservoir) -> None:
+        """Answer what has just come into the memory."""
+        device = next(self.network.parameters()).device
+        tasks, indices, slots = reservoir.missing()
+        for start in range(0, len(slots), ANSWERED):
+            part = slice(start, start + ANSWERED)
+            samples = self.stream.rows(tasks[part], indices[part]).to(device)
+            reservoir.store(slots[part], self.network(samples.inputs, samples.dt).outputs)
