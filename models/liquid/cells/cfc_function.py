@@ -62,35 +62,37 @@ class _CfCSequence(torch.autograd.Function):
     ) -> Tensor:
         steps, batch, width = drive.shape
         units = state.shape[1]
-        states = drive.new_empty(steps + 1, batch, units)
-        states[0] = state
+        states = drive.new_empty(steps, batch, units)
         first = drive.new_empty(steps, batch, width)
         heads = first if weight is None else drive.new_empty(steps, batch, weight.shape[0])
         gates = _gates(heads.view(*heads.shape[:2], -1, units), dt, rate, level, blend)
         gates.open()
-        each, inputs, layer, sums = states.unbind(), drive.unbind(), first.unbind(), heads.unbind()
+        inputs, layer, sums, after = drive.unbind(), first.unbind(), heads.unbind(), states.unbind()
+        before = state
         to_layer = recurrent.t()
         for t in range(steps):
-            torch.addmm(inputs[t], each[t], to_layer, out=layer[t])
+            torch.addmm(inputs[t], before, to_layer, out=layer[t])
             if weight is not None and bias is not None:
                 layer[t].tanh_()
                 torch.addmm(bias, layer[t], weight.t(), out=sums[t])
-            gates.advance(t, each[t + 1])
+            gates.advance(t, after[t])
+            before = after[t]
         ctx.blend = blend
-        ctx.save_for_backward(dt, recurrent, weight, rate, level, states, first, heads)
-        return states[1:]
+        ctx.save_for_backward(dt, state, recurrent, weight, rate, level, states, first, heads)
+        return states
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        dt, recurrent, weight, rate, level, states, first, heads = ctx.saved_tensors
+        dt, state, recurrent, weight, rate, level, states, first, heads = ctx.saved_tensors
         with torch.autocast(grad.device.type, enabled=False):
-            return _backward(grad, dt, recurrent, weight, rate, level, states, first, heads, ctx.blend)
+            return _backward(grad, dt, state, recurrent, weight, rate, level, states, first, heads, ctx.blend)
 
 
 def _backward(
     grad: Tensor,
     dt: Tensor | None,
+    state: Tensor,
     recurrent: Tensor,
     weight: Tensor | None,
     rate: Tensor | None,
@@ -100,11 +102,12 @@ def _backward(
     heads: Tensor,
     blend: bool,
 ) -> tuple[Tensor | None, ...]:
-    steps, _, units = grad.shape
+    steps, batch, units = grad.shape
     gates = _gates(heads.view(*heads.shape[:2], -1, units), dt, rate, level, blend)
     grad_heads = gates.slopes()
     grad_first = grad_heads.flatten(2) if weight is None else torch.addcmul(first.new_ones(()), first, first, value=-1)
-    grad_states = torch.empty_like(states)
+    # Of the state before each step, and after the last.
+    grad_states = grad.new_empty(steps + 1, batch, units)
     grad_states[-1] = grad[-1]
     each, head, layer = grad_states.unbind(), grad_heads.unbind(), grad_first.unbind()
     sums, wide = grad_heads.flatten(2).unbind(), grad_states.unsqueeze(2).unbind()
@@ -115,8 +118,8 @@ def _backward(
             layer[t].mul_(sums[t] @ weight)
         torch.addmm(outside[t], layer[t], recurrent, out=each[t])
 
-    flat = grad_first.flatten(0, 1)
-    grad_recurrent = flat.t() @ states[:-1].flatten(0, 1)
+    grad_recurrent = grad_first[0].t() @ state
+    grad_recurrent.addmm_(grad_first[1:].flatten(0, 1).t(), states[:-1].flatten(0, 1))
     grad_weight = grad_bias = None
     if weight is not None:
         grad_sums = grad_heads.flatten(2).flatten(0, 1)

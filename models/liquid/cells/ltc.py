@@ -57,17 +57,19 @@ class LTC(nn.Module):
 
     def _solve(self, x: Tensor, state: Tensor | None, dt: Tensor | None) -> tuple[Tensor, Tensor]:
         leak, capacity = F.softplus(self.leak), F.softplus(self.capacity)
-        constant = torch.stack([leak * self.rest, leak], dim=-1)
-        driven = self.sensory(x, self.sensory.strengths()) + constant
-        strengths = self.recurrent.strengths()
+        pulls, conductances = self.sensory(x, F.softplus(self.sensory.weight))
+        pulls, conductances = pulls + leak * self.rest, conductances + leak
+        weight = F.softplus(self.recurrent.weight)
         lengths = (x.new_ones(()) if dt is None else dt.to(x.dtype)) / self.unfolds
         v, outputs = initial_state(state, x, self.state_size), []
         for t in range(x.shape[1]):
             length = lengths if dt is None else lengths[:, t]
             for _ in range(self.unfolds):
-                pull, conductance = (self.recurrent(v, strengths) + driven[:, t]).unbind(-1)
+                pull, conductance = self.recurrent(v, weight)
                 # Multiplied by the length and not divided, so that a step of no time changes nothing.
-                v = (capacity * v + length * pull) / (capacity + length * conductance)
+                v = (capacity * v + length * (pull + pulls[:, t])) / (
+                    capacity + length * (conductance + conductances[:, t])
+                )
             outputs.append(v)
         return torch.stack(outputs, dim=1), v
 
@@ -88,15 +90,18 @@ class Synapses(nn.Module):
         # Excite or inhibit, one as often as the other.
         self.reversal = nn.Parameter(torch.randint(2, (post, pre)) * 2.0 - 1)
 
-    def strengths(self) -> Tensor:
-        """What an open synapse adds to current (at v = 0) and to conductance, shape (post, pre, 2)."""
-        weight = F.softplus(self.weight)
-        return torch.stack([weight * self.reversal, weight], dim=-1)
+    def forward(self, v: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """Sum over the synapses of each unit.
 
-    def forward(self, v: Tensor, strengths: Tensor) -> Tensor:
-        """Potentials of shape (..., pre) -> sums over the synapses of each unit, shape (..., post, 2)."""
-        opened = torch.sigmoid(self.slope * (v.unsqueeze(-2) - self.middle))
-        return torch.einsum("...qp,qpk->...qk", opened, strengths)
+        Args:
+            v: Potentials, shape (..., pre).
+            weight: Softplus of the own one, made once for all steps.
+
+        Returns:
+            Conductances times reversal potentials, and conductances, each of shape (..., post).
+        """
+        opened = weight * torch.sigmoid(self.slope * (v.unsqueeze(-2) - self.middle))
+        return (opened * self.reversal).sum(-1), opened.sum(-1)
 
 
 def _uniform(low: float, high: float, *shape: int) -> nn.Parameter:

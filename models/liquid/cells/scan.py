@@ -58,14 +58,14 @@ class _LinearScan(torch.autograd.Function):
 def scan(a: Tensor, b: Tensor, h0: Tensor) -> Tensor:
     """h_t = a_t h_{t-1} + b_t, time first, without autograd.
 
-    The one place that knows of devices: a kernel for one of them goes here.
+    This and `reverse_scan` are all that knows of devices: a kernel for one of them (Triton) goes here.
     """
-    return scan_in_sequence(a, b, h0) if b.is_cpu else scan_by_doubling(a, b, h0)
+    return scan_in_sequence(a, b, h0) if in_sequence(b) else scan_by_doubling(a, b, h0)
 
 
 def reverse_scan(a: Tensor, grad: Tensor) -> Tensor:
     """What `scan` adds up, seen from its end: d_t = grad_t + a_{t+1} d_{t+1}; the gradient of b."""
-    if not grad.is_cpu:
+    if not in_sequence(grad):
         later = torch.cat([a[1:], torch.zeros_like(a[:1])])
         return scan_by_doubling(later.flip(0), grad.flip(0), torch.zeros_like(grad[0])).flip(0)
     total = torch.empty(grad.shape, dtype=grad.dtype, device=grad.device)
@@ -74,6 +74,11 @@ def reverse_scan(a: Tensor, grad: Tensor) -> Tensor:
     for t in range(len(each) - 2, -1, -1):
         torch.addcmul(added[t], kept[t + 1], each[t + 1], out=each[t])
     return total
+
+
+def in_sequence(x: Tensor) -> bool:
+    """Whether many small operations are quicker than a few large ones where `x` is."""
+    return x.is_cpu
 
 
 def scan_in_sequence(a: Tensor, b: Tensor, h0: Tensor) -> Tensor:
