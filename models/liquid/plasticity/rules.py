@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
 from typing import ClassVar, NamedTuple
 
+import torch
 from torch import Tensor
 
 from models.liquid.plasticity.traces import traces
@@ -127,7 +128,7 @@ class Homeostatic(Pair):
     Attributes:
         strength: k, the share of a weight that one update takes per unit of rate.
         target: r*, in spikes per step.
-        tau_rate: Memory of the running mean, which starts at the target.
+        tau_rate: Memory of the running mean, in steps of a sequence; it starts at the target.
     """
 
     terms: ClassVar[tuple[str, ...]] = ("potentiation", "depression", "homeostasis")
@@ -154,8 +155,9 @@ class BCM(Rule):
     """BCM: dW = A x y (y - theta), with a threshold theta that slides with the mean of y^2 / y0.
 
     x and y are rates, spikes smoothed over `tau` steps (of a spike itself, y^2 = y, and no threshold below 1 would
-    ever weaken anything). At y = theta nothing changes, which for a steady y is so at y = y0 alone. It is stable
-    only if theta moves faster than the weights: theta is moved first, and the weights then see the new one.
+    ever weaken anything). At y = theta nothing changes, which for a steady y is so at y = y0 alone. Rates oscillate
+    unless theta moves faster than the weights: theta is moved first, the weights then see the new one, and a larger
+    learning rate needs a shorter `tau_theta`.
 
     Bienenstock, Cooper and Munro 1982; Intrator and Cooper 1992.
 
@@ -163,13 +165,13 @@ class BCM(Rule):
         amplitude: A; 1 moves weights about as far as the pair rule does, at rates near 0.1.
         target: y0, in spikes per step.
         tau: Of the smoothing of x and y.
-        tau_theta: Memory of theta, which starts at the target.
+        tau_theta: Memory of theta, in steps of a sequence; theta starts at the target.
     """
 
     amplitude: float = 1.0
     target: float = 0.1
     tau: float = 20.0
-    tau_theta: float = 1000.0
+    tau_theta: float = 100.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -186,8 +188,9 @@ class BCM(Rule):
         )
 
     def rates(self, spikes: Tensor) -> Tensor:
-        """Spikes smoothed over time, in spikes per step: of steady ones, it tends to their rate."""
-        return math.expm1(1 / self.tau) * traces(spikes, self.tau)
+        """Spikes per step so far, the latest weighing the most; unbiased from the second step on."""
+        weights = traces(torch.ones_like(spikes[:1, :, :1]), self.tau)
+        return traces(spikes, self.tau) / weights.clamp(min=torch.finfo(weights.dtype).tiny)
 
     def start(self, post: int) -> list[float]:
         return [self.target] * post

@@ -30,7 +30,7 @@ class PlasticSynapses(nn.Module):
             only, so that the strong ones stay (Laborieux et al. 2021). 0 for none.
         learn_rates: Make the rate of each term a parameter, within a factor of 10 of `rate`, learned from how the
             loss changes with the last update: see `forward`.
-        cap: Largest norm of an update, as a share of the norm of the weights.
+        cap: Largest norm of an update, as a share of the norm of the weights, between 0 and 1.
 
     Raises:
         ValueError: An argument is out of range.
@@ -57,6 +57,8 @@ class PlasticSynapses(nn.Module):
         cap: float = 0.1,
     ) -> None:
         super().__init__()
+        if not 0 < cap < 1:  # at 1, weights could all end at 0, and a share of nothing would keep them there
+            raise ValueError(f"cap must be between 0 and 1, but got {cap}. Use 0.1 to start with.")
         for name, value, above in (
             ("pre", pre, True),
             ("post", post, True),
@@ -64,7 +66,6 @@ class PlasticSynapses(nn.Module):
             ("w_max", w_max, True),
             ("softness", softness, False),
             ("stiffness", stiffness, False),
-            ("cap", cap, True),
         ):
             if not math.isfinite(value) or value < 0 or (above and value == 0):
                 rule_of = "above" if above else "at least"
@@ -100,7 +101,7 @@ class PlasticSynapses(nn.Module):
         weight = self.weight
         if self.log_rates is not None and torch.is_grad_enabled():
             factors = _factors(self.log_rates)
-            weight = weight + torch.tensordot(factors / factors.detach() - 1, self.changes, 1)
+            weight = weight + ((factors / factors.detach() - 1).view(-1, 1, 1) * self.changes).sum(0)
         return F.linear(spikes, weight) * self.scale
 
     @torch.no_grad()
@@ -203,8 +204,9 @@ class PlasticSynapses(nn.Module):
         shrink = (self.cap * self.weight.norm() / norm).clamp(max=1)
         capped = shrink < 1
         # The norm of a capped update no longer depends on the rates, its direction still does.
-        along = torch.tensordot(terms, change, 2) / norm.square() * capped
-        terms = shrink * (terms - along.view(-1, 1, 1) * change)
+        direction = change / norm
+        along = (terms * direction).sum((1, 2)) * capped
+        terms = shrink * (terms - along.view(-1, 1, 1) * direction)
         return shrink * change, terms, capped.to(change.dtype)
 
 
