@@ -194,3 +194,11 @@ def test_sums_of_rules_without_a_state_have_no_activity(spikes) -> None:
 def test_constants_out_of_range_are_refused(rule: type[Rule], constants: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=f"{next(iter(constants))} must be"):
         rule(**constants)
+
+
+@pytest.mark.parametrize("rule", [Homeostatic(), BCM()])
+def test_a_long_sequence_is_remembered_like_short_ones_in_a_row(rule: Rule) -> None:
+    start, activity = torch.tensor(rule.start(2)), torch.tensor([0.0, 0.7])
+    twice = rule.remember(rule.remember(start, activity, steps=150), activity, steps=150)
+    torch.testing.assert_close(twice, rule.remember(start, activity, steps=300))
+    assert (twice - activity).abs().max() < (start - activity).abs().max()
