@@ -181,13 +181,15 @@ class Reservoir:
         self._put(taken, task, last[taken])
 
     def _share(self, task: int, count: int, generator: torch.Generator) -> None:
-        """Old tasks give up random slots, until all have an equal share, and the new one gets those."""
+        """Old tasks give up slots until all have an equal share, and the new one gets those.
+
+        Which slots makes no difference: what a task has in them is a random sample in random order.
+        """
         held = list(self._offered)
         limits = [int((self._tasks == old).sum()) for old in held] + [count]
         shares = _deal(torch.tensor(limits), self.capacity, generator).tolist()
         for old, share in zip(held, shares, strict=False):
-            slots = (self._tasks == old).nonzero().flatten()
-            self._tasks[slots[torch.randperm(len(slots), generator=generator)[share:]]] = -1
+            self._tasks[(self._tasks == old).nonzero().flatten()[share:]] = -1
         free = (self._tasks < 0).nonzero().flatten()[: shares[-1]]
         self._put(free, task, torch.randperm(count, generator=generator)[: len(free)])
 

@@ -58,9 +58,10 @@ def test_later_tasks_enter_a_memory_that_is_full() -> None:
     assert tasks.bincount(minlength=5).min() > 20  # of 40
 
 
-def test_it_is_vitters_algorithm_sample_by_sample() -> None:
-    memory = filled(7, [5, 40], seed=3)
-    draws, slots = generator(3), [(-1, -1)] * 7
+@pytest.mark.parametrize("seed", range(6))
+def test_it_is_vitters_algorithm_sample_by_sample(seed: int) -> None:
+    memory = filled(7, [5, 40], seed=seed)
+    draws, slots = generator(seed), [(-1, -1)] * 7
     number = 0
     for task, count in enumerate([5, 40]):
         chances = torch.rand(count, generator=draws, dtype=torch.float64).tolist()
