@@ -31,10 +31,8 @@ def build_corpus(folder: Path, bytes_per_domain: int = 500_000) -> None:
     Raises:
         ValueError: The folder holds something else.
     """
-    if (folder / DESCRIPTION).is_file():
+    if is_corpus(folder):
         return
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ValueError(f"folder must be empty or not exist yet for a corpus, but got {str(folder)!r}. Take another.")
     if bytes_per_domain < 1:
         raise ValueError(f"bytes_per_domain must be at least 1, but got {bytes_per_domain}. Raise it.")
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -46,8 +44,24 @@ def build_corpus(folder: Path, bytes_per_domain: int = 500_000) -> None:
             unfinished.rename(folder)
         except OSError:
             # Another process was quicker; its corpus is as good.
-            if not (folder / DESCRIPTION).is_file():
+            if not is_corpus(folder):
                 raise
+
+
+def is_corpus(folder: Path) -> bool:
+    """Whether a folder holds a corpus, and no other folder that one could be built in.
+
+    Raises:
+        ValueError: It holds something else.
+    """
+    if (folder / DESCRIPTION).is_file():
+        return True
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ValueError(
+            f"folder must hold the corpus, be empty or not exist yet, but got {str(folder)!r} with other files. "
+            "Name another."
+        )
+    return False
 
 
 def verify_corpus(folder: Path) -> None:

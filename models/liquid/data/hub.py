@@ -40,13 +40,13 @@ def load_hub(names: str, length: int = 128) -> Source:
         if "text" in first:
             texts[name] = _first_bytes(row["text"] for row in splits["train"])
         elif {"image", "label"} <= first.keys() and name == names and "test" in splits:
-            return labels_source(f"hub:{name}", name, splits["train"], splits["test"])
+            return labels_source(name, splits["train"], splits["test"])
         else:
             raise ValueError(
                 f"source must have rows with a text, or be one data set with splits train and test and rows with an "
                 f"image and a label, but got {', '.join(first) or 'no rows'} in {name}. Take another."
             )
-    return bytes_source(f"hub:{names}", texts, length)
+    return bytes_source(names, texts, length)
 
 
 def check_hub(names: str) -> None:
@@ -64,13 +64,13 @@ def check_hub(names: str) -> None:
         )
 
 
-def labels_source(name: str, domain: str, train: Iterable[Any], test: Iterable[Any]) -> Source:
+def labels_source(name: str, train: Iterable[Any], test: Iterable[Any]) -> Source:
     """A source of labels from rows with an `image` (PIL) and a `label`."""
-    parts = [_images(domain, rows) for rows in (train, test)]
+    parts = [_images(name, rows) for rows in (train, test)]
     if parts[0].inputs.shape[1:] != parts[1].inputs.shape[1:]:
-        raise _uneven(domain)
+        raise _uneven(name)
     classes = 1 + int(max(part.targets.max() for part in parts))
-    return Source("labels", name, classes, parts[0].inputs.shape[2], classes, (Domain(domain, *parts),))
+    return Source("labels", name, classes, parts[0].inputs.shape[2], classes, (Domain(name, *parts),))
 
 
 def _images(name: str, rows: Iterable[Any]) -> Samples:

@@ -39,7 +39,7 @@ def load_idx(folder: Path) -> Source:
         )
     classes = 1 + int(max(train.targets.max(), test.targets.max()))
     domain = Domain(folder.name, train, test)
-    return Source("labels", f"idx:{folder}", classes, train.inputs.shape[2], classes, (domain,))
+    return Source("labels", str(folder), classes, train.inputs.shape[2], classes, (domain,))
 
 
 def check_idx(folder: Path) -> None:

@@ -1,8 +1,9 @@
 """Where data comes from, by one word."""
 
+from dataclasses import replace
 from pathlib import Path
 
-from models.liquid.data.corpus import build_corpus
+from models.liquid.data.corpus import build_corpus, is_corpus
 from models.liquid.data.digits import load_digits
 from models.liquid.data.hub import check_hub, load_hub
 from models.liquid.data.idx import check_idx, is_idx, load_idx
@@ -27,19 +28,7 @@ def load(source: str, length: int = 128, folder: Path | None = None) -> Source:
         ValueError: The source is unknown, or what it names is missing, broken or too small.
     """
     check(source, length, folder)
-    if source == "digits":
-        return load_digits()
-    if source == "series":
-        return load_series(length)
-    if source == "text":
-        corpus = _corpus(folder)
-        build_corpus(corpus)
-        return read_corpus(corpus, length)
-    kind, _, name = source.partition(":")
-    if kind == "hub":
-        return load_hub(name, length)
-    path = Path(name if kind == "idx" else source)
-    return load_idx(path) if kind == "idx" or is_idx(path) else read_corpus(path, length)
+    return replace(_load(source, length, folder), name=source)
 
 
 def check(source: str, length: int = 128, folder: Path | None = None) -> None:
@@ -54,7 +43,7 @@ def check(source: str, length: int = 128, folder: Path | None = None) -> None:
         return
     if source == "text":
         corpus = _corpus(folder)
-        if corpus.exists() and any(corpus.iterdir()):
+        if is_corpus(corpus):
             check_corpus(corpus, length)
         return
     kind, _, name = source.partition(":")
@@ -71,6 +60,22 @@ def check(source: str, length: int = 128, folder: Path | None = None) -> None:
         check_idx(path)
     else:
         check_corpus(path, length)
+
+
+def _load(source: str, length: int, folder: Path | None) -> Source:
+    if source == "digits":
+        return load_digits()
+    if source == "series":
+        return load_series(length)
+    if source == "text":
+        corpus = _corpus(folder)
+        build_corpus(corpus)
+        return read_corpus(corpus, length)
+    kind, _, name = source.partition(":")
+    if kind == "hub":
+        return load_hub(name, length)
+    path = Path(name if kind == "idx" else source)
+    return load_idx(path) if kind == "idx" or is_idx(path) else read_corpus(path, length)
 
 
 def _corpus(folder: Path | None) -> Path:

@@ -27,7 +27,7 @@ def read_corpus(folder: Path, length: int = 128) -> Source:
     check_corpus(folder, length)
     verify_corpus(folder)
     return bytes_source(
-        f"text:{folder}",
+        str(folder),
         {name: np.concatenate([np.fromfile(f, np.uint8) for f in files]) for name, files in _domains(folder).items()},
         length,
     )
