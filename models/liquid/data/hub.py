@@ -69,6 +69,8 @@ def labels_source(name: str, train: Iterable[Any], test: Iterable[Any]) -> Sourc
     parts = [_images(name, rows) for rows in (train, test)]
     if parts[0].inputs.shape[1:] != parts[1].inputs.shape[1:]:
         raise _uneven(name)
+    if min(int(part.targets.min()) for part in parts) < 0:
+        raise ValueError(f"source must have labels of 0 or more, but got a negative one in {name}. Take another.")
     classes = 1 + int(max(part.targets.max() for part in parts))
     return Source("labels", name, classes, parts[0].inputs.shape[2], classes, (Domain(name, *parts),))
 

@@ -59,6 +59,9 @@ def test_images_become_sequences_of_rows(hub: dict, mode: str, features: int) ->
     assert (source.kind, source.classes, source.features, source.length) == ("labels", 3, features, 7)
     assert np.array_equal(np.rint(domain.test.inputs.numpy() * 255), pixels[4:].reshape(2, 7, features))
     assert domain.test.targets.tolist() == [1, 2]
+    hub["some/images"]["test"].append({"image": rows[0]["image"], "label": -1})
+    with pytest.raises(ValueError, match="source must have labels of 0 or more, but got a negative"):
+        load("hub:some/images")
     hub["some/images"]["test"].append({"image": Image.new("L", (1, 1)), "label": 0})
     with pytest.raises(ValueError, match="source must have images of one size, but got several"):
         load("hub:some/images")
