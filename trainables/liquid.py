@@ -26,6 +26,7 @@ from trainables.task import Task
 from trainables.update import UpdateReport
 from trainables.warmup import warm, warm_cosine
 
+TESTED = 64  # sequences at a time
 ERRORS = {"bytes": "bpb", "values": "nmse"}  # what is told besides the score
 
 
@@ -289,7 +290,7 @@ class LiquidTask(Task[LiquidConfig]):
                 count = min(samples.size, config.test_samples)
                 ends = [count * rank // context.world_size for rank in (context.rank, context.rank + 1)]
                 mine = samples.rows(slice(*ends))  # in one piece: windows of text follow each other
-                sums[f"{task} {name}"] = errors(kind, self.network, mine, allowed, config.batch_size)
+                sums[f"{task} {name}"] = errors(kind, self.network, mine, allowed, TESTED)
         means = context.weighted_means(sums)
         return [{name: means[f"{task} {name}"] for name in tests} for task, tests in enumerate(self.stream.tests)]
 

@@ -82,10 +82,10 @@ class ConsolidationConfig(Part):
         "none", choices=["none", "ewc", "si"], description="elastic weight consolidation or synaptic intelligence"
     )
     ewc_strength: NonNegativeFloat = searchable(
-        100.0, low=1.0, high=1e8, log=True, when={"consolidation.method": "ewc"}, description="of that penalty"
+        1e4, low=1.0, high=1e8, log=True, when={"consolidation.method": "ewc"}, description="of that penalty"
     )
     si_strength: NonNegativeFloat = searchable(
-        1.0, low=1e-2, high=1e5, log=True, when={"consolidation.method": "si"}, description="of that penalty"
+        10.0, low=1e-2, high=1e5, log=True, when={"consolidation.method": "si"}, description="of that penalty"
     )
     decay: Annotated[float, Field(ge=0, le=1)] = Field(1.0, description="what a task leaves of earlier Fishers")
     fisher_samples: PositiveInt = Field(128, description="sequences of a task that its Fisher is measured on")
@@ -94,7 +94,7 @@ class ConsolidationConfig(Part):
 class ReplayConfig(Part):
     """Samples of earlier tasks, in every window."""
 
-    fraction: Share = searchable(0.25, low=0.0, high=0.75, description="of a micro-batch that is replayed")
+    fraction: Share = searchable(0.5, low=0.0, high=0.75, description="of a micro-batch that is replayed")
     size: PositiveInt = searchable(100, low=20, high=500, log=True, description="samples that are remembered")
     balanced: bool = Field(True, description="as many of each earlier task; else as they come")
     logits_weight: NonNegativeFloat = searchable(
@@ -105,7 +105,7 @@ class ReplayConfig(Part):
 class LiquidConfig(TaskConfig):
     """Parameters of the task `liquid`. Where a range has a source, docs/liquid.md names it."""
 
-    lr: PositiveFloat = searchable(3e-3, low=3e-4, high=3e-2, log=True, description="peak learning rate")
+    lr: PositiveFloat = searchable(1e-2, low=1e-3, high=3e-2, log=True, description="peak learning rate")
     width: PositiveInt = searchable(32, choices=[16, 32, 64], description="features of the residual stream")
     cell: Literal["cfc", "liquid", "ncp", "ltc"] = searchable(
         "cfc", choices=["cfc", "liquid", "ncp"], description="ltc is the slow reference"
@@ -115,11 +115,14 @@ class LiquidConfig(TaskConfig):
         Precision.FP32, choices=[Precision.FP32, Precision.BF16, Precision.FP16], description="of the forward pass"
     )
     epochs: PositiveInt = Field(15, description="of all tasks of the stream together")
+    ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = Field(
+        0.98, description="average the weights for evaluation; none: do not"
+    )
     data: str = Field("digits", description="digits, text, series, or a folder: of text by domain, or of IDX files")
     length: PositiveInt = Field(128, description="steps of a sequence of bytes or values")
     samples: PositiveInt = Field(512, description="sequences in an epoch, at most")
-    test_samples: PositiveInt = Field(256, description="sequences that each domain is tested on, at most")
-    batch_size: PositiveInt = Field(32, description="sequences of a micro-batch, without those that are replayed")
+    test_samples: PositiveInt = Field(400, description="sequences that each domain is tested on, at most")
+    batch_size: PositiveInt = Field(16, description="sequences of a micro-batch, without those that are replayed")
     layers: PositiveInt = Field(1, description="blocks")
     units: PositiveInt = Field(32, description="of each liquid cell")
     dropout: Share = Field(0.0, description="of what a block adds")
