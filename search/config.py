@@ -149,7 +149,7 @@ class SearchConfig(BaseModel):
         None, gt=0, description="what a trial gets at most; its epochs end it too"
     )
     grace_period: Annotated[float | None, BeforeValidator(_amount)] = Field(
-        None, gt=0, description="what every trial gets; none: 1 epoch, or as much as leaves three rungs"
+        None, gt=0, description="what every trial gets; none: 1 epoch, what the task says, or what leaves three rungs"
     )
     population: int | None = Field(None, ge=2, description="members of pbt; none: half of the trials, 20 at most")
     exploit_every: int | None = Field(

@@ -115,7 +115,8 @@ def checked(config: SearchConfig, source: TaskSource, space: Space) -> Plan:
         raise UsageError("--search epochs must come with --scheduler none: it is what the scheduler decides on.")
     if not names and config.trials > 1:
         raise UsageError(f"a parameter must be searched to try {config.trials} trials, but all are fixed. Say --once.")
-    schedule = make_schedule(config, space.epochs or UNLIMITED, objectives[0].mode)
+    judged_from = source.task_class.judged_from(space.config(space.defaults())) if source.task_class else 1
+    schedule = make_schedule(config, space.epochs or UNLIMITED, objectives[0].mode, judged_from)
     if "RAY_ADDRESS" in os.environ:
         check_cluster(os.environ["RAY_ADDRESS"])
     else:

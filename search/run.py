@@ -24,7 +24,7 @@ HELP = {"rich_help_panel": "Parameters of the task"}
 
 
 def main(
-    task: Annotated[str, typer.Argument(help="arc, path/to/file.py:ClassName or path/to/file.py:function")] = "",
+    task: Annotated[str, typer.Argument(help="arc, liquid, path/to/file.py:ClassName or path/to/file.py:function")] = "",
     more: Annotated[Assignments | None, typer.Argument(metavar="[NAME=VALUE]...", help="as --set")] = None,
     trials: Annotated[str | None, typer.Option(metavar="N", help="how many trials to start")] = None,
     time_budget: Annotated[str | None, typer.Option(metavar="TIME", help="30m, 2h")] = None,
@@ -44,7 +44,7 @@ def main(
     reduction_factor: Annotated[str | None, typer.Option(metavar="N", help="asha: one in N goes on")] = None,
     fidelity: Annotated[str | None, typer.Option(help="epochs, samples or gpu-seconds: what a trial gets")] = None,
     max_fidelity: Annotated[str | None, typer.Option(metavar="AMOUNT", help="of it, at most: 10m")] = None,
-    grace_period: Annotated[str | None, typer.Option(metavar="AMOUNT", help="of it, at least; 1 epoch")] = None,
+    grace_period: Annotated[str | None, typer.Option(metavar="AMOUNT", help="of it, at least")] = None,
     population: Annotated[str | None, typer.Option(metavar="N", help="pbt: members at a time")] = None,
     exploit_every: Annotated[str | None, typer.Option(metavar="N", help="pbt: epochs between comparisons")] = None,
     sampler: Annotated[str | None, typer.Option(help="tpe, gp, cmaes, qmc, nsga2 or random")] = None,

@@ -56,6 +56,12 @@ class LiquidTask(Task[LiquidConfig]):
     objective, mode = "val/score", "max"
 
     @classmethod
+    def judged_from(cls, config: LiquidConfig) -> int:
+        """The end of the second task: what a trial forgets of the first one is not seen before."""
+        tasks = config.continual.tasks
+        return 1 if tasks == 1 else math.ceil(2 * config.epochs / tasks)
+
+    @classmethod
     def prepare(cls, config: LiquidConfig, folder: Path) -> None:
         if config.data == "text":
             liquid_data.write_corpus(folder)

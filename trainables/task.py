@@ -177,6 +177,16 @@ class Task(ABC, Generic[Config]):
         raise TypeError(f"{cls.__name__} must be declared as class {cls.__name__}(Task[ItsConfig]).")
 
     @classmethod
+    def judged_from(cls, config: Config) -> int:
+        """The first epoch whose report says something of the trial's end: no scheduler judges before, unless a search
+        says `--grace-period`.
+
+        Args:
+            config: With the settings of the search; what is searched has its default in it.
+        """
+        return 1
+
+    @classmethod
     def prepare(cls, config: Config, folder: Path) -> None:
         """Write to `folder` what all workers must have alike, as a corpus that is gathered on this machine.
 

@@ -16,8 +16,14 @@ LADDERS: dict[str, type[Halving | HyperBand | Stopping]] = {
 }
 
 
-def make_schedule(config: SearchConfig, epochs: int, mode: Mode) -> Schedule:
+def make_schedule(config: SearchConfig, epochs: int, mode: Mode, judged_from: int = 1) -> Schedule:
     """The scheduler that `config` names, for trials of at most so many epochs.
+
+    Args:
+        config: Of the search.
+        epochs: Of a trial.
+        mode: Of the first objective.
+        judged_from: The first epoch that says something of a trial's end.
 
     Raises:
         UsageError: Trials are too short for it.
@@ -25,10 +31,10 @@ def make_schedule(config: SearchConfig, epochs: int, mode: Mode) -> Schedule:
     limit = _limit(config, epochs)
     if config.scheduler in LADDERS:
         return LADDERS[config.scheduler].over(
-            limit, config.reduction_factor, _grace_period(config, limit), mode, config.fidelity
+            limit, config.reduction_factor, _grace_period(config, limit, judged_from), mode, config.fidelity
         )
     if config.scheduler == "median":
-        return Median(int(limit), int(config.grace_period or 1), mode)
+        return Median(int(limit), int(config.grace_period or judged_from), mode)
     if config.scheduler == "pbt":
         return _population(config, int(limit), mode)
     return Halving.straight(limit, mode, config.fidelity)
@@ -42,11 +48,11 @@ def _limit(config: SearchConfig, epochs: int) -> float:
     return config.max_fidelity
 
 
-def _grace_period(config: SearchConfig, limit: float) -> float:
+def _grace_period(config: SearchConfig, limit: float, judged_from: int) -> float:
     """Where the first rung may lie; of samples and seconds nobody knows how few say anything: two rungs are below."""
     if config.grace_period is not None:
         return config.grace_period
-    return 1 if config.fidelity == "epochs" else limit / config.reduction_factor / config.reduction_factor
+    return judged_from if config.fidelity == "epochs" else limit / config.reduction_factor / config.reduction_factor
 
 
 def _population(config: SearchConfig, epochs: int, mode: Mode) -> Population:

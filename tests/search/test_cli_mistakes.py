@@ -14,7 +14,7 @@ def cli(make_cli):
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["arcc"], "task must be one of arc or like my_task.py:MyTask, but got 'arcc'. Did you mean 'arc'?"),
+        (["arcc"], "task must be one of arc, liquid or like my_task.py:MyTask, but got 'arcc'. Did you mean 'arc'?"),
         ([], "task must be given: arc, or path/to/file.py:ClassName. See --help."),
         (["toy.py:Toi"], "toy.py must define 'Toi', but does not. Did you mean 'Toy'?"),
         (["toy.py:Toy", "--set", "hwo=fine"], "--set hwo must name a parameter, but there is no 'hwo'. "

@@ -199,3 +199,17 @@ def test_resources_that_no_worker_can_have_are_refused(tmp_path, given, told):
     with pytest.raises(UsageError) as refused:
         load_config({"task": "arc", "storage": str(tmp_path), **given})
     assert refused.value.problems[0].startswith(told)
+
+
+@pytest.mark.parametrize(
+    ("given", "rungs"),
+    [
+        ({"set": {"epochs": "30"}}, (30,)),
+        ({"set": {"epochs": "30"}, "reduction_factor": "2"}, (15, 30)),
+        ({"set": {"epochs": "30"}, "grace_period": "3"}, (3, 10, 30)),
+        ({"set": {"epochs": "30", "continual.tasks": "1"}}, (1, 3, 10, 30)),
+    ],
+)
+def test_a_trial_is_not_judged_before_its_task_says_that_it_can_be_unless_the_user_does(tmp_path, given, rungs):
+    """Of five tasks, one after another, the first says nothing of what will be forgotten."""
+    assert planned(tmp_path, task="liquid", **given).schedule.rungs == rungs
