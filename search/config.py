@@ -126,7 +126,7 @@ class SearchConfig(BaseModel):
         description="the metric of a function's reports that the search improves, or several: see docs/objectives.md",
     )
     mode: Literal["min", "max"] | None = Field(None, description="of the first objective")
-    trials: int = Field(16, ge=1, description="how many trials to start")
+    trials: int = Field(16, ge=1, description="how many trials to start; unsaid: as many as the task says, 16 mostly")
     time_budget: Annotated[float | None, BeforeValidator(_seconds)] = Field(None, gt=0, description="30m, 2h")
     gpu_hours: float | None = Field(
         None, gt=0, description="that trials may hold, resumed ones included; without GPUs, workers are counted"
@@ -276,7 +276,7 @@ def complete(config: SearchConfig) -> SearchConfig:
             "study": study,
             "warm_start": [_source(source, config.storage) for source in config.warm_start],
             "experiment": config.experiment or label,
-            "trials": 1 if config.once else config.trials,
+            **({"trials": 1} if config.once else {}),  # unsaid, it is the task's to say
             "scheduler": scheduler,
             # Here, so that more trials for a search that is taken up leave its population as it is.
             "population": config.population or (max(2, min(20, config.trials // 2)) if scheduler == "pbt" else None),

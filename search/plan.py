@@ -70,6 +70,8 @@ def plan(config: SearchConfig) -> Plan:
     check_store(config.study, config.name)
     check_tracking(config, os.environ)
     source = find_task(config.task)
+    if source.task_class and "trials" not in config.model_fields_set:
+        config = config.model_copy(update={"trials": source.task_class.trials})
     planned = checked(config, source, space_of(config, source))
     first = first_points(planned.space, config.try_, config.trials)
     fresh = planned.schedule.size if isinstance(planned.schedule, Population) else config.trials

@@ -213,3 +213,10 @@ def test_resources_that_no_worker_can_have_are_refused(tmp_path, given, told):
 def test_a_trial_is_not_judged_before_its_task_says_that_it_can_be_unless_the_user_does(tmp_path, given, rungs):
     """Of five tasks, one after another, the first says nothing of what will be forgotten."""
     assert planned(tmp_path, task="liquid", **given).schedule.rungs == rungs
+
+
+def test_a_task_says_how_many_trials_there_are_unless_the_user_does(tmp_path):
+    assert planned(tmp_path, task="liquid").trials == 64
+    assert planned(tmp_path, task="liquid", trials=3).trials == 3
+    assert planned(tmp_path, task="liquid", once=True).trials == 1
+    assert planned(tmp_path).trials == 16
