@@ -24,9 +24,7 @@ HELP = {"rich_help_panel": "Parameters of the task"}
 
 
 def main(
-    task: Annotated[
-        str, typer.Argument(help="arc, liquid, path/to/file.py:ClassName or file.py:function")
-    ] = "",
+    task: Annotated[str, typer.Argument(help="arc, liquid, path/to/file.py:ClassName or file.py:function")] = "",
     more: Annotated[Assignments | None, typer.Argument(metavar="[NAME=VALUE]...", help="as --set")] = None,
     trials: Annotated[str | None, typer.Option(metavar="N", help="how many trials to start")] = None,
     time_budget: Annotated[str | None, typer.Option(metavar="TIME", help="30m, 2h")] = None,

@@ -4,7 +4,7 @@ import functools
 from pathlib import Path
 
 from models.liquid.continual import Scenario, class_groups
-from models.liquid.data import DOMAINS, SOURCES, Source, build_corpus, load
+from models.liquid.data import DOMAINS, SOURCES, Source, build_corpus, check_hub, load
 from models.liquid.stream import stream
 
 CORPUS = "corpus"
@@ -26,12 +26,12 @@ def check(data: str, length: int, tasks: int, scenario: Scenario) -> None:
     Raises:
         ValueError: It could not; in one line.
     """
-    if data.startswith("hub:"):
-        return  # nothing is fetched before a search begins
     if data == "text":  # its corpus is not there yet
         class_groups(len(DOMAINS), tasks, "domains")
         return
     try:
+        if data.startswith("hub:"):  # nothing is fetched before a search begins
+            return check_hub(data.removeprefix("hub:"))
         source = load(data, length)
     except ValueError as error:
         raise ValueError(str(error).replace("source must", "data must", 1)) from error
