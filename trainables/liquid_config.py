@@ -119,12 +119,12 @@ class LiquidConfig(TaskConfig):
         0.98, description="average the weights for evaluation; none: do not"
     )
     data: str = Field("digits", description="digits, text, series, or a folder: of text by domain, or of IDX files")
-    length: PositiveInt = Field(128, description="steps of a sequence of bytes or values")
+    length: Annotated[int, Field(ge=1, le=8192)] = Field(128, description="steps of a sequence of bytes or values")
     samples: PositiveInt = Field(512, description="sequences in an epoch, at most")
     test_samples: PositiveInt = Field(400, description="sequences that each domain is tested on, at most")
     batch_size: PositiveInt = Field(16, description="sequences of a micro-batch, without those that are replayed")
     layers: PositiveInt = Field(1, description="blocks")
-    units: PositiveInt = Field(32, description="of each liquid cell")
+    units: Annotated[int, Field(ge=3)] = Field(32, description="of each liquid cell")  # a circuit has three layers
     dropout: Share = Field(0.0, description="of what a block adds")
     weight_decay: NonNegativeFloat = Field(0.01, description="of matrices")
     warmup: Annotated[float, Field(ge=0, le=1)] = Field(0.02, description="share of the updates before the peak rate")

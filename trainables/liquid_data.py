@@ -8,7 +8,6 @@ from models.liquid.data import DOMAINS, SOURCES, Source, build_corpus, check_hub
 from models.liquid.stream import stream
 
 CORPUS = "corpus"
-PREFIXES = ("idx:", "hub:")
 
 
 def absolute(data: str) -> str:
@@ -26,16 +25,26 @@ def check(data: str, length: int, tasks: int, scenario: Scenario) -> None:
     Raises:
         ValueError: It could not; in one line.
     """
+    try:
+        _check(data, length, tasks, scenario)
+    except ValueError as error:
+        told = str(error)
+        for general, name in (("source ", "data "), ("tasks ", "continual.tasks ")):
+            if told.startswith(general):
+                told = name + told.removeprefix(general)
+        raise ValueError(told) from error
+
+
+def _check(data: str, length: int, tasks: int, scenario: Scenario) -> None:
     if data == "text":  # its corpus is not there yet
         class_groups(len(DOMAINS), tasks, "domains")
-        return
-    try:
-        if data.startswith("hub:"):  # nothing is fetched before a search begins
-            return check_hub(data.removeprefix("hub:"))
-        source = load(data, length)
-    except ValueError as error:
-        raise ValueError(str(error).replace("source must", "data must", 1)) from error
-    stream(source, tasks, scenario)
+    elif data.startswith("hub:"):  # nothing is fetched before a search begins
+        check_hub(data.removeprefix("hub:"))
+    elif data.startswith("idx:") or data in SOURCES or Path(data).exists():
+        stream(load(data, length), tasks, scenario)
+    else:
+        known = f"{', '.join(SOURCES)}, idx:PATH, hub:OWNER/NAME or a folder"
+        raise ValueError(f"source must be {known}, but there is no {data}. Correct it.")
 
 
 def write_corpus(files: Path) -> None:
