@@ -132,9 +132,11 @@ class LiquidTask(Task[LiquidConfig]):
         elif self.learning != self._task_of(epoch - 1):
             self._consolidate(self.learning - 1)
         order = torch.randperm(self.stream.size(self.learning), generator=context.generator)[: self._taken(epoch)]
+        share, due = config.replay.fraction / (1 - config.replay.fraction), 0.5  # what is less than one is due later
         for indices in context.shard(order, config.batch_size, shuffle=False):
-            share = config.replay.fraction / (1 - config.replay.fraction)
-            yield self._batch(indices, self.past.recall(round(len(indices) * share), torch.default_generator))
+            due += len(indices) * share
+            yield self._batch(indices, self.past.recall(int(due), torch.default_generator))
+            due -= int(due)
 
     def loss(self, batch: Batch) -> tuple[Tensor, float]:
         config, samples = self.config, batch.samples

@@ -24,7 +24,7 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 class Part(BaseModel):
     """Parameters that belong together, set as `--set part.name=value`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
 
 
 class SpikingConfig(Part):
@@ -45,6 +45,15 @@ class SpikingConfig(Part):
     lowest_rate: Share = Field(0.02, description="spikes of a layer per neuron and step, at least")
     highest_rate: Share = Field(0.5, description="the same at most")
 
+    @model_validator(mode="after")
+    def _leaves_room(self) -> "SpikingConfig":
+        if self.lowest_rate > self.highest_rate:
+            raise ValueError(
+                f"must have a lowest_rate of at most its highest_rate, {self.highest_rate}, but got "
+                f"{self.lowest_rate}. Lower it."
+            )
+        return self
+
 
 RULES = ["pair", "triplet", "homeostatic", "bcm"]
 PLASTIC = {"plasticity.rule": RULES}
@@ -60,7 +69,9 @@ class PlasticityConfig(Part):
         1.0, low=0.01, high=100.0, log=True, when=PLASTIC, description="factor of the rule's change in each update"
     )
     tau: PositiveFloat = Field(20.0, description="steps that the traces of spikes last")
-    target_rate: Share = Field(0.1, description="spikes per step that the homeostatic rule aims at")
+    target_rate: Annotated[float, Field(gt=0, lt=1)] = Field(
+        0.1, description="spikes per step that the homeostatic rule and BCM aim at"
+    )
     stiffness: NonNegativeFloat = Field(0.0, description="how much strong synapses resist weakening; 0: not at all")
     meta: bool = Field(False, description="learn the rates of the rule from how the loss follows its last change")
     meta_lr: PositiveFloat = Field(0.01, description="learning rate of these rates")

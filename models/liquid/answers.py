@@ -51,14 +51,18 @@ def log_likelihood(kind: Kind, outputs: Tensor, allowed: Tensor, generator: torc
     return sampled_log_likelihood(masked_logits(outputs.flatten(0, -2), allowed), generator)
 
 
+@torch.no_grad()
 def errors(kind: Kind, network: LiquidNetwork, samples: Samples, allowed: Tensor, batch_size: int) -> Sums:
     """What the network gets wrong, as a sum and the number of its parts: labels, bits of bytes, or squared errors.
 
     Windows of bytes follow each other in `samples`: lanes of them run side by side, and each window starts where the
-    one before it in its lane has ended.
+    one before it in its lane has ended. What is not finite makes the sum NaN: NaNs have a largest one, too, that could
+    pass for a label.
     """
     total, count = 0.0, 0
     for outputs, targets in _answers(kind, network, samples, batch_size):
+        if not outputs.isfinite().all():
+            return math.nan, 1
         if kind == "labels":
             wrong = masked_logits(outputs, allowed).argmax(-1) != targets
             total, count = total + float(wrong.sum()), count + len(targets)

@@ -57,6 +57,7 @@ class LiquidNetwork(nn.Module):
     ) -> None:
         super().__init__()
         self.answers = answers
+        self.features = features
         self.embed: nn.Module = nn.Linear(features, width) if features else nn.Embedding(BYTES, width)
         self.blocks = nn.ModuleList(
             LiquidSpikingBlock(width, units, spikes, cell, neurons, synapses, dropout) for _ in range(layers)
@@ -72,7 +73,7 @@ class LiquidNetwork(nn.Module):
             dt: Time that each step takes, shape (B, T, 1); 1 if None.
             state: Where they start, as an answer before had it; None: at rest.
         """
-        x = self.embed(inputs if inputs.is_floating_point() else inputs.int()).float()
+        x = self.embed(inputs.float() if self.features else inputs.int()).float()
         states, rates = list[BlockState](), list[Tensor]()
         for layer, block in enumerate(self.blocks):
             x, reached, spikes = block(x, None if state is None else state[layer], dt)

@@ -123,9 +123,11 @@ class Past:
         modes = [(module, module.training) for module in self.network.modules()]
         self.network.eval()
         try:
-            chosen = torch.randperm(self.stream.size(task), generator=generator)[:samples][share]
+            chosen = torch.randperm(self.stream.size(task), generator=generator)[:samples]
+            # Answers are drawn by a seed for each sequence, so that ranks together draw what one alone would.
+            seeds = torch.randint(2**62, (len(chosen),), generator=generator)
             if isinstance(self.hold, EWC):
-                self.hold.consolidate(self._fisher(task, chosen, generator, add_up))
+                self.hold.consolidate(self._fisher(task, chosen[share], seeds[share], add_up))
             elif isinstance(self.hold, SI):
                 self.hold.consolidate()
             if self.reservoir is not None:
@@ -148,26 +150,26 @@ class Past:
         Raises:
             ValueError: It is of another method, or of another kind of memory.
         """
-        for name in ("hold", "reservoir"):
+        for name, kept in (("hold", "consolidates"), ("reservoir", "replays")):
             own = getattr(self, name)
-            if (own is None) != (state[name] is None):
-                kept = "consolidates" if name == "hold" else "replays"
+            if set(own.state_dict() if own else ()) != set(state[name] or ()):
                 raise ValueError(f"what is taken up must be of a trial that {kept} as this one does, but got another.")
             if own is not None:
                 own.load_state_dict(state[name])
 
     def _fisher(
-        self, task: int, chosen: Tensor, generator: torch.Generator, add_up: Callable[[list[Tensor]], None]
+        self, task: int, chosen: Tensor, seeds: Tensor, add_up: Callable[[list[Tensor]], None]
     ) -> dict[str, Tensor]:
-        sums, count = fisher_diagonal(self.parameters, self._log_likelihoods(task, chosen, generator))
+        sums, count = fisher_diagonal(self.parameters, self._log_likelihoods(task, chosen, seeds))
         total = torch.tensor(float(count), device=next(iter(sums.values())).device)
         add_up([*sums.values(), total])
         return {name: values / total for name, values in sums.items()}
 
-    def _log_likelihoods(self, task: int, chosen: Tensor, generator: torch.Generator) -> Iterator[Tensor]:
+    def _log_likelihoods(self, task: int, chosen: Tensor, seeds: Tensor) -> Iterator[Tensor]:
         device = next(self.network.parameters()).device
         allowed = self.stream.allowed[task].to(device)
-        for index in chosen:
+        for index, seed in zip(chosen, seeds.tolist(), strict=True):
+            generator = torch.Generator().manual_seed(seed)
             sample = self.stream.rows(task, index[None]).to(device)
             answer = self.network(sample.inputs, sample.dt)
             yield log_likelihood(self.stream.kind, answer.outputs, allowed, generator)
