@@ -201,7 +201,7 @@ def test_it_goes_on_from_its_state(method: Any) -> None:
         assert penalty is not None
         assert recalled is not None
         assert recalled.logits is not None
-        outcomes.append((float(penalty), recalled.tasks.tolist(), recalled.logits))
+        outcomes.append((penalty.item(), recalled.tasks.tolist(), recalled.logits))
         with torch.no_grad():
             for name, parameter in past.parameters.items():
                 parameter.copy_(start[name])
