@@ -4,18 +4,34 @@ import functools
 from pathlib import Path
 
 from models.liquid.continual import Scenario, class_groups
-from models.liquid.data import DOMAINS, SOURCES, Source, build_corpus, check_hub, load
+from models.liquid.data import DOMAINS, SOURCES, Source, build_corpus, load
+from models.liquid.data import check as check_source
 from models.liquid.stream import stream
 
 CORPUS = "corpus"
+NAMES = {
+    "source must": "data must",
+    "tasks must": "continual.tasks must",
+    "a task must have": "continual.tasks must give each task",
+}
 
 
 def absolute(data: str) -> str:
-    """`data` as workers find it, who run in a folder of their own."""
+    """`data` as workers find it, who run in a folder of their own.
+
+    Raises:
+        ValueError: There is no such data.
+    """
     if data in SOURCES or data.startswith("hub:"):
         return data
     prefix = "idx:" if data.startswith("idx:") else ""
-    return prefix + str(Path(data.removeprefix(prefix)).expanduser().absolute())
+    name = data.removeprefix(prefix)
+    folder = Path(name).expanduser().absolute()
+    if not name or not folder.is_dir():
+        raise ValueError(
+            f"must be {', '.join(SOURCES)}, hub:NAME or a folder, but got {data!r}: there is no such folder."
+        )
+    return f"{prefix}{folder}"
 
 
 @functools.lru_cache(maxsize=128)  # it reads files, and configs are made all the time
@@ -26,25 +42,22 @@ def check(data: str, length: int, tasks: int, scenario: Scenario) -> None:
         ValueError: It could not; in one line.
     """
     try:
-        _check(data, length, tasks, scenario)
+        if data.startswith("hub:"):
+            check_source(data, length)  # nothing is fetched before a search begins
+        elif data == "text":
+            class_groups(len(DOMAINS), tasks, "domains")  # its corpus is not there yet
+        else:
+            stream(load(data, length), tasks, scenario)
     except ValueError as error:
-        told = str(error)
-        for general, name in (("source ", "data "), ("tasks ", "continual.tasks ")):
-            if told.startswith(general):
-                told = name + told.removeprefix(general)
-        raise ValueError(told) from error
+        raise ValueError(_of_the_config(str(error))) from error
 
 
-def _check(data: str, length: int, tasks: int, scenario: Scenario) -> None:
-    if data == "text":  # its corpus is not there yet
-        class_groups(len(DOMAINS), tasks, "domains")
-    elif data.startswith("hub:"):  # nothing is fetched before a search begins
-        check_hub(data.removeprefix("hub:"))
-    elif data.startswith("idx:") or data in SOURCES or Path(data).exists():
-        stream(load(data, length), tasks, scenario)
-    else:
-        known = f"{', '.join(SOURCES)}, idx:PATH, hub:OWNER/NAME or a folder"
-        raise ValueError(f"source must be {known}, but there is no {data}. Correct it.")
+def _of_the_config(problem: str) -> str:
+    """A problem by the names that the parameters have."""
+    for name, parameter in NAMES.items():
+        if problem.startswith(name):
+            return parameter + problem.removeprefix(name)
+    return problem
 
 
 def write_corpus(files: Path) -> None:

@@ -40,7 +40,7 @@ def problems(fixed: dict[str, str], searched: dict[str, str] | None = None) -> l
         ({"data": "idx:/nowhere"}, "data must be digits, text, series, hub:NAME or a folder, but got 'idx:/nowhere'"),
         ({"data": ""}, "data must be digits, text, series, hub:NAME or a folder, but got ''"),
         ({"data": "hub:"}, "data must name a data set, hub:owner/name, but got 'hub:'"),
-        ({"length": "0"}, "length must be greater than 0, but got '0'"),
+        ({"length": "0"}, "length must be greater than or equal to 1, but got '0'"),
         ({"spiking.decay": "1"}, "spiking.decay must be less than 1, but got '1'"),
         ({"spiking.decay": "0"}, "spiking.decay must be greater than 0, but got '0'"),
         ({"spiking.threshold": "0"}, "spiking.threshold must be greater than 0, but got '0'"),

@@ -48,7 +48,7 @@ def outputs(scenario: Scenario, groups: Groups) -> int:
     smallest = min(len(group) for group in groups)
     if smallest < 2:
         raise ValueError(
-            f'tasks must have at least 2 classes each in the "{scenario}" scenario, but got one with {smallest}. '
+            f'a task must have at least 2 classes in the "{scenario}" scenario, but got {smallest}. '
             'Use fewer tasks, or the "class" scenario.'
         )
     return max(len(group) for group in groups) if scenario == "domain" else sum(len(group) for group in groups)

@@ -1,7 +1,6 @@
 """Data to learn from step by step: labelled images, bytes of text, and series; all of it there without a download."""
 
 from models.liquid.data.corpus import DOMAINS, build_corpus
-from models.liquid.data.hub import check_hub
 from models.liquid.data.ngrams import bits_per_byte
 from models.liquid.data.samples import BYTES, Domain, Kind, Samples, Source
 from models.liquid.data.sources import SOURCES, check, load
@@ -18,7 +17,6 @@ __all__ = [
     "bits_per_byte",
     "build_corpus",
     "check",
-    "check_hub",
     "load",
     "read_corpus",
     "windows",
