@@ -6,9 +6,9 @@ All variants have the same seeds, so a difference is that of pairs. Each is trai
 """
 
 import argparse
-import statistics
 
-from benchmarks.arc_runs import error, mean, train_all
+from benchmarks.runs import difference, mean, train_all
+from trainables.arc import ArcTask
 
 VARIANTS = {
     "full": {},
@@ -30,8 +30,8 @@ def main() -> None:
     arguments = parser.parse_args()
     for data in arguments.data:
         fixed = {"data": data, "epochs": arguments.epochs, "episodes": arguments.episodes}
-        results = train_all([fixed | variant for variant in VARIANTS.values()], arguments.seeds, arguments.processes)
-        full = [report["val/score"] for report in results[0]]
+        configs = [fixed | variant for variant in VARIANTS.values()]
+        results = train_all(ArcTask, configs, arguments.seeds, arguments.processes)
         print(f"{data}: {arguments.epochs} epochs of {arguments.episodes} episodes, {arguments.seeds} seeds")
         print(
             f"{'':22}"
@@ -39,9 +39,8 @@ def main() -> None:
             + f"{'score less full':>20}{'s':>7}"
         )
         for name, reports in zip(VARIANTS, results, strict=True):
-            pairs = [report["val/score"] - base for report, base in zip(reports, full, strict=True)]
             row = "".join(f"{mean(reports, metric):14.4f}" for metric in METRICS)
-            against = f"{statistics.fmean(pairs):+.4f} +- {error(pairs):.4f}"
+            against = difference(reports, results[0], "val/score")
             print(f"{name:22}{row}{against:>20}{mean(reports, 'seconds'):7.0f}", flush=True)
 
 

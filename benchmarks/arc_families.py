@@ -6,12 +6,11 @@ python benchmarks/arc_families.py [--data generated] [--epochs 27] [--seeds 3] [
 import argparse
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from multiprocessing import get_context
 from statistics import fmean
 
 import numpy as np
-import torch
 
+from benchmarks.runs import in_processes
 from models.arc.families import EASY
 from trainables.arc import ArcTask
 from trainables.arc_config import ArcConfig
@@ -30,8 +29,7 @@ def main() -> None:
     arguments = parser.parse_args()
     fixed = dict(part.split("=", 1) for part in arguments.set) | {"data": arguments.data, "epochs": arguments.epochs}
     configs = [{**fixed, "seed": seed} for seed in range(arguments.seeds)]
-    with get_context("spawn").Pool(arguments.processes, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        runs = pool.map(solve, configs, chunksize=1)
+    runs = in_processes(solve, configs, arguments.processes)
     print(f"{arguments.data}, {arguments.epochs} epochs, {arguments.seeds} seeds: share of tests met in two attempts")
     print(f"{'':14}{'untrained':>10}{'trained':>10}")
     for family in runs[0][0]:

@@ -1,0 +1,101 @@
+"""What keeps a liquid spiking network from forgetting: methods of continual learning on Split-Digits.
+
+The ten digits come in five tasks of two classes. In "task" it is known which task a sample is of, in "domain" it is
+not and only the place within the task is asked for, in "class" the digit is asked for (van de Ven, Tuytelaars and
+Tolias 2022). Everything else is the task's default. "joint" learns all tasks at once, in as many updates of as many new
+samples; a micro-batch with replay has as many old samples on top.
+
+Accuracies, after the last task, and what was forgotten are in %; +- is the standard deviation between seeds. At the end
+the table is held against what such methods are known for.
+
+    python benchmarks/continual.py [--seeds 3] [--epochs 15] [--processes 2]
+"""
+
+import argparse
+from collections.abc import Iterator, Mapping
+from typing import Any, get_args
+
+import torch
+
+from benchmarks.runs import Report, deviation, mean, train_all
+from models.liquid.continual import Scenario
+from trainables.liquid import Batch, LiquidTask
+
+NO_REPLAY = {"replay": {"fraction": 0.0}}
+METHODS: dict[str, dict[str, Any]] = {
+    "naive": NO_REPLAY,
+    "EWC": NO_REPLAY | {"consolidation": {"method": "ewc"}},
+    "SI": NO_REPLAY | {"consolidation": {"method": "si"}},
+    "replay": {"replay": {"fraction": 0.5}},
+    "DER++": {"replay": {"fraction": 0.5, "logits_weight": 0.5}},
+}
+SCENARIOS: tuple[Scenario, ...] = get_args(Scenario)
+Table = Mapping[str, Mapping[str, list[Report]]]
+
+
+class JointTask(LiquidTask):
+    """Learns all tasks at once, each sample with the outputs that count in its task."""
+
+    def train_batches(self, epoch: int) -> Iterator[Batch]:
+        stream, context = self.stream, self.context
+        order = torch.randperm(stream.samples.size, generator=context.generator)[: self._taken(epoch)]
+        ends = torch.tensor(stream.bounds[1:])
+        for indices in context.shard(order, self.config.batch_size, shuffle=False):
+            yield Batch(stream.samples.rows(indices), torch.bucketize(indices, ends, right=True), 0, None)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=15)
+    parser.add_argument("--processes", type=int, default=2)
+    arguments = parser.parse_args()
+    rows = {scenario: measure(scenario, arguments) for scenario in SCENARIOS}
+    table = {method: {scenario: rows[scenario][method] for scenario in SCENARIOS} for method in rows["class"]}
+    show(table, f"{arguments.epochs} epochs, {arguments.seeds} seeds")
+    missed = unmet(table)
+    print(f"bands: {'; '.join(missed) if missed else 'met'}")
+
+
+def measure(scenario: Scenario, arguments: argparse.Namespace) -> dict[str, list[Report]]:
+    """The last report of each method, under each seed."""
+    fixed = {"epochs": arguments.epochs, "continual": {"scenario": scenario}}
+    configs = [fixed | method for method in METHODS.values()]
+    results = train_all(LiquidTask, configs, arguments.seeds, arguments.processes, which="last")
+    joint = train_all(JointTask, [fixed | NO_REPLAY], arguments.seeds, arguments.processes, which="last")
+    return dict(zip([*METHODS, "joint"], results + joint, strict=True))
+
+
+def show(table: Table, trained: str) -> None:
+    print(f"Split-Digits in 5 tasks, {trained}: accuracy in %, what was forgotten, seconds of a training")
+    print(f"{'':8}" + "".join(f"{f'{scenario}-incremental':>27}" for scenario in SCENARIOS))
+    print(f"{'':8}" + f"{'accuracy':>13}{'forgot':>8}{'s':>6}" * len(SCENARIOS))
+    for method, results in table.items():
+        print(f"{method:8}" + "".join(_cells(results[scenario]) for scenario in SCENARIOS))
+
+
+def unmet(table: Table) -> list[str]:
+    """Which of the bands are not met, of accuracies."""
+    accuracy = {
+        (method, scenario): 100 * mean(reports, "val/score")
+        for method, results in table.items()
+        for scenario, reports in results.items()
+    }
+    bands = {
+        "class-incremental naive at most 25": accuracy["naive", "class"] <= 25,
+        "class-incremental replay at least 85": accuracy["replay", "class"] >= 85,
+        "task-incremental EWC at least naive": accuracy["EWC", "task"] >= accuracy["naive", "task"],
+        "task-incremental SI at least naive": accuracy["SI", "task"] >= accuracy["naive", "task"],
+    }
+    return [f"{band}: not met" for band, met in bands.items() if not met]
+
+
+def _cells(reports: list[Report]) -> str:
+    score = f"{100 * mean(reports, 'val/score'):.1f} +- {100 * deviation(reports, 'val/score'):.1f}"
+    told = all("val/forgetting" in report for report in reports)
+    forgot = f"{100 * mean(reports, 'val/forgetting'):.1f}" if told else "-"
+    return f"{score:>13}{forgot:>8}{mean(reports, 'seconds'):6.1f}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""Trainings of a task, several at a time, one thread each: what the benchmarks of tasks share."""
+
+import statistics
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from multiprocessing import get_context
+from typing import Any, Literal, TypeVar
+
+import torch
+
+from trainables.loop import train
+from trainables.task import Task
+
+Report = dict[str, float]
+Which = Literal["best", "last"]
+Run = tuple[type[Task[Any]], Mapping[str, Any], Which]
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def train_all(
+    task: type[Task[Any]],
+    configs: Sequence[Mapping[str, Any]],
+    seeds: int,
+    processes: int,
+    *,
+    first_seed: int = 0,
+    which: Which = "best",
+) -> list[list[Report]]:
+    """A report of each config under each of so many seeds, by config: the best one, whose objective is what a trial's
+    value is, or the last.
+    """
+    runs = [
+        (task, {**config, "seed": seed}, which) for seed in range(first_seed, first_seed + seeds) for config in configs
+    ]
+    reports = in_processes(_train, runs, processes)
+    return [reports[index :: len(configs)] for index in range(len(configs))]
+
+
+def in_processes(function: Callable[[Item], Result], items: Iterable[Item], processes: int) -> list[Result]:
+    """What `function` makes of each item, in so many processes of one thread each."""
+    # A process that was forked from one that has used torch may wait for ever for its threads.
+    with get_context("spawn").Pool(processes, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        return pool.map(function, items, chunksize=1)
+
+
+def mean(reports: Sequence[Report], metric: str) -> float:
+    return statistics.fmean(report[metric] for report in reports)
+
+
+def deviation(reports: Sequence[Report], metric: str) -> float:
+    """The standard deviation between seeds; 0 of one."""
+    return statistics.stdev(report[metric] for report in reports) if len(reports) > 1 else 0.0
+
+
+def difference(reports: Sequence[Report], base: Sequence[Report], metric: str) -> str:
+    """How much more than in `base` of the same seeds, +- the standard error of that."""
+    pairs = [report[metric] - other[metric] for report, other in zip(reports, base, strict=True)]
+    error = statistics.stdev(pairs) / len(pairs) ** 0.5 if len(pairs) > 1 else 0.0
+    return f"{statistics.fmean(pairs):+.4f} +- {error:.4f}"
+
+
+def _train(run: Run) -> Report:
+    task, config, which = run
+    start = time.perf_counter()
+    reports = list(train(task(task.config_class().model_validate(config))))
+    choose = max if task.mode == "max" else min
+    report = reports[-1] if which == "last" else choose(reports, key=lambda report: report[task.objective])
+    return report | {"seconds": time.perf_counter() - start}
