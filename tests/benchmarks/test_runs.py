@@ -1,0 +1,72 @@
+"""What the benchmarks of tasks share, and what they add to the task liquid."""
+
+import pytest
+import torch
+
+from benchmarks import runs
+from benchmarks.continual import METHODS, SCENARIOS, JointTask, unmet
+from benchmarks.runs import deviation, difference, mean
+from benchmarks.search_best import without
+from trainables.liquid import LiquidTask
+from trainables.liquid_config import LiquidConfig
+from trainables.loop import train
+
+
+def test_a_difference_is_that_of_pairs():
+    base = [{"score": 0.1}, {"score": 0.5}, {"score": 0.9}]
+    better = [{"score": report["score"] + 0.2} for report in base]
+    assert difference(better, base, "score") == "+0.2000 +- 0.0000"
+    assert difference([{"score": 0.3}, {"score": 0.7}, {"score": 1.2}], base, "score") == "+0.2333 +- 0.0333"
+    assert mean(base, "score") == pytest.approx(0.5)
+    assert deviation(base, "score") == pytest.approx(0.4)
+    assert deviation(base[:1], "score") == 0
+
+
+def test_the_defaults_of_a_config_are_what_the_search_did_not_vary_within_a_part_too():
+    config = {"lr": 0.1, "width": 32, "replay": {"size": 50, "fraction": 0.5, "balanced": True}}
+    assert without(config, ["lr", "replay.fraction"]) == {"width": 32, "replay": {"size": 50, "balanced": True}}
+    assert config["replay"] == {"size": 50, "fraction": 0.5, "balanced": True}
+
+
+def test_each_config_is_trained_under_each_seed_and_told_by_its_best_or_its_last_report(monkeypatch):
+    monkeypatch.setattr(runs, "in_processes", lambda function, items, processes: [function(item) for item in items])
+    configs = [{"epochs": 5, "samples": 16}, {"epochs": 5, "samples": 16, "lr": 1e-3}]
+    best, last = (
+        runs.train_all(LiquidTask, configs, seeds=2, processes=1, first_seed=7, which=which)
+        for which in ("best", "last")
+    )
+    for number, config in enumerate(configs):
+        for seed in (0, 1):
+            alone = LiquidConfig.model_validate(config | {"seed": 7 + seed})
+            scores = [report["val/score"] for report in train(LiquidTask(alone))]
+            assert best[number][seed]["val/score"] == max(scores)
+            assert last[number][seed]["val/score"] == scores[-1]
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_joint_learning_has_samples_of_all_tasks_each_with_its_own_outputs_and_as_many_as_the_stream(scenario):
+    config = LiquidConfig.model_validate({"continual": {"scenario": scenario}, "replay": {"fraction": 0.0}})
+    joint, stream = JointTask(config), LiquidTask(config)
+    for task in (joint, stream):
+        task.build()
+        task.context.generator.manual_seed(0)
+    batches, others = list(joint.train_batches(0)), list(stream.train_batches(0))
+    assert [len(batch.tasks) for batch in batches] == [len(batch.tasks) for batch in others]
+    tasks = torch.cat([batch.tasks for batch in batches])
+    targets = torch.cat([batch.samples.targets for batch in batches])
+    assert set(tasks.tolist()) == {0, 1, 2, 3, 4}
+    assert joint.stream.allowed[tasks, targets].all()
+    if scenario != "domain":
+        assert torch.equal(targets // 2, tasks)
+
+
+def test_a_band_that_is_not_met_is_named():
+    good = {"naive": 0.2, "EWC": 0.2, "SI": 0.2, "replay": 0.9, "DER++": 0.9, "joint": 0.97}
+    table = {name: {scenario: [{"val/score": good[name]}] for scenario in SCENARIOS} for name in [*METHODS, "joint"]}
+    assert unmet(table) == []
+    table["replay"]["class"] = [{"val/score": 0.84}]
+    table["SI"]["task"] = [{"val/score": 0.19}]
+    assert unmet(table) == [
+        "class-incremental replay at least 85: not met",
+        "task-incremental SI at least naive: not met",
+    ]
