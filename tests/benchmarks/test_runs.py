@@ -12,6 +12,15 @@ from trainables.liquid_config import LiquidConfig
 from trainables.loop import train
 
 
+@pytest.fixture(autouse=True)
+def _one_thread():
+    """Faster for small tensors."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 def test_a_difference_is_that_of_pairs():
     base = [{"score": 0.1}, {"score": 0.5}, {"score": 0.9}]
     better = [{"score": report["score"] + 0.2} for report in base]
@@ -30,7 +39,8 @@ def test_the_defaults_of_a_config_are_what_the_search_did_not_vary_within_a_part
 
 def test_each_config_is_trained_under_each_seed_and_told_by_its_best_or_its_last_report(monkeypatch):
     monkeypatch.setattr(runs, "in_processes", lambda function, items, processes: [function(item) for item in items])
-    configs = [{"epochs": 5, "samples": 16}, {"epochs": 5, "samples": 16, "lr": 1e-3}]
+    small = {"epochs": 5, "samples": 16, "test_samples": 50}
+    configs = [small, small | {"lr": 1e-3}]
     best, last = (
         runs.train_all(LiquidTask, configs, seeds=2, processes=1, first_seed=7, which=which)
         for which in ("best", "last")
