@@ -67,7 +67,7 @@ def measure(scenario: Scenario, arguments: argparse.Namespace) -> dict[str, list
 
 
 def show(table: Table, trained: str) -> None:
-    print(f"Split-Digits in 5 tasks, {trained}: accuracy in %, what was forgotten, seconds of a training")
+    print(f"Split-Digits in 5 tasks, {trained}: accuracy in %, what was forgotten, CPU seconds")
     print(f"{'':8}" + "".join(f"{f'{scenario}-incremental':>27}" for scenario in SCENARIOS))
     print(f"{'':8}" + f"{'accuracy':>13}{'forgot':>8}{'s':>6}" * len(SCENARIOS))
     for method, results in table.items():

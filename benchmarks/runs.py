@@ -28,7 +28,7 @@ def train_all(
     which: Which = "best",
 ) -> list[list[Report]]:
     """A report of each config under each of so many seeds, by config: the best one, whose objective is what a trial's
-    value is, or the last.
+    value is, or the last. "seconds" is the CPU time of the training, which other work does not change.
     """
     runs = [
         (task, {**config, "seed": seed}, which) for seed in range(first_seed, first_seed + seeds) for config in configs
@@ -62,8 +62,8 @@ def difference(reports: Sequence[Report], base: Sequence[Report], metric: str) -
 
 def _train(run: Run) -> Report:
     task, config, which = run
-    start = time.perf_counter()
+    start = time.process_time()
     reports = list(train(task(task.config_class().model_validate(config))))
     choose = max if task.mode == "max" else min
     report = reports[-1] if which == "last" else choose(reports, key=lambda report: report[task.objective])
-    return report | {"seconds": time.perf_counter() - start}
+    return report | {"seconds": time.process_time() - start}

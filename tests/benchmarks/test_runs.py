@@ -39,7 +39,7 @@ def test_the_defaults_of_a_config_are_what_the_search_did_not_vary_within_a_part
 
 def test_each_config_is_trained_under_each_seed_and_told_by_its_best_or_its_last_report(monkeypatch):
     monkeypatch.setattr(runs, "in_processes", lambda function, items, processes: [function(item) for item in items])
-    small = {"epochs": 5, "samples": 16, "test_samples": 50}
+    small = {"epochs": 3, "samples": 64, "continual": {"tasks": 1}}
     configs = [small, small | {"lr": 1e-3}]
     best, last = (
         runs.train_all(LiquidTask, configs, seeds=2, processes=1, first_seed=7, which=which)
