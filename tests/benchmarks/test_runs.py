@@ -1,12 +1,19 @@
 """What the benchmarks of tasks share, and what they add to the task liquid."""
 
+import re
+
+import optuna
 import pytest
 import torch
+from optuna.distributions import FloatDistribution
+from optuna.trial import create_trial
 
-from benchmarks import runs
+from benchmarks import runs, search_best
 from benchmarks.continual import METHODS, SCENARIOS, JointTask, unmet
 from benchmarks.runs import deviation, difference, mean
 from benchmarks.search_best import without
+from search.objectives import Objective
+from search.searched import Searched
 from trainables.liquid import LiquidTask
 from trainables.liquid_config import LiquidConfig
 from trainables.loop import train
@@ -80,3 +87,31 @@ def test_a_band_that_is_not_met_is_named():
         "class-incremental replay at least 85: not met",
         "task-incremental SI at least naive: not met",
     ]
+
+
+def test_the_best_of_a_search_is_trained_again_beside_the_defaults_of_whatever_task_it_was(monkeypatch, capsys):
+    config = LiquidConfig.model_validate({"epochs": 3, "samples": 64, "lr": 0.02, "continual": {"tasks": 3}})
+    report = {"metrics": {}, "checkpoint": None, "time": 0.0}
+    trial = create_trial(
+        value=0.9,
+        params={"lr": 0.02},
+        distributions={"lr": FloatDistribution(1e-3, 3e-2)},
+        intermediate_values={3: 0.9},
+        user_attrs={"config": config.model_dump(mode="json"), "report/3": report},
+    )
+    study = optuna.create_study(direction="maximize")
+    study.add_trial(trial)
+    about = {"config": {"task": "liquid"}}
+    searched = Searched(
+        "mine", study.trials, (Objective("val/score", "max"), Objective("val/forgetting", "min")), about
+    )
+    monkeypatch.setattr(search_best, "read", lambda folder: searched)
+    monkeypatch.setattr(runs, "in_processes", lambda function, items, processes: [function(item) for item in items])
+    monkeypatch.setattr("sys.argv", ["search_best.py", "runs/mine", "--seeds", "2"])
+    search_best.main()
+    first, *rows = capsys.readouterr().out.splitlines()
+    assert first == "mine: 1 trials, the best is 0 with 0.9000"
+    number = r"-?\d\.\d{4} \+- \d\.\d{4}"
+    for name, row in zip(("defaults", "best"), rows, strict=True):
+        assert re.fullmatch(rf"{name} +val/score {number}  val/forgetting {number}", row)
+    assert rows[0].split()[1:] != rows[1].split()[1:]
