@@ -1,5 +1,6 @@
 """What a network keeps of the tasks that it has learned: a hold on its weights, and samples to learn again."""
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
@@ -120,9 +121,7 @@ class Past:
             share: Of these sequences, what this rank measures.
             add_up: Gives tensors their sums over all ranks, in place.
         """
-        modes = [(module, module.training) for module in self.network.modules()]
-        self.network.eval()
-        try:
+        with _evaluating(self.network):
             chosen = torch.randperm(self.stream.size(task), generator=generator)[:samples]
             # Answers are drawn by a seed for each sequence, so that ranks together draw what one alone would.
             seeds = torch.randint(2**62, (len(chosen),), generator=generator)
@@ -134,9 +133,6 @@ class Past:
                 self.reservoir.offer(task, self.stream.size(task), generator)
                 if self.with_logits:
                     self._answer(self.reservoir)
-        finally:
-            for module, training in modes:
-                module.training = training
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -145,7 +141,7 @@ class Past:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state.
+        """Go on from a state. What it remembers without logits is answered now, if they are asked for.
 
         Raises:
             ValueError: It is of another method, or of another kind of memory.
@@ -153,9 +149,15 @@ class Past:
         for name, kept in (("hold", "consolidates"), ("reservoir", "replays")):
             own = getattr(self, name)
             if set(own.state_dict() if own else ()) != set(state[name] or ()):
-                raise ValueError(f"what is taken up must be of a trial that {kept} as this one does, but got another.")
+                raise ValueError(
+                    f"what is taken up must be of a trial that {kept} as this one does, but got another. "
+                    "Fix the parameter that changes it with --set."
+                )
             if own is not None:
                 own.load_state_dict(state[name])
+        if self.reservoir is not None and self.with_logits:
+            with _evaluating(self.network):
+                self._answer(self.reservoir)
 
     def _fisher(
         self, task: int, chosen: Tensor, seeds: Tensor, add_up: Callable[[list[Tensor]], None]
@@ -183,3 +185,15 @@ class Past:
             part = slice(start, start + ANSWERED)
             samples = self.stream.rows(tasks[part], indices[part]).to(device)
             reservoir.store(slots[part], self.network(samples.inputs, samples.dt).outputs)
+
+
+@contextlib.contextmanager
+def _evaluating(network: LiquidNetwork) -> Iterator[None]:
+    """The network in evaluation mode inside, and each part of it in its own mode afterwards."""
+    modes = [(module, module.training) for module in network.modules()]
+    network.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training

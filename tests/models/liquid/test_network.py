@@ -129,3 +129,13 @@ def test_without_a_rule_there_are_no_plastic_synapses() -> None:
     assert net.synapses() == []
     assert not any("synapses" in name for name in net.state_dict())
     assert net(*sequences(1, timed=True)).outputs.isfinite().all()
+
+
+def test_membranes_of_both_layers_decay_with_the_time_that_passes() -> None:
+    net = network()
+    x, _ = sequences(2, timed=False)
+    whole = net(x, torch.full((2, STEPS, 1), 1e3))  # in which a membrane forgets all that it had
+    last = net(x[:, -1:])
+    assert torch.allclose(whole.state[0].first, last.state[0].first, atol=1e-6)
+    assert torch.allclose(whole.state[0].second, last.state[0].second, atol=1e-6)
+    assert not torch.allclose(net(x).state[0].first, last.state[0].first, atol=1e-2)

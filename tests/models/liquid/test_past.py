@@ -9,7 +9,8 @@ from torch import Tensor
 from models.liquid.answers import losses
 from models.liquid.data import Kind
 from models.liquid.past import Past
-from tests.models.liquid.nets import of
+from models.liquid.stream import stream
+from tests.models.liquid.nets import labelled, network, of
 
 KINDS: list[Kind] = ["labels", "bytes", "values"]
 
@@ -78,6 +79,17 @@ def test_the_fisher_of_a_task_that_masks_outputs_leaves_those_of_others_free() -
     bias = fisher(past)["head.bias"]
     assert (bias[:2] > 0).all()
     assert not bias[2:].any()
+
+
+def test_labels_are_drawn_anew_for_each_sequence() -> None:
+    """Of four labels that are all as likely, the Fisher of each bias is p - p^2."""
+    made = stream(labelled(each=200), 1, "class")
+    net = network(made.features, made.outputs, "sequence")
+    net.head.weight.data.zero_()
+    net.head.bias.data.zero_()
+    past = Past(net, made, method="ewc", strength=1.0)
+    past.learned(0, 300, seeded())
+    assert torch.allclose(fisher(past)["head.bias"], torch.full((4,), 3 / 16), atol=0.05)
 
 
 @pytest.mark.parametrize("samples", [4, 5, 100])
@@ -239,3 +251,18 @@ def test_the_state_of_another_method_is_refused(theirs: dict[str, Any], own: dic
     past.learned(0, 2, seeded())
     with pytest.raises(ValueError, match=told):
         Past(net, stream, **own).load_state_dict(past.state_dict())
+
+
+def test_what_was_remembered_without_answers_is_answered_when_it_is_taken_up_by_who_needs_them() -> None:
+    stream, net = of("labels")
+    without = Past(net, stream, remembered=6)
+    without.learned(0, 1, seeded())
+    past = Past(net, stream, remembered=6, with_logits=True)
+    past.load_state_dict(without.state_dict())
+    recalled = past.recall(4, seeded())
+    assert recalled is not None
+    assert recalled.logits is not None
+    with torch.no_grad():
+        assert torch.allclose(recalled.logits, net(recalled.samples.inputs).outputs, atol=1e-5)
+    assert net.training
+    assert not any(part.any() for synapses in net.synapses() for part in synapses.pending())
