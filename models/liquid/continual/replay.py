@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 
@@ -151,18 +152,24 @@ class Reservoir:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state.
+        """Go on from a state. Of a larger reservoir as many samples of each task are kept as fit.
 
         Raises:
             ValueError: It is of another kind of reservoir.
         """
-        kind, own = (state["capacity"], state["balanced"]), (self.capacity, self.balanced)
-        if kind != own:
-            raise ValueError(f"a reservoir's state must have (capacity, balanced) of {own}, but got {kind}.")
+        if state["balanced"] != self.balanced:
+            raise ValueError(f"a reservoir's state must have balanced={self.balanced}, but got {state['balanced']}.")
+        tasks = state["tasks"].cpu()
+        kept = _evenly(tasks, self.capacity) if state["capacity"] > self.capacity else torch.arange(len(tasks))
+        free = self.capacity - len(kept)
         self._offered = dict(state["offered"])
-        self._tasks, self._indices = state["tasks"].cpu().clone(), state["indices"].cpu().clone()
-        self._logits = None if state["logits"] is None else state["logits"].float().cpu().clone()
-        self._has_logits = state["has_logits"].cpu().clone()
+        self._tasks = F.pad(tasks[kept], (0, free), value=-1)
+        self._indices = F.pad(state["indices"].cpu()[kept], (0, free), value=-1)
+        self._has_logits = F.pad(state["has_logits"].cpu()[kept], (0, free))
+        self._logits = None
+        if state["logits"] is not None:
+            logits = state["logits"].float().cpu()[kept]
+            self._logits = torch.cat([logits, logits.new_zeros(free, *logits.shape[1:])])
 
     def _pass_by(self, task: int, count: int, generator: torch.Generator) -> None:
         """Algorithm R, all samples at once.
@@ -227,6 +234,15 @@ def _deal(limits: Tensor, total: int, generator: torch.Generator) -> Tensor:
     for place, who in enumerate(order.tolist()):
         shares[who] = min(int(limits[who]), (total - int(shares.sum())) // (len(order) - place))
     return shares
+
+
+def _evenly(tasks: Tensor, count: int) -> Tensor:
+    """The slots of `count` samples: the first of each task, then the second of each, and so on."""
+    turns = torch.full(tasks.shape, len(tasks))  # free slots come last
+    for task in set(tasks[tasks >= 0].tolist()):
+        own = (tasks == task).nonzero().flatten()
+        turns[own] = torch.arange(len(own))
+    return turns.argsort(stable=True)[:count].sort().values
 
 
 def _rounds(slots: Tensor, count: int, generator: torch.Generator) -> Tensor:

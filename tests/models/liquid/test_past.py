@@ -242,7 +242,7 @@ def test_an_update_that_is_not_applied_has_no_part_in_what_mattered() -> None:  
         ({"method": "ewc"}, {"method": "si"}, "consolidates as this one does"),
         ({"method": "si"}, {"method": "ewc"}, "consolidates as this one does"),
         ({"remembered": 4}, {}, "replays as this one does"),
-        ({"remembered": 4}, {"remembered": 5}, "a reservoir's state must have"),
+        ({"remembered": 4}, {"remembered": 4, "balanced": False}, "a reservoir's state must have"),
     ],
 )
 def test_the_state_of_another_method_is_refused(theirs: dict[str, Any], own: dict[str, Any], told: str) -> None:

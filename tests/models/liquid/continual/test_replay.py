@@ -167,8 +167,8 @@ def test_a_state_goes_on_where_it_was() -> None:
         assert ends[0] == ends[1]
         with pytest.raises(ValueError, match="offered once"):
             resumed.offer(1, 5, generator())
-        with pytest.raises(ValueError, match=r"\(capacity, balanced\) of \(11"):
-            Reservoir(11, balanced).load_state_dict(memory.state_dict())
+        with pytest.raises(ValueError, match=f"must have balanced={not balanced}"):
+            Reservoir(memory.capacity, not balanced).load_state_dict(memory.state_dict())
 
 
 def test_what_cannot_be_is_refused() -> None:
@@ -203,3 +203,20 @@ def test_the_loss_of_logits_by_hand() -> None:
     rows = torch.tensor([[True, True, False], [False, True, True]])
     assert der_loss(logits, stored, rows).tolist() == [2, 0]
     assert der_loss(logits, stored, rows[0]).tolist() == [2, 4.5]
+
+
+@pytest.mark.parametrize("capacity", [4, 40])
+def test_what_a_reservoir_of_another_capacity_held_is_kept_as_far_as_it_fits(capacity: int) -> None:
+    """As when a trial of a population takes up another one."""
+    before, after = filled(12, [20, 20], balanced=True), Reservoir(capacity, balanced=True)
+    was = before.missing()
+    before.store(was.slots, torch.stack([was.tasks, was.indices], dim=1).float())
+    after.load_state_dict(before.state_dict())
+    assert after.size == min(capacity, 12)
+    tasks, indices, slots = after.draw(after.size, generator())
+    kept = torch.stack([tasks, indices], dim=1)
+    assert after.logits(slots).tolist() == kept.tolist()
+    assert set(map(tuple, kept.tolist())) <= set(zip(was.tasks.tolist(), was.indices.tolist(), strict=True))
+    assert tasks.bincount().tolist() == [after.size // 2] * 2
+    after.offer(2, 20, generator(1))
+    assert set(after.draw(capacity, generator()).tasks.tolist()) == {0, 1, 2}
