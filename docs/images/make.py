@@ -2,6 +2,8 @@
 
 make search
 .venv/bin/python docs/images/make.py NAME [--storage runs]
+.venv/bin/python search/run.py liquid
+.venv/bin/python docs/images/make.py NAME --drawn
 """
 
 import argparse
@@ -35,8 +37,13 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("name")
     parser.add_argument("--storage", type=Path, default=Path("runs"))
+    parser.add_argument("--drawn", action="store_true", help="nothing but what the best trial drew")
     given = parser.parse_args()
     storage = given.storage.absolute()
+    for picture in drawn(storage / given.name):
+        keep(picture.read_bytes(), picture.name)
+    if given.drawn:
+        return
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         server = MlflowServer(Path(folder), f"sqlite:///{storage / 'mlflow.db'}").start()
         try:
@@ -45,7 +52,6 @@ def main() -> None:
             page.add_init_script(f"Object.entries({json.dumps(VISITED)}).forEach({STORE})")
             keep(chart(page, server.url, given.name), "mlflow.png")
             keep(curves(page, storage / given.name / "report.html"), "report.png")
-            keep(drawn(storage / given.name), "puzzles.png")
         finally:
             server.stop()
 
@@ -82,14 +88,14 @@ def curves(page: Page, report: Path) -> bytes:
     return section.screenshot()
 
 
-def drawn(folder: Path) -> bytes:
-    """The puzzles that the best trial drew."""
+def drawn(folder: Path) -> list[Path]:
+    """What the best trial drew."""
     searched = read(folder)
     best = find_best(searched.trials, searched.objectives[0].mode)
     assert best is not None
     pictures = best_in(folder / "checkpoints" / str(best.trial_id))
     assert pictures is not None
-    return (pictures / "puzzles.png").read_bytes()
+    return sorted(pictures.glob("*.png"))
 
 
 def keep(png: bytes, name: str) -> None:
