@@ -86,4 +86,4 @@ class LiquidNetwork(nn.Module):
 
     def synapses(self) -> list[PlasticSynapses]:
         """All plastic synapses, by layer."""
-        return [part for part in self.modules() if isinstance(part, PlasticSynapses)]
+        return [block.synapses for block in self.blocks if isinstance(block.synapses, PlasticSynapses)]
