@@ -93,7 +93,7 @@ class ConsolidationConfig(Part):
         "none", choices=["none", "ewc", "si"], description="elastic weight consolidation or synaptic intelligence"
     )
     ewc_strength: NonNegativeFloat = searchable(
-        1e4, low=1.0, high=1e8, log=True, when={"consolidation.method": "ewc"}, description="of that penalty"
+        1e3, low=1.0, high=1e8, log=True, when={"consolidation.method": "ewc"}, description="of that penalty"
     )
     si_strength: NonNegativeFloat = searchable(
         10.0, low=1e-2, high=1e5, log=True, when={"consolidation.method": "si"}, description="of that penalty"
