@@ -159,6 +159,7 @@ def test_what_the_docs_say_of_importances_is_what_was_measured():
         ("liquid", "continual"),
         ("liquid", "plasticity"),
         ("liquid", "liquid_speed"),
+        ("liquid", "liquid_baselines"),
     ],
 )
 def test_what_the_docs_say_of_a_task_is_what_was_measured(page, name):
