@@ -156,6 +156,7 @@ def test_what_the_docs_say_of_importances_is_what_was_measured():
         ("arc", "arc_ablation"),
         ("arc", "arc_families"),
         ("arc", "arc_speed"),
+        ("liquid", "liquid_best"),
         ("liquid", "continual"),
         ("liquid", "plasticity"),
         ("liquid", "liquid_speed"),
@@ -174,3 +175,14 @@ def test_a_search_over_the_arc_task_finds_more_than_its_defaults_by_more_than_se
     measured = (ROOT / "benchmarks" / "results" / "arc_best.txt").read_text(encoding="utf-8")
     defaults, best = re.findall(r"^(?:defaults|best) +val/score ([\d.]+) \+- ([\d.]+)", measured, flags=re.MULTILINE)
     assert float(best[0]) - float(defaults[0]) > max(float(defaults[1]), float(best[1]))
+
+
+def test_what_the_readme_says_of_liquid_cells_is_what_was_measured():
+    measured = (ROOT / "benchmarks" / "results" / "liquid_speed.txt").read_text(encoding="utf-8")
+    rows = {"CfC": "CfC", "input-gated liquid cell, a scan": "Liquid", "NCP wiring": "NCP", "LIF": "LIF"}
+    for written, name in rows.items():
+        (tokens,) = re.findall(rf"^{name} +[\d.]+ +([\d.]+) ", measured, flags=re.MULTILINE)
+        (ratios,) = re.findall(rf"^{name} +[\d.]+ +[\d.]+ +(.*)$", measured, flags=re.MULTILINE)
+        said, ratio = re.findall(rf"^\| {written} \| (\d+) \| .* \| ([\d.]+x) \|$", README, flags=re.MULTILINE)[0]
+        assert float(said) == round(float(tokens))
+        assert ratio == re.findall(r"[\d.]+x", ratios)[-1], "the least of its ratios"

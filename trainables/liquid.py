@@ -54,7 +54,7 @@ class LiquidTask(Task[LiquidConfig]):
     """
 
     objective, mode = "val/score", "max"
-    trials = 64
+    trials = 96
 
     @classmethod
     def judged_from(cls, config: LiquidConfig) -> int:

@@ -105,8 +105,8 @@ class ConsolidationConfig(Part):
 class ReplayConfig(Part):
     """Samples of earlier tasks, in every window."""
 
-    fraction: Share = searchable(0.5, low=0.0, high=0.75, description="of a micro-batch that is replayed")
-    size: PositiveInt = searchable(100, low=20, high=500, log=True, description="samples that are remembered")
+    fraction: Share = searchable(0.5, low=0.0, high=0.8, description="of a micro-batch that is replayed")
+    size: PositiveInt = searchable(100, low=20, high=1000, log=True, description="samples that are remembered")
     balanced: bool = Field(True, description="as many of each earlier task; else as they come")
     logits_weight: NonNegativeFloat = searchable(
         0.0, low=0.0, high=1.0, description="of staying with what was answered to them then (DER++)"

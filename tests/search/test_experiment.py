@@ -216,7 +216,7 @@ def test_a_trial_is_not_judged_before_its_task_says_that_it_can_be_unless_the_us
 
 
 def test_a_task_says_how_many_trials_there_are_unless_the_user_does(tmp_path):
-    assert planned(tmp_path, task="liquid").trials == 64
+    assert planned(tmp_path, task="liquid").trials == 96
     assert planned(tmp_path, task="liquid", trials=3).trials == 3
     assert planned(tmp_path, task="liquid", once=True).trials == 1
     assert planned(tmp_path).trials == 16
