@@ -1,5 +1,6 @@
 """What a task writes once for all workers of a search, in the folder of the search."""
 
+import inspect
 import shutil
 from pathlib import Path
 
@@ -17,7 +18,7 @@ def prepared(planned: Plan) -> Path:
         Exception: Whatever the task's `prepare` raises; nothing is left of it then.
     """
     folder, task = planned.config.folder / NAME, planned.source.task_class
-    if folder.exists() or task is None or task.prepare.__func__ is Task.prepare.__func__:  # type: ignore[attr-defined]
+    if folder.exists() or task is None or inspect.getattr_static(task, "prepare") is Task.__dict__["prepare"]:
         return folder
     staging = folder.with_name(f"{NAME}.tmp")
     shutil.rmtree(staging, ignore_errors=True)  # of a driver that was killed

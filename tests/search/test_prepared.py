@@ -34,7 +34,13 @@ class Words(Task[WordsConfig]):
 
 
 class Plain(Words):
-    prepare = Task.prepare
+    prepare = Task.__dict__["prepare"]
+
+
+class Static(Words):
+    @staticmethod
+    def prepare(config, folder):
+        (folder / "words.txt").write_text(config.word)
 """
 
 
@@ -75,3 +81,8 @@ def test_half_of_the_files_never_pass_for_all(planned):
 def test_a_task_that_prepares_nothing_leaves_no_folder(planned):
     (search,) = planned("one", name="Plain")
     assert not prepared(search).exists()
+
+
+def test_a_task_may_prepare_without_its_class(planned):
+    (search,) = planned("two", name="Static")
+    assert (prepared(search) / "words.txt").read_text() == "two"
