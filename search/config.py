@@ -279,9 +279,14 @@ def complete(config: SearchConfig) -> SearchConfig:
             **({"trials": 1} if config.once else {}),  # unsaid, it is the task's to say
             "scheduler": scheduler,
             # Here, so that more trials for a search that is taken up leave its population as it is.
-            "population": config.population or (max(2, min(20, config.trials // 2)) if scheduler == "pbt" else None),
+            "population": config.population or (_population(config) if scheduler == "pbt" else None),
         }
     )
+
+
+def _population(config: SearchConfig) -> int | None:
+    """How many members a population has, once it is known how many trials there are."""
+    return max(2, min(20, config.trials // 2)) if "trials" in config.model_fields_set else None
 
 
 def _source(text: str, storage: Path) -> str:
@@ -302,7 +307,7 @@ def _misplaced(config: SearchConfig, scheduler: str) -> list[str]:
     ]
     if scheduler == "pbt" and config.trials < 2:
         problems.append(f"--trials must be at least 2 with --scheduler pbt, but got {config.trials}.")
-    elif scheduler == "pbt" and (config.population or 0) > config.trials:
+    elif scheduler == "pbt" and "trials" in config.model_fields_set and (config.population or 0) > config.trials:
         problems.append(
             f"--population must be at most --trials, {config.trials}, but got {config.population}. "
             "Trials beyond it are the copies."

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from search import functions
-from search.config import SearchConfig, check_place
+from search.config import SearchConfig, check_place, complete
 from search.errors import UsageError
 from search.fidelity import UNLIMITED
 from search.machine import check_cluster, check_machine
@@ -70,8 +70,9 @@ def plan(config: SearchConfig) -> Plan:
     check_store(config.study, config.name)
     check_tracking(config, os.environ)
     source = find_task(config.task)
-    if source.task_class and "trials" not in config.model_fields_set:
-        config = config.model_copy(update={"trials": source.task_class.trials})
+    if "trials" not in config.model_fields_set:
+        trials = source.task_class.trials if source.task_class else config.trials
+        config = complete(config.model_copy(update={"trials": trials}))  # as much as follows from that
     planned = checked(config, source, space_of(config, source))
     first = first_points(planned.space, config.try_, config.trials)
     fresh = planned.schedule.size if isinstance(planned.schedule, Population) else config.trials

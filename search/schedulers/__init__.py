@@ -36,7 +36,7 @@ def make_schedule(config: SearchConfig, epochs: int, mode: Mode, judged_from: in
     if config.scheduler == "median":
         return Median(int(limit), int(config.grace_period or judged_from), mode)
     if config.scheduler == "pbt":
-        return _population(config, int(limit), mode)
+        return _population(config, int(limit), mode, judged_from)
     return Halving.straight(limit, mode, config.fidelity)
 
 
@@ -55,12 +55,17 @@ def _grace_period(config: SearchConfig, limit: float, judged_from: int) -> float
     return judged_from if config.fidelity == "epochs" else limit / config.reduction_factor / config.reduction_factor
 
 
-def _population(config: SearchConfig, epochs: int, mode: Mode) -> Population:
+def _population(config: SearchConfig, epochs: int, mode: Mode, judged_from: int) -> Population:
     interval = config.exploit_every or max(1, epochs // 8)
     if interval >= epochs:
         raise UsageError(
             f"--exploit-every must be below the epochs of a trial, {epochs}, but got {interval}. "
             "Set more epochs, as in --set epochs=9."
         )
+    if -(-judged_from // interval) * interval >= epochs:
+        raise UsageError(
+            f"--scheduler must be another than pbt where trials of {epochs} epochs say something from epoch "
+            f"{judged_from} on: no member would be compared. Set more epochs."
+        )
     assert config.population is not None  # complete() sees to it
-    return Population(config.population, interval, epochs, mode, config.seed)
+    return Population(config.population, interval, epochs, mode, config.seed, judged_from)

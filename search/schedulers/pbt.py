@@ -19,6 +19,7 @@ class Population(InEpochs):
         size: How many members there are, as long as trials may start.
         interval: Epochs after which a member is compared with the others.
         seed: Of the choice among the best, and of the new hyperparameters.
+        judged_from: The first epoch at which a member may be replaced.
     """
 
     size: int
@@ -26,9 +27,11 @@ class Population(InEpochs):
     epochs: int
     mode: Mode
     seed: int
+    judged_from: int = 1
 
     def __str__(self) -> str:
         when = "each epoch" if self.interval == 1 else f"every {self.interval} epochs"
+        when += f" from epoch {self.judged_from} on" if self.judged_from > self.interval else ""
         many = f"copies of the best {self.quarter} replace the worst {self.quarter}"
         who = many if self.quarter > 1 else "a copy of the best replaces the worst"
         return f"a population of {self.size}, compared after {when}: {who}"
@@ -74,7 +77,7 @@ class Population(InEpochs):
         still counts: else each one that is replaced would make the next one the worst.
         """
         epoch = trial.epoch
-        if epoch % self.interval or epoch not in trial.values:
+        if epoch < self.judged_from or epoch % self.interval or epoch not in trial.values:
             return False
         known = [t for t in trials if epoch in t.values or (self._is_member(t) and self._value(t, epoch) is not None)]
         better = sum(self._better(other, trial) for other in known)

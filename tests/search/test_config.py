@@ -233,7 +233,7 @@ def test_one_run_starts_from_no_point_and_waits_for_no_plateau(given, flag):
             "--reduction-factor must come with --scheduler asha, asha-stop, hyperband, but got none.",
         ),
         (
-            {"scheduler": "pbt", "population": "17"},
+            {"scheduler": "pbt", "trials": "16", "population": "17"},
             "--population must be at most --trials, 16, but got 17. Trials beyond it are the copies.",
         ),
         ({"scheduler": "pbt", "population": "1"}, "--population must be greater than or equal to 2, but got '1'."),

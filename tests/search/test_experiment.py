@@ -220,3 +220,19 @@ def test_a_task_says_how_many_trials_there_are_unless_the_user_does(tmp_path):
     assert planned(tmp_path, task="liquid", trials=3).trials == 3
     assert planned(tmp_path, task="liquid", once=True).trials == 1
     assert planned(tmp_path).trials == 16
+
+
+def test_a_population_is_as_large_as_the_trials_of_its_task_allow(tmp_path):
+    assert planned(tmp_path, task="liquid", scheduler="pbt").config.population == 20
+    assert planned(tmp_path, task="liquid", scheduler="pbt", population="40").config.population == 40
+    assert planned(tmp_path, task="liquid", scheduler="pbt", trials="10").config.population == 5
+    assert planned(tmp_path, scheduler="pbt").config.population == 8
+    with pytest.raises(UsageError, match="--population must be at most --trials, 16, but got 17"):
+        planned(tmp_path, scheduler="pbt", population="17")
+
+
+def test_a_population_is_not_compared_before_its_task_says_that_it_can_be(tmp_path):
+    told = "a population of 20, compared after each epoch from epoch 6 on: copies of the best 5 replace the worst 5"
+    assert str(planned(tmp_path, task="liquid", scheduler="pbt").schedule) == told
+    with pytest.raises(UsageError, match="no member would be compared"):
+        planned(tmp_path, task="liquid", scheduler="pbt", set={"continual.tasks": "2"})

@@ -8,8 +8,8 @@ def standing(number, *values, state="waiting", **more):
     return Standing(number, dict(enumerate(values, start=more.get("start", 0) + 1)), state, **more)
 
 
-def population(size=4, interval=1, epochs=9, mode="min", seed=0):
-    return Population(size, interval, epochs, mode, seed)
+def population(size=4, interval=1, epochs=9, mode="min", seed=0, judged_from=1):
+    return Population(size, interval, epochs, mode, seed, judged_from)
 
 
 def test_it_begins_with_as_many_trials_as_it_has_members():
@@ -29,6 +29,12 @@ def test_the_worst_ends_and_a_copy_of_the_best_goes_on_in_its_place(mode, factor
     trials = [standing(n, factor * value) for n, value in enumerate(values)]
     decision = population(mode=mode).next(trials, may_start=True)
     assert decision == Stretch("copied", None, 1, 2, copied_from=1, replaces=0, draw="0-4")
+
+
+@pytest.mark.parametrize(("judged_from", "kind"), [(2, "copied"), (3, "continued")])
+def test_nobody_is_replaced_before_an_epoch_that_says_something_of_the_end(judged_from, kind):
+    trials = [standing(n, 0.5, value) for n, value in enumerate((0.4, 0.1, 0.2, 0.3))]
+    assert population(judged_from=judged_from).next(trials, may_start=True).kind == kind
 
 
 def test_a_copy_begins_where_the_one_that_it_copies_stands():
