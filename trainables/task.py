@@ -180,8 +180,8 @@ class Task(ABC, Generic[Config]):
 
     @classmethod
     def judged_from(cls, config: Config) -> int:
-        """The first epoch whose report says something of the trial's end: no scheduler judges before, unless a search
-        says `--grace-period`.
+        """The first epoch whose report says something of the trial's end: no scheduler that counts epochs judges
+        before, unless a search says `--grace-period`.
 
         Args:
             config: With the settings of the search; what is searched has its default in it.
