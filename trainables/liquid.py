@@ -102,6 +102,7 @@ class LiquidTask(Task[LiquidConfig]):
             self.transforms = {"train": self.past.before_step}
         self.matrix = Matrix(self.stream.tasks)
         self.learning = 0  # which task
+        self.trained_on = self._none_yet()
 
     def _optimize(self) -> None:
         config, named = self.config, dict(self.network.named_parameters())
@@ -131,7 +132,9 @@ class LiquidTask(Task[LiquidConfig]):
             self.matrix.record(0, self._untrained())
         elif self.learning != self._task_of(epoch - 1):
             self._consolidate(self.learning - 1)
+            self.trained_on = self._none_yet()
         order = torch.randperm(self.stream.size(self.learning), generator=context.generator)[: self._taken(epoch)]
+        self.trained_on[order] = True  # on all ranks, whichever of them trains on it
         share, due = config.replay.fraction / (1 - config.replay.fraction), 0.5  # what is less than one is due later
         for indices in context.shard(order, config.batch_size, shuffle=False):
             due += len(indices) * share
@@ -213,12 +216,18 @@ class LiquidTask(Task[LiquidConfig]):
         return samples.inputs if samples.dt is None else {"inputs": samples.inputs, "dt": samples.dt}
 
     def state_dict(self) -> dict[str, Any]:
-        return {"matrix": self.matrix.state_dict(), "past": self.past.state_dict(), "learning": self.learning}
+        return {
+            "matrix": self.matrix.state_dict(),
+            "past": self.past.state_dict(),
+            "learning": self.learning,
+            "trained_on": self.trained_on.clone(),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.matrix.load_state_dict(state["matrix"])
         self.past.load_state_dict(state["past"])
         self.learning = state["learning"]
+        self.trained_on = state["trained_on"].cpu().clone()
 
     def _read(self) -> tuple[Stream, str]:
         config = self.config
@@ -279,7 +288,12 @@ class LiquidTask(Task[LiquidConfig]):
         context, config = self.context, self.config
         generator = torch.Generator().manual_seed(1000 * config.seed + task)  # the same on all ranks
         share = slice(context.rank, None, context.world_size)
-        self.past.learned(task, config.consolidation.fisher_samples, generator, share, context.add_up)
+        seen = self.trained_on.nonzero().flatten()
+        self.past.learned(task, config.consolidation.fisher_samples, generator, share, context.add_up, seen)
+
+    def _none_yet(self) -> Tensor:
+        """Which sequences of the task that is learned were trained on so far: none."""
+        return torch.zeros(self.stream.size(self.learning), dtype=torch.bool)
 
     @torch.no_grad()
     def _untrained(self) -> list[float]:

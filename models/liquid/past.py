@@ -111,6 +111,7 @@ class Past:
         generator: torch.Generator,
         share: slice = slice(None),
         add_up: Callable[[list[Tensor]], None] = lambda tensors: None,
+        seen: Tensor | None = None,
     ) -> None:
         """A task has been learned. Called on all ranks, with the same weights.
 
@@ -120,9 +121,12 @@ class Past:
             generator: On the CPU, the same on all ranks.
             share: Of these sequences, what this rank measures.
             add_up: Gives tensors their sums over all ranks, in place.
+            seen: Numbers of its sequences that it was learned from, the same on all ranks: no other is kept, or used
+                for a Fisher. None: all.
         """
+        seen = torch.arange(self.stream.size(task)) if seen is None else seen
         with _evaluating(self.network):
-            chosen = torch.randperm(self.stream.size(task), generator=generator)[:samples]
+            chosen = seen[torch.randperm(len(seen), generator=generator)[:samples]]
             # Answers are drawn by a seed for each sequence, so that ranks together draw what one alone would.
             seeds = torch.randint(2**62, (len(chosen),), generator=generator)
             if isinstance(self.hold, EWC):
@@ -130,7 +134,7 @@ class Past:
             elif isinstance(self.hold, SI):
                 self.hold.consolidate()
             if self.reservoir is not None:
-                self.reservoir.offer(task, self.stream.size(task), generator)
+                self.reservoir.offer(task, len(seen), generator, seen)
                 if self.with_logits:
                     self._answer(self.reservoir)
 

@@ -104,6 +104,24 @@ def test_nothing_of_tests_or_of_later_tasks_is_ever_trained_on() -> None:  # C10
     assert [len(each & other) for each in own for other in own if each is not other] == [0] * 20
 
 
+@pytest.mark.parametrize("balanced", [True, False])
+def test_nothing_is_kept_of_a_task_that_it_was_not_trained_on(balanced: bool) -> None:
+    task = liquid(Watched, samples=24, epochs=10, replay={"size": 60, "balanced": balanced})
+    training = Training(task)
+    trained: list[set[bytes]] = [set() for _ in range(5)]
+    for _ in range(10):
+        training.run_epoch()
+        for batch in task.batches:
+            for place, (number, row) in enumerate(zip(batch.tasks.tolist(), batch.samples.inputs, strict=True)):
+                known = row.numpy().tobytes()
+                if place < len(batch.tasks) - batch.recalled:
+                    trained[number].add(known)
+                else:
+                    assert known in trained[number]
+        task.batches.clear()
+    assert all(24 < len(each) < 100 for each in trained)
+
+
 def test_answers_are_remembered_from_when_their_task_had_been_learned() -> None:
     task = liquid(Watched, epochs=5, replay={"logits_weight": 1.0})
     training = Training(task)
@@ -131,6 +149,7 @@ def test_each_task_has_a_fisher_of_its_own() -> None:  # C100
     Training(task)
     found = []
     for number in (0, 1, 2):
+        task.trained_on = torch.ones(task.stream.size(number), dtype=torch.bool)
         task._consolidate(number)
         found.append(fisher(task))
     for first in range(3):

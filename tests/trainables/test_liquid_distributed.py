@@ -76,7 +76,7 @@ def test_ranks_that_replay_have_the_same_weights_and_the_same_memory(pair: Any, 
     assert identical(first["network"], second["network"])
     assert identical(first["task"], second["task"])
     assert identical(first["reports"], second["reports"])
-    assert first["task"]["past"]["reservoir"]["offered"] == {0: 768}
+    assert first["task"]["past"]["reservoir"]["offered"] == {0: samples}
 
 
 def test_two_ranks_go_on_from_the_file_of_the_first(pair: Any, tmp_path: Path) -> None:

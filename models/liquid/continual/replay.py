@@ -53,13 +53,14 @@ class Reservoir:
         """How many it holds now."""
         return int((self._tasks >= 0).sum())
 
-    def offer(self, task: int, count: int, generator: torch.Generator) -> None:
-        """Let the samples 0..count-1 of a task that was learned pass by once.
+    def offer(self, task: int, count: int, generator: torch.Generator, numbers: Tensor | None = None) -> None:
+        """Let `count` samples of a task that was learned pass by once.
 
         Args:
             task: At least 0.
             count: At least 1.
             generator: On the CPU, the only source of randomness.
+            numbers: Those of the samples within the task, shape (count,); None: 0..count-1.
 
         Raises:
             ValueError: The task is negative or was offered before, or has no sample.
@@ -73,6 +74,9 @@ class Reservoir:
         else:
             self._pass_by(task, count, generator)
         self._offered[task] = count
+        if numbers is not None:
+            own = self._tasks == task
+            self._indices[own] = numbers[self._indices[own]]
 
     def draw(self, count: int, generator: torch.Generator, balanced: bool = False) -> Draw:
         """Draw exactly `count` samples in random order; none comes twice before all have come once.
