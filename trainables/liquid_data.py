@@ -74,6 +74,11 @@ def read(data: str, length: int, files: Path) -> Source:
         files: What the task prepared, of which the corpus is read.
 
     Raises:
-        ValueError: The corpus is not the one that was written.
+        ValueError: The corpus is not the one that was written, or is not there.
     """
+    if data == "text" and not (files / CORPUS).is_dir():  # it would be gathered here, and be another one
+        raise ValueError(
+            f"data must be text for the whole search, so that it is gathered before it, but there is no {files / CORPUS}. "
+            "Say --set data=text; with several nodes, --storage must be a folder that all of them see."
+        )
     return load(data, length, files / CORPUS)

@@ -80,7 +80,7 @@ def searchable(
 
 
 def _several(value: Any) -> Sequence[Any]:
-    return value if isinstance(value, list | tuple) else [value]
+    return list(value) if isinstance(value, list | tuple | set | frozenset) else [value]
 
 
 def _plain(value: Any) -> Any:

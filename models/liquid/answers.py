@@ -37,7 +37,8 @@ def losses(kind: Kind, outputs: Tensor, targets: Tensor, allowed: Tensor) -> Ten
 def log_likelihood(kind: Kind, outputs: Tensor, allowed: Tensor, generator: torch.Generator) -> Tensor:
     """Of an answer that is drawn from what the network itself holds for likely, one sequence's: a scalar.
 
-    Values are taken for Gaussian, of variance 1.
+    Values are taken for Gaussian, of variance 1. Of T steps it is divided by the root of T: the square of its gradient
+    is then expected to be the mean over steps, as the loss is.
 
     Args:
         kind: What is asked.
@@ -45,10 +46,13 @@ def log_likelihood(kind: Kind, outputs: Tensor, allowed: Tensor, generator: torc
         allowed: The outputs that count, bool of shape (outputs,).
         generator: What it is drawn by.
     """
+    steps = 1 if kind == "labels" else outputs.shape[1]
     if kind == "values":
         noise = torch.randn(outputs.shape, generator=generator).to(outputs.device)
-        return -0.5 * (outputs - (outputs + noise).detach()).square().sum()
-    return sampled_log_likelihood(masked_logits(outputs.flatten(0, -2), allowed), generator)
+        likelihood = -0.5 * (outputs - (outputs + noise).detach()).square().sum()
+    else:
+        likelihood = sampled_log_likelihood(masked_logits(outputs.flatten(0, -2), allowed), generator)
+    return likelihood / math.sqrt(steps)
 
 
 @torch.no_grad()

@@ -150,6 +150,12 @@ def test_a_corpus_with_another_byte_is_refused(tmp_path: Path) -> None:
         with_files(tmp_path).build()
 
 
+def test_a_worker_that_lacks_the_corpus_does_not_gather_one_of_its_own(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="data must be text for the whole search, .* but there is no "):
+        with_files(tmp_path).build()
+    assert not list(tmp_path.iterdir())
+
+
 def test_data_of_ones_own_are_known_by_what_they_are(tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / f"{name}.txt").write_text(f"this is {name} and no other " * 20)
