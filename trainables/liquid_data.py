@@ -78,7 +78,7 @@ def read(data: str, length: int, files: Path) -> Source:
     """
     if data == "text" and not (files / CORPUS).is_dir():  # it would be gathered here, and be another one
         raise ValueError(
-            f"data must be text for the whole search, so that it is gathered before it, but there is no {files / CORPUS}. "
-            "Say --set data=text; with several nodes, --storage must be a folder that all of them see."
+            "data must be text for the whole search, so that it is gathered before it, but there is no "
+            f"{files / CORPUS}. Say --set data=text; with several nodes, --storage must be a folder that all of them see."
         )
     return load(data, length, files / CORPUS)

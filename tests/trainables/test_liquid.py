@@ -151,7 +151,7 @@ def test_a_corpus_with_another_byte_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_worker_that_lacks_the_corpus_does_not_gather_one_of_its_own(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="data must be text for the whole search, .* but there is no "):
+    with pytest.raises(ValueError, match=r"data must be text for the whole search, .* but there is no "):
         with_files(tmp_path).build()
     assert not list(tmp_path.iterdir())
 

@@ -109,8 +109,8 @@ def test_a_score_is_1_at_best_and_0_for_who_knows_nothing() -> None:
 
 @pytest.mark.parametrize("kind", ["labels", "bytes", "values"])
 def test_drawn_answers_have_the_fisher_information_of_what_the_network_says(kind: Kind) -> None:
-    """The mean square of the gradient by the outputs is diag(p) - p p^T of a label, and 1 of a value; of several steps it is
-    their mean, as the loss is.
+    """The mean square of the gradient by the outputs is diag(p) - p p^T of a label, and 1 of a value; of several steps
+    it is their mean, as the loss is.
     """
     generator = torch.Generator().manual_seed(0)
     outputs = {"labels": torch.randn(1, 3), "bytes": torch.randn(1, 2, 3), "values": torch.randn(1, 4, 1)}[kind]
@@ -122,7 +122,6 @@ def test_drawn_answers_have_the_fisher_information_of_what_the_network_says(kind
         (gradient,) = torch.autograd.grad(log_likelihood(kind, outputs, allowed, generator), outputs)
         squares += gradient.square() / draws
     p = outputs.detach().softmax(-1)
-    expected = (torch.ones_like(p) if kind == "values" else p - p.square()) / {"labels": 1, "bytes": 2, "values": 4}[
-        kind
-    ]
+    expected = torch.ones_like(p) if kind == "values" else p - p.square()
+    expected /= {"labels": 1, "bytes": 2, "values": 4}[kind]
     assert torch.allclose(squares, expected, atol=0.2 if kind == "values" else 0.04)
