@@ -79,6 +79,6 @@ def read(data: str, length: int, files: Path) -> Source:
     if data == "text" and not (files / CORPUS).is_dir():  # it would be gathered here, and be another one
         raise ValueError(
             "data must be text for the whole search, so that it is gathered before it, but there is no "
-            f"{files / CORPUS}. Say --set data=text; with several nodes, --storage must be a folder that all of them see."
+            f"{files / CORPUS}. Say --set data=text; of several nodes, all must see the folder of --storage."
         )
     return load(data, length, files / CORPUS)
