@@ -4,12 +4,15 @@ All run whole sequences alike: `outputs, state = cell(x, state, dt)` with inputs
 state (B, state_size) or None for rest, and the time that each step takes (B, T, 1) or None for steps of 1.
 """
 
+from collections.abc import Callable
+
+from models.liquid.cells.cell import Cell
 from models.liquid.cells.cfc import CfC
 from models.liquid.cells.ltc import LTC
 from models.liquid.cells.ncp import NCP
 from models.liquid.cells.scan import Liquid, linear_scan
 
-CELLS: dict[str, type[CfC] | type[Liquid] | type[LTC] | type[NCP]] = {
+CELLS: dict[str, Callable[[int, int], Cell]] = {
     "cfc": CfC,
     "liquid": Liquid,
     "ltc": LTC,
@@ -17,7 +20,7 @@ CELLS: dict[str, type[CfC] | type[Liquid] | type[LTC] | type[NCP]] = {
 }
 
 
-def make_cell(kind: str, inputs: int, units: int) -> CfC | Liquid | LTC | NCP:
+def make_cell(kind: str, inputs: int, units: int) -> Cell:
     """A cell by its name in `CELLS`, with `units` carried from step to step.
 
     Raises:
@@ -28,4 +31,4 @@ def make_cell(kind: str, inputs: int, units: int) -> CfC | Liquid | LTC | NCP:
     return CELLS[kind](inputs, units)
 
 
-__all__ = ["CELLS", "CfC", "LTC", "Liquid", "NCP", "linear_scan", "make_cell"]
+__all__ = ["CELLS", "Cell", "CfC", "LTC", "Liquid", "NCP", "linear_scan", "make_cell"]

@@ -7,13 +7,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from models.liquid.cells.cell import Cell
 from models.liquid.cells.cfc_function import cfc_sequence
-from models.liquid.shapes import at_least_fp32, check_sequence, initial_state
+from models.liquid.shapes import at_least_fp32, initial_state
 
 Mode = Literal["default", "no_gate", "pure"]
 
 
-class CfC(nn.Module):
+class CfC(Cell):
     """A recurrent layer whose gates depend on its state and on the time that a step takes.
 
     With z = [x, h], or the backbone's units 1.7159 tanh(.666 W z + b): f and g are tanh of linear maps of z, and
@@ -70,21 +71,7 @@ class CfC(nn.Module):
         _xavier(self.input.weight, fan_in, fan_out)
         _xavier(self.recurrent.weight, fan_in, fan_out)
 
-    def forward(self, x: Tensor, state: Tensor | None = None, dt: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Run sequences.
-
-        Args:
-            x: Inputs, shape (B, T, F).
-            state: Where to start, shape (B, U); zeros if None.
-            dt: Time that each step takes, 0 or more, shape (B, T, 1); 1 if None.
-
-        Returns:
-            Outputs, shape (B, T, U), and the last state, shape (B, U), both fp32 also under autocast.
-
-        Raises:
-            ValueError: If a shape is another one.
-        """
-        check_sequence(x, self.inputs, state, self.state_size, dt)
+    def _run(self, x: Tensor, state: Tensor | None, dt: Tensor | None) -> tuple[Tensor, Tensor]:
         weight: Tensor = self.input.weight
         bias: Tensor = self.input.bias
         recurrent: Tensor = self.recurrent.weight

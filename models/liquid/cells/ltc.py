@@ -4,10 +4,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models.liquid.shapes import at_least_fp32, check_sequence, initial_state
+from models.liquid.cells.cell import Cell
+from models.liquid.shapes import at_least_fp32, initial_state
 
 
-class LTC(nn.Module):
+class LTC(Cell):
     """Leaky membranes with chemical synapses: C dv/dt = g (v_leak - v) + sum_j w_j sigmoid(s_j (v_j - mu_j)) (E_j - v).
 
     The sum runs over all inputs and all units, each with a synapse of its own. A step is `unfolds` fused steps of the
@@ -37,21 +38,7 @@ class LTC(nn.Module):
         self.sensory = Synapses(inputs, units)
         self.recurrent = Synapses(units, units)
 
-    def forward(self, x: Tensor, state: Tensor | None = None, dt: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Run sequences.
-
-        Args:
-            x: Inputs, shape (B, T, F).
-            state: Potentials to start from, shape (B, U); zeros if None.
-            dt: Time that each step takes, 0 or more, shape (B, T, 1); 1 if None.
-
-        Returns:
-            Outputs, shape (B, T, U), and the last state, shape (B, U), both fp32 also under autocast.
-
-        Raises:
-            ValueError: If a shape is another one.
-        """
-        check_sequence(x, self.inputs, state, self.state_size, dt)
+    def _run(self, x: Tensor, state: Tensor | None, dt: Tensor | None) -> tuple[Tensor, Tensor]:
         with torch.autocast(x.device.type, enabled=False):
             return self._solve(at_least_fp32(x), state, dt)
 

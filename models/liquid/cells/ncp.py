@@ -3,12 +3,12 @@
 import torch
 from torch import Tensor, nn
 
+from models.liquid.cells.cell import Cell
 from models.liquid.cells.cfc import CfC
 from models.liquid.cells.wiring import neural_circuit
-from models.liquid.shapes import check_sequence
 
 
-class NCP(nn.Module):
+class NCP(Cell):
     """Inter, command and motor neurons: three sparse CfC, the first fed with the inputs, each other by the one before.
 
     Within a step signals only run forward, so that each layer runs over its whole sequence before the next one starts.
@@ -32,21 +32,7 @@ class NCP(nn.Module):
         self.layers = nn.ModuleList(CfC(layer.inputs, layer.units, mask=layer.mask) for layer in layers)
         self.widths = [layer.units for layer in layers]
 
-    def forward(self, x: Tensor, state: Tensor | None = None, dt: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Run sequences.
-
-        Args:
-            x: Inputs, shape (B, T, F).
-            state: Where to start, shape (B, U); zeros if None.
-            dt: Time that each step takes, 0 or more, shape (B, T, 1); 1 if None.
-
-        Returns:
-            Outputs, shape (B, T, outputs), and the last state, shape (B, U), both fp32 also under autocast.
-
-        Raises:
-            ValueError: If a shape is another one.
-        """
-        check_sequence(x, self.inputs, state, self.state_size, dt)
+    def _run(self, x: Tensor, state: Tensor | None, dt: Tensor | None) -> tuple[Tensor, Tensor]:
         starts: tuple[Tensor | None, ...] = (None,) * 3 if state is None else torch.split(state, self.widths, dim=1)
         ends = []
         for layer, start in zip(self.layers, starts, strict=True):

@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from models.liquid.shapes import at_least_fp32, check_sequence, initial_state
+from models.liquid.cells.cell import Cell
+from models.liquid.shapes import at_least_fp32, initial_state
 
 
 def linear_scan(a: Tensor, b: Tensor, h0: Tensor) -> Tensor:
@@ -103,7 +104,7 @@ def scan_by_doubling(a: Tensor, b: Tensor, h0: Tensor) -> Tensor:
     return h
 
 
-class Liquid(nn.Module):
+class Liquid(Cell):
     """A liquid cell that is gated by its inputs alone, so that it is a linear recurrence and no product per step.
 
     h' = a h + (1 - a) tanh(candidate(x)) with a = exp(-softplus(tau) sigmoid(gate(x)) dt): the exact solution of
@@ -129,21 +130,7 @@ class Liquid(nn.Module):
         nn.init.uniform_(self.input.weight, -math.sqrt(6 / (inputs + units)), math.sqrt(6 / (inputs + units)))
         nn.init.zeros_(self.input.bias)
 
-    def forward(self, x: Tensor, state: Tensor | None = None, dt: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Run sequences.
-
-        Args:
-            x: Inputs, shape (B, T, F).
-            state: Where to start, shape (B, U); zeros if None.
-            dt: Time that each step takes, 0 or more, shape (B, T, 1); 1 if None.
-
-        Returns:
-            Outputs, shape (B, T, U), and the last state, shape (B, U), both fp32 also under autocast.
-
-        Raises:
-            ValueError: If a shape is another one.
-        """
-        check_sequence(x, self.inputs, state, self.state_size, dt)
+    def _run(self, x: Tensor, state: Tensor | None, dt: Tensor | None) -> tuple[Tensor, Tensor]:
         # Time first: each step is one piece of memory.
         drive = at_least_fp32(F.linear(x.transpose(0, 1), self.input.weight, self.input.bias)).transpose(0, 1)
         gate, candidate = drive.chunk(2, dim=-1)

@@ -1,18 +1,7 @@
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
-import torch
 
 from models.arc import Puzzle
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def random_grid(random: np.random.Generator, height: int, width: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""What every test of the liquid network runs under."""
+"""What every test of a model runs under."""
 
 from collections.abc import Iterator
 
