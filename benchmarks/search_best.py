@@ -5,7 +5,9 @@ the search did not vary, as data and epochs, is the same on both sides.
 
 +- is the standard deviation between seeds.
 
-    python benchmarks/search_best.py runs/NAME [--seeds 5] [--processes 2]
+    python benchmarks/search_best.py [runs/NAME] [--seeds 5] [--processes 2]
+
+Without a folder it takes the newest search in runs.
 """
 
 import argparse
@@ -25,17 +27,21 @@ TOLD = ("val/pass2_output", "val/cell_lift", "val/forgetting", "val/bpb", "val/n
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--processes", type=int, default=2)
     arguments = parser.parse_args()
-    searched = read(arguments.folder)
+    folder = arguments.folder or newest(Path("runs"))
+    if folder is None:  # as in `make bench` on a fresh machine: the other benchmarks need no search
+        print("there is no search in runs whose best could be trained again: make search makes one")
+        return
+    searched = read(folder)
     best = find_best(searched.trials, searched.objectives[0].mode)
     if best is None:
-        sys.exit(f"{arguments.folder} must have a trial that was completed or pruned, but has none.")
+        sys.exit(f"{folder} must have a trial that was completed or pruned, but has none.")
     task = find_task(searched.about["config"]["task"]).task_class
     if task is None:
-        sys.exit(f"{arguments.folder} must be a search over a task, but is one over a function.")
+        sys.exit(f"{folder} must be a search over a task, but is one over a function.")
     print(f"{searched.name}: {len(searched.trials)} trials, the best is {best.trial_id} with {best.value:.4f}")
     (params,) = (trial.params for trial in searched.trials if trial.number == best.trial_id)
     sides = {"defaults": without(best.config, params), "best": best.config}
@@ -45,6 +51,12 @@ def main() -> None:
     for name, reports in zip(sides, results, strict=True):
         row = [f"  {metric} {mean(reports, metric):.4f} +- {deviation(reports, metric):.4f}" for metric in metrics]
         print(f"{name:10}" + "".join(row))
+
+
+def newest(storage: Path) -> Path | None:
+    """The folder of the search that began last."""
+    begun = {path.stat().st_mtime: path.parent for path in storage.glob("*/search.yaml")}
+    return begun[max(begun)] if begun else None
 
 
 def without(config: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """What the benchmarks of tasks share, and what they add to the task liquid."""
 
+import os
 import re
 
 import optuna
@@ -115,3 +116,16 @@ def test_the_best_of_a_search_is_trained_again_beside_the_defaults_of_whatever_t
     for name, row in zip(("defaults", "best"), rows, strict=True):
         assert re.fullmatch(rf"{name} +val/score {number}  val/forgetting {number}", row)
     assert rows[0].split()[1:] != rows[1].split()[1:]
+
+
+def test_without_a_folder_the_newest_search_is_trained_again_and_without_any_nothing_is(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["search_best.py"])
+    search_best.main()
+    assert "there is no search" in capsys.readouterr().out
+    for age, name in enumerate(("new", "old")):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        yaml = tmp_path / "runs" / name / "search.yaml"
+        yaml.touch()
+        os.utime(yaml, (1000 - age, 1000 - age))
+    assert search_best.newest(tmp_path / "runs") == tmp_path / "runs" / "new"
