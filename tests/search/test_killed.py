@@ -19,7 +19,7 @@ from search.study import read
 from tests.conftest import Cli
 from tests.search.traces import is_running, wait_for_nothing
 
-KILLS = 4
+KILLS = 3
 
 
 @dataclass

@@ -5,7 +5,20 @@ import itertools
 import torch
 
 from search.schedulers.hyperband import HyperBand
-from tests.search.test_search import Search
+from tests.search.test_search import ROOT, Search
+
+FROM_PYTHON = f"""
+import json
+import sys
+
+sys.path.append({str(ROOT)!r})
+from search.experiment import SearchConfig, run
+
+options = dict(scheduler="hyperband", sampler="random", trials=9, concurrency=2, name="hyperband")
+result = run(SearchConfig(task="toy.py:Toy", set={{"epochs": 9, "precision": "fp32"}}, **options))
+assert result.best.value > 0 and result.best.config["precision"] == "fp32"
+print(json.dumps(result.as_json()))
+"""
 
 
 def searched(make_cli, scheduler, *arguments):
@@ -22,8 +35,11 @@ def epochs_of(found):
     return {number: [row["epoch"] for row in rows] for number, rows in by_trial}
 
 
-def test_hyperband_stops_the_trials_of_a_bracket_at_its_own_rungs(make_cli):
-    found = searched(make_cli, "hyperband", "--trials", "9", "--set", "epochs=9")
+def test_hyperband_stops_the_trials_of_a_bracket_at_its_own_rungs_and_a_search_from_python_is_an_object(make_cli):
+    cli = make_cli("hyperband")
+    (cli.folder / "script.py").write_text(FROM_PYTHON)
+    found = Search(cli, cli.run(script=cli.folder / "script.py"), "hyperband")
+    assert set(found.json["outcomes"]) <= {"completed", "pruned"}
     schedule = HyperBand.over(9, 3, 1, "min")
     epochs = epochs_of(found)
     assert len(epochs) == 9

@@ -36,6 +36,9 @@ class Toy(Task[ToyConfig]):
         if self.config.how == "lost once" and fails and epoch == 2 and not Path(self.config.marker).exists():
             Path(self.config.marker).touch()
             os._exit(1)
+        if self.config.how == "stuck":
+            Path(self.config.marker).touch()
+            time.sleep(1000)
         for batch in self.context.shard((self.x[:64], self.y[:64]), batch_size=16):
             time.sleep(self.config.pause_s)
             yield batch
