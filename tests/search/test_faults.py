@@ -111,7 +111,7 @@ def wait_for(condition, seconds, what):
 
 def rows_of(cli, name):
     rows = pq.read_table(cli.folder / "runs" / name / "trials.parquet").to_pylist()
-    own = ("pid", "time/", "sys/", "gpu_seconds")  # of each run
+    own = ("pid", "time/", "sys/", "gpu_seconds", "config/pause_s")  # of each run
     return [{key: value for key, value in row.items() if not key.startswith(own)} for row in rows]
 
 
@@ -121,11 +121,11 @@ BUSY_GANG = "ResourceTrainable.train"  # what Tune makes of the class, while it 
 def test_whoever_of_a_gang_is_killed_its_trial_comes_to_the_result_that_it_would_have_had(make_cli):
     cli = make_cli()
     options = ["--trials", "2", "--concurrency", "2", "--scheduler", "none", "--json", "--set", "epochs=8"]
-    command = ["faulty.py:Faulty", *options, "pause_s=0.5", "precision=fp32"]
+    command = ["faulty.py:Faulty", *options, "precision=fp32"]
     undisturbed = cli.start(*command, "--name", "undisturbed")
     undisturbed.communicate(timeout=120)
     assert undisturbed.returncode == 0
-    process = cli.start(*command, "--name", "disturbed")
+    process = cli.start(*command, "pause_s=0.5", "--name", "disturbed")
     journal = cli.folder / "runs" / "disturbed" / "study.journal"
     for title, epoch in (("RayTrainWorker", 2), ("TrainController", 4), (BUSY_GANG, 6)):
         wait_for(lambda e=epoch: journal.exists() and f"report/{e}" in journal.read_text(), 100, f"epoch {epoch}")
