@@ -166,13 +166,13 @@ def _on_ray(planned: Plan, held: Held | None, progress: Progress, stop: Stop) ->
     from search import cluster  # imports Ray: a mistake on the command line is told before these seconds are spent
 
     config = planned.config
+    files = prepared(planned)  # ahead of Ray: what a task cannot prepare is told at once
     try:
         with cluster.connected(planned.source.modules, ROOT, config.folder):
             nodes = cluster.nodes()
             worker = cluster.worker_resources(config, nodes)
             gangs = cluster.count_gangs(config, worker, nodes, cluster.largest())
             progress.say(f"{gangs} at a time: {config.workers} x {_told(worker)} each")
-            files = prepared(planned)
             held = held or begin(planned)
             return _search(planned, held, worker, gangs, files, progress, stop)
     finally:

@@ -87,7 +87,7 @@ class VectorCache:
             with os.fdopen(handle, "wb") as file:
                 np.save(file, vector.numpy(), allow_pickle=False)
             os.replace(temporary, self._folder / f"{entry}.npy")
-        except BaseException:
+        except BaseException:  # a full disk or Ctrl-C: half of a file must not stay; it goes on
             os.unlink(temporary)
             raise
 

@@ -1,7 +1,7 @@
 """Learning tasks one after another: streams, consolidation, replay, and the matrix that tells what was forgotten."""
 
 from models.liquid.continual.ewc import EWC
-from models.liquid.continual.fisher import exact_log_likelihoods, fisher_diagonal, sampled_log_likelihood
+from models.liquid.continual.fisher import fisher_diagonal, sampled_log_likelihood
 from models.liquid.continual.matrix import Matrix
 from models.liquid.continual.picture import draw
 from models.liquid.continual.replay import Draw, Reservoir, der_loss
@@ -19,7 +19,6 @@ __all__ = [
     "class_groups",
     "der_loss",
     "draw",
-    "exact_log_likelihoods",
     "fisher_diagonal",
     "masked_logits",
     "outputs",

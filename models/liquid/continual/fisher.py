@@ -19,8 +19,7 @@ def fisher_diagonal(
 
     Args:
         parameters: By name; one that a sample does not depend on counts 0 there.
-        log_likelihoods: One item per sample, of shape () from `sampled_log_likelihood` or of shape (K,) from
-            `exact_log_likelihoods`. A generator keeps one graph alive at a time.
+        log_likelihoods: One item per sample, of shape (). A generator keeps one graph alive at a time.
 
     Returns:
         Sums by name in fp32 or better, and the number of samples: add both up over the ranks, then divide.
@@ -40,13 +39,9 @@ def fisher_diagonal(
             raise ValueError(
                 "a log-likelihood must depend on a parameter, but got one without a graph. Compute it with autograd on."
             )
-        outcomes = sample.flatten().unbind()
-        for number, outcome in enumerate(outcomes, start=1):
-            gradients = torch.autograd.grad(outcome, given, retain_graph=number < len(outcomes), allow_unused=True)
-            held = [
-                (total, gradient) for total, gradient in zip(totals, gradients, strict=True) if gradient is not None
-            ]
-            for total, gradient in held:
+        gradients = torch.autograd.grad(sample, given, allow_unused=True)
+        for total, gradient in zip(totals, gradients, strict=True):
+            if gradient is not None:
                 total.addcmul_(gradient.to(total), gradient.to(total))
         count += 1
     return sums, count
@@ -63,32 +58,6 @@ def sampled_log_likelihood(logits: Tensor, generator: torch.Generator) -> Tensor
     Returns:
         Shape ().
     """
-    log_probs = _log_probs(logits)
+    log_probs = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
     labels = torch.multinomial(log_probs.detach().exp().to(generator.device), 1, generator=generator)
     return log_probs.gather(-1, labels.to(logits.device)).sum()
-
-
-def exact_log_likelihoods(logits: Tensor) -> Tensor:
-    """The log-likelihoods of all labels of one sample, each times the root of its probability.
-
-    The squared gradients of these sum to their expectation under the model, without the noise of a draw, at the
-    price of a backward pass for each label that has a probability.
-
-    Args:
-        logits: Any floating dtype, shape (1, K).
-
-    Returns:
-        Shape (labels with a probability,).
-
-    Raises:
-        ValueError: The logits are not of one sample.
-    """
-    if logits.dim() != 2 or len(logits) != 1:
-        raise ValueError(f"logits must be of one sample, of shape (1, K), but got {tuple(logits.shape)}.")
-    log_probs = _log_probs(logits)[0]
-    roots = log_probs.detach().mul(0.5).exp()
-    return (roots * log_probs)[roots != 0]
-
-
-def _log_probs(logits: Tensor) -> Tensor:
-    return logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)

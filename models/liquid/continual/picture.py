@@ -16,7 +16,7 @@ CELL_WIDTH, CELL_HEIGHT = 68, 44
 MARGIN, HEADER, NAMES = 20, 64, 30
 
 
-def draw(matrix: Matrix, names: Sequence[str], title: str, low: float = 0.0, high: float = 1.0) -> NDArray[np.uint8]:
+def draw(matrix: Matrix, names: Sequence[str], title: str) -> NDArray[np.uint8]:
     """A heat map: a row for each state of learning, a column for each task, and the score in each cell.
 
     Rows that are not known yet are left blank. The score of the task that was just learned has a frame.
@@ -25,19 +25,15 @@ def draw(matrix: Matrix, names: Sequence[str], title: str, low: float = 0.0, hig
         matrix: What to show.
         names: Of the tasks, in their order.
         title: Above it.
-        low: The score that is lightest, and `high` the one that is darkest; those beyond are as light or as dark.
-        high: Above `low`.
 
     Returns:
         RGB, shape (height, width, 3).
 
     Raises:
-        ValueError: The names are not those of the tasks, or high is not above low.
+        ValueError: The names are not those of the tasks.
     """
     if len(names) != matrix.tasks:
         raise ValueError(f"names must be those of {matrix.tasks} tasks, but got {len(names)}.")
-    if not low < high:
-        raise ValueError(f"high must be above low, but got {low} and {high}.")
     title_font, font = ImageFont.load_default(16), ImageFont.load_default(14)
     beside = ["before any", *(f"after {name}" for name in names)]
     left = MARGIN + int(max(font.getlength(text) for text in beside)) + 12
@@ -54,7 +50,7 @@ def draw(matrix: Matrix, names: Sequence[str], title: str, low: float = 0.0, hig
     for number, row in enumerate(matrix.rows):
         for task, score in enumerate(row):
             x, y = left + column * task, top + CELL_HEIGHT * number
-            share = min(1.0, max(0.0, (score - low) / (high - low)))
+            share = min(1.0, max(0.0, score))
             colour = tuple(round(a + share * (b - a)) for a, b in zip(LOW, HIGH, strict=True))
             frame = FRAME if number == task + 1 else colour
             pen.rectangle((x, y, x + column - 2, y + CELL_HEIGHT - 2), colour, frame, width=2)

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from models.liquid.data.corpus import build_corpus, is_corpus
+from models.liquid.data.corpus import is_corpus
 from models.liquid.data.digits import load_digits
 from models.liquid.data.hub import check_hub, load_hub
 from models.liquid.data.idx import check_idx, is_idx, load_idx
@@ -22,7 +22,7 @@ def load(source: str, length: int = 128, folder: Path | None = None) -> Source:
             relatives; the absolute path of a folder with such files, or with one text file (or one subfolder of text
             files) for each domain; or "hub:NAME", the only one that may fetch something.
         length: Steps of a sequence of text or of a series; images have as many as they have rows.
-        folder: Where the corpus of "text" lies; it is built there if it does not.
+        folder: Where the corpus of "text" lies, as `build_corpus` writes it.
 
     Raises:
         ValueError: The source is unknown, or what it names is missing, broken or too small.
@@ -43,8 +43,9 @@ def check(source: str, length: int = 128, folder: Path | None = None) -> None:
         return
     if source == "text":
         corpus = _corpus(folder)
-        if is_corpus(corpus):
-            check_corpus(corpus, length)
+        if not is_corpus(corpus):
+            raise ValueError(f"source must have a corpus to be text, but there is none in {corpus}. Build it before.")
+        check_corpus(corpus, length)
         return
     kind, _, name = source.partition(":")
     if kind == "hub":
@@ -68,9 +69,7 @@ def _load(source: str, length: int, folder: Path | None) -> Source:
     if source == "series":
         return load_series(length)
     if source == "text":
-        corpus = _corpus(folder)
-        build_corpus(corpus)
-        return read_corpus(corpus, length)
+        return read_corpus(_corpus(folder), length)
     kind, _, name = source.partition(":")
     if kind == "hub":
         return load_hub(name, length)

@@ -15,8 +15,8 @@ class PlasticSynapses(nn.Module):
     No optimizer and no weight decay sees the weights: they are a buffer in [0, w_max]. `scale` is an ordinary
     parameter, the sign and size of what they contribute to each neuron behind them.
 
-    A window of micro-batches is `observe`d one by one; then `apply` changes the weights, once, or `discard` forgets
-    the window, if its update was skipped. Across ranks, sum what `pending` returns before `apply`.
+    A window of micro-batches is `observe`d one by one; then `update` changes the weights, once, or `discard` forgets
+    the window, if its update was skipped. Across ranks, sum what `pending` returns before `update`.
 
     Args:
         pre: Neurons in front.

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 
-def traces(spikes: Tensor, tau: float, start: Tensor | None = None) -> Tensor:
+def traces(spikes: Tensor, tau: float) -> Tensor:
     """The trace that each step finds, before its own spike is added: x_t = exp(-1 / tau) * (x_{t-1} + s_{t-1}).
 
     So a pair of spikes in the same step knows nothing of each other, and spikes that are n steps apart weigh
@@ -15,7 +15,6 @@ def traces(spikes: Tensor, tau: float, start: Tensor | None = None) -> Tensor:
     Args:
         spikes: Shape (B, T, N), floating point.
         tau: Time constant, in steps.
-        start: The trace that the first step finds, shape (B, N); zeros without one.
 
     Returns:
         Shape (B, T, N), of the type of `spikes`.
@@ -26,7 +25,7 @@ def traces(spikes: Tensor, tau: float, start: Tensor | None = None) -> Tensor:
     if not tau > 0:
         raise ValueError(f"tau must be above 0, but got {tau}. It is a time constant in steps; 20 is usual.")
     trace = torch.empty_like(spikes)
-    trace[:, 0] = 0 if start is None else start
+    trace[:, 0] = 0
     trace[:, 1:] = math.exp(-1 / tau) * spikes[:, :-1]
     span = 1
     while span < spikes.shape[1]:

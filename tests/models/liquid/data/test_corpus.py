@@ -27,6 +27,7 @@ def test_the_corpus_describes_itself(corpus: Path) -> None:
 
 
 def test_a_corpus_is_the_same_when_it_is_built_again_and_leaves_nothing_else(corpus: Path, tmp_path: Path) -> None:
+    build_corpus(tmp_path / "new" / "corpus")
     assert load("text", folder=tmp_path / "new" / "corpus").digest == load("text", folder=corpus).digest
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["corpus"]
 

@@ -13,12 +13,14 @@ def test_what_is_no_source_is_refused(source: str) -> None:
             use(source)
 
 
-def test_what_will_work_passes_and_loads_nothing(tmp_path: Path) -> None:
+def test_what_will_work_passes_and_text_without_its_corpus_does_not(corpus: Path, tmp_path: Path) -> None:
     check("digits")
     check("series")
-    check("text", folder=tmp_path)
-    check("text", folder=tmp_path / "absent")
-    assert not list(tmp_path.iterdir())
+    check("text", folder=corpus)
+    for folder in (tmp_path, tmp_path / "absent"):
+        with pytest.raises(ValueError, match="must have a corpus to be text, but there is none in"):
+            check("text", folder=folder)
+    assert not list(tmp_path.iterdir()), "it is not built"
 
 
 def test_text_needs_a_folder() -> None:
