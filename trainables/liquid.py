@@ -248,15 +248,12 @@ class LiquidTask(Task[LiquidConfig]):
 
     def _synapses(self, pre: int, post: int) -> PlasticSynapses:
         plasticity = self.config.plasticity
-        constants: dict[str, dict[str, float]] = {
-            "pair": {"tau_plus": plasticity.tau, "tau_minus": plasticity.tau},
-            "triplet": {"tau_plus": plasticity.tau, "tau_minus": plasticity.tau},
-            "homeostatic": {
-                "tau_plus": plasticity.tau,
-                "tau_minus": plasticity.tau,
-                "target": plasticity.target_rate,
-            },
-            "bcm": {"tau": plasticity.tau, "target": plasticity.target_rate},
+        pairs, target = {"tau_plus": plasticity.tau, "tau_minus": plasticity.tau}, {"target": plasticity.target_rate}
+        constants = {
+            "pair": pairs,
+            "triplet": pairs,
+            "homeostatic": pairs | target,
+            "bcm": {"tau": plasticity.tau} | target,
         }
         return PlasticSynapses(
             pre,
