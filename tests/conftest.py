@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.s3_server import S3Server
+
 ROOT = Path(__file__).resolve().parent.parent
 TASKS = ROOT / "tests" / "search" / "tasks"
 
@@ -60,6 +62,22 @@ def make_cli(tmp_path_factory):
         return Cli(folder, env)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory):
+    """An S3 server for whoever asks. A process that is started by hand needs its `env`."""
+    server = S3Server(tmp_path_factory.mktemp("s3")).start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def s3(s3_server, monkeypatch):
+    """The URI of an empty bucket, which this process reaches without more."""
+    for variable, value in s3_server.env.items():
+        monkeypatch.setenv(variable, value)
+    return s3_server.make_bucket(f"test-{secrets.token_hex(4)}")
 
 
 @pytest.fixture

@@ -1,0 +1,164 @@
+"""Files in a bucket, as those on a disk."""
+
+import pickle
+import re
+import socket
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from trainables import files
+from trainables.files import Remote, place
+
+
+@pytest.fixture(params=["disk", "bucket"])
+def folder(request, tmp_path):
+    """A folder on a disk, and one in a bucket."""
+    return tmp_path if request.param == "disk" else place(request.getfixturevalue("s3")) / "runs"
+
+
+def test_a_path_and_a_file_uri_are_on_the_disk_and_other_uris_are_elsewhere(tmp_path):
+    assert place("runs") == Path("runs")
+    assert place(tmp_path) == tmp_path
+    assert place(f"file://{tmp_path}") == tmp_path
+    remote = place("s3://bucket/path/")
+    assert isinstance(remote, Remote)
+    assert place(remote) is remote
+
+
+@pytest.mark.parametrize("query", ["", "?region=eu-west-1&scheme=http"])
+def test_a_remote_place_has_the_names_that_a_path_has(query):
+    remote = place(f"s3://bucket/runs{query}") / "a" / "epoch-1.pt"
+    assert str(remote) == f"s3://bucket/runs/a/epoch-1.pt{query}"
+    assert place(str(remote)) == remote
+    assert (remote.name, remote.stem, remote.suffix) == ("epoch-1.pt", "epoch-1", ".pt")
+    assert str(remote.parent) == f"s3://bucket/runs/a{query}"
+    assert str(remote.with_name("b")) == f"s3://bucket/runs/a/b{query}"
+    assert str(place(f"s3://bucket{query}") / "x") == f"s3://bucket/x{query}"
+    assert {remote: 1}[pickle.loads(pickle.dumps(remote))] == 1
+    assert not isinstance(remote, Path)
+
+
+@pytest.mark.parametrize(
+    ("uri", "told"),
+    [
+        ("s3://KEY:hush@bucket/x", "credentials"),
+        ("s3://KEY:hu/sh@bucket/x", "credentials"),
+        ("gs://me:hush@bucket/x", "credentials"),
+        ("s3://bucket/x?secret_key=hush", "credentials"),
+        ("s3://bucket/x?zone=hush", "must be of endpoint_override, region, scheme"),
+        ("ftp://host/hush", "got ftp://"),
+        ("s3:///x", "name a bucket"),
+    ],
+)
+def test_a_uri_that_is_no_place_is_refused_without_what_is_secret_in_it(uri, told):
+    with pytest.raises(ValueError, match=told) as error:
+        place(uri)
+    assert "hush" not in str(error.value)
+
+
+def test_what_is_written_is_read_replaced_listed_and_deleted(folder):
+    file = folder / "sub" / "midway ?#%20é.pt"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    assert not file.exists()
+    file.write_bytes(b"old")
+    file.write_text("new: ä")
+    (folder / "sub" / "other").write_bytes(b"")
+    assert file.read_text() == "new: ä"
+    assert file.is_file()
+    assert not file.is_dir()
+    assert file.parent.is_dir()
+    assert sorted(path.name for path in (folder / "sub").iterdir()) == [file.name, "other"]
+    assert [*(folder / "sub").glob("midway*.pt")] == [file]
+    assert [*(folder / "nothing").glob("*")] == []
+    assert abs(files.modified_ns(file) / 1e9 - time.time()) < 60
+    file.unlink()
+    assert not file.exists()
+    file.unlink(missing_ok=True)
+    files.remove_tree(folder / "sub")
+    assert not (folder / "sub" / "other").exists()
+    files.remove_tree(folder / "sub")
+
+
+def test_a_file_that_is_not_there_is_no_file(folder):
+    missing = folder / "missing"
+    for action in (missing.read_bytes, missing.unlink, lambda: files.modified_ns(missing)):
+        with pytest.raises(FileNotFoundError, match=r"No such file or directory.*missing"):
+            action()
+    with pytest.raises(FileNotFoundError):
+        files.copy(missing, folder / "copy")
+    assert not (folder / "copy").exists()
+
+
+def test_folders_go_into_a_bucket_and_come_back_as_they_were(s3, tmp_path):
+    content = {"a": b"", "b/c.bin": bytes(range(256)) * 100_000, "b/d/e": b"e"}
+    for name, each in content.items():
+        (tmp_path / "there" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "there" / name).write_bytes(each)
+    remote = place(s3) / "x"
+    files.upload(tmp_path / "there", remote)
+    assert [file.path for file in remote.files()] == ["x/a", "x/b/c.bin", "x/b/d/e"]
+    files.copy(remote / "b" / "c.bin", remote / "copy")
+    files.download(remote, tmp_path / "back")
+    found = {path.relative_to(tmp_path / "back").as_posix(): path for path in files.files_in(tmp_path / "back")}
+    assert {name: path.read_bytes() for name, path in found.items()} == content | {"copy": content["b/c.bin"]}
+    with pytest.raises(FileNotFoundError, match="nothing"):
+        files.download(place(s3) / "nothing", tmp_path / "nothing")
+    assert not (tmp_path / "nothing").exists()
+
+
+def test_a_bucket_that_is_not_there_is_told(s3):
+    with pytest.raises(FileNotFoundError, match="s3://no-such-bucket/x"):
+        place("s3://no-such-bucket/x").write_bytes(b"x")
+
+
+class Refusing(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(403)
+        self.end_headers()
+
+    do_HEAD = do_PUT = do_DELETE = do_GET
+
+    def log_message(self, *_):
+        """Nothing: it would go among the test's own."""
+
+
+def test_a_bucket_that_refuses_is_told_without_the_credentials(s3, s3_server):
+    server = HTTPServer(("127.0.0.1", 0), Refusing)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    file = place(f"s3://theirs/x?endpoint_override=http://127.0.0.1:{server.server_port}")
+    for action in (file.read_bytes, lambda: file.write_bytes(b"x"), file.unlink, lambda: [*file.iterdir()]):
+        with pytest.raises(PermissionError, match="s3://theirs/x") as error:
+            action()
+        assert not {*s3_server.env.values()} & {*re.findall(r"[\w-]{4,}", str(error.value))}
+    server.shutdown()
+    server.server_close()
+
+
+def test_an_endpoint_in_the_uri_goes_before_the_one_of_the_environment(s3, s3_server, monkeypatch):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    here = s3_server.url.removeprefix("http://")
+    file = place(f"{s3}/a?scheme=http&endpoint_override={here}&region=us-east-1") / "b"
+    file.write_bytes(b"here")
+    assert file.read_bytes() == b"here"
+
+
+def test_an_endpoint_that_does_not_answer_is_told_in_time(s3, monkeypatch):
+    monkeypatch.setattr(files, "CONNECT_S", 0.5)
+    with socket.socket() as deaf:  # its queue is full: a connection is not even refused
+        deaf.bind(("127.0.0.1", 0))
+        deaf.listen(0)
+        port = deaf.getsockname()[1]
+        callers = [socket.socket() for _ in range(4)]
+        for caller in callers:
+            caller.setblocking(False)
+            caller.connect_ex(("127.0.0.1", port))
+        began = time.monotonic()
+        with pytest.raises(OSError, match=rf"s3://deaf/x\?.*{port}"):
+            place(f"s3://deaf/x?endpoint_override=http://127.0.0.1:{port}").write_bytes(b"x")
+        assert time.monotonic() - began < 15
+        for caller in callers:
+            caller.close()
