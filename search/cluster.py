@@ -4,9 +4,11 @@ import gc
 import logging
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
@@ -16,7 +18,7 @@ import ray
 
 from search.config import SearchConfig
 from search.errors import UsageError
-from search.machine import available_cpus
+from search.machine import available_cpus, joins_cluster
 
 PACKAGES = ("search", "trainables", "models")  # travel to a cluster, so that its nodes run this very version
 GANG_BYTES = 2**30  # of the processes beside a gang's workers, which bring their own
@@ -36,7 +38,7 @@ def connected(modules: Sequence[Path], root: Path, folder: Path) -> Iterator[Non
     code = folder / "code"
     if modules and not code.exists():  # else the search was taken up
         _copy(modules, code)
-    ray_here = _joined(modules, root) if "RAY_ADDRESS" in os.environ else _started(root, code)
+    ray_here = _joined(modules, root) if joins_cluster() else _started(root, code)
     # Around Ray: its threads print until it has shut down.
     with redirect_stdout(_Filtered(sys.stderr)), ray_here:
         yield
@@ -46,7 +48,7 @@ def connected(modules: Sequence[Path], root: Path, folder: Path) -> Iterator[Non
 def _joined(modules: Sequence[Path], root: Path) -> Iterator[None]:
     paths = [root / package for package in PACKAGES] + list(modules)
     runtime_env = {"py_modules": [str(path) for path in paths]}
-    ray.init(runtime_env=runtime_env, log_to_driver=False, logging_level=logging.WARNING)
+    _init(runtime_env=runtime_env)
     try:
         yield
     finally:
@@ -61,19 +63,26 @@ def _started(root: Path, code: Path) -> Iterator[None]:
         paths = [str(code), str(root), *filter(None, [os.environ.get("PYTHONPATH")])]
         # Nobody takes this node away, so that no process needs to watch for it.
         with _environment(PYTHONPATH=os.pathsep.join(paths), RAY_TRAIN_ENABLE_PREEMPTION_WATCHER="0"):
-            ray.init(
+            _init(
                 address="local",
                 num_cpus=available_cpus(),
                 object_store_memory=OBJECT_STORE_BYTES,
                 include_dashboard=False,
-                log_to_driver=False,
-                logging_level=logging.WARNING,
                 _temp_dir=str(temporary),
             )
         try:
             yield
         finally:
             shut_down()
+
+
+def _init(**options: Any) -> None:
+    """Ray, without the handlers of signals that it puts over those of the search: its own print a stack first."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    ray.init(log_to_driver=False, logging_level=logging.WARNING, **options)
+    if threading.current_thread() is threading.main_thread():
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def shut_down() -> None:

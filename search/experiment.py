@@ -18,6 +18,8 @@ from search.divergence import Divergence, find_divergence
 from search.errors import StoreError, UsageError
 from search.exporter import Exporter
 from search.janitor import remove
+from search.joining import check_nodes, note_of_job
+from search.machine import joins_cluster
 from search.note import note_of_search
 from search.page import save_page
 from search.plan import Plan, plan
@@ -152,7 +154,9 @@ def _run(planned: Plan, held: Held | None, console: Console, start: float) -> Re
             return _finish(planned, searched, held.tracker(planned, progress.warn), progress, stop, start)
         if planned.trials < config.trials:
             progress.say(f"the space has {planned.trials} combinations: as many trials, and not {config.trials}")
-        progress.say(f"search {config.name}: starting Ray")
+        progress.say(f"search {config.name}: {'joining' if joins_cluster() else 'starting'} Ray")
+        if note := note_of_job():
+            progress.warn(note)
         try:
             searched, tracker = _on_ray(planned, held, progress, stop)
         except BaseException:  # whatever ends it, a second Ctrl-C too: the user is told, and it goes on
@@ -169,6 +173,10 @@ def _on_ray(planned: Plan, held: Held | None, progress: Progress, stop: Stop) ->
     files = prepared(planned)  # ahead of Ray: what a task cannot prepare is told at once
     try:
         with cluster.connected(planned.source.modules, ROOT, config.folder):
+            for note in (
+                check_nodes(config.folder, config.gpus_per_worker, cluster.largest()) if joins_cluster() else []
+            ):
+                progress.warn(note)
             nodes = cluster.nodes()
             worker = cluster.worker_resources(config, nodes)
             gangs = cluster.count_gangs(config, worker, nodes, cluster.largest())

@@ -1,7 +1,6 @@
 """What can be known before Ray starts of where a search will run."""
 
 import os
-import socket
 from typing import Any
 
 import torch
@@ -63,16 +62,6 @@ def check_machine(config: SearchConfig, space: Space) -> None:
         raise UsageError(*problems)
 
 
-def check_cluster(address: str) -> None:
-    """Whether somebody listens at `address`, if it is a host and a port: Ray would end this process if not.
-
-    Raises:
-        UsageError: Nobody does.
-    """
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
-        return
-    try:
-        socket.create_connection((host, int(port)), timeout=5).close()
-    except OSError as error:
-        raise UsageError(f"RAY_ADDRESS must be a Ray cluster that answers, but got {address}: {error}.") from error
+def joins_cluster() -> bool:
+    """Whether the search joins a Ray that runs, rather than starting its own: in a submitted job RAY_ADDRESS is set."""
+    return os.environ.get("RAY_ADDRESS", "") not in ("", "local")

@@ -10,7 +10,8 @@ from search import functions
 from search.config import SearchConfig, check_place, complete
 from search.errors import UsageError
 from search.fidelity import UNLIMITED
-from search.machine import check_cluster, check_machine
+from search.joining import check_address
+from search.machine import check_machine, joins_cluster
 from search.objectives import Judged, Objective, asked_for
 from search.schedule import Schedule
 from search.schedulers import make_schedule
@@ -120,8 +121,8 @@ def checked(config: SearchConfig, source: TaskSource, space: Space) -> Plan:
         raise UsageError(f"a parameter must be searched to try {config.trials} trials, but all are fixed. Say --once.")
     judged_from = source.task_class.judged_from(space.config(space.defaults())) if source.task_class else 1
     schedule = make_schedule(config, space.epochs or UNLIMITED, objectives[0].mode, judged_from)
-    if "RAY_ADDRESS" in os.environ:
-        check_cluster(os.environ["RAY_ADDRESS"])
+    if joins_cluster():
+        check_address(os.environ["RAY_ADDRESS"])
     else:
         check_machine(config, space)
     return Plan(config, source, space, schedule, objectives)

@@ -12,6 +12,7 @@ from typing import Any
 from search.errors import UsageError, nearest
 from trainables.task import Task
 
+OWN = [Path(__file__).resolve().parents[1] / name for name in ("search", "trainables", "models")]
 BUILT_IN = {"arc": "trainables.arc:ArcTask", "liquid": "trainables.liquid:LiquidTask"}
 
 
@@ -126,7 +127,8 @@ def _modules_beside(path: Path) -> tuple[Path, ...]:
         UsageError: One of them would hide a module that every worker needs.
     """
     files = sorted(file for file in path.parent.glob("*.py") if file.stem.isidentifier())
-    packages = sorted(init.parent for init in path.parent.glob("*/__init__.py"))
+    # A task in the folder of this project, as of a submitted job, is beside our own packages: every worker has them.
+    packages = sorted(init.parent for init in path.parent.glob("*/__init__.py") if init.parent not in OWN)
     hiding = [
         file.name for file in (*files, *packages) if file.stem in sys.stdlib_module_names | {"search", "trainables"}
     ]

@@ -1,0 +1,278 @@
+"""Whether a search can join a cluster, and its nodes can train: told with what to do, before a trial begins."""
+
+import json
+import os
+import platform
+import socket
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from search.errors import UsageError
+from trainables.files import Place, place, remove_tree
+
+ANSWER_S = 5.0  # of the cluster, to who knocks
+PROBE_S = 120.0  # of a node: it gets the code of the search first
+PACKAGES = ("torch", "numpy", "pydantic")  # what travels between driver and workers is read by these
+TOKEN = (
+    "RAY_AUTH_MODE=token, and its token in RAY_AUTH_TOKEN, in the file of RAY_AUTH_TOKEN_PATH or in ~/.ray/auth_token"
+)
+STOP_WAIT, STOP_S = "RAY_JOB_STOP_WAIT_TIME_S", 30
+
+
+def check_address(address: str) -> None:
+    """Whether there is a cluster that takes this driver: Ray itself would wait, or end this process, if not.
+
+    Args:
+        address: Of RAY_ADDRESS: "host:port", or "auto" on a machine of the cluster.
+
+    Raises:
+        UsageError: There is none, it refuses the token, or has other versions of Python and Ray.
+    """
+    rule = "RAY_ADDRESS must be a Ray cluster that answers"
+    if "://" in address:
+        raise UsageError(
+            f"RAY_ADDRESS must be host:port of a cluster, or auto on one of its machines, but got {address}. "
+            "From elsewhere, submit the search: ray job submit --working-dir . -- python search/run.py ..."
+        )
+    if address == "auto":
+        found = _running_here()
+        if found is None:
+            raise UsageError(f"{rule}, but got auto, and none runs on this machine. Say host:port, or unset it.")
+        address = found
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise UsageError(f"{rule}, but got {address!r}. Say host:port, as `ray start --head` prints it.")
+    try:
+        socket.create_connection((host, int(port)), timeout=ANSWER_S).close()
+    except OSError as error:
+        raise UsageError(f"{rule}, but got {address}: {error}.") from error
+    _check_versions(address, _knock(address))
+
+
+def _running_here() -> str | None:
+    from ray._private.services import find_bootstrap_address
+
+    found: str | None = find_bootstrap_address(os.environ.get("RAY_TMPDIR"))
+    return found
+
+
+def _knock(address: str) -> dict[str, str]:
+    """What the cluster says of itself. `ray.init` retries a refused token for 20 s, and then does not say why."""
+    import grpc
+    from ray._private.grpc_utils import init_grpc_channel
+    from ray.core.generated.gcs_service_pb2 import InternalKVGetRequest  # type: ignore[attr-defined]
+    from ray.core.generated.gcs_service_pb2_grpc import InternalKVGcsServiceStub
+    from ray.exceptions import AuthenticationError
+
+    try:
+        channel = init_grpc_channel(address, asynchronous=False)
+        stub = InternalKVGcsServiceStub(channel)  # type: ignore[no-untyped-call]
+        wanted = InternalKVGetRequest(namespace=b"cluster", key=b"CLUSTER_METADATA")
+        answer = stub.InternalKVGet(wanted, timeout=ANSWER_S)
+    except AuthenticationError as error:
+        raise UsageError(
+            f"the cluster at {address} must be given its token, but there is none. Set {TOKEN}."
+        ) from error
+    except grpc.RpcError as error:
+        if error.code() == grpc.StatusCode.UNAUTHENTICATED:
+            raise UsageError(
+                f"the cluster at {address} must be given its token, but refused ours. Set {TOKEN}."
+            ) from None
+        said = f"{error.code().name} {error.details()}"
+        raise UsageError(f"RAY_ADDRESS must be a Ray cluster that answers, but {address} said: {said}.") from None
+    found: dict[str, str] = json.loads(answer.value or b"{}")
+    return found
+
+
+def _check_versions(address: str, cluster: Mapping[str, str]) -> None:
+    import ray
+
+    ours = {"Ray": ray.__version__, "Python": platform.python_version()}
+    theirs = {"Ray": cluster.get("ray_version", ours["Ray"]), "Python": cluster.get("python_version", ours["Python"])}
+    if ours != theirs:
+        has, got = (" and ".join(f"{name} {number}" for name, number in of.items()) for of in (theirs, ours))
+        raise UsageError(
+            f"the driver must have the versions of the cluster at {address}, {has}, but has {got}. "
+            "Install these, or submit the search: ray job submit --working-dir . -- python search/run.py ..."
+        )
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a node of the cluster has.
+
+    Attributes:
+        versions: Of PACKAGES; "none" is not installed.
+        devices: GPUs that its operating system shows.
+        usable: GPUs that torch can use there; None: nobody asked.
+        storage: Why it cannot write to the storage; empty: it can.
+    """
+
+    versions: dict[str, str]
+    devices: int
+    usable: int | None
+    storage: str
+
+
+def check_nodes(storage: Place, gpus_per_worker: float | None, growing: Mapping[str, float] | None) -> list[str]:
+    """Whether every node of the cluster can train for a search.
+
+    Args:
+        storage: Of the search: each node writes a file there, and reads one of the driver.
+        gpus_per_worker: What the user says of it.
+        growing: What the cluster may grow to, if it can.
+
+    Returns:
+        What the user should know, a line each.
+
+    Raises:
+        UsageError: All that is wrong, a line each.
+    """
+    import ray
+
+    nodes = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+    probe = storage / f"probe-{uuid.uuid4().hex[:12]}"
+    probe.mkdir(parents=True, exist_ok=True)
+    try:
+        (probe / "driver").write_text("of the driver")
+        found, problems = _ask(nodes, probe)
+    finally:
+        remove_tree(probe)
+    for node in nodes:
+        if node["NodeID"] in found:
+            problems += _problems(_name(node), node["Resources"], found[node["NodeID"]], storage)
+    have_gpu = any(node["Resources"].get("GPU") for node in nodes) or bool((growing or {}).get("GPU"))
+    if gpus_per_worker and not have_gpu:
+        problems.append(
+            f"--gpus-per-worker must be 0 in a cluster without GPUs, but got {gpus_per_worker:g}, and Ray sees none on "
+            f"its {len(nodes)} nodes. If they have some: nvidia-smi must show them before `ray start`."
+        )
+    if problems:
+        raise UsageError(*dict.fromkeys(problems))
+    notes = [line for node in nodes for line in _notes(_name(node), node["Resources"], found[node["NodeID"]])]
+    if not have_gpu and gpus_per_worker is None:
+        notes.append("no node of the cluster has a GPU: trials train on CPUs")
+    return notes
+
+
+def _ask(nodes: Sequence[Mapping[str, Any]], probe: Place) -> tuple[dict[str, Found], list[str]]:
+    """What each node answers, by its id, and who does not."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    # A process of its own for each: it looks at GPUs which nobody gave it.
+    look = ray.remote(num_cpus=0, max_calls=1, max_retries=0)(look_around)
+    answers = {}
+    for node in nodes:
+        there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+        asked = look.options(scheduling_strategy=there).remote(
+            str(probe), node["NodeID"], bool(node["Resources"].get("GPU"))
+        )
+        answers[asked] = node
+    ready, late = ray.wait([*answers], num_returns=len(answers), timeout=PROBE_S)
+    found, problems = {}, []
+    for answer in ready:
+        try:
+            found[answers[answer]["NodeID"]] = Found(**ray.get(answer))
+        except ray.exceptions.RayError as error:
+            reason = " ".join(str(error).split())[:400]
+            problems.append(f"{_name(answers[answer])} must run what the search sends it, but: {reason}")
+    for answer in late:
+        ray.cancel(answer, force=True)
+        problems.append(f"{_name(answers[answer])} must answer within {PROBE_S:.0f} s, but does not. Look at its Ray.")
+    return found, problems
+
+
+def look_around(probe: str, node: str, has_gpus: bool) -> dict[str, Any]:
+    """Run on a node: what it has, as `Found`."""
+    return asdict(Found(versions(), _devices(), _usable() if has_gpus else None, _storage(place(probe), node)))
+
+
+def versions() -> dict[str, str]:
+    """Of PACKAGES, without the build: a CPU build trains as that for a GPU would on a CPU."""
+    found = dict.fromkeys(PACKAGES, "none")
+    for name in PACKAGES:
+        try:
+            found[name] = version(name).partition("+")[0]
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _devices() -> int:
+    return len([path for path in Path("/dev").glob("nvidia*") if path.name.removeprefix("nvidia").isdigit()])
+
+
+def _usable() -> int:
+    os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # Ray hides those that a task did not ask for
+    import torch
+
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def _storage(probe: Place, node: str) -> str:
+    try:
+        if not (probe / "driver").exists():
+            return "is not what the driver wrote to"
+        (probe / node).write_text("of a node")
+    except OSError as error:
+        return f"cannot be written: {error}"
+    return ""
+
+
+def _problems(name: str, resources: Mapping[str, float], found: Found, storage: Place) -> list[str]:
+    problems = []
+    ours = versions()
+    for package in PACKAGES:
+        if found.versions[package] != ours[package]:
+            problems.append(
+                f"{name} must have {package} {ours[package]}, as the driver has, but has {found.versions[package]}. "
+                "Install requirements.lock on both."
+            )
+    if found.storage:
+        problems.append(
+            f"--storage must be seen by every node, but on {name} {storage} {found.storage}. "
+            "Say a bucket, s3://bucket/path, or mount one file system there on all nodes."
+        )
+    gpus = resources.get("GPU", 0.0)
+    if found.usable is not None and found.usable < gpus and (found.devices or _detected(resources)):
+        problems.append(
+            f"{name} must let torch use its {gpus:g} GPUs, but it sees {found.usable}. Install torch's build for CUDA, "
+            "and a driver that is new enough: python -c 'import torch; torch.zeros(1).cuda()'"
+        )
+    return problems
+
+
+def _notes(name: str, resources: Mapping[str, float], found: Found) -> list[str]:
+    gpus = resources.get("GPU", 0.0)
+    if found.devices and not gpus:
+        return [
+            f"{name} has {found.devices} GPUs that its Ray does not offer: `ray start` without --num-gpus finds them"
+        ]
+    if found.usable is not None and found.usable < gpus:  # else it is a problem
+        return [f"{name} declares {gpus:g} GPUs but has none: its trials train on its CPUs"]
+    return []
+
+
+def _detected(resources: Mapping[str, float]) -> bool:
+    """Whether Ray itself found GPUs on the node, whatever it was told of them."""
+    return any(name.startswith("accelerator_type:") for name in resources)
+
+
+def _name(node: Mapping[str, Any]) -> str:
+    return f"node {node['NodeManagerAddress']}"
+
+
+def note_of_job() -> str:
+    """What somebody who will say `ray job stop` should know; empty: nothing, or this is no submitted job."""
+    wait_s = int(os.environ.get(STOP_WAIT, "3"))
+    if "RAY_JOB_CONFIG_JSON_ENV_VAR" not in os.environ or wait_s >= STOP_S:
+        return ""
+    return (
+        f"`ray job stop` kills this search after {wait_s} s: nothing is lost then, but only --resume or --replay tells "
+        f'MLflow how it ended. Submit with --runtime-env-json \'{{"env_vars": {{"{STOP_WAIT}": "60"}}}}\''
+    )
