@@ -27,14 +27,17 @@ class MlflowServer:
         store: Where the runs are instead, as in `mlflow server --backend-store-uri`.
         auth: Asks for a user and a password, see ADMIN.
         port: A free one by default.
+        host: The address that it listens on.
     """
 
-    def __init__(self, folder: Path, store: str = "", auth: bool = False, port: int | None = None) -> None:
+    def __init__(
+        self, folder: Path, store: str = "", auth: bool = False, port: int | None = None, host: str = "127.0.0.1"
+    ) -> None:
         self.folder = folder
         self.port = port or free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = f"http://{host}:{self.port}"
         self._auth = auth
-        self._command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(self.port)]
+        self._command = [sys.executable, "-m", "mlflow", "server", "--host", host, "--port", str(self.port)]
         self._command += ["--workers", "1", "--backend-store-uri", store or f"sqlite:///{folder / 'server.db'}"]
         self._command += ["--artifacts-destination", str(folder / "artifacts")]
         self._command += ["--app-name", "basic-auth"] if auth else []

@@ -23,9 +23,14 @@ def find_programs() -> Path | None:
 
 
 class Server:
-    """A server that can be stopped and started again; `url` is as a user writes it."""
+    """A server that can be stopped and started again; `url` is as a user writes it.
 
-    def __init__(self, programs: Path) -> None:
+    Args:
+        host: The address that it listens on; everybody who can reach it may come in.
+    """
+
+    def __init__(self, programs: Path, host: str = "127.0.0.1") -> None:
+        self._host = host
         self._programs = programs
         self.folder = Path(tempfile.mkdtemp(prefix="postgres-"))
         # PostgreSQL refuses to run as root.
@@ -33,14 +38,16 @@ class Server:
         if self._as:
             shutil.chown(self.folder, **self._as)
         with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
+            free.bind((host, 0))
             self.port = free.getsockname()[1]
-        self.url = f"postgresql://{USER}@127.0.0.1:{self.port}"
+        self.url = f"postgresql://{USER}@{host}:{self.port}"
         self._run("initdb", "-D", self.folder / "data", "-A", "trust", "-U", USER, "--no-sync", "-E", "UTF8")
+        with open(self.folder / "data" / "pg_hba.conf", "a") as rules:
+            rules.write("host all all samenet trust\n")
         self.start()
 
     def start(self) -> None:
-        options = ["-k", str(self.folder), "-p", str(self.port), "-c", "listen_addresses=127.0.0.1", "-c", "fsync=off"]
+        options = ["-k", str(self.folder), "-p", str(self.port), "-c", f"listen_addresses={self._host}", "-c", "fsync=off"]
         command = [str(self._programs / "postgres"), "-D", str(self.folder / "data"), *options]
         self._log = open(self.folder / "log", "a")  # noqa: SIM115 (until `stop`)
         self._process = subprocess.Popen(command, stdout=self._log, stderr=self._log, cwd=self.folder, **self._as)

@@ -90,7 +90,9 @@ class Host:
 
 
 class Network:
-    """A switch, and the machines at it."""
+    """A switch, and the machines at it. This one is at it too, as `ip`: servers that all are to reach listen there."""
+
+    ip = f"{PREFIX}.254"
 
     def __init__(self) -> None:
         self.disk = Path(tempfile.mkdtemp(prefix="disk-", dir="/tmp"))
@@ -98,6 +100,7 @@ class Network:
         self._hosts: list[Host] = []
         _ip("link", "add", self._switch, "type", "bridge")
         _ip("link", "set", self._switch, "up")
+        _ip("addr", "add", f"{self.ip}/24", "dev", self._switch)
 
     def host(self) -> Host:
         """One more."""

@@ -1,0 +1,160 @@
+"""A Ray cluster as users have them: machines of their own, a token, the job server; and the servers that all reach."""
+
+import os
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.hosts import Host, Network, why_not
+from tests.s3_server import S3Server
+from tests.search.mlflow_server import MlflowServer
+
+ROOT = Path(__file__).resolve().parents[2]
+TASKS = ROOT / "tests" / "search" / "tasks"
+PROGRAMS = Path(sys.executable).parent
+STORE_BYTES = 100 * 2**20
+LONGEST_S = 240
+SECRETS = {"AWS_SECRET_ACCESS_KEY": "of-the-bucket-17", "PGPASSWORD": "of-the-database-17"}
+
+
+class RayCluster:
+    """A head that takes jobs and no trial, and workers that join it.
+
+    Attributes:
+        head: Where jobs run. The user submits them from `folder` there.
+        token: That Ray asks for.
+    """
+
+    def __init__(self, network: Network, env: dict[str, str]) -> None:
+        self.network, self.token = network, secrets.token_hex(16)
+        path = os.pathsep.join([str(PROGRAMS), os.environ["PATH"]])
+        disk = str(network.disk)
+        self.env = {
+            **{"PATH": path, "HOME": disk, "TMPDIR": disk, "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1"},
+            **{"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": f"{disk}/token", "RAY_JOB_STOP_WAIT_TIME_S": "60"},
+            **{"RAY_USAGE_STATS_ENABLED": "0", "RAY_COLOR_PREFIX": "0"},
+            **env,
+        }
+        self.workers: list[Host] = []
+        self.head = self._started("--head", "--num-cpus=0", "--dashboard-host=127.0.0.1")
+        self.folder = network.disk / "user"
+
+    def join(self, gpus: int = 1) -> Host:
+        """One more worker, with a CPU and GPUs that it declares."""
+        address = f"--address={self.head.ip}:6379"
+        self.workers.append(self._started(address, "--num-cpus=1", f"--num-gpus={gpus}"))
+        return self.workers[-1]
+
+    def ray(self, *words: str) -> str:
+        return self.head.run("ray", *words, env=self.env, timeout=120)
+
+    def _started(self, *options: str) -> Host:
+        host = self.network.host()
+        host.run("sh", "-c", f"umask 077; echo {self.token} > {host.disk}/token")
+        shared = [f"--node-ip-address={host.ip}", f"--temp-dir={host.disk}/ray", f"--object-store-memory={STORE_BYTES}"]
+        host.run("ray", "start", *options, *shared, "--disable-usage-stats", env=self.env, timeout=120)
+        return host
+
+
+class Job:
+    """A search that was submitted: what is streamed of it, as it comes."""
+
+    def __init__(self, cluster: RayCluster, name: str, entrypoint: Sequence[str], folder: Path) -> None:
+        self._file = folder / f"{name}.txt"
+        command = ["ray", "job", "submit", "--submission-id", name, "--working-dir", ".", "--", *entrypoint]
+        within = ["sh", "-c", f'cd {cluster.folder} && exec "$@"', "sh"]
+        with open(self._file, "w") as file:
+            self._process = cluster.head.start(
+                *within, *command, env=cluster.env, stdout=file, stderr=subprocess.STDOUT
+            )
+
+    def text(self) -> str:
+        return self._file.read_text()
+
+    def wait_for(self, text: str, seconds: float = LONGEST_S) -> None:
+        deadline = time.monotonic() + seconds
+        while text not in self.text():
+            if time.monotonic() > deadline or self._process.poll() is not None:
+                pytest.fail(f"no {text!r} within {seconds} s:\n{self.text()[-6000:]}")
+            time.sleep(0.1)
+
+    def wait(self, seconds: float = LONGEST_S) -> str:
+        """All of it, once the job has ended."""
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            pytest.fail(f"not ended within {seconds} s:\n{self.text()[-6000:]}")
+        return self.text()
+
+    @property
+    def succeeded(self) -> bool:
+        return self._process.poll() == 0
+
+
+@pytest.fixture(scope="module")
+def network():
+    if reason := why_not():
+        pytest.skip(reason)
+    made = Network()
+    yield made
+    made.remove()
+
+
+@pytest.fixture(scope="module")
+def bucket(network, tmp_path_factory):
+    """An S3 server that all machines reach, and the URI of a bucket in it."""
+    server = S3Server(tmp_path_factory.mktemp("s3"), host=network.ip).start()
+    yield server, server.make_bucket("searches")
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def database(network):
+    from tests.search.postgres_server import Server, find_programs  # psycopg is an extra
+
+    programs = find_programs()
+    if programs is None:
+        pytest.skip("there is no PostgreSQL on this machine")
+    made = Server(programs, host=network.ip)
+    yield made
+    made.remove()
+
+
+@pytest.fixture(scope="module")
+def mlflow_server(network, database, tmp_path_factory):
+    """MLflow's server, whose runs are in PostgreSQL."""
+    store = database.database("mlflow").replace("postgresql:", "postgresql+psycopg:")
+    server = MlflowServer(tmp_path_factory.mktemp("mlflow"), store, host=network.ip).start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def cluster(network, bucket, mlflow_server):
+    """A head and two workers, each on a machine of its own, and a user on the head with his copy of the project."""
+    server, _ = bucket
+    made = RayCluster(network, {**server.env, **SECRETS, "MLFLOW_TRACKING_URI": mlflow_server.url})
+    copied = [ROOT / name for name in ("search", "trainables", "models", ".rayignore", ".gitignore")]
+    copied += [TASKS / "toy.py", TASKS / "beside.py"]
+    made.head.run("mkdir", made.folder)
+    made.head.run("cp", "-r", *copied, made.folder)
+    made.head.run("sh", "-c", f"mkdir {made.folder}/runs && head -c 300M /dev/zero > {made.folder}/runs/checkpoint.pt")
+    made.join()
+    made.join()
+    yield made
+
+
+@pytest.fixture
+def submit(cluster, tmp_path):
+    """`ray job submit` of a search: its name as a job, and the arguments of the command line."""
+
+    def submit(name: str, *arguments: str) -> Job:
+        return Job(cluster, name, ["python", "search/run.py", *arguments], tmp_path)
+
+    return submit
