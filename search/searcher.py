@@ -145,6 +145,7 @@ class StudySearcher(Searcher):
                     self._end(trial.number, trial.user_attrs["outcome"], trial.user_attrs["reason"])
                 elif self._standing(trial).is_over(self.schedule.limit):  # it died between the last report and the end
                     self._end(trial.number, "completed")
+        self.checkpoints.sweep([trial for trial in self.study.trials() if trial.state.is_finished()])
 
     def waits(self, trial: FrozenTrial) -> bool:
         """Whether `trial`, which has not ended, waits at a rung."""
@@ -167,6 +168,7 @@ class StudySearcher(Searcher):
                 elif "config" in trial.user_attrs:  # else nobody was told that it began
                     for observer in self.observers:
                         observer.trial_ended(trial.number, "interrupted", "the search was stopped")
+        self.checkpoints.close()
 
     def _guarded(self, action: Callable[[], Any], otherwise: Any) -> Any:
         try:

@@ -6,22 +6,26 @@ import os
 import pickle
 import shutil
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
+from contextlib import suppress
 from typing import Any
 
 import torch
 
-from trainables import pictures
+from trainables import files, pictures
+from trainables.files import Place, Remote, beside
+
+DIGEST = ".sha256"
+ABOUT = ".searchlight.json"  # in a directory that is a checkpoint: written last, so that it is one with this alone
 
 
 class CheckpointError(RuntimeError):
     """A checkpoint that is missing or is not what was saved."""
 
 
-def save(state: dict[str, Any], path: Path) -> None:
+def save(state: dict[str, Any], path: Place) -> None:
     """Write `state`, of tensors and plain Python values, to `path` and its SHA-256 beside it.
 
-    A reader sees the old file or the new one, also after a crash at any moment.
+    A reader sees the old file or the new one, also after a crash at any moment. Of a bucket as of a disk.
     """
     _publish(_serialized(state), path)
 
@@ -33,7 +37,7 @@ class Writer:
         self._pool = ThreadPoolExecutor(1, "checkpoint")
         self._pending: Future[None] | None = None
 
-    def save(self, state: dict[str, Any], path: Path) -> None:
+    def save(self, state: dict[str, Any], path: Place) -> None:
         """As `save`, but only the copy of `state` is finished when this returns.
 
         Raises:
@@ -42,6 +46,15 @@ class Writer:
         content = _serialized(state)  # before it returns: the next update changes the tensors in place
         self.wait()
         self._pending = self._pool.submit(_publish, content, path)
+
+    def delete(self, path: Place) -> None:
+        """As `delete`, once what was to be written is.
+
+        Raises:
+            OSError: An earlier checkpoint could not be written.
+        """
+        self.wait()
+        self._pending = self._pool.submit(delete, path)
 
     def wait(self) -> None:
         """Return when nothing is left to be written.
@@ -54,16 +67,19 @@ class Writer:
             pending.result()
 
 
-def load(path: Path) -> dict[str, Any]:
+def load(path: Place) -> dict[str, Any]:
     """The state that was saved at `path`, on the CPU.
 
     Raises:
         CheckpointError: The file is missing or its content is not what was written.
+        OSError: It lies in a bucket that cannot be read.
     """
     try:
         content = path.read_bytes()
-        digests = [line.split()[0] for line in _digest_path(path).read_text().splitlines()]
+        digests = [line.split()[0] for line in beside(path, DIGEST).read_text().splitlines()]
     except (OSError, IndexError) as error:
+        if isinstance(path, Remote) and not isinstance(error, FileNotFoundError):
+            raise  # a bucket that cannot be reached says nothing of the checkpoint: its trial must not start anew
         raise CheckpointError(f"checkpoint {path} must be readable with its .sha256 beside it: {error}.") from error
     if hashlib.sha256(content).hexdigest() not in digests:
         expected = " or ".join(digests) or "in its .sha256"
@@ -88,19 +104,22 @@ def plain(state: dict[str, Any]) -> dict[str, Any]:
     return state
 
 
-def link(source: Path, target: Path) -> None:
+def link(source: Place, target: Place) -> None:
     """Give the checkpoint at `source` a second name, under which it stays when the first is deleted.
 
     Raises:
         FileNotFoundError: There is none.
     """
+    if isinstance(source, Remote) or isinstance(target, Remote):
+        _copy(source, target)
+        return
     target.parent.mkdir(parents=True, exist_ok=True)
     if source.is_dir():
         temporary = target.with_name(f"{target.name}.{os.getpid()}.tmp")
         shutil.copytree(source, temporary)
         os.replace(temporary, target)
         return
-    for old, new in ((source, target), (_digest_path(source), _digest_path(target))):
+    for old, new in ((source, target), (beside(source, DIGEST), beside(target, DIGEST))):
         temporary = new.with_name(f"{new.name}.{os.getpid()}.tmp")
         temporary.unlink(missing_ok=True)
         try:
@@ -110,14 +129,14 @@ def link(source: Path, target: Path) -> None:
         os.replace(temporary, new)
 
 
-def delete(path: Path) -> None:
+def delete(path: Place) -> None:
     """Remove the checkpoint at `path`, a file or a directory, and its pictures; one that is gone is no error."""
-    shutil.rmtree(pictures.folder_of(path), ignore_errors=True)
+    files.remove_tree(beside(path, pictures.SUFFIX))
     if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
+        files.remove_tree(path)
         return
     path.unlink(missing_ok=True)
-    _digest_path(path).unlink(missing_ok=True)
+    beside(path, DIGEST).unlink(missing_ok=True)
 
 
 def _serialized(state: dict[str, Any]) -> bytes:
@@ -126,22 +145,34 @@ def _serialized(state: dict[str, Any]) -> bytes:
     return buffer.getvalue()
 
 
-def _publish(content: bytes, path: Path) -> None:
+def _publish(content: bytes, path: Place) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    digest = _digest_path(path)
+    digest = beside(path, DIGEST)
     line = f"{hashlib.sha256(content).hexdigest()}  {path.name}\n"
-    earlier = digest.read_text() if digest.exists() else ""
+    earlier = ""
+    with suppress(FileNotFoundError):
+        earlier = digest.read_text()
     _write(digest, (line + earlier).encode())  # until the content is replaced, the earlier one is still good
     _write(path, content)
     if earlier:
         _write(digest, line.encode())
 
 
-def _digest_path(path: Path) -> Path:
-    return path.with_name(path.name + ".sha256")
+def _copy(source: Place, target: Place) -> None:
+    """As `link`, in a bucket, where nothing has two names."""
+    if not source.is_dir():
+        files.copy(source, target)
+        files.copy(beside(source, DIGEST), beside(target, DIGEST))
+        return
+    names = files.names_in(source)
+    for name in sorted(names, key=lambda name: name == ABOUT):
+        files.copy(source / name, target / name)
 
 
-def _write(path: Path, content: bytes) -> None:
+def _write(path: Place, content: bytes) -> None:
+    if isinstance(path, Remote):
+        path.write_bytes(content)
+        return
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     with open(temporary, "wb") as file:
         file.write(content)

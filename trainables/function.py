@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import ray
@@ -32,6 +32,7 @@ from trainables import directory, rng
 from trainables.allowance import Allowance
 from trainables.checkpoint import CheckpointError
 from trainables.context import Context
+from trainables.files import Place, Remote, beside, place
 from trainables.modules import load_class
 from trainables.usage import Usage, of_all
 from trainables.worker import Workers, work
@@ -39,6 +40,7 @@ from trainables.worker import Workers, work
 logger = logging.getLogger(__name__)
 
 Report = dict[str, Any]
+STAGING = ".tmp"  # where a checkpoint is put together on a disk
 
 
 def work_on_function(settings: dict[str, Any]) -> None:
@@ -85,6 +87,7 @@ class _Arrival:
     checkpoint: bool = False
     stop: bool = False
     seconds: float = 0.0
+    files: dict[str, str] = field(default_factory=dict)  # of its part of a checkpoint for a bucket, with their SHA-256
     metrics: dict[str, float] = field(default_factory=dict)
     usage: dict[str, float] = field(default_factory=dict)
     names: str = ""
@@ -118,9 +121,9 @@ class Session:
         self.objectives = (objective, *others)
         self.context = context
         self.stopping = stopping
-        self.folder = Path(stretch["folder"])
+        self.folder = place(stretch["folder"])
         self.number = 0  # of reports, those of earlier stretches included
-        self.checkpoints: list[ray.train.ReportedCheckpoint] = []
+        self.checkpoints: list[tuple[Place, ray.train.ReportedCheckpoint]] = []
         self._rays = rays
         self._gpus = gpus
         self._allowance = Allowance(stretch.get("allowance"))
@@ -187,19 +190,19 @@ class Session:
             self._fail(f"ray.train.report must leave its checkpoint to the search, but got {what}")
         self.number += 1
         path = self.folder / f"epoch-{self.number}-{self.stretch['attempt']}"
-        if checkpoint is not None:
-            self._add(checkpoint, _staging(path), bool(delete_local_checkpoint_after_upload))
         own = _Arrival(False, checkpoint is not None, self.stopping.is_set(), seconds, usage=self._usage.taken())
-        if self.context.rank == 0:
-            own.metrics, own.names = self._numbers(metrics)
-        arrivals = self._meet(own)
-        own_numbers = arrivals[0].metrics
-        numbers = of_all([arrival.usage for arrival in arrivals]) | own_numbers
-        costs = {"gpu_seconds": arrivals[0].seconds * self._gpus}
-        self._judge(numbers, arrivals[0].names, costs)
-        saved = any(arrival.checkpoint for arrival in arrivals)
-        if saved:
-            self._publish(path, own_numbers)
+        with contextlib.ExitStack() as stack:  # until a bucket has what this rank adds
+            source = self._add(checkpoint, path, bool(delete_local_checkpoint_after_upload), own, stack)
+            if self.context.rank == 0:
+                own.metrics, own.names = self._numbers(metrics)
+            arrivals = self._meet(own)
+            own_numbers = arrivals[0].metrics
+            numbers = of_all([arrival.usage for arrival in arrivals]) | own_numbers
+            costs = {"gpu_seconds": arrivals[0].seconds * self._gpus}
+            self._judge(numbers, arrivals[0].names, costs)
+            saved = any(arrival.checkpoint for arrival in arrivals)
+            if saved:
+                self._publish(path, source, [arrival.files for arrival in arrivals], own_numbers)
         report = {"epoch": self.number, "metrics": numbers, "checkpoint": str(path) if saved else None}
         report |= self._allowance.after(self.number, costs)
         if self.number >= self.stretch["until"] or self._allowance.is_spent:
@@ -212,11 +215,11 @@ class Session:
 
     def get_checkpoint(self) -> Any:
         """The last checkpoint of this trial, or None."""
-        return self.checkpoints[-1].checkpoint if self.checkpoints else None
+        return self.checkpoints[-1][1].checkpoint if self.checkpoints else None
 
     def get_all_reported_checkpoints(self, *_: Any, **__: Any) -> list[Any]:
         """The checkpoints of this stretch that still exist, and the one that it started from, oldest first."""
-        return [reported for reported in self.checkpoints if Path(reported.checkpoint.path).exists()]
+        return [reported for path, reported in self.checkpoints if path.exists()]
 
     def get_dataset_shard(self, *_: Any, **__: Any) -> Any:
         raise RuntimeError("ray.train.get_dataset_shard must have a data set, but a search passes none. Make it here.")
@@ -233,7 +236,7 @@ class Session:
         if chosen is not None:
             path, about = chosen
             self.number = about["epoch"]
-            self._keep(Path(path), about["metrics"])
+            self._keep(place(path), about["metrics"])
         if self.number < self.stretch["epoch"]:
             logger.info(
                 "without a checkpoint of report %d it goes on after report %d: what it repeats is dropped",
@@ -242,15 +245,19 @@ class Session:
             )
 
     def _tidy(self) -> None:
-        """Remove what was to become a checkpoint and did not, here or in a worker that was lost."""
-        for left in self.folder.glob(_staging(Path(f"epoch-*-{self.stretch['attempt']}")).name):
-            shutil.rmtree(left, ignore_errors=True)
+        """Remove what was to become a checkpoint and did not, here or in a worker that was lost.
+
+        In a bucket that is under the name of the checkpoint, and goes when its trial has ended.
+        """
+        if not isinstance(self.folder, Remote):
+            for left in self.folder.glob(f"epoch-*-{self.stretch['attempt']}{STAGING}"):
+                shutil.rmtree(left, ignore_errors=True)
 
     def _newest(self) -> tuple[str, dict[str, Any]] | None:
         for name in [self.stretch["checkpoint"], *self.stretch["earlier"]]:
             if name is not None:
                 try:
-                    return name, directory.read(Path(name))
+                    return name, directory.read(place(name))
                 except CheckpointError as error:
                     logger.warning("%s The one before it is used.", error)
         return None
@@ -307,35 +314,50 @@ class Session:
                 end = {"done": True, "outcome": "diverged", "reason": reason, "divergence": divergence, "last": last}
                 self._leave(end)
 
-    def _fail(self, reason: str) -> None:
+    def _fail(self, reason: str) -> NoReturn:
         self._leave({"done": True, "outcome": "failed", "reason": reason})
 
-    def _leave(self, report: Report) -> None:
+    def _leave(self, report: Report) -> NoReturn:
         self._end = report
         raise Ended
 
-    def _add(self, checkpoint: Any, staging: Path, move: bool) -> None:
+    def _add(self, checkpoint: Any, path: Place, move: bool, own: _Arrival, stack: contextlib.ExitStack) -> Path | None:
+        """Take this rank's part of a checkpoint, which stays where it is until `stack` ends, if it is for a bucket."""
+        if checkpoint is None:
+            return None
         try:
-            with checkpoint.as_directory() as source:
-                directory.add(Path(source), staging)
+            source = Path(stack.enter_context(checkpoint.as_directory()))
+            if isinstance(path, Remote):
+                own.files = directory.digests(source)
                 if move:
-                    shutil.rmtree(source)
+                    stack.callback(shutil.rmtree, source)
+                return source
+            directory.add(source, beside(path, STAGING))
+            if move:
+                shutil.rmtree(source)
+            return source
         except OSError as error:  # the function's own handlers might go on without it
             self._fail(f"its checkpoint must be readable and its storage have room, but got {error}")
 
-    def _publish(self, path: Path, metrics: dict[str, float]) -> None:
-        if self.context.rank == 0:
-            try:
-                directory.publish(_staging(path), path, {"epoch": self.number, "metrics": metrics})
-            except OSError as error:
-                self._fail(f"its storage must have room for a checkpoint, but got {error}")
+    def _publish(
+        self, path: Place, source: Path | None, parts: Sequence[Mapping[str, str]], metrics: dict[str, float]
+    ) -> None:
+        about = {"epoch": self.number, "metrics": metrics}
+        try:
+            if isinstance(path, Remote):
+                directory.put(source, path, parts, about, self.context)
+            elif self.context.rank == 0:
+                directory.publish(beside(path, STAGING), path, about)
+        except OSError as error:
+            self._fail(f"its storage must have room for a checkpoint, but got {error}")
         self.context.from_rank_0(None)  # now it is there for all ranks
         self._keep(path, metrics)
 
-    def _keep(self, path: Path, metrics: dict[str, float]) -> None:
-        checkpoint = ray.train.Checkpoint.from_directory(path)
+    def _keep(self, path: Place, metrics: dict[str, float]) -> None:
+        where = (path.key, path.filesystem) if isinstance(path, Remote) else (path,)
         status = ray.train.ReportedCheckpointStatus.COMMITTED
-        self.checkpoints.append(ray.train.ReportedCheckpoint(checkpoint, metrics, status))
+        reported = ray.train.ReportedCheckpoint(ray.train.Checkpoint(*where), metrics, status)
+        self.checkpoints.append((path, reported))
 
     def _numbers(self, metrics: Mapping[str, Any]) -> tuple[dict[str, float], str]:
         """The metrics that are numbers, nested ones as "val/loss", and how all of them are told."""
@@ -348,11 +370,6 @@ class Session:
                 "what is reported must be numbers: %s left out", ", ".join(others[name] for name in sorted(new))
             )
         return numbers, ", ".join([*sorted(numbers), *sorted(others.values())]) or "nothing"
-
-
-def _staging(path: Path) -> Path:
-    """Where the checkpoint at `path` is put together."""
-    return path.with_name(f"{path.name}.tmp")
 
 
 def _arguments(function: Callable[..., Any], config: dict[str, Any]) -> list[Any]:

@@ -7,7 +7,6 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +19,7 @@ from trainables.buffers import Buffers, fit
 from trainables.build import check_build, check_gradients, owned_by
 from trainables.ema import Ema
 from trainables.evaluation import drawn, evaluated
+from trainables.files import Place, Remote
 from trainables.finite import not_finite
 from trainables.pictures import Picture
 from trainables.precision import AUTO, Diverged
@@ -69,7 +69,7 @@ class Training:
         self._best: float | None = None  # the lowest cost that it was evaluated to
         self._ahead = 0.0  # what the epochs of a stream took beyond their samples: the next one takes less
         self.moved: Callable[[], None] = lambda: None
-        self.autosave: tuple[Path, float] | None = None
+        self.autosave: tuple[Place, float] | None = None
         self._usage = Usage(task.context.device)
         # The same on all ranks: what build draws, a split of the data or a fixed projection, must not differ.
         rng.seed(task.context, 0, task.config.seed, 0, BUILD)
@@ -148,7 +148,7 @@ class Training:
             plateau.step(metrics[task.objective])  # once per epoch: what it counts are metrics, not updates
         return metrics
 
-    def save(self, path: Path) -> None:
+    def save(self, path: Place) -> None:
         """Write the trial as it stands between two windows. Called on all ranks, written by rank 0.
 
         Raises:
@@ -159,7 +159,14 @@ class Training:
             self._writer.wait()
             checkpoint.save(state, path)
 
-    def load(self, path: Path) -> None:
+    def discard(self, path: Place) -> None:
+        """Delete a checkpoint of this trial, in a bucket while training goes on. Called on rank 0."""
+        if isinstance(path, Remote):
+            self._writer.delete(path)
+        else:
+            checkpoint.delete(path)
+
+    def load(self, path: Place) -> None:
         """Take up the trial where `path` was saved."""
         self.restore(checkpoint.load(path))
 

@@ -1,17 +1,20 @@
 """What a task draws of itself: checked, and kept as PNG beside the checkpoint of the report that it belongs to."""
 
+import io
 import os
 import re
 import shutil
 from collections.abc import Mapping
-from pathlib import Path
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from trainables.files import Place, Remote, beside, modified_ns, remove_tree
+
 Picture = NDArray[np.uint8]
-SUFFIX = ".pictures"
+SUFFIX = ".pictures"  # of the folder beside a checkpoint that has those of its report
 NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 
@@ -29,16 +32,18 @@ def checked(pictures: Any) -> dict[str, Picture]:
     return dict(pictures)
 
 
-def folder_of(checkpoint: Path) -> Path:
-    """Where the pictures of the report are that `checkpoint` belongs to, if it has any."""
-    return checkpoint.with_name(f"{checkpoint.name}{SUFFIX}")
-
-
-def save(pictures: Mapping[str, Picture], checkpoint: Path) -> None:
-    """Write them as PNG beside `checkpoint`, all of them or none."""
+def save(pictures: Mapping[str, Picture], checkpoint: Place) -> None:
+    """Write them as PNG beside `checkpoint`, before it: all of them or none, in a bucket once it is there."""
     from PIL import Image  # here: most tasks draw nothing
 
-    folder = folder_of(checkpoint)
+    if isinstance(checkpoint, Remote):
+        remove_tree(beside(checkpoint, SUFFIX))  # the epoch is done again
+        for name, picture in pictures.items():
+            content = io.BytesIO()
+            Image.fromarray(picture).save(content, "PNG")
+            (beside(checkpoint, SUFFIX) / f"{name}.png").write_bytes(content.getvalue())
+        return
+    folder = beside(checkpoint, SUFFIX)
     staging = folder.with_name(f"{folder.name}.{os.getpid()}.tmp")
     shutil.rmtree(staging, ignore_errors=True)
     staging.mkdir(parents=True)
@@ -51,13 +56,30 @@ def save(pictures: Mapping[str, Picture], checkpoint: Path) -> None:
     staging.rename(folder)
 
 
-def best_in(folder: Path) -> Path | None:
+def best_in(folder: Place) -> Place | None:
     """The folder of the newest pictures among the checkpoints of a trial: those of its best report. None without any.
 
     They are drawn of reports alone that are better than all before them.
     """
+    if isinstance(folder, Remote):
+        return _best_in_bucket(folder)
     found = [(path.stat().st_mtime_ns, path) for path in folder.glob(f"*{SUFFIX}")]
     return max(found)[1] if found else None
+
+
+def _best_in_bucket(folder: Remote) -> Remote | None:
+    """As `best_in`. What has no checkpoint beside it may be half written, or of a report that there never was."""
+    found: list[tuple[int, int, Remote]] = []
+    for path in folder.glob(f"*{SUFFIX}"):
+        checkpoint = path.with_name(path.name.removesuffix(SUFFIX))
+        with suppress(FileNotFoundError):
+            found.append((modified_ns(checkpoint), _epoch(checkpoint), path))  # of a second there may be several
+    return max(found)[2] if found else None
+
+
+def _epoch(checkpoint: Remote) -> int:
+    number = re.match(r"epoch-(\d+)", checkpoint.name)
+    return int(number[1]) if number else 0
 
 
 def _problem(name: Any, picture: Any) -> str:

@@ -2,7 +2,6 @@
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from trainables import checkpoint, rng
 from trainables.batches import to_device
 from trainables.buffers import Buffers, fit
 from trainables.context import Context
+from trainables.files import Place
 from trainables.loop import BUILD
 from trainables.modules import load_class
 from trainables.parameters import named_parameters
@@ -54,7 +54,7 @@ class Predictor:
         self._keeps_fp64 = any(parameter.dtype is torch.float64 for parameter in parameters)
 
     @classmethod
-    def load(cls, path: Path, device: str | torch.device | None = None) -> "Predictor":
+    def load(cls, path: Place, device: str | torch.device | None = None) -> "Predictor":
         """What `save` wrote.
 
         Raises:
@@ -63,7 +63,7 @@ class Predictor:
         state = checkpoint.load(path)
         return cls(state["reference"], state, device)
 
-    def save(self, path: Path) -> None:
+    def save(self, path: Place) -> None:
         """Write the weights and what else `load` needs, without what only training does."""
         modules = {name: module.state_dict() for name, module in self.task.modules.items()}
         config = self.task.config.model_dump(mode="json", round_trip=True)

@@ -18,6 +18,7 @@ import torch
 from trainables import checkpoint, pictures
 from trainables.allowance import Allowance
 from trainables.context import Context
+from trainables.files import place
 from trainables.heartbeat import beat
 from trainables.isolation import Process
 from trainables.leftovers import Memory, end_data_loaders
@@ -217,7 +218,7 @@ class Workers:
         if path is not None:
             state = chosen[1] if chosen else checkpoint.load(path)
             training.restore(state, of_another=str(path) == stretch.get("copied"))
-        training.autosave = (Path(stretch["folder"]) / f"midway-{stretch['attempt']}.pt", self.autosave_s)
+        training.autosave = (place(stretch["folder"]) / f"midway-{stretch['attempt']}.pt", self.autosave_s)
         return training
 
     def _epochs(self, training: Training, stretch: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -235,12 +236,12 @@ class Workers:
                 yield {"done": True, "outcome": "interrupted", "reason": "the search was stopped"}
                 return
             check_others(self.others, metrics, f"after epoch {training.epoch}")
-            path = Path(stretch["folder"]) / f"epoch-{training.epoch}-{stretch['attempt']}.pt"
+            path = place(stretch["folder"]) / f"epoch-{training.epoch}-{stretch['attempt']}.pt"
             if training.pictures:  # before the checkpoint: an epoch that is not saved is done again, and drawn again
                 pictures.save(training.pictures, path)
             training.save(path)
             if self.context.rank == 0:
-                checkpoint.delete(midway)  # the epoch is done
+                training.discard(midway)  # the epoch is done
             costs = self._costs(training)
             if allowance.is_limited:  # each rank has a clock of its own, and all must end alike
                 costs = self.context.from_rank_0(costs)

@@ -18,6 +18,7 @@ from mlflow.tracking import MlflowClient
 from search.serving.requirements import pinned
 from search.tracking.errors import why
 from trainables import checkpoint
+from trainables.files import place
 from trainables.predictor import Predictor
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -57,7 +58,7 @@ def log_model(
     run = _find_run(client, experiment, search_id)
     if made := _find_model(client, run, register, tags):
         return {"uri": made}
-    predictor = Predictor(reference, checkpoint.load(Path(trained)))
+    predictor = Predictor(reference, checkpoint.load(place(trained)))
     example = predictor.example()
     signature: ModelSignature = infer_signature(example, predictor(example))
     set_experiment(experiment_id=run.info.experiment_id)

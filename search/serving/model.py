@@ -19,6 +19,7 @@ from search.study import read
 from search.tasks import BUILT_IN, find_task
 from search.tracking.runs import LONGEST_PARAM
 from search.tracking.uri import URI, store_of, take_login
+from trainables.files import place
 
 TIMEOUT_S = 900.0  # building a task may load its data
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,7 +42,7 @@ def log_best(folder: Path, register: str = "") -> str:
     take_login(os.environ)
     try:
         return _made(*_request(read(folder), folder, register))
-    except (ModelError, UsageError) as error:
+    except (ModelError, UsageError, OSError) as error:
         raise ModelError(
             f"the best checkpoint is no model in MLflow: {error} Try again: {log_it(folder, register)}"
         ) from error
@@ -52,7 +53,7 @@ def _request(searched: Searched, folder: Path, register: str) -> tuple[dict[str,
     best = find_best(searched.trials, searched.mode)
     if best is None:
         raise ModelError("no trial was completed.")
-    if best.checkpoint is None or not Path(best.checkpoint).is_file():
+    if best.checkpoint is None or not place(best.checkpoint).is_file():
         raise ModelError(f"trial {best.trial_id} has no checkpoint of a task, but {best.checkpoint}.")
     config = config_of(searched.about, folder, {})
     tracking_uri, _ = store_of(config, tracked(searched.about))

@@ -17,6 +17,7 @@ from search.tracking.datasets import as_inputs
 from search.tracking.errors import status_of, told
 from search.tracking.events import Event, events_of, start_of
 from search.trials import outcome_of
+from trainables.files import on_disk
 from trainables.pictures import best_in
 
 if TYPE_CHECKING:
@@ -123,7 +124,8 @@ class Runs:
         """What a trial drew of its best report, as artifacts of its run. Those that it has already are replaced."""
         folder = best_in(self._config.folder / "checkpoints" / str(number))
         if folder is not None and number in self._children:  # else its run was refused
-            self._client.log_artifacts(self._children[number], str(folder), "pictures")
+            with on_disk(folder) as local:
+                self._client.log_artifacts(self._children[number], str(local), "pictures")
 
     def find(self) -> "dict[int, Run]":
         """The runs that MLflow has of this search's trials; notes their ids, and that of the parent.

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from trainables import files
+from trainables import files, remote
 from trainables.files import Remote, place
 
 
@@ -24,22 +24,22 @@ def test_a_path_and_a_file_uri_are_on_the_disk_and_other_uris_are_elsewhere(tmp_
     assert place("runs") == Path("runs")
     assert place(tmp_path) == tmp_path
     assert place(f"file://{tmp_path}") == tmp_path
-    remote = place("s3://bucket/path/")
-    assert isinstance(remote, Remote)
-    assert place(remote) is remote
+    there = place("s3://bucket/path/")
+    assert isinstance(there, Remote)
+    assert place(there) is there
 
 
 @pytest.mark.parametrize("query", ["", "?region=eu-west-1&scheme=http"])
 def test_a_remote_place_has_the_names_that_a_path_has(query):
-    remote = place(f"s3://bucket/runs{query}") / "a" / "epoch-1.pt"
-    assert str(remote) == f"s3://bucket/runs/a/epoch-1.pt{query}"
-    assert place(str(remote)) == remote
-    assert (remote.name, remote.stem, remote.suffix) == ("epoch-1.pt", "epoch-1", ".pt")
-    assert str(remote.parent) == f"s3://bucket/runs/a{query}"
-    assert str(remote.with_name("b")) == f"s3://bucket/runs/a/b{query}"
+    there = place(f"s3://bucket/runs{query}") / "a" / "epoch-1.pt"
+    assert str(there) == f"s3://bucket/runs/a/epoch-1.pt{query}"
+    assert place(str(there)) == there
+    assert (there.name, there.stem, there.suffix) == ("epoch-1.pt", "epoch-1", ".pt")
+    assert str(there.parent) == f"s3://bucket/runs/a{query}"
+    assert str(there.with_name("b")) == f"s3://bucket/runs/a/b{query}"
     assert str(place(f"s3://bucket{query}") / "x") == f"s3://bucket/x{query}"
-    assert {remote: 1}[pickle.loads(pickle.dumps(remote))] == 1
-    assert not isinstance(remote, Path)
+    assert {there: 1}[pickle.loads(pickle.dumps(there))] == 1
+    assert not isinstance(there, Path)
 
 
 @pytest.mark.parametrize(
@@ -98,13 +98,17 @@ def test_folders_go_into_a_bucket_and_come_back_as_they_were(s3, tmp_path):
     for name, each in content.items():
         (tmp_path / "there" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "there" / name).write_bytes(each)
-    remote = place(s3) / "x"
-    files.upload(tmp_path / "there", remote)
-    assert [file.path for file in remote.files()] == ["x/a", "x/b/c.bin", "x/b/d/e"]
-    files.copy(remote / "b" / "c.bin", remote / "copy")
-    files.download(remote, tmp_path / "back")
-    found = {path.relative_to(tmp_path / "back").as_posix(): path for path in files.files_in(tmp_path / "back")}
-    assert {name: path.read_bytes() for name, path in found.items()} == content | {"copy": content["b/c.bin"]}
+    there = place(s3) / "x"
+    files.upload(tmp_path / "there", there)
+    assert files.names_in(there) == there.names() == [*content]
+    files.copy(there / "b" / "c.bin", there / "copy")
+    files.download(there, tmp_path / "back")
+    found = {name: (tmp_path / "back" / name).read_bytes() for name in files.names_in(tmp_path / "back")}
+    assert found == content | {"copy": content["b/c.bin"]}
+    assert files.digest(there / "copy") == files.digest(tmp_path / "back" / "copy")
+    with files.on_disk(there / "b") as copy:
+        assert files.names_in(copy) == ["c.bin", "d/e"]
+    assert not copy.exists()
     with pytest.raises(FileNotFoundError, match="nothing"):
         files.download(place(s3) / "nothing", tmp_path / "nothing")
     assert not (tmp_path / "nothing").exists()
@@ -147,7 +151,7 @@ def test_an_endpoint_in_the_uri_goes_before_the_one_of_the_environment(s3, s3_se
 
 
 def test_an_endpoint_that_does_not_answer_is_told_in_time(s3, monkeypatch):
-    monkeypatch.setattr(files, "CONNECT_S", 0.5)
+    monkeypatch.setattr(remote, "CONNECT_S", 0.5)
     with socket.socket() as deaf:  # its queue is full: a connection is not even refused
         deaf.bind(("127.0.0.1", 0))
         deaf.listen(0)

@@ -13,6 +13,7 @@ from tests.trainables.workers import metrics, workers
 from trainables import checkpoint, evaluation, pictures
 from trainables.context import Context
 from trainables.ema import Ema
+from trainables.files import beside
 from trainables.loop import Training, train
 
 LOSSES = (0.5, 0.7, 0.4, 0.4)  # of the epochs: the first and the third are better than all before them
@@ -72,7 +73,7 @@ def test_what_is_drawn_lies_beside_the_checkpoint_of_its_report(stretch, tmp_pat
     assert [report["epoch"] for report in reports] == [1, 2, 3, 4]
     assert drawn_in(tmp_path / "trial-0") == {"epoch-1-a.pt": ["epoch.png"], "epoch-3-a.pt": ["epoch.png"]}
     for report in (reports[0], reports[2]):
-        assert value_of(pictures.folder_of(Path(report["checkpoint"])) / "epoch.png") == report["epoch"]
+        assert value_of(beside(Path(report["checkpoint"]), pictures.SUFFIX) / "epoch.png") == report["epoch"]
     best = pictures.best_in(tmp_path / "trial-0")
     assert best is not None
     assert value_of(best / "epoch.png") == 3

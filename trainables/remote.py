@@ -1,0 +1,205 @@
+"""A file or a folder in a bucket, as `pathlib.Path` is one on a disk."""
+
+import errno
+import functools
+import os
+import posixpath
+import re
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl
+
+MISSING = re.compile(r"NO_SUCH_(KEY|BUCKET)|HTTP status 404")
+REFUSED = re.compile(r"ACCESS_DENIED|INVALID_ACCESS_KEY|INVALID_CLIENT_TOKEN|SIGNATURE_DOES_NOT|HTTP status 40[13]")
+CONNECT_S, REQUEST_S, ATTEMPTS = 5.0, 20.0, 4  # a place that cannot be reached is told in half a minute
+AT_ONCE = 8  # pieces of a file, or files of a folder, that are on their way
+CHUNK = 16 * 2**20
+
+
+@dataclass(frozen=True, order=True)
+class Remote:
+    """A file or a folder in a bucket, or wherever else `pyarrow.fs` reaches. Made by `place`.
+
+    A name, as `Path` is: nothing is asked of the bucket before a method that reads or writes. What these raise is what
+    `Path` raises, with the URI in the message. A file is written whole or not at all, and read as it was written last.
+    There are no folders: one is there while something is in it.
+    """
+
+    scheme: str
+    authority: str
+    path: str  # behind the authority, without a slash at either end
+    query: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.authority}/{self.path}".rstrip("/") + (f"?{self.query}" if self.query else "")
+
+    def __truediv__(self, name: str) -> "Remote":
+        return replace(self, path=posixpath.join(self.path, name).strip("/"))
+
+    @property
+    def name(self) -> str:
+        return posixpath.basename(self.path)
+
+    @property
+    def stem(self) -> str:
+        return Path(self.name).stem
+
+    @property
+    def suffix(self) -> str:
+        return Path(self.name).suffix
+
+    @property
+    def parent(self) -> "Remote":
+        return replace(self, path=posixpath.dirname(self.path))
+
+    def with_name(self, name: str) -> "Remote":
+        return self.parent / name
+
+    @property
+    def filesystem(self) -> Any:
+        """The `pyarrow.fs.FileSystem`, one for all places of a bucket in this process."""
+        return _filesystem(self.scheme, self.authority, self.query)[0]
+
+    @property
+    def key(self) -> str:
+        """What `filesystem` calls it: for S3 the bucket and the key."""
+        root = _filesystem(self.scheme, self.authority, self.query)[1].rstrip("/")
+        return f"{root}/{self.path}" if self.path else root or "/"
+
+    def exists(self) -> bool:
+        return self.is_file() or self.is_dir()
+
+    def is_file(self) -> bool:
+        return bool(self._info().is_file)
+
+    def is_dir(self) -> bool:
+        return bool(self._info().type.name == "Directory")
+
+    def mkdir(self, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
+        """Nothing: a folder is there once something is in it."""
+
+    def read_bytes(self) -> bytes:
+        with self._told(), self.filesystem.open_input_file(self.key) as file:
+            size = file.size()
+            return b"".join(at_once(lambda start: file.read_at(min(CHUNK, size - start), start), range(0, size, CHUNK)))
+
+    def chunks(self) -> Iterator[bytes]:
+        """What is in the file, piece by piece, for one that may be larger than the memory."""
+        with self._told(), self.filesystem.open_input_file(self.key) as file:
+            while chunk := file.read(CHUNK):
+                yield chunk
+
+    def read_text(self, encoding: str = "utf-8") -> str:
+        return self.read_bytes().decode(encoding)
+
+    def write_bytes(self, content: Any) -> int:
+        """As `Path.write_bytes`; `content` may be whatever has a buffer."""
+        with self._told(), self.filesystem.open_output_stream(self.key, compression=None) as file:
+            # In one call: what is left half written by an exception would be published as it is.
+            return int(file.write(content))
+
+    def write_text(self, content: str, encoding: str = "utf-8") -> int:
+        return self.write_bytes(content.encode(encoding))
+
+    def unlink(self, missing_ok: bool = False) -> None:
+        try:
+            with self._told():
+                self.filesystem.delete_file(self.key)
+        except FileNotFoundError:
+            if not missing_ok:
+                raise
+
+    def remove_tree(self) -> None:
+        """Remove the folder and all that is in it."""
+        with self._told():
+            self.filesystem.delete_dir(self.key)
+
+    def copy_to(self, target: "Remote") -> None:
+        """Copy the file to `target`, in the same bucket: nothing of it comes here."""
+        with self._told():
+            self.filesystem.copy_file(self.key, target.key)
+
+    def iterdir(self) -> Iterator["Remote"]:
+        """What is in the folder, in order; nothing if there is none."""
+        return iter([self / posixpath.basename(info.path) for info in self._listed(recursive=False)])
+
+    def glob(self, pattern: str) -> Iterator["Remote"]:
+        """Those of `iterdir` whose name matches; `pattern` is of one level."""
+        return (found for found in self.iterdir() if fnmatchcase(found.name, pattern))
+
+    def names(self) -> list[str]:
+        """Of all files in the folder and in those below it, in order: "sub/name"."""
+        start = len(self.key.rstrip("/")) + 1
+        return [info.path[start:] for info in self._listed(recursive=True) if info.is_file]
+
+    def modified_ns(self) -> int:
+        """When the file was written, in ns since 1970, to the bucket's own precision: S3's is a second."""
+        info = self._info()
+        if not info.is_file:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self))
+        return int(info.mtime_ns)
+
+    def _info(self) -> Any:
+        with self._told():
+            return self.filesystem.get_file_info(self.key)
+
+    def _listed(self, recursive: bool) -> list[Any]:
+        from pyarrow.fs import FileSelector
+
+        with self._told():
+            found = self.filesystem.get_file_info(FileSelector(self.key, allow_not_found=True, recursive=recursive))
+        return sorted(found, key=lambda info: info.path)
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Errors as those of `Path`, which say where."""
+        try:
+            yield
+        except (OSError, ValueError) as error:  # pyarrow's ArrowInvalid is a ValueError
+            reason = " ".join(str(error).split())
+            if isinstance(error, FileNotFoundError) or MISSING.search(reason):
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self)) from error
+            if isinstance(error, PermissionError) or REFUSED.search(reason):
+                raise PermissionError(errno.EACCES, f"{os.strerror(errno.EACCES)} ({reason})", str(self)) from error
+            raise OSError(f"{self}: {reason}") from error
+
+
+def at_once(action: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+    if len(items) == 1:
+        return [action(items[0])]
+    with ThreadPoolExecutor(AT_ONCE, "files") as pool:
+        return list(pool.map(action, items))
+
+
+@functools.cache
+def _filesystem(scheme: str, authority: str, query: str) -> tuple[Any, str]:
+    """The file system, and what it calls the folder above all."""
+    from pyarrow import fs  # here: a search on a disk does without
+
+    if scheme != "s3":
+        found: tuple[Any, str] = fs.FileSystem.from_uri(f"{scheme}://{authority}/" + (f"?{query}" if query else ""))
+        return found
+    options = dict(parse_qsl(query))
+    endpoint = options.pop("endpoint_override", "") or _first_of("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL").rstrip("/")
+    region = options.pop("region", "") or _first_of("AWS_REGION", "AWS_DEFAULT_REGION")
+    if not region:  # what is not AWS has none that matters
+        region = "us-east-1" if endpoint else fs.resolve_s3_region(authority)
+    made = fs.S3FileSystem(
+        endpoint_override=endpoint or None,
+        region=region,
+        connect_timeout=CONNECT_S,
+        request_timeout=REQUEST_S,
+        retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=ATTEMPTS),
+        allow_delayed_open=True,  # one request for a small file, and not three
+        **options,
+    )
+    return made, authority
+
+
+def _first_of(*variables: str) -> str:
+    return next((value for variable in variables if (value := os.environ.get(variable))), "")
