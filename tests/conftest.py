@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.s3_server import S3Server
+from trainables.files import place
 
 ROOT = Path(__file__).resolve().parent.parent
 TASKS = ROOT / "tests" / "search" / "tasks"
@@ -78,6 +79,12 @@ def s3(s3_server, monkeypatch):
     for variable, value in s3_server.env.items():
         monkeypatch.setenv(variable, value)
     return s3_server.make_bucket(f"test-{secrets.token_hex(4)}")
+
+
+@pytest.fixture(params=["disk", "bucket"])
+def anywhere(request, tmp_path):
+    """A folder on a disk, and one in a bucket."""
+    return tmp_path if request.param == "disk" else place(request.getfixturevalue("s3")) / "runs"
 
 
 @pytest.fixture

@@ -349,7 +349,8 @@ class Session:
             elif self.context.rank == 0:
                 directory.publish(beside(path, STAGING), path, about)
         except OSError as error:
-            self._fail(f"its storage must have room for a checkpoint, but got {error}")
+            what = "bucket must take" if isinstance(path, Remote) else "storage must have room for"
+            self._fail(f"its {what} a checkpoint, but got {error}")
         self.context.from_rank_0(None)  # now it is there for all ranks
         self._keep(path, metrics)
 

@@ -172,8 +172,12 @@ def notes_the_mode(config):
 def each_saves_a_part(config):
     rank = torch.distributed.get_rank()
     ray.train.report({"loss": float(rank)}, checkpoint=save(**{f"rank-{rank}": rank}))
-    names = sorted(path.name for path in Path(ray.train.get_checkpoint().path).iterdir())
-    ray.train.report({"loss": len(names)})
+    with ray.train.get_checkpoint().as_directory() as folder:
+        ray.train.report({"loss": len([*Path(folder).iterdir()])})
+
+
+def all_save_the_same_name(config):
+    ray.train.report({"loss": 0.0}, checkpoint=save(state=torch.distributed.get_rank()))
 
 
 def one_returns_early(config):

@@ -14,12 +14,6 @@ from trainables import files, remote
 from trainables.files import Remote, place
 
 
-@pytest.fixture(params=["disk", "bucket"])
-def folder(request, tmp_path):
-    """A folder on a disk, and one in a bucket."""
-    return tmp_path if request.param == "disk" else place(request.getfixturevalue("s3")) / "runs"
-
-
 def test_a_path_and_a_file_uri_are_on_the_disk_and_other_uris_are_elsewhere(tmp_path):
     assert place("runs") == Path("runs")
     assert place(tmp_path) == tmp_path
@@ -60,37 +54,37 @@ def test_a_uri_that_is_no_place_is_refused_without_what_is_secret_in_it(uri, tol
     assert "hush" not in str(error.value)
 
 
-def test_what_is_written_is_read_replaced_listed_and_deleted(folder):
-    file = folder / "sub" / "midway ?#%20é.pt"
+def test_what_is_written_is_read_replaced_listed_and_deleted(anywhere):
+    file = anywhere / "sub" / "midway ?#%20é.pt"
     file.parent.mkdir(parents=True, exist_ok=True)
     assert not file.exists()
     file.write_bytes(b"old")
     file.write_text("new: ä")
-    (folder / "sub" / "other").write_bytes(b"")
+    (anywhere / "sub" / "other").write_bytes(b"")
     assert file.read_text() == "new: ä"
     assert file.is_file()
     assert not file.is_dir()
     assert file.parent.is_dir()
-    assert sorted(path.name for path in (folder / "sub").iterdir()) == [file.name, "other"]
-    assert [*(folder / "sub").glob("midway*.pt")] == [file]
-    assert [*(folder / "nothing").glob("*")] == []
+    assert sorted(path.name for path in (anywhere / "sub").iterdir()) == [file.name, "other"]
+    assert [*(anywhere / "sub").glob("midway*.pt")] == [file]
+    assert [*(anywhere / "nothing").glob("*")] == []
     assert abs(files.modified_ns(file) / 1e9 - time.time()) < 60
     file.unlink()
     assert not file.exists()
     file.unlink(missing_ok=True)
-    files.remove_tree(folder / "sub")
-    assert not (folder / "sub" / "other").exists()
-    files.remove_tree(folder / "sub")
+    files.remove_tree(anywhere / "sub")
+    assert not (anywhere / "sub" / "other").exists()
+    files.remove_tree(anywhere / "sub")
 
 
-def test_a_file_that_is_not_there_is_no_file(folder):
-    missing = folder / "missing"
+def test_a_file_that_is_not_there_is_no_file(anywhere):
+    missing = anywhere / "missing"
     for action in (missing.read_bytes, missing.unlink, lambda: files.modified_ns(missing)):
         with pytest.raises(FileNotFoundError, match=r"No such file or directory.*missing"):
             action()
     with pytest.raises(FileNotFoundError):
-        files.copy(missing, folder / "copy")
-    assert not (folder / "copy").exists()
+        files.copy(missing, anywhere / "copy")
+    assert not (anywhere / "copy").exists()
 
 
 def test_folders_go_into_a_bucket_and_come_back_as_they_were(s3, tmp_path):

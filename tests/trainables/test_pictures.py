@@ -1,6 +1,6 @@
 """Pictures that a task draws of itself: of which reports, in which state, where they lie, and what is no picture."""
 
-from pathlib import Path
+import io
 from typing import Any, ClassVar
 
 import numpy as np
@@ -9,11 +9,11 @@ import torch
 from PIL import Image
 
 from tests.trainables.toys import Regression, RegressionConfig
-from tests.trainables.workers import metrics, workers
+from tests.trainables.workers import metrics, stretch_in, workers
 from trainables import checkpoint, evaluation, pictures
 from trainables.context import Context
 from trainables.ema import Ema
-from trainables.files import beside
+from trainables.files import Place, beside, place
 from trainables.loop import Training, train
 
 LOSSES = (0.5, 0.7, 0.4, 0.4)  # of the epochs: the first and the third are better than all before them
@@ -42,14 +42,14 @@ class Upwards(Drawing):
     mode = "max"
 
 
-def drawn_in(folder: Path) -> dict[str, list[str]]:
+def drawn_in(folder: Place) -> dict[str, list[str]]:
     """The pictures beside each checkpoint, by its name."""
     return {path.stem: sorted(file.name for file in path.iterdir()) for path in folder.glob("*.pictures")}
 
 
-def value_of(path: Path) -> int:
+def value_of(path: Place) -> int:
     """The one value that all of a picture has."""
-    picture = np.asarray(Image.open(path))
+    picture = np.asarray(Image.open(io.BytesIO(path.read_bytes())))
     assert (picture.shape, picture.dtype) == ((2, 5, 3), np.uint8)
     (value,) = set(picture.ravel().tolist())
     return value
@@ -68,21 +68,21 @@ def test_a_report_that_is_better_than_all_before_it_is_drawn_and_no_other(task, 
     assert found == expected
 
 
-def test_what_is_drawn_lies_beside_the_checkpoint_of_its_report(stretch, tmp_path):
-    reports = list(workers(task=TASK).run(stretch(until=4)))
+def test_what_is_drawn_lies_beside_the_checkpoint_of_its_report(anywhere):
+    reports = list(workers(task=TASK).run(stretch_in(anywhere, until=4)))
     assert [report["epoch"] for report in reports] == [1, 2, 3, 4]
-    assert drawn_in(tmp_path / "trial-0") == {"epoch-1-a.pt": ["epoch.png"], "epoch-3-a.pt": ["epoch.png"]}
+    assert drawn_in(anywhere / "trial-0") == {"epoch-1-a.pt": ["epoch.png"], "epoch-3-a.pt": ["epoch.png"]}
     for report in (reports[0], reports[2]):
-        assert value_of(beside(Path(report["checkpoint"]), pictures.SUFFIX) / "epoch.png") == report["epoch"]
-    best = pictures.best_in(tmp_path / "trial-0")
+        assert value_of(beside(place(report["checkpoint"]), pictures.SUFFIX) / "epoch.png") == report["epoch"]
+    best = pictures.best_in(anywhere / "trial-0")
     assert best is not None
     assert value_of(best / "epoch.png") == 3
 
 
-def test_a_trial_that_goes_on_from_a_checkpoint_knows_what_its_best_was(stretch, tmp_path):
-    (*_, last) = workers(task=TASK).run(stretch(until=2))
-    list(workers(task=TASK).run(stretch(epoch=2, until=4, start=last["checkpoint"])))
-    assert set(drawn_in(tmp_path / "trial-0")) == {"epoch-1-a.pt", "epoch-3-a.pt"}
+def test_a_trial_that_goes_on_from_a_checkpoint_knows_what_its_best_was(anywhere):
+    (*_, last) = workers(task=TASK).run(stretch_in(anywhere, until=2))
+    list(workers(task=TASK).run(stretch_in(anywhere, epoch=2, until=4, start=last["checkpoint"])))
+    assert set(drawn_in(anywhere / "trial-0")) == {"epoch-1-a.pt", "epoch-3-a.pt"}
 
 
 def test_a_copy_of_another_trial_has_a_best_of_its_own(stretch, tmp_path):
@@ -93,11 +93,11 @@ def test_a_copy_of_another_trial_has_a_best_of_its_own(stretch, tmp_path):
     assert set(drawn_in(tmp_path / "trial-1")) == {"epoch-2-a.pt"}, "worse than the other's first, but its own first"
 
 
-def test_a_checkpoint_that_is_deleted_takes_its_pictures_with_it(stretch, tmp_path):
-    for report in workers(task=TASK).run(stretch(until=1)):
-        checkpoint.delete(Path(report["checkpoint"]))
-    assert list((tmp_path / "trial-0").iterdir()) == []
-    assert pictures.best_in(tmp_path / "trial-0") is None
+def test_a_checkpoint_that_is_deleted_takes_its_pictures_with_it(anywhere):
+    for report in workers(task=TASK).run(stretch_in(anywhere, until=1)):
+        checkpoint.delete(place(report["checkpoint"]))
+    assert list((anywhere / "trial-0").iterdir()) == []
+    assert pictures.best_in(anywhere / "trial-0") is None
 
 
 # In which state
@@ -213,3 +213,14 @@ def test_pictures_are_replaced_all_at_once_or_not_at_all(tmp_path):
     pictures.save({"three": GOOD}, path)
     assert drawn_in(tmp_path) == {"epoch-1-a.pt": ["three.png"]}
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_in_a_bucket_pictures_without_their_checkpoint_are_none_that_count(s3):
+    folder = place(s3) / "trial-0"
+    for epoch in (9, 10, 11):  # of one second, perhaps
+        pictures.save({"one": GOOD}, folder / f"epoch-{epoch}-a.pt")
+        if epoch < 11:
+            checkpoint.save({}, folder / f"epoch-{epoch}-a.pt")
+    assert pictures.best_in(folder) == folder / "epoch-10-a.pt.pictures"
+    pictures.save({"two": GOOD}, folder / "epoch-10-a.pt")
+    assert (folder / "epoch-10-a.pt.pictures").names() == ["two.png"]
