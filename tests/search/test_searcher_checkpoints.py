@@ -5,9 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from search.checkpoints import Checkpoints
+from search.deletions import Deletions
 from search.trials import reports_of
 from tests.search.searchers import report, tuned
-from trainables import pictures
+from trainables import checkpoint, pictures
+from trainables.checkpoint import DIGEST
+from trainables.files import Remote, place
 
 
 def test_checkpoints_are_kept_for_the_best_report_and_the_last_two_while_the_trial_can_go_on(make_searcher, tmp_path):
@@ -127,3 +131,99 @@ def test_where_not_every_report_has_a_checkpoint_the_best_and_the_last_two_that_
     searcher.on_trial_complete("t0", None, error=True)
     stretch = searcher.suggest("t1")["stretch"]
     assert (stretch["checkpoint"], stretch["earlier"]) == (str(tmp_path / "5"), [str(tmp_path / "3"), None])
+
+
+# In a bucket
+
+
+@pytest.fixture
+def in_bucket(make_searcher, s3):
+    """Makes searchers whose checkpoints lie in a bucket, and that folder."""
+    folder = place(s3) / "checkpoints"
+
+    def make(**given):
+        searcher, study, watching = make_searcher(**given)
+        searcher.checkpoints = Checkpoints(folder, "min")
+        return searcher, study, watching
+
+    return make, folder
+
+
+def names(folder):
+    return [name for name in folder.names() if not name.endswith(DIGEST)]
+
+
+def trained(searcher, tune_id, folder, losses, done=False):
+    """Report epochs with checkpoints and pictures; the last one ends the stretch if it is `done`."""
+    for epoch, loss in enumerate(losses, start=1):
+        path = folder / f"epoch-{epoch}-a.pt"
+        pictures.save({"one": np.zeros((2, 2, 3), np.uint8)}, path)
+        checkpoint.save({"epoch": epoch}, path)
+        content = {"epoch": epoch, "metrics": {"val/loss": loss}, "checkpoint": str(path)}
+        if done and epoch == len(losses):
+            searcher.on_trial_complete(tune_id, tuned(True, **content))
+        else:
+            searcher.on_trial_result(tune_id, tuned(False, **content))
+
+
+def test_in_a_bucket_the_same_are_kept_once_the_search_has_ended(in_bucket):
+    make, folder = in_bucket
+    searcher, _, _ = make(trials=2, rungs=(4,))
+    for tune_id, number in (("t0", "0"), ("t1", "1")):
+        assert place(searcher.suggest(tune_id)["stretch"]["folder"]) == folder / number
+    checkpoint.save({}, folder / "1" / "midway-a.pt")
+    trained(searcher, "t0", folder / "0", [0.3, 0.1, 0.2])
+    trained(searcher, "t1", folder / "1", [0.3, 0.1, 0.2, 0.4], done=True)
+    searcher.on_trial_complete("t0", None, error=True)
+    stretch = searcher.suggest("t2")["stretch"]
+    assert (stretch["checkpoint"], stretch["earlier"]) == (
+        str(folder / "0" / "epoch-3-a.pt"),
+        [str(folder / "0" / "epoch-2-a.pt"), None],
+    )
+    searcher.close(prune=False)
+    pairs = [(0, 2), (0, 3), (1, 2)]
+    kept = [
+        (f"{number}/epoch-{epoch}-a.pt", f"{number}/epoch-{epoch}-a.pt.pictures/one.png") for number, epoch in pairs
+    ]
+    assert names(folder) == [name for pair in kept for name in pair]
+
+
+def test_what_a_driver_that_was_killed_did_not_delete_in_a_bucket_the_next_one_does(in_bucket, monkeypatch):
+    make, folder = in_bucket
+    searcher, study, _ = make(trials=2, rungs=(2,))
+    for tune_id, losses in (("t0", [0.1, 0.2]), ("t1", [0.3])):
+        searcher.suggest(tune_id)
+        with monkeypatch.context() as patch:
+            patch.setattr(Deletions, "submit", lambda *_: None)  # it was killed before
+            trained(searcher, tune_id, folder / tune_id[1], losses, done=len(losses) == 2)
+    assert len(names(folder)) == 6
+    resumed, _, _ = make(onto=study, trials=2, rungs=(2,))
+    resumed.mend()
+    resumed.checkpoints.close()
+    assert names(folder) == [f"{number}/epoch-1-a.pt{more}" for number in (0, 1) for more in ("", ".pictures/one.png")]
+
+
+def test_a_bucket_that_lets_nothing_be_deleted_is_told_once_and_the_search_goes_on(in_bucket, monkeypatch, caplog):
+    make, folder = in_bucket
+    searcher, _, _ = make(trials=1, rungs=(9,))
+    searcher.suggest("t0")
+
+    def refused(self, missing_ok=False):
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Remote, "unlink", refused)
+    trained(searcher, "t0", folder / "0", [0.3, 0.2, 0.1, 0.4, 0.5])
+    searcher.close(prune=False)
+    assert searcher.error is None
+    assert caplog.text.count("checkpoints that are not needed could not be deleted, --resume does it") == 1
+
+
+def test_a_trial_is_copied_in_a_bucket_from_the_newest_checkpoint_that_was_not_dropped(in_bucket):
+    make, folder = in_bucket
+    searcher, study, _ = make(trials=1, rungs=(9,))
+    searcher.suggest("t0")
+    trained(searcher, "t0", folder / "0", [0.3, 0.1, 0.2])
+    checkpoint.delete(folder / "0" / "epoch-3-a.pt")
+    path, epoch = searcher.checkpoints.copy(study.trial(0), 1)
+    assert (path, epoch) == (str(folder / "1" / "copied-from-0.pt"), 2)
+    assert checkpoint.load(place(path)) == {"epoch": 2}

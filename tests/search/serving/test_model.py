@@ -18,6 +18,7 @@ from search.space import resolve
 from search.study import create
 from tests.conftest import ROOT, TASKS
 from trainables import checkpoint
+from trainables.files import place
 from trainables.loop import Training
 from trainables.predictor import Predictor
 from trainables.task import TaskConfig, searchable
@@ -169,6 +170,18 @@ def test_what_mlflow_does_not_know_of_is_told_with_the_command_to_try_again(tmp_
         "the best checkpoint is no model in MLflow: ValueError: MLflow has no run of this search in experiment "
         f"'Elsewhere'. Try again: python search/report.py other --storage {tmp_path} --register 'toy model'"
     )
+
+
+def test_a_checkpoint_that_lies_in_a_bucket_is_a_model_as_well(searched, s3):
+    other = Searched(searched.config.storage, "bucket")
+    path = place(s3) / "bucket" / "checkpoints" / "0" / "epoch-1.pt"
+    checkpoint.link(searched.folder / "checkpoints" / "0" / "epoch-1.pt", path)
+    other.end(path)
+    searched.client.create_run(searched.experiment, tags={"search_id": "id of bucket"})
+    assert log_best(other.folder, "bucket model") == "models:/bucket model/1"
+    checkpoint.delete(path)
+    with pytest.raises(ModelError, match=rf"trial 0 has no checkpoint of a task, but {path}"):
+        log_best(other.folder, "bucket model")
 
 
 def test_a_search_without_a_checkpoint_of_a_task_has_no_model(tmp_path):
