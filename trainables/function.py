@@ -329,11 +329,11 @@ class Session:
             source = Path(stack.enter_context(checkpoint.as_directory()))
             if isinstance(path, Remote):
                 own.files = directory.digests(source)
-                if move:
-                    stack.callback(shutil.rmtree, source)
-                return source
-            directory.add(source, beside(path, STAGING))
-            if move:
+            else:
+                directory.add(source, beside(path, STAGING))
+            if move and isinstance(path, Remote):
+                stack.callback(shutil.rmtree, source)
+            elif move:
                 shutil.rmtree(source)
             return source
         except OSError as error:  # the function's own handlers might go on without it
@@ -355,10 +355,12 @@ class Session:
         self._keep(path, metrics)
 
     def _keep(self, path: Place, metrics: dict[str, float]) -> None:
-        where = (path.key, path.filesystem) if isinstance(path, Remote) else (path,)
+        if isinstance(path, Remote):
+            checkpoint = ray.train.Checkpoint(path.key, path.filesystem)
+        else:
+            checkpoint = ray.train.Checkpoint.from_directory(path)
         status = ray.train.ReportedCheckpointStatus.COMMITTED
-        reported = ray.train.ReportedCheckpoint(ray.train.Checkpoint(*where), metrics, status)
-        self.checkpoints.append((path, reported))
+        self.checkpoints.append((path, ray.train.ReportedCheckpoint(checkpoint, metrics, status)))
 
     def _numbers(self, metrics: Mapping[str, Any]) -> tuple[dict[str, float], str]:
         """The metrics that are numbers, nested ones as "val/loss", and how all of them are told."""

@@ -72,7 +72,7 @@ class Remote:
         return f"{root}/{self.path}" if self.path else root or "/"
 
     def exists(self) -> bool:
-        return self.is_file() or self.is_dir()
+        return bool(self._info().type.name != "NotFound")
 
     def is_file(self) -> bool:
         return bool(self._info().is_file)

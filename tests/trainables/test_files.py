@@ -3,6 +3,8 @@
 import pickle
 import re
 import socket
+import subprocess
+import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -10,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import ROOT
 from trainables import files, remote
 from trainables.files import Remote, place
 
@@ -34,6 +37,21 @@ def test_a_remote_place_has_the_names_that_a_path_has(query):
     assert str(place(f"s3://bucket{query}") / "x") == f"s3://bucket/x{query}"
     assert {there: 1}[pickle.loads(pickle.dumps(there))] == 1
     assert not isinstance(there, Path)
+
+
+@pytest.mark.parametrize(
+    "uri",
+    ["gs://anonymous@bucket/a/b", "abfs://bucket@account.dfs.core.windows.net/a/b", "s3://bucket/a/b?region=here"],
+)
+def test_a_place_of_another_kind_is_what_its_file_system_calls_it(uri):
+    assert str(place(uri)) == uri
+    assert place(uri).key == "bucket/a/b"
+
+
+def test_who_stays_on_the_disk_does_without_pyarrow():
+    program = "import sys, trainables.files as files; files.place('runs').exists(); print('pyarrow' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "False\n", done.stderr
 
 
 @pytest.mark.parametrize(
