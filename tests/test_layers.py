@@ -41,7 +41,7 @@ def test_every_package_folder_is_listed_for_installation():
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
     found = {
         ".".join(init.parent.relative_to(ROOT).parts)
-        for top in ("search", "trainables", "models")
+        for top in ("deploy", "search", "trainables", "models")
         for init in (ROOT / top).rglob("__init__.py")
     }
     assert set(listed) == found

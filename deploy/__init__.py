@@ -1,0 +1,1 @@
+"""What runs beside a search where it is deployed."""
