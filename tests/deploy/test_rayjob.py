@@ -1,0 +1,131 @@
+"""deploy/rayjob.yaml and its image, as Ray's autoscaler, the search and Kubernetes read them."""
+
+import re
+import shlex
+import tomllib
+from pathlib import Path
+
+import pytest
+import typer
+import yaml
+from ray.autoscaler._private.kuberay.autoscaling_config import _derive_autoscaling_config_from_ray_cr
+
+from deploy.limits import node_types
+from search.cluster import GANG_BYTES
+from search.run import main
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+TEXT = (ROOT / "deploy" / "rayjob.yaml").read_text()
+DOCKERFILE = (ROOT / "deploy" / "Dockerfile").read_text().replace("\\\n", " ")
+LOCKED = dict(re.findall(r"^(\S+)==(\S+)$", (ROOT / "requirements.lock").read_text(), flags=re.MULTILINE))
+
+
+@pytest.fixture(scope="module", params=["as it lies there", "with the lines for spot nodes"])
+def job(request):
+    spot = re.sub(r"^( +)#(?=\S|  )", r"\1", TEXT, flags=re.MULTILINE)
+    return yaml.safe_load(TEXT if request.param == "as it lies there" else spot)
+
+
+@pytest.fixture(scope="module")
+def cluster(job):
+    return job["spec"]["rayClusterSpec"]
+
+
+@pytest.fixture(scope="module")
+def kinds(cluster):
+    """What Ray's autoscaler makes of the groups of pods."""
+    resource = {"metadata": {"name": "searchlight", "namespace": "default"}, "spec": cluster}
+    return _derive_autoscaling_config_from_ray_cr(resource)["available_node_types"]
+
+
+def containers(cluster):
+    groups = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
+    return [container for group in groups for container in group["template"]["spec"]["containers"]]
+
+
+def entrypoint(job):
+    """What tells the limits, and the command of the search."""
+    words = shlex.split(job["spec"]["entrypoint"])
+    at = words.index("--")
+    return words[:at], words[at + 1 :]
+
+
+def test_the_commented_lines_are_the_spot_nodes_and_nothing_else(job):
+    commented = re.findall(r"^ +#(?! )\S.*", TEXT, flags=re.MULTILINE)
+    assert [line.strip() for line in commented] == ["#affinity:", "#tolerations:"]
+    pod = job["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]["template"]["spec"]
+    assert ("affinity" in pod) == ("tolerations" in pod)
+
+
+def test_ray_offers_no_cpu_of_the_head_and_grows_by_gpu_pods_from_none(kinds):
+    assert kinds["headgroup"]["resources"]["CPU"] == 0
+    gpu = kinds["gpu"]
+    assert (gpu["min_workers"], gpu["max_workers"]) == (0, 8)
+    assert gpu["resources"]["GPU"] == 1
+    assert all(kind["resources"]["memory"] >= 8 * GANG_BYTES for kind in kinds.values())
+
+
+def test_the_search_is_told_what_the_cluster_may_grow_to(job, kinds):
+    limits, _ = entrypoint(job)
+    assert limits[:3] == ["python", "-m", "deploy.limits"]
+    (told,) = node_types(limits[3:]).values()
+    assert told["max_workers"] == kinds["gpu"]["max_workers"]
+    assert told["resources"] == {name: kinds["gpu"]["resources"][name] for name in told["resources"]}
+    assert {"CPU", "GPU"} <= set(told["resources"])
+
+
+def test_the_entrypoint_is_a_command_of_the_search_in_the_image(job):
+    _, (python, script, *options) = entrypoint(job)
+    assert python == "python"
+    folder = re.search(r"^WORKDIR (\S+)$", DOCKERFILE, flags=re.MULTILINE)[1]
+    assert script == f"{folder}/search/run.py"
+    app = typer.Typer()
+    app.command()(main)
+    given = typer.main.get_command(app).make_context("run.py", options).params
+    assert given["task"] == "arc"
+    assert str(given["storage"]).startswith("s3:")
+    assert given["study"].startswith("postgresql:")  # the disk of the head goes with it
+    assert given["name"]  # for --resume
+
+
+def test_what_ends_goes_and_is_not_begun_again(job):
+    spec = job["spec"]
+    assert spec["shutdownAfterJobFinishes"] is True
+    assert spec["backoffLimit"] == 0
+    assert spec["ttlSecondsAfterFinished"] > 0
+
+
+def test_a_token_is_asked_for_and_ray_is_the_one_of_the_lock(cluster):
+    assert cluster["authOptions"] == {"mode": "token"}
+    assert cluster["rayVersion"] == LOCKED["ray"]
+
+
+def test_all_pods_have_one_image_of_this_version_and_no_privileges(cluster):
+    (image,) = {container["image"] for container in containers(cluster)}
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert image.endswith(f":{version}")
+    assert f"--tag {image} " in DOCKERFILE
+    for group in [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]:
+        assert group["template"]["spec"]["securityContext"]["runAsNonRoot"] is True
+    assert all(container["securityContext"]["allowPrivilegeEscalation"] is False for container in containers(cluster))
+
+
+def test_no_secret_stands_in_the_file_and_workers_have_but_the_bucket(cluster):
+    values = {
+        entry["name"] for container in containers(cluster) for entry in container.get("env", []) if "value" in entry
+    }
+    assert values == {"RAY_JOB_STOP_WAIT_TIME_S"}
+    head, worker = containers(cluster)
+    assert [source["secretRef"]["name"] for source in worker["envFrom"]] == ["searchlight-bucket"]
+    assert [source["secretRef"]["name"] for source in head["envFrom"]] == ["searchlight", "searchlight-bucket"]
+
+
+def test_the_image_has_what_it_copies_and_runs_as_nobody_special():
+    lines = [line.split() for line in DOCKERFILE.splitlines() if line and not line.startswith("#")]
+    sources = [source for word, *words in lines if word == "COPY" for source in words[:-1]]
+    assert all((ROOT / source).exists() for source in sources)
+    assert {"deploy", "models", "search", "trainables", "requirements.lock"} <= set(sources)
+    assert lines[-1] == ["USER", "1000"]
+    needs = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
+    python = re.search(r"^FROM python:3\.(\d+)-slim", DOCKERFILE, flags=re.MULTILINE)[1]
+    assert int(python) >= int(needs.removeprefix(">=3."))
