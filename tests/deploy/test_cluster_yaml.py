@@ -115,8 +115,8 @@ def test_the_head_offers_no_cpu_to_trials_and_gpu_nodes_come_and_go(chosen):
 def test_every_node_authenticates_and_the_dashboard_is_for_the_head_alone():
     config = config_for("AWS")
     starts = [*config["head_start_ray_commands"], *config["worker_start_ray_commands"]]
-    head, limits, worker = [command for command in starts if command != "ray stop"]
-    assert all("RAY_AUTH_MODE=token" in command for command in (head, limits, worker))
+    head, limits, worker, preemption = [command for command in starts if command != "ray stop"]
+    assert all("RAY_AUTH_MODE=token" in command for command in (head, limits, worker, preemption))
     assert limits.endswith(re.search(r"--autoscaling-config=(\S+)", head)[1])
     assert "--dashboard-host=127.0.0.1" in head
     assert config["file_mounts"]["~/.ray/auth_token"] == "~/.ray/auth_token"
