@@ -130,6 +130,7 @@ def test_what_is_sent_to_the_nodes_is_there_and_small():
     files = [file for path in local for file in [ROOT / path, *(ROOT / path).rglob("*")] if file.is_file()]
     sent = [file for file in files if not set(file.parts) & set(config["rsync_exclude"])]
     assert ROOT / "requirements.lock" in sent
+    assert "boto3==" in (ROOT / "requirements.lock").read_text()  # with which the head starts nodes
     assert sum(file.stat().st_size for file in sent) < 100_000
 
 
