@@ -1,5 +1,6 @@
 """A sampler that suggests nothing twice, as long as there is something else to try."""
 
+import math
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -36,14 +37,14 @@ class Distinct(BaseSampler):
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
         others = (other for other in study.get_trials(deepcopy=False) if other.number != trial.number)
-        tried = {_key(other.params) for other in others if other.state != TrialState.WAITING}
+        tried = [other.params for other in others if other.state != TrialState.WAITING]
         for _ in range(DRAWN):
             values = self._draw(self.sampler, study, trial)
-            if _key(values) not in tried:
+            if not any(_are_alike(values, params) for params in tried):
                 return values
-        fixed = _key(_fixed(trial))
+        tried_keys, fixed = {_key(params) for params in tried}, _key(_fixed(trial))
         keys = {_key(combination): combination for combination in self.space.combinations() or []}
-        left = [combination for key, combination in keys.items() if key not in tried and fixed <= key]
+        left = [combination for key, combination in keys.items() if key not in tried_keys and fixed <= key]
         if left:
             return random.Random(trial.number).choice(left)
         return self._draw(RandomSampler(seed=trial.number), study, trial)
@@ -78,6 +79,18 @@ class Distinct(BaseSampler):
 def _fixed(trial: FrozenTrial) -> dict[str, Any]:
     """What an enqueued trial brings with it."""
     return dict(trial.system_attrs.get("fixed_params", {}))
+
+
+def _are_alike(values: dict[str, Any], others: dict[str, Any]) -> bool:
+    """Whether both have the same key. It is made only of those that differ by a rounding at most, which are few."""
+    if values.keys() != others.keys() or not all(_may_be_alike(value, others[name]) for name, value in values.items()):
+        return False
+    return _key(values) == _key(others)
+
+
+def _may_be_alike(value: Any, other: Any) -> bool:
+    both_float = isinstance(value, float) and isinstance(other, float)
+    return math.isclose(value, other, rel_tol=1e-10) if both_float else bool(value == other)
 
 
 def _key(values: dict[str, Any]) -> frozenset[tuple[str, Any]]:

@@ -7,10 +7,11 @@ from collections.abc import Container, Sequence
 from typing import TYPE_CHECKING, Any
 
 import optuna
-from optuna.samplers import BaseSampler, CmaEsSampler, GPSampler, NSGAIISampler, QMCSampler, RandomSampler, TPESampler
+from optuna.samplers import BaseSampler, CmaEsSampler, GPSampler, NSGAIISampler, QMCSampler, RandomSampler
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
 
+from search.tpe import OnceTPE
 from search.trials import curve_of, outcome_of, point_of
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def make_sampler(name: str, seed: int, number: int) -> BaseSampler:
     own = random.Random(f"{seed}-{number}").getrandbits(31)
     samplers: dict[str, Any] = {
         # Each parameter by itself: Optuna's default, all of them together, finds less (docs/search-notes.md).
-        "tpe": lambda: TPESampler(seed=own, multivariate=False, constant_liar=True),
+        "tpe": lambda: OnceTPE(own),
         "gp": lambda: GPSampler(seed=own, warn_independent_sampling=False),
         "cmaes": lambda: CmaEsSampler(seed=own, warn_independent_sampling=False),
         # One sequence for the whole search: it is the sequence that fills the space evenly.

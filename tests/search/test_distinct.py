@@ -3,7 +3,10 @@
 from functools import partial
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from search.distinct import _are_alike
 from search.samplers import make_sampler
 from search.space import resolve
 from search.study import create
@@ -90,3 +93,11 @@ def test_combinations_of_a_finite_space_are_those_that_can_be_suggested():
     assert len(CONDITIONAL.combinations()) == 4
     assert CONTINUOUS.combinations() is None
     assert resolve(Config, {"lr": 1e-3, "precision": "fp32"}, {"width": "1..1000000"}).combinations() is None
+
+
+@given(st.floats(1e-9, 1e9), st.floats(-3e-12, 3e-12))
+def test_values_are_alike_if_and_only_if_their_first_twelve_digits_are(value, off):
+    moved = value * (1 + off)
+    assert _are_alike({"lr": value, "n": 1}, {"n": 1, "lr": moved}) == (f"{value:.12g}" == f"{moved:.12g}")
+    assert not _are_alike({"lr": value, "n": 1}, {"lr": moved, "n": 2})
+    assert not _are_alike({"lr": value}, {"lr": moved, "n": 1})

@@ -1,0 +1,51 @@
+"""The faster TPE proposes what Optuna's own does."""
+
+import math
+
+import pytest
+from optuna.samplers import TPESampler
+from optuna.storages import InMemoryStorage
+
+from search.objectives import Objective
+from search.space import resolve
+from search.study import SearchStudy
+from search.tpe import OnceTPE
+from trainables.task import TaskConfig, searchable
+
+
+class Config(TaskConfig):
+    lr: float = searchable(1e-3, low=1e-5, high=1e-1, log=True)
+    dropout: float = searchable(0.1, low=0.0, high=0.5, step=0.1)
+    depth: int = searchable(3, low=1, high=9)
+    width: int = searchable(64, low=16, high=512, log=True)
+    optimizer: str = searchable("adamw", choices=["adamw", "sgd"])
+    beta: float = searchable(0.9, low=0.5, high=0.999, when={"optimizer": "adamw"})
+
+
+SPACE = resolve(Config, {}, {})
+
+
+def proposed(sampler, others):
+    """The values of 60 trials, eight at a time: some are completed, some wait at a rung, some diverge, some fail."""
+    study, asked, running = SearchStudy(InMemoryStorage(), "study", sampler, "loss", "min", others), [], []
+    for _ in range(60):
+        number, values = study.ask(SPACE)
+        study.live.add(number)
+        asked.append(values)
+        running.append((number, values))
+        if len(running) == 8:
+            number, values = running.pop(0)
+            loss = abs(math.log10(values["lr"]) + 3) + values["dropout"] + 1 / values["depth"]
+            if number % 5 < 3:
+                metrics = {"loss": loss, "size": float(values["width"])}
+                study.report(number, 1, loss, {"metrics": metrics, "checkpoint": None})
+            if number % 5 != 2:
+                study.end(number, ("completed", "pruned", "", "diverged", "failed")[number % 5])
+            study.live.discard(number)
+    return asked
+
+
+@pytest.mark.parametrize("others", [(), (Objective("size", "max"),)], ids=["one objective", "two"])
+def test_what_is_computed_once_per_trial_changes_no_proposal(others):
+    theirs = proposed(lambda number: TPESampler(seed=number, multivariate=False, constant_liar=True), others)
+    assert proposed(OnceTPE, others) == theirs
