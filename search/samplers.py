@@ -51,13 +51,16 @@ def shown_to_samplers(storage: BaseStorage, study: "SearchStudy", earlier: Seque
     Left RUNNING, it tells a sampler nothing, although it has reported all that it may ever report.
     """
     completed: dict[int, FrozenTrial] = {}
+    stopped: dict[int, tuple[FrozenTrial, FrozenTrial]] = {}  # each as it was, and as it is shown
 
     class View(type(storage)):  # type: ignore[misc]
         def get_all_trials(
             self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
         ) -> list[FrozenTrial]:
             trials = super().get_all_trials(study_id, deepcopy=deepcopy)
-            shown = [*earlier, *_shown(trials, study, completed)]
+            several = len(study.objectives) > 1
+            now = _comparable(trials, study, completed) if several else _shown(trials, study, stopped)
+            shown = [*earlier, *now]
             return [trial for trial in shown if states is None or trial.state in states]
 
     view = View.__new__(View)
@@ -66,11 +69,21 @@ def shown_to_samplers(storage: BaseStorage, study: "SearchStudy", earlier: Seque
 
 
 def _shown(
-    trials: Sequence[FrozenTrial], study: "SearchStudy", completed: dict[int, FrozenTrial]
-) -> Sequence[FrozenTrial]:
-    if len(study.objectives) > 1:
-        return _comparable(trials, study, completed)
-    return [_stopped(trial, study) if _is_stopped(trial, study) else trial for trial in trials]
+    trials: Sequence[FrozenTrial], study: "SearchStudy", stopped: dict[int, tuple[FrozenTrial, FrozenTrial]]
+) -> list[FrozenTrial]:
+    """`trials` as samplers should see them when there is one objective.
+
+    Args:
+        stopped: Keeps what is shown of those that stopped: a trial that has changed since is another object.
+    """
+    shown = []
+    for trial in trials:
+        if _is_stopped(trial, study):
+            if trial.number not in stopped or stopped[trial.number][0] is not trial:
+                stopped[trial.number] = (trial, _stopped(trial, study))
+            trial = stopped[trial.number][1]
+        shown.append(trial)
+    return shown
 
 
 def _is_stopped(trial: FrozenTrial, study: "SearchStudy") -> bool:

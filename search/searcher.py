@@ -100,7 +100,7 @@ class StudySearcher(Searcher):
         self._live: dict[str, int] = {}  # the number of the trial that each of Tune's trials is a stretch of
         self.loss_reasons: dict[str, str] = {}  # by Tune's trial; see losses.py
         self._losses: dict[int, int] = {}  # of gangs, by trial, since it last got any further
-        self._ended: dict[int, Standing] = {}
+        self._standings: dict[int, tuple[FrozenTrial, bool, Standing]] = {}  # each with what it follows from
         self._unplaced: set[str] = set()
         self._began: dict[int, float] = {}  # when the stretch of a trial did, in seconds since 1970
         self._cut_off: set[int] = set()
@@ -197,11 +197,18 @@ class StudySearcher(Searcher):
         return Searcher.FINISHED
 
     def _standing(self, trial: FrozenTrial) -> Standing:
-        if trial.number in self._ended:  # most of them, and looked at for every suggestion
-            return self._ended[trial.number]
-        state: Literal["running", "waiting", "ended"] = "running" if trial.number in self.study.live else "waiting"
+        """A trial that was given out does not change, the study makes another one of it; most are as they were."""
+        is_live = trial.number in self.study.live
+        known = self._standings.get(trial.number)
+        if known is None or known[0] is not trial or known[1] != is_live:
+            known = (trial, is_live, self._standing_of(trial, is_live))
+            self._standings[trial.number] = known
+        return known[2]
+
+    def _standing_of(self, trial: FrozenTrial, is_live: bool) -> Standing:
+        state: Literal["running", "waiting"] = "running" if is_live else "waiting"
         copy = trial.user_attrs.get("copy", {"epoch": 0, "replaces": None})
-        standing = Standing(
+        return Standing(
             trial.number,
             curve_of(trial),
             state if trial.state == TrialState.RUNNING else "ended",
@@ -213,9 +220,6 @@ class StudySearcher(Searcher):
             epochs=length_of(trial),
             spent=None if self.schedule.unit == "epochs" else cumulated(reports_of(trial), self.schedule.unit),
         )
-        if standing.state == "ended":
-            self._ended[trial.number] = standing
-        return standing
 
     def _assigned(self, stretch: Stretch) -> dict[str, Any] | None:
         if stretch.copied_from is not None:
