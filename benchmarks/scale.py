@@ -1,0 +1,281 @@
+"""A search of 2,000 trials over 256 gangs of which only the training is simulated.
+
+Real are Tune with its event loop and its manager of actors, the study, the sampler (TPE over 15 parameters), MLflow,
+trials.parquet, the report, the registry, and the code of the gangs; see stand_ins.py for what stands in for a gang's
+workers. Time is real too: a trial trains for a minute, in four epochs with a report each, all trials the same minute
+(which is the worst case: those that begin together end together). With asha, most trials train less.
+
+All share this machine: the driver, Ray, the gangs' code, MLflow's server. On a cluster the gangs are elsewhere.
+
+    python benchmarks/scale.py [--trials 2000] [--gangs 256] [--scheduler none|asha] [--study postgresql://...] [--http]
+"""
+
+import argparse
+import os
+import secrets
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+ROOT = Path(__file__).resolve().parent.parent
+MARKS = (100, 500, 1000, 2000)  # trials, at which it is told how long a suggestion takes
+AROUND = 100  # trials before a mark of which that is the median
+
+
+@dataclass
+class Meter:
+    """What the driver does, noted on its main thread, which is that of Tune's event loop.
+
+    Attributes:
+        asked: For each new trial its number, and the seconds of wall and CPU that its suggestion took.
+        heard: For each result that came the trials begun by then, the seconds that the searcher took for it, and when.
+        stood: For each result that came CPU seconds of the thread and of the process, and resident bytes.
+    """
+
+    asked: list[tuple[int, float, float]] = field(default_factory=list)
+    heard: list[tuple[int, float]] = field(default_factory=list)
+    stood: list[tuple[float, float, int]] = field(default_factory=list)
+    begun: int = 0
+    backlog: int = 0
+    flush_s: float = 0.0
+
+    def watch(self) -> None:
+        """Put itself around the methods of the searcher and the tracker."""
+        from search.searcher import StudySearcher
+        from search.tracking.tracker import Tracker
+
+        suggest, finish, me = StudySearcher.suggest, Tracker.finish, psutil.Process()
+
+        def asked(searcher: Any, trial_id: str) -> Any:
+            wall, cpu = time.perf_counter(), time.thread_time()
+            answer = suggest(searcher, trial_id)
+            wall, cpu = time.perf_counter() - wall, time.thread_time() - cpu
+            if isinstance(answer, dict) and answer["stretch"]["trial"] >= self.begun:
+                self.begun = answer["stretch"]["trial"] + 1
+                self.asked.append((self.begun, wall, cpu))
+            return answer
+
+        def around(told: Any) -> Any:
+            def heard(searcher: Any, *arguments: Any, **more: Any) -> Any:
+                start = time.perf_counter()
+                told(searcher, *arguments, **more)
+                self.heard.append((self.begun, time.perf_counter() - start))
+                self.stood.append((time.thread_time(), time.process_time(), me.memory_info().rss))
+
+            return heard
+
+        def finished(tracker: Any, *arguments: Any, **more: Any) -> Any:
+            self.backlog = tracker._events.qsize() + sum(len(events) for events in tracker._pending.values())
+            start = time.perf_counter()
+            try:
+                return finish(tracker, *arguments, **more)
+            finally:
+                self.flush_s = time.perf_counter() - start
+
+        StudySearcher.suggest = asked  # type: ignore[method-assign]
+        StudySearcher.on_trial_result = around(StudySearcher.on_trial_result)  # type: ignore[method-assign]
+        StudySearcher.on_trial_complete = around(StudySearcher.on_trial_complete)  # type: ignore[method-assign]
+        Tracker.finish = finished  # type: ignore[method-assign]
+
+    def per_report(self, since: int, until: int) -> float:
+        """CPU seconds of the main thread by report, while the trials from `since` to `until` began."""
+        places = [place for place, (begun, _) in enumerate(self.heard) if since <= begun <= until]
+        return (self.stood[places[-1]][0] - self.stood[places[0]][0]) / max(1, len(places) - 1)
+
+
+@contextmanager
+def ray_for(gangs: int) -> Iterator[None]:
+    """A Ray of one node that says it could hold so many gangs."""
+    from ray.cluster_utils import Cluster
+
+    room = {"num_cpus": gangs, "memory": (gangs + 8) * 2**30, "object_store_memory": 2**28}
+    cluster = Cluster(initialize_head=True, head_node_args={**room, "include_dashboard": False})
+    os.environ["RAY_ADDRESS"] = cluster.address
+    try:
+        yield
+    finally:
+        cluster.shutdown()
+
+
+def stand_in(gangs: int) -> None:
+    """From now on Tune's actors are stand-ins."""
+    from ray.tune.execution.class_cache import _ActorClassCache
+
+    from benchmarks.stand_ins import StandIns
+
+    made = StandIns(gangs)
+    _ActorClassCache.get = lambda cache, trainable: made  # type: ignore[method-assign]
+
+
+def used(trials: Any, gangs: int, epoch_s: float) -> tuple[float, float, float]:
+    """Seconds until all gangs had begun, and the shares of the gangs' time that they trained.
+
+    The first share is of the time from the first stretch that began to the last that ended, the second of that between
+    each gang's own first and last: without the last round, in which not all of them find a trial.
+    """
+    from search.trials import reports_of, stretches_of
+
+    stretches = [stretch for trial in trials for stretch in stretches_of(trial)]
+    reports = [report for trial in trials for report in reports_of(trial).values()]
+    began, ended = dict[str, float](), dict[str, float]()
+    for stretch in stretches:
+        gang = stretch["gang"]
+        began[gang] = min(began.get(gang, stretch["taken"]), stretch["taken"])
+        ended[gang] = max(ended.get(gang, 0.0), stretch["ended"])
+    trained = len(reports) * epoch_s
+    of_all = trained / (gangs * (max(ended.values()) - min(began.values())))
+    of_each = trained / sum(ended[gang] - began[gang] for gang in began)
+    return max(began.values()) - min(stretch["began"] for stretch in stretches), of_all, of_each
+
+
+def measure(given: argparse.Namespace, folder: Path, uri: str) -> None:
+    from search.config import load_config
+    from search.experiment import run
+    from search.terminal.console import console_on
+
+    if uri:
+        os.environ["MLFLOW_TRACKING_URI"] = uri
+    stand_in(given.gangs)
+    meter = Meter()
+    meter.watch()
+    config = load_config(
+        {
+            "task": f"{ROOT / 'benchmarks' / 'scale_task.py'}:Scale",
+            "name": f"scale-{time.time_ns():x}",
+            "storage": folder,
+            "trials": given.trials,
+            "concurrency": given.gangs,
+            "scheduler": given.scheduler,
+            "set": {"precision": "fp32", "epochs": given.epochs},
+            "seed": 1,
+            "quiet": not given.verbose,
+            **({"study": given.study} if given.study else {}),
+        }
+    )
+    before = psutil.Process().memory_info().rss
+    start = time.perf_counter()
+    with open(os.devnull, "w") as quiet:
+        result = run(config, console_on(sys.stderr if given.verbose else quiet))
+    seconds = time.perf_counter() - start
+    tell(given, meter, result, config.folder, seconds, before, uri)
+
+
+def tell(
+    given: argparse.Namespace, meter: Meter, result: Any, folder: Path, seconds: float, before: int, uri: str
+) -> None:
+    trials = result.searched.trials
+    epoch_s = float(os.environ["SCALE_EPOCH_S"])
+    started, of_all, of_each = used(trials, given.gangs, epoch_s)
+    reports = len(meter.heard)
+    cpu = meter.stood[-1][1] - meter.stood[0][1]
+    rounds = -(-given.trials // given.gangs)
+    print(f"  outcomes {dict(result.outcomes)}, {reports} reports, {seconds:.0f} s in all")
+    print(f"  all gangs at work after {started:.1f} s")
+    most = f", of which {given.trials} trials allow {100 * given.trials / (rounds * given.gangs):.1f} %"
+    print(
+        f"  utilisation {100 * of_each:.1f} % between a gang's first trial and its last; with the last round "
+        f"{100 * of_all:.1f} %{most if given.scheduler == 'none' else ''}"
+    )
+    for mark in (mark for mark in MARKS if mark <= given.trials):
+        near = [(wall, own) for number, wall, own in meter.asked if mark - AROUND < number <= mark]
+        walls = sorted(1e3 * wall for wall, _ in near)
+        print(
+            f"  suggestion of trial {mark:>5}: median {statistics.median(walls):.0f} ms, "
+            f"p95 {walls[int(0.95 * (len(walls) - 1))]:.0f} ms, max {walls[-1]:.0f} ms; "
+            f"CPU {1e3 * statistics.median(own for _, own in near):.0f} ms"
+        )
+    taken = sorted(1e3 * took for _, took in meter.heard)
+    print(
+        f"  a result, in the searcher: median {statistics.median(taken):.1f} ms, "
+        f"p95 {taken[int(0.95 * (len(taken) - 1))]:.1f} ms, max {taken[-1]:.0f} ms"
+    )
+    print(f"  driver: {cpu:.0f} s of CPU, {1e3 * cpu / reports:.1f} ms a report, all of its threads together")
+    first, last = meter.per_report(10, 110), meter.per_report(given.trials - 100, given.trials)
+    print(f"  its main thread: {1e3 * first:.1f} ms a report from trial 10 to 110, {1e3 * last:.1f} ms in the last 100")
+    now, early = meter.stood[-1][2], meter.stood[min(len(meter.stood) - 1, given.gangs)][2]
+    print(
+        f"  its memory: {now / 2**20:.0f} MiB at the end, {before / 2**20:.0f} MiB at the start; "
+        f"{(now - early) / 2**10 / max(1, given.trials - given.gangs):.0f} KiB a trial since the first round"
+    )
+    print(f"  the study: {store_size(given.study, folder)}")
+    print(
+        f"  MLflow: {meter.backlog} events waited at the end, {meter.flush_s:.1f} s until it had them; "
+        f"{runs_size(uri, folder)}"
+    )
+    print(f"  trials.parquet: {(folder / 'trials.parquet').stat().st_size / 2**20:.1f} MiB", flush=True)
+
+
+def store_size(study: str, folder: Path) -> str:
+    if not study:
+        return f"a journal of {(folder / 'study.journal').stat().st_size / 2**20:.1f} MiB"
+    import sqlalchemy
+
+    from search.storage.study_url import with_driver
+
+    engine = sqlalchemy.create_engine(with_driver(study))
+    with engine.connect() as connection:
+        size = connection.execute(sqlalchemy.text("SELECT pg_database_size(current_database())")).scalar_one()
+    engine.dispose()
+    return f"PostgreSQL, {size / 2**20:.1f} MiB"
+
+
+def runs_size(uri: str, folder: Path) -> str:
+    if uri:
+        return "its database is the server's"
+    return f"its database has {(folder.parent / 'mlflow.db').stat().st_size / 2**20:.1f} MiB"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trials", type=int, default=2000)
+    parser.add_argument("--gangs", type=int, default=256)
+    parser.add_argument("--scheduler", default="none", choices=["none", "asha"])
+    parser.add_argument("--seconds", type=float, default=60.0, help="that a whole trial trains")
+    parser.add_argument("--epochs", type=int, default=4, help="of a whole trial, a report each")
+    parser.add_argument("--study", default="", help="a PostgreSQL database instead of a journal")
+    parser.add_argument("--http", action="store_true", help="a real mlflow server instead of MLflow's SQLite")
+    parser.add_argument("--verbose", action="store_true", help="show what the search says")
+    given = parser.parse_args()
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="scale-")))
+        token = folder / "ray-token"
+        token.write_text(secrets.token_hex(32))
+        os.environ |= {
+            "RAY_AUTH_TOKEN_PATH": str(token),  # nothing of the user's home is touched
+            "RAY_prestart_worker_first_driver": "0",  # a process for each of the CPUs that are only said to be there
+            "RAY_enable_worker_prestart": "0",
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "OMP_NUM_THREADS": "1",
+            "SCALE_EPOCH_S": str(given.seconds / given.epochs),
+            "PYTHONPATH": str(ROOT),
+        }
+        os.environ.pop("MLFLOW_TRACKING_URI", None)
+        import optuna
+        import ray
+
+        print(
+            f"ray {ray.__version__}, optuna {optuna.__version__}, {os.cpu_count()} CPUs: {given.trials} trials of "
+            f"{given.seconds:g} s in {given.epochs} reports over {given.gangs} gangs, scheduler {given.scheduler}, "
+            f"{'PostgreSQL' if given.study else 'journal'}, MLflow {'server' if given.http else 'SQLite'}",
+            flush=True,
+        )
+        uri = ""
+        if given.http:
+            from benchmarks.tracking_cost import server
+
+            uri = stack.enter_context(server(str(folder)))
+        stack.enter_context(ray_for(given.gangs))
+        measure(given, folder / "runs", uri)
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))
+    main()

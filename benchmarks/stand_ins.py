@@ -1,0 +1,125 @@
+"""Gangs of which only the workers are simulated, many of them to a process.
+
+A gang of one GPU is eight processes and 1.35 GiB. A process that is an actor of Ray and nothing else takes 67 MiB, one
+that imports Tune 121 MiB: 256 of them would still take 30 GiB. So a gang is an object here, in one of a few actors.
+Tune's own manager of actors talks to it as to an actor: its calls, their answers and what these weigh are the same.
+
+Real are the gang's code (`search.gang.Gang`, its mailbox and its questions to the registry), its placement groups and
+all that the driver does. Instead of a TorchTrainer there is a thread that takes a stretch, waits as long as its epochs
+would train, and reports what a worker would have reported, with a checkpoint of some bytes for the driver to delete.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.actor import ActorClass
+from ray.util import placement_group
+
+from benchmarks.scale_task import ScaleConfig, loss_of
+from search.gang import Gang
+
+METRICS = 20
+HOSTS = 4
+
+
+class StandIn(Gang):
+    """A gang whose workers wait instead of training."""
+
+    def _fit(self) -> None:
+        registry, me = self._registry, ray.get_runtime_context().current_actor
+        group = placement_group([self._settings["resources"]] * self._settings["workers"])
+        group.wait(60)
+        ray.get(registry.hold.remote(self._name, group, me))
+        stopped = registry.stopped.remote(self._name)
+        turn = 0
+        while True:
+            turn, stretch = ray.get(registry.next.remote(self._name, turn))
+            if stretch is None:
+                return
+            for report in _reports(stretch, stopped):
+                ray.get(registry.put.remote(self._name, turn, report))
+
+
+def _reports(stretch: dict[str, Any], stopped: Any) -> Any:
+    config, folder = ScaleConfig.model_validate(stretch["config"]), Path(stretch["folder"])
+    epoch_s = float(os.environ["SCALE_EPOCH_S"])
+    folder.mkdir(parents=True, exist_ok=True)
+    for epoch in range(stretch["epoch"] + 1, stretch["until"] + 1):
+        if ray.wait([stopped], timeout=epoch_s)[0]:
+            yield {"done": True, "outcome": "interrupted", "reason": "the search was stopped"}
+            return
+        path = folder / f"epoch-{epoch}-{stretch['attempt']}.pt"
+        path.write_bytes(b"weights")
+        metrics = {f"train/metric_{i}": 0.1 * i + epoch for i in range(METRICS - 1)}
+        yield {
+            "epoch": epoch,
+            "metrics": {"val/loss": loss_of(config, epoch), **metrics},
+            "checkpoint": str(path),
+            "samples": 1024,
+            "gpu_seconds": epoch_s,
+            "done": epoch == stretch["until"],
+        }
+
+
+class Host:
+    """The actor that holds some of the gangs; each call of Tune has a thread of its own, as it blocks."""
+
+    def __init__(self) -> None:
+        self._gangs: dict[int, StandIn] = {}
+
+    def make(self, key: int, kwargs: dict[str, Any]) -> None:
+        self._gangs[key] = StandIn(**kwargs)
+
+    def call(self, key: int, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return getattr(self._gangs[key], name)(*args, **kwargs)
+
+
+class Method:
+    """A method of a gang, called as that of an actor."""
+
+    def __init__(self, host: Any, key: int, name: str, made: Any) -> None:
+        self._host, self._key, self._name, self._made = host, key, name, made
+
+    def remote(self, *args: Any, **kwargs: Any) -> Any:
+        if self._name == "__ray_ready__":
+            return self._made
+        return self._host.call.remote(self._key, self._name, args, kwargs)
+
+
+class Handle:
+    """What Tune takes for the handle of an actor."""
+
+    def __init__(self, host: Any, key: int, kwargs: dict[str, Any]) -> None:
+        self._host, self._key = host, key
+        self._made = host.make.remote(key, kwargs)
+
+    def __getattr__(self, name: str) -> Method:
+        if name.startswith("_") and name != "__ray_ready__":
+            raise AttributeError(name)
+        return Method(self._host, self._key, name, self._made)
+
+
+class StandIns(ActorClass):  # type: ignore[type-arg]
+    """What Tune takes for the class of an actor: makes gangs, in turn in each of the hosts.
+
+    Args:
+        gangs: How many there will be.
+    """
+
+    def __init__(self, gangs: int) -> None:
+        self._most = 4 * (gangs // HOSTS + 1)  # calls at a time: of Tune, and of the registry that asks who lives
+        self._hosts: list[Any] = []
+        self._count = 0
+
+    def options(self, **options: Any) -> "StandIns":
+        return self
+
+    def remote(self, **kwargs: Any) -> Handle:
+        if not self._hosts:
+            environment = {"env_vars": {"SCALE_EPOCH_S": os.environ["SCALE_EPOCH_S"], "OMP_NUM_THREADS": "1"}}
+            make = ray.remote(num_cpus=0, max_concurrency=self._most, runtime_env=environment)(Host)
+            self._hosts = [make.remote() for _ in range(HOSTS)]
+        self._count += 1
+        return Handle(self._hosts[self._count % HOSTS], self._count, kwargs)
