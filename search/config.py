@@ -32,6 +32,7 @@ ANEW = {  # what may be given anew to a search that is taken up: nothing that ma
     "gpus_per_worker",
     "resources",
     "concurrency",
+    "placement",
     "sampler",
     "max_failures",
     "stall_timeout",
@@ -142,6 +143,9 @@ class SearchConfig(BaseModel):
         default_factory=dict, description="custom resources of a worker, by name"
     )
     concurrency: int | None = Field(None, ge=1, description="trials at a time; none: as many as fit")
+    placement: Literal["pack", "spread"] = Field(
+        "pack", description="fill a node before the next, or spread the workers and the trials over the nodes"
+    )
     scheduler: Scheduler = Field("asha", description="who goes on: see docs/schedulers.md")
     reduction_factor: int = Field(3, ge=2, description="one in so many goes on at each rung")
     fidelity: Unit = Field("epochs", description="in what it is measured how much a trial gets")

@@ -173,16 +173,14 @@ def _on_ray(planned: Plan, held: Held | None, progress: Progress, stop: Stop) ->
     files = prepared(planned)  # ahead of Ray: what a task cannot prepare is told at once
     try:
         with cluster.connected(planned.source.modules, ROOT, config.folder):
-            for note in (
-                check_nodes(config.folder, config.gpus_per_worker, cluster.largest()) if joins_cluster() else []
-            ):
+            nodes, growing = cluster.nodes(), cluster.largest()
+            for note in check_nodes(config.folder, config.gpus_per_worker, growing) if joins_cluster() else []:
                 progress.warn(note)
-            nodes = cluster.nodes()
-            worker = cluster.worker_resources(config, nodes)
-            gangs = cluster.count_gangs(config, worker, nodes, cluster.largest())
+            worker = cluster.worker_resources(config, nodes, growing)
+            gangs = cluster.count_gangs(config, worker, nodes, growing)
             progress.say(f"{gangs} at a time: {config.workers} x {_told(worker)} each")
             held = held or begin(planned)
-            return _search(planned, held, worker, gangs, files, progress, stop)
+            return _search(planned, held, worker, files, progress, stop)
     finally:
         if held is not None:
             held.store.close()
@@ -193,7 +191,6 @@ def _search(
     planned: Plan,
     held: Held,
     worker: dict[str, float],
-    gangs: int,
     files: Path,
     progress: Progress,
     stop: Stop,
@@ -203,6 +200,7 @@ def _search(
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     from search import cluster
+    from search.capacity import Capacity
     from search.registry import RegistryActor
     from search.searcher import StudySearcher
     from search.watch import Watch
@@ -210,7 +208,9 @@ def _search(
     config, study, tracker = planned.config, held.study, held.tracker(planned, progress.warn, cluster.nodes())
     # On the driver's node: that one cannot be lost without the search.
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    registry = RegistryActor.options(scheduling_strategy=here).remote([worker] * config.workers)
+    need = {name: amount * config.workers for name, amount in worker.items()}
+    registry = RegistryActor.options(scheduling_strategy=here).remote(need)
+    capacity = Capacity(config, worker, registry, progress.say)
     watch = Watch(registry, f"{config.workers} x {_told(worker)}", progress.warn)
     exporter = Exporter(study, config.folder / "trials.parquet", progress.warn)
     budget = budget_of(planned, worker, stop, progress.warn)
@@ -226,12 +226,15 @@ def _search(
         stopping=stop.asked,
         max_losses=config.max_failures,
         budget=budget,
+        room=lambda: capacity.gangs,
     )
     progress.board.spent = lambda: searcher.spent
     progress.board.live = lambda: study.live
     gang = {
         "workers": config.workers,
         "resources": worker,
+        "placement": config.placement,
+        "grows": cluster.largest() is not None,
         "folder": str(config.folder),
         "registry": registry,
         "max_failures": config.max_failures,
@@ -261,13 +264,14 @@ def _search(
     spreading.start()
     check_often(budget, stop.asked)
     watch.start()
+    capacity.start()
     exporter.start()
     closed = False
     try:
         searcher.mend()
         recall(budget, study.trials(), searcher.waits)
         if not stop.asked.is_set():  # as when what was spent before it was taken up is all that it may spend
-            _tune(searcher, gang, gangs, config.folder)
+            _tune(searcher, gang, config.folder)
         if searcher.error is not None:
             raise searcher.error
         closed = True
@@ -287,25 +291,30 @@ def _search(
         stop.asked.set()
         spreading.join()
         watch.end()
+        capacity.end()
         exporter.end()
     return Searched(config.name, study.trials(), planned.objectives, study.about), tracker
 
 
-def _tune(searcher: "StudySearcher", gang: dict[str, Any], gangs: int, folder: Path) -> None:
+def _tune(searcher: "StudySearcher", gang: dict[str, Any], folder: Path) -> None:
+    import ray
     from ray import tune
 
     from search.cluster import GANG_BYTES
     from search.gang import Gang
     from search.losses import Losses
 
+    # Not CPU: 0, which Tune refuses, and no fraction of a CPU, which a worker would miss. On the driver's node as long
+    # as that has room: it is the one that no cloud takes away, and the others can be released when they are idle.
+    here = ray.get_runtime_context().get_node_id()
+    place = tune.PlacementGroupFactory([{"memory": GANG_BYTES}], "STRICT_PACK", _soft_target_node_id=here)
     tune.Tuner(
-        # Not CPU: 0, which Tune refuses, and no fraction of a CPU, which a worker would miss.
-        tune.with_resources(Gang, {"memory": GANG_BYTES}),
+        tune.with_resources(Gang, place),
         param_space={"gang": gang},
         tune_config=tune.TuneConfig(
             num_samples=-1,
             reuse_actors=True,
-            max_concurrent_trials=gangs,
+            max_concurrent_trials=searcher.trials,  # the searcher knows how many there may be just now
             search_alg=searcher,
             scheduler=Losses(searcher.loss_reasons),
             trial_name_creator=lambda trial: f"stretch-{trial.trial_id}",

@@ -20,12 +20,15 @@ STOP_S = 4.0  # how long workers may take to reach the next window once the sear
 CLOSE_S = 3.0  # how long workers may take to return; what is left then ends with its actors
 CALL_S = 60.0  # for the registry to answer
 PLACE_S = 60  # how long a gang waits for room in the cluster before its trial may go on elsewhere
+GROW_S = 1800  # the same while the cluster may grow: what waits is what makes it, and a node takes minutes to come
 START_S = 300.0  # how long workers that have room may take to come up and to import the task
 
+PLACE = "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"
 SETTINGS = {
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
-    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": str(PLACE_S),
     "RAY_TRAIN_METRICS_ENABLED": "0",
+    # It starts a process for every gang. The registry looks for all of them which nodes are going away.
+    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
 }
 
 
@@ -33,8 +36,9 @@ class Gang(tune.Trainable):
     """Runs one stretch of a trial after another in the same workers.
 
     Tune's trial is a stretch here: `config["stretch"]` says which trial, from which checkpoint, to which epoch.
-    `config["gang"]` is the same for all: `workers`, `resources` of a worker, `folder`, `registry`, `max_failures`,
-    `stall_timeout` in seconds or None, and in `worker` what the workers are to know.
+    `config["gang"]` is the same for all: `workers`, `resources` of a worker, `placement`, whether the cluster `grows`,
+    `folder`, `registry`, `max_failures`, `stall_timeout` in seconds or None, and in `worker` what the workers are to
+    know.
 
     A failure of a trial is a report with its outcome. What raises here ends the gang, and its trial goes on in another
     one: it found no room in the cluster, or its workers do not start.
@@ -45,14 +49,18 @@ class Gang(tune.Trainable):
         self._registry = self._settings["registry"]
         self._name = f"gang-{self.trial_id}"
         # Whatever looks for Ray in here must find this cluster, and no other one on the host.
-        os.environ["RAY_ADDRESS"] = ray.get_runtime_context().gcs_address
-        os.environ.update({key: value for key, value in SETTINGS.items() if key not in os.environ})
+        me = ray.get_runtime_context()
+        os.environ["RAY_ADDRESS"] = me.gcs_address
+        defaults = {**SETTINGS, PLACE: str(GROW_S if self._settings["grows"] else PLACE_S)}
+        os.environ.update({key: value for key, value in defaults.items() if key not in os.environ})
+        self._place_s = float(os.environ[PLACE])
         self._recovery = Recovery(self._settings["max_failures"])
         self._thread = threading.Thread()
         self._answer: Any = None
-        self._no_room = False
+        self._over = ""
         self._begin()
-        self._ask("enter", ray.get_runtime_context().current_actor)
+        self._run = self._next_run()
+        self._ask("enter", me.current_actor, me.get_node_id(), self._run)
         self._start()
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
@@ -69,10 +77,11 @@ class Gang(tune.Trainable):
         """Wait for the next report of the stretch; `reports` are all that came meanwhile, as JSON.
 
         Raises:
-            RuntimeError: There was no room for its workers, as the report before this said; or they do not start.
+            RuntimeError: There was no room for its workers, or it must move, as the report before this said; or its
+                workers do not start.
         """
-        if self._no_room:
-            raise RuntimeError(f"no room for the workers of {self._name}")
+        if self._over:
+            raise RuntimeError(f"{self._name} ends: {self._over}")
         reports = self._next_reports()
         if self._notes:
             reports[0]["notes"] = [*self._notes, *reports[0].get("notes", ())]
@@ -85,7 +94,9 @@ class Gang(tune.Trainable):
     def _next_reports(self) -> list[dict[str, Any]]:
         if not self._assigned:
             if not self._thread.is_alive():  # they ended with the stretch before
-                self._start_again()
+                last = self._start_again()
+                if last is not None:
+                    return [last]
             self._turn = self._ask("assign", self.config["stretch"])
             self._assigned = True
         polled = give_up_at = time.monotonic()
@@ -99,8 +110,10 @@ class Gang(tune.Trainable):
                     stopping, give_up_at = True, now + (STOP_S if status["up"] else 0.0)
                 if self._stalled(status["stalled_s"]):
                     return [self._end_stalled()]
-                if status["waiting_s"] > PLACE_S + START_S:
-                    raise RuntimeError(f"its workers did not begin within {PLACE_S + START_S:.0f} s")
+                if status["surplus"]:
+                    return [self._end_without("the cluster has no room for it")]
+                if status["waiting_s"] > self._place_s + START_S:
+                    raise RuntimeError(f"its workers did not begin within {self._place_s + START_S:.0f} s")
             if stopping and (now >= give_up_at or not self._thread.is_alive()):
                 return [_ended("interrupted", "the search was stopped")]
             if not self._thread.is_alive():
@@ -153,20 +166,31 @@ class Gang(tune.Trainable):
 
     def _start_again(self) -> dict[str, Any] | None:
         """New workers for those that ended; or the report that ends the trial, because too many did."""
-        old = self._ask("restart")
-        verdict = self._recovery.after(self._failure, old["reached"], old["expected"])
+        self._run = self._next_run()
+        old = self._ask("restart", self._run)
+        verdict = self._recovery.after(self._failure, old["reached"], old["expected"], old["leaving"])
         if verdict.note:
             self._notes.append(verdict.note)
         if verdict.kind == "give up":
             raise RuntimeError(verdict.reason)
+        if old["moves"] and verdict.kind != "fail":
+            return self._end_without("its own node is going away", begun=old["reached"] == "begun")
         if verdict.kind == "room":
-            self._no_room = True
-            return {"done": False, "waiting": verdict.reason}
+            return self._end_without(verdict.reason)
         self._start()
         if verdict.kind == "fail":
             self._ask("drop")
             return _ended("failed", verdict.reason)
         return None
+
+    def _end_without(self, why: str, begun: bool = False) -> dict[str, Any]:
+        """The report after which another gang takes up the trial, which has `begun` here or has not."""
+        self._over = why
+        return {"done": False, "waiting": why, "begun": begun}
+
+    def _next_run(self) -> str:
+        """A name for workers that are to start."""
+        return f"{self._name}-{uuid.uuid4().hex[:8]}"
 
     def _stalled(self, seconds: float) -> bool:
         limit = self._settings["stall_timeout"]
@@ -199,9 +223,10 @@ class Gang(tune.Trainable):
                     num_workers=settings["workers"],
                     use_gpu=resources.get("GPU", 0) > 0,
                     resources_per_worker=resources,
+                    placement_strategy=settings["placement"].upper(),
                 ),
                 run_config=RunConfig(
-                    name=f"{self._name}-{uuid.uuid4().hex[:8]}",
+                    name=self._run,
                     storage_path=str(Path(settings["folder"]) / "ray"),
                     # One start is one fit: the gang knows what was lost, and counts it for the trial that lost it.
                     failure_config=FailureConfig(max_failures=0, controller_failure_limit=0),  # type: ignore[call-arg]

@@ -106,6 +106,11 @@ class Mailbox:
         """Whether the workers are at the stretch."""
         return self._stretch is not None and self._taken == self._turn
 
+    @property
+    def rests(self) -> bool:
+        """Whether there is no stretch."""
+        return self._stretch is None
+
     def idle_s(self) -> tuple[float, float]:
         """Seconds for which a stretch waits to be taken, and for which no rank has got anywhere with one."""
         still = time.monotonic() - self._moved_at if self._stretch is not None else 0.0

@@ -42,14 +42,18 @@ class Recovery:
         if epoch > self._furthest:
             self._furthest, self._losses = epoch, 0
 
-    def after(self, failure: BaseException | None, reached: Reached, expected: str) -> Verdict:
+    def after(self, failure: BaseException | None, reached: Reached, expected: str, leaving: str = "") -> Verdict:
         """What follows.
 
         Args:
             failure: What ended the workers; None if they returned.
             reached: How far they were with the stretch; nothing, if there was none.
             expected: Why they were to end, or "".
+            leaving: Why they were to leave their nodes, or "". What was lost because they did not in time is no fault
+                of the trial's.
         """
+        if leaving and reached != "nothing":
+            return Verdict("start", note=f"{leaving}, and it goes on elsewhere from epoch {self._furthest}")
         if expected or reached == "nothing":
             return Verdict("start", note=f"begins in new workers: {expected}" if expected else "")
         reason = describe(failure)

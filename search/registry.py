@@ -1,16 +1,22 @@
 """The actor that all gangs of a search share: their mailboxes, what each does, whether the search is to stop."""
 
 import asyncio
+import logging
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
 import ray
 from ray.exceptions import ActorUnavailableError, RayError
-from ray.util.placement_group import PlacementGroup, placement_group_table, remove_placement_group
+from ray.util.placement_group import PlacementGroup, remove_placement_group
 
+from search.look import Look, fullest, look
 from search.mailbox import Mailbox
 
+logger = logging.getLogger(__name__)
 WATCH_S = 1.0  # how long a gang that was killed keeps its resources, at most
+LOOK_S = 1.0  # how long it goes unnoticed that a node is going away
+SURPLUS_S = 5.0  # how long a gang waits for room before it is asked whether there can be any
 
 
 @dataclass
@@ -18,15 +24,23 @@ class Entry:
     """A gang that lives.
 
     Attributes:
+        node: That its own actor is on.
+        run: Of its present workers: the name of their placement group.
         group: What its `workers` run in, None while they start.
-        before: The placement groups that existed when they began to start.
-        ended: Set once these workers have ended, or the search is to stop.
+        nodes: That they are on.
+        planned: The node that their group asked for.
+        leaving: Why the workers are to go on elsewhere, or "".
+        ended: Set once these workers have ended or are to leave, or the search is to stop.
     """
 
+    node: str
+    run: str
     mailbox: Mailbox = field(default_factory=Mailbox)
     group: PlacementGroup | None = None
-    before: frozenset[str] = frozenset()
     workers: list[Any] = field(default_factory=list)
+    nodes: set[str] = field(default_factory=set)
+    planned: str = ""
+    leaving: str = ""
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     doing: str = ""
 
@@ -40,28 +54,43 @@ class Registry:
     whose controller was killed works only beside Ray's dashboard, on a machine with a single Ray. So the groups are
     kept track of here, and those of a gang that is gone are removed.
 
+    What all gangs must know of the cluster is looked at here, once a second for all of them.
+
     Args:
-        bundles: What the placement group of one gang holds.
+        need: What the workers of one gang need together.
     """
 
-    def __init__(self, bundles: list[dict[str, float]]) -> None:
-        self._bundles = bundles
+    def __init__(self, need: dict[str, float]) -> None:
+        self._need = need
+        self._holds: int | None = None
         self._gangs: dict[str, Entry] = {}
         self._stopping = False
-        self._watches: set[asyncio.Task[None]] = set()
+        self._look = Look()
+        self._tasks: set[asyncio.Task[None]] = set()
 
-    async def enter(self, gang: str, actor: Any) -> None:
-        """A gang begins; `actor` is what dies with it."""
-        self._gangs[gang] = Entry(before=frozenset(self._groups()))
-        watch = asyncio.create_task(self._watch(gang, actor))
-        self._watches.add(watch)
-        watch.add_done_callback(self._watches.discard)
+    async def enter(self, gang: str, actor: Any, node: str, run: str) -> None:
+        """A gang begins; `actor` is what dies with it, `node` where it is, `run` how its workers' group is called."""
+        self._gangs[gang] = Entry(node, run)
+        if not self._tasks:
+            self._begin(self._look_often())
+        self._begin(self._watch(gang, actor))
 
-    async def hold(self, gang: str, group: PlacementGroup, worker: Any) -> None:
-        """`worker` of `gang` has come up, in `group`."""
+    async def place(self, gang: str) -> str:
+        """The node on which `gang` leaves no other one busy, or "" if none has room for all of its workers."""
+        seen = self._look.names("CREATED")
+        taken = Counter(entry.planned for entry in self._gangs.values() if entry.run not in seen)
+        node = fullest(self._look, self._need, taken)
+        if gang in self._gangs:
+            self._gangs[gang].planned = node
+        return node
+
+    async def hold(self, gang: str, group: PlacementGroup, worker: Any, node: str) -> None:
+        """`worker` of `gang` has come up on `node`, in `group`."""
         if gang in self._gangs:
             self._gangs[gang].group = group
             self._gangs[gang].workers.append(worker)
+            self._gangs[gang].nodes.add(node)
+            self._leave_nodes()
         else:
             remove_placement_group(group)
 
@@ -79,19 +108,21 @@ class Registry:
         """The workers of `gang` end before they begin the stretch."""
         await self._gangs[gang].mailbox.end(why)
 
-    async def restart(self, gang: str) -> dict[str, Any]:
-        """The workers of `gang` have ended, new ones may start.
+    async def restart(self, gang: str, run: str) -> dict[str, Any]:
+        """The workers of `gang` have ended, new ones may start as `run`.
 
         Returns:
-            `reached`, how far they were with the stretch; `expected`, why they were to end, or "".
+            `reached`, how far they were with the stretch; `expected`, why they were to end, or ""; `leaving`, why they
+            were to leave their nodes, or ""; `moves`, whether the gang itself must, too.
         """
         entry = self._gangs[gang]
         reached, expected = await entry.mailbox.restart()
+        leaving, entry.leaving = entry.leaving, ""
         self._free(entry)
         entry.ended = asyncio.Event()
-        entry.before = frozenset(self._groups())
-        self._sweep()
-        return {"reached": reached, "expected": expected}
+        entry.run, entry.planned = run, ""
+        moves = entry.node in self._look.going
+        return {"reached": reached, "expected": expected, "leaving": leaving, "moves": moves}
 
     async def leave(self, gang: str) -> None:
         """A gang ends."""
@@ -102,27 +133,34 @@ class Registry:
         """Note what `gang` is doing.
 
         Returns:
-            `stopping`, whether the search is to stop; `up`, whether its workers are; `waiting_s` and `stalled_s`, for
-            how many seconds they have not taken the stretch, or got nowhere with it.
+            `stopping`, whether the search is to stop; `up`, whether its workers are; `surplus`, whether it waits for
+            room that will not come; `waiting_s` and `stalled_s`, for how many seconds they have not taken the stretch,
+            or got nowhere with it.
         """
         entry = self._gangs[gang]
         entry.doing = doing
-        if entry.group is None:
-            self._sweep()
         waiting_s, stalled_s = entry.mailbox.idle_s()
-        up = entry.group is not None
-        return {"stopping": self._stopping, "up": up, "waiting_s": waiting_s, "stalled_s": stalled_s}
+        return {
+            "stopping": self._stopping,
+            "up": entry.group is not None,
+            "surplus": waiting_s > SURPLUS_S and self._is_surplus(gang),
+            "waiting_s": waiting_s,
+            "stalled_s": stalled_s,
+        }
+
+    async def holds(self, gangs: int) -> None:
+        """The cluster holds so many gangs, or may grow to."""
+        self._holds = gangs
 
     async def doing(self) -> tuple[list[str], int]:
         """What each gang is doing, and how many of them wait for room in the cluster."""
-        pending = sum(row["state"] == "PENDING" for row in self._groups().values())
         doing = []
         for entry in self._gangs.values():
             if entry.group is None:
                 doing.append(f"workers are starting for {entry.doing}")
             else:
                 doing.append(entry.doing if entry.mailbox.begun else "a gang is idle")
-        return doing, pending
+        return doing, len(self._look.names("PENDING"))
 
     async def stop(self) -> None:
         """The search is to stop."""
@@ -130,11 +168,16 @@ class Registry:
         for entry in self._gangs.values():
             entry.ended.set()
 
-    async def stopped(self, gang: str) -> bool:
-        """Wait until the search is to stop, or the present workers of `gang` have ended; whether it is the former."""
-        if not self._stopping:
-            await self._gangs[gang].ended.wait()
-        return self._stopping
+    async def stopped(self, gang: str) -> tuple[bool, str]:
+        """Wait until the present workers of `gang` are to end, or have.
+
+        Returns:
+            Whether the search is to stop; if it is not, why they are to go on elsewhere, or "".
+        """
+        entry = self._gangs[gang]
+        if not self._stopping and not entry.leaving:
+            await entry.ended.wait()
+        return self._stopping, entry.leaving
 
     # Of one gang: see Mailbox.
 
@@ -163,6 +206,11 @@ class Registry:
     async def beat(self, gang: str, turn: int, rank: int, progress: int, stack: str) -> None:
         self._gangs[gang].mailbox.beat(turn, rank, progress, stack)
 
+    def _begin(self, coroutine: Any) -> None:
+        task = asyncio.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
     async def _watch(self, gang: str, actor: Any) -> None:
         """Remove what `gang` leaves behind once its actor has died."""
         while gang in self._gangs:
@@ -172,37 +220,53 @@ class Registry:
                 pass
             except RayError:  # it died; of memory, that is no RayActorError
                 await self.leave(gang)
-                self._sweep()
             await asyncio.sleep(WATCH_S)
+
+    async def _look_often(self) -> None:
+        job = ray.get_runtime_context().get_job_id()
+        while True:
+            try:
+                # In a thread: what the gangs say goes on meanwhile, however many groups there are.
+                self._look = await asyncio.to_thread(look, job)
+                await asyncio.to_thread(self._sweep, frozenset(entry.run for entry in self._gangs.values()))
+                self._leave_nodes()
+            except Exception:  # of whatever type, if Ray's head is busy: there is another look to come
+                logger.exception("the cluster cannot be looked at")
+            await asyncio.sleep(LOOK_S)
+
+    def _leave_nodes(self) -> None:
+        """Tell the workers of gangs that are on nodes that are going away."""
+        for entry in self._gangs.values():
+            lines = [line for node, line in self._look.going.items() if node in {entry.node, *entry.nodes}]
+            if entry.workers and lines and not entry.leaving:
+                entry.leaving = lines[0]
+                entry.ended.set()
+
+    def _is_surplus(self, gang: str) -> bool:
+        """Whether `gang` waits for room, and there is none: others take all, or one has it and nothing to do."""
+        pending = self._look.names("PENDING")
+        waiting = [name for name, entry in self._gangs.items() if entry.run in pending and not entry.group]
+        if gang not in waiting:
+            return False
+        idle = sum(entry.group is not None and entry.mailbox.rests for entry in self._gangs.values())
+        before = waiting.index(gang)
+        full = self._holds is not None and len(self._gangs) - len(waiting) + before >= max(1, self._holds)
+        return full or before < idle
 
     def _free(self, entry: Entry) -> None:
         """Remove what the workers of a gang ran in."""
         entry.ended.set()
         entry.workers.clear()
+        entry.nodes.clear()
         if entry.group is not None:
             remove_placement_group(entry.group)
             entry.group = None
 
-    def _sweep(self) -> None:
-        """Remove the placement groups that no gang has: their controller was killed before its workers came up.
-
-        A group that is younger than the start of a gang's workers may be theirs, and is left alone.
-        """
-        left = self._groups().keys() - {entry.group.id.hex() for entry in self._gangs.values() if entry.group}
-        for entry in self._gangs.values():
-            if entry.group is None:
-                left &= entry.before
-        for name in left:
-            remove_placement_group(PlacementGroup(ray.PlacementGroupID(bytes.fromhex(name))))
-
-    def _groups(self) -> dict[str, Any]:
-        """The placement groups of gangs' workers in this job, by id: the job is the end of it."""
-        job = ray.get_runtime_context().get_job_id()
-        return {
-            name: row
-            for name, row in placement_group_table().items()
-            if name.endswith(job) and row["state"] != "REMOVED" and list(row["bundles"].values()) == self._bundles
-        }
+    def _sweep(self, runs: frozenset[str]) -> None:
+        """Remove the placement groups of other than these runs: their controller was killed, or is given up."""
+        for identity, (name, _) in self._look.groups.items():
+            if name not in runs:
+                remove_placement_group(PlacementGroup(ray.PlacementGroupID(bytes.fromhex(identity))))
 
 
 # Each rank waits in two calls for as long as it lives; Ray's own limit is 1,000 calls at a time.

@@ -40,6 +40,7 @@ def main(
         Assignments | None, typer.Option(metavar="NAME=AMOUNT", help="a custom resource of a worker")
     ] = None,
     concurrency: Annotated[str | None, typer.Option(metavar="N", help="trials at a time; as many as fit")] = None,
+    placement: Annotated[str | None, typer.Option(metavar="pack|spread", help="how nodes are filled")] = None,
     scheduler: Annotated[str | None, typer.Option(help="asha, asha-stop, hyperband, median, pbt or none")] = None,
     reduction_factor: Annotated[str | None, typer.Option(metavar="N", help="asha: one in N goes on")] = None,
     fidelity: Annotated[str | None, typer.Option(help="epochs, samples or gpu-seconds: what a trial gets")] = None,
@@ -104,6 +105,7 @@ def main(
         "cpus_per_worker": cpus_per_worker,
         "gpus_per_worker": gpus_per_worker,
         "concurrency": concurrency,
+        "placement": placement,
         "scheduler": scheduler,
         "reduction_factor": reduction_factor,
         "fidelity": fidelity,

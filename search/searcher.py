@@ -59,6 +59,7 @@ class StudySearcher(Searcher):
         stopping: No new stretch begins once it is set.
         max_losses: How often a trial may lose its whole gang before it fails.
         budget: Told of every stretch and report, to end the search in time.
+        room: How many stretches may run at once just now; None: any number.
 
     Attributes:
         spent: What the trials of the study have got, in the schedule's unit of fidelity.
@@ -77,6 +78,7 @@ class StudySearcher(Searcher):
         stopping: threading.Event | None = None,
         max_losses: int = 3,
         budget: Budget | None = None,
+        room: Callable[[], int] | None = None,
     ) -> None:
         super().__init__()
         self.study = study
@@ -92,6 +94,7 @@ class StudySearcher(Searcher):
         if schedule.unit != "epochs":  # of the same rung, which is another epoch for each
             study.compared = lambda trial: self._standing(trial).by_rung(schedule.rungs)
         self.budget = budget or Budget()
+        self.room = room
         self.checkpoints = Checkpoints(folder / "checkpoints", schedule.mode)
         self.error: Exception | None = None
         self._datasets = Datasets(study.trials())
@@ -102,6 +105,7 @@ class StudySearcher(Searcher):
         self._losses: dict[int, int] = {}  # of gangs, by trial, since it last got any further
         self._standings: dict[int, tuple[FrozenTrial, bool, Standing]] = {}  # each with what it follows from
         self._unplaced: set[str] = set()
+        self._moving: set[str] = set()
         self._began: dict[int, float] = {}  # when the stretch of a trial did, in seconds since 1970
         self._cut_off: set[int] = set()
 
@@ -109,6 +113,8 @@ class StudySearcher(Searcher):
     # error for the one who started the search, and lets the gangs end in good order.
 
     def suggest(self, trial_id: str) -> dict[str, Any] | None:
+        if self._live and self.room is not None and len(self._live) >= self.room():
+            return None
         result: dict[str, Any] | str | None = Searcher.FINISHED
         if self.error is None:
             result = self._guarded(lambda: self._suggest(trial_id), Searcher.FINISHED)
@@ -327,8 +333,8 @@ class StudySearcher(Searcher):
         """What a stretch reports on its way."""
         number, now = self._live[trial_id], time.time()
         for report in reports:
-            if "waiting" in report:  # its gang found no room, and ends
-                self._unplaced.add(trial_id)
+            if "waiting" in report:  # its gang ends: it found no room, or must move
+                (self._moving if report.get("begun") else self._unplaced).add(trial_id)
                 self._log_notes(number, report)
             else:
                 self._record(number, report, now)
@@ -338,6 +344,8 @@ class StudySearcher(Searcher):
         if trial_id in self._unplaced:  # it was never begun
             self.budget.meter.cancel(number)
             del self._began[number]
+        elif trial_id in self._moving:  # as it was told
+            self._note_stretch(number, {}, time.time())
         else:
             self._note_stretch(number, {}, time.time())
             loss = self.loss_reasons.get(trial_id, "unknown")

@@ -35,7 +35,7 @@ from trainables.context import Context
 from trainables.files import Place, Remote, beside, place
 from trainables.modules import load_class
 from trainables.usage import Usage, of_all
-from trainables.worker import Workers, work
+from trainables.worker import Workers, cut_short, work
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class FunctionWorkers(Workers):
     def _reports(self, stretch: dict[str, Any]) -> Iterator[Report]:
         function: Any = load_class(self.task)
         arguments = stretch, self.objective, self.context, self.stopping, self._rays
-        self._session = Session(*arguments, self.gpus, self.others)
+        self._session = Session(*arguments, self.gpus, self.others, lambda: self.leaving)
         try:
             for report in self._session.run(function):
                 self.progress += 1
@@ -86,6 +86,7 @@ class _Arrival:
     returned: bool
     checkpoint: bool = False
     stop: bool = False
+    leaving: str = ""
     seconds: float = 0.0
     files: dict[str, str] = field(default_factory=dict)  # of its part of a checkpoint for a bucket, with their SHA-256
     metrics: dict[str, float] = field(default_factory=dict)
@@ -105,6 +106,7 @@ class Session:
         stopping: Ends the trial at its next report, once it is set on any rank.
         rays: What Ray Train itself set up in this worker.
         gpus: As those of `Workers`. What a report costs is the time since the one before, or since the call.
+        leaving: Why the trial is to go on in another process, or "". It does at a report with a checkpoint.
     """
 
     def __init__(
@@ -116,6 +118,7 @@ class Session:
         rays: Any,
         gpus: float = 1.0,
         others: Sequence[str] = (),
+        leaving: Callable[[], str] = str,
     ) -> None:
         self.stretch = stretch
         self.objectives = (objective, *others)
@@ -126,6 +129,7 @@ class Session:
         self.checkpoints: list[tuple[Place, ray.train.ReportedCheckpoint]] = []
         self._rays = rays
         self._gpus = gpus
+        self._leaving = leaving
         self._allowance = Allowance(stretch.get("allowance"))
         self._since = time.perf_counter()
         self._usage = Usage(context.device)
@@ -190,7 +194,8 @@ class Session:
             self._fail(f"ray.train.report must leave its checkpoint to the search, but got {what}")
         self.number += 1
         path = self.folder / f"epoch-{self.number}-{self.stretch['attempt']}"
-        own = _Arrival(False, checkpoint is not None, self.stopping.is_set(), seconds, usage=self._usage.taken())
+        stop, usage = self.stopping.is_set(), self._usage.taken()
+        own = _Arrival(False, checkpoint is not None, stop, self._leaving(), seconds, usage=usage)
         with contextlib.ExitStack() as stack:  # until a bucket has what this rank adds
             source = self._add(checkpoint, path, bool(delete_local_checkpoint_after_upload), own, stack)
             if self.context.rank == 0:
@@ -209,7 +214,9 @@ class Session:
             self._leave({**report, "done": True})
         self._reports.put({**report, "done": False})
         if any(arrival.stop for arrival in arrivals):
-            self._leave({"done": True, "outcome": "interrupted", "reason": "the search was stopped"})
+            end = cut_short([(arrival.stop, arrival.leaving) for arrival in arrivals])
+            if saved or "leaving" not in end:  # without a checkpoint all would be done again
+                self._leave(end)
         self._usage.begin()
         self._since = time.perf_counter()
 

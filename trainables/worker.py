@@ -39,7 +39,7 @@ def work(settings: dict[str, Any], make: "Callable[..., Workers] | None" = None)
     """Take stretches from the gang's mailbox and put a report for each epoch into it.
 
     Args:
-        settings: `registry`, the actor that holds the mailboxes and whose `stopped` returns when the search is to stop;
+        settings: `registry`, the actor that holds the mailboxes and whose `stopped` returns when all is to end here;
             `gang`, the name of this one; `task`, the task as "module:Class"; `files`, the folder that its `prepare`
             filled; `stall_timeout` in seconds or None; `others`, `recycle_after`, `memory_growth` and `gpus`, see
             `Workers`.
@@ -52,9 +52,9 @@ def work(settings: dict[str, Any], make: "Callable[..., Workers] | None" = None)
     context = Context(
         ray.train.torch.get_device(), ranks.get_world_rank(), ranks.get_world_size(), Path(settings["files"])
     )
-    me = ray.get_runtime_context().current_actor
-    ray.get(registry.hold.remote(gang, ray.util.get_current_placement_group(), me))
-    stopping = _listen(registry, gang)
+    me = ray.get_runtime_context()
+    ray.get(registry.hold.remote(gang, ray.util.get_current_placement_group(), me.current_actor, me.get_node_id()))
+    stopping = threading.Event()
     workers = (make or Workers)(
         settings["task"],
         context,
@@ -64,6 +64,7 @@ def work(settings: dict[str, Any], make: "Callable[..., Workers] | None" = None)
         memory_growth=settings["memory_growth"],
         gpus=settings["gpus"],
     )
+    _listen(registry, gang, workers)
     turn = 0
     if settings["stall_timeout"] is not None:
         beat(
@@ -77,11 +78,14 @@ def work(settings: dict[str, Any], make: "Callable[..., Workers] | None" = None)
         if stretch is None:
             return
         workers.make_room(stretch)
-        worn = [reason for reason in context.gather(workers.worn) if reason]
+        worn = [reason for reason in context.gather(workers.worn or workers.leaving) if reason]
         if worn and workers.training is None:
             ray.get(registry.end.remote(gang, worn[0]))
             return
         for report in workers.run(stretch):
+            if "leaving" in report:  # all ranks return, and the stretch goes on in new workers
+                ray.get(registry.end.remote(gang, report["leaving"]))  # after what was reported before
+                return
             failed = report.get("outcome") == "failed" or report.pop("alone", False)
             ends = failed and context.world_size > 1
             if ends:
@@ -111,6 +115,7 @@ class Workers:
 
     Attributes:
         worn: Why this process should take no other trial, or "".
+        leaving: Why the trial is to go on in another process, or "". Set before `stopping` is.
     """
 
     def __init__(
@@ -134,6 +139,7 @@ class Workers:
         self.held: Held | None = None
         self.training: Training | None = None
         self.worn = ""
+        self.leaving = ""
         self._trials = 0
         self._recycle_after = recycle_after
         self._process = Process(task)
@@ -233,7 +239,7 @@ class Workers:
             if metrics is None:
                 if training.windows:
                     training.save(midway)
-                yield {"done": True, "outcome": "interrupted", "reason": "the search was stopped"}
+                yield cut_short(self.context.gather((self.stopping.is_set(), self.leaving)))
                 return
             check_others(self.others, metrics, f"after epoch {training.epoch}")
             path = place(stretch["folder"]) / f"epoch-{training.epoch}-{stretch['attempt']}.pt"
@@ -295,6 +301,18 @@ def check_others(others: Sequence[str], metrics: Mapping[str, float], when: str)
             raise Diverged(f"{name} is {metrics[name]} {when}", dict(metrics), agreed=True, kind="objective")
 
 
+def cut_short(ranks: Sequence[tuple[bool, str]]) -> dict[str, Any]:
+    """The last report of a stretch that ends early on all ranks: it goes on elsewhere, or the search is to stop.
+
+    Args:
+        ranks: Whether each was told to stop, and why only to go on elsewhere, or "".
+    """
+    leaving = [why for _, why in ranks if why]
+    if not leaving or any(stop and not why for stop, why in ranks):
+        return {"done": True, "outcome": "interrupted", "reason": "the search was stopped"}
+    return {"done": True, "leaving": leaving[0]}
+
+
 class _Notes(logging.Handler):
     """Keeps what the trainables log, which is of no use in the log of a worker that nobody reads."""
 
@@ -321,16 +339,16 @@ class _Notes(logging.Handler):
         return lines
 
 
-def _listen(registry: Any, gang: str) -> threading.Event:
-    """An event that is set within moments of the search being stopped."""
-    event = threading.Event()
+def _listen(registry: Any, gang: str, workers: Workers) -> None:
+    """Let `workers` stop within moments of when all is to end here. Returns at once."""
 
     def wait() -> None:
-        if ray.get(registry.stopped.remote(gang)):
-            event.set()
+        stopping, leaving = ray.get(registry.stopped.remote(gang))
+        workers.leaving = leaving
+        if stopping or leaving:
+            workers.stopping.set()
 
     threading.Thread(target=wait, daemon=True, name="stop-listener").start()
-    return event
 
 
 def _is_lost_peer(error: BaseException) -> bool:
