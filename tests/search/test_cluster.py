@@ -2,29 +2,30 @@
 
 import gc
 import json
+import threading
 import time
 import weakref
 
 import pytest
 import ray
 from ray.cluster_utils import Cluster
-from ray.util import placement_group_table
+from ray.core.generated.autoscaler_pb2 import DrainNodeReason
+from ray.util import placement_group, placement_group_table, remove_placement_group
 
 from search.cluster import shut_down
 
 
 @pytest.fixture
 def cluster(monkeypatch, make_cli):
-    """Makes a cluster with a head and nodes of one CPU each, and a command line that finds it."""
+    """Makes a cluster with a head and nodes of so many CPUs each, and a command line that finds it."""
     made = []
 
-    def make(nodes):
+    def make(nodes, cpus=1):
         cli = make_cli()
         monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", cli.env["RAY_AUTH_TOKEN_PATH"])
-        monkeypatch.setenv("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "18")  # how long a gang waits for room
         cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
         made.append(cluster)
-        added = [cluster.add_node(num_cpus=1, resources={"slot": 2}) for _ in range(nodes)]
+        added = [cluster.add_node(num_cpus=cpus, resources={"slot": 2}) for _ in range(nodes)]
         cli.env["RAY_ADDRESS"] = cluster.address
         return cluster, added, cli
 
@@ -34,41 +35,108 @@ def cluster(monkeypatch, make_cli):
         cluster.shutdown()
 
 
-def wait_for(journal, text, seconds):
+def wait_until(holds, seconds=120):
     deadline = time.monotonic() + seconds
-    while not (journal.exists() and text in journal.read_text()):
-        assert time.monotonic() < deadline, f"no {text} within {seconds} s"
+    while not holds():
+        assert time.monotonic() < deadline, f"not within {seconds} s: {placement_group_table()}"
         time.sleep(0.2)
 
 
-def test_trials_of_a_node_that_is_lost_go_on_elsewhere_and_the_terminal_says_what_is_waited_for(cluster):
+def says(file, text):
+    return file.exists() and text in file.read_text()
+
+
+def join(cluster):
+    ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+
+
+def gangs():
+    """The nodes that the workers of each gang are on."""
+    groups = placement_group_table().values()
+    return [
+        set(group["bundles_to_node_id"].values())
+        for group in groups
+        if group["name"].startswith("gang-") and group["state"] == "CREATED"
+    ]
+
+
+def test_trials_of_a_node_that_is_lost_go_on_elsewhere_and_one_that_joins_is_used(cluster):
     found, nodes, cli = cluster(nodes=2)
-    options = ["--trials", "3", "--scheduler", "none", "--name", "lossy", "--json"]
+    join(found)
+    options = ["--trials", "4", "--scheduler", "none", "--name", "lossy", "--json"]
     process = cli.start("toy.py:Toy", *options, "--set", "epochs=8", "pause_s=0.3", "precision=fp32")
-    wait_for(cli.folder / "runs" / "lossy" / "study.journal", "report/2", seconds=120)
+    wait_until(lambda: says(cli.folder / "runs" / "lossy" / "study.journal", "report/2"))
     found.remove_node(nodes[1], allow_graceful=False)
+    joined = found.add_node(num_cpus=1)
+    wait_until(lambda: {joined.node_id} in gangs(), seconds=60)
     out, err = process.communicate(timeout=240)
     assert out, err
-    assert json.loads(out)["outcomes"] == {"completed": 3}, err
+    assert json.loads(out)["outcomes"] == {"completed": 4}, err
     assert "and goes on from its last checkpoint" in err
-    assert "1 of the gangs wait for room: 1 x 1 CPU each" in err
+
+
+def test_a_trial_on_a_node_that_is_drained_goes_on_elsewhere_and_does_no_window_again(cluster):
+    """And it is spread over as many nodes as it has workers, and waits for room that another job has."""
+    found, nodes, cli = cluster(nodes=3)
+    join(found)
+    windows = cli.folder / "windows"
+    options = ["--trials", "1", "--workers", "2", "--placement", "spread", "--max-failures", "0", "--name", "drained"]
+    values = ["epochs=6", "pause_s=0.2", "precision=fp32", f"marker={windows}"]
+    process = cli.start("counted.py:Counted", *options, "--json", "--set", *values)
+    wait_until(lambda: says(windows, "\n1 "))
+    ((drained, other),) = gangs()
+    (free,) = {node.node_id for node in nodes} - {drained, other}
+    taken = placement_group([{"CPU": 1}], bundle_label_selector=[{"ray.io/node-id": free}])
+    assert taken.wait(20)
+    drain(found, drained)
+    wait_until(lambda: "PENDING" in {group["state"] for group in placement_group_table().values()}, seconds=60)
+    remove_placement_group(taken)
+    out, err = process.communicate(timeout=120)
+    assert out, err
+    assert json.loads(out)["outcomes"] == {"completed": 1}, err
+    assert "is going away, and it goes on elsewhere from epoch" in err
+    trained = [line.split() for line in windows.read_text().splitlines()]
+    assert len({tuple(window) for window in trained}) == len(trained) == 6 * 16
+    assert {rank for _, rank, _, _ in trained} == {"0", "1"}
+
+
+def drain(cluster, node):
+    """The notice that a cloud takes a node away."""
+    reason = DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
+    deadline_ms = int((time.time() + 60) * 1000)
+    accepted, why = ray._raylet.GcsClient(address=cluster.address).drain_node(node, reason, "spot", deadline_ms)
+    assert accepted, why
 
 
 def test_stopped_trials_leave_no_placement_group_behind_beside_another_ray_and_without_a_dashboard(cluster):
-    """Train's own cleaner needs the dashboard, and dies where several instances of Ray share a machine."""
+    """Train's own cleaner needs the dashboard, and dies where several instances of Ray share a machine.
+
+    Gangs are packed: both of them fit onto one node.
+    """
     other, _, _ = cluster(nodes=0)
-    found, _, cli = cluster(nodes=2)
+    found, _, cli = cluster(nodes=2, cpus=2)
     assert other.address != found.address
-    options = ["--trials", "9", "--name", "beside", "--json", "--resource", "slot=2", "--set", "precision=fp32"]
-    done = cli.run("toy.py:Toy", *options, timeout=150)
+    join(found)
+    seen, over = [], threading.Event()
+
+    def look():
+        while not over.wait(0.2):
+            seen.append(gangs())
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    options = ["--trials", "9", "--name", "beside", "--json", "--resource", "slot=1", "--set", "precision=fp32"]
+    try:
+        done = cli.run("toy.py:Toy", "--concurrency", "2", *options, timeout=150)
+    finally:
+        over.set()
+        looking.join()
     assert done.returncode == 0, done.stderr
     assert set(json.loads(done.stdout)["outcomes"]) == {"completed", "pruned"}
-    assert "2 at a time: 1 x 1 CPU + 2 slot each" in done.stderr
-    ray.init(address=found.address, log_to_driver=False, logging_level="ERROR")
-    deadline = time.monotonic() + 20
-    while ray.available_resources().get("CPU") != 2.0:
-        assert time.monotonic() < deadline, placement_group_table()
-        time.sleep(0.2)
+    assert "2 at a time: 1 x 1 CPU + 1 slot each" in done.stderr
+    assert max(len(both) for both in seen) == 2
+    assert all(len(both) < 2 or both[0] == both[1] for both in seen), seen
+    wait_until(lambda: ray.available_resources().get("CPU") == 4.0, seconds=20)
     assert {row["state"] for row in placement_group_table().values()} == {"REMOVED"}
 
 

@@ -165,6 +165,13 @@ def test_a_cluster_that_grows_holds_what_it_may_grow_to(tmp_path):
     assert count_gangs(config, worker_resources(config, [head]), [head], grown) == 32
 
 
+def test_workers_get_gpus_where_there_are_none_yet_if_the_cluster_may_grow_to_some(tmp_path):
+    config = load_config({"task": "arc", "storage": str(tmp_path)})
+    assert "GPU" not in worker_resources(config, [node(4)])
+    assert "GPU" not in worker_resources(config, [node(4)], {"CPU": 64.0})
+    assert worker_resources(config, [node(4)], {"CPU": 64.0, "GPU": 8.0})["GPU"] == 1.0
+
+
 def test_more_gangs_than_fit_now_may_be_asked_of_a_cluster_that_grows(tmp_path):
     config = load_config({"task": "arc", "storage": str(tmp_path), "concurrency": "8"})
     assert count_gangs(config, {"CPU": 1.0}, [node(2)], {"CPU": 4.0}) == 8

@@ -70,6 +70,14 @@ def test_no_room_costs_nothing_and_ends_the_gang():
     assert kinds(made, 5, error, "assigned", "") == ["room"] * 5
 
 
+def test_what_a_node_that_goes_away_costs_is_no_fault_of_the_trial():
+    made = recovery(0, epoch=3)
+    assert kinds(made, 9, CRASH, "begun", "", "node 10.0.0.3 is going away") == ["start"] * 9
+    left = made.after(None, "begun", "node 10.0.0.3 is going away", "node 10.0.0.3 is going away")
+    assert left.note == "node 10.0.0.3 is going away, and it goes on elsewhere from epoch 3"
+    assert made.after(None, "nothing", "", "node 10.0.0.3 is going away").note == ""
+
+
 def test_out_of_memory_is_no_reason_to_try_again():
     verdict = recovery(5).after(WorkerGroupError("oom", {1: OutOfMemoryError("killed")}), "begun", "")
     assert (verdict.kind, verdict.reason.partition(":")[0]) == ("fail", "out of memory")

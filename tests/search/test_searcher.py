@@ -11,7 +11,7 @@ from ray.tune.search import Searcher
 
 from search.budget import Budget, Target
 from search.results import find_best
-from search.trials import held_gpu_s, outcome_of, reports_of
+from search.trials import held_gpu_s, outcome_of, reports_of, stretches_of
 from tests.search.searchers import Config, report, tuned
 
 
@@ -191,6 +191,28 @@ def test_a_trial_that_found_no_room_held_nothing(make_searcher):
     searcher.on_trial_result("t0", tuned(False, waiting="no room for 1 x 1 CPU"))
     searcher.on_trial_complete("t0", None, error=True)
     assert held_gpu_s(study.trial(0)) == searcher.budget.meter.total == 0
+
+
+def test_a_trial_whose_gang_must_move_goes_on_and_has_lost_nothing(make_searcher):
+    searcher, study, _ = make_searcher(trials=1, max_losses=0)
+    for turn in range(3):
+        assert searcher.suggest(f"t{turn}")["stretch"]["trial"] == 0
+        searcher.on_trial_result(f"t{turn}", tuned(False, waiting="its own node is going away", begun=True))
+        searcher.on_trial_complete(f"t{turn}", None, error=True)
+    assert len(stretches_of(study.trial(0))) == 3
+    assert held_gpu_s(study.trial(0)) > 0
+
+
+def test_as_many_stretches_run_as_there_is_room_for_just_now(make_searcher):
+    room = 2
+    searcher, _, _ = make_searcher(trials=9, room=lambda: room)
+    begun = [searcher.suggest(f"t{turn}") for turn in range(4)]
+    assert [stretch is not None for stretch in begun] == [True, True, False, False]
+    room = 3
+    assert searcher.suggest("t4") is not None
+    room = 1
+    report(searcher, "t0", 1, 0.3, done=True)
+    assert searcher.suggest("t5") is None
 
 
 def test_five_trials_that_fail_alike_end_a_search_and_those_that_the_task_refuses_do_not(make_searcher):

@@ -276,6 +276,16 @@ def test_a_search_that_is_stopped_ends_a_trial_at_its_next_report_which_counts(s
     assert end == {"done": True, "outcome": "interrupted", "reason": "the search was stopped"}
 
 
+def test_a_trial_that_is_to_go_on_elsewhere_leaves_at_its_next_report_with_a_checkpoint(stretch):
+    stopping = threading.Event()
+    worker = workers("every_third", stopping=stopping)
+    worker.leaving = "node 10.0.0.3 is going away"
+    stopping.set()
+    reports = list(worker.run(stretch(until=9)))
+    assert [report.get("checkpoint") is not None for report in reports] == [False, False, True, False]
+    assert reports[-1] == {"done": True, "leaving": "node 10.0.0.3 is going away"}
+
+
 # What a trial leaves behind
 
 

@@ -18,7 +18,7 @@ from trainables import checkpoint
 from trainables.context import Context
 from trainables.loop import train
 from trainables.precision import Diverged
-from trainables.worker import Workers, check_others, load_class
+from trainables.worker import Workers, check_others, cut_short, load_class
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -252,6 +252,14 @@ def test_a_stop_interrupts_the_trial_before_its_next_window(stretch, tmp_path):
     (report,) = workers(stopping).run(stretch())
     assert report == {"done": True, "outcome": "interrupted", "reason": "the search was stopped"}
     assert not (tmp_path / "trial-0").exists()
+
+
+def test_a_trial_goes_on_elsewhere_unless_any_rank_knows_that_the_search_is_to_stop():
+    going, stop, nothing = (True, "node 10.0.0.3 is going away"), (True, ""), (False, "")
+    for ranks in ([going], [going, going], [going, nothing], [nothing, (False, going[1])]):
+        assert cut_short(ranks) == {"done": True, "leaving": going[1]}
+    for ranks in ([stop], [stop, going], [nothing, stop]):
+        assert cut_short(ranks)["outcome"] == "interrupted"
 
 
 def test_an_interrupted_trial_goes_on_from_its_last_report(stretch):

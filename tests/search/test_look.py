@@ -1,0 +1,36 @@
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from search.look import Look, fullest
+
+NEED = {"CPU": 1.0, "GPU": 1.0}
+
+
+def looked(**free):
+    """Nodes of eight CPUs and four GPUs, of which so many are left."""
+    left = {node: {"CPU": cpus, "GPU": gpus} for node, (cpus, gpus) in free.items()}
+    return Look(total={node: {"CPU": 8.0, "GPU": 4.0} for node in free}, free=left)
+
+
+def test_the_node_with_the_least_left_is_the_fullest_and_one_without_room_is_none():
+    assert fullest(looked(a=(8.0, 4.0), b=(7.0, 3.0), c=(4.0, 0.0)), NEED, {}) == "b"
+    assert fullest(looked(a=(8.0, 4.0), b=(0.0, 4.0)), NEED, {}) == "a"
+    assert fullest(looked(b=(0.5, 4.0), c=(8.0, 0.0)), NEED, {}) == ""
+    assert fullest(Look(), NEED, {}) == ""
+
+
+def test_a_node_that_lacks_what_is_asked_for_takes_none():
+    assert fullest(looked(a=(8.0, 4.0)), {"fpga": 1.0}, {}) == ""
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.dictionaries(st.sampled_from("abcde"), st.integers(0, 4), min_size=1), st.integers(1, 20))
+def test_gangs_that_start_at_once_fill_one_node_after_the_other(gpus, gangs):
+    nodes, taken = looked(**{node: (8.0, float(count)) for node, count in gpus.items()}), {}
+    for _ in range(gangs):
+        node = fullest(nodes, NEED, taken)
+        if node:
+            assert all(taken.get(other, 0) in (0, gpus[other]) for other in gpus if other != node)
+            taken[node] = taken.get(node, 0) + 1
+        else:
+            assert taken == {name: count for name, count in gpus.items() if count}

@@ -1,0 +1,22 @@
+import time
+from types import SimpleNamespace
+
+from search import watch
+from search.watch import Watch
+
+
+def test_gangs_that_wait_for_room_are_told_of_once_and_again_when_others_do(monkeypatch):
+    said, waiting = [], [2]
+    monkeypatch.setattr(watch, "LOOK_S", 0.01)
+    monkeypatch.setattr(watch, "ROOM_S", 0.05)
+    monkeypatch.setattr(watch.ray, "get", lambda answer, timeout: answer)
+    monkeypatch.setattr(watch.ray, "available_resources", lambda: {"CPU": 1.0, "node:10.0.0.1": 1.0})
+    registry = SimpleNamespace(doing=SimpleNamespace(remote=lambda: ([], waiting[0])))
+    looking = Watch(registry, "2 x 1 CPU", said.append)
+    looking.start()
+    for count in (2, 0, 1):
+        waiting[0] = count
+        time.sleep(0.3)
+    looking.end()
+    told = "of the gangs wait for room: 2 x 1 CPU each, free are 1 CPU"
+    assert said == [f"2 {told}", f"1 {told}"]
