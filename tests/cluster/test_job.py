@@ -11,7 +11,9 @@ from trainables.files import place
 TRIALS, EPOCHS = 5, 10
 
 
-def test_a_submitted_search_outlives_its_nodes_and_its_job(cluster, submit, bucket, database, mlflow_server, monkeypatch):
+def test_a_submitted_search_outlives_its_nodes_and_its_job(
+    cluster, submit, bucket, database, mlflow_server, monkeypatch
+):
     server, uri = bucket
     for name, value in server.env.items():
         monkeypatch.setenv(name, value)

@@ -47,7 +47,16 @@ class Server:
         self.start()
 
     def start(self) -> None:
-        options = ["-k", str(self.folder), "-p", str(self.port), "-c", f"listen_addresses={self._host}", "-c", "fsync=off"]
+        options = [
+            "-k",
+            str(self.folder),
+            "-p",
+            str(self.port),
+            "-c",
+            f"listen_addresses={self._host}",
+            "-c",
+            "fsync=off",
+        ]
         command = [str(self._programs / "postgres"), "-D", str(self.folder / "data"), *options]
         self._log = open(self.folder / "log", "a")  # noqa: SIM115 (until `stop`)
         self._process = subprocess.Popen(command, stdout=self._log, stderr=self._log, cwd=self.folder, **self._as)
