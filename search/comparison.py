@@ -18,6 +18,7 @@ from search.space import Parameter
 from search.tracking.datasets import datasets_of
 from search.trials import OUTCOMES, SETTLED, outcome_of
 from search.words import change, counted
+from trainables.files import Place
 
 
 @dataclass(frozen=True)
@@ -63,17 +64,17 @@ def side_of(searched: Searched, name: str = "") -> Side:
     return Side(name or searched.name, searched, best, tuple(steps), clocked.total)
 
 
-def compare(folders: Sequence[Path], searches: Sequence[Searched]) -> list[Side]:
-    """The `searches` in their `folders`, the first of which the others are compared with.
+def compare(places: Sequence[Place], searches: Sequence[Searched]) -> list[Side]:
+    """The `searches` at their `places`, the first of which the others are compared with.
 
     Raises:
         UsageError: They are not after the same, a line each.
     """
     first, *others = searches
     problems = []
-    for folder, other in zip(folders[1:], others, strict=True):
-        if folder.resolve() == folders[0].resolve():
-            problems.append(f"--compare must name another search than {first.name}, but got {folder.name}.")
+    for place, other in zip(places[1:], others, strict=True):
+        if _resolved(place) == _resolved(places[0]):
+            problems.append(f"--compare must name another search than {first.name}, but got {place.name}.")
             continue
         tasks = _task(first), _task(other)
         if all(tasks) and tasks[0] != tasks[1]:
@@ -89,8 +90,12 @@ def compare(folders: Sequence[Path], searches: Sequence[Searched]) -> list[Side]
     if problems:
         raise UsageError(*dict.fromkeys(problems))
     alike = len({search.name for search in searches}) < len(searches)
-    names = [f"{folder.parent.name}/{folder.name}" if alike else folder.name for folder in folders]
+    names = [f"{place.parent.name}/{place.name}" if alike else place.name for place in places]
     return [side_of(search, name) for search, name in zip(searches, names, strict=True)]
+
+
+def _resolved(place: Place) -> Place:
+    return place.resolve() if isinstance(place, Path) else place
 
 
 def verdict(first: Side, other: Side) -> str:

@@ -3,15 +3,26 @@
 import os
 import re
 import time
+import uuid
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    ValidationError,
+    ValidationInfo,
+)
 
 from search.budget import Target
 from search.errors import UsageError, from_validation, nearest
 from search.fidelity import Unit
+from search.storage.working import local
+from trainables.files import Place, Remote, place
 
 Sampler = Literal["tpe", "gp", "cmaes", "qmc", "nsga2", "random"]
 Scheduler = Literal["asha", "asha-stop", "hyperband", "median", "pbt", "none"]
@@ -86,6 +97,14 @@ def _point(value: Any) -> Any:
     return {name.strip(): text.strip() for name, _, text in parts}
 
 
+def _place(value: Any) -> Any:
+    """A path, or a URI."""
+    try:
+        return place(value) if isinstance(value, str) else value
+    except ValueError as error:
+        raise ValueError(f"must be a folder or a bucket, but {error}") from None
+
+
 def _target(value: Any) -> Any:
     """ "val/score>=0.4" """
     return str(Target.read(value)) if isinstance(value, str) and value else value
@@ -118,7 +137,12 @@ class SearchConfig(BaseModel):
     """One search. The fields are the options of the command line and the keys of a YAML file."""
 
     model_config = ConfigDict(
-        extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False, populate_by_name=True
+        extra="forbid",
+        frozen=True,
+        validate_default=True,
+        allow_inf_nan=False,
+        populate_by_name=True,
+        arbitrary_types_allowed=True,
     )
 
     task: str = Field(description="a built-in task, path/to/file.py:ClassName or path/to/file.py:function")
@@ -173,7 +197,9 @@ class SearchConfig(BaseModel):
     )
     name: str = Field("", description="of the search and its folder; empty: task, date and time")
     study: str = Field("", description="sqlite:///path.db or postgresql://host/database; empty: a file in the folder")
-    storage: Path = Field(Path("runs"), description="the folder that holds the folders of searches")
+    storage: Annotated[Place, BeforeValidator(_place), PlainSerializer(str)] = Field(
+        Path("runs"), description="the folder that holds the folders of searches, or a bucket: s3://bucket/path"
+    )
     experiment: str = Field("", description="in MLflow; empty: the task")
     tracking_uri: str = Field("", description="of MLflow; empty: MLFLOW_TRACKING_URI, else mlflow.db in storage")
     max_failures: int = Field(
@@ -193,9 +219,14 @@ class SearchConfig(BaseModel):
     quiet: bool = Field(False, description="show warnings, failures and the end")
 
     @property
-    def folder(self) -> Path:
+    def place(self) -> Place:
         """Where everything of this search lies, MLflow's store excepted."""
         return self.storage / self.name
+
+    @property
+    def folder(self) -> Path:
+        """The same on the driver's disk: of a search in a bucket, what the driver works in while it runs."""
+        return local(self.place)
 
 
 def load_config(given: dict[str, Any], file: Path | None = None) -> SearchConfig:
@@ -276,7 +307,7 @@ def complete(config: SearchConfig) -> SearchConfig:
         update={
             "task": f"{Path(path).resolve()}:{label}" if path.endswith(".py") else config.task,
             "name": config.name or f"{label.lower().strip('_')}-{time.strftime('%Y%m%d-%H%M%S')}",
-            "storage": config.storage.expanduser().absolute(),
+            "storage": absolute(config.storage),
             "study": study,
             "warm_start": [_source(source, config.storage) for source in config.warm_start],
             "experiment": config.experiment or label,
@@ -293,13 +324,31 @@ def _population(config: SearchConfig) -> int | None:
     return max(2, min(20, config.trials // 2)) if "trials" in config.model_fields_set else None
 
 
-def _source(text: str, storage: Path) -> str:
-    """An earlier search by the path of its folder; an experiment of MLflow as it is."""
-    if text.startswith("mlflow:"):
+def absolute(storage: Place) -> Place:
+    """The folder wherever a process runs; a bucket is the same everywhere."""
+    return storage if isinstance(storage, Remote) else storage.expanduser().absolute()
+
+
+def storage_of(text: str) -> Place:
+    """What --storage says.
+
+    Raises:
+        UsageError: It is neither a folder nor a bucket.
+    """
+    try:
+        return absolute(_place(text))
+    except ValueError as error:
+        raise UsageError(f"--storage {error}") from error
+
+
+def _source(text: str, storage: Place) -> str:
+    """An earlier search by the place of its folder; an experiment of MLflow as it is."""
+    if text.startswith("mlflow:") or "://" in text:
         return text
-    storage = storage.expanduser().absolute()
-    folder = storage / text
-    return str(folder if folder.exists() or "/" not in text else Path(text).expanduser().absolute())
+    named = absolute(storage) / text
+    if "/" not in text or (isinstance(named, Path) and named.exists()):
+        return str(named)
+    return str(Path(text).expanduser().absolute())
 
 
 def _misplaced(config: SearchConfig, scheduler: str) -> list[str]:
@@ -346,13 +395,34 @@ def check_place(config: SearchConfig) -> None:
     """
     if not re.fullmatch(r"[A-Za-z0-9][\w.\-]*", config.name):
         raise UsageError(f"--name must be letters, digits, '.', '_' or '-', but got {config.name!r}.")
-    if config.folder.exists():
+    if isinstance(config.storage, Remote):
+        check_bucket(config.storage)
+    if config.place.exists():
         raise UsageError(f"--name must be new, but {config.name} exists in {config.storage}. Choose another.")
+    if isinstance(config.storage, Remote):
+        return
     parent = config.storage
     while not parent.exists():
         parent = parent.parent
     if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
         raise UsageError(f"--storage must be a folder that can be written to, but got {config.storage}.")
+
+
+def check_bucket(storage: Remote) -> None:
+    """Whether something can be written there: a small object, which is removed again.
+
+    Raises:
+        UsageError: No.
+    """
+    probe = storage / f".searchlight-{uuid.uuid4().hex}"
+    try:
+        probe.write_bytes(b"")
+        probe.unlink()
+    except FileNotFoundError as error:
+        raise UsageError(f"--storage must be in a bucket that exists, but there is none at {storage}.") from error
+    except OSError as error:
+        reason = error.strerror or str(error).removeprefix(f"{probe}: ")
+        raise UsageError(f"--storage must be a bucket that can be written to, but {storage}: {reason}") from error
 
 
 def dump(config: SearchConfig) -> str:

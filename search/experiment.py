@@ -5,15 +5,15 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from search.config import SearchConfig, complete, load_config
+from search.config import SearchConfig, absolute, complete, load_config
 from search.divergence import Divergence, find_divergence
 from search.errors import StoreError, UsageError
 from search.exporter import Exporter
@@ -29,12 +29,15 @@ from search.results import Best, FrontTrial, count_outcomes, find_best, find_fro
 from search.resume import Held, begin, take_up
 from search.searched import Searched
 from search.serving.model import ModelError, log_best
-from search.shown import log_it
+from search.shown import go_on, log_it
 from search.stopping import Stop, budget_of, check_often, recall, stopped_by_signals
+from search.storage.uploader import Uploader
+from search.storage.working import at_hand, working
 from search.terminal.console import console_on
 from search.terminal.progress import Progress
 from search.tracking.tracker import Tracker, TrackingError
 from search.tracking.uri import take_login
+from trainables.files import Place
 
 if TYPE_CHECKING:
     from search.searcher import StudySearcher
@@ -95,26 +98,19 @@ def run(config: SearchConfig, console: Console | None = None) -> Result:
     settle()
     take_login(os.environ)
     planned = plan(complete(config))
-    folder = planned.config.folder
-    try:
-        folder.mkdir(parents=True)
-    except OSError as error:
-        raise UsageError(f"--storage must be a folder that can be written to, but {error}.") from error
-    try:
-        return _run(planned, None, console or console_on(sys.stderr), start)
-    finally:
-        if not (folder / "search.yaml").exists():  # it never began: its name stays free
-            shutil.rmtree(folder)
+    with _made(planned.config):
+        uploader = Uploader(planned.config.folder, planned.config.place)
+        return _run(planned, None, uploader, console or console_on(sys.stderr), start)
 
 
 def resume(
-    name: str, storage: Path = Path("runs"), given: Mapping[str, Any] | None = None, console: Console | None = None
+    name: str, storage: Place = Path("runs"), given: Mapping[str, Any] | None = None, console: Console | None = None
 ) -> Result:
     """Take up a search where its driver left it, however that ended, and run it to its end.
 
     Args:
         name: Of the search.
-        storage: The folder that its folder is in.
+        storage: The folder that its folder is in, or the bucket.
         given: Options that it goes on with instead of those that it began with, such as `trials`.
         console: Where progress is shown; standard error by default.
 
@@ -124,11 +120,29 @@ def resume(
     start = time.monotonic()
     settle()
     take_login(os.environ)
-    planned, held = take_up(storage.expanduser().absolute() / name, given or {})
-    return _run(planned, held, console or console_on(sys.stderr), start)
+    place = absolute(storage) / name
+    with at_hand(place) as folder:
+        uploader = Uploader(folder, place)  # first: taking it up changes files
+        planned, held = take_up(place, given or {})
+        return _run(planned, held, uploader, console or console_on(sys.stderr), start)
 
 
-def _run(planned: Plan, held: Held | None, console: Console, start: float) -> Result:
+@contextmanager
+def _made(config: SearchConfig) -> Iterator[None]:
+    """The folder of a new search, which is removed if it never begins: its name then stays free."""
+    with working(config.place) as folder:
+        try:
+            folder.mkdir(parents=True, exist_ok=config.folder != config.place)
+        except OSError as error:
+            raise UsageError(f"--storage must be a folder that can be written to, but {error}.") from error
+        try:
+            yield
+        finally:
+            if not (folder / "search.yaml").exists():
+                shutil.rmtree(folder)
+
+
+def _run(planned: Plan, held: Held | None, uploader: Uploader, console: Console, start: float) -> Result:
     config = planned.config
     earlier = held.study.trials() if held else []
     progress = Progress(
@@ -143,12 +157,12 @@ def _run(planned: Plan, held: Held | None, console: Console, start: float) -> Re
         config.quiet,
     )
     stop = Stop(progress.warn)
-    with progress, stopped_by_signals(stop, config.time_budget):
+    with progress, stopped_by_signals(stop, config.time_budget), uploader.ending(progress.warn):
         for note in held.notes if held else planned.warm.lines:
             progress.say(note)
         if held and len(earlier) >= planned.trials and all(trial.state.is_finished() for trial in earlier):
             progress.say(f"search {config.name}: all {len(earlier)} trials have ended; --trials can be raised")
-            Exporter(held.study, config.folder / "trials.parquet", progress.warn).end()
+            Exporter(held.study, config.folder / "trials.parquet", progress.warn, config.place).end()
             held.store.close()
             searched = Searched(config.name, earlier, planned.objectives, held.about)
             return _finish(planned, searched, held.tracker(planned, progress.warn), progress, stop, start)
@@ -158,15 +172,17 @@ def _run(planned: Plan, held: Held | None, console: Console, start: float) -> Re
         if note := note_of_job():
             progress.warn(note)
         try:
-            searched, tracker = _on_ray(planned, held, progress, stop)
+            searched, tracker = _on_ray(planned, held, progress, stop, uploader)
         except BaseException:  # whatever ends it, a second Ctrl-C too: the user is told, and it goes on
             if (config.folder / "search.yaml").exists():
-                progress.warn(f"nothing of search {config.name} is lost: --resume {config.name} goes on with it")
+                progress.warn(f"nothing of search {config.name} is lost: {go_on(config.place)} goes on with it")
             raise
         return _finish(planned, searched, tracker, progress, stop, start)
 
 
-def _on_ray(planned: Plan, held: Held | None, progress: Progress, stop: Stop) -> tuple[Searched, Tracker]:
+def _on_ray(
+    planned: Plan, held: Held | None, progress: Progress, stop: Stop, uploader: Uploader
+) -> tuple[Searched, Tracker]:
     from search import cluster  # imports Ray: a mistake on the command line is told before these seconds are spent
 
     config = planned.config
@@ -179,7 +195,8 @@ def _on_ray(planned: Plan, held: Held | None, progress: Progress, stop: Stop) ->
             worker = cluster.worker_resources(config, nodes, growing)
             gangs = cluster.count_gangs(config, worker, nodes, growing)
             progress.say(f"{gangs} at a time: {config.workers} x {_told(worker)} each")
-            held = held or begin(planned)
+            held = held or begin(planned, uploader.copy)
+            uploader.start()
             return _search(planned, held, worker, files, progress, stop)
     finally:
         if held is not None:
@@ -191,7 +208,7 @@ def _search(
     planned: Plan,
     held: Held,
     worker: dict[str, float],
-    files: Path,
+    files: Place,
     progress: Progress,
     stop: Stop,
 ) -> tuple[Searched, Tracker]:
@@ -212,7 +229,7 @@ def _search(
     registry = RegistryActor.options(scheduling_strategy=here).remote(need)
     capacity = Capacity(config, worker, registry, progress.say)
     watch = Watch(registry, f"{config.workers} x {_told(worker)}", progress.warn)
-    exporter = Exporter(study, config.folder / "trials.parquet", progress.warn)
+    exporter = Exporter(study, config.folder / "trials.parquet", progress.warn, config.place)
     budget = budget_of(planned, worker, stop, progress.warn)
     searcher = StudySearcher(
         study,
@@ -227,6 +244,7 @@ def _search(
         max_losses=config.max_failures,
         budget=budget,
         room=lambda: capacity.gangs,
+        place=config.place,
     )
     progress.board.spent = lambda: searcher.spent
     progress.board.live = lambda: study.live
@@ -235,7 +253,6 @@ def _search(
         "resources": worker,
         "placement": config.placement,
         "grows": cluster.largest() is not None,
-        "folder": str(config.folder),
         "registry": registry,
         "max_failures": config.max_failures,
         "stall_timeout": config.stall_timeout,
@@ -346,7 +363,7 @@ def _finish(
         best, divergence = find_best(trials, mode), find_divergence(trials)
         front = find_front(trials, planned.objectives) if len(planned.objectives) > 1 else None
         names = [parameter.name for parameter in planned.space.parameters]
-        note = note_of_search(config.folder, names, planned.objectives, best, front, divergence)
+        note = note_of_search(config.place, names, planned.objectives, best, front, divergence)
         status = "KILLED" if stop.interrupted else "FINISHED" if best else "FAILED"
         metrics = {f"best/{planned.objective}": best.value} if best else {}
         files += [page] if save_page(searched, page, progress.warn) else []
@@ -371,17 +388,17 @@ def _finish(
 
 def _log_best(planned: Plan, interrupted: bool, progress: Progress) -> dict[str, str]:
     """Where MLflow has the best checkpoint as a model, if it could be made. Nobody who interrupts waits for that."""
-    folder, name = planned.config.folder, planned.config.register_ or ""
+    place, name = planned.config.place, planned.config.register_ or ""
     try:
         if not interrupted:
             progress.say("making a model of the best checkpoint")
-            return {"model": log_best(folder, name)}
+            return {"model": log_best(place, name)}
     except ModelError as error:
         progress.warn(str(error))
         return {}
     except KeyboardInterrupt:  # of the model, since the search has ended: what came of it is still told
         pass
-    progress.warn(f"the best checkpoint is no model in MLflow yet: {log_it(folder, name)}")
+    progress.warn(f"the best checkpoint is no model in MLflow yet: {log_it(place, name)}")
     return {}
 
 

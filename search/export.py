@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +13,7 @@ from search.fidelity import COSTS, cumulated, field
 from search.nested import flatten
 from search.trials import outcome_of, reports_of
 from search.whole import whole
+from trainables.files import Place
 
 Columns = dict[str, list[Any]]
 
@@ -29,7 +29,7 @@ OURS: dict[str, type] = {  # always there, so that the file of a search keeps it
 TYPES = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
 
 
-def write_parquet(trials: Sequence[FrozenTrial], path: Path) -> None:
+def write_parquet(trials: Sequence[FrozenTrial], path: Place) -> None:
     """A row per report; a trial that reported nothing has one row, without an epoch.
 
     `samples` and `gpu_seconds` are what the trial took until that report, its own epochs alone if it is a copy.

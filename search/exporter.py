@@ -11,6 +11,7 @@ import pyarrow as pa
 from search.export import write_parquet
 from search.shown import report_again
 from search.study import SearchStudy
+from trainables.files import Place
 
 EVERY_S = 3.0
 SHARE = 0.02  # of the time, at most: a search with many reports is written less often
@@ -27,12 +28,14 @@ class Exporter:
         study: That the search writes.
         path: Of the file.
         say: Shows a line, if it cannot be written.
+        place: Where the search lies, if not in the folder of the file.
     """
 
-    def __init__(self, study: SearchStudy, path: Path, say: Callable[[str], None]) -> None:
+    def __init__(self, study: SearchStudy, path: Path, say: Callable[[str], None], place: Place | None = None) -> None:
         self._study = study
         self._path = path
         self._say = say
+        self._place = place or path.parent
         self._trials = {trial.number: trial for trial in study.trials()}
         self._changed = threading.Event()
         if self._trials:  # the driver before this one may have died before it wrote them
@@ -62,7 +65,7 @@ class Exporter:
         if self._thread.is_alive():
             self._thread.join()
         if self._changed.is_set():
-            self._write(f"{report_again(self._path.parent)} writes it again")
+            self._write(f"{report_again(self._place)} writes it again")
 
     def _note(self, number: int) -> None:
         self._trials[number] = self._study.trial(number)
@@ -85,7 +88,7 @@ class Exporter:
         except (OSError, pa.ArrowException) as error:  # a full disk, a value that Parquet has no type for
             self._changed.set()
             if then != self._told:
-                self._say(f"{self._path} cannot be written: {error}; {then}")
+                self._say(f"{self._place / self._path.name} cannot be written: {error}; {then}")
             self._told = then
         else:
             self._told = ""

@@ -6,7 +6,6 @@ import sysconfig
 import threading
 import time
 import uuid
-from pathlib import Path
 from typing import Any
 
 import ray
@@ -37,8 +36,7 @@ class Gang(tune.Trainable):
 
     Tune's trial is a stretch here: `config["stretch"]` says which trial, from which checkpoint, to which epoch.
     `config["gang"]` is the same for all: `workers`, `resources` of a worker, `placement`, whether the cluster `grows`,
-    `folder`, `registry`, `max_failures`, `stall_timeout` in seconds or None, and in `worker` what the workers are to
-    know.
+    `registry`, `max_failures`, `stall_timeout` in seconds or None, and in `worker` what the workers are to know.
 
     A failure of a trial is a report with its outcome. What raises here ends the gang, and its trial goes on in another
     one: it found no room in the cluster, or its workers do not start.
@@ -206,6 +204,7 @@ class Gang(tune.Trainable):
     def _fit(self) -> None:
         # Imported here: the imports take seconds, in which the driver and Tune would wait for this module.
         from ray.train import FailureConfig, RunConfig, ScalingConfig
+        from ray.train.constants import _get_ray_train_session_dir
 
         from search.trainer import GangTrainer
 
@@ -227,7 +226,7 @@ class Gang(tune.Trainable):
                 ),
                 run_config=RunConfig(
                     name=self._run,
-                    storage_path=str(Path(settings["folder"]) / "ray"),
+                    storage_path=_get_ray_train_session_dir(),  # of this node: nothing that anybody needs
                     # One start is one fit: the gang knows what was lost, and counts it for the trial that lost it.
                     failure_config=FailureConfig(max_failures=0, controller_failure_limit=0),  # type: ignore[call-arg]
                 ),

@@ -1,7 +1,6 @@
 """The Markdown on the parent run in MLflow."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from search.divergence import Divergence
@@ -9,18 +8,19 @@ from search.nested import flatten
 from search.objectives import Objective
 from search.results import Best, FrontTrial
 from search.shown import go_on, short
+from trainables.files import Place
 
 
-def commands(folder: Path) -> str:
-    """How to run the search in `folder` again, and how to go on with it, as Markdown."""
+def commands(place: Place) -> str:
+    """How to run the search at `place` again, and how to go on with it, as Markdown."""
     return (
         "Run it again with `python search/run.py --config search.yaml`; the file is among the artifacts. "
-        f"Go on with it, or give it more `--trials`: `{go_on(folder)}`"
+        f"Go on with it, or give it more `--trials`: `{go_on(place)}`"
     )
 
 
 def note_of_search(
-    folder: Path,
+    place: Place,
     searched: Sequence[str],
     objectives: Sequence[Objective],
     best: Best | None,
@@ -30,14 +30,14 @@ def note_of_search(
     """The Markdown on the parent run in MLflow.
 
     Args:
-        folder: Of the search.
+        place: Of the search.
         searched: The names of its parameters.
         objectives: The first leads.
     """
     lines = "\n".join(f"- diverged: {of_a_precision}" for of_a_precision in divergence)
     diverged = [lines] if lines else []
     if best is None:
-        return "\n\n".join(["No trial was completed.", *diverged, commands(folder)])
+        return "\n\n".join(["No trial was completed.", *diverged, commands(place)])
     config = flatten(best.config)
     chosen = {name: config[name] for name in searched if name in config}
     told = [
@@ -46,7 +46,7 @@ def note_of_search(
         + ", ".join(f"`{name}` {short(value)}" for name, value in chosen.items()),
         _markdown([("parameter", "value"), *(chosen | config).items()]),
         *diverged,
-        commands(folder),
+        commands(place),
     ]
     if front:
         rows: list[Sequence[Any]] = [("trial", *objectives, *searched)]

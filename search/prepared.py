@@ -2,24 +2,25 @@
 
 import inspect
 import shutil
-from pathlib import Path
 
 from search.plan import Plan
+from trainables.files import Place
 from trainables.task import Task
 
 NAME = "files"
 
 
-def prepared(planned: Plan) -> Path:
-    """The folder that the task's `prepare` filled: whole, and as it was if the search is taken up. There is none of a
-    task that prepares nothing.
+def prepared(planned: Plan) -> Place:
+    """The folder that the task's `prepare` filled, where the search lies: whole, and as it was if the search is taken
+    up. There is none of a task that prepares nothing. In a bucket it is once the search has begun.
 
     Raises:
         Exception: Whatever the task's `prepare` raises; nothing is left of it then.
     """
-    folder, task = planned.config.folder / NAME, planned.source.task_class
-    if folder.exists() or task is None or inspect.getattr_static(task, "prepare") is Task.__dict__["prepare"]:
-        return folder
+    config, task = planned.config, planned.source.task_class
+    folder, kept = config.folder / NAME, config.place / NAME
+    if kept.exists() or task is None or inspect.getattr_static(task, "prepare") is Task.__dict__["prepare"]:
+        return kept
     staging = folder.with_name(f"{NAME}.tmp")
     shutil.rmtree(staging, ignore_errors=True)  # of a driver that was killed
     staging.mkdir()
@@ -29,4 +30,4 @@ def prepared(planned: Plan) -> Path:
         shutil.rmtree(staging)
         raise
     staging.rename(folder)
-    return folder
+    return kept

@@ -16,7 +16,7 @@ if sys.path[0] == str(Path(__file__).resolve().parent):
 import typer
 
 from search import comparison
-from search.config import check_model_name
+from search.config import check_model_name, storage_of
 from search.divergence import find_divergence
 from search.errors import UsageError
 from search.export import write_parquet
@@ -25,19 +25,21 @@ from search.page.comparison import write_comparison
 from search.searched import Searched
 from search.study import read
 from search.terminal.table import report_console, side_by_side, trial_table, width_of
+from trainables.files import Place
 
 
 def main(
     name: Annotated[str, typer.Argument(help="of the search, or its folder")],
-    storage: Path = Path("runs"),
+    storage: Annotated[str, typer.Option(help="the folder of the searches, or s3://bucket/path")] = "runs",
     replay: Annotated[bool, typer.Option("--replay", help="tell MLflow what it lacks of the search")] = False,
     log_model: Annotated[bool, typer.Option("--log-model", help="the best checkpoint as a model in MLflow")] = False,
     register: Annotated[str | None, typer.Option(metavar="MODEL", help="that, and a version in its registry")] = None,
     compare: Annotated[list[str] | None, typer.Option(metavar="OTHER", help="another search, or its folder")] = None,
 ) -> None:
     """Print the table of a search, and write its page and its Parquet file anew. Or compare it with others."""
-    folder = _folder_of(name, storage.expanduser().absolute())
     try:
+        searches = storage_of(storage)
+        folder = _folder_of(name, searches)
         check_model_name(register)
         if compare:
             _check_alone(replay, log_model, register)
@@ -64,7 +66,7 @@ def main(
         _log_model(folder, register)
 
 
-def _replay(folder: Path) -> None:
+def _replay(folder: Place) -> None:
     from search.tracking.replay import replay  # imports the task's libraries
     from search.tracking.tracker import TrackingError
 
@@ -78,7 +80,7 @@ def _replay(folder: Path) -> None:
         raise typer.Exit(1) from error
 
 
-def _log_model(folder: Path, register: str | None) -> None:
+def _log_model(folder: Place, register: str | None) -> None:
     from search.serving.model import ModelError, log_best
 
     try:
@@ -88,7 +90,7 @@ def _log_model(folder: Path, register: str | None) -> None:
         raise typer.Exit(1) from error
 
 
-def _compare(folder: Path, others: Sequence[Path]) -> None:
+def _compare(folder: Place, others: Sequence[Place]) -> None:
     """Print the search in `folder` beside `others`, and write their page beside its own."""
     found, problems = list[Searched](), list[str]()
     for where, path in [("", folder), *(("--compare ", other) for other in others)]:
@@ -114,10 +116,10 @@ def _compare(folder: Path, others: Sequence[Path]) -> None:
     console.print(f"written: {path}", highlight=False, soft_wrap=True)
 
 
-def _folder_of(name: str, storage: Path) -> Path:
+def _folder_of(name: str, storage: Place) -> Place:
     """That of a search which is named, or whose folder is given."""
     named = storage / name
-    return Path(name).expanduser().absolute() if "/" in name and not named.is_dir() else named
+    return storage_of(name) if "://" in name or ("/" in name and not named.is_dir()) else named
 
 
 def _check_alone(replay: bool, log_model: bool, register: str | None) -> None:

@@ -3,7 +3,7 @@
 import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,12 +15,13 @@ from optuna.trial import FrozenTrial
 
 from search import warm_start
 from search.config import ANEW, SearchConfig, dump, flag, load_config
-from search.errors import UsageError
+from search.errors import StoreError, UsageError
 from search.janitor import remove
 from search.plan import Plan, checked, space_of
 from search.samplers import make_sampler
 from search.space import Space, pinned
 from search.storage.store import Store, find_store, open_store
+from search.storage.working import local
 from search.study import SearchStudy, create, read, remembered
 from search.tasks import find_task
 from search.tracking import provenance, unsent
@@ -28,6 +29,7 @@ from search.tracking.provenance import digests
 from search.tracking.tracker import Tracker
 from search.tracking.uri import URI, check_tracking, shown, store_of
 from search.whole import write_whole
+from trainables.files import Place, Remote, remove_tree
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ class Held:
             objectives=planned.objectives,
             search_id=self.about["id"],
             earlier=self.study.trials(),
-            trials=lambda: read(config.folder).trials,
+            trials=lambda: read(config.place).trials,
             say=say,
             prepare=prepare,
         )
@@ -74,26 +76,29 @@ def tracked(about: Mapping[str, Any]) -> dict[str, str]:
     return {URI: about["tracking_uri"], **os.environ}
 
 
-def begin(planned: Plan) -> Held:
+def begin(planned: Plan, publish: Callable[[], None] = lambda: None) -> Held:
     """A new search in its folder: all that it could be taken up from is there before its first trial.
+
+    Args:
+        publish: Brings what is in the folder to where the search lies.
 
     Raises:
         UsageError: Its name was taken meanwhile, or it cannot be written. No search.yaml is left then.
     """
     try:
         with _writing():
-            return _begun(planned)
+            return _begun(planned, publish)
     except BaseException:  # Ctrl-C too: a search that never began leaves nothing that looks like one; it goes on
         (planned.config.folder / "search.yaml").unlink(missing_ok=True)
         raise
 
 
-def _begun(planned: Plan) -> Held:
+def _begun(planned: Plan, publish: Callable[[], None]) -> Held:
     config = planned.config
     _save(config)
     warm_start.save(config.folder, planned.warm.trials)
     study, store = create(
-        config.folder,
+        config.place,
         _sampler(planned),
         planned.objective,
         planned.mode,
@@ -103,9 +108,17 @@ def _begun(planned: Plan) -> Held:
         new=True,
     )
     try:
+        publish()
         _remember(study, planned)
+        study.commit()
     except BaseException:  # Ctrl-C too: nobody else can free the lock in a notebook; it goes on
-        store.close()
+        try:
+            with suppress(StoreError):
+                store.close()
+        finally:
+            if isinstance(config.place, Remote):
+                with suppress(OSError):
+                    remove_tree(config.place)
         raise
     return Held(study, store, study.about)
 
@@ -127,18 +140,18 @@ def _remember(study: SearchStudy, planned: Plan) -> None:
         study.enqueue(point)
 
 
-def take_up(folder: Path, given: Mapping[str, Any]) -> tuple[Plan, Held]:
-    """The search in `folder`, to go on with the options that are `given` anew.
+def take_up(place: Place, given: Mapping[str, Any]) -> tuple[Plan, Held]:
+    """The search at `place`, whose files are at hand, to go on with the options that are `given` anew.
 
     Raises:
         UsageError: There is none, another process runs it, something that it needs is not there any more, or it
             cannot be written.
     """
-    url = find_store(folder, given.get("study", ""))
+    url = find_store(place, given.get("study", ""))
     with _writing():
-        store = open_store(folder, url)
+        store = open_store(place, url)
         try:
-            return _taken_up(folder, store, {**given, "study": url})
+            return _taken_up(place, store, {**given, "study": url})
         except BaseException:  # Ctrl-C too: nobody else can free the lock in a notebook; it goes on
             store.close()
             raise
@@ -153,9 +166,9 @@ def _writing() -> Iterator[None]:
         raise UsageError(f"--storage must be a folder that can be written to, but {error}.") from error
 
 
-def _taken_up(folder: Path, store: Store, given: Mapping[str, Any]) -> tuple[Plan, Held]:
-    about = remembered(store.storage, folder)
-    config = config_of(about, folder, given)
+def _taken_up(place: Place, store: Store, given: Mapping[str, Any]) -> tuple[Plan, Held]:
+    about = remembered(store.storage, place)
+    config = config_of(about, place, given)
     check_tracking(config, tracked(about))
     source = find_task(config.task)
     space, notes = _space(about, space_of(config, source))
@@ -163,7 +176,7 @@ def _taken_up(folder: Path, store: Store, given: Mapping[str, Any]) -> tuple[Pla
     objective = about["objective"], about["mode"]
     if objective != (planned.objective, planned.mode):
         raise UsageError(
-            f"the task must have the objective that {folder.name} began with, {' '.join(objective)}, "
+            f"the task must have the objective that {place.name} began with, {' '.join(objective)}, "
             f"but has {planned.objective} {planned.mode}."
         )
     earlier, lost = _earlier(planned)
@@ -176,19 +189,22 @@ def _taken_up(folder: Path, store: Store, given: Mapping[str, Any]) -> tuple[Pla
         planned.mode,
         planned.objectives[1:],
         earlier,
+        store.commit,
     )
     for point in about["first"]:
         study.enqueue(point)  # in case that the search died before it had
-    remove(folder / "ray")
+    remove(config.folder / "ray")
     files = digests(source.modules)
     if changed := _changed(about["files"], files):
-        kept = _set_aside(folder / "code", source.modules)
+        kept = _set_aside(config.folder / "code", config.place, source.modules)
         study.remember({**study.about, "files": files})
-        notes.append(f"{', '.join(changed)} changed since {folder.name} last ran, and trials go on with the new{kept}")
+        notes.append(f"{', '.join(changed)} changed since {place.name} last ran, and trials go on with the new{kept}")
     tracking_uri = shown(tracked(about)[URI])
     if not config.tracking_uri and tracking_uri != about["tracking_uri"]:
         notes.append(f"MLflow is at {tracking_uri} now: runs begin anew there")
-    _save(config)
+    task = about["config"]["task"] if isinstance(place, Remote) else config.task  # not of a copy that goes away
+    _save(config.model_copy(update={"task": task}))
+    study.commit()
     trials = study.trials()
     ended = sum(trial.state.is_finished() for trial in trials)
     notes.append(f"search {config.name} goes on: {ended} trials have ended, {len(trials) - ended} have begun")
@@ -209,18 +225,18 @@ def _sampler(planned: Plan) -> Callable[[int], BaseSampler]:
     return partial(make_sampler, planned.config.sampler, planned.config.seed)
 
 
-def config_of(about: Mapping[str, Any], folder: Path, given: Mapping[str, Any]) -> SearchConfig:
+def config_of(about: Mapping[str, Any], place: Place, given: Mapping[str, Any]) -> SearchConfig:
     """The config that a search goes on with: as it began, but for what is given, wherever its folder lies by now."""
     fixed = sorted(given.keys() - ANEW)
     if fixed:
         named = ", ".join("a task" if name == "task" else flag(name) for name in fixed)
         raise UsageError(
-            f"--resume must come without {named}: {folder.name} goes on as it began. "
+            f"--resume must come without {named}: {place.name} goes on as it began. "
             f"What can be given anew: {', '.join(map(flag, sorted(ANEW)))}."
         )
-    before = {**about["config"], "storage": folder.parent, "name": folder.name, "quiet": False}
+    before = {**about["config"], "storage": place.parent, "name": place.name, "quiet": False}
     path, _, name = before["task"].rpartition(":")
-    copy = folder / "code" / Path(path).name
+    copy = local(place) / "code" / Path(path).name
     if path.endswith(".py") and not Path(path).exists() and copy.exists():
         before["task"] = f"{copy}:{name}"
     return load_config({**{key: value for key, value in before.items() if value is not None}, **given})
@@ -258,10 +274,10 @@ def _save(config: SearchConfig) -> None:
     write_whole(config.folder / "search.yaml", dump(config))
 
 
-def _set_aside(code: Path, modules: Sequence[Path]) -> str:
+def _set_aside(code: Path, place: Place, modules: Sequence[Path]) -> str:
     """Give the copy of the task's files, which trials ran so far, another name, unless it is what they run now."""
     if not code.exists() or any(path.is_relative_to(code.resolve()) for path in modules):
         return ""
     older = next(path for n in range(1, 1000) if not (path := code.with_name(f"code-{n}")).exists())
     code.rename(older)
-    return f" code; what ran so far is in {older}"
+    return f" code; what ran so far is in {place / older.name}"

@@ -16,8 +16,9 @@ if sys.path[0] == str(Path(__file__).resolve().parent):
 
 import typer
 
-from search.config import load_config
+from search.config import load_config, storage_of
 from search.errors import StoreError, UsageError
+from trainables.files import Place
 
 Assignments = list[str]
 HELP = {"rich_help_panel": "Parameters of the task"}
@@ -69,7 +70,9 @@ def main(
     ] = None,
     mode: Annotated[str | None, typer.Option(metavar="min|max", help="of the first objective", **HELP)] = None,
     name: Annotated[str | None, typer.Option(help="of the search and its folder")] = None,
-    storage: Annotated[Path | None, typer.Option(help="the folder of the searches: runs")] = None,
+    storage: Annotated[
+        str | None, typer.Option(metavar="PLACE", help="the folder of the searches, runs, or s3://bucket/path")
+    ] = None,
     study: Annotated[
         str | None, typer.Option(metavar="URL", help="sqlite:///path.db, postgresql://host/database; a file")
     ] = None,
@@ -134,7 +137,7 @@ def main(
     given = {key: value for key, value in options.items() if value is not None}
     try:
         if list_:
-            return _list(storage or Path("runs"))
+            return _list(storage_of(storage or "runs"))
         if resume is None and "task" not in given and config is None:
             raise UsageError("task must be given: arc, or path/to/file.py:ClassName. See --help.")
         given["resources"] = _assignments("--resource", resource or [])
@@ -147,11 +150,11 @@ def main(
         from search import experiment as searches  # imports the task's libraries
 
         if resume is not None:
-            folder = (storage or Path("runs")).expanduser().absolute() / resume
-            result = searches.resume(resume, folder.parent, _given_anew(given, config, dry_run))
+            place = storage_of(storage or "runs") / resume
+            result = searches.resume(resume, place.parent, _given_anew(given, config, dry_run))
         else:
             resolved = load_config(given, config)
-            folder, quiet = resolved.folder, resolved.quiet
+            place, quiet = resolved.place, resolved.quiet
             if dry_run:
                 return _show(searches.plan(resolved))
             result = searches.run(resolved)
@@ -171,9 +174,9 @@ def main(
     if as_json:
         print(json.dumps(result.as_json()), file=Stream(sys.stdout))
     else:
-        tell(report_console(), result, folder, quiet)
+        tell(report_console(), result, place, quiet)
     if "interrupted" in result.outcomes or not result.outcomes:  # or it was stopped before its first trial
-        print(f"go on: {go_on(folder)}", file=Stream(sys.stderr))
+        print(f"go on: {go_on(place)}", file=Stream(sys.stderr))
     if not {*SETTLED} & {*result.outcomes}:
         raise typer.Exit(1)
 
@@ -215,30 +218,28 @@ def _show(planned: Any) -> None:
             print(f"# fixed: {key} {value}")
 
 
-def _list(storage: Path) -> None:
+def _list(storage: Place) -> None:
     """The searches in `storage`, newest last."""
     from search.results import count_outcomes, find_best
     from search.shown import short
+    from search.storage.working import names_in
     from search.study import read
 
-    if not storage.is_dir():
-        raise UsageError(f"--storage must be a folder that exists, but there is no {storage.absolute()}.")
-    folders = {
-        path.parent.absolute() for kind in ("study.journal", "search.yaml") for path in storage.glob(f"*/{kind}")
-    }
-    for folder in sorted(folders, key=lambda path: path.stat().st_mtime):
+    try:
+        if not storage.is_dir():
+            raise UsageError(f"--storage must be a folder that exists, but there is no {storage}.")
+        names = names_in(storage)
+    except OSError as error:
+        raise UsageError(f"--storage must be a place that can be read, but {error}.") from error
+    for name in names:
         try:
-            searched = read(folder)
+            searched = read(storage / name)
         except UsageError as error:  # a database that is away keeps nobody from the others
-            print(f"{folder.name}  {error}")
+            print(f"{name}  {error}")
             continue
         best = find_best(searched.trials, searched.mode)
         counts = ", ".join(f"{count} {outcome}" for outcome, count in count_outcomes(searched.trials).items())
-        print(
-            f"{folder.name}  {counts}  best {searched.objective} {short(best.value)}"
-            if best
-            else f"{folder.name}  {counts}"
-        )
+        print(f"{name}  {counts}  best {searched.objective} {short(best.value)}" if best else f"{name}  {counts}")
 
 
 def _leave(code: int) -> NoReturn:

@@ -26,6 +26,7 @@ from search.space import Space
 from search.study import SearchStudy
 from search.tracking.datasets import Datasets
 from search.trials import curve_of, length_of, outcome_of, reports_of
+from trainables.files import Place
 
 logger = logging.getLogger(__name__)
 EXPLORED = 20  # how often hyperparameters near to those of a trial are drawn, until the task takes them
@@ -52,7 +53,7 @@ class StudySearcher(Searcher):
         schedule: Which trial goes on, and which ends.
         objective: The metric that a trial's reports are judged by.
         trials: How many trials to start.
-        folder: Of the search; checkpoints go to `checkpoints/<number>` in it.
+        folder: Of the search, on the driver's disk.
         attempt: Part of every checkpoint's name, different for each driver of the search: workers of a driver that
             was killed live on for seconds and must not write what this one reads.
         observers: Told what happens.
@@ -60,6 +61,7 @@ class StudySearcher(Searcher):
         max_losses: How often a trial may lose its whole gang before it fails.
         budget: Told of every stretch and report, to end the search in time.
         room: How many stretches may run at once just now; None: any number.
+        place: Where the search lies, if not in `folder`: checkpoints go to `checkpoints/<number>` in it.
 
     Attributes:
         spent: What the trials of the study have got, in the schedule's unit of fidelity.
@@ -79,6 +81,7 @@ class StudySearcher(Searcher):
         max_losses: int = 3,
         budget: Budget | None = None,
         room: Callable[[], int] | None = None,
+        place: Place | None = None,
     ) -> None:
         super().__init__()
         self.study = study
@@ -95,7 +98,7 @@ class StudySearcher(Searcher):
             study.compared = lambda trial: self._standing(trial).by_rung(schedule.rungs)
         self.budget = budget or Budget()
         self.room = room
-        self.checkpoints = Checkpoints(folder / "checkpoints", schedule.mode)
+        self.checkpoints = Checkpoints((place or folder) / "checkpoints", schedule.mode)
         self.error: Exception | None = None
         self._datasets = Datasets(study.trials())
         earlier = [report for trial in study.trials() for report in reports_of(trial).values()]
@@ -178,7 +181,9 @@ class StudySearcher(Searcher):
 
     def _guarded(self, action: Callable[[], Any], otherwise: Any) -> Any:
         try:
-            return action()
+            result = action()
+            self.study.commit()
+            return result
         except Exception as error:  # see above: kept, and raised by whoever runs the search
             if not isinstance(error, StoreError):  # which says all in one line
                 logger.exception("the search cannot go on")
@@ -414,10 +419,12 @@ class StudySearcher(Searcher):
     def _end(self, number: int, outcome: str, reason: str = "", divergence: dict[str, Any] | None = None) -> None:
         self.study.live.discard(number)
         self.study.note_end(number, outcome, reason, divergence)
+        self.study.commit()
         self.checkpoints.clear(self.study.trial(number))
         self.study.end(number, outcome, reason)
         self._tell(lambda observer: observer.trial_ended(number, outcome, reason))
 
     def _tell(self, event: Callable[[Observer], None]) -> None:
+        self.study.commit()  # they know nothing that a driver after this one would not
         for observer in self.observers:
             event(observer)

@@ -4,6 +4,8 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+from trainables.files import Place
+
 
 def short(value: Any) -> str:
     """`value` as it is shown to people."""
@@ -17,26 +19,26 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def go_on(folder: Path) -> str:
-    """The command that takes up the search in `folder`."""
-    return f"python search/run.py --resume {folder.name}{_storage(folder)}"
+def go_on(place: Place) -> str:
+    """The command that takes up the search at `place`."""
+    return f"python search/run.py --resume {place.name}{_storage(place)}"
 
 
-def replay(folder: Path) -> str:
-    """The command that tells MLflow what it lacks of the search in `folder`."""
-    return f"{report_again(folder)} --replay"
+def replay(place: Place) -> str:
+    """The command that tells MLflow what it lacks of the search at `place`."""
+    return f"{report_again(place)} --replay"
 
 
-def report_again(folder: Path) -> str:
-    """The command that writes the page and the Parquet file of the search in `folder`."""
-    return f"python search/report.py {folder.name}{_storage(folder)}"
+def report_again(place: Place) -> str:
+    """The command that writes the page and the Parquet file of the search at `place`."""
+    return f"python search/report.py {place.name}{_storage(place)}"
 
 
-def log_it(folder: Path, register: str) -> str:
-    """The command that makes a model of the best checkpoint of the search in `folder`, and registers it."""
+def log_it(place: Place, register: str) -> str:
+    """The command that makes a model of the best checkpoint of the search at `place`, and registers it."""
     option = f"--register {shlex.quote(register)}" if register else "--log-model"
-    return f"{report_again(folder)} {option}"
+    return f"{report_again(place)} {option}"
 
 
-def _storage(folder: Path) -> str:
-    return "" if folder.parent == Path("runs").absolute() else f" --storage {shlex.quote(str(folder.parent))}"
+def _storage(place: Place) -> str:
+    return "" if place.parent == Path("runs").absolute() else f" --storage {shlex.quote(str(place.parent))}"

@@ -9,9 +9,11 @@ from typing import Any
 from search.errors import UsageError, nearest
 from search.nested import flatten
 from search.schedule import Mode
+from search.storage.working import names_in
 from search.tracking.errors import told
 from search.tracking.runs import NOT_IN_A_KEY
 from search.tracking.uri import shown
+from trainables.files import Place, place
 
 MLFLOW = "mlflow:"
 LARGEST = 1e308  # SQL stores of MLflow have no infinity, and keep the largest number instead
@@ -35,15 +37,18 @@ def find_trials(source: str, objective: str, mode: Mode, tracking_uri: str) -> l
     """
     if source.startswith(MLFLOW):
         return _of_experiment(source.removeprefix(MLFLOW), objective, tracking_uri)
-    return _of_search(Path(source), objective, mode)
+    return _of_search(place(source), objective, mode)
 
 
-def _of_search(folder: Path, objective: str, mode: Mode) -> list[Found]:
+def _of_search(folder: Place, objective: str, mode: Mode) -> list[Found]:
     from search.study import read
     from search.trials import curve_of, outcome_of
 
-    if not folder.is_dir():
-        known = [path.parent.name for path in folder.parent.glob("*/search.yaml")]
+    try:
+        known = None if folder.is_dir() else names_in(folder.parent)
+    except OSError as error:  # of a bucket
+        raise UsageError(f"--warm-start {folder.name} must be a search that can be read, but {error}.") from error
+    if known is not None:
         raise UsageError(
             f"--warm-start must be a search, its folder or mlflow:EXPERIMENT, but there is no {folder}."
             + (f" {nearest(folder.name, known)}" if known else "")

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import optuna
@@ -19,6 +18,7 @@ from search.searched import Searched
 from search.space import Space
 from search.storage.store import Store, check_name, open_store, open_to_read, url_of
 from search.trials import point_of, reports_of, stretches_of
+from trainables.files import Place
 
 
 class SearchStudy:
@@ -34,6 +34,7 @@ class SearchStudy:
         objective, mode: What trials are judged by while they train.
         others: Further objectives that it is weighed against.
         earlier: Trials of other searches that the sampler sees before those of the study.
+        commit: Makes sure that what was written is kept: called before anybody acts on it.
 
     Attributes:
         live: Numbers of the trials that a gang is training now.
@@ -50,7 +51,9 @@ class SearchStudy:
         mode: Mode,
         others: Sequence[Objective] = (),
         earlier: Sequence[FrozenTrial] = (),
+        commit: Callable[[], None] = lambda: None,
     ) -> None:
+        self.commit = commit
         self.live: set[int] = set()
         self.compared: Callable[[FrozenTrial], dict[int, float]] | None = None
         self.mode = mode
@@ -187,7 +190,7 @@ class SearchStudy:
 
 
 def create(
-    folder: Path,
+    place: Place,
     sampler: Callable[[int], BaseSampler],
     objective: str,
     mode: Mode,
@@ -197,7 +200,7 @@ def create(
     url: str = "",
     new: bool = False,
 ) -> tuple[SearchStudy, Store]:
-    """The study of the search in `folder`, made if there is none, and the store that it is kept in.
+    """The study of the search at `place`, made if there is none, and the store that it is kept in.
 
     Args:
         url: Of the database; empty: a journal in the folder.
@@ -206,11 +209,11 @@ def create(
     Raises:
         UsageError: It exists, another process has it open, or it cannot be kept there.
     """
-    store = open_store(folder, url, new)
-    return SearchStudy(store.storage, folder.name, sampler, objective, mode, others, earlier), store
+    store = open_store(place, url, new)
+    return SearchStudy(store.storage, place.name, sampler, objective, mode, others, earlier, store.commit), store
 
 
-def remembered(storage: BaseStorage, folder: Path) -> dict[str, Any]:
+def remembered(storage: BaseStorage, place: Place) -> dict[str, Any]:
     """What a search that is taken up remembers of itself, its objective and mode among it.
 
     Raises:
@@ -218,28 +221,28 @@ def remembered(storage: BaseStorage, folder: Path) -> dict[str, Any]:
     """
     names = [study.study_name for study in storage.get_all_studies()]
     if names:
-        check_name(names, folder)
-    about = storage.get_study_user_attrs(storage.get_study_id_from_name(folder.name)) if names else {}
+        check_name(names, place)
+    about = storage.get_study_user_attrs(storage.get_study_id_from_name(place.name)) if names else {}
     if "search" not in about:
         raise UsageError(
-            f"--resume must name a search that has begun, but {folder.name} ended before it did. "
-            f"Remove {folder}, and start it again under another name."
+            f"--resume must name a search that has begun, but {place.name} ended before it did. "
+            f"Remove {place}, and start it again under another name."
         )
     return {**about["search"], "objective": about["objective"], "mode": about["mode"]}
 
 
-def read(folder: Path) -> Searched:
-    """The search in `folder`, as its study has it.
+def read(place: Place) -> Searched:
+    """The search at `place`, as its study has it.
 
     Raises:
         UsageError: There is none.
     """
-    storage = open_to_read(folder, url_of(folder))
-    study_id = storage.get_study_id_from_name(folder.name)
+    storage = open_to_read(place, url_of(place))
+    study_id = storage.get_study_id_from_name(place.name)
     about = storage.get_study_user_attrs(study_id)
     if "mode" not in about:
-        raise UsageError(f"name must be a search that has begun, but {folder.name} has not.")
+        raise UsageError(f"name must be a search that has begun, but {place.name} has not.")
     others = (Objective(metric, mode) for metric, mode in about.get("others", {}).items())
     begun = [trial for trial in storage.get_all_trials(study_id) if trial.state != TrialState.WAITING]
     objectives = (Objective(about["objective"], about["mode"]), *others)
-    return Searched(folder.name, begun, objectives, about.get("search", {}))
+    return Searched(place.name, begun, objectives, about.get("search", {}))

@@ -17,6 +17,7 @@ from search.schedule import Mode
 from search.sources import Found, find_trials
 from search.space import Space
 from search.whole import write_whole
+from trainables.files import place
 
 FILE = "warm-start.json"
 
@@ -55,7 +56,7 @@ def warm_start(sources: Sequence[str], space: Space, objective: str, mode: Mode,
             problems.extend(error.problems)
             continue
         fitting, why_not = fit(space, found)
-        name = source if source.startswith("mlflow:") else Path(source).name
+        name = source if source.startswith("mlflow:") else place(source).name
         told = f"{len(fitting)} of {len(found)} trials of {name} fit{': ' if why_not else ''}{', '.join(why_not)}"
         if not fitting:
             problems.append(f"--warm-start {name} must have trials that fit this search, but has none. {told}.")

@@ -1,6 +1,7 @@
 """Files that are there whole, or not at all."""
 
 import os
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -8,11 +9,13 @@ from pathlib import Path
 
 import psutil
 
+from trainables.files import Place, Remote, upload
+
 LEFT_AFTER_S = 60.0
 
 
 @contextmanager
-def whole(path: Path) -> Iterator[Path]:
+def whole(path: Place) -> Iterator[Path]:
     """Where to write what is to be `path`: in the end it takes its place, and readers have the one before until then.
 
     What a process that was killed left of it goes.
@@ -20,6 +23,11 @@ def whole(path: Path) -> Iterator[Path]:
     Raises:
         OSError: It cannot be written; the one before stays.
     """
+    if isinstance(path, Remote):
+        with tempfile.TemporaryDirectory(prefix="searchlight-") as folder:
+            yield Path(folder, path.name)
+            upload(Path(folder, path.name), path)
+        return
     _remove_leftovers(path)
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")  # another process may write the same file
     try:
@@ -29,7 +37,7 @@ def whole(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)  # what a full disk left of it
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_whole(path: Place, text: str) -> None:
     """Write `text`, all of it or nothing.
 
     Raises:

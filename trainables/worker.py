@@ -7,13 +7,13 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import ray
 import ray.train
 import ray.train.torch
 import torch
+from ray.train.constants import _get_ray_train_session_dir
 
 from trainables import checkpoint, pictures
 from trainables.allowance import Allowance
@@ -24,6 +24,7 @@ from trainables.isolation import Process
 from trainables.leftovers import Memory, end_data_loaders
 from trainables.loop import Training
 from trainables.modules import load_class
+from trainables.node import on_this_node
 from trainables.precision import Diverged
 from trainables.reduction import PeerFailed
 from trainables.resume import newest
@@ -49,9 +50,8 @@ def work(settings: dict[str, Any], make: "Callable[..., Workers] | None" = None)
     # Whatever looks for Ray in here must find this cluster, and no other one on the host.
     os.environ["RAY_ADDRESS"] = ray.get_runtime_context().gcs_address
     ranks = ray.train.get_context()
-    context = Context(
-        ray.train.torch.get_device(), ranks.get_world_rank(), ranks.get_world_size(), Path(settings["files"])
-    )
+    device, files = ray.train.torch.get_device(), on_this_node(settings["files"], _get_ray_train_session_dir())
+    context = Context(device, ranks.get_world_rank(), ranks.get_world_size(), files)
     me = ray.get_runtime_context()
     ray.get(registry.hold.remote(gang, ray.util.get_current_placement_group(), me.current_actor, me.get_node_id()))
     stopping = threading.Event()

@@ -2,14 +2,14 @@
 
 import shlex
 from collections.abc import Callable
-from pathlib import Path
 
 from search.searched import Searched
 from search.shown import report_again
 from search.whole import write_whole
+from trainables.files import Place
 
 
-def write_page(searched: Searched, path: Path) -> None:
+def write_page(searched: Searched, path: Place) -> None:
     """Write the page of a search to `path` in its folder, all of it or nothing.
 
     Raises:
@@ -21,7 +21,7 @@ def write_page(searched: Searched, path: Path) -> None:
     write_whole(path, html_of(searched, command))
 
 
-def save_page(searched: Searched, path: Path, say: Callable[[str], None]) -> bool:
+def save_page(searched: Searched, path: Place, say: Callable[[str], None]) -> bool:
     """The same; that it cannot be written is told in a line, and keeps nobody from going on. Whether it was written."""
     try:
         write_page(searched, path)

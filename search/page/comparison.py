@@ -1,7 +1,6 @@
 """The page of searches beside each other."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from plotly.graph_objects import Figure, Scatter
 
@@ -11,11 +10,12 @@ from search.page.layout import page
 from search.page.scale import robust
 from search.page.section import Section
 from search.whole import write_whole
+from trainables.files import Place
 
 ONE_EACH = "One search each: where they differ by little, chance may decide, and another --seed may turn it round."
 
 
-def write_comparison(sides: Sequence[Side], path: Path) -> None:
+def write_comparison(sides: Sequence[Side], path: Place) -> None:
     """Write the page, all of it or nothing.
 
     Raises:

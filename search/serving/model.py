@@ -15,11 +15,13 @@ from search.results import find_best
 from search.resume import config_of, tracked
 from search.searched import Searched
 from search.shown import log_it
+from search.storage.working import at_hand
 from search.study import read
 from search.tasks import BUILT_IN, find_task
 from search.tracking.runs import LONGEST_PARAM
 from search.tracking.uri import URI, store_of, take_login
-from trainables.files import place
+from trainables.files import Place
+from trainables.files import place as as_place
 
 TIMEOUT_S = 900.0  # building a task may load its data
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,8 +31,8 @@ class ModelError(RuntimeError):
     """There is no model of the best checkpoint; the message says why, and how to try again."""
 
 
-def log_best(folder: Path, register: str = "") -> str:
-    """Log the best checkpoint of the search in `folder`, and register it under a name if there is one.
+def log_best(place: Place, register: str = "") -> str:
+    """Log the best checkpoint of the search at `place`, and register it under a name if there is one.
 
     Returns:
         What `mlflow.pyfunc.load_model` takes.
@@ -41,26 +43,27 @@ def log_best(folder: Path, register: str = "") -> str:
     settle()
     take_login(os.environ)
     try:
-        return _made(*_request(read(folder), folder, register))
+        with at_hand(place) as folder:
+            return _made(*_request(read(place), place, folder, register))
     except (ModelError, UsageError, OSError) as error:
         raise ModelError(
-            f"the best checkpoint is no model in MLflow: {error} Try again: {log_it(folder, register)}"
+            f"the best checkpoint is no model in MLflow: {error} Try again: {log_it(place, register)}"
         ) from error
 
 
-def _request(searched: Searched, folder: Path, register: str) -> tuple[dict[str, Any], str]:
+def _request(searched: Searched, place: Place, folder: Path, register: str) -> tuple[dict[str, Any], str]:
     """What `search.serving.log_model` is asked for, and where MLflow is."""
     best = find_best(searched.trials, searched.mode)
     if best is None:
         raise ModelError("no trial was completed.")
-    if best.checkpoint is None or not place(best.checkpoint).is_file():
+    if best.checkpoint is None or not as_place(best.checkpoint).is_file():
         raise ModelError(f"trial {best.trial_id} has no checkpoint of a task, but {best.checkpoint}.")
-    config = config_of(searched.about, folder, {})
+    config = config_of(searched.about, place, {})
     tracking_uri, _ = store_of(config, tracked(searched.about))
     path, _, name = config.task.rpartition(":")
     code = folder / "code"  # a cluster that was there before has none
     modules = sorted(code.iterdir()) if code.is_dir() else find_task(config.task).modules
-    tags = {"search": folder.name, "trial_id": best.trial_id, "objective": searched.objective, "value": best.value}
+    tags = {"search": place.name, "trial_id": best.trial_id, "objective": searched.objective, "value": best.value}
     request = {
         "reference": f"{Path(path).stem}:{name}" if path else BUILT_IN[name],
         "trained": best.checkpoint,

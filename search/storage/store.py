@@ -1,35 +1,38 @@
-"""Where a study is kept: a journal file in the search's folder, SQLite, or PostgreSQL; held by one driver at a time."""
+"""Where a study is kept: a journal beside the search, SQLite, or PostgreSQL; held by one driver at a time."""
 
 import fcntl
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import sqlalchemy
 import yaml
 from optuna.exceptions import StorageInternalError
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
-from optuna.storages.journal import JournalFileBackend
+from optuna.storages.journal import BaseJournalBackend, JournalFileBackend
 from sqlalchemy import event, text
 from sqlalchemy.engine import URL
 
 from search.errors import UsageError
-from search.storage import postgres
+from search.storage import bucket_journal, postgres
+from search.storage.bucket_journal import BucketJournal, BucketReader
 from search.storage.journal import Journal
 from search.storage.mirror import Mirror
 from search.storage.study_url import file_of, resolve, with_driver
+from trainables.files import Place, Remote
 
 LOCKED_S = 60  # how long a write to SQLite waits for the writes of others
 
 
 @dataclass(frozen=True)
 class Store:
-    """An open storage, and how to let another driver have the study."""
+    """An open storage, how to let another driver have the study, and how to make sure that what was written is kept."""
 
     storage: BaseStorage
     close: Callable[[], None]
+    commit: Callable[[], None] = field(default=lambda: None)
 
 
 def check_store(url: str, name: str) -> None:
@@ -50,90 +53,119 @@ def check_store(url: str, name: str) -> None:
             postgres.check_rights(_engine_url(url))
 
 
-def open_store(folder: Path, url: str = "", new: bool = False) -> Store:
-    """Open the store of the search in `folder` to write to it, and make what is missing.
+def open_store(place: Place, url: str = "", new: bool = False) -> Store:
+    """Open the store of the search at `place` to write to it, and make what is missing.
 
     Raises:
         UsageError: Another process has the study open, it cannot be opened, or it is not `new`.
     """
-    if not url:
-        journal = Journal(folder / "study.journal")
+    if url:
+        path = file_of(url)
+        with _told(url):
+            store = _open_sqlite(url, path, place.name) if path else _open_postgres(url, place.name)
+    elif isinstance(place, Remote):
+        store = _open_bucket(place)
+    else:
+        journal = Journal(place / "study.journal")
         return Store(JournalStorage(journal), journal.close)
-    path = file_of(url)
-    with _told(url):
-        store = _open_sqlite(url, path, folder.name) if path else _open_postgres(url, folder.name)
-    if new and _has(store.storage, folder.name):
+    if new and _has(store.storage, place.name):
         store.close()
-        raise _taken(url, folder.name)
+        raise _taken(url, place.name) if url else UsageError(f"--name must be new, but {place} exists. Choose another.")
     return store
 
 
-def find_store(folder: Path, url: str = "") -> str:
-    """Where the study of the search in `folder` is, to be opened again: at `url`, if that is given.
+def find_store(place: Place, url: str = "") -> str:
+    """Where the study of the search at `place` is, to be opened again: at `url`, if that is given.
 
     Raises:
         UsageError: There is none.
     """
-    url = resolve(url) if url else url_of(folder)
-    journal = folder / "study.journal"
-    if not (folder.is_dir() and (_is_kept(url, folder.name) if url else journal.is_file())):
-        missing = f"{folder} that is kept in {url}" if url else journal
+    url = resolve(url) if url else url_of(place)
+    with _reached(place):
+        there = place.is_dir() and (_is_kept(url, place.name) if url else _has_journal(place))
+    if not there:
+        missing = f"{place} that is kept in {url}" if url else _journal_of(place)
         raise UsageError(
-            f"--resume must name a search in {folder.parent}, but there is no {missing}. "
+            f"--resume must name a search in {place.parent}, but there is no {missing}. "
             "See --list, --storage for another folder, and --study for a database that the folder does not name."
         )
     return url
 
 
-def open_to_read(folder: Path, url: str = "") -> BaseStorage:
-    """The store of the search in `folder`, which may be running.
+def open_to_read(place: Place, url: str = "") -> BaseStorage:
+    """The store of the search at `place`, which may be running.
 
     Raises:
         UsageError: There is none.
     """
     if url:
         storage = _existing(url)
-        if storage is None or not _has(storage, folder.name):
-            raise UsageError(f"name must be a search that has begun, but {folder.name} is not in {url}.")
+        if storage is None or not _has(storage, place.name):
+            raise UsageError(f"name must be a search that has begun, but {place.name} is not in {url}.")
         return storage
-    path = folder / "study.journal"
-    if not path.is_file():
-        raise UsageError(f"name must be a search in {folder.parent}, but there is no {path}.")
+    path = _journal_of(place)
+    with _reached(place):
+        if not _has_journal(place):
+            raise UsageError(f"name must be a search in {place.parent}, but there is no {path}.")
     try:
-        # Optuna's own base class for locks is not public; what it asks of one is acquire and release.
-        journal = JournalStorage(JournalFileBackend(str(path), lock_obj=_NoLock()))  # type: ignore[arg-type]
+        journal = JournalStorage(_reader(place))
     except (OSError, ValueError, KeyError) as error:
         raise UsageError(f"name must be a search that can be read, but {path} is broken: {_reason(error)}.") from error
     names = [study.study_name for study in journal.get_all_studies()]
     if not names:
         raise UsageError(f"name must be a search that has begun, but {path} is empty.")
-    check_name(names, folder)
+    check_name(names, place)
     return journal
 
 
-def check_name(names: Sequence[str], folder: Path) -> None:
-    """Whether the study of `folder` is among those with these `names`, of which there are some.
+def check_name(names: Sequence[str], place: Place) -> None:
+    """Whether the study of the search at `place` is among those with these `names`, of which there are some.
 
     Raises:
         UsageError: No.
     """
-    if folder.name not in names:
-        raise UsageError(f"the folder of a search must have its name, {names[0]}, but is {folder}. Rename it.")
+    if place.name not in names:
+        raise UsageError(f"the folder of a search must have its name, {names[0]}, but is {place}. Rename it.")
 
 
-def url_of(folder: Path) -> str:
-    """Where the study of the search in `folder` is kept; empty: in its own journal.
+def url_of(place: Place) -> str:
+    """Where the study of the search at `place` is kept; empty: in its own journal.
 
     Raises:
         UsageError: The folder's search.yaml cannot be read.
     """
-    path = folder / "search.yaml"
-    if (folder / "study.journal").exists() or not path.exists():
-        return ""
+    path = place / "search.yaml"
+    with _reached(place):
+        if _has_journal(place) or not path.exists():
+            return ""
     try:
         return str(yaml.safe_load(path.read_text(encoding="utf-8")).get("study", ""))
     except (OSError, UnicodeDecodeError, yaml.YAMLError, AttributeError) as error:
         raise UsageError(f"{path} must say where the study is, but cannot be read: {_reason(error)}.") from error
+
+
+def _journal_of(place: Place) -> Place:
+    return place / (bucket_journal.FOLDER if isinstance(place, Remote) else "study.journal")
+
+
+def _has_journal(place: Place) -> bool:
+    return bucket_journal.is_there(place) if isinstance(place, Remote) else (place / "study.journal").is_file()
+
+
+def _reader(place: Place) -> BaseJournalBackend:
+    if isinstance(place, Remote):
+        return BucketReader(place)
+    # Optuna's own base class for locks is not public; what it asks of one is acquire and release.
+    return JournalFileBackend(str(place / "study.journal"), lock_obj=_NoLock())  # type: ignore[arg-type]
+
+
+@contextmanager
+def _reached(place: Place) -> Iterator[None]:
+    """A bucket that cannot be asked is a mistake of the user."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"--storage must be a place that can be read, but {error}.") from error
 
 
 class _NoLock:
@@ -144,6 +176,12 @@ class _NoLock:
 
     def release(self) -> None:
         pass
+
+
+def _open_bucket(place: Remote) -> Store:
+    with _reached(place):
+        journal = BucketJournal(place)
+    return Store(JournalStorage(journal), journal.close, journal.commit)
 
 
 def _open_sqlite(url: str, path: Path, name: str) -> Store:

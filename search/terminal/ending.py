@@ -19,6 +19,7 @@ from search.shown import go_on, short
 from search.terminal.table import trial_table, width_of
 from search.tracking.uri import URI, shown
 from search.trials import best_epoch, best_value, curve_of
+from trainables.files import Place
 
 if TYPE_CHECKING:
     from search.experiment import Result
@@ -27,7 +28,7 @@ OF_A_RUN = ("mode", "workers", "cpus_per_worker", "gpus_per_worker", "seed")  # 
 AMONG_TRAININGS = "workflowType=machine_learning"  # MLflow's UI shows a run as an evaluation of an LLM without it
 
 
-def tell(console: Console, result: "Result", folder: Path, quiet: bool = False) -> None:
+def tell(console: Console, result: "Result", place: Place, quiet: bool = False) -> None:
     """Print it. `quiet` leaves out what is no answer: the table of all trials, and where they diverged."""
 
     def say(line: str) -> None:
@@ -42,21 +43,21 @@ def tell(console: Console, result: "Result", folder: Path, quiet: bool = False) 
     for divergence in () if quiet else result.divergence:
         say(f"diverged: {divergence}")
     if "failed" in result.outcomes:
-        say(f"tracebacks: {folder / 'errors'}")
+        say(f"tracebacks: {place / 'errors'}")
     trials = {trial.number: trial for trial in searched.trials}
     if result.best is not None:
         _tell_best(console, searched, trials[result.best.trial_id])
         say(f"checkpoint: {result.best.checkpoint or 'reported without one'}")
     if result.front:
         say(f"front: {len(result.front)} trials{'' if quiet else ', marked *'}")
-    for line in how_to_look(result.mlflow, folder):
+    for line in how_to_look(result.mlflow, place):
         say(f"look: {line}")
     if "model" in result.mlflow:
         say(f"load: mlflow.pyfunc.load_model({result.mlflow['model']!r})")
     if searched.about["config"]["once"]:
         return
     if result.outcomes and "interrupted" not in result.outcomes:
-        say(f"more: {go_on(folder)} --trials {2 * len(searched.trials)}")
+        say(f"more: {go_on(place)} --trials {2 * len(searched.trials)}")
     if result.best is not None:
         say(f"train: {train_again(searched, trials[result.best.trial_id])}")
 
@@ -83,9 +84,9 @@ def _tell_best(console: Console, searched: Searched, best: FrozenTrial) -> None:
     console.print(table, highlight=False, markup=False, soft_wrap=True)
 
 
-def how_to_look(mlflow: Mapping[str, str], folder: Path) -> Iterator[str]:
+def how_to_look(mlflow: Mapping[str, str], place: Place) -> Iterator[str]:
     """The report, and where MLflow has the search: an address, or the command that serves it."""
-    page = folder / "report.html"
+    page = place / "report.html"
     if page.exists():
         yield str(page)
     uri = shown(mlflow["tracking_uri"])
@@ -118,7 +119,7 @@ def train_again(searched: Searched, best: FrozenTrial) -> str:
     for name in OF_A_RUN:
         if config.get(name) not in (None, "", SearchConfig.model_fields[name].default):
             words += [f"--{name.replace('_', '-')}", str(config[name])]
-    if Path(config["storage"]) != Path("runs").absolute():
+    if config["storage"] != str(Path("runs").absolute()):
         words += ["--storage", config["storage"]]
     for name, value in values.items():
         words += ["--set", f"{name}={'none' if value is None else value}"]

@@ -1,6 +1,7 @@
 """Tells MLflow what it lacks of a search that ended, was killed, or could not reach it: the study has it all."""
 
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,8 @@ from search.results import find_best, find_front
 from search.resume import config_of, tracked
 from search.searched import Searched
 from search.storage.store import open_store, url_of
+from search.storage.uploader import Uploader
+from search.storage.working import at_hand
 from search.study import read
 from search.tracking import unsent
 from search.tracking.errors import why
@@ -19,6 +22,7 @@ from search.tracking.events import Event, events_of, finished
 from search.tracking.runs import Runs
 from search.tracking.tracker import TrackingError
 from search.tracking.uri import check_tracking, shown, store_of, take_login
+from trainables.files import Place
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -26,8 +30,8 @@ if TYPE_CHECKING:
 FILES = ("trials.parquet", "report.html")
 
 
-def replay(folder: Path) -> str:
-    """Tell MLflow what it lacks of the search in `folder`; what was done, in a line.
+def replay(place: Place) -> str:
+    """Tell MLflow what it lacks of the search at `place`; what was done, in a line.
 
     A trial that has not ended is interrupted then, until the search is taken up.
 
@@ -37,17 +41,22 @@ def replay(folder: Path) -> str:
     """
     settle()
     take_login(os.environ)
-    if not read(folder).about:
-        raise UsageError(f"name must be a search that has begun, but {folder.name} ended before it did.")
-    store = open_store(folder, url_of(folder))  # held against drivers, which tell MLflow by themselves
+    if not read(place).about:
+        raise UsageError(f"name must be a search that has begun, but {place.name} ended before it did.")
+    store = open_store(place, url_of(place))  # held against drivers, which tell MLflow by themselves
     try:
-        return _told(folder, read(folder))
+        with at_hand(place) as folder, Uploader(folder, place).ending(_warn):
+            return _told(place, folder, read(place))
     finally:
         store.close()
 
 
-def _told(folder: Path, searched: Searched) -> str:
-    config, environment = config_of(searched.about, folder, {}), tracked(searched.about)
+def _warn(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
+def _told(place: Place, folder: Path, searched: Searched) -> str:
+    config, environment = config_of(searched.about, place, {}), tracked(searched.about)
     check_tracking(config, environment)
     uri, artifacts = store_of(config, environment)
     runs = Runs(config, uri, artifacts, searched.about["id"], searched.objectives)
@@ -60,18 +69,18 @@ def _told(folder: Path, searched: Searched) -> str:
                 refused += runs.tell(trial.number, events)
                 told += 1
             runs.send_pictures(trial.number)
-        runs.end(_end(folder, searched, runs.parent))
+        runs.end(_end(place, folder, searched, runs.parent))
         for path in (*runs.files(), *(folder / name for name in FILES)):
             if path.exists():
                 runs.send(path)
     except Exception as error:  # MLflow raises its own, urllib's and SQLAlchemy's
         raise TrackingError(
-            f"MLflow at {shown(uri)} must take what it lacks of {folder.name}, but {why(error)}. "
+            f"MLflow at {shown(uri)} must take what it lacks of {place.name}, but {why(error)}. "
             "Nothing is lost: try again when it can."
         ) from error
     unsent.keep(folder, refused, None)
     if refused:
-        kept = f"{len(refused)} events are kept in {folder / unsent.FILE}."
+        kept = f"{len(refused)} events are kept in {place / unsent.FILE}."
         raise TrackingError(f"MLflow at {shown(uri)} must take every trial, but refused some: {runs.error}. {kept}")
     lacked = (
         f"lacked something of {told} of {len(searched.trials)} trials, and has it now" if told else "lacked no trial"
@@ -79,13 +88,13 @@ def _told(folder: Path, searched: Searched) -> str:
     return f"MLflow at {shown(uri)} {lacked}; run {runs.run_id} has the search"
 
 
-def _end(folder: Path, searched: Searched, parent: "Run | None") -> Event:
+def _end(place: Place, folder: Path, searched: Searched, parent: "Run | None") -> Event:
     """How the search ended: as its driver put it down or had told MLflow; of one that was killed, as its trials are."""
     trials, objectives = searched.trials, searched.objectives
     best = find_best(trials, searched.mode)
     front = find_front(trials, objectives) if len(objectives) > 1 else None
     names = list(searched.about["searched"])
-    note = note_of_search(folder, names, objectives, best, front, find_divergence(trials))
+    note = note_of_search(place, names, objectives, best, front, find_divergence(trials))
     metrics = {f"best/{searched.objective}": best.value} if best else {}
     if kept := unsent.end_in(folder):
         return {**kept, "note": note, "metrics": metrics}

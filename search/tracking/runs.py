@@ -17,7 +17,7 @@ from search.tracking.datasets import as_inputs
 from search.tracking.errors import status_of, told
 from search.tracking.events import Event, events_of, start_of
 from search.trials import outcome_of
-from trainables.files import on_disk
+from trainables.files import Place, on_disk
 from trainables.pictures import best_in
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Runs:
         self,
         config: SearchConfig,
         tracking_uri: str,
-        artifacts: Path | None,
+        artifacts: Place | None,
         search_id: str,
         objectives: Sequence[Objective],
         ending: Callable[[int], None] = lambda number: None,
@@ -98,7 +98,7 @@ class Runs:
         runs = self.find()
         if not self.run_id:
             source = {"mlflow.source.name": config.task, "mlflow.source.type": "LOCAL", "task": config.task}
-            note = {NOTE: f"The search has not ended.\n\n{commands(config.folder)}"}
+            note = {NOTE: f"The search has not ended.\n\n{commands(config.place)}"}
             start, tags = start_of(trials), {**self._tags, **source, **note}
             self.run_id = self._client.create_run(self.experiment_id, start, tags, config.name).info.run_id
         else:
@@ -122,7 +122,7 @@ class Runs:
 
     def send_pictures(self, number: int) -> None:
         """What a trial drew of its best report, as artifacts of its run. Those that it has already are replaced."""
-        folder = best_in(self._config.folder / "checkpoints" / str(number))
+        folder = best_in(self._config.place / "checkpoints" / str(number))
         if folder is not None and number in self._children:  # else its run was refused
             with on_disk(folder) as local:
                 self._client.log_artifacts(self._children[number], str(local), "pictures")
@@ -191,7 +191,7 @@ class Runs:
         name = self._config.experiment
         experiment = self._client.get_experiment_by_name(name)
         if experiment is None:
-            location = self._artifacts.as_uri() if self._artifacts else None
+            location = _uri(self._artifacts) if self._artifacts else None
             try:
                 return str(self._client.create_experiment(name, location, KIND))
             except MlflowException:  # another search made it between the two calls
@@ -279,10 +279,14 @@ def _versions(environment: Mapping[str, Any]) -> dict[str, str]:
     return {"code_version": code, "searchlight_version": environment["searchlight"], **own}
 
 
+def _uri(artifacts: Place) -> str:
+    return artifacts.as_uri() if isinstance(artifacts, Path) else str(artifacts)
+
+
 @contextmanager
-def _one_at_a_time(artifacts: Path | None) -> Iterator[None]:
-    """Two searches must not create the tables of one new database at once."""
-    if artifacts is None:
+def _one_at_a_time(artifacts: Place | None) -> Iterator[None]:
+    """Two searches on a disk must not create the tables of one new database at once."""
+    if not isinstance(artifacts, Path):
         yield
         return
     with open(artifacts.with_name("mlflow.db.lock"), "a") as file:

@@ -20,6 +20,7 @@ from search.tracking.events import Bests, Event, ended, finished, named_data, re
 from search.tracking.runs import Runs
 from search.tracking.uri import shown
 from search.trials import reports_of
+from trainables.files import Place
 
 LATEST_S = 30.0  # after which MLflow is told that trials began, whether one has reported or not
 RETRY_S = 2.0
@@ -63,7 +64,7 @@ class Tracker:
         self,
         config: SearchConfig,
         tracking_uri: str,
-        artifacts: Path | None,
+        artifacts: Place | None,
         objectives: Sequence[Objective],
         search_id: str,
         earlier: Sequence[FrozenTrial] = (),
@@ -158,11 +159,11 @@ class Tracker:
             self._closing.set()
             self._keep_unsent()
         rule = f"MLflow at {self.tracking_uri} must take every trial, but"
-        again = f"Nothing is lost: `{replay(self._config.folder)}` tells it what it lacks."
+        again = f"Nothing is lost: `{replay(self._config.place)}` tells it what it lacks."
         if not self._ended:
             raise TrackingError(f"{rule} {self._error if self._failures else 'needs more time for it'}. {again}")
         if self._refused:
-            kept = f"{len(self._refused)} events are kept in {self._config.folder / unsent.FILE}."
+            kept = f"{len(self._refused)} events are kept in {self._config.place / unsent.FILE}."
             raise TrackingError(f"{rule} refused some of it: {self._runs.error}. {kept}")
         if self._unfiled or self._unseen:
             what = self._unfiled[0].name if self._unfiled else f"the pictures of trial {self._unseen[0]}"

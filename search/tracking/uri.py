@@ -2,7 +2,9 @@
 
 import os
 from collections.abc import Mapping, MutableMapping
+from dataclasses import replace
 from importlib.metadata import entry_points
+from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import unquote, urlsplit, urlunsplit
 
@@ -11,6 +13,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
 from search.config import SearchConfig
 from search.errors import UsageError
+from trainables.files import Place, Remote
 
 URI = "MLFLOW_TRACKING_URI"
 USER, PASSWORD = "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"
@@ -18,11 +21,15 @@ RULE = "must be a server, http://host:port, or a database, sqlite:///path.db or 
 SERVERS = ("http", "https")
 DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
 OTHERS = ("databricks", "databricks-uc", "uc")
+CLIENTS = {"s3": "boto3", "gs": "google.cloud.storage"}  # by which MLflow reaches a bucket
+ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "MLFLOW_S3_ENDPOINT_URL")
 
 
-def store_of(config: SearchConfig, environment: Mapping[str, str]) -> tuple[str, Path | None]:
+def store_of(config: SearchConfig, environment: Mapping[str, str]) -> tuple[str, Place | None]:
     """The tracking URI of a search, and where a new experiment keeps its artifacts; None leaves it to a server."""
     artifacts = config.storage / "mlartifacts"
+    if isinstance(artifacts, Remote):
+        artifacts = replace(artifacts, query="")  # which MLflow would take for a part of the path
     uri = config.tracking_uri or environment.get(URI, "")
     if not uri:
         return f"sqlite:///{config.storage / 'mlflow.db'}", artifacts
@@ -47,6 +54,8 @@ def check_tracking(config: SearchConfig, environment: Mapping[str, str]) -> None
         UsageError: It could not.
     """
     uri = config.tracking_uri or environment.get(URI, "")
+    if isinstance(config.storage, Remote):
+        _check_bucket(config.storage, uri, environment)
     if not uri:
         return
     where = "tracking_uri" if config.tracking_uri else URI
@@ -58,6 +67,34 @@ def check_tracking(config: SearchConfig, environment: Mapping[str, str]) -> None
         )
     if problem := _problem(uri):
         raise UsageError(f"{where} {problem}")
+
+
+def _check_bucket(storage: Remote, uri: str, environment: Mapping[str, str]) -> None:
+    """Whether MLflow could keep its runs, and their artifacts, of searches that lie in a bucket."""
+    if not uri:
+        raise UsageError(
+            f"{URI} must name a server or a database with --storage {storage}: there is no disk for mlflow.db. "
+            "Say http://host:5000 of a server, as docs/mlflow.md starts one."
+        )
+    if _kind(uri) not in DATABASES:
+        return  # the server keeps the artifacts
+    client = CLIENTS.get(storage.scheme)
+    if client is not None and not _is_installed(client):
+        raise UsageError(
+            f"{URI} must be a server, or MLflow must have {client} to write artifacts to {storage}, but it is not "
+            f"installed. pip install {client.replace('.', '-')}"
+        )
+    if "endpoint_override" in storage.query and not any(map(environment.get, ENDPOINTS)):
+        raise UsageError(
+            f"{ENDPOINTS[0]} must say where the bucket is, since MLflow's client does not know the query of {storage}."
+        )
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # the package that it is in
+        return False
 
 
 def shown(uri: str) -> str:

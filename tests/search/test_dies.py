@@ -16,6 +16,7 @@ from search.storage.journal import Journal
 from search.trials import outcome_of, reports_of
 from trainables import checkpoint
 from trainables.allowance import Allowance
+from trainables.files import place
 
 TASKS = Path(__file__).parent / "tasks"
 LR = {"search": {"lr": "1e-4..1e-1:log"}, "set": {"epochs": 9, "precision": "fp32"}}
@@ -91,6 +92,7 @@ def drive(planned, held, trained, gangs=1, seed=0):
         config.folder,
         attempt=str(len(trained)),
         observers=[watching],
+        place=config.place,
     )
     searcher.mend()
     live: dict[str, dict] = {}
@@ -99,7 +101,7 @@ def drive(planned, held, trained, gangs=1, seed=0):
         while len(live) < gangs and isinstance(given := searcher.suggest(name := next(names)), dict):
             live[name] = {**given["stretch"], "done": given["stretch"]["epoch"]}
             path = given["stretch"]["checkpoint"]
-            assert path is None or checkpoint.load(Path(path))["epoch"] == live[name]["done"]
+            assert path is None or checkpoint.load(place(path))["epoch"] == live[name]["done"]
         if searcher.error is not None:
             raise searcher.error
         if not live:
@@ -109,7 +111,7 @@ def drive(planned, held, trained, gangs=1, seed=0):
         stretch["done"] += 1
         epoch, lr = stretch["done"], stretch["config"]["lr"]
         trained.append((stretch["trial"], epoch))
-        path = Path(stretch["folder"]) / f"epoch-{epoch}-{stretch['attempt']}.pt"
+        path = place(stretch["folder"]) / f"epoch-{epoch}-{stretch['attempt']}.pt"
         checkpoint.save({"epoch": epoch}, path)
         allowance = Allowance(stretch["allowance"])
         costs = allowance.after(epoch, {"samples": 64.0, "gpu_seconds": 1.0})

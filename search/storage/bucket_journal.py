@@ -1,0 +1,204 @@
+"""A study in a bucket: Optuna's journal in segments, written by the one driver that holds its lease."""
+
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+from optuna.storages.journal import BaseJournalBackend
+
+from search.errors import StoreError, UsageError
+from search.storage.lease import Lease
+from trainables.files import Remote
+
+logger = logging.getLogger(__name__)
+FOLDER, LOCK = "study", "study.lock"
+SEGMENT_BYTES = 2**16
+PATIENCE_S = 300.0  # how long a search waits for a bucket that went away
+BETWEEN_S = 1.0
+READERS = 16  # segments that are read at a time
+
+
+class Segment(NamedTuple):
+    """An object that holds records, one a line. They sort in the order in which they were begun.
+
+    Attributes:
+        since: When the driver that wrote it took the study.
+        serial: Of that driver's segments.
+        first: The number of its first record.
+    """
+
+    since: int
+    serial: int
+    first: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.since:015d}-{self.serial:06d}-{self.first:09d}.jsonl"
+
+    @classmethod
+    def of(cls, name: str) -> "Segment":
+        return cls(*map(int, name.removesuffix(".jsonl").split("-")))
+
+
+def is_there(place: Remote) -> bool:
+    """Whether the search at `place` has a study of its own."""
+    return any(True for _ in (place / FOLDER).iterdir())
+
+
+def read_records(place: Remote) -> list[bytes]:
+    """The records of the study of the search at `place`.
+
+    A segment counts up to the record at which a later one begins: what a driver went on to write after its successor
+    had begun is none of the study.
+
+    Raises:
+        UsageError: Some of it is missing.
+        OSError: It cannot be read.
+    """
+    folder = place / FOLDER
+    counted: list[tuple[Segment, int | None]] = []
+    end: int | None = None
+    for segment in sorted((Segment.of(each.name) for each in folder.iterdir()), reverse=True):
+        if end is None or segment.first < end:
+            counted.insert(0, (segment, end))
+            end = segment.first
+    with ThreadPoolExecutor(READERS) as pool:
+        texts = pool.map(lambda each: (folder / each[0].name).read_bytes(), counted)
+        records: list[bytes] = []
+        for (segment, last), text in zip(counted, texts, strict=True):
+            if segment.first != len(records):
+                raise UsageError(
+                    f"{folder} must have every record of the study, but those from {len(records)} to {segment.first} "
+                    "are missing. Restore what was removed there."
+                )
+            records += text.splitlines(keepends=True)[: None if last is None else last - segment.first]
+    return records
+
+
+class BucketReader(BaseJournalBackend):
+    """The study of the search at `place`, as it is now."""
+
+    def __init__(self, place: Remote) -> None:
+        self._records = read_records(place)
+
+    def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:
+        return map(json.loads, self._records[log_number_from:])
+
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        raise RuntimeError("a study that was opened to be read must not be written to")
+
+
+class BucketJournal(BaseJournalBackend):
+    """The study of the search at `place`, held until it is closed.
+
+    An object cannot be appended to, so that the last segment is written whole each time, until it is large enough and
+    the next one begins. Nothing is written before `commit`: many records are one object.
+
+    Raises:
+        UsageError: Another process has it open, or it is not whole.
+        OSError: The bucket cannot be used.
+    """
+
+    def __init__(self, place: Remote) -> None:
+        self._place = place
+        self._lease = Lease(place / LOCK, place.name)
+        try:
+            self._unread = read_records(place)  # from record `_read` on
+            latest = max((Segment.of(each.name).since for each in (place / FOLDER).iterdir()), default=0)
+            self._segment = Segment(max(self._lease.since, latest + 1), 0, len(self._unread))
+            (place / FOLDER / self._segment.name).write_bytes(b"")  # from here on nobody else's records count
+        except BaseException:  # Ctrl-C too: nobody else can free the lease in a notebook; it goes on
+            self._lease.give_back()
+            raise
+        self._read = 0
+        self._written: list[bytes] = []  # the records of the segment
+        self._pending: list[bytes] = []  # those that are to follow
+        self._failure: StoreError | None = None
+        self._closed = False
+
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        """Keep `logs` until the next commit.
+
+        Raises:
+            StoreError: What went before could not be written: nothing is written any more then.
+        """
+        if self._failure is not None:
+            raise self._failure
+        lines = [json.dumps(log, separators=(",", ":")).encode() + b"\n" for log in logs]
+        self._pending += lines
+        self._unread += lines
+
+    def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:
+        if log_number_from < self._read:
+            return map(json.loads, [*read_records(self._place), *self._pending][log_number_from:])
+        del self._unread[: log_number_from - self._read]
+        self._read = log_number_from
+        return map(json.loads, list(self._unread))
+
+    def commit(self) -> None:
+        """Write what is pending; wait for a bucket that is away.
+
+        Raises:
+            StoreError: It stays away, or another driver has taken the study.
+        """
+        if self._failure is not None:
+            raise self._failure
+        try:
+            if self._pending:
+                _patiently(self._put)
+        except StoreError as error:
+            self._failure = error
+            raise
+
+    def close(self) -> None:
+        """Let another driver have the study. Closing it again changes nothing.
+
+        Raises:
+            StoreError: What was written last could not be kept.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            if self._failure is None:  # else it was told
+                self.commit()
+        finally:
+            self._lease.give_back()
+
+    def _put(self) -> None:
+        self._lease.check()
+        lines = [*self._written, *self._pending]
+        try:
+            (self._place / FOLDER / self._segment.name).write_bytes(b"".join(lines))
+        except BaseException:  # it may still arrive: in another object than what is written from here on
+            self._begin_segment()
+            raise
+        self._written = lines
+        self._pending.clear()
+        if sum(map(len, lines)) >= SEGMENT_BYTES:
+            self._begin_segment()
+
+    def _begin_segment(self) -> None:
+        since, serial, first = self._segment
+        self._segment = Segment(since, serial + 1, first + len(self._written))
+        self._written = []
+
+
+def _patiently(action: Callable[[], None]) -> None:
+    end = time.monotonic() + PATIENCE_S
+    told = False
+    while True:
+        try:
+            return action()
+        except OSError as error:
+            if time.monotonic() > end:
+                raise StoreError(
+                    f"the study's bucket was lost, and not found again in {PATIENCE_S:g} s ({error})"
+                ) from error
+            if not told:
+                told = True
+                logger.warning("the study's bucket is lost: trying for %g s (%s)", PATIENCE_S, error)
+        time.sleep(BETWEEN_S)

@@ -1,0 +1,171 @@
+"""Who drives a study in a bucket: an object that its driver renews, since a bucket has no lock that anybody frees."""
+
+import json
+import logging
+import os
+import socket
+import threading
+import time
+import uuid
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+
+from search.errors import StoreError, UsageError
+from trainables.files import Remote
+
+logger = logging.getLogger(__name__)
+RENEW_S = 5.0
+LEASE_S = 20.0  # a driver that has not renewed it for so long is taken for dead
+CLAIM_S = 2.0  # another one that claims it in the same moment has written by then; S3 tells time in whole seconds
+LOOK_S = 0.5
+TRIES = 10
+
+
+@dataclass(frozen=True)
+class _Claim:
+    """What the object says. `since` is the server's time of the claim in ms, 0 in the claim itself."""
+
+    id: str
+    host: str
+    pid: int
+    since: int
+    renewed: int
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}"
+
+
+class Lease:
+    """The right to drive the study of a search, held from now on and renewed by a thread until it is given back.
+
+    A driver that was suspended may wake up and write its own claim over that of its successor. So claims are ordered by
+    the time at which they were made, which is the server's: the later one stands, and is written anew.
+
+    Args:
+        path: Of the object.
+        name: Of the search.
+
+    Attributes:
+        since: When it was claimed, in ms of the server's clock: later than any claim before it.
+
+    Raises:
+        UsageError: Another process holds it.
+        OSError: The bucket cannot be used.
+    """
+
+    def __init__(self, path: Remote, name: str) -> None:
+        self._path = path
+        self._name = name
+        self._own = _Claim(uuid.uuid4().hex, socket.gethostname(), os.getpid(), 0, 0)
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._lost = ""
+        self._await_end_of_another()
+        self._claim()
+        self._thread = threading.Thread(target=self._keep, daemon=True, name="lease")
+        self._thread.start()
+
+    @property
+    def since(self) -> int:
+        return self._own.since
+
+    def check(self) -> None:
+        """Whether it is held now: asked before anything is written.
+
+        Raises:
+            StoreError: Another driver has it.
+            OSError: That cannot be known, since the bucket cannot be reached.
+        """
+        if not self._lost and time.monotonic() - self._renewed > LEASE_S:
+            self._renew()
+        if self._lost:
+            raise StoreError(self._lost)
+
+    def give_back(self) -> None:
+        """Let another driver have the study at once. Giving it back again changes nothing."""
+        if self._over.is_set():
+            return
+        self._over.set()
+        self._thread.join()
+        with suppress(OSError):  # it then runs out by itself
+            found = self._read()
+            if found is not None and found.id == self._own.id:
+                self._path.unlink(missing_ok=True)
+
+    def _await_end_of_another(self) -> None:
+        found = self._read()
+        if found is None:
+            return
+        probe = self._path.with_name(f"{self._path.name}.{self._own.id}")
+        probe.write_bytes(b"")
+        try:
+            ago_s = (probe.modified_ns() - self._path.modified_ns()) / 1e9  # both by the server's clock
+        except FileNotFoundError:  # it was given back meanwhile
+            return
+        finally:
+            probe.unlink(missing_ok=True)
+        if ago_s <= LEASE_S:
+            logger.warning("%s was driven by %s %.0f s ago: seeing whether it still is", self._name, found, ago_s)
+        end = time.monotonic() + LEASE_S - ago_s
+        while time.monotonic() < end:
+            time.sleep(LOOK_S)
+            now = self._read()
+            if now is None:
+                return
+            if now != found:
+                raise self._held_by(now)
+
+    def _claim(self) -> None:
+        start = time.monotonic()
+        self._write(0)
+        mine = self._path.modified_ns() // 10**6
+        time.sleep(CLAIM_S)
+        found = self._read()
+        if found is not None and found.id != self._own.id:
+            raise self._held_by(found)
+        self._write(mine)
+        self._renewed = start
+
+    def _held_by(self, claim: _Claim) -> UsageError:
+        return UsageError(f"{self._name} must not be running, but another process has it open. It is {claim}.")
+
+    def _keep(self) -> None:
+        """The thread. What fails is tried again; `check` tells whether it lasted."""
+        while not self._over.wait(RENEW_S) and not self._lost:
+            with suppress(OSError):
+                self._renew()
+
+    def _renew(self) -> None:
+        with self._lock:
+            start = time.monotonic()
+            late = start - self._renewed > LEASE_S
+            if self._is_lost():
+                return
+            self._write(self._own.since)
+            if late:  # a successor, over whose claim this was written, needs a moment to write its own again
+                time.sleep(2 * RENEW_S)
+                if self._is_lost():
+                    return
+                start = time.monotonic()
+            self._renewed = start
+
+    def _is_lost(self) -> bool:
+        found = self._read()
+        # A claim that is being made has no time yet, and is later than this one.
+        if found is not None and found.id != self._own.id and (not found.since or found.since > self._own.since):
+            self._lost = f"{self._name} was taken up by another driver, {found}, since this one was not heard of"
+        return bool(self._lost)
+
+    def _read(self) -> _Claim | None:
+        for _ in range(TRIES):
+            try:
+                return _Claim(**json.loads(self._path.read_bytes()))
+            except FileNotFoundError:
+                return None
+            except ValueError:  # it was written between the two requests that ask for its size and for what it says
+                time.sleep(0.01)
+        raise OSError(f"{self._path} is no claim of a driver")
+
+    def _write(self, since: int) -> None:
+        self._own = _Claim(**{**asdict(self._own), "since": since, "renewed": self._own.renewed + 1})
+        self._path.write_bytes(json.dumps(asdict(self._own)).encode())

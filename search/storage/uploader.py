@@ -1,0 +1,108 @@
+"""Keeps a bucket up to date with what a driver writes on its own disk, which may go away at any moment."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from search.errors import StoreError
+from trainables.files import Place, Remote, upload
+
+logger = logging.getLogger(__name__)
+EVERY_S = 5.0
+SHARE = 0.1  # of the time, at most: a search with large files is copied less often
+OWN = ("ray", "__pycache__")  # of this machine alone
+
+
+class Uploader:
+    """Copies what is in `folder` to `to`: at once when it is asked to, and every few seconds what has changed.
+
+    What is removed in the folder is removed there. What was there before, and never in the folder, stays.
+
+    Args:
+        folder: Of the search, on this disk, with nothing in it that the bucket has not.
+        to: Where the search lies, in a bucket. If that is a folder, there is nothing to copy.
+    """
+
+    def __init__(self, folder: Path, to: Place) -> None:
+        self._folder = folder
+        self._to = to
+        self._say: Callable[[str], None] = logger.warning
+        # What the bucket has, by name: when it was written, and its size.
+        self._there: dict[str, tuple[int, int]] = dict(_files(folder)) if isinstance(to, Remote) else {}
+        self._failed = ""
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._keep, daemon=True, name="upload")
+
+    @contextmanager
+    def ending(self, say: Callable[[str], None]) -> Iterator[None]:
+        """Copies what came last, when the search ends. `say` shows a line if anything cannot be copied."""
+        self._say = say
+        try:
+            yield
+        except StoreError:  # another driver may go on with the search by now
+            self._over.set()
+            raise
+        finally:
+            self._end()
+
+    def start(self) -> None:
+        if isinstance(self._to, Remote):
+            self._thread.start()
+
+    def _end(self) -> None:
+        lost = self._over.is_set()
+        self._over.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        if not lost and (self._folder / "search.yaml").exists():  # else it never began
+            self._try("what has changed is not there")
+
+    def copy(self) -> None:
+        """Copy what has changed.
+
+        Raises:
+            OSError: Some of it could not be.
+        """
+        if isinstance(self._to, Path):
+            return
+        now = dict(_files(self._folder))
+        for name in self._there.keys() - now.keys():
+            (self._to / name).unlink(missing_ok=True)
+            del self._there[name]
+        for name, written in now.items():
+            if self._there.get(name) != written and (self._folder / name).exists():
+                upload(self._folder / name, self._to / name)
+                self._there[name] = written
+
+    def _keep(self) -> None:
+        pause = EVERY_S
+        while not self._over.wait(pause):
+            start = time.monotonic()
+            self._try("the search goes on")
+            pause = max(EVERY_S, (time.monotonic() - start) / SHARE)
+
+    def _try(self, then: str) -> None:
+        try:
+            self.copy()
+        except OSError as error:
+            if self._failed != then:
+                self._say(f"{self._to} cannot be written: {error}; {then}")
+            self._failed = then
+        else:
+            self._failed = ""
+
+
+def _files(folder: Path) -> Iterator[tuple[str, tuple[int, int]]]:
+    """Those to be copied, in a stable order: what is half written has a name that ends in .tmp."""
+    for path in sorted(folder.rglob("*")):
+        parts = path.relative_to(folder).parts
+        if parts[0] not in OWN and not any(part == "__pycache__" or part.endswith(".tmp") for part in parts):
+            try:
+                about = path.stat()
+            except FileNotFoundError:  # it was removed, or has its name by now
+                continue
+            if path.is_file():
+                yield "/".join(parts), (about.st_mtime_ns, about.st_size)

@@ -1,0 +1,110 @@
+"""The folder of a search on this disk: its own, or, of a search that lies in a bucket, one that the driver works in."""
+
+import atexit
+import fcntl
+import functools
+import hashlib
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+from search.errors import UsageError
+from trainables.files import Place, Remote, download, modified_ns
+
+PREFIX = "searchlight-of-"
+LOCK = "held"
+# What the driver has no copy of: workers read and write it there.
+NOT_HERE = ("checkpoints", "files", "study", "study.lock")
+
+
+def local(place: Place) -> Path:
+    """Where the driver keeps the files of the search at `place`. For a bucket it is a folder of this process."""
+    if isinstance(place, Path):
+        return place
+    return _root() / hashlib.blake2b(str(place.parent).encode(), digest_size=8).hexdigest() / place.name
+
+
+@contextmanager
+def working(place: Place) -> Iterator[Path]:
+    """`local(place)`, which is there from now on if it belongs to a bucket, and removed in the end."""
+    folder = local(place)
+    if isinstance(place, Path) or folder.exists():  # the search runs in this process, and asks about itself
+        yield folder
+        return
+    folder.mkdir(parents=True)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def at_hand(place: Place) -> Iterator[Path]:
+    """As `working`, with what the bucket has.
+
+    Raises:
+        UsageError: The bucket cannot be read.
+    """
+    fresh = not local(place).exists()
+    with working(place) as folder:
+        if fresh:
+            fetch(place)
+        yield folder
+
+
+def fetch(place: Place) -> None:
+    """Get the files of a search out of its bucket.
+
+    Raises:
+        UsageError: The bucket cannot be read.
+    """
+    try:
+        for each in place.iterdir() if isinstance(place, Remote) else ():
+            if each.name not in NOT_HERE:
+                download(each, local(place) / each.name)
+    except OSError as error:
+        raise UsageError(f"--storage must be a place that can be read, but {error}.") from error
+
+
+def names_in(storage: Place) -> list[str]:
+    """The searches in `storage` that have begun, oldest first.
+
+    Raises:
+        OSError: The bucket cannot be read.
+    """
+    begun: dict[str, int] = {}
+    for place in storage.iterdir() if storage.is_dir() else ():
+        if isinstance(place, Path):
+            if (place / "study.journal").exists() or (place / "search.yaml").exists():
+                begun[place.name] = place.stat().st_mtime_ns
+        else:
+            with suppress(FileNotFoundError):
+                begun[place.name] = modified_ns(place / "search.yaml")
+    return sorted(begun, key=lambda name: begun[name])
+
+
+@functools.cache
+def _root() -> Path:
+    """Of this process: removed when it ends, or by a later one if it was killed."""
+    for lock in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{LOCK}"):
+        with open(lock, "a") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            shutil.rmtree(lock.parent, ignore_errors=True)
+    root = Path(tempfile.mkdtemp(prefix=PREFIX))
+    claim = root / "claim"
+    held = open(claim, "a")  # noqa: SIM115 (until the process ends: the kernel frees it)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    claim.rename(root / LOCK)  # not before it is held
+    atexit.register(_leave, root, held)
+    return root
+
+
+def _leave(root: Path, held: IO[str]) -> None:
+    shutil.rmtree(root, ignore_errors=True)
+    held.close()

@@ -1,0 +1,99 @@
+"""A whole search in a bucket, run as a user runs it, from machines whose disks are gone when it ends or dies."""
+
+import json
+import signal
+import time
+from collections import Counter
+
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from mlflow.tracking import MlflowClient
+
+from search.storage.bucket_journal import read_records
+from search.study import read
+from trainables import checkpoint
+from trainables.files import on_disk, place
+
+SECRET = "not-to-be-seen-anywhere"
+
+
+@pytest.fixture
+def machine(make_cli, s3, tmp_path):
+    """Makes a command line on a machine of its own: with no file of another one, and a folder for temporary files."""
+
+    def make(name):
+        cli = make_cli(name)
+        cli.env |= {"TMPDIR": str(cli.folder / "tmp"), "AWS_SECRET_ACCESS_KEY": SECRET}
+        cli.env |= {"MLFLOW_TRACKING_URI": f"sqlite:///{tmp_path}/mlflow.db"}
+        (cli.folder / "tmp").mkdir()
+        return cli
+
+    return make
+
+
+def left_on(cli):
+    return [path for path in (cli.folder / "tmp").iterdir() if path.name.startswith("searchlight")]
+
+
+def test_a_search_in_a_bucket_goes_on_from_another_machine_when_its_driver_is_killed(machine, s3, tmp_path):
+    storage = f"{s3}/searches"
+    where = place(storage) / "far"
+    first, second = machine("first"), machine("second")
+    options = ["--trials", "6", "--seed", "1", "--set", "pause_s=0.05", "--search", "how=fine,raise"]
+    driver = first.start("toy.py:Toy", "--name", "far", "--storage", storage, *options)
+    deadline = time.monotonic() + 150
+    while sum(b"report/" in record for record in read_records(where)) < 3 and driver.poll() is None:
+        assert time.monotonic() < deadline, "no report came"
+        time.sleep(0.1)
+    refused = second.run("--resume", "far", "--storage", storage)
+    driver.send_signal(signal.SIGKILL)
+    told = [refused.stdout, refused.stderr, *driver.communicate()]
+    assert refused.stderr.splitlines()[-1].startswith("far must not be running, but another process has it open. It is")
+    before = read(where).trials
+    assert left_on(first), "what was killed can remove nothing"
+    (first.folder / "toy.py").unlink()  # the machine is gone: the bucket has the task
+
+    done = second.run("--resume", "far", "--storage", storage, "--json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    trials = read(where).trials
+    in_study = {trial.number: trial.user_attrs["outcome"] for trial in trials}
+    assert sorted(in_study) == [*range(6)]
+    for trial in before:
+        known = {key: value for key, value in trial.user_attrs.items() if key.startswith("report/")}
+        assert known.items() <= trials[trial.number].user_attrs.items(), "no report is lost"
+    with on_disk(where / "trials.parquet") as file:
+        rows = pq.read_table(file).to_pylist()
+    client = MlflowClient(first.env["MLFLOW_TRACKING_URI"])
+    runs = client.search_runs([result["mlflow"]["experiment_id"]], "tags.trial_id LIKE '%'")
+    in_mlflow = {int(run.data.tags["trial_id"]): run.data.tags["outcome"] for run in runs}
+    assert in_study == {row["trial_id"]: row["outcome"] for row in rows} == in_mlflow
+    assert result["outcomes"] == Counter(in_study.values())
+    artifacts = {each.path for each in client.list_artifacts(result["mlflow"]["run_id"])}
+    assert {"report.html", "trials.parquet", "search.yaml", "code"} <= artifacts
+
+    best = result["best"]["checkpoint"]
+    assert best.startswith(f"{storage}/far/checkpoints/")
+    assert checkpoint.load(place(best))["epoch"] >= 1
+    kept = [name.partition("/")[0] for name in (where / "checkpoints").names() if name.endswith(".pt")]
+    assert len(kept) == len({*kept}), "the best of each trial alone"
+    names = {each.name for each in where.iterdir()}
+    expected = {"checkpoints", "code", "study", "search.yaml", "trials.parquet", "report.html", "environment.json"}
+    assert names == expected | {"requirements.txt"} | ({"errors"} if "failed" in result["outcomes"] else set())
+    assert yaml.safe_load((where / "search.yaml").read_text())["task"] == f"{first.folder}/toy.py:Toy"
+    assert not (second.folder / "runs").exists()
+    assert not left_on(second)
+
+    listed = second.run("--list", "--storage", storage)
+    counts = ", ".join(f"{count} {outcome}" for outcome, count in result["outcomes"].items())
+    assert listed.stdout.startswith(f"far  {counts}  best val/loss ")
+    replayed = first.run("far", "--storage", storage, "--replay", script="search/report.py")
+    assert "lacked no trial" in replayed.stdout, replayed.stderr
+    assert not left_on(first), "the next one removes what a driver that was killed left"
+    for each in (done, listed, replayed):
+        told += [each.stdout, each.stderr]
+    assert not any(SECRET in text for text in told)
+    assert not any("searchlight-of" in text for text in told), "the folder of the driver is nobody's concern"
+    assert not any(SECRET.encode() in (place(s3) / name).read_bytes() for name in place(s3).names())
+    assert SECRET.encode() not in (tmp_path / "mlflow.db").read_bytes()
