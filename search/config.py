@@ -397,7 +397,10 @@ def check_place(config: SearchConfig) -> None:
         raise UsageError(f"--name must be letters, digits, '.', '_' or '-', but got {config.name!r}.")
     if isinstance(config.storage, Remote):
         check_bucket(config.storage)
-    if config.place.exists():
+        taken = any(True for _ in config.place.iterdir())  # what a file leaves that was removed there is no search
+    else:
+        taken = config.place.exists()
+    if taken:
         raise UsageError(f"--name must be new, but {config.name} exists in {config.storage}. Choose another.")
     if isinstance(config.storage, Remote):
         return

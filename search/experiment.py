@@ -190,7 +190,7 @@ def _on_ray(
     try:
         with cluster.connected(planned.source.modules, ROOT, config.folder):
             nodes, growing = cluster.nodes(), cluster.largest()
-            for note in check_nodes(config.folder, config.gpus_per_worker, growing) if joins_cluster() else []:
+            for note in check_nodes(config.place, config.gpus_per_worker, growing) if joins_cluster() else []:
                 progress.warn(note)
             worker = cluster.worker_resources(config, nodes, growing)
             gangs = cluster.count_gangs(config, worker, nodes, growing)
