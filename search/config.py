@@ -1,9 +1,7 @@
 """Everything that one search is started with, checked before anything is started or written."""
 
-import os
 import re
 import time
-import uuid
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -21,8 +19,9 @@ from pydantic import (
 from search.budget import Target
 from search.errors import UsageError, from_validation, nearest
 from search.fidelity import Unit
+from search.storage import places
 from search.storage.working import local
-from trainables.files import Place, Remote, place
+from trainables.files import Place
 
 Sampler = Literal["tpe", "gp", "cmaes", "qmc", "nsga2", "random"]
 Scheduler = Literal["asha", "asha-stop", "hyperband", "median", "pbt", "none"]
@@ -95,14 +94,6 @@ def _point(value: Any) -> Any:
     if not all(equals and name.strip() for name, equals, _ in parts):
         raise ValueError(f"must be like name=value,name=value, but got {value!r}")
     return {name.strip(): text.strip() for name, _, text in parts}
-
-
-def _place(value: Any) -> Any:
-    """A path, or a URI."""
-    try:
-        return place(value) if isinstance(value, str) else value
-    except ValueError as error:
-        raise ValueError(f"must be a folder or a bucket, but {error}") from None
 
 
 def _target(value: Any) -> Any:
@@ -196,8 +187,8 @@ class SearchConfig(BaseModel):
         default_factory=list, description="earlier searches to learn from: a name, a folder, mlflow:EXPERIMENT"
     )
     name: str = Field("", description="of the search and its folder; empty: task, date and time")
-    study: str = Field("", description="sqlite:///path.db or postgresql://host/database; empty: a file in the folder")
-    storage: Annotated[Place, BeforeValidator(_place), PlainSerializer(str)] = Field(
+    study: str = Field("", description="sqlite:///path.db or postgresql://host/database; empty: beside the search")
+    storage: Annotated[Place, BeforeValidator(places.read), PlainSerializer(str)] = Field(
         Path("runs"), description="the folder that holds the folders of searches, or a bucket: s3://bucket/path"
     )
     experiment: str = Field("", description="in MLflow; empty: the task")
@@ -307,9 +298,9 @@ def complete(config: SearchConfig) -> SearchConfig:
         update={
             "task": f"{Path(path).resolve()}:{label}" if path.endswith(".py") else config.task,
             "name": config.name or f"{label.lower().strip('_')}-{time.strftime('%Y%m%d-%H%M%S')}",
-            "storage": absolute(config.storage),
+            "storage": places.absolute(config.storage),
             "study": study,
-            "warm_start": [_source(source, config.storage) for source in config.warm_start],
+            "warm_start": [places.source_of(source, config.storage) for source in config.warm_start],
             "experiment": config.experiment or label,
             **({"trials": 1} if config.once else {}),  # unsaid, it is the task's to say
             "scheduler": scheduler,
@@ -322,33 +313,6 @@ def complete(config: SearchConfig) -> SearchConfig:
 def _population(config: SearchConfig) -> int | None:
     """How many members a population has, once it is known how many trials there are."""
     return max(2, min(20, config.trials // 2)) if "trials" in config.model_fields_set else None
-
-
-def absolute(storage: Place) -> Place:
-    """The folder wherever a process runs; a bucket is the same everywhere."""
-    return storage if isinstance(storage, Remote) else storage.expanduser().absolute()
-
-
-def storage_of(text: str) -> Place:
-    """What --storage says.
-
-    Raises:
-        UsageError: It is neither a folder nor a bucket.
-    """
-    try:
-        return absolute(_place(text))
-    except ValueError as error:
-        raise UsageError(f"--storage {error}") from error
-
-
-def _source(text: str, storage: Place) -> str:
-    """An earlier search by the place of its folder; an experiment of MLflow as it is."""
-    if text.startswith("mlflow:") or "://" in text:
-        return text
-    named = absolute(storage) / text
-    if "/" not in text or (isinstance(named, Path) and named.exists()):
-        return str(named)
-    return str(Path(text).expanduser().absolute())
 
 
 def _misplaced(config: SearchConfig, scheduler: str) -> list[str]:
@@ -385,47 +349,6 @@ def _mismeasured(config: SearchConfig, scheduler: str) -> list[str]:
     if most is not None and grace is not None and grace > most:
         problems.append(f"--grace-period must be at most --max-fidelity, {most:g}, but got {grace:g}.")
     return problems
-
-
-def check_place(config: SearchConfig) -> None:
-    """Whether the search's folder can be made.
-
-    Raises:
-        UsageError: The name is no file name or is taken, or the storage folder cannot be written to.
-    """
-    if not re.fullmatch(r"[A-Za-z0-9][\w.\-]*", config.name):
-        raise UsageError(f"--name must be letters, digits, '.', '_' or '-', but got {config.name!r}.")
-    if isinstance(config.storage, Remote):
-        check_bucket(config.storage)
-        taken = any(True for _ in config.place.iterdir())  # what a file leaves that was removed there is no search
-    else:
-        taken = config.place.exists()
-    if taken:
-        raise UsageError(f"--name must be new, but {config.name} exists in {config.storage}. Choose another.")
-    if isinstance(config.storage, Remote):
-        return
-    parent = config.storage
-    while not parent.exists():
-        parent = parent.parent
-    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
-        raise UsageError(f"--storage must be a folder that can be written to, but got {config.storage}.")
-
-
-def check_bucket(storage: Remote) -> None:
-    """Whether something can be written there: a small object, which is removed again.
-
-    Raises:
-        UsageError: No.
-    """
-    probe = storage / f".searchlight-{uuid.uuid4().hex}"
-    try:
-        probe.write_bytes(b"")
-        probe.unlink()
-    except FileNotFoundError as error:
-        raise UsageError(f"--storage must be in a bucket that exists, but there is none at {storage}.") from error
-    except OSError as error:
-        reason = error.strerror or str(error).removeprefix(f"{probe}: ")
-        raise UsageError(f"--storage must be a bucket that can be written to, but {storage}: {reason}") from error
 
 
 def dump(config: SearchConfig) -> str:

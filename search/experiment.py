@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from search.config import SearchConfig, absolute, complete, load_config
+from search.config import SearchConfig, complete, load_config
 from search.divergence import Divergence, find_divergence
 from search.errors import StoreError, UsageError
 from search.exporter import Exporter
@@ -31,6 +31,7 @@ from search.searched import Searched
 from search.serving.model import ModelError, log_best
 from search.shown import go_on, log_it
 from search.stopping import Stop, budget_of, check_often, recall, stopped_by_signals
+from search.storage.places import absolute
 from search.storage.uploader import Uploader
 from search.storage.working import at_hand, working
 from search.terminal.console import console_on

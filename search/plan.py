@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from search import functions
-from search.config import SearchConfig, check_place, complete
+from search.config import SearchConfig, complete
 from search.errors import UsageError
 from search.fidelity import UNLIMITED
 from search.joining import check_address
@@ -18,6 +18,7 @@ from search.schedulers import make_schedule
 from search.schedulers.pbt import Population
 from search.space import Space, resolve
 from search.start import first_points
+from search.storage.places import check_place
 from search.storage.store import check_store
 from search.tasks import TaskSource, find_task
 from search.tracking.uri import check_tracking, store_of
@@ -67,7 +68,7 @@ def plan(config: SearchConfig) -> Plan:
     Raises:
         UsageError: All that is wrong, a line each.
     """
-    check_place(config)
+    check_place(config.storage, config.name)
     check_store(config.study, config.name)
     check_tracking(config, os.environ)
     source = find_task(config.task)

@@ -16,13 +16,14 @@ if sys.path[0] == str(Path(__file__).resolve().parent):
 import typer
 
 from search import comparison
-from search.config import check_model_name, storage_of
+from search.config import check_model_name
 from search.divergence import find_divergence
 from search.errors import UsageError
 from search.export import write_parquet
 from search.page import write_page
 from search.page.comparison import write_comparison
 from search.searched import Searched
+from search.storage.places import storage_of
 from search.study import read
 from search.terminal.table import report_console, side_by_side, trial_table, width_of
 from trainables.files import Place

@@ -16,8 +16,9 @@ if sys.path[0] == str(Path(__file__).resolve().parent):
 
 import typer
 
-from search.config import load_config, storage_of
+from search.config import load_config
 from search.errors import StoreError, UsageError
+from search.storage.places import storage_of
 from trainables.files import Place
 
 Assignments = list[str]

@@ -165,7 +165,7 @@ def _reached(place: Place) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise UsageError(f"--storage must be a place that can be read, but {error}.") from error
+        raise UsageError(f"--storage must be a place that can be used, but {error}.") from error
 
 
 class _NoLock:

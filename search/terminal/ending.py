@@ -4,6 +4,7 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -87,8 +88,9 @@ def _tell_best(console: Console, searched: Searched, best: FrozenTrial) -> None:
 def how_to_look(mlflow: Mapping[str, str], place: Place) -> Iterator[str]:
     """The report, and where MLflow has the search: an address, or the command that serves it."""
     page = place / "report.html"
-    if page.exists():
-        yield str(page)
+    with suppress(OSError):  # a bucket that is away, which was told
+        if page.exists():
+            yield str(page)
     uri = shown(mlflow["tracking_uri"])
     parts = urlsplit(uri)
     path = f"#/experiments/{mlflow['experiment_id']}/runs/{mlflow['run_id']}?{AMONG_TRAININGS}"

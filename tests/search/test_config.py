@@ -4,9 +4,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from search.config import SearchConfig, check_place, complete, dump, load_config
+from search.config import SearchConfig, complete, dump, load_config
 from search.errors import UsageError
 from search.run import main
+from search.storage.places import check_place
 
 
 def refused(given, file=None):
@@ -324,17 +325,17 @@ def test_an_option_of_another_scheduler_that_changes_nothing_is_no_mistake():
 def test_a_name_that_exists_is_refused(tmp_path):
     (tmp_path / "old").mkdir()
     with pytest.raises(UsageError, match=r"--name must be new, but old exists in .*\. Choose another\."):
-        check_place(load_config({"task": "arc", "name": "old", "storage": str(tmp_path)}))
+        check_place(tmp_path, "old")
 
 
 @pytest.mark.parametrize("name", ["a/b", "..", "-x", "a b"])
 def test_a_name_that_is_no_folder_name_is_refused(tmp_path, name):
     with pytest.raises(UsageError, match=r"--name must be letters, digits"):
-        check_place(load_config({"task": "arc", "name": name, "storage": str(tmp_path)}))
+        check_place(tmp_path, name)
 
 
 def test_a_storage_below_a_file_is_refused_and_nothing_is_written(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match=r"--storage must be a folder that can be written to, but got .*/file/runs"):
-        check_place(load_config({"task": "arc", "storage": str(tmp_path / "file" / "runs")}))
+        check_place(tmp_path / "file" / "runs", "one")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import sys
 import tempfile
 
 import pyarrow.parquet as pq
@@ -13,15 +14,17 @@ from typer.testing import CliRunner
 from search.config import dump, load_config
 from search.errors import UsageError
 from search.plan import plan
+from search.prepared import prepared
 from search.report import main as report
 from search.resume import begin, take_up
 from search.run import main as run
-from search.storage import lease, working
+from search.storage import lease
 from search.storage.bucket_journal import BucketJournal
 from search.storage.uploader import Uploader
-from search.storage.working import at_hand, local
+from search.storage.working import LOCK, PREFIX, _root, at_hand, local, working
 from search.study import read
 from tests.search.test_dies import LR, TASKS, drive, told
+from tests.search.test_prepared import PREPARES
 from trainables.files import on_disk, place
 from trainables.node import on_this_node
 from trainables.remote import Remote
@@ -86,7 +89,7 @@ def test_a_search_in_a_bucket_that_dies_is_the_search_that_never_died(s3, monkey
         drive(planned, held, once)
         asked = len(commits)
     assert asked > 20
-    for moment in range(1, asked, 7):
+    for moment in range(1, asked, 9):
         planned, dying = begun(f"{s3}/{moment}")
         trained: list[tuple[int, int]] = []
         with monkeypatch.context() as patch:
@@ -118,6 +121,22 @@ def test_what_a_search_began_with_is_in_the_bucket_before_its_study(storage, mon
     kept = yaml.safe_load((planned.config.place / "search.yaml").read_text())
     assert kept["storage"] == storage
     assert load_config(yaml.safe_load(dump(planned.config)) | {"name": "two"}).place == place(storage) / "two"
+
+
+def test_what_a_task_prepares_is_made_once_and_lies_in_the_bucket(storage, tmp_path, monkeypatch):
+    monkeypatch.delitem(sys.modules, "words", raising=False)
+    (tmp_path / "words.py").write_text(PREPARES)
+    planned = plan(config_of(storage, task=f"{tmp_path}/words.py:Words", trials=1))
+    with working(planned.config.place) as folder:
+        uploader = Uploader(folder, planned.config.place)
+        files = prepared(planned)
+        uploader.copy()
+    assert (files / "words.txt").read_text() == "one"
+    assert str(files) == f"{storage}/one/files"
+    with at_hand(planned.config.place) as folder, monkeypatch.context() as patch:
+        patch.setattr(planned.source.task_class, "prepare", None)
+        assert prepared(planned) == files
+        assert not (folder / "files").exists(), "the driver needs none of it"
 
 
 def test_a_search_that_could_not_begin_leaves_its_name_free(storage, monkeypatch):
@@ -233,19 +252,19 @@ def refuse(path):
 
 def test_the_folder_of_a_driver_that_was_killed_goes_with_the_next_one(tmp_path, monkeypatch, storage):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    left, used = tmp_path / f"{working.PREFIX}left", tmp_path / f"{working.PREFIX}used"
+    left, used = tmp_path / f"{PREFIX}left", tmp_path / f"{PREFIX}used"
     for folder in (left, used):
         (folder / "one").mkdir(parents=True)
-        (folder / working.LOCK).touch()
-    with open(used / working.LOCK) as held:
+        (folder / LOCK).touch()
+    with open(used / LOCK) as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        working._root.cache_clear()
+        _root.cache_clear()
         with at_hand(place(storage) / "one") as folder:
             assert folder.is_dir()
             assert folder.name == "one"
     assert not folder.exists()
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([used.name, folder.parent.parent.name])
-    working._root.cache_clear()
+    _root.cache_clear()
 
 
 def test_workers_of_a_node_share_one_copy_of_what_a_task_prepared(storage, tmp_path, monkeypatch):

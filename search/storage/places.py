@@ -1,0 +1,88 @@
+"""Where searches lie: a folder or a bucket, as the user names it, checked before anything is written there."""
+
+import os
+import re
+import uuid
+from pathlib import Path
+from typing import Any
+
+from search.errors import UsageError
+from trainables.files import Place, Remote, place
+
+
+def read(value: Any) -> Any:
+    """The place that a text names; whatever else is given, as it is.
+
+    Raises:
+        ValueError: It is a URI that cannot be used.
+    """
+    try:
+        return place(value) if isinstance(value, str) else value
+    except ValueError as error:
+        raise ValueError(f"must be a folder or a bucket, but {error}") from None
+
+
+def absolute(storage: Place) -> Place:
+    """The folder wherever a process runs; a bucket is the same everywhere."""
+    return storage if isinstance(storage, Remote) else storage.expanduser().absolute()
+
+
+def storage_of(text: str) -> Place:
+    """What --storage says.
+
+    Raises:
+        UsageError: It is neither a folder nor a bucket.
+    """
+    try:
+        return absolute(read(text))
+    except ValueError as error:
+        raise UsageError(f"--storage {error}") from error
+
+
+def source_of(text: str, storage: Place) -> str:
+    """An earlier search by the place of its folder; an experiment of MLflow as it is."""
+    if text.startswith("mlflow:") or "://" in text:
+        return text
+    named = absolute(storage) / text
+    if "/" not in text or (isinstance(named, Path) and named.exists()):
+        return str(named)
+    return str(Path(text).expanduser().absolute())
+
+
+def check_place(storage: Place, name: str) -> None:
+    """Whether the folder of a new search can be made.
+
+    Raises:
+        UsageError: The name is no file name or is taken, or the storage folder cannot be written to.
+    """
+    if not re.fullmatch(r"[A-Za-z0-9][\w.\-]*", name):
+        raise UsageError(f"--name must be letters, digits, '.', '_' or '-', but got {name!r}.")
+    taken = _is_in_bucket(storage, name) if isinstance(storage, Remote) else (storage / name).exists()
+    if taken:
+        raise UsageError(f"--name must be new, but {name} exists in {storage}. Choose another.")
+    if isinstance(storage, Path):
+        _check_folder(storage)
+
+
+def _check_folder(storage: Path) -> None:
+    parent = storage
+    while not parent.exists():
+        parent = parent.parent
+    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        raise UsageError(f"--storage must be a folder that can be written to, but got {storage}.")
+
+
+def _is_in_bucket(storage: Remote, name: str) -> bool:
+    """Whether there is something of a search `name`, in a bucket that can be written to: a small object is, and is
+    removed again."""
+    probe = storage / f".searchlight-{uuid.uuid4().hex}"
+    try:
+        probe.write_bytes(b"")
+        probe.unlink()
+        # Not `exists`, which sees what S3 is left with where the last file of a folder was removed.
+        return any(True for _ in (storage / name).iterdir())
+    except FileNotFoundError as error:
+        raise UsageError(f"--storage must be in a bucket that exists, but there is none at {storage}.") from error
+    except OSError as error:
+        reason = error.strerror or str(error).removeprefix(f"{probe}: ")
+        raise UsageError(f"--storage must be a bucket that can be written to, but {storage}: {reason}") from error
