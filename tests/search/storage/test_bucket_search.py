@@ -42,12 +42,14 @@ def test_a_search_in_a_bucket_goes_on_from_another_machine_when_its_driver_is_ki
     first, second = machine("first"), machine("second")
     options = ["--trials", "6", "--seed", "1", "--set", "pause_s=0.05", "--search", "how=fine,raise"]
     driver = first.start("toy.py:Toy", "--name", "far", "--storage", storage, *options)
-    deadline = time.monotonic() + 150
-    while sum(b"report/" in record for record in read_records(where)) < 3 and driver.poll() is None:
-        assert time.monotonic() < deadline, "no report came"
-        time.sleep(0.1)
-    refused = second.run("--resume", "far", "--storage", storage)
-    driver.send_signal(signal.SIGKILL)
+    try:
+        deadline = time.monotonic() + 150
+        while sum(b"report/" in record for record in read_records(where)) < 3 and driver.poll() is None:
+            assert time.monotonic() < deadline, "no report came"
+            time.sleep(0.1)
+        refused = second.run("--resume", "far", "--storage", storage)
+    finally:
+        driver.send_signal(signal.SIGKILL)
     told = [refused.stdout, refused.stderr, *driver.communicate()]
     assert refused.stderr.splitlines()[-1].startswith("far must not be running, but another process has it open. It is")
     before = read(where).trials
