@@ -24,12 +24,13 @@ class S3Server:
     Args:
         folder: Where its log goes.
         port: A free one by default.
+        host: The address that it listens on.
     """
 
-    def __init__(self, folder: Path, port: int | None = None) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, port: int | None = None, host: str = "127.0.0.1") -> None:
+        self.folder, self.host = folder, host
         self.port = port or free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = f"http://{host}:{self.port}"
         self._process: subprocess.Popen | None = None
 
     @property
@@ -48,7 +49,7 @@ class S3Server:
         """Returns once it answers, seconds later."""
         with open(self.folder / "s3.log", "a") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "moto.server", "--host", "127.0.0.1", "--port", str(self.port)],
+                [sys.executable, "-m", "moto.server", "--host", self.host, "--port", str(self.port)],
                 stdout=log,
                 stderr=log,
                 env={**os.environ, **self.env},
@@ -57,7 +58,7 @@ class S3Server:
             )
         deadline = time.monotonic() + START_S
         while time.monotonic() < deadline and self._process.poll() is None:
-            with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=2):
+            with suppress(OSError), socket.create_connection((self.host, self.port), timeout=2):
                 return self
             time.sleep(0.1)
         self.stop()

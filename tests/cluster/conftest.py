@@ -37,7 +37,7 @@ class RayCluster:
         self.env = {
             **{"PATH": path, "HOME": disk, "TMPDIR": disk, "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1"},
             **{"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": f"{disk}/token", "RAY_JOB_STOP_WAIT_TIME_S": "60"},
-            **{"RAY_USAGE_STATS_ENABLED": "0", "RAY_COLOR_PREFIX": "0"},
+            **{"RAY_USAGE_STATS_ENABLED": "0", "PYTHONUNBUFFERED": "1"},
             **env,
         }
         self.workers: list[Host] = []
@@ -52,6 +52,14 @@ class RayCluster:
 
     def ray(self, *words: str) -> str:
         return self.head.run("ray", *words, env=self.env, timeout=120)
+
+    def drain(self, worker: Host, seconds: int) -> None:
+        """Announce that `worker` will be taken away, as a cloud does with a spot node."""
+        told = (
+            "from datetime import UTC, datetime, timedelta; from deploy.preemption import drain;"
+            f"drain(datetime.now(UTC) + timedelta(seconds={seconds}))"
+        )
+        worker.run("python", "-c", told, env={**self.env, "PYTHONPATH": str(ROOT)})
 
     def _started(self, *options: str) -> Host:
         host = self.network.host()
@@ -69,9 +77,8 @@ class Job:
         command = ["ray", "job", "submit", "--submission-id", name, "--working-dir", ".", "--", *entrypoint]
         within = ["sh", "-c", f'cd {cluster.folder} && exec "$@"', "sh"]
         with open(self._file, "w") as file:
-            self._process = cluster.head.start(
-                *within, *command, env=cluster.env, stdout=file, stderr=subprocess.STDOUT
-            )
+            pipes = {"stdout": file, "stderr": subprocess.STDOUT}
+            self._process = cluster.head.start(*within, *command, env=cluster.env, **pipes)
 
     def text(self) -> str:
         return self._file.read_text()
@@ -80,7 +87,7 @@ class Job:
         deadline = time.monotonic() + seconds
         while text not in self.text():
             if time.monotonic() > deadline or self._process.poll() is not None:
-                pytest.fail(f"no {text!r} within {seconds} s:\n{self.text()[-6000:]}")
+                pytest.fail(f"no {text!r} within {seconds} s ({self._process.poll()}):\n{self.text()[-6000:]}")
             time.sleep(0.1)
 
     def wait(self, seconds: float = LONGEST_S) -> str:
@@ -147,7 +154,7 @@ def cluster(network, bucket, mlflow_server):
     made.head.run("sh", "-c", f"mkdir {made.folder}/runs && head -c 300M /dev/zero > {made.folder}/runs/checkpoint.pt")
     made.join()
     made.join()
-    yield made
+    return made
 
 
 @pytest.fixture

@@ -2,10 +2,8 @@
 
 import time
 
-import pyarrow.parquet as pq
 import ray  # noqa: F401
 
-from tests.cluster.conftest import SECRETS
 from trainables.files import place
 
 TRIALS, EPOCHS = 5, 10
@@ -29,7 +27,7 @@ def test_a_submitted_search_outlives_its_nodes_and_its_job(
     first.wait_for("trial   2  epoch 1")
     assert time.monotonic() - joined < 40
     leaving = cluster.workers[0]
-    drain(cluster, leaving)
+    cluster.drain(leaving, seconds=60)
     first.wait_for(f"{leaving.ip} is going away")
     leaving.unplug()
     first.wait_for("epoch 3")
