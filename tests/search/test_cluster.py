@@ -63,15 +63,15 @@ def gangs():
 def test_trials_of_a_node_that_is_lost_go_on_elsewhere_and_one_that_joins_is_used(cluster):
     found, nodes, cli = cluster(nodes=2)
     join(found)
-    options = ["--trials", "4", "--scheduler", "none", "--name", "lossy", "--json"]
-    process = cli.start("toy.py:Toy", *options, "--set", "epochs=8", "pause_s=0.3", "precision=fp32")
+    options = ["--trials", "3", "--scheduler", "none", "--name", "lossy", "--json"]
+    process = cli.start("toy.py:Toy", *options, "--set", "epochs=6", "pause_s=0.3", "precision=fp32")
     wait_until(lambda: says(cli.folder / "runs" / "lossy" / "study.journal", "report/2"))
     found.remove_node(nodes[1], allow_graceful=False)
     joined = found.add_node(num_cpus=1)
     wait_until(lambda: {joined.node_id} in gangs(), seconds=60)
     out, err = process.communicate(timeout=240)
     assert out, err
-    assert json.loads(out)["outcomes"] == {"completed": 4}, err
+    assert json.loads(out)["outcomes"] == {"completed": 3}, err
     assert "and goes on from its last checkpoint" in err
 
 
@@ -81,7 +81,7 @@ def test_a_trial_on_a_node_that_is_drained_goes_on_elsewhere_and_does_no_window_
     join(found)
     windows = cli.folder / "windows"
     options = ["--trials", "1", "--workers", "2", "--placement", "spread", "--max-failures", "0", "--name", "drained"]
-    values = ["epochs=6", "pause_s=0.2", "precision=fp32", f"marker={windows}"]
+    values = ["epochs=3", "pause_s=0.2", "precision=fp32", f"marker={windows}"]
     process = cli.start("counted.py:Counted", *options, "--json", "--set", *values)
     wait_until(lambda: says(windows, "\n1 "))
     ((drained, other),) = gangs()
@@ -96,7 +96,7 @@ def test_a_trial_on_a_node_that_is_drained_goes_on_elsewhere_and_does_no_window_
     assert json.loads(out)["outcomes"] == {"completed": 1}, err
     assert "is going away, and it goes on elsewhere from epoch" in err
     trained = [line.split() for line in windows.read_text().splitlines()]
-    assert len({tuple(window) for window in trained}) == len(trained) == 6 * 16
+    assert len({tuple(window) for window in trained}) == len(trained) == 3 * 16
     assert {rank for _, rank, _, _ in trained} == {"0", "1"}
 
 
