@@ -67,7 +67,7 @@ class Gang(tune.Trainable):
         return True
 
     def _begin(self) -> None:
-        self._assigned = False
+        self._assigned = self._begun = False
         self._notes: list[str] = []
         self._recovery.begin(self.config["stretch"]["epoch"])
 
@@ -166,13 +166,14 @@ class Gang(tune.Trainable):
         """New workers for those that ended; or the report that ends the trial, because too many did."""
         self._run = self._next_run()
         old = self._ask("restart", self._run)
+        self._begun |= old["reached"] == "begun"
         verdict = self._recovery.after(self._failure, old["reached"], old["expected"], old["leaving"])
         if verdict.note:
             self._notes.append(verdict.note)
         if verdict.kind == "give up":
             raise RuntimeError(verdict.reason)
         if old["moves"] and verdict.kind != "fail":
-            return self._end_without("its own node is going away", begun=old["reached"] == "begun")
+            return self._end_without("its own node is going away")
         if verdict.kind == "room":
             return self._end_without(verdict.reason)
         self._start()
@@ -181,10 +182,10 @@ class Gang(tune.Trainable):
             return _ended("failed", verdict.reason)
         return None
 
-    def _end_without(self, why: str, begun: bool = False) -> dict[str, Any]:
-        """The report after which another gang takes up the trial, which has `begun` here or has not."""
+    def _end_without(self, why: str) -> dict[str, Any]:
+        """The report after which another gang takes up the trial, which has begun here or has not."""
         self._over = why
-        return {"done": False, "waiting": why, "begun": begun}
+        return {"done": False, "waiting": why, "begun": self._begun}
 
     def _next_run(self) -> str:
         """A name for workers that are to start."""
