@@ -73,5 +73,6 @@ class Watch:
 def _free() -> str:
     """What the cluster has left, by name of the resource."""
     free: dict[str, float] = ray.available_resources()  # type: ignore[no-untyped-call]
-    named = {name: amount for name, amount in free.items() if ":" not in name and "memory" not in name}
+    other = (":", "memory", "_group_")  # a node's own name, and what placement groups hold, are nothing to ask for
+    named = {name: amount for name, amount in free.items() if not any(part in name for part in other)}
     return "free are " + (", ".join(f"{amount:g} {name}" for name, amount in sorted(named.items())) or "none")
