@@ -36,13 +36,14 @@ class Meter:
 
     Attributes:
         asked: For each new trial its number, and the seconds of wall and CPU that its suggestion took.
-        heard: For each result that came the trials begun by then, the seconds that the searcher took for it, and when.
-        stood: For each result that came CPU seconds of the thread and of the process, and resident bytes.
+        heard: For each result that came, the seconds that the searcher took for it.
+        stood: By then CPU seconds of the thread but for suggestions, and of the process; resident bytes; trials begun.
     """
 
     asked: list[tuple[int, float, float]] = field(default_factory=list)
-    heard: list[tuple[int, float]] = field(default_factory=list)
-    stood: list[tuple[float, float, int]] = field(default_factory=list)
+    heard: list[float] = field(default_factory=list)
+    stood: list[tuple[float, float, int, int]] = field(default_factory=list)
+    suggesting: float = 0.0
     begun: int = 0
     backlog: int = 0
     flush_s: float = 0.0
@@ -58,6 +59,7 @@ class Meter:
             wall, cpu = time.perf_counter(), time.thread_time()
             answer = suggest(searcher, trial_id)
             wall, cpu = time.perf_counter() - wall, time.thread_time() - cpu
+            self.suggesting += cpu
             if isinstance(answer, dict) and answer["stretch"]["trial"] >= self.begun:
                 self.begun = answer["stretch"]["trial"] + 1
                 self.asked.append((self.begun, wall, cpu))
@@ -67,8 +69,9 @@ class Meter:
             def heard(searcher: Any, *arguments: Any, **more: Any) -> Any:
                 start = time.perf_counter()
                 told(searcher, *arguments, **more)
-                self.heard.append((self.begun, time.perf_counter() - start))
-                self.stood.append((time.thread_time(), time.process_time(), me.memory_info().rss))
+                self.heard.append(time.perf_counter() - start)
+                own = time.thread_time() - self.suggesting
+                self.stood.append((own, time.process_time(), me.memory_info().rss, self.begun))
 
             return heard
 
@@ -85,10 +88,10 @@ class Meter:
         StudySearcher.on_trial_complete = around(StudySearcher.on_trial_complete)  # type: ignore[method-assign]
         Tracker.finish = finished  # type: ignore[method-assign]
 
-    def per_report(self, since: int, until: int) -> float:
-        """CPU seconds of the main thread by report, while the trials from `since` to `until` began."""
-        places = [place for place, (begun, _) in enumerate(self.heard) if since <= begun <= until]
-        return (self.stood[places[-1]][0] - self.stood[places[0]][0]) / max(1, len(places) - 1)
+    def per_result(self, since: float, until: float) -> float:
+        """CPU seconds of the main thread by result, but for suggestions, in a part of the search: 0 to 1."""
+        first, last = (round(share * (len(self.stood) - 1)) for share in (since, until))
+        return (self.stood[last][0] - self.stood[first][0]) / max(1, last - first)
 
 
 @contextmanager
@@ -171,46 +174,43 @@ def measure(given: argparse.Namespace, folder: Path, uri: str) -> None:
 def tell(
     given: argparse.Namespace, meter: Meter, result: Any, folder: Path, seconds: float, before: int, uri: str
 ) -> None:
+    from search.trials import reports_of
+
     trials = result.searched.trials
-    epoch_s = float(os.environ["SCALE_EPOCH_S"])
-    started, of_all, of_each = used(trials, given.gangs, epoch_s)
-    reports = len(meter.heard)
-    cpu = meter.stood[-1][1] - meter.stood[0][1]
-    rounds = -(-given.trials // given.gangs)
-    print(f"  outcomes {dict(result.outcomes)}, {reports} reports, {seconds:.0f} s in all")
-    print(f"  all gangs at work after {started:.1f} s")
-    most = f", of which {given.trials} trials allow {100 * given.trials / (rounds * given.gangs):.1f} %"
-    print(
-        f"  utilisation {100 * of_each:.1f} % between a gang's first trial and its last; with the last round "
-        f"{100 * of_all:.1f} %{most if given.scheduler == 'none' else ''}"
-    )
+    reports = sum(len(reports_of(trial)) for trial in trials)
+    started, of_all, of_each = used(trials, given.gangs, float(os.environ["SCALE_EPOCH_S"]))
+    print(f"outcomes          {dict(result.outcomes)}, {reports} reports, {seconds:.0f} s in all")
+    print(f"start-up          {started:.1f} s until all gangs had a trial")
+    print(f"utilisation       {100 * of_each:.1f} % of a gang's time from its first trial to its last")
+    most = given.trials / (-(-given.trials // given.gangs) * given.gangs)
+    allowed = f", and {given.trials} trials allow {100 * most:.1f} %" if given.scheduler == "none" else ""
+    print(f"                  {100 * of_all:.1f} % of all from the first to the last of the search{allowed}")
     for mark in (mark for mark in MARKS if mark <= given.trials):
         near = [(wall, own) for number, wall, own in meter.asked if mark - AROUND < number <= mark]
-        walls = sorted(1e3 * wall for wall, _ in near)
-        print(
-            f"  suggestion of trial {mark:>5}: median {statistics.median(walls):.0f} ms, "
-            f"p95 {walls[int(0.95 * (len(walls) - 1))]:.0f} ms, max {walls[-1]:.0f} ms; "
-            f"CPU {1e3 * statistics.median(own for _, own in near):.0f} ms"
-        )
-    taken = sorted(1e3 * took for _, took in meter.heard)
+        own = 1e3 * statistics.median(own for _, own in near)
+        print(f"suggestion {mark:>6} {spread([wall for wall, _ in near])}; CPU {own:.0f} ms")
+    print(f"result            {spread(meter.heard)} in the searcher")
+    start, end = meter.stood[0], meter.stood[-1]
+    cpu = end[1] - start[1]
+    print(f"driver            {cpu:.0f} s of CPU, {1e3 * cpu / reports:.1f} ms a report, in all of its threads")
+    first, last = (1e3 * meter.per_result(*part) for part in ((0.0, 0.25), (0.75, 1.0)))
     print(
-        f"  a result, in the searcher: median {statistics.median(taken):.1f} ms, "
-        f"p95 {taken[int(0.95 * (len(taken) - 1))]:.1f} ms, max {taken[-1]:.0f} ms"
+        f"  its main thread {last:.1f} ms a report in the last quarter, {first:.1f} in the first, without suggestions"
     )
-    print(f"  driver: {cpu:.0f} s of CPU, {1e3 * cpu / reports:.1f} ms a report, all of its threads together")
-    first, last = meter.per_report(10, 110), meter.per_report(given.trials - 100, given.trials)
-    print(f"  its main thread: {1e3 * first:.1f} ms a report from trial 10 to 110, {1e3 * last:.1f} ms in the last 100")
-    now, early = meter.stood[-1][2], meter.stood[min(len(meter.stood) - 1, given.gangs)][2]
-    print(
-        f"  its memory: {now / 2**20:.0f} MiB at the end, {before / 2**20:.0f} MiB at the start; "
-        f"{(now - early) / 2**10 / max(1, given.trials - given.gangs):.0f} KiB a trial since the first round"
-    )
-    print(f"  the study: {store_size(given.study, folder)}")
-    print(
-        f"  MLflow: {meter.backlog} events waited at the end, {meter.flush_s:.1f} s until it had them; "
-        f"{runs_size(uri, folder)}"
-    )
-    print(f"  trials.parquet: {(folder / 'trials.parquet').stat().st_size / 2**20:.1f} MiB", flush=True)
+    growth = (end[2] - start[2]) / max(1, end[3] - start[3])
+    memory = f"{end[2] / 2**20:.0f} MiB, {before / 2**20:.0f} at the start"
+    print(f"  its memory      {memory}; {growth / 2**10:.0f} KiB a trial")
+    print(f"study             {store_size(given.study, folder)}")
+    late = f"{meter.backlog} events late at the end, {meter.flush_s:.1f} s until all was sent"
+    print(f"MLflow            {late}; {runs_size(uri, folder)}")
+    print(f"trials.parquet    {(folder / 'trials.parquet').stat().st_size / 2**20:.1f} MiB", flush=True)
+
+
+def spread(seconds: list[float]) -> str:
+    """Their median and how far above it they are, in milliseconds."""
+    ordered = sorted(1e3 * each for each in seconds)
+    p95 = ordered[int(0.95 * (len(ordered) - 1))]
+    return f"median {statistics.median(ordered):.1f} ms, p95 {p95:.0f} ms, most {ordered[-1]:.0f} ms"
 
 
 def store_size(study: str, folder: Path) -> str:

@@ -15,6 +15,9 @@ class Losses(FIFOScheduler):
         super().__init__()  # type: ignore[no-untyped-call]
         self.reasons = reasons
 
+    def choose_trial_to_run(self, tune_controller: TuneController) -> None:
+        """Nothing: Tune starts by itself what is pending. To look for that among all there were takes ever longer."""
+
     def on_trial_error(self, tune_controller: TuneController, trial: Trial) -> None:
         if path := trial.pickled_error_file:  # not yet in the storage, where `trial.get_pickled_error` looks
             with open(path, "rb") as file:
