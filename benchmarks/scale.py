@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,8 @@ import psutil
 
 ROOT = Path(__file__).resolve().parent.parent
 MARKS = (100, 500, 1000, 2000)  # trials, at which it is told how long a suggestion takes
+REGISTRY = "ray::Registry"
+EVERY = 50  # results: how often the registry is looked at
 AROUND = 100  # trials before a mark of which that is the median
 
 
@@ -38,15 +40,18 @@ class Meter:
         asked: For each new trial its number, and the seconds of wall and CPU that its suggestion took.
         heard: For each result that came, the seconds that the searcher took for it.
         stood: By then CPU seconds of the thread but for suggestions, and of the process; resident bytes; trials begun.
+        registry: CPU seconds of the registry's process, and when.
     """
 
     asked: list[tuple[int, float, float]] = field(default_factory=list)
     heard: list[float] = field(default_factory=list)
     stood: list[tuple[float, float, int, int]] = field(default_factory=list)
     suggesting: float = 0.0
+    registry: list[tuple[float, float]] = field(default_factory=list)
     begun: int = 0
     backlog: int = 0
     flush_s: float = 0.0
+    _found: psutil.Process | None = None
 
     def watch(self) -> None:
         """Put itself around the methods of the searcher and the tracker."""
@@ -70,6 +75,8 @@ class Meter:
                 start = time.perf_counter()
                 told(searcher, *arguments, **more)
                 self.heard.append(time.perf_counter() - start)
+                if len(self.heard) % EVERY == 1:
+                    self.look_at_registry()
                 own = time.thread_time() - self.suggesting
                 self.stood.append((own, time.process_time(), me.memory_info().rss, self.begun))
 
@@ -87,6 +94,13 @@ class Meter:
         StudySearcher.on_trial_result = around(StudySearcher.on_trial_result)  # type: ignore[method-assign]
         StudySearcher.on_trial_complete = around(StudySearcher.on_trial_complete)  # type: ignore[method-assign]
         Tracker.finish = finished  # type: ignore[method-assign]
+
+    def look_at_registry(self) -> None:
+        with suppress(StopIteration, psutil.Error):  # it has not started, or is gone
+            ours = psutil.Process().children(recursive=True)  # there may be other searches on this machine
+            self._found = self._found or next(one for one in ours if REGISTRY in "".join(one.cmdline()))
+            used = self._found.cpu_times()
+            self.registry.append((used.user + used.system, time.perf_counter()))
 
     def per_result(self, since: float, until: float) -> float:
         """CPU seconds of the main thread by result, but for suggestions, in a part of the search: 0 to 1."""
@@ -200,6 +214,9 @@ def tell(
     growth = (end[2] - start[2]) / max(1, end[3] - start[3])
     memory = f"{end[2] / 2**20:.0f} MiB, {before / 2**20:.0f} at the start"
     print(f"  its memory      {memory}; {growth / 2**10:.0f} KiB a trial")
+    (cpu, since), (cpu_now, now) = meter.registry[0], meter.registry[-1]
+    share = 100 * (cpu_now - cpu) / max(1e-9, now - since)
+    print(f"registry          {share:.0f} % of a core, {10 * share / given.gangs:.2f} ms a second for each gang")
     print(f"study             {store_size(given.study, folder)}")
     late = f"{meter.backlog} events late at the end, {meter.flush_s:.1f} s until all was sent"
     print(f"MLflow            {late}; {runs_size(uri, folder)}")

@@ -28,10 +28,10 @@ class StandIn(Gang):
     """A gang whose workers wait instead of training."""
 
     def _fit(self) -> None:
-        registry, me = self._registry, ray.get_runtime_context().current_actor
-        group = placement_group([self._settings["resources"]] * self._settings["workers"])
+        registry, me = self._registry, ray.get_runtime_context()
+        group = placement_group([self._settings["resources"]] * self._settings["workers"], name=self._run)
         group.wait(60)
-        ray.get(registry.hold.remote(self._name, group, me))
+        ray.get(registry.hold.remote(self._name, group, me.current_actor, me.get_node_id()))
         stopped = registry.stopped.remote(self._name)
         turn = 0
         while True:

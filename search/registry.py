@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+import math
+import time
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +16,8 @@ from search.look import Look, fullest, look
 from search.mailbox import Mailbox
 
 logger = logging.getLogger(__name__)
-WATCH_S = 1.0  # how long a gang that was killed keeps its resources, at most
+QUIET_S = 1.5  # a gang that has not asked anything for so long is asked whether it lives
+WATCH_S = 1.0  # how often that is looked at: a gang that was killed keeps its resources for both together at most
 LOOK_S = 1.0  # how long it goes unnoticed that a node is going away
 SURPLUS_S = 5.0  # how long a gang waits for room before it is asked whether there can be any
 
@@ -31,6 +34,7 @@ class Entry:
         planned: The node that their group asked for.
         leaving: Why the workers are to go on elsewhere, or "".
         ended: Set once these workers have ended or are to leave, or the search is to stop.
+        heard_at: When it last asked what it is to do, which it does every second while it waits for reports.
     """
 
     node: str
@@ -43,6 +47,7 @@ class Entry:
     leaving: str = ""
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     doing: str = ""
+    heard_at: float = -math.inf
 
 
 class Registry:
@@ -138,7 +143,7 @@ class Registry:
             or got nowhere with it.
         """
         entry = self._gangs[gang]
-        entry.doing = doing
+        entry.doing, entry.heard_at = doing, time.monotonic()
         waiting_s, stalled_s = entry.mailbox.idle_s()
         return {
             "stopping": self._stopping,
@@ -212,8 +217,14 @@ class Registry:
         task.add_done_callback(self._tasks.discard)
 
     async def _watch(self, gang: str, actor: Any) -> None:
-        """Remove what `gang` leaves behind once its actor has died."""
+        """Remove what `gang` leaves behind once its actor has died.
+
+        It is asked only when it is quiet: a thousand answers a second are more than one process can take.
+        """
         while gang in self._gangs:
+            if time.monotonic() - self._gangs[gang].heard_at < QUIET_S:
+                await asyncio.sleep(WATCH_S)
+                continue
             try:
                 await actor.__ray_ready__.remote()
             except ActorUnavailableError:  # for the moment
