@@ -18,7 +18,7 @@ from search.divergence import Divergence, find_divergence
 from search.errors import StoreError, UsageError
 from search.exporter import Exporter
 from search.janitor import remove
-from search.joining import check_nodes, note_of_job
+from search.joining import Checked, check_nodes, note_of_job
 from search.machine import joins_cluster
 from search.note import note_of_search
 from search.page import save_page
@@ -191,14 +191,15 @@ def _on_ray(
     try:
         with cluster.connected(planned.source.modules, ROOT, config.folder):
             nodes, growing = cluster.nodes(), cluster.largest()
-            for note in check_nodes(config.place, config.gpus_per_worker, growing) if joins_cluster() else []:
+            checked = check_nodes(config.place, config.gpus_per_worker, growing) if joins_cluster() else Checked()
+            for note in checked.notes:
                 progress.warn(note)
             worker = cluster.worker_resources(config, nodes, growing)
             gangs = cluster.count_gangs(config, worker, nodes, growing)
             progress.say(f"{gangs} at a time: {config.workers} x {_told(worker)} each")
             held = held or begin(planned, uploader.copy)
             uploader.start()
-            return _search(planned, held, worker, files, progress, stop)
+            return _search(planned, held, worker, files, progress, stop, checked.rehearsal)
     finally:
         if held is not None:
             held.store.close()
@@ -212,6 +213,7 @@ def _search(
     files: Place,
     progress: Progress,
     stop: Stop,
+    rehearsal: bool,
 ) -> tuple[Searched, Tracker]:
     """Run the trials; what the study and MLflow then know."""
     import ray
@@ -260,6 +262,7 @@ def _search(
         "worker": {
             "task": planned.source.reference,
             "files": str(files),
+            "rehearsal": rehearsal,
             "objective": "" if planned.source.task_class else planned.objective,
             "others": [other.metric for other in planned.objectives[1:]],
             "stall_timeout": config.stall_timeout,

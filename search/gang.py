@@ -206,6 +206,7 @@ class Gang(tune.Trainable):
         # Imported here: the imports take seconds, in which the driver and Tune would wait for this module.
         from ray.train import FailureConfig, RunConfig, ScalingConfig
         from ray.train.constants import _get_ray_train_session_dir
+        from ray.train.torch import TorchConfig
 
         from search.trainer import GangTrainer
 
@@ -219,6 +220,7 @@ class Gang(tune.Trainable):
             GangTrainer(
                 work,
                 train_loop_config={**settings["worker"], "registry": self._registry, "gang": self._name},
+                torch_config=TorchConfig(backend="gloo" if settings["worker"]["rehearsal"] else None),
                 scaling_config=ScalingConfig(
                     num_workers=settings["workers"],
                     use_gpu=resources.get("GPU", 0) > 0,

@@ -118,16 +118,26 @@ class Found:
     storage: str
 
 
-def check_nodes(storage: Place, gpus_per_worker: float | None, growing: Mapping[str, float] | None) -> list[str]:
+@dataclass(frozen=True)
+class Checked:
+    """What came of looking at all nodes.
+
+    Attributes:
+        notes: What the user should know, a line each.
+        rehearsal: Whether the cluster declares GPUs and has none: gangs are placed by them, and train on CPUs.
+    """
+
+    notes: Sequence[str] = ()
+    rehearsal: bool = False
+
+
+def check_nodes(storage: Place, gpus_per_worker: float | None, growing: Mapping[str, float] | None) -> Checked:
     """Whether every node of the cluster can train for a search.
 
     Args:
         storage: Of the search: each node writes a file there, and reads one of the driver.
         gpus_per_worker: What the user says of it.
         growing: What the cluster may grow to, if it can.
-
-    Returns:
-        What the user should know, a line each.
 
     Raises:
         UsageError: All that is wrong, a line each.
@@ -142,10 +152,12 @@ def check_nodes(storage: Place, gpus_per_worker: float | None, growing: Mapping[
         found, problems = _ask(nodes, probe)
     finally:
         remove_tree(probe)
+    gpus = {node["NodeID"]: node["Resources"].get("GPU", 0.0) for node in nodes}
+    real = any(each.devices or each.usable for each in found.values()) or any(_detected(n["Resources"]) for n in nodes)
     for node in nodes:
         if node["NodeID"] in found:
-            problems += _problems(_name(node), node["Resources"], found[node["NodeID"]], storage)
-    have_gpu = any(node["Resources"].get("GPU") for node in nodes) or bool((growing or {}).get("GPU"))
+            problems += _problems(_name(node), gpus[node["NodeID"]], found[node["NodeID"]], storage, real)
+    have_gpu = any(gpus.values()) or bool((growing or {}).get("GPU"))
     if gpus_per_worker and not have_gpu:
         problems.append(
             f"--gpus-per-worker must be 0 in a cluster without GPUs, but got {gpus_per_worker:g}, and Ray sees none on "
@@ -153,10 +165,17 @@ def check_nodes(storage: Place, gpus_per_worker: float | None, growing: Mapping[
         )
     if problems:
         raise UsageError(*dict.fromkeys(problems))
-    notes = [line for node in nodes for line in _notes(_name(node), node["Resources"], found[node["NodeID"]])]
+    notes = [
+        f"{_name(node)} has {found[id_].devices} GPUs that its Ray does not offer: `ray start` without --num-gpus does"
+        for node in nodes
+        if found[id_ := node["NodeID"]].devices and not gpus[id_]
+    ]
     if not have_gpu and gpus_per_worker is None:
         notes.append("no node of the cluster has a GPU: trials train on CPUs")
-    return notes
+    rehearsal = any(gpus.values()) and not real
+    if rehearsal:
+        notes.append("the GPUs of this cluster are declared, and none is there: a rehearsal, in which CPUs train")
+    return Checked(notes, rehearsal)
 
 
 def _ask(nodes: Sequence[Mapping[str, Any]], probe: Place) -> tuple[dict[str, Found], list[str]]:
@@ -224,7 +243,7 @@ def _storage(probe: Place, node: str) -> str:
     return ""
 
 
-def _problems(name: str, resources: Mapping[str, float], found: Found, storage: Place) -> list[str]:
+def _problems(name: str, gpus: float, found: Found, storage: Place, real: bool) -> list[str]:
     problems = []
     ours = versions()
     for package in PACKAGES:
@@ -238,24 +257,12 @@ def _problems(name: str, resources: Mapping[str, float], found: Found, storage: 
             f"--storage must be seen by every node, but on {name} {storage} {found.storage}. "
             "Say a bucket, s3://bucket/path, or mount one file system there on all nodes."
         )
-    gpus = resources.get("GPU", 0.0)
-    if found.usable is not None and found.usable < gpus and (found.devices or _detected(resources)):
+    if found.usable is not None and found.usable < gpus and real:
         problems.append(
             f"{name} must let torch use its {gpus:g} GPUs, but it sees {found.usable}. Install torch's build for CUDA, "
             "and a driver that is new enough: python -c 'import torch; torch.zeros(1).cuda()'"
         )
     return problems
-
-
-def _notes(name: str, resources: Mapping[str, float], found: Found) -> list[str]:
-    gpus = resources.get("GPU", 0.0)
-    if found.devices and not gpus:
-        return [
-            f"{name} has {found.devices} GPUs that its Ray does not offer: `ray start` without --num-gpus finds them"
-        ]
-    if found.usable is not None and found.usable < gpus:  # else it is a problem
-        return [f"{name} declares {gpus:g} GPUs but has none: its trials train on its CPUs"]
-    return []
 
 
 def _detected(resources: Mapping[str, float]) -> bool:

@@ -42,15 +42,16 @@ def work(settings: dict[str, Any], make: "Callable[..., Workers] | None" = None)
     Args:
         settings: `registry`, the actor that holds the mailboxes and whose `stopped` returns when all is to end here;
             `gang`, the name of this one; `task`, the task as "module:Class"; `files`, the folder that its `prepare`
-            filled; `stall_timeout` in seconds or None; `others`, `recycle_after`, `memory_growth` and `gpus`, see
-            `Workers`.
+            filled; `rehearsal`, whether the GPUs that Ray gives are only declared; `stall_timeout` in seconds or None;
+            `others`, `recycle_after`, `memory_growth` and `gpus`, see `Workers`.
         make: Makes what runs the stretches. Default: `Workers`, for a task class.
     """
     registry, gang = settings["registry"], settings["gang"]
     # Whatever looks for Ray in here must find this cluster, and no other one on the host.
     os.environ["RAY_ADDRESS"] = ray.get_runtime_context().gcs_address
     ranks = ray.train.get_context()
-    device, files = ray.train.torch.get_device(), on_this_node(settings["files"], _get_ray_train_session_dir())
+    device = torch.device("cpu") if settings["rehearsal"] else ray.train.torch.get_device()
+    files = on_this_node(settings["files"], _get_ray_train_session_dir())
     context = Context(device, ranks.get_world_rank(), ranks.get_world_size(), files)
     me = ray.get_runtime_context()
     ray.get(registry.hold.remote(gang, ray.util.get_current_placement_group(), me.current_actor, me.get_node_id()))
