@@ -320,11 +320,15 @@ def _search(
 def _tune(searcher: "StudySearcher", gang: dict[str, Any], folder: Path) -> None:
     import ray
     from ray import tune
+    from ray.tune.execution import class_cache
 
     from search.cluster import GANG_BYTES
     from search.gang import Gang
     from search.losses import Losses
 
+    # Tune would put the driver's keys into the runtime environment of the gangs, which Ray logs. Nodes have their own.
+    kept = {name for name in class_cache.ENV_VARS_TO_PROPAGATE if not name.startswith("AWS_")}
+    class_cache.ENV_VARS_TO_PROPAGATE = kept
     # Not CPU: 0, which Tune refuses, and no fraction of a CPU, which a worker would miss. On the driver's node as long
     # as that has room: it is the one that no cloud takes away, and the others can be released when they are idle.
     here = ray.get_runtime_context().get_node_id()
