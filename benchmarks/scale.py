@@ -28,6 +28,7 @@ import psutil
 ROOT = Path(__file__).resolve().parent.parent
 MARKS = (100, 500, 1000, 2000)  # trials, at which it is told how long a suggestion takes
 REGISTRY = "ray::Registry"
+THOUSAND, HALF = 1000, 0.5
 EVERY = 50  # results: how often the registry is looked at
 AROUND = 100  # trials before a mark of which that is the median
 
@@ -199,6 +200,7 @@ def tell(
     most = given.trials / (-(-given.trials // given.gangs) * given.gangs)
     allowed = f", and {given.trials} trials allow {100 * most:.1f} %" if given.scheduler == "none" else ""
     print(f"                  {100 * of_all:.1f} % of all from the first to the last of the search{allowed}")
+    own = 0.0
     for mark in (mark for mark in MARKS if mark <= given.trials):
         near = [(wall, own) for number, wall, own in meter.asked if mark - AROUND < number <= mark]
         own = 1e3 * statistics.median(own for _, own in near)
@@ -220,6 +222,11 @@ def tell(
     print(f"study             {store_size(given.study, folder)}")
     late = f"{meter.backlog} events late at the end, {meter.flush_s:.1f} s until all was sent"
     print(f"MLflow            {late}; {runs_size(uri, folder)}")
+    of_trial = own + reports / given.trials * last
+    print(
+        f"1,000 gangs       trials of {THOUSAND * of_trial / HALF / 1e3:.0f} s keep the driver's main thread half busy "
+        f"({of_trial:.0f} ms each), and the registry {THOUSAND * share / given.gangs:.0f} % of a core"
+    )
     print(f"trials.parquet    {(folder / 'trials.parquet').stat().st_size / 2**20:.1f} MiB", flush=True)
 
 

@@ -161,9 +161,10 @@ def test_what_the_docs_say_of_importances_is_what_was_measured():
         ("liquid", "plasticity"),
         ("liquid", "liquid_speed"),
         ("liquid", "liquid_baselines"),
+        ("scaling", "scale"),
     ],
 )
-def test_what_the_docs_say_of_a_task_is_what_was_measured(page, name):
+def test_what_the_docs_say_is_what_was_measured(page, name):
     measured = (ROOT / "benchmarks" / "results" / f"{name}.txt").read_text(encoding="utf-8").splitlines()
     printed = [line for line in measured[1:] if line and not line.startswith("$")]
     told = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8").splitlines()
@@ -186,3 +187,10 @@ def test_what_the_readme_says_of_liquid_cells_is_what_was_measured():
         said, ratio = re.findall(rf"^\| {written} \| (\d+) \| .* \| ([\d.]+x) \|$", README, flags=re.MULTILINE)[0]
         assert float(said) == round(float(tokens))
         assert ratio == re.findall(r"[\d.]+x", ratios)[-1], "the least of its ratios"
+
+
+def test_a_search_over_gangs_that_stand_in_for_real_ones_runs_to_its_end_and_tells_what_it_took():
+    printed = run("scale.py", "--trials", "6", "--gangs", "3", "--seconds", "2")
+    assert "{'completed': 6}, 24 reports" in printed
+    (share,) = re.findall(r"^utilisation +([\d.]+) %", printed, flags=re.MULTILINE)
+    assert 20 < float(share) <= 100
