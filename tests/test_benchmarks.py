@@ -194,3 +194,11 @@ def test_a_search_over_gangs_that_stand_in_for_real_ones_runs_to_its_end_and_tel
     assert "{'completed': 6}, 24 reports" in printed
     (share,) = re.findall(r"^utilisation +([\d.]+) %", printed, flags=re.MULTILINE)
     assert 20 < float(share) <= 100
+
+
+def test_the_driver_keeps_256_gangs_busy():
+    measured = (ROOT / "benchmarks" / "results" / "scale.txt").read_text(encoding="utf-8")
+    (share,) = re.findall(r"^utilisation +([\d.]+) %", measured, flags=re.MULTILINE)
+    (latency,) = re.findall(r"^suggestion +2000 median ([\d.]+) ms", measured, flags=re.MULTILINE)
+    assert float(share) >= 95
+    assert float(latency) <= 100
