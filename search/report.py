@@ -120,7 +120,10 @@ def _compare(folder: Place, others: Sequence[Place]) -> None:
 def _folder_of(name: str, storage: Place) -> Place:
     """That of a search which is named, or whose folder is given."""
     named = storage / name
-    return storage_of(name) if "://" in name or ("/" in name and not named.is_dir()) else named
+    try:
+        return storage_of(name) if "://" in name or ("/" in name and not named.is_dir()) else named
+    except OSError as error:
+        raise UsageError(f"--storage must be a place that can be read, but {error}.") from error
 
 
 def _check_alone(replay: bool, log_model: bool, register: str | None) -> None:

@@ -46,10 +46,11 @@ def place(where: str | Path | Remote) -> Place:
         return Path("/", path)
     if scheme not in SCHEMES:
         raise ValueError(f"a place must be a path or a URI of {', '.join(SCHEMES)} or file, but got {scheme}://.")
-    options = [name for name, _ in parse_qsl(query, keep_blank_values=True)]
+    options = dict(parse_qsl(query, keep_blank_values=True))
     user = authority.rpartition("@")[0]
     # An account's key has slashes at times, so that what is before the first one need not have the @.
-    if ":" in user or (scheme == "s3" and re.search("[@:]", authority)) or any(map(SECRET.search, options)):
+    in_authority = ":" in user or (scheme == "s3" and re.search("[@:]", authority))
+    if in_authority or any(SECRET.search(name) or "@" in value for name, value in options.items()):
         raise ValueError(
             f"a place must have no credentials in it, but the {scheme}:// URI has. Put them into the environment, "
             "as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give the machine a role."

@@ -25,11 +25,8 @@ def on_this_node(where: str, temporary: str) -> Path:
 
 def copied(source: Remote, below: Path) -> Path:
     """A copy of the folder `source`, made once. Of one that has changed since there is another."""
-    from pyarrow.fs import FileSelector
-
-    found = source.filesystem.get_file_info(FileSelector(source.key, allow_not_found=True, recursive=True))
-    told = str(sorted((info.path, info.size, info.mtime_ns) for info in found if info.is_file))
-    target = below / hashlib.blake2b(told.encode(), digest_size=16).hexdigest()
+    found = [(info.path, info.size, info.mtime_ns) for info in source.listed(recursive=True) if info.is_file]
+    target = below / hashlib.blake2b(str(found).encode(), digest_size=16).hexdigest()
     if not found:  # the task prepares nothing
         return target
     below.mkdir(parents=True, exist_ok=True)

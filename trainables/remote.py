@@ -126,7 +126,7 @@ class Remote:
 
     def iterdir(self) -> Iterator["Remote"]:
         """What is in the folder, in order; nothing if there is none."""
-        return iter([self / posixpath.basename(info.path) for info in self._listed(recursive=False)])
+        return iter([self / posixpath.basename(info.path) for info in self.listed(recursive=False)])
 
     def glob(self, pattern: str) -> Iterator["Remote"]:
         """Those of `iterdir` whose name matches; `pattern` is of one level."""
@@ -135,7 +135,7 @@ class Remote:
     def names(self) -> list[str]:
         """Of all files in the folder and in those below it, in order: "sub/name"."""
         start = len(self.key.rstrip("/")) + 1
-        return [info.path[start:] for info in self._listed(recursive=True) if info.is_file]
+        return [info.path[start:] for info in self.listed(recursive=True) if info.is_file]
 
     def modified_ns(self) -> int:
         """When the file was written, in ns since 1970, to the bucket's own precision: S3's is a second."""
@@ -144,16 +144,17 @@ class Remote:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self))
         return int(info.mtime_ns)
 
-    def _info(self) -> Any:
-        with self._told():
-            return self.filesystem.get_file_info(self.key)
-
-    def _listed(self, recursive: bool) -> list[Any]:
+    def listed(self, recursive: bool) -> list[Any]:
+        """The `pyarrow.fs.FileInfo` of what is in the folder, in order; nothing if there is none."""
         from pyarrow.fs import FileSelector
 
         with self._told():
             found = self.filesystem.get_file_info(FileSelector(self.key, allow_not_found=True, recursive=recursive))
         return sorted(found, key=lambda info: info.path)
+
+    def _info(self) -> Any:
+        with self._told():
+            return self.filesystem.get_file_info(self.key)
 
     @contextmanager
     def _told(self) -> Iterator[None]:

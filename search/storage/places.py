@@ -40,9 +40,18 @@ def storage_of(text: str) -> Place:
 
 
 def source_of(text: str, storage: Place) -> str:
-    """An earlier search by the place of its folder; an experiment of MLflow as it is."""
-    if text.startswith("mlflow:") or "://" in text:
+    """An earlier search by the place of its folder; an experiment of MLflow as it is.
+
+    Raises:
+        UsageError: It is a URI that cannot be used, and may have credentials in it: it would be kept in search.yaml.
+    """
+    if text.startswith("mlflow:"):
         return text
+    if "://" in text:
+        try:
+            return str(place(text))
+        except ValueError as error:
+            raise UsageError(f"--warm-start must name an earlier search, but {error}") from None
     named = absolute(storage) / text
     if "/" not in text or (isinstance(named, Path) and named.exists()):
         return str(named)

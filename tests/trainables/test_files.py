@@ -61,6 +61,8 @@ def test_who_stays_on_the_disk_does_without_pyarrow():
         ("s3://KEY:hu/sh@bucket/x", "credentials"),
         ("gs://me:hush@bucket/x", "credentials"),
         ("s3://bucket/x?secret_key=hush", "credentials"),
+        ("s3://bucket/x?endpoint_override=http://me:hush@host:9000", "credentials"),
+        ("s3://bucket/x?endpoint_override=me%3Ahush%40host", "credentials"),
         ("s3://bucket/x?zone=hush", "must be of endpoint_override, region, scheme"),
         ("ftp://host/hush", "got ftp://"),
         ("s3:///x", "name a bucket"),

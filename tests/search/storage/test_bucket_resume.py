@@ -163,6 +163,9 @@ def test_it_is_listed_reported_and_learned_from_without_a_folder_on_the_disk(sto
     warm = plan(config_of(storage, **LR).model_copy(update={"name": "two", "warm_start": [f"{storage}/one"]})).warm
     assert len(warm.trials) == len(known.trials)
     assert config_of(storage, warm_start=["one"]).warm_start == [f"{storage}/one"]
+    with pytest.raises(UsageError, match=r"^--warm-start must name an earlier search, but .* no credentials") as told_:
+        config_of(storage, warm_start=["s3://me:geheim@bucket/one"])
+    assert "geheim" not in str(told_.value)
     with pytest.raises(UsageError, match=r"there is no s3://.*/searches/on\. Did you mean 'one'"):
         plan(config_of(storage, **LR).model_copy(update={"name": "two", "warm_start": [f"{storage}/on"]}))
 
