@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import logging
 import os
 import pickle
 import shutil
@@ -14,6 +15,7 @@ import torch
 from trainables import files, pictures
 from trainables.files import Place, Remote, beside
 
+logger = logging.getLogger(__name__)
 DIGEST = ".sha256"
 ABOUT = ".searchlight.json"  # in a directory that is a checkpoint: written last, so that it is one with this alone
 
@@ -48,13 +50,13 @@ class Writer:
         self._pending = self._pool.submit(_publish, content, path)
 
     def delete(self, path: Place) -> None:
-        """As `delete`, once what was to be written is.
+        """As `delete`, once what was to be written is. What cannot be deleted stays, which is told.
 
         Raises:
             OSError: An earlier checkpoint could not be written.
         """
         self.wait()
-        self._pending = self._pool.submit(delete, path)
+        self._pending = self._pool.submit(_try_to_delete, path)
 
     def wait(self) -> None:
         """Return when nothing is left to be written.
@@ -137,6 +139,13 @@ def delete(path: Place) -> None:
         return
     path.unlink(missing_ok=True)
     beside(path, DIGEST).unlink(missing_ok=True)
+
+
+def _try_to_delete(path: Place) -> None:
+    try:
+        delete(path)
+    except OSError as error:
+        logger.warning("a checkpoint that is not needed any more could not be deleted: %s", error)
 
 
 def _serialized(state: dict[str, Any]) -> bytes:

@@ -70,6 +70,7 @@ class Training:
         self._ahead = 0.0  # what the epochs of a stream took beyond their samples: the next one takes less
         self.moved: Callable[[], None] = lambda: None
         self.autosave: tuple[Place, float] | None = None
+        self._was_midway = False  # since the last epoch was done: there is a checkpoint of that
         self._usage = Usage(task.context.device)
         # The same on all ranks: what build draws, a split of the data or a fixed projection, must not differ.
         rng.seed(task.context, 0, task.config.seed, 0, BUILD)
@@ -160,11 +161,12 @@ class Training:
             checkpoint.save(state, path)
 
     def discard(self, path: Place) -> None:
-        """Delete a checkpoint of this trial, in a bucket while training goes on. Called on rank 0."""
-        if isinstance(path, Remote):
-            self._writer.delete(path)
-        else:
+        """Delete the checkpoint from the middle of an epoch, in a bucket while training goes on. Called on rank 0."""
+        if not isinstance(path, Remote):
             checkpoint.delete(path)
+        elif self._was_midway:  # to find that there is none takes seven requests
+            self._writer.delete(path)
+        self._was_midway = False
 
     def load(self, path: Place) -> None:
         """Take up the trial where `path` was saved."""
@@ -206,6 +208,7 @@ class Training:
         self._ahead = state["ahead"]
         self._remaining = None
         if midway is not None:
+            self._was_midway = True
             self._go_back(midway)
         task.load_state_dict(state["task"])
         if midway is not None:
@@ -242,6 +245,7 @@ class Training:
 
     def _midway(self) -> dict[str, Any]:
         """What an epoch that is under way needs beside the state at its end: each rank has its own."""
+        self._was_midway = True
         self.task.keep_noted()
         own = {
             "rng": rng.state(self.task.context),

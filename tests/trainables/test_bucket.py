@@ -10,7 +10,7 @@ from ray.train.v2._internal.execution.train_fn_utils import LocalTrainFnUtils, s
 from tests.trainables import functions
 from tests.trainables.test_worker_resume import AfterWindows, metrics, run, straight
 from tests.trainables.toys import FULL, identical, timeless
-from trainables import directory, files, remote
+from trainables import checkpoint, directory, files, remote
 from trainables.checkpoint import CheckpointError
 from trainables.context import Context
 from trainables.files import place
@@ -72,6 +72,26 @@ def test_an_epoch_saves_itself_in_a_bucket_while_it_goes_on_and_is_deleted_when_
     assert worker.training is not None
     worker.training.close()  # what is deleted in the background
     assert in_bucket(stretch()) == ["epoch-1-a.pt", "epoch-2-a.pt"]
+
+
+def test_a_bucket_is_asked_to_delete_what_was_saved_alone_and_no_trial_fails_when_it_refuses(
+    stretch, monkeypatch, caplog
+):
+    asked = []
+
+    def refused(path):
+        asked.append(path.name)
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(checkpoint, "delete", refused)
+    assert [report["epoch"] for report in run(stretch(until=3))] == [1, 2, 3]
+    assert asked == []
+    workers = Workers("tests.trainables.toys:Augmented", Context(), AfterWindows(), autosave_s=0.0)
+    assert [report["epoch"] for report in workers.run(stretch(until=3, attempt="b"))] == [1, 2, 3]
+    assert workers.training is not None
+    workers.training.close()
+    assert asked == ["midway-b.pt"] * 3
+    assert "could not be deleted: [Errno 13] Permission denied" in caplog.text
 
 
 def test_a_checkpoint_that_is_corrupt_in_a_bucket_is_told_and_the_one_before_it_is_used(stretch):
