@@ -3,11 +3,12 @@
 import logging
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from functools import partial
 
 from optuna.trial import FrozenTrial
 
 from search.deletions import Deletions
+from search.storage.bucket_journal import patiently
 from search.trials import best_epoch, curve_of, reports_of
 from trainables import checkpoint, pictures
 from trainables.checkpoint import DIGEST
@@ -51,12 +52,16 @@ class Checkpoints:
         """The newest checkpoint of `parent` under a name of its own in the folder of trial `number`, and its epoch.
 
         (None, 0) if there is none that exists: the copy then trains from the start.
+
+        Raises:
+            StoreError: They lie in a bucket that stays away.
         """
         for epoch, report in sorted(reports_of(parent).items(), reverse=True):
             path = self.folder_of(number) / f"copied-from-{parent.number}.pt"
-            with suppress(FileNotFoundError):  # it was dropped
-                if report["checkpoint"] is not None and epoch not in self._dropped[parent.number]:
-                    checkpoint.link(place(report["checkpoint"]), path)
+            if report["checkpoint"] is not None and epoch not in self._dropped[parent.number]:
+                source = place(report["checkpoint"])
+                # Tune waits for it, as it does for the study: a bucket that is away ends no search.
+                if patiently(partial(_linked, source, path)) if isinstance(path, Remote) else _linked(source, path):
                     return str(path), epoch
         logger.warning("trial %d has no checkpoint to copy: trial %d starts anew", parent.number, number)
         return None, 0
@@ -127,6 +132,15 @@ class Checkpoints:
             checkpoint.delete(place(path))
         else:
             self._deletions.submit(checkpoint.delete, place(path))
+
+
+def _linked(source: Place, target: Place) -> bool:
+    """Whether there was a checkpoint to link: it may have been dropped."""
+    try:
+        checkpoint.link(source, target)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _keep_alone(folder: Remote, kept: Mapping[str, set[str]]) -> None:

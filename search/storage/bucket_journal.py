@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from optuna.storages.journal import BaseJournalBackend
 
@@ -14,6 +14,7 @@ from search.storage.lease import Lease
 from trainables.files import Remote
 
 logger = logging.getLogger(__name__)
+Found = TypeVar("Found")
 FOLDER, LOCK = "study", "study.lock"
 SEGMENT_BYTES = 2**16
 PATIENCE_S = 300.0  # how long a search waits for a bucket that went away
@@ -148,7 +149,7 @@ class BucketJournal(BaseJournalBackend):
             raise self._failure
         try:
             if self._pending:
-                _patiently(self._put)
+                patiently(self._put)
         except StoreError as error:
             self._failure = error
             raise
@@ -187,7 +188,12 @@ class BucketJournal(BaseJournalBackend):
         self._written = []
 
 
-def _patiently(action: Callable[[], None]) -> None:
+def patiently(action: Callable[[], Found]) -> Found:
+    """What `action` returns, called again as long as the bucket is away.
+
+    Raises:
+        StoreError: It stays away.
+    """
     end = time.monotonic() + PATIENCE_S
     told = False
     while True:
@@ -196,9 +202,9 @@ def _patiently(action: Callable[[], None]) -> None:
         except OSError as error:
             if time.monotonic() > end:
                 raise StoreError(
-                    f"the study's bucket was lost, and not found again in {PATIENCE_S:g} s ({error})"
+                    f"the search's bucket was lost, and not found again in {PATIENCE_S:g} s ({error})"
                 ) from error
             if not told:
                 told = True
-                logger.warning("the study's bucket is lost: trying for %g s (%s)", PATIENCE_S, error)
+                logger.warning("the search's bucket is lost: trying for %g s (%s)", PATIENCE_S, error)
         time.sleep(BETWEEN_S)

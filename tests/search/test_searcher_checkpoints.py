@@ -7,6 +7,7 @@ import pytest
 
 from search.checkpoints import Checkpoints
 from search.deletions import Deletions
+from search.storage import bucket_journal
 from search.trials import reports_of
 from tests.search.searchers import report, tuned
 from trainables import checkpoint, pictures
@@ -218,12 +219,24 @@ def test_a_bucket_that_lets_nothing_be_deleted_is_told_once_and_the_search_goes_
     assert caplog.text.count("checkpoints that are not needed could not be deleted, --resume does it") == 1
 
 
-def test_a_trial_is_copied_in_a_bucket_from_the_newest_checkpoint_that_was_not_dropped(in_bucket):
+def test_a_trial_is_copied_in_a_bucket_from_the_newest_checkpoint_that_is_there_once_it_is_reached(
+    in_bucket, monkeypatch, caplog
+):
     make, folder = in_bucket
     searcher, study, _ = make(trials=1, rungs=(9,))
     searcher.suggest("t0")
     trained(searcher, "t0", folder / "0", [0.3, 0.1, 0.2])
     checkpoint.delete(folder / "0" / "epoch-3-a.pt")
+    monkeypatch.setattr(bucket_journal, "BETWEEN_S", 0.01)
+    copy_to, away = Remote.copy_to, iter([True, True, False, False, False])
+
+    def copied(self, target):
+        if next(away):
+            raise OSError(f"{self}: no route to host")
+        copy_to(self, target)
+
+    monkeypatch.setattr(Remote, "copy_to", copied)
     path, epoch = searcher.checkpoints.copy(study.trial(0), 1)
     assert (path, epoch) == (str(folder / "1" / "copied-from-0.pt"), 2)
     assert checkpoint.load(place(path)) == {"epoch": 2}
+    assert "the search's bucket is lost" in caplog.text

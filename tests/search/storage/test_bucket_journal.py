@@ -222,9 +222,11 @@ def test_a_bucket_that_was_away_for_a_while_costs_nothing_and_one_that_stays_awa
     with monkeypatch.context() as patch:
         patch.setattr(bucket_journal, "PATIENCE_S", 0.5)
         patch.setattr(Remote, "write_bytes", lambda path, content: refuse(path))
-        with pytest.raises(StoreError, match=r"the study's bucket was lost, and not found again in 0.5 s \(.*no route"):
+        with pytest.raises(
+            StoreError, match=r"the search's bucket was lost, and not found again in 0.5 s \(.*no route"
+        ):
             journal.commit()
-        assert "the study's bucket is lost: trying for 0.5 s" in caplog.text
+        assert "the search's bucket is lost: trying for 0.5 s" in caplog.text
         with pytest.raises(StoreError):
             write(journal, 3)
         journal.close()
