@@ -21,7 +21,7 @@ from search.errors import UsageError, from_validation, nearest
 from search.fidelity import Unit
 from search.storage import places
 from search.storage.working import local
-from trainables.files import Place
+from trainables.files import Place, Remote
 
 Sampler = Literal["tpe", "gp", "cmaes", "qmc", "nsga2", "random"]
 Scheduler = Literal["asha", "asha-stop", "hyperband", "median", "pbt", "none"]
@@ -287,6 +287,11 @@ def complete(config: SearchConfig) -> SearchConfig:
             study = study_url.resolve(config.study)
         except UsageError as error:
             problems += error.problems
+    elif isinstance(config.storage, Remote) and not config.storage.is_atomic:
+        problems.append(
+            f"--study must be a database with --storage {config.storage.scheme}://, but got none: a file there is "
+            "empty while it is written, and a driver that dies then would lose it. Say postgresql://host/database."
+        )
     if len(config.objective) > 1 and config.sampler == "cmaes":
         problems.append(
             f"--sampler must be tpe, gp, nsga2, qmc or random with {len(config.objective)} objectives, but got cmaes."

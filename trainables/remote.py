@@ -16,6 +16,7 @@ from urllib.parse import parse_qsl
 
 MISSING = re.compile(r"NO_SUCH_(KEY|BUCKET)|HTTP status 404")
 REFUSED = re.compile(r"ACCESS_DENIED|INVALID_ACCESS_KEY|INVALID_CLIENT_TOKEN|SIGNATURE_DOES_NOT|HTTP status 40[13]")
+ATOMIC = ("s3", "gs", "gcs")
 CONNECT_S, REQUEST_S, ATTEMPTS = 5.0, 20.0, 4  # a place that cannot be reached is told in half a minute
 AT_ONCE = 8  # pieces of a file, or files of a folder, that are on their way
 CHUNK = 16 * 2**20
@@ -26,8 +27,8 @@ class Remote:
     """A file or a folder in a bucket, or wherever else `pyarrow.fs` reaches. Made by `place`.
 
     A name, as `Path` is: nothing is asked of the bucket before a method that reads or writes. What these raise is what
-    `Path` raises, with the URI in the message. A file is written whole or not at all, and read as it was written last.
-    There are no folders: one is there while something is in it.
+    `Path` raises, with the URI in the message. A file is read as it was written last, and where `is_atomic` written
+    whole or not at all. There are no folders: one is there while something is in it.
     """
 
     scheme: str
@@ -59,6 +60,11 @@ class Remote:
 
     def with_name(self, name: str) -> "Remote":
         return self.parent / name
+
+    @property
+    def is_atomic(self) -> bool:
+        """Whether what a file had before stays until all of the new is there. Azure and HDFS empty it first."""
+        return self.scheme in ATOMIC
 
     @property
     def filesystem(self) -> Any:

@@ -51,6 +51,11 @@ def test_a_time_budget_may_have_a_unit(text, seconds):
         ({"try": ["lr=1", "a=1,,b=2"]}, "--try must be like name=value,name=value, but got 'a=1,,b=2'."),
         ({"gpus_per_worker": "-1"}, "--gpus-per-worker must be greater than or equal to 0, but got '-1'."),
         (
+            {"storage": "abfs://bucket@account.dfs.core.windows.net/searches"},
+            "--study must be a database with --storage abfs://, but got none: a file there is empty while it is "
+            "written, and a driver that dies then would lose it. Say postgresql://host/database.",
+        ),
+        (
             {"study": "studies.db"},
             "--study must be like sqlite:///path.db or postgresql://host/database, but got 'studies.db'.",
         ),
