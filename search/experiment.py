@@ -26,7 +26,7 @@ from search.plan import Plan, plan
 from search.prepared import prepared
 from search.quiet import settle
 from search.results import Best, FrontTrial, count_outcomes, find_best, find_front
-from search.resume import Held, begin, take_up
+from search.resume import Held, begin, take_up, writing
 from search.searched import Searched
 from search.serving.model import ModelError, log_best
 from search.shown import go_on, log_it
@@ -198,6 +198,8 @@ def _on_ray(
             gangs = cluster.count_gangs(config, worker, nodes, growing)
             progress.say(f"{gangs} at a time: {config.workers} x {_told(worker)} each")
             held = held or begin(planned, uploader.copy)
+            with writing():  # of one that is taken up: its code may be new, and what its task prepares
+                uploader.copy()
             uploader.start()
             return _search(planned, held, worker, files, progress, stop, checked.rehearsal)
     finally:

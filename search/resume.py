@@ -86,7 +86,7 @@ def begin(planned: Plan, publish: Callable[[], None] = lambda: None) -> Held:
         UsageError: Its name was taken meanwhile, or it cannot be written. No search.yaml is left then.
     """
     try:
-        with _writing():
+        with writing():
             return _begun(planned, publish)
     except BaseException:  # Ctrl-C too: a search that never began leaves nothing that looks like one; it goes on
         (planned.config.folder / "search.yaml").unlink(missing_ok=True)
@@ -148,7 +148,7 @@ def take_up(place: Place, given: Mapping[str, Any]) -> tuple[Plan, Held]:
             cannot be written.
     """
     url = find_store(place, given.get("study", ""))
-    with _writing():
+    with writing():
         store = open_store(place, url)
         try:
             return _taken_up(place, store, {**given, "study": url})
@@ -158,8 +158,12 @@ def take_up(place: Place, given: Mapping[str, Any]) -> tuple[Plan, Held]:
 
 
 @contextmanager
-def _writing() -> Iterator[None]:
-    """A disk that is full or read-only is told in a line."""
+def writing() -> Iterator[None]:
+    """A disk that is full or read-only, or a bucket that is away, is told in a line.
+
+    Raises:
+        UsageError: It is.
+    """
     try:
         yield
     except OSError as error:

@@ -1,10 +1,11 @@
 """Keeps a bucket up to date with what a driver writes on its own disk, which may go away at any moment."""
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from search.errors import StoreError
@@ -49,6 +50,7 @@ class Uploader:
             self._end()
 
     def start(self) -> None:
+        """Copy what has changed from now on, every few seconds."""
         if isinstance(self._to, Remote):
             self._thread.start()
 
@@ -69,13 +71,13 @@ class Uploader:
         if isinstance(self._to, Path):
             return
         now = dict(_files(self._folder))
-        for name in self._there.keys() - now.keys():
-            (self._to / name).unlink(missing_ok=True)
-            del self._there[name]
         for name, written in now.items():
             if self._there.get(name) != written and (self._folder / name).exists():
                 upload(self._folder / name, self._to / name)
                 self._there[name] = written
+        for name in self._there.keys() - now.keys():  # last: what was renamed is there under one name or the other
+            (self._to / name).unlink(missing_ok=True)
+            del self._there[name]
 
     def _keep(self) -> None:
         pause = EVERY_S
@@ -97,12 +99,12 @@ class Uploader:
 
 def _files(folder: Path) -> Iterator[tuple[str, tuple[int, int]]]:
     """Those to be copied, in a stable order: what is half written has a name that ends in .tmp."""
-    for path in sorted(folder.rglob("*")):
-        parts = path.relative_to(folder).parts
-        if parts[0] not in OWN and not any(part == "__pycache__" or part.endswith(".tmp") for part in parts):
-            try:
+    for where, folders, names in os.walk(folder):
+        # Ray's is not even looked into: thousands of files come and go there meanwhile.
+        own = OWN if Path(where) == folder else OWN[1:]
+        folders[:] = sorted(name for name in folders if name not in own and not name.endswith(".tmp"))
+        for path in sorted(Path(where, name) for name in names if not name.endswith(".tmp")):
+            with suppress(FileNotFoundError):  # it was removed, or has its name by now
                 about = path.stat()
-            except FileNotFoundError:  # it was removed, or has its name by now
-                continue
-            if path.is_file():
-                yield "/".join(parts), (about.st_mtime_ns, about.st_size)
+                if path.is_file():
+                    yield path.relative_to(folder).as_posix(), (about.st_mtime_ns, about.st_size)

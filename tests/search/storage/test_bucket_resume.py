@@ -236,14 +236,16 @@ def test_what_changes_in_the_folder_changes_in_the_bucket(storage, tmp_path, cap
     (folder / "code").rename(folder / "code-1")
     (folder / "ray").mkdir()
     (folder / "ray" / "log").write_text("of this machine")
+    (folder / "code-1" / "ray").mkdir()
+    (folder / "code-1" / "ray" / "task.py").write_text("pass")
     (to / "code" / "task.py").write_text("pass")
     told_ = []
     with uploader.ending(told_.append):
         uploader.copy()
-        assert to.names() == ["code-1/task.py", "search.yaml"]
+        assert to.names() == ["code-1/ray/task.py", "code-1/task.py", "search.yaml"]
         (folder / "search.yaml").unlink()
         uploader.copy()
-        assert to.names() == ["code-1/task.py"]
+        assert to.names() == ["code-1/ray/task.py", "code-1/task.py"]
         (folder / "search.yaml").write_text("trials: 3")
         monkeypatch.setattr(Remote, "write_bytes", lambda path, content: refuse(path))
     assert told_ == [f"{to} cannot be written: {to / 'search.yaml'}: no room; what has changed is not there"]
