@@ -158,11 +158,16 @@ class _Filtered:
         return getattr(self._stream, name)
 
 
-def nodes() -> list[dict[str, float]]:
-    """What each node of the cluster has, by name of the resource, but for those that are going away."""
+def staying() -> list[dict[str, Any]]:
+    """The nodes of the cluster, as Ray has them, but for those that are going away."""
     found: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
     going = ray._private.state.state.get_draining_nodes()
-    return [dict(node["Resources"]) for node in found if node["Alive"] and node["NodeID"] not in going]
+    return [node for node in found if node["Alive"] and node["NodeID"] not in going]
+
+
+def nodes() -> list[dict[str, float]]:
+    """What each of them has, by name of the resource."""
+    return [dict(node["Resources"]) for node in staying()]
 
 
 def largest() -> dict[str, float] | None:

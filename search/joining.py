@@ -47,16 +47,20 @@ def check_address(address: str) -> None:
     if not host or not port.isdigit():
         raise UsageError(f"{rule}, but got {address!r}. Say host:port, as `ray start --head` prints it.")
     try:
-        socket.create_connection((host, int(port)), timeout=ANSWER_S).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_S).close()
     except OSError as error:
         raise UsageError(f"{rule}, but got {address}: {error}.") from error
     _check_versions(address, _knock(address))
 
 
 def _running_here() -> str | None:
-    from ray._private.services import find_bootstrap_address
+    """What `ray.init` would take for `auto`."""
+    from ray._private.services import get_ray_address_from_environment
 
-    found: str | None = find_bootstrap_address(os.environ.get("RAY_TMPDIR"))
+    try:
+        found: str = get_ray_address_from_environment("auto", None)
+    except ConnectionError:
+        return None
     return found
 
 
@@ -68,11 +72,11 @@ def _knock(address: str) -> dict[str, str]:
     from ray.core.generated.gcs_service_pb2_grpc import InternalKVGcsServiceStub
     from ray.exceptions import AuthenticationError
 
+    wanted = InternalKVGetRequest(namespace=b"cluster", key=b"CLUSTER_METADATA")
     try:
-        channel = init_grpc_channel(address, asynchronous=False)
-        stub = InternalKVGcsServiceStub(channel)  # type: ignore[no-untyped-call]
-        wanted = InternalKVGetRequest(namespace=b"cluster", key=b"CLUSTER_METADATA")
-        answer = stub.InternalKVGet(wanted, timeout=ANSWER_S)
+        with init_grpc_channel(address, asynchronous=False) as channel:
+            stub = InternalKVGcsServiceStub(channel)  # type: ignore[no-untyped-call]
+            answer = stub.InternalKVGet(wanted, timeout=ANSWER_S)
     except AuthenticationError as error:
         raise UsageError(
             f"the cluster at {address} must be given its token, but there is none. Set {TOKEN}."
@@ -127,7 +131,7 @@ class Checked:
         rehearsal: Whether the cluster declares GPUs and has none: gangs are placed by them, and train on CPUs.
     """
 
-    notes: Sequence[str] = ()
+    notes: tuple[str, ...] = ()
     rehearsal: bool = False
 
 
@@ -142,21 +146,30 @@ def check_nodes(storage: Place, gpus_per_worker: float | None, growing: Mapping[
     Raises:
         UsageError: All that is wrong, a line each.
     """
-    import ray
+    from search.cluster import staying  # imports Ray
 
-    nodes = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+    nodes = staying()
     probe = storage / f"probe-{uuid.uuid4().hex[:12]}"
     probe.mkdir(parents=True, exist_ok=True)
     try:
         (probe / "driver").write_text("of the driver")
-        found, problems = _ask(nodes, probe)
+        answers = _ask(nodes, probe)
     finally:
         remove_tree(probe)
+    stay = {node["NodeID"] for node in staying()}
+    nodes = [node for node in nodes if node["NodeID"] in stay]  # one may have gone meanwhile, as spot nodes do
+    found = {id_: answer for id_, answer in answers.items() if id_ in stay and isinstance(answer, Found)}
     gpus = {node["NodeID"]: node["Resources"].get("GPU", 0.0) for node in nodes}
     real = any(each.devices or each.usable for each in found.values()) or any(_detected(n["Resources"]) for n in nodes)
+    wanted = gpus_per_worker != 0.0
+    problems = []
     for node in nodes:
-        if node["NodeID"] in found:
-            problems += _problems(_name(node), gpus[node["NodeID"]], found[node["NodeID"]], storage, real)
+        answer = answers[node["NodeID"]]
+        if isinstance(answer, Found):
+            needed = gpus[node["NodeID"]] if wanted and real else 0.0
+            problems += _problems(_name(node), needed, answer, storage)
+        else:
+            problems.append(f"{_name(node)} {answer}")
     have_gpu = any(gpus.values()) or bool((growing or {}).get("GPU"))
     if gpus_per_worker and not have_gpu:
         problems.append(
@@ -168,42 +181,40 @@ def check_nodes(storage: Place, gpus_per_worker: float | None, growing: Mapping[
     notes = [
         f"{_name(node)} has {found[id_].devices} GPUs that its Ray does not offer: `ray start` without --num-gpus does"
         for node in nodes
-        if found[id_ := node["NodeID"]].devices and not gpus[id_]
+        if wanted and found[id_ := node["NodeID"]].devices and not gpus[id_]
     ]
     if not have_gpu and gpus_per_worker is None:
         notes.append("no node of the cluster has a GPU: trials train on CPUs")
-    rehearsal = any(gpus.values()) and not real
+    rehearsal = wanted and any(gpus.values()) and not real
     if rehearsal:
         notes.append("the GPUs of this cluster are declared, and none is there: a rehearsal, in which CPUs train")
-    return Checked(notes, rehearsal)
+    return Checked(tuple(notes), rehearsal)
 
 
-def _ask(nodes: Sequence[Mapping[str, Any]], probe: Place) -> tuple[dict[str, Found], list[str]]:
-    """What each node answers, by its id, and who does not."""
+def _ask(nodes: Sequence[Mapping[str, Any]], probe: Place) -> dict[str, Found | str]:
+    """What each node has, by its id; or why it did not tell."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     # A process of its own for each: it looks at GPUs which nobody gave it.
     look = ray.remote(num_cpus=0, max_calls=1, max_retries=0)(look_around)
-    answers = {}
+    asked = {}
     for node in nodes:
         there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-        asked = look.options(scheduling_strategy=there).remote(
-            str(probe), node["NodeID"], bool(node["Resources"].get("GPU"))
-        )
-        answers[asked] = node
-    ready, late = ray.wait([*answers], num_returns=len(answers), timeout=PROBE_S)
-    found, problems = {}, []
+        has_gpus = bool(node["Resources"].get("GPU"))
+        asked[look.options(scheduling_strategy=there).remote(str(probe), node["NodeID"], has_gpus)] = node["NodeID"]
+    ready, late = ray.wait([*asked], num_returns=len(asked), timeout=PROBE_S)
+    answers: dict[str, Found | str] = {}
     for answer in ready:
         try:
-            found[answers[answer]["NodeID"]] = Found(**ray.get(answer))
+            answers[asked[answer]] = Found(**ray.get(answer))
         except ray.exceptions.RayError as error:
             reason = " ".join(str(error).split())[:400]
-            problems.append(f"{_name(answers[answer])} must run what the search sends it, but: {reason}")
+            answers[asked[answer]] = f"must run what the search sends it, but: {reason}"
     for answer in late:
         ray.cancel(answer, force=True)
-        problems.append(f"{_name(answers[answer])} must answer within {PROBE_S:.0f} s, but does not. Look at its Ray.")
-    return found, problems
+        answers[asked[answer]] = f"must answer within {PROBE_S:.0f} s, but does not. Look at its Ray."
+    return answers
 
 
 def look_around(probe: str, node: str, has_gpus: bool) -> dict[str, Any]:
@@ -243,7 +254,8 @@ def _storage(probe: Place, node: str) -> str:
     return ""
 
 
-def _problems(name: str, gpus: float, found: Found, storage: Place, real: bool) -> list[str]:
+def _problems(name: str, gpus: float, found: Found, storage: Place) -> list[str]:
+    """What keeps the node `name`, of which the search needs `gpus`, from training."""
     problems = []
     ours = versions()
     for package in PACKAGES:
@@ -257,7 +269,7 @@ def _problems(name: str, gpus: float, found: Found, storage: Place, real: bool) 
             f"--storage must be seen by every node, but on {name} {storage} {found.storage}. "
             "Say a bucket, s3://bucket/path, or mount one file system there on all nodes."
         )
-    if found.usable is not None and found.usable < gpus and real:
+    if found.usable is not None and found.usable < gpus:
         problems.append(
             f"{name} must let torch use its {gpus:g} GPUs, but it sees {found.usable}. Install torch's build for CUDA, "
             "and a driver that is new enough: python -c 'import torch; torch.zeros(1).cuda()'"

@@ -1,0 +1,198 @@
+import json
+import platform
+import socket
+
+import pytest
+import ray
+from ray._private import services
+
+from search import cluster, joining
+from search.errors import UsageError
+from search.joining import STOP_WAIT, Found, check_address, check_nodes, look_around, note_of_job, versions
+
+SAME = {"ray_version": ray.__version__, "python_version": platform.python_version()}
+
+
+@pytest.fixture
+def listening():
+    """An address at which somebody listens, and never says a word."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.fixture
+def refusing():
+    """An address at which nobody listens: it is bound, so that nobody else begins to."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{bound.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("scheme", ["ray", "http"])
+def test_an_address_of_another_kind_is_refused_with_the_way_to_submit_a_search(scheme):
+    with pytest.raises(UsageError, match=f"must be host:port.* but got {scheme}://head:1.*ray job submit"):
+        check_address(f"{scheme}://head:1")
+
+
+@pytest.mark.parametrize("address", ["head", "head:", ":6379", "head:port"])
+def test_an_address_is_a_host_and_a_port(address):
+    with pytest.raises(UsageError, match=f"but got '{address}'. Say host:port"):
+        check_address(address)
+
+
+def test_an_address_where_nobody_listens_is_refused_at_once(refusing):
+    with pytest.raises(UsageError, match=f"must be a Ray cluster that answers, but got {refusing}: .*refused"):
+        check_address(refusing)
+
+
+def test_whoever_listens_and_does_not_answer_is_no_cluster(listening, monkeypatch):
+    monkeypatch.setattr(joining, "ANSWER_S", 0.3)
+    with pytest.raises(UsageError, match=f"must be a Ray cluster that answers, but {listening} said: "):
+        check_address(listening)
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """The file in which Ray keeps the address of the cluster that runs on this machine; of none, so far."""
+    monkeypatch.setattr(services, "find_gcs_addresses", set)  # other tests have Rays of their own
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    monkeypatch.setenv("RAY_ADDRESS", "auto")
+    (tmp_path / "ray").mkdir()
+    return tmp_path / "ray" / "ray_current_cluster"
+
+
+def test_auto_is_the_cluster_on_this_machine(here, refusing):
+    with pytest.raises(UsageError, match=r"but got auto, and none runs on this machine. Say host:port, or unset it"):
+        check_address("auto")
+    here.write_text(refusing)
+    with pytest.raises(UsageError, match=f"but got {refusing}: .*refused"):
+        check_address("auto")
+
+
+def test_driver_and_cluster_have_the_same_ray_and_python(listening, monkeypatch):
+    theirs = dict(SAME)
+    monkeypatch.setattr(joining, "_knock", lambda address: theirs)
+    check_address(listening)
+    for other in ({"ray_version": "2.59.0"}, {"python_version": "3.12.1"}):
+        theirs.update(SAME | other)
+        (number,) = other.values()
+        with pytest.raises(UsageError, match=f"the versions of the cluster at {listening}, .*{number}.*but has "):
+            check_address(listening)
+
+
+@pytest.fixture
+def asked(tmp_path, monkeypatch):
+    """`check_nodes` of a cluster: each node by its address, with its GPUs and what it answers.
+
+    Those that are `gone` go away while they are asked.
+    """
+
+    def check(nodes, gpus_per_worker=None, growing=None, gone=()):
+        there = [
+            {"NodeID": name, "NodeManagerAddress": name, "Resources": {"CPU": 8.0, **resources}}
+            for name, (resources, _) in nodes.items()
+        ]
+        before_and_after = iter([there, [node for node in there if node["NodeID"] not in gone]])
+        monkeypatch.setattr(cluster, "staying", lambda: next(before_and_after))
+        monkeypatch.setattr(joining, "_ask", lambda asked, probe: {name: said for name, (_, said) in nodes.items()})
+        try:
+            return check_nodes(tmp_path, gpus_per_worker, growing)
+        finally:
+            assert not list(tmp_path.iterdir()), "what nodes were tried with is removed"
+
+    return check
+
+
+def found(devices=0, usable=None, storage="", **others):
+    return Found({**versions(), **others}, devices, usable, storage)
+
+
+HEAD = ({}, found())
+
+
+def test_nodes_that_can_train_are_taken_without_a_word(asked):
+    assert asked({"head": HEAD, "gpu": ({"GPU": 2.0, "accelerator_type:L4": 1.0}, found(2, 2))}) == joining.Checked()
+
+
+def test_all_that_is_wrong_is_told_at_once_by_node(asked, tmp_path):
+    bad = {
+        "old": ({}, found(torch="1.0.0")),
+        "away": ({}, found(storage="cannot be written: read-only")),
+        "blind": ({"GPU": 2.0}, found(2, 1)),
+        "mute": ({}, "must answer within 120 s, but does not. Look at its Ray."),
+    }
+    with pytest.raises(UsageError) as told:
+        asked({"head": HEAD, **bad})
+    old, away, blind, mute = told.value.problems
+    assert old.startswith(f"node old must have torch {versions()['torch']}, as the driver has, but has 1.0.0. Install")
+    assert f"on node away {tmp_path} cannot be written: read-only. Say a bucket" in away
+    assert blind.startswith("node blind must let torch use its 2 GPUs, but it sees 1. Install")
+    assert mute == "node mute must answer within 120 s, but does not. Look at its Ray."
+
+
+def test_a_node_that_goes_away_meanwhile_stops_no_search(asked):
+    nodes = {
+        "spot": ({"GPU": 1.0}, "must run what the search sends it, but: it died"),
+        "full": ({}, found(storage="x")),
+    }
+    assert asked({"head": ({"GPU": 1.0}, found(1, 1)), **nodes}, gone=nodes) == joining.Checked()
+
+
+def test_gpus_that_are_declared_and_nowhere_to_be_seen_are_a_rehearsal(asked):
+    checked = asked({"head": HEAD, "worker": ({"GPU": 1.0}, found(0, 0))})
+    assert checked.rehearsal
+    assert "a rehearsal, in which CPUs train" in checked.notes[0]
+
+
+@pytest.mark.parametrize("other", [({"accelerator_type:L4": 1.0}, found()), ({}, found(devices=1)), ({}, found(0, 1))])
+def test_one_real_gpu_in_the_cluster_and_no_other_may_be_lacking(asked, other):
+    with pytest.raises(UsageError, match="node worker must let torch use its 1 GPUs, but it sees 0"):
+        asked({"other": other, "worker": ({"GPU": 1.0}, found(0, 0))})
+
+
+def test_gpus_that_no_trial_will_use_are_told_of(asked):
+    unseen, none = asked({"head": ({}, found(devices=4))}).notes
+    assert unseen == "node head has 4 GPUs that its Ray does not offer: `ray start` without --num-gpus does"
+    assert none == "no node of the cluster has a GPU: trials train on CPUs"
+
+
+def test_who_trains_on_cpus_need_not_care_for_gpus(asked):
+    nodes = {"head": ({}, found(devices=4)), "blind": ({"GPU": 2.0}, found(2, 1))}
+    assert asked(nodes, gpus_per_worker=0.0) == joining.Checked()
+    assert asked({"worker": ({"GPU": 1.0}, found(0, 0))}, gpus_per_worker=0.0) == joining.Checked()
+    assert asked({"head": HEAD}, gpus_per_worker=0.0) == joining.Checked()
+
+
+def test_gpus_are_not_asked_of_a_cluster_that_has_none_and_gets_none(asked):
+    with pytest.raises(
+        UsageError, match=r"--gpus-per-worker must be 0 .* but got 0.5, and Ray sees none on its 1 nodes"
+    ):
+        asked({"head": HEAD}, gpus_per_worker=0.5)
+    assert asked({"head": HEAD}, gpus_per_worker=0.5, growing={"GPU": 8.0}) == joining.Checked()
+    assert asked({"head": HEAD}, growing={"GPU": 8.0}) == joining.Checked()
+
+
+def test_a_node_tells_what_it_has_and_that_it_writes_beside_the_driver(tmp_path):
+    (tmp_path / "driver").write_text("of the driver")
+    answer = json.loads(json.dumps(look_around(str(tmp_path), "node", has_gpus=False)))
+    assert Found(**answer) == Found(versions(), answer["devices"], None, "")
+    assert versions()["torch"] != "none"
+    assert (tmp_path / "node").is_file()
+
+
+def test_a_node_tells_why_the_storage_is_not_what_the_driver_wrote_to(tmp_path):
+    assert look_around(str(tmp_path), "node", has_gpus=False)["storage"] == "is not what the driver wrote to"
+    (tmp_path / "driver").write_text("of the driver")
+    (tmp_path / "node").mkdir()  # root writes anywhere else
+    assert "cannot be written: " in look_around(str(tmp_path), "node", has_gpus=False)["storage"]
+
+
+@pytest.mark.parametrize(("wait", "told"), [(None, "after 3 s"), ("10", "after 10 s"), ("30", ""), ("60", "")])
+def test_a_submitted_job_that_will_be_killed_early_says_so(wait, told, monkeypatch):
+    monkeypatch.delenv(STOP_WAIT, raising=False)
+    assert note_of_job() == "", "nobody submitted this"
+    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
+    if wait:
+        monkeypatch.setenv(STOP_WAIT, wait)
+    assert told in note_of_job()
+    assert bool(note_of_job()) == bool(told)
