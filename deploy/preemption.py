@@ -10,7 +10,9 @@ import logging
 import os
 import time
 from datetime import datetime
-from urllib.error import HTTPError, URLError
+from functools import cache
+from http.client import HTTPException
+from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import ray
@@ -39,12 +41,16 @@ def notice(metadata: str) -> datetime | None:
         token = _read(Request(f"{metadata}/latest/api/token", method="PUT", headers=lifetime))
         told = Request(f"{metadata}/latest/meta-data/spot/instance-action", headers={"X-aws-ec2-metadata-token": token})
         return datetime.fromisoformat(json.loads(_read(told))["time"])
-    except HTTPError as error:
-        if error.code != 404:  # 404: nothing is planned
-            logger.warning("The metadata of this instance cannot be read: %s.", error)
-    except (URLError, TimeoutError) as error:  # it is asked again
-        logger.warning("The metadata of this instance cannot be read: %s.", error)
+    except (OSError, HTTPException, ValueError, KeyError) as error:  # it is asked again
+        if not isinstance(error, HTTPError) or error.code != 404:  # 404: nothing is planned
+            _warn(f"The metadata of this instance cannot be read: {error}.")
     return None
+
+
+@cache
+def _warn(line: str) -> None:
+    """Once: where no AWS is, nobody ever answers."""
+    logger.warning(line)
 
 
 def drain(at: datetime) -> None:

@@ -1,5 +1,6 @@
 """A spot node whose end AWS announces is drained: the metadata service is one of this test, Ray is real."""
 
+import socket
 import threading
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -49,6 +50,23 @@ def test_the_notice_is_read_and_its_absence_or_a_service_that_is_away_is_no_noti
     assert notice(metadata) is None
     assert notice(metadata) == GOES_AT
     assert notice("http://127.0.0.1:9") is None
+
+
+def test_a_service_that_breaks_off_is_asked_again_and_told_of_once(caplog):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def break_off():
+            for _ in range(2):
+                connection, _ = server.accept()
+                connection.recv(1024)
+                connection.close()
+
+        threading.Thread(target=break_off, daemon=True).start()
+        for _ in range(2):
+            assert notice(f"http://127.0.0.1:{server.getsockname()[1]}") is None
+    assert [record.getMessage() for record in caplog.records] == [
+        "The metadata of this instance cannot be read: Remote end closed connection without response."
+    ]
 
 
 def test_the_node_is_drained_and_ray_knows_why(head, metadata):
