@@ -31,7 +31,7 @@ class StandIn(Gang):
         registry, me = self._registry, ray.get_runtime_context()
         group = placement_group([self._settings["resources"]] * self._settings["workers"], name=self._run)
         group.wait(60)
-        ray.get(registry.hold.remote(self._name, group, me.current_actor, me.get_node_id()))
+        ray.get(registry.hold.remote(self._name, self._run, group, me.current_actor, me.get_node_id()))
         stopped = registry.stopped.remote(self._name)
         turn = 0
         while True:

@@ -50,12 +50,17 @@ def report(kinds: Mapping[str, Mapping[str, Any]]) -> None:
 def node_types(given: Sequence[str]) -> dict[str, Any]:
     """What the command line says, or the file that it names."""
     match given:
-        case [count, *amounts] if count.isdigit() and amounts and all("=" in text for text in amounts):
+        case [count, *amounts] if count.isdigit() and amounts and all(_is_amount(text) for text in amounts):
             resources = {name: int(amount) for name, amount in (text.split("=", 1) for text in amounts)}
             return {"worker": {"max_workers": int(count), "resources": resources}}
         case [file]:
             return dict(yaml.safe_load(Path(file).expanduser().read_text())["available_node_types"])
     raise SystemExit(USAGE)
+
+
+def _is_amount(text: str) -> bool:
+    name, _, amount = text.partition("=")
+    return bool(name) and amount.isdigit()
 
 
 def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -17,7 +17,7 @@ class Capacity:
 
     Args:
         worker: What one worker needs.
-        registry: Of the gangs; told how many fit.
+        registry: Of the gangs; told how many there may be.
         say: Shows a line.
 
     Attributes:
@@ -51,7 +51,7 @@ class Capacity:
         fit = count_fitting(self._config, self._worker, cluster, growing)
         may = allowed(self._config.concurrency, fit, growing is not None)
         told, self.gangs = self.gangs, min(may, self._config.trials)
-        self._registry.holds.remote(fit)
+        self._registry.holds.remote(max(fit, may))  # those beyond would be ended, and be begun again
         if told and told != self.gangs:
             self._say(f"{_change(self._nodes - before)}: {self.gangs} at a time")
 

@@ -89,15 +89,22 @@ class Registry:
             self._gangs[gang].planned = node
         return node
 
-    async def hold(self, gang: str, group: PlacementGroup, worker: Any, node: str) -> None:
-        """`worker` of `gang` has come up on `node`, in `group`."""
-        if gang in self._gangs:
-            self._gangs[gang].group = group
-            self._gangs[gang].workers.append(worker)
-            self._gangs[gang].nodes.add(node)
-            self._leave_nodes()
-        else:
+    async def hold(self, gang: str, run: str, group: PlacementGroup, worker: Any, node: str) -> bool:
+        """`worker` of `gang` has come up for `run` on `node`, in `group`.
+
+        Returns:
+            Whether the gang still wants it. If its controller was killed, there are others in its place, and one
+            stretch must not be trained twice.
+        """
+        entry = self._gangs.get(gang)
+        if entry is None or entry.run != run:
             remove_placement_group(group)
+            return False
+        entry.group = group
+        entry.workers.append(worker)
+        entry.nodes.add(node)
+        self._leave_nodes()
+        return True
 
     async def end_workers(self, gang: str) -> dict[int, str]:
         """Kill the workers of `gang`, whose stretch ends without a report; where the code of each rank stood."""

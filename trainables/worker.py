@@ -54,7 +54,9 @@ def work(settings: dict[str, Any], make: "Callable[..., Workers] | None" = None)
     files = on_this_node(settings["files"], _get_ray_train_session_dir())
     context = Context(device, ranks.get_world_rank(), ranks.get_world_size(), files)
     me = ray.get_runtime_context()
-    ray.get(registry.hold.remote(gang, ray.util.get_current_placement_group(), me.current_actor, me.get_node_id()))
+    group, run = ray.util.get_current_placement_group(), ranks.get_experiment_name()
+    if not ray.get(registry.hold.remote(gang, run, group, me.current_actor, me.get_node_id())):
+        return
     stopping = threading.Event()
     workers = (make or Workers)(
         settings["task"],

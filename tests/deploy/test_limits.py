@@ -30,7 +30,7 @@ def test_it_becomes_the_command_that_follows(head):
     assert head.sees("largest") == {"CPU": 32.0, "GPU": 8.0}
 
 
-@pytest.mark.parametrize("arguments", [[], ["8"], ["a", "b"], ["8", "CPU"]])
+@pytest.mark.parametrize("arguments", [[], ["8"], ["a", "b"], ["8", "CPU"], ["8", "GPU=0.5"], ["8", "=1"]])
 def test_what_it_takes_is_told(arguments):
     with pytest.raises((SystemExit, FileNotFoundError), match=r"Usage|No such file"):
         node_types(arguments)

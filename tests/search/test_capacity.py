@@ -30,4 +30,15 @@ def test_nodes_that_join_and_leave_are_told_of_where_they_change_how_many_gangs_
         looking.look()
     assert said == ["a node joined: 3 at a time", "6 nodes joined: 5 at a time", "7 nodes left: 1 at a time",
                     "a node joined: 2 at a time"]  # fmt: skip
-    assert told == [2, 3, 3, 9, 8, 1, 0, 2]
+    assert told == [2, 3, 3, 9, 8, 1, 1, 2]
+
+
+def test_more_gangs_than_a_cluster_is_known_to_grow_to_may_wait_if_the_user_says_so(tmp_path, monkeypatch):
+    config = load_config({"task": "arc", "storage": str(tmp_path), "trials": "5", "concurrency": "4"})
+    told = []
+    monkeypatch.setattr(capacity, "nodes", list)
+    monkeypatch.setattr(capacity, "largest", lambda: {"CPU": 2.0})
+    looking = Capacity(config, {"CPU": 1.0}, SimpleNamespace(holds=SimpleNamespace(remote=told.append)), print)
+    looking.look()
+    assert looking.gangs == 4
+    assert told == [4], "and none of them is taken for one too many"

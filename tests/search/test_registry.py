@@ -47,7 +47,7 @@ async def entered(world, gangs, up=0):
         await found.enter(f"g{number}", world.actor, "head", f"gang-{number}")
         await found.assign(f"g{number}", STRETCH)
         if number < up:
-            await found.hold(f"g{number}", f"group-{number}", "worker", f"node-{number}")
+            await found.hold(f"g{number}", f"gang-{number}", f"group-{number}", "worker", f"node-{number}")
     await asyncio.sleep(0.02)
     return found
 
@@ -114,6 +114,19 @@ def test_what_no_gang_has_is_removed(world):
 
     run(scenario())
     assert set(world.removed) == {"00", "01", "08"}
+
+
+def test_workers_of_a_controller_that_was_killed_come_too_late_and_get_nothing_to_do(world):
+    async def scenario():
+        found = await entered(world, 1)
+        await found.restart("g0", "gang-7")
+        late = await found.hold("g0", "gang-0", "group-0", "worker", "node-0")
+        new = await found.hold("g0", "gang-7", "group-7", "worker", "node-7")
+        await found.leave("g0")
+        return late, new, await found.hold("g0", "gang-7", "group-8", "worker", "node-7")
+
+    assert run(scenario()) == (False, True, False)
+    assert world.removed == ["group-0", "group-7", "group-8"]
 
 
 def test_workers_hear_that_their_node_goes_away_or_that_of_their_gang_and_others_do_not(world):
