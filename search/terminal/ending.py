@@ -23,7 +23,7 @@ from search.trials import best_epoch, best_value, curve_of
 from trainables.files import Place
 
 if TYPE_CHECKING:
-    from search.experiment import Result
+    from search.finish import Result
 
 OF_A_RUN = ("mode", "workers", "cpus_per_worker", "gpus_per_worker", "seed")  # what --once may come with, too
 AMONG_TRAININGS = "workflowType=machine_learning"  # MLflow's UI shows a run as an evaluation of an LLM without it

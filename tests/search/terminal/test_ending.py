@@ -10,7 +10,7 @@ from optuna.samplers import RandomSampler
 from rich.console import Console
 
 from search.config import SearchConfig, complete
-from search.experiment import Result
+from search.finish import Result
 from search.results import count_outcomes, find_best
 from search.space import resolve
 from search.study import create, read
