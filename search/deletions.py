@@ -6,7 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 logger = logging.getLogger(__name__)
-AT_ONCE = 4
+AT_ONCE = 8  # nine requests each, one after the other: of a checkpoint for each report of the search
 CLOSE_S = 60.0
 
 

@@ -164,7 +164,7 @@ class Training:
         """Delete the checkpoint from the middle of an epoch, in a bucket while training goes on. Called on rank 0."""
         if not isinstance(path, Remote):
             checkpoint.delete(path)
-        elif self._was_midway:  # to find that there is none takes seven requests
+        elif self._was_midway:  # to find that there is none takes six requests
             self._writer.delete(path)
         self._was_midway = False
 

@@ -64,7 +64,8 @@ def fetch(place: Place) -> None:
     try:
         for each in place.iterdir() if isinstance(place, Remote) else ():
             if each.name not in NOT_HERE:
-                download(each, local(place) / each.name)
+                with suppress(FileNotFoundError):  # removed meanwhile, or what S3 is left with of an empty folder
+                    download(each, local(place) / each.name)
     except OSError as error:
         raise UsageError(f"--storage must be a place that can be read, but {error}.") from error
 
@@ -90,11 +91,9 @@ def names_in(storage: Place) -> list[str]:
 def _root() -> Path:
     """Of this process: removed when it ends, or by a later one if it was killed."""
     for lock in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{LOCK}"):
-        with open(lock, "a") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                continue
+        # Another process that starts now may have removed it, and a driver that lives holds it.
+        with suppress(FileNotFoundError, BlockingIOError), open(lock, "a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(lock.parent, ignore_errors=True)
     root = Path(tempfile.mkdtemp(prefix=PREFIX))
     claim = root / "claim"

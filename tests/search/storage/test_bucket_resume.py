@@ -133,6 +133,8 @@ def test_what_a_task_prepares_is_made_once_and_lies_in_the_bucket(storage, tmp_p
         uploader.copy()
     assert (files / "words.txt").read_text() == "one"
     assert str(files) == f"{storage}/one/files"
+    (planned.config.place / "errors" / "trial-0.txt").write_text("")
+    (planned.config.place / "errors" / "trial-0.txt").unlink()  # which leaves an empty folder there
     with at_hand(planned.config.place) as folder, monkeypatch.context() as patch:
         patch.setattr(planned.source.task_class, "prepare", None)
         assert prepared(planned) == files
