@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +17,7 @@ from trainables.files import Remote
 logger = logging.getLogger(__name__)
 Found = TypeVar("Found")
 FOLDER, LOCK = "study", "study.lock"
+SEGMENT = re.compile(r"\d+-\d+-\d+\.jsonl")
 SEGMENT_BYTES = 2**16
 PATIENCE_S = 300.0  # how long a search waits for a bucket that went away
 BETWEEN_S = 1.0
@@ -56,13 +58,13 @@ def read_records(place: Remote) -> list[bytes]:
     had begun is none of the study.
 
     Raises:
-        UsageError: Some of it is missing.
+        UsageError: Some of it is missing, or there is something else.
         OSError: It cannot be read.
     """
     folder = place / FOLDER
     counted: list[tuple[Segment, int | None]] = []
     end: int | None = None
-    for segment in sorted((Segment.of(each.name) for each in folder.iterdir()), reverse=True):
+    for segment in sorted(_segments(folder), reverse=True):
         if end is None or segment.first < end:
             counted.insert(0, (segment, end))
             end = segment.first
@@ -77,6 +79,13 @@ def read_records(place: Remote) -> list[bytes]:
                 )
             records += text.splitlines(keepends=True)[: None if last is None else last - segment.first]
     return records
+
+
+def _segments(folder: Remote) -> list[Segment]:
+    names = [each.name for each in folder.iterdir()]
+    if strange := [name for name in names if not SEGMENT.fullmatch(name)]:
+        raise UsageError(f"{folder} must hold segments of a study alone, but has {', '.join(strange)}. Remove that.")
+    return [Segment.of(name) for name in names]
 
 
 class BucketReader(BaseJournalBackend):
@@ -108,7 +117,7 @@ class BucketJournal(BaseJournalBackend):
         self._lease = Lease(place / LOCK, place.name)
         try:
             self._unread = read_records(place)  # from record `_read` on
-            latest = max((Segment.of(each.name).since for each in (place / FOLDER).iterdir()), default=0)
+            latest = max((segment.since for segment in _segments(place / FOLDER)), default=0)
             self._segment = Segment(max(self._lease.since, latest + 1), 0, len(self._unread))
             (place / FOLDER / self._segment.name).write_bytes(b"")  # from here on nobody else's records count
         except BaseException:  # Ctrl-C too: nobody else can free the lease in a notebook; it goes on

@@ -130,6 +130,10 @@ def test_segments_are_written_again_until_they_are_large_enough(search):
     names = [each.name for each in (search / "study").iterdir()]
     assert [Segment.of(name).serial for name in names] == [0, 1, 2]
     assert records(search) == [*range(300)]
+    (search / "study" / ".DS_Store").write_bytes(b"")
+    with pytest.raises(UsageError, match=r"one/study must hold segments of a study alone, but has \.DS_Store\. Remove"):
+        BucketJournal(search)
+    (search / "study" / ".DS_Store").unlink()
     (search / "study" / names[1]).unlink()
     first, last = (Segment.of(name).first for name in (names[1], names[2]))
     with pytest.raises(UsageError, match=rf"those from {first} to {last} are missing\. Restore what was removed there"):
