@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -23,10 +24,11 @@ from search.nested import flatten
 from search.schedule import End, Schedule, Standing, Stretch
 from search.schedulers.pbt import replaced
 from search.space import Space
+from search.storage.bucket_journal import patiently
 from search.study import SearchStudy
 from search.tracking.datasets import Datasets
 from search.trials import curve_of, length_of, outcome_of, reports_of
-from trainables.files import Place
+from trainables.files import Place, Remote
 
 logger = logging.getLogger(__name__)
 EXPLORED = 20  # how often hyperparameters near to those of a trial are drawn, until the task takes them
@@ -61,7 +63,8 @@ class StudySearcher(Searcher):
         max_losses: How often a trial may lose its whole gang before it fails.
         budget: Told of every stretch and report, to end the search in time.
         room: How many stretches may run at once just now; None: any number.
-        place: Where the search lies, if not in `folder`: checkpoints go to `checkpoints/<number>` in it.
+        place: Where the search lies, if not in `folder`: checkpoints go to `checkpoints/<number>` in it, and what
+            trials raised to `errors`.
 
     Attributes:
         spent: What the trials of the study have got, in the schedule's unit of fidelity.
@@ -89,7 +92,7 @@ class StudySearcher(Searcher):
         self.schedule = schedule
         self.objective = objective
         self.trials = trials
-        self.folder = folder
+        self.place = place or folder
         self.attempt = attempt
         self.observers = tuple(observers)
         self.stopping = stopping or threading.Event()
@@ -98,7 +101,7 @@ class StudySearcher(Searcher):
             study.compared = lambda trial: self._standing(trial).by_rung(schedule.rungs)
         self.budget = budget or Budget()
         self.room = room
-        self.checkpoints = Checkpoints((place or folder) / "checkpoints", schedule.mode)
+        self.checkpoints = Checkpoints(self.place / "checkpoints", schedule.mode)
         self.error: Exception | None = None
         self._datasets = Datasets(study.trials())
         earlier = [report for trial in study.trials() for report in reports_of(trial).values()]
@@ -386,15 +389,21 @@ class StudySearcher(Searcher):
                 self.study.note_report(number, last["epoch"], {**last, "time": at})
                 self._tell(lambda observer: observer.trial_reported(number, last["epoch"], last["metrics"], at))
             if "traceback" in report:
-                path = self.folder / "errors" / f"trial-{number}.txt"
-                path.parent.mkdir(exist_ok=True)
-                path.write_text(report["traceback"], encoding="utf-8")
+                self._keep(report["traceback"], self.place / "errors" / f"trial-{number}.txt")
             self._end(number, report["outcome"], report["reason"], report.get("divergence"))
             if report["outcome"] == "failed":
                 self.budget.failed(number, report["reason"])
             else:
                 self.budget.rested(number)
         self.study.live.discard(number)
+
+    def _keep(self, traceback: str, path: Place) -> None:
+        """Before the trial ends, and in the bucket itself: the driver's disk may go away at any moment."""
+        path.parent.mkdir(exist_ok=True)
+        if isinstance(path, Remote):
+            patiently(partial(path.write_text, traceback))
+        else:
+            path.write_text(traceback, encoding="utf-8")
 
     def _note_stretch(self, number: int, last: dict[str, Any], now: float) -> None:
         """A stretch has ended, with the report `last`, or with nothing."""

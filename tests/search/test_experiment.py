@@ -1,16 +1,11 @@
-import io
-
 import pytest
 import torch
-from rich.console import Console
 
 import trainables.precision
-from search import experiment
 from search.cluster import count_gangs, worker_resources
 from search.config import load_config
 from search.errors import UsageError
 from search.experiment import plan
-from search.terminal.progress import Progress
 from trainables.precision import Precision
 
 
@@ -41,18 +36,6 @@ def test_a_precision_that_the_device_lacks_is_refused_with_those_that_it_has(tmp
 
 def test_a_precision_that_the_device_has_is_planned(tmp_path, device_without_fp16):
     assert planned(tmp_path, search={"precision": "fp32,bf16"}).schedule.rungs == (1, 3, 9)
-
-
-def test_a_ctrl_c_while_a_model_is_made_leaves_the_model_out_and_not_the_result(tmp_path, monkeypatch):
-    def interrupt(folder, register):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(experiment, "log_best", interrupt)
-    stream, asked = io.StringIO(), planned(tmp_path, name="one", register="my model")
-    progress = Progress(asked.space, "val/score", "max", 1, None, Console(file=stream, width=200))
-    assert experiment._log_best(asked, False, progress) == {}
-    again = f"python search/report.py one --storage {tmp_path / 'runs'} --register 'my model'"
-    assert stream.getvalue().splitlines()[-1] == f"the best checkpoint is no model in MLflow yet: {again}"
 
 
 def test_the_seed_of_the_search_is_that_of_its_trials_unless_they_have_one(tmp_path):
