@@ -1,24 +1,14 @@
 """A real S3 server on loopback, in a process of its own, that can go away and come back, empty."""
 
 import os
-import signal
 import socket
-import subprocess
 import sys
-import time
-from contextlib import suppress
 from pathlib import Path
 
-START_S = 60
+from tests.server_process import ServerProcess
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-class S3Server:
+class S3Server(ServerProcess):
     """moto's server; all that it holds is in its memory.
 
     Args:
@@ -28,10 +18,7 @@ class S3Server:
     """
 
     def __init__(self, folder: Path, port: int | None = None, host: str = "127.0.0.1") -> None:
-        self.folder, self.host = folder, host
-        self.port = port or free_port()
-        self.url = f"http://{host}:{self.port}"
-        self._process: subprocess.Popen | None = None
+        super().__init__(folder, host, port)
 
     @property
     def env(self) -> dict[str, str]:
@@ -46,31 +33,9 @@ class S3Server:
         }
 
     def start(self) -> "S3Server":
-        """Returns once it answers, seconds later."""
-        with open(self.folder / "s3.log", "a") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "moto.server", "--host", self.host, "--port", str(self.port)],
-                stdout=log,
-                stderr=log,
-                env={**os.environ, **self.env},
-                start_new_session=True,
-                cwd=self.folder,
-            )
-        deadline = time.monotonic() + START_S
-        while time.monotonic() < deadline and self._process.poll() is None:
-            with suppress(OSError), socket.create_connection((self.host, self.port), timeout=2):
-                return self
-            time.sleep(0.1)
-        self.stop()
-        raise TimeoutError(f"the S3 server did not answer within {START_S} s:\n{self.log()[-3000:]}")
-
-    def stop(self) -> None:
-        """At once, as when the network to it is cut."""
-        if self._process is not None:
-            with suppress(ProcessLookupError):  # it ended by itself
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait(timeout=20)
-            self._process = None
+        command = [sys.executable, "-m", "moto.server", "--host", self.host, "--port", str(self.port)]
+        self.launch(command, {**os.environ, **self.env}, self._answers)
+        return self
 
     def make_bucket(self, name: str) -> str:
         """The URI of a new bucket."""
@@ -86,5 +51,6 @@ class S3Server:
         made.create_dir(name)
         return f"s3://{name}"
 
-    def log(self) -> str:
-        return (self.folder / "s3.log").read_text()
+    def _answers(self) -> bool:
+        socket.create_connection((self.host, self.port), timeout=2).close()
+        return True

@@ -11,8 +11,9 @@ from search.quiet import SETTINGS
 from search.tracking import tracker as tracking
 from search.tracking.tracker import Tracker, TrackingError
 from search.tracking.uri import store_of
-from tests.search.mlflow_server import ADMIN, MlflowServer, free_port
+from tests.search.mlflow_server import ADMIN, MlflowServer
 from tests.search.studies import Search, replayed
+from tests.server_process import free_port
 from trainables import pictures
 
 LOGIN = ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD")
