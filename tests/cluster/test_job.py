@@ -11,7 +11,7 @@ from mlflow import MlflowClient
 from tests.cluster.conftest import SECRETS
 from trainables.files import place
 
-TRIALS, EPOCHS = 3, 30
+TRIALS, EPOCHS = 3, 20
 
 
 @pytest.fixture
