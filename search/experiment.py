@@ -200,14 +200,13 @@ def _search(
         planned.schedule,
         planned.objective,
         planned.trials,
-        config.folder,
+        config.place,
         attempt=f"{time.time_ns():x}",
         observers=(tracker, progress, watch, exporter),
         stopping=stop.asked,
         max_losses=config.max_failures,
         budget=budget,
         room=lambda: capacity.gangs,
-        place=config.place,
     )
     progress.board.spent = lambda: searcher.spent
     progress.board.live = lambda: study.live

@@ -6,6 +6,7 @@ import platform
 import socket
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -162,12 +163,12 @@ def check_nodes(storage: Place, gpus_per_worker: float | None, growing: Mapping[
     gpus = {node["NodeID"]: node["Resources"].get("GPU", 0.0) for node in nodes}
     real = any(each.devices or each.usable for each in found.values()) or any(_detected(n["Resources"]) for n in nodes)
     wanted = gpus_per_worker != 0.0
-    problems = []
+    problems, ours = [], versions()
     for node in nodes:
         answer = answers[node["NodeID"]]
         if isinstance(answer, Found):
             needed = gpus[node["NodeID"]] if wanted and real else 0.0
-            problems += _problems(_name(node), needed, answer, storage)
+            problems += _problems(_name(node), needed, answer, ours, storage)
         else:
             problems.append(f"{_name(node)} {answer}")
     have_gpu = any(gpus.values()) or bool((growing or {}).get("GPU"))
@@ -226,10 +227,8 @@ def versions() -> dict[str, str]:
     """Of PACKAGES, without the build: a CPU build trains as that for a GPU would on a CPU."""
     found = dict.fromkeys(PACKAGES, "none")
     for name in PACKAGES:
-        try:
+        with suppress(PackageNotFoundError):
             found[name] = version(name).partition("+")[0]
-        except PackageNotFoundError:
-            continue
     return found
 
 
@@ -254,10 +253,9 @@ def _storage(probe: Place, node: str) -> str:
     return ""
 
 
-def _problems(name: str, gpus: float, found: Found, storage: Place) -> list[str]:
-    """What keeps the node `name`, of which the search needs `gpus`, from training."""
+def _problems(name: str, gpus: float, found: Found, ours: Mapping[str, str], storage: Place) -> list[str]:
+    """What keeps the node `name`, of which the search needs `gpus`, from training with a driver that has `ours`."""
     problems = []
-    ours = versions()
     for package in PACKAGES:
         if found.versions[package] != ours[package]:
             problems.append(

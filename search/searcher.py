@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from optuna.trial import FrozenTrial, TrialState
@@ -55,7 +54,7 @@ class StudySearcher(Searcher):
         schedule: Which trial goes on, and which ends.
         objective: The metric that a trial's reports are judged by.
         trials: How many trials to start.
-        folder: Of the search, on the driver's disk.
+        folder: Where the search lies: checkpoints go to `checkpoints/<number>` in it, what trials raised to `errors`.
         attempt: Part of every checkpoint's name, different for each driver of the search: workers of a driver that
             was killed live on for seconds and must not write what this one reads.
         observers: Told what happens.
@@ -63,8 +62,6 @@ class StudySearcher(Searcher):
         max_losses: How often a trial may lose its whole gang before it fails.
         budget: Told of every stretch and report, to end the search in time.
         room: How many stretches may run at once just now; None: any number.
-        place: Where the search lies, if not in `folder`: checkpoints go to `checkpoints/<number>` in it, and what
-            trials raised to `errors`.
 
     Attributes:
         spent: What the trials of the study have got, in the schedule's unit of fidelity.
@@ -77,14 +74,13 @@ class StudySearcher(Searcher):
         schedule: Schedule,
         objective: str,
         trials: int,
-        folder: Path,
+        folder: Place,
         attempt: str,
         observers: Sequence[Observer] = (),
         stopping: threading.Event | None = None,
         max_losses: int = 3,
         budget: Budget | None = None,
         room: Callable[[], int] | None = None,
-        place: Place | None = None,
     ) -> None:
         super().__init__()
         self.study = study
@@ -92,7 +88,7 @@ class StudySearcher(Searcher):
         self.schedule = schedule
         self.objective = objective
         self.trials = trials
-        self.place = place or folder
+        self.folder = folder
         self.attempt = attempt
         self.observers = tuple(observers)
         self.stopping = stopping or threading.Event()
@@ -101,7 +97,7 @@ class StudySearcher(Searcher):
             study.compared = lambda trial: self._standing(trial).by_rung(schedule.rungs)
         self.budget = budget or Budget()
         self.room = room
-        self.checkpoints = Checkpoints(self.place / "checkpoints", schedule.mode)
+        self.checkpoints = Checkpoints(self.folder / "checkpoints", schedule.mode)
         self.error: Exception | None = None
         self._datasets = Datasets(study.trials())
         earlier = [report for trial in study.trials() for report in reports_of(trial).values()]
@@ -389,7 +385,7 @@ class StudySearcher(Searcher):
                 self.study.note_report(number, last["epoch"], {**last, "time": at})
                 self._tell(lambda observer: observer.trial_reported(number, last["epoch"], last["metrics"], at))
             if "traceback" in report:
-                self._keep(report["traceback"], self.place / "errors" / f"trial-{number}.txt")
+                self._keep(report["traceback"], self.folder / "errors" / f"trial-{number}.txt")
             self._end(number, report["outcome"], report["reason"], report.get("divergence"))
             if report["outcome"] == "failed":
                 self.budget.failed(number, report["reason"])

@@ -89,10 +89,9 @@ def drive(planned, held, trained, gangs=1, seed=0):
         planned.schedule,
         planned.objective,
         config.trials,
-        config.folder,
+        config.place,
         attempt=str(len(trained)),
         observers=[watching],
-        place=config.place,
     )
     searcher.mend()
     live: dict[str, dict] = {}

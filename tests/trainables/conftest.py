@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from ray.train.v2._internal.execution.train_fn_utils import LocalTrainFnUtils, set_train_fn_utils
 
+from tests.trainables import functions
 from tests.trainables.ranks import Pair
 from tests.trainables.workers import stretch_in
 
@@ -34,3 +36,13 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
 def stretch(tmp_path: Path) -> Callable[..., dict[str, Any]]:
     """Makes stretches of trials that write into the test's folder."""
     return partial(stretch_in, tmp_path)
+
+
+@pytest.fixture
+def as_in_a_worker(tmp_path: Path) -> Iterator[None]:
+    """Ray's own utilities of a worker, those of its local mode; the functions tell no earlier test's tales."""
+    set_train_fn_utils(LocalTrainFnUtils("test"))
+    functions.SCRATCH[0] = str(tmp_path)
+    functions.SEEN.clear()
+    yield
+    set_train_fn_utils(None)

@@ -123,15 +123,6 @@ def test_a_trial_whose_bucket_is_gone_fails_with_one_reason(stretch, s3, monkeyp
 PLAIN = {"trial": 0, "seed": 7}
 
 
-@pytest.fixture
-def _as_in_a_worker(tmp_path):
-    set_train_fn_utils(LocalTrainFnUtils("test"))
-    functions.SCRATCH[0] = str(tmp_path)
-    functions.SEEN.clear()
-    yield
-    set_train_fn_utils(None)
-
-
 def call(function, stretch, rank=0, ranks=1):
     """The reports of a function."""
     task = f"tests.trainables.functions:{function}"
@@ -139,7 +130,7 @@ def call(function, stretch, rank=0, ranks=1):
     return list(FunctionWorkers("loss", task, context, threading.Event()).run(stretch))
 
 
-@pytest.mark.usefixtures("_as_in_a_worker")
+@pytest.mark.usefixtures("as_in_a_worker")
 def test_a_function_goes_on_from_its_directory_in_a_bucket(stretch):
     first = call("resumes", stretch(**PLAIN))
     assert [report["checkpoint"] for report in first] == [f"{stretch()['folder']}/epoch-{n}-a" for n in (1, 2, 3)]
@@ -149,7 +140,7 @@ def test_a_function_goes_on_from_its_directory_in_a_bucket(stretch):
     assert [report["epoch"] for report in second] == [4]
 
 
-@pytest.mark.usefixtures("_as_in_a_worker")
+@pytest.mark.usefixtures("as_in_a_worker")
 @pytest.mark.parametrize("damage", ["corrupt", "half uploaded", "gone"])
 def test_a_directory_in_a_bucket_that_is_not_whole_is_told_and_the_one_before_it_is_used(stretch, damage):
     first = call("resumes", stretch(**PLAIN))
@@ -166,7 +157,7 @@ def test_a_directory_in_a_bucket_that_is_not_whole_is_told_and_the_one_before_it
     assert directory.read(path)["epoch"] == 3, "the repeated report heals it"
 
 
-@pytest.mark.usefixtures("_as_in_a_worker")
+@pytest.mark.usefixtures("as_in_a_worker")
 def test_a_function_whose_bucket_is_gone_fails_with_one_reason(stretch, s3, monkeypatch):
     monkeypatch.setattr(remote, "ATTEMPTS", 1)
     (report,) = call("resumes", stretch(storage=f"{s3}?endpoint_override=http://127.0.0.1:1", **PLAIN))

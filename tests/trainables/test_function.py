@@ -24,17 +24,8 @@ from trainables.checkpoint import CheckpointError, delete
 from trainables.context import Context
 from trainables.function import Ended, FunctionWorkers, Session
 
+pytestmark = pytest.mark.usefixtures("as_in_a_worker")
 LIMIT_S = 30.0
-
-
-@pytest.fixture(autouse=True)
-def _as_in_a_worker(tmp_path):
-    """Ray's own utilities of a worker, those of its local mode; the functions tell no earlier test's tales."""
-    set_train_fn_utils(LocalTrainFnUtils("test"))
-    functions.SCRATCH[0] = str(tmp_path)
-    functions.SEEN.clear()
-    yield
-    set_train_fn_utils(None)
 
 
 @pytest.fixture
