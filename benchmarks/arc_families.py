@@ -13,8 +13,8 @@ import numpy as np
 from benchmarks.runs import in_processes
 from models.arc.families import EASY
 from trainables.arc import ArcTask
-from trainables.arc_config import ArcConfig
-from trainables.loop import Training
+from trainables.arc.config import ArcConfig
+from trainables.training.trainer import Training
 
 SOLVED = 0.9  # of a family's tests, within two attempts
 

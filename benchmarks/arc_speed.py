@@ -12,11 +12,11 @@ from itertools import islice
 import torch
 
 from trainables.arc import ArcTask
-from trainables.arc_config import ArcConfig
-from trainables.batches import to_device
+from trainables.arc.config import ArcConfig
 from trainables.context import Context
-from trainables.loop import Training
 from trainables.precision import Precision
+from trainables.training.trainer import Training
+from trainables.update.batches import to_device
 
 WARM = 5  # windows
 

@@ -19,7 +19,8 @@ import torch
 
 from benchmarks.runs import Report, deviation, mean, train_all
 from models.liquid.continual import Scenario
-from trainables.liquid import Batch, LiquidTask
+from trainables.liquid import LiquidTask
+from trainables.liquid.task import Batch
 
 NO_REPLAY = {"replay": {"fraction": 0.0}}
 METHODS: dict[str, dict[str, Any]] = {

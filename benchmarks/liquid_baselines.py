@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import torch
 
 from search.nested import nest
-from trainables import liquid_data
-from trainables.liquid import ERRORS, LiquidTask
-from trainables.liquid_config import LiquidConfig
-from trainables.loop import train
+from trainables.liquid import LiquidTask, data
+from trainables.liquid.config import LiquidConfig
+from trainables.liquid.task import ERRORS
+from trainables.training.trainer import train
 
 Errors = dict[str, float]
 
@@ -83,7 +83,7 @@ def run(task: LiquidTask) -> Outcome:
         after[task.learning] = _errors(task, report)  # the last report of each
     own = [after[number][domain] for number, tests in enumerate(task.stream.tests) for domain in tests]
     domains = [domain for tests in task.stream.tests for domain in tests]
-    source = liquid_data.read(task.config.data, task.config.length, task.files)
+    source = data.read(task.config.data, task.config.length, task.files)
     return Outcome(dict(zip(domains, own, strict=True)), after[task.stream.tasks - 1], source.baselines)
 
 

@@ -10,9 +10,10 @@ from optuna.trial import FrozenTrial
 from search.deletions import Deletions
 from search.storage.bucket_journal import patiently
 from search.trials import best_epoch, curve_of, reports_of
-from trainables import checkpoint, pictures
-from trainables.checkpoint import DIGEST
-from trainables.files import Place, Remote, place
+from trainables import checkpoint
+from trainables.checkpoint.file import DIGEST
+from trainables.filesystem.paths import Place, Remote, place
+from trainables.task import images
 
 logger = logging.getLogger(__name__)
 
@@ -155,4 +156,4 @@ def _keep_alone(folder: Remote, kept: Mapping[str, set[str]]) -> None:
 
 def _checkpoint_of(name: str) -> str:
     """The name of the checkpoint that something beside it belongs to."""
-    return name.removesuffix(DIGEST).removesuffix(pictures.SUFFIX)
+    return name.removesuffix(DIGEST).removesuffix(images.SUFFIX)

@@ -18,7 +18,7 @@ from search.space import Parameter
 from search.tracking.datasets import datasets_of
 from search.trials import OUTCOMES, SETTLED, outcome_of
 from search.words import change, counted
-from trainables.files import Place
+from trainables.filesystem.paths import Place
 
 
 @dataclass(frozen=True)

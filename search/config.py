@@ -21,7 +21,7 @@ from search.errors import UsageError, from_validation, nearest
 from search.fidelity import Unit
 from search.storage import places
 from search.storage.working import local
-from trainables.files import Place, Remote
+from trainables.filesystem.paths import Place, Remote
 
 Sampler = Literal["tpe", "gp", "cmaes", "qmc", "nsga2", "random"]
 Scheduler = Literal["asha", "asha-stop", "hyperband", "median", "pbt", "none"]

@@ -33,7 +33,7 @@ from search.terminal.console import console_on
 from search.terminal.progress import Progress
 from search.tracking.tracker import Tracker, TrackingError
 from search.tracking.uri import take_login
-from trainables.files import Place
+from trainables.filesystem.paths import Place
 
 if TYPE_CHECKING:
     from search.searcher import StudySearcher

@@ -13,7 +13,7 @@ from search.fidelity import COSTS, cumulated, field
 from search.nested import flatten
 from search.trials import outcome_of, reports_of
 from search.whole import whole
-from trainables.files import Place
+from trainables.filesystem.paths import Place
 
 Columns = dict[str, list[Any]]
 

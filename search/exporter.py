@@ -11,7 +11,7 @@ import pyarrow as pa
 from search.export import write_parquet
 from search.shown import report_again
 from search.study import SearchStudy
-from trainables.files import Place
+from trainables.filesystem.paths import Place
 
 EVERY_S = 3.0
 SHARE = 0.02  # of the time, at most: a search with many reports is written less often

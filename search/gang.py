@@ -214,9 +214,9 @@ class Gang(tune.Trainable):
         resources = settings["resources"]
         try:
             if settings["worker"]["objective"]:
-                from trainables.function import work_on_function as work
+                from trainables.worker.train_function import work_on_function as work
             else:
-                from trainables.worker import work
+                from trainables.worker.worker import work
             GangTrainer(
                 work,
                 train_loop_config={**settings["worker"], "registry": self._registry, "gang": self._name},

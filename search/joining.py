@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from search.errors import UsageError
-from trainables.files import Place, place, remove_tree
+from trainables.filesystem.paths import Place, place, remove_tree
 
 ANSWER_S = 5.0  # of the cluster, to who knocks
 PROBE_S = 120.0  # of a node: it gets the code of the search first

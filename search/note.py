@@ -8,7 +8,7 @@ from search.nested import flatten
 from search.objectives import Objective
 from search.results import Best, FrontTrial
 from search.shown import go_on, short
-from trainables.files import Place
+from trainables.filesystem.paths import Place
 
 
 def commands(place: Place) -> str:

@@ -4,7 +4,7 @@ import inspect
 import shutil
 
 from search.plan import Plan
-from trainables.files import Place
+from trainables.filesystem.paths import Place
 from trainables.task import Task
 
 NAME = "files"

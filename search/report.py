@@ -26,7 +26,7 @@ from search.searched import Searched
 from search.storage.places import storage_of
 from search.study import read
 from search.terminal.table import report_console, side_by_side, trial_table, width_of
-from trainables.files import Place
+from trainables.filesystem.paths import Place
 
 
 def main(

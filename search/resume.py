@@ -29,7 +29,7 @@ from search.tracking.provenance import digests
 from search.tracking.tracker import Tracker
 from search.tracking.uri import URI, check_tracking, shown, store_of
 from search.whole import write_whole
-from trainables.files import Place, Remote, remove_tree
+from trainables.filesystem.paths import Place, Remote, remove_tree
 
 
 @dataclass(frozen=True)

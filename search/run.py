@@ -19,7 +19,7 @@ import typer
 from search.config import load_config
 from search.errors import StoreError, UsageError
 from search.storage.places import storage_of
-from trainables.files import Place
+from trainables.filesystem.paths import Place
 
 Assignments = list[str]
 HELP = {"rich_help_panel": "Parameters of the task"}

@@ -27,7 +27,7 @@ from search.storage.bucket_journal import patiently
 from search.study import SearchStudy
 from search.tracking.datasets import Datasets
 from search.trials import curve_of, length_of, outcome_of, reports_of
-from trainables.files import Place, Remote
+from trainables.filesystem.paths import Place, Remote
 
 logger = logging.getLogger(__name__)
 EXPLORED = 20  # how often hyperparameters near to those of a trial are drawn, until the task takes them

@@ -4,7 +4,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from trainables.files import Place
+from trainables.filesystem.paths import Place
 
 
 def short(value: Any) -> str:

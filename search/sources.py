@@ -13,7 +13,7 @@ from search.storage.working import names_in
 from search.tracking.errors import told
 from search.tracking.runs import NOT_IN_A_KEY
 from search.tracking.uri import shown
-from trainables.files import Place, place
+from trainables.filesystem.paths import Place, place
 
 MLFLOW = "mlflow:"
 LARGEST = 1e308  # SQL stores of MLflow have no infinity, and keep the largest number instead

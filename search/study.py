@@ -18,7 +18,7 @@ from search.searched import Searched
 from search.space import Space
 from search.storage.store import Store, check_name, open_store, open_to_read, url_of
 from search.trials import point_of, reports_of, stretches_of
-from trainables.files import Place
+from trainables.filesystem.paths import Place
 
 
 class SearchStudy:

@@ -17,7 +17,7 @@ from search.schedule import Mode
 from search.sources import Found, find_trials
 from search.space import Space
 from search.whole import write_whole
-from trainables.files import place
+from trainables.filesystem.paths import place
 
 FILE = "warm-start.json"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from trainables.files import Place, Remote, upload
+from trainables.filesystem.paths import Place, Remote, upload
 
 LEFT_AFTER_S = 60.0
 

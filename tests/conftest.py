@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.s3_server import S3Server
-from trainables.files import place
+from trainables.filesystem.paths import place
 
 ROOT = Path(__file__).resolve().parent.parent
 TASKS = ROOT / "tests" / "search" / "tasks"

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 from search.space import resolve
 from trainables.context import Context
-from trainables.loop import Training
 from trainables.precision import Diverged
 from trainables.task import Task, TaskConfig, searchable
+from trainables.training.trainer import Training
 
 EPOCHS = 27
 ROWS = 900

@@ -25,7 +25,7 @@ sys.path.insert(0, str(HERE.parent.parent))
 from search.results import find_best  # noqa: E402  they are found now
 from search.study import read  # noqa: E402
 from tests.search.mlflow_server import MlflowServer  # noqa: E402
-from trainables.pictures import best_in  # noqa: E402
+from trainables.task.images import best_in  # noqa: E402
 
 METRIC = "val/cell_lift"
 SETTLED_MS = 2000

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from search.searched import Searched
 from search.shown import report_again
 from search.whole import write_whole
-from trainables.files import Place
+from trainables.filesystem.paths import Place
 
 
 def write_page(searched: Searched, path: Place) -> None:

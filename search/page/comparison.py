@@ -10,7 +10,7 @@ from search.page.layout import page
 from search.page.scale import robust
 from search.page.section import Section
 from search.whole import write_whole
-from trainables.files import Place
+from trainables.filesystem.paths import Place
 
 ONE_EACH = "One search each: where they differ by little, chance may decide, and another --seed may turn it round."
 

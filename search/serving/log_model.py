@@ -18,8 +18,8 @@ from mlflow.tracking import MlflowClient
 from search.serving.requirements import pinned
 from search.tracking.errors import why
 from trainables import checkpoint
-from trainables.files import place
-from trainables.predictor import Predictor
+from trainables.filesystem.paths import place
+from trainables.training.predictor import Predictor
 
 ROOT = Path(__file__).resolve().parents[2]
 SERVED = Path(__file__).with_name("served.py")

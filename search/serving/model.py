@@ -20,8 +20,8 @@ from search.study import read
 from search.tasks import BUILT_IN, find_task
 from search.tracking.runs import LONGEST_PARAM
 from search.tracking.uri import URI, store_of, take_login
-from trainables.files import Place
-from trainables.files import place as as_place
+from trainables.filesystem.paths import Place
+from trainables.filesystem.paths import place as as_place
 
 TIMEOUT_S = 900.0  # building a task may load its data
 ROOT = Path(__file__).resolve().parents[2]

@@ -7,7 +7,7 @@ import numpy as np
 from mlflow.models import set_model
 from mlflow.pyfunc.model import PythonModel
 
-from trainables.predictor import Predictor
+from trainables.training.predictor import Predictor
 
 
 class Served(PythonModel):

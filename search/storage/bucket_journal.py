@@ -12,7 +12,7 @@ from optuna.storages.journal import BaseJournalBackend
 
 from search.errors import StoreError, UsageError
 from search.storage.lease import Lease
-from trainables.files import Remote
+from trainables.filesystem.paths import Remote
 
 logger = logging.getLogger(__name__)
 Found = TypeVar("Found")

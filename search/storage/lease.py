@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 
 from search.errors import StoreError, UsageError
-from trainables.files import Remote
+from trainables.filesystem.paths import Remote
 
 logger = logging.getLogger(__name__)
 RENEW_S = 5.0

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from search.errors import UsageError
-from trainables.files import Place, Remote, place
+from trainables.filesystem.paths import Place, Remote, place
 
 
 def read(value: Any) -> Any:

@@ -21,7 +21,7 @@ from search.storage.bucket_journal import BucketJournal, BucketReader
 from search.storage.journal import Journal
 from search.storage.mirror import Mirror
 from search.storage.study_url import file_of, resolve, with_driver
-from trainables.files import Place, Remote
+from trainables.filesystem.paths import Place, Remote
 
 LOCKED_S = 60  # how long a write to SQLite waits for the writes of others
 

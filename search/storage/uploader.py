@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from search.errors import StoreError
-from trainables.files import Place, Remote, upload
+from trainables.filesystem.paths import Place, Remote, upload
 
 logger = logging.getLogger(__name__)
 EVERY_S = 5.0

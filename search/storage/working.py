@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO
 
 from search.errors import UsageError
-from trainables.files import Place, Remote, download, modified_ns
+from trainables.filesystem.paths import Place, Remote, download, modified_ns
 
 PREFIX = "searchlight-of-"
 LOCK = "held"

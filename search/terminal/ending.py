@@ -20,7 +20,7 @@ from search.shown import go_on, short
 from search.terminal.table import trial_table, width_of
 from search.tracking.uri import URI, shown
 from search.trials import best_epoch, best_value, curve_of
-from trainables.files import Place
+from trainables.filesystem.paths import Place
 
 if TYPE_CHECKING:
     from search.finish import Result

@@ -22,7 +22,7 @@ from search.tracking.events import Event, events_of, finished
 from search.tracking.runs import Runs
 from search.tracking.tracker import TrackingError
 from search.tracking.uri import check_tracking, shown, store_of, take_login
-from trainables.files import Place
+from trainables.filesystem.paths import Place
 
 if TYPE_CHECKING:
     from mlflow.entities import Run

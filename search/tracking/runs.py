@@ -17,8 +17,8 @@ from search.tracking.datasets import as_inputs
 from search.tracking.errors import status_of, told
 from search.tracking.events import Event, events_of, start_of
 from search.trials import outcome_of
-from trainables.files import Place, on_disk
-from trainables.pictures import best_in
+from trainables.filesystem.paths import Place, on_disk
+from trainables.task.images import best_in
 
 if TYPE_CHECKING:
     from mlflow.entities import Run

@@ -20,7 +20,7 @@ from search.tracking.events import Bests, Event, ended, finished, named_data, re
 from search.tracking.runs import Runs
 from search.tracking.uri import shown
 from search.trials import reports_of
-from trainables.files import Place
+from trainables.filesystem.paths import Place
 
 LATEST_S = 30.0  # after which MLflow is told that trials began, whether one has reported or not
 RETRY_S = 2.0

@@ -13,7 +13,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
 from search.config import SearchConfig
 from search.errors import UsageError
-from trainables.files import Place, Remote
+from trainables.filesystem.paths import Place, Remote
 
 URI = "MLFLOW_TRACKING_URI"
 USER, PASSWORD = "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"

@@ -16,8 +16,8 @@ from benchmarks.search_best import without
 from search.objectives import Objective
 from search.searched import Searched
 from trainables.liquid import LiquidTask
-from trainables.liquid_config import LiquidConfig
-from trainables.loop import train
+from trainables.liquid.config import LiquidConfig
+from trainables.training.trainer import train
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ import pytest
 from mlflow import MlflowClient
 
 from tests.cluster.conftest import SECRETS
-from trainables.files import place
+from trainables.filesystem.paths import place
 
 TRIALS, EPOCHS = 3, 20
 

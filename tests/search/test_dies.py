@@ -15,8 +15,8 @@ from search.searcher import StudySearcher
 from search.storage.journal import Journal
 from search.trials import outcome_of, reports_of
 from trainables import checkpoint
-from trainables.allowance import Allowance
-from trainables.files import place
+from trainables.filesystem.paths import place
+from trainables.worker.segment_budget import Allowance
 
 TASKS = Path(__file__).parent / "tasks"
 LR = {"search": {"lr": "1e-4..1e-1:log"}, "set": {"epochs": 9, "precision": "fp32"}}

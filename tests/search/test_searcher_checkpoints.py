@@ -10,9 +10,10 @@ from search.deletions import Deletions
 from search.storage import bucket_journal
 from search.trials import reports_of
 from tests.search.searchers import report, tuned
-from trainables import checkpoint, pictures
-from trainables.checkpoint import DIGEST
-from trainables.files import Remote, place
+from trainables import checkpoint
+from trainables.checkpoint.file import DIGEST
+from trainables.filesystem.paths import Remote, place
+from trainables.task import images
 
 
 def test_checkpoints_are_kept_for_the_best_report_and_the_last_two_while_the_trial_can_go_on(make_searcher, tmp_path):
@@ -36,9 +37,9 @@ def test_of_the_pictures_of_a_trial_that_ends_those_of_its_best_report_are_kept(
     folder.mkdir(parents=True)
     for epoch, loss in enumerate([0.3, 0.1, 0.2], start=1):
         if epoch < 3:
-            pictures.save({"one": np.full((2, 2, 3), epoch, np.uint8)}, folder / f"epoch-{epoch}-a.pt")
+            images.save({"one": np.full((2, 2, 3), epoch, np.uint8)}, folder / f"epoch-{epoch}-a.pt")
         reported(searcher, "t0", folder, epoch, loss)
-    pictures.save({"one": np.full((2, 2, 3), 4, np.uint8)}, folder / "epoch-4-a.pt")  # which then diverged
+    images.save({"one": np.full((2, 2, 3), 4, np.uint8)}, folder / "epoch-4-a.pt")  # which then diverged
     searcher.on_trial_complete("t0", tuned(True, outcome="diverged", reason="a weight is not finite"))
     assert sorted(path.name for path in folder.iterdir()) == ["epoch-2-a.pt", "epoch-2-a.pt.pictures"]
 
@@ -158,7 +159,7 @@ def trained(searcher, tune_id, folder, losses, done=False):
     """Report epochs with checkpoints and pictures; the last one ends the stretch if it is `done`."""
     for epoch, loss in enumerate(losses, start=1):
         path = folder / f"epoch-{epoch}-a.pt"
-        pictures.save({"one": np.zeros((2, 2, 3), np.uint8)}, path)
+        images.save({"one": np.zeros((2, 2, 3), np.uint8)}, path)
         checkpoint.save({"epoch": epoch}, path)
         content = {"epoch": epoch, "metrics": {"val/loss": loss}, "checkpoint": str(path)}
         if done and epoch == len(losses):

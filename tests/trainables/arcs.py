@@ -8,9 +8,10 @@ from typing import Any
 import torch
 
 from models.arc import Puzzle, load_puzzles
-from trainables.arc import ArcConfig, ArcTask
+from trainables.arc import ArcTask
+from trainables.arc.task import ArcConfig
 from trainables.context import Context
-from trainables.loop import Training
+from trainables.training.trainer import Training
 
 SMALL: dict[str, Any] = {
     "max_side": 6,

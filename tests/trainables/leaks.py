@@ -24,7 +24,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import checkpoint as checkpointing
 
-from trainables.isolation import SETTINGS
+from trainables.isolation.process import SETTINGS
 
 KEPT: list[Any] = []  # what would end by itself if nobody held on to it
 

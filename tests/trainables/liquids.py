@@ -6,9 +6,10 @@ from typing import Any
 from torch import Tensor
 
 from trainables.context import Context
-from trainables.liquid import Batch, LiquidTask
-from trainables.liquid_config import LiquidConfig
-from trainables.loop import Training
+from trainables.liquid import LiquidTask
+from trainables.liquid.config import LiquidConfig
+from trainables.liquid.task import Batch
+from trainables.training.trainer import Training
 
 SMALL: dict[str, Any] = {
     "width": 8,

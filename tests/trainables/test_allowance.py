@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from tests.trainables.ranks import RANKS, Pair
 from tests.trainables.toys import Regression, identical, timeless
 from trainables import checkpoint
-from trainables.allowance import Allowance
 from trainables.context import Context
-from trainables.loop import Training
-from trainables.worker import Workers
+from trainables.training.trainer import Training
+from trainables.worker.segment_budget import Allowance
+from trainables.worker.worker import Workers
 
 SAMPLES = 22  # in an epoch of the toy
 

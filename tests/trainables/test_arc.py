@@ -7,10 +7,11 @@ import torch
 from models.arc import digest, load_puzzles, to_arrays
 from tests.trainables.arcs import KEPT, SMALL, arc, few
 from trainables import checkpoint
-from trainables.arc import ArcConfig, ArcTask
+from trainables.arc import ArcTask
+from trainables.arc.task import ArcConfig
 from trainables.context import Context
-from trainables.loop import Training, train
-from trainables.predictor import Predictor
+from trainables.training.predictor import Predictor
+from trainables.training.trainer import Training, train
 
 ALWAYS = {"risk", "risk_sizes", "ambiguity", "consistency"}
 POLICY = {"reward", "reward_exact", "reinforce", "pathwise", "information_gain", "value_loss", "entropy", "kl"}

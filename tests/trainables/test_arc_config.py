@@ -9,8 +9,8 @@ from pydantic import ValidationError
 from models.arc import load_puzzles
 from search.errors import UsageError
 from search.space import resolve
-from trainables import arc_data
-from trainables.arc import ArcConfig
+from trainables.arc import data
+from trainables.arc.task import ArcConfig
 
 
 def problems(fixed, searched=None):
@@ -128,7 +128,7 @@ def test_puzzles_that_are_evaluated_on_are_dropped_or_kept_as_asked(tmp_path):
     (line,) = problems({"data": path})
     assert "data must share no puzzle with evaluation, but " in line
     assert "leak=drop" in line
-    found = {leak: arc_data.load(path, None, 12, "demonstrations", leak) for leak in ("drop", "allow")}
+    found = {leak: data.load(path, None, 12, "demonstrations", leak) for leak in ("drop", "allow")}
     assert [len(found[leak].training) for leak in ("drop", "allow")] == [1, 2]
 
 
@@ -162,7 +162,7 @@ def test_a_config_is_checked_again_in_no_time(config):
 def test_what_is_known_to_be_right_is_right():
     """Sources of the package are not read where nothing can be wrong with them."""
     for source in ("arc-agi-1", "arc-agi-2", "generated", "generated-easy"):
-        assert arc_data.load(source, None, arc_data.SAFE_SIDE, "demonstrations", "refuse").evaluation
+        assert data.load(source, None, data.SAFE_SIDE, "demonstrations", "refuse").evaluation
 
 
 def test_paths_are_absolute_since_workers_run_elsewhere(tmp_path, monkeypatch):

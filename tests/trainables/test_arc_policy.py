@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from tests.trainables.arcs import arc, moved, weights, window
 from tests.trainables.toys import every_precision, identical, timeless
 from trainables.arc import ArcTask
-from trainables.loop import Training
+from trainables.training.trainer import Training
 
 EVERYTHING = {
     "curriculum_start": 0.6,

@@ -9,10 +9,11 @@ from models.arc.prompt import cache as vectors
 from tests.models.arc.prompt.conftest import saved as saved
 from tests.trainables.arcs import SMALL, arc, few, moved, weights
 from tests.trainables.toys import identical, timeless
-from trainables import arc_data, checkpoint
-from trainables.arc import ArcConfig, ArcTask
+from trainables import checkpoint
+from trainables.arc import ArcTask, data
+from trainables.arc.task import ArcConfig
 from trainables.context import Context
-from trainables.loop import Training
+from trainables.training.trainer import Training
 
 MODES = ["frozen", "prefix", "full"]
 
@@ -68,7 +69,7 @@ def build(context, **config):
 def test_what_was_prepared_is_there_for_the_next_trial_however_it_is_trained(monkeypatch):
     context = BEFORE
     first = build(context)
-    monkeypatch.setattr(arc_data, "load_puzzles", lambda *arguments: pytest.fail("puzzles were loaded again"))
+    monkeypatch.setattr(data, "load_puzzles", lambda *arguments: pytest.fail("puzzles were loaded again"))
     monkeypatch.setattr(vectors, "read_texts", lambda *arguments: pytest.fail("texts were read again"))
     again = build(context, agent_lr=1e-2, seed=3, prompt={"fuse": "concat", "dim": 8}, samples=2, candidates=2)
     assert again.pool is first.pool

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from tests.trainables.toys import Adversaries, Regression, RegressionConfig, every_precision, timeless
 from trainables import checkpoint
-from trainables.blowup import AT_MOST, FIRST, IN_A_ROW, Blowup
 from trainables.context import Context
-from trainables.loop import Training
 from trainables.precision import Diverged
 from trainables.task import TaskConfig
+from trainables.training.divergence import AT_MOST, FIRST, IN_A_ROW, Blowup
+from trainables.training.trainer import Training
 
 RISE = 1000.0
 FAR = 1e300

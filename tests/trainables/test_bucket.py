@@ -10,12 +10,13 @@ from ray.train.v2._internal.execution.train_fn_utils import LocalTrainFnUtils, s
 from tests.trainables import functions
 from tests.trainables.test_worker_resume import AfterWindows, metrics, run, straight
 from tests.trainables.toys import FULL, identical, timeless
-from trainables import checkpoint, directory, files, remote
-from trainables.checkpoint import CheckpointError
+from trainables import checkpoint
+from trainables.checkpoint import CheckpointError, directory
 from trainables.context import Context
-from trainables.files import place
-from trainables.function import FunctionWorkers
-from trainables.worker import Workers
+from trainables.filesystem import paths, remote_path
+from trainables.filesystem.paths import place
+from trainables.worker.train_function import FunctionWorkers
+from trainables.worker.worker import Workers
 
 CONFIG = {**FULL, "precision": "fp16"}  # three windows per epoch
 
@@ -108,7 +109,7 @@ def test_a_checkpoint_that_is_corrupt_in_a_bucket_is_told_and_the_one_before_it_
 
 
 def test_a_trial_whose_bucket_is_gone_fails_with_one_reason(stretch, s3, monkeypatch):
-    monkeypatch.setattr(remote, "ATTEMPTS", 1)
+    monkeypatch.setattr(remote_path, "ATTEMPTS", 1)
     first = run(stretch(until=1))
     gone = f"{s3}?endpoint_override=http://127.0.0.1:1"
     for reports in (run(stretch(until=1, storage=gone)), run(stretch(1, 2, first, storage=gone))):
@@ -148,7 +149,7 @@ def test_a_directory_in_a_bucket_that_is_not_whole_is_told_and_the_one_before_it
     if damage == "corrupt":
         (path / "epoch").write_text("99")
     elif damage == "gone":
-        files.remove_tree(path)
+        paths.remove_tree(path)
     else:  # what is known of it comes last
         (path / directory.ABOUT).unlink()
     second = call("resumes", stretch(3, 4, first, **PLAIN))
@@ -159,7 +160,7 @@ def test_a_directory_in_a_bucket_that_is_not_whole_is_told_and_the_one_before_it
 
 @pytest.mark.usefixtures("as_in_a_worker")
 def test_a_function_whose_bucket_is_gone_fails_with_one_reason(stretch, s3, monkeypatch):
-    monkeypatch.setattr(remote, "ATTEMPTS", 1)
+    monkeypatch.setattr(remote_path, "ATTEMPTS", 1)
     (report,) = call("resumes", stretch(storage=f"{s3}?endpoint_override=http://127.0.0.1:1", **PLAIN))
     assert report["outcome"] == "failed"
     assert report["reason"].startswith(f"its bucket must take a checkpoint, but got {s3}/trial-0/epoch-1-a")
@@ -197,7 +198,7 @@ def test_of_files_that_several_ranks_have_each_is_put_by_the_last():
 def test_a_directory_is_none_before_all_of_it_is_there(s3, tmp_path):
     (tmp_path / "state").write_text("state")
     path = place(s3) / "c"
-    files.upload(tmp_path, path)
+    paths.upload(tmp_path, path)
     with pytest.raises(CheckpointError, match=f"{path} must be readable"):
         directory.read(path)
     directory.put(tmp_path, path, [directory.digests(tmp_path)], {"epoch": 4}, Context())

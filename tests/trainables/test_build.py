@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from tests.trainables.toys import Adversaries, Endless, Regression, RegressionConfig
 from trainables.context import Context
-from trainables.loop import Training, train
 from trainables.precision import Diverged, Precision
 from trainables.task import Task, TaskConfig
+from trainables.training.trainer import Training, train
 
 
 class Parts(Task[TaskConfig]):

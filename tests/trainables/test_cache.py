@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.trainables.toys import Augmented, identical, timeless
-from trainables.cache import Cache
 from trainables.context import Context
-from trainables.worker import Workers
+from trainables.context.cache import Cache
+from trainables.worker.worker import Workers
 
 KIB = 2**10
 
@@ -235,13 +235,13 @@ def test_an_object_of_the_tasks_own_class_is_not_kept_beyond_its_class(trial, tm
 
 
 def test_the_puzzles_of_the_built_in_task_are_prepared_once(monkeypatch):
-    from trainables import arc, arc_data
+    from trainables.arc import data, task
 
     context = Context()
-    task = arc.ArcTask(arc.ArcConfig(max_side=5, views=1), context)
+    task = task.ArcTask(task.ArcConfig(max_side=5, views=1), context)
     task.build()
-    monkeypatch.setattr(arc_data, "load_puzzles", lambda *arguments, **more: pytest.fail("loaded again"))
-    again = arc.ArcTask(arc.ArcConfig(max_side=5, views=1, agent_lr=1e-2), context.anew())
+    monkeypatch.setattr(data, "load_puzzles", lambda *arguments, **more: pytest.fail("loaded again"))
+    again = task.ArcTask(task.ArcConfig(max_side=5, views=1, agent_lr=1e-2), context.anew())
     again.build()
     assert again.pool is task.pool
     assert not context.kept._kept[next(iter(context.kept._kept))].changed()

@@ -14,9 +14,10 @@ import pytest
 import torch
 
 from tests.trainables.toys import identical
-from trainables import checkpoint, remote
+from trainables import checkpoint
 from trainables.checkpoint import CheckpointError, Writer
-from trainables.files import Remote, names_in, place
+from trainables.filesystem import remote_path
+from trainables.filesystem.paths import Remote, names_in, place
 
 STATE = {"epoch": 3, "weights": {"w": torch.arange(6.0).reshape(2, 3), "none": None}, "names": ["a", "b"], "lr": 1e-3}
 
@@ -145,7 +146,7 @@ def test_a_deleted_checkpoint_is_gone_and_may_be_deleted_again(anywhere):
 
 
 def test_a_bucket_that_is_not_reached_is_no_checkpoint_that_is_missing(s3, monkeypatch):
-    monkeypatch.setattr(remote, "ATTEMPTS", 1)
+    monkeypatch.setattr(remote_path, "ATTEMPTS", 1)
     path = place(f"{s3}/state.pt?endpoint_override=http://127.0.0.1:1")
     with pytest.raises(OSError, match=re.escape(str(path))) as error:
         checkpoint.load(path)

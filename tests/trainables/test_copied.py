@@ -10,7 +10,7 @@ import torch
 from tests.trainables.toys import PRECISIONS, Cycled, Regression, RegressionConfig, identical, state, timeless
 from tests.trainables.workers import metrics, workers
 from trainables import checkpoint
-from trainables.loop import Training
+from trainables.training.trainer import Training
 
 STEPS = 4  # of the schedule of Regression: times 0.7 each
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.trainables.toys import Regression, RegressionConfig
 from trainables.context import Context
-from trainables.datasets import DataSet, digest_of
+from trainables.task import DataSet, digest_of
 
 plain = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary(),

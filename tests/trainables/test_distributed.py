@@ -29,9 +29,8 @@ from tests.trainables.toys import (
     token_loss,
     tokens,
 )
-from trainables.ema import Ema
 from trainables.precision import Diverged, LossScale
-from trainables.update import Updater, windows
+from trainables.update import Ema, Updater, windows
 
 Sizes = Sequence[Sequence[int]]  # of the micro-batches of one window, by rank
 

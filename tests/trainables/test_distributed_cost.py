@@ -10,8 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from tests.trainables.toys import samples, slope
-from trainables.ema import Ema
-from trainables.update import Updater, windows
+from trainables.update import Ema, Updater, windows
 
 # What runs on each rank
 

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from tests.trainables.toys import Regression, RegressionConfig, identical, timeless
 from trainables.context import Context
-from trainables.loop import Training
 from trainables.precision import Diverged, LossScale
-from trainables.reduction import PeerFailed
+from trainables.training.trainer import Training
 from trainables.update import Updater
-from trainables.worker import Workers
+from trainables.update.reduction import PeerFailed
+from trainables.worker.worker import Workers
 
 # What runs on each rank
 

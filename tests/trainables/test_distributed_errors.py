@@ -13,7 +13,7 @@ from torch import Tensor
 from tests.trainables.ranks import LIMIT, RANKS, Pair
 from tests.trainables.toys import Regression
 from trainables.context import Context
-from trainables.worker import Workers
+from trainables.worker.worker import Workers
 
 
 class Sick(Regression):

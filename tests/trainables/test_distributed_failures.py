@@ -16,11 +16,10 @@ from tests.trainables.ranks import LIMIT, Pair
 from tests.trainables.toys import Regression, RegressionConfig, identical, samples
 from trainables import checkpoint
 from trainables.context import Context
-from trainables.ema import Ema
-from trainables.loop import Training
 from trainables.precision import Diverged
-from trainables.reduction import PeerFailed
-from trainables.update import Updater
+from trainables.training.trainer import Training
+from trainables.update import Ema, Updater
+from trainables.update.reduction import PeerFailed
 
 # What goes wrong with the second micro-batch of a window, as its loss and weight.
 FAULTS: dict[str, Callable[[Tensor], tuple[Tensor, Any]]] = {

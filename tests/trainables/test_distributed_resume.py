@@ -25,7 +25,7 @@ from tests.trainables.toys import (
 from trainables import checkpoint
 from trainables.checkpoint import CheckpointError
 from trainables.context import Context
-from trainables.loop import Training
+from trainables.training.trainer import Training
 
 SETTINGS = {**FULL, "size": 45}  # six micro-batches on each rank, three windows
 SMOOTH = {"size": 22, "max_grad_norm": None}

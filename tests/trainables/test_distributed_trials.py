@@ -22,7 +22,7 @@ from tests.trainables.toys import (
     timeless,
 )
 from trainables.context import Context
-from trainables.loop import Training
+from trainables.training.trainer import Training
 
 # What runs on each rank
 

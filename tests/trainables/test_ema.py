@@ -8,9 +8,8 @@ import torch
 from torch import nn
 
 from tests.trainables.toys import Regression, RegressionConfig, identical, samples, slope_loss
-from trainables.ema import Ema
-from trainables.loop import Training
-from trainables.update import Updater
+from trainables.training.trainer import Training
+from trainables.update import Ema, Updater
 
 
 def warm(decay: float, updates: int) -> list[float]:

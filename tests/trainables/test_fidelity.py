@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from tests.trainables.ranks import RANKS
 from tests.trainables.toys import Endless, Regression, RegressionConfig
-from trainables.arc import ArcConfig, ArcTask
+from trainables.arc import ArcTask
+from trainables.arc.task import ArcConfig
 from trainables.context import Context
-from trainables.loop import Training
+from trainables.training.trainer import Training
 
 SIZES = [(1, 1), (1, 5), (3, 1), (4, 4), (5, 3), (7, 2), (22, 1), (100, 3)]  # of batches, and of windows in batches
 

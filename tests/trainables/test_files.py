@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
-from trainables import files, remote
-from trainables.files import Remote, place
+from trainables.filesystem import paths, remote_path
+from trainables.filesystem.paths import Remote, place
 
 
 def test_a_path_and_a_file_uri_are_on_the_disk_and_other_uris_are_elsewhere(tmp_path):
@@ -49,7 +49,10 @@ def test_a_place_of_another_kind_is_what_its_file_system_calls_it(uri):
 
 
 def test_who_stays_on_the_disk_does_without_pyarrow():
-    program = "import sys, trainables.files as files; files.place('runs').exists(); print('pyarrow' in sys.modules)"
+    program = (
+        "import sys; from trainables.filesystem.paths import place; place('runs').exists(); "
+        "print('pyarrow' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.stdout == "False\n", done.stderr
 
@@ -88,22 +91,22 @@ def test_what_is_written_is_read_replaced_listed_and_deleted(anywhere):
     assert sorted(path.name for path in (anywhere / "sub").iterdir()) == [file.name, "other"]
     assert [*(anywhere / "sub").glob("midway*.pt")] == [file]
     assert [*(anywhere / "nothing").glob("*")] == []
-    assert abs(files.modified_ns(file) / 1e9 - time.time()) < 60
+    assert abs(paths.modified_ns(file) / 1e9 - time.time()) < 60
     file.unlink()
     assert not file.exists()
     file.unlink(missing_ok=True)
-    files.remove_tree(anywhere / "sub")
+    paths.remove_tree(anywhere / "sub")
     assert not (anywhere / "sub" / "other").exists()
-    files.remove_tree(anywhere / "sub")
+    paths.remove_tree(anywhere / "sub")
 
 
 def test_a_file_that_is_not_there_is_no_file(anywhere):
     missing = anywhere / "missing"
-    for action in (missing.read_bytes, missing.unlink, lambda: files.modified_ns(missing)):
+    for action in (missing.read_bytes, missing.unlink, lambda: paths.modified_ns(missing)):
         with pytest.raises(FileNotFoundError, match=r"No such file or directory.*missing"):
             action()
     with pytest.raises(FileNotFoundError):
-        files.copy(missing, anywhere / "copy")
+        paths.copy(missing, anywhere / "copy")
     assert not (anywhere / "copy").exists()
 
 
@@ -113,18 +116,18 @@ def test_folders_go_into_a_bucket_and_come_back_as_they_were(s3, tmp_path):
         (tmp_path / "there" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "there" / name).write_bytes(each)
     there = place(s3) / "x"
-    files.upload(tmp_path / "there", there)
-    assert files.names_in(there) == there.names() == [*content]
-    files.copy(there / "b" / "c.bin", there / "copy")
-    files.download(there, tmp_path / "back")
-    found = {name: (tmp_path / "back" / name).read_bytes() for name in files.names_in(tmp_path / "back")}
+    paths.upload(tmp_path / "there", there)
+    assert paths.names_in(there) == there.names() == [*content]
+    paths.copy(there / "b" / "c.bin", there / "copy")
+    paths.download(there, tmp_path / "back")
+    found = {name: (tmp_path / "back" / name).read_bytes() for name in paths.names_in(tmp_path / "back")}
     assert found == content | {"copy": content["b/c.bin"]}
-    assert files.digest(there / "copy") == files.digest(tmp_path / "back" / "copy")
-    with files.on_disk(there / "b") as copy:
-        assert files.names_in(copy) == ["c.bin", "d/e"]
+    assert paths.digest(there / "copy") == paths.digest(tmp_path / "back" / "copy")
+    with paths.on_disk(there / "b") as copy:
+        assert paths.names_in(copy) == ["c.bin", "d/e"]
     assert not copy.exists()
     with pytest.raises(FileNotFoundError, match="nothing"):
-        files.download(place(s3) / "nothing", tmp_path / "nothing")
+        paths.download(place(s3) / "nothing", tmp_path / "nothing")
     assert not (tmp_path / "nothing").exists()
 
 
@@ -165,7 +168,7 @@ def test_an_endpoint_in_the_uri_goes_before_the_one_of_the_environment(s3, s3_se
 
 
 def test_an_endpoint_that_does_not_answer_is_told_in_time(s3, monkeypatch):
-    monkeypatch.setattr(remote, "CONNECT_S", 0.5)
+    monkeypatch.setattr(remote_path, "CONNECT_S", 0.5)
     with socket.socket() as deaf:  # its queue is full: a connection is not even refused
         deaf.bind(("127.0.0.1", 0))
         deaf.listen(0)

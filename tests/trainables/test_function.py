@@ -19,10 +19,9 @@ from ray.train.v2._internal.execution.train_fn_utils import (
 
 from tests.trainables import functions
 from tests.trainables.toys import timeless
-from trainables import directory
-from trainables.checkpoint import CheckpointError, delete
+from trainables.checkpoint import CheckpointError, delete, directory
 from trainables.context import Context
-from trainables.function import Ended, FunctionWorkers, Session
+from trainables.worker.train_function import Ended, FunctionWorkers, Session
 
 pytestmark = pytest.mark.usefixtures("as_in_a_worker")
 LIMIT_S = 30.0

@@ -18,8 +18,8 @@ from torch import nn
 from tests.trainables.leaks import KEPT, LEAKS
 from tests.trainables.toys import FULL, Augmented, Regression, identical, timeless
 from trainables.context import Context
-from trainables.isolation import SETTINGS, Process
-from trainables.worker import Workers
+from trainables.isolation.process import SETTINGS, Process
+from trainables.worker.worker import Workers
 
 HERE = "tests.trainables.test_isolation"
 REFERENCE = {**FULL, "precision": "bf16", "epochs": 2}

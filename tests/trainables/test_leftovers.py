@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from tests.trainables.toys import Regression
 from trainables.context import Context
-from trainables.worker import Workers
+from trainables.worker.worker import Workers
 
 HERE = "tests.trainables.test_leftovers"
 MIB = 2**20

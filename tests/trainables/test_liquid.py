@@ -12,12 +12,12 @@ from models.liquid.cells import CELLS
 from models.liquid.data import build_corpus, load
 from tests.trainables.liquids import KEPT, config_of, liquid
 from tests.trainables.toys import every_precision, identical, scramble, state, timeless
-from trainables import checkpoint, liquid_data
+from trainables import checkpoint
 from trainables.context import Context
-from trainables.liquid import LiquidTask
-from trainables.loop import Training, train
+from trainables.liquid import LiquidTask, data
 from trainables.precision import Diverged
-from trainables.predictor import Predictor
+from trainables.training.predictor import Predictor
+from trainables.training.trainer import Training, train
 
 FIGURES = ("average", "forgetting", "backward_transfer", "forward_transfer", "learning_accuracy")
 LIQUID = "trainables.liquid:LiquidTask"
@@ -27,7 +27,7 @@ LIQUID = "trainables.liquid:LiquidTask"
 def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a small corpus, as `prepare` leaves it."""
     files = tmp_path_factory.mktemp("files")
-    build_corpus(files / liquid_data.CORPUS, 3000)
+    build_corpus(files / data.CORPUS, 3000)
     return files
 
 
@@ -122,11 +122,11 @@ def test_series_are_scored_by_the_share_of_their_variance_that_is_explained() ->
 
 
 def test_the_corpus_is_written_once_and_read_by_every_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(liquid_data, "build_corpus", lambda folder: build_corpus(folder, 3000))
+    monkeypatch.setattr(data, "build_corpus", lambda folder: build_corpus(folder, 3000))
     config = config_of(data="text")
     LiquidTask.prepare(config, tmp_path)
     assert sorted(path.stem for path in (tmp_path / "corpus").glob("*.txt"))[0] == "english"
-    monkeypatch.setattr(liquid_data, "build_corpus", None)
+    monkeypatch.setattr(data, "build_corpus", None)
     tasks = [LiquidTask(config, Context(rank=rank, world_size=2, files=tmp_path)) for rank in (0, 1)]
     for task in tasks:
         task.build()
@@ -141,8 +141,8 @@ def test_the_corpus_is_written_once_and_read_by_every_rank(tmp_path: Path, monke
 
 
 def test_a_corpus_with_another_byte_is_refused(tmp_path: Path) -> None:
-    build_corpus(tmp_path / liquid_data.CORPUS, 3000)
-    file = tmp_path / liquid_data.CORPUS / "math.txt"
+    build_corpus(tmp_path / data.CORPUS, 3000)
+    file = tmp_path / data.CORPUS / "math.txt"
     content = bytearray(file.read_bytes())
     content[100] ^= 1
     file.write_bytes(content)
@@ -317,7 +317,7 @@ class SmallText(LiquidTask):
 
     @classmethod
     def prepare(cls, config: Any, folder: Path) -> None:
-        build_corpus(folder / liquid_data.CORPUS, 3000)
+        build_corpus(folder / data.CORPUS, 3000)
 
 
 SMALL_TEXT = f"{__name__}:SmallText"

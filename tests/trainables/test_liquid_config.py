@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from search.errors import UsageError
 from search.space import resolve
-from trainables.liquid_config import RULES, LiquidConfig
+from trainables.liquid.config import RULES, LiquidConfig
 
 STRENGTHS = ("consolidation.ewc_strength", "consolidation.si_strength")
 

@@ -10,8 +10,9 @@ from models.liquid.answers import losses
 from models.liquid.data import Samples
 from tests.trainables.liquids import drawn, liquid
 from tests.trainables.toys import recorded_gradients
-from trainables.liquid import Batch, LiquidTask
-from trainables.loop import Training
+from trainables.liquid import LiquidTask
+from trainables.liquid.task import Batch
+from trainables.training.trainer import Training
 from trainables.update import UpdateReport
 
 

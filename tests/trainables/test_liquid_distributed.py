@@ -12,7 +12,7 @@ from tests.trainables.ranks import RANKS
 from tests.trainables.toys import identical, timeless
 from trainables.context import Context
 from trainables.liquid import LiquidTask
-from trainables.loop import Training
+from trainables.training.trainer import Training
 
 HELD = {"consolidation": {"method": "ewc", "ewc_strength": 100.0}, "plasticity": {"rule": "homeostatic", "meta": True}}
 STREAM: dict[str, Any] = {"data": "series", "continual": {"tasks": 2}, "epochs": 2, "lr": 1e-3, **HELD}

@@ -7,9 +7,10 @@ import torch
 
 from tests.trainables.liquids import liquid, pending, plastic
 from tests.trainables.toys import every_precision, identical
-from trainables.liquid import Batch, LiquidTask
-from trainables.liquid_config import LiquidConfig
-from trainables.loop import Training
+from trainables.liquid import LiquidTask
+from trainables.liquid.config import LiquidConfig
+from trainables.liquid.task import Batch
+from trainables.training.trainer import Training
 from trainables.update import UpdateReport
 
 FULL = {"plasticity": {"rule": "pair"}, "continual": {"tasks": 2}, "epochs": 2}

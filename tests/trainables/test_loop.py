@@ -24,9 +24,9 @@ from tests.trainables.toys import (
 )
 from trainables.checkpoint import CheckpointError
 from trainables.context import Context
-from trainables.loop import Training, train
 from trainables.precision import Diverged
 from trainables.task import TaskConfig
+from trainables.training.trainer import Training, train
 
 # Checkpoints
 

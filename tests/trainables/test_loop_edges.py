@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from tests.trainables.toys import Regression, RegressionConfig, identical, timeless
+from trainables.checkpoint.selection import newest
 from trainables.context import Context
-from trainables.loop import Training, train
-from trainables.resume import newest
 from trainables.task import TaskConfig
+from trainables.training.trainer import Training, train
 
 NAN = float("nan")
 

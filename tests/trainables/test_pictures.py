@@ -10,11 +10,13 @@ from PIL import Image
 
 from tests.trainables.toys import Regression, RegressionConfig
 from tests.trainables.workers import metrics, stretch_in, workers
-from trainables import checkpoint, evaluation, pictures
+from trainables import checkpoint
 from trainables.context import Context
-from trainables.ema import Ema
-from trainables.files import Place, beside, place
-from trainables.loop import Training, train
+from trainables.filesystem.paths import Place, beside, place
+from trainables.task import images
+from trainables.training import evaluation
+from trainables.training.trainer import Training, train
+from trainables.update import Ema
 
 LOSSES = (0.5, 0.7, 0.4, 0.4)  # of the epochs: the first and the third are better than all before them
 TASK = f"{__name__}:Drawing"
@@ -73,8 +75,8 @@ def test_what_is_drawn_lies_beside_the_checkpoint_of_its_report(anywhere):
     assert [report["epoch"] for report in reports] == [1, 2, 3, 4]
     assert drawn_in(anywhere / "trial-0") == {"epoch-1-a.pt": ["epoch.png"], "epoch-3-a.pt": ["epoch.png"]}
     for report in (reports[0], reports[2]):
-        assert value_of(beside(place(report["checkpoint"]), pictures.SUFFIX) / "epoch.png") == report["epoch"]
-    best = pictures.best_in(anywhere / "trial-0")
+        assert value_of(beside(place(report["checkpoint"]), images.SUFFIX) / "epoch.png") == report["epoch"]
+    best = images.best_in(anywhere / "trial-0")
     assert best is not None
     assert value_of(best / "epoch.png") == 3
 
@@ -97,7 +99,7 @@ def test_a_checkpoint_that_is_deleted_takes_its_pictures_with_it(anywhere):
     for report in workers(task=TASK).run(stretch_in(anywhere, until=1)):
         checkpoint.delete(place(report["checkpoint"]))
     assert list((anywhere / "trial-0").iterdir()) == []
-    assert pictures.best_in(anywhere / "trial-0") is None
+    assert images.best_in(anywhere / "trial-0") is None
 
 
 # In which state
@@ -206,11 +208,11 @@ def test_what_is_no_picture_fails_the_trial_with_a_line_that_says_so(stretch, mo
 
 def test_pictures_are_replaced_all_at_once_or_not_at_all(tmp_path):
     path = tmp_path / "epoch-1-a.pt"
-    pictures.save({"one": GOOD, "two": GOOD}, path)
+    images.save({"one": GOOD, "two": GOOD}, path)
     with pytest.raises(TypeError):
-        pictures.save({"one": GOOD, "three": GOOD.astype(np.complex64)}, path)
+        images.save({"one": GOOD, "three": GOOD.astype(np.complex64)}, path)
     assert drawn_in(tmp_path) == {"epoch-1-a.pt": ["one.png", "two.png"]}
-    pictures.save({"three": GOOD}, path)
+    images.save({"three": GOOD}, path)
     assert drawn_in(tmp_path) == {"epoch-1-a.pt": ["three.png"]}
     assert len(list(tmp_path.iterdir())) == 1
 
@@ -218,9 +220,9 @@ def test_pictures_are_replaced_all_at_once_or_not_at_all(tmp_path):
 def test_in_a_bucket_pictures_without_their_checkpoint_are_none_that_count(s3):
     folder = place(s3) / "trial-0"
     for epoch in (9, 10, 11):  # of one second, perhaps
-        pictures.save({"one": GOOD}, folder / f"epoch-{epoch}-a.pt")
+        images.save({"one": GOOD}, folder / f"epoch-{epoch}-a.pt")
         if epoch < 11:
             checkpoint.save({}, folder / f"epoch-{epoch}-a.pt")
-    assert pictures.best_in(folder) == folder / "epoch-10-a.pt.pictures"
-    pictures.save({"two": GOOD}, folder / "epoch-10-a.pt")
+    assert images.best_in(folder) == folder / "epoch-10-a.pt.pictures"
+    images.save({"two": GOOD}, folder / "epoch-10-a.pt")
     assert (folder / "epoch-10-a.pt.pictures").names() == ["two.png"]

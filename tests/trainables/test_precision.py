@@ -18,10 +18,9 @@ from tests.trainables.toys import (
     tokens,
 )
 from trainables.context import Context
-from trainables.ema import Ema
-from trainables.loop import Training
 from trainables.precision import Diverged, LossScale, Precision, autocast, resolve, supported
-from trainables.update import Updater
+from trainables.training.trainer import Training
+from trainables.update import Ema, Updater
 
 CPU = torch.device("cpu")
 

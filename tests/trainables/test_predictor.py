@@ -8,9 +8,9 @@ import torch
 from tests.trainables.toys import Regression, RegressionConfig, every_precision
 from trainables import checkpoint
 from trainables.checkpoint import CheckpointError
-from trainables.loop import Training
-from trainables.predictor import Predictor
 from trainables.task import Task
+from trainables.training.predictor import Predictor
+from trainables.training.trainer import Training
 
 PLAIN = f"{__name__}:Plain"
 

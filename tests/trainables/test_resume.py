@@ -27,9 +27,9 @@ from tests.trainables.toys import (
 )
 from trainables import checkpoint
 from trainables.checkpoint import CheckpointError
-from trainables.loop import Training
 from trainables.precision import Diverged
 from trainables.task import TaskConfig
+from trainables.training.trainer import Training
 
 
 class OwnOrder(Augmented):

@@ -8,9 +8,9 @@ import torch
 
 from tests.trainables.toys import PRECISIONS, Cycled, Regression, RegressionConfig, identical, slope, state, timeless
 from trainables.context import Context
-from trainables.loop import Training, train
 from trainables.precision import Diverged
 from trainables.task import TaskConfig
+from trainables.training.trainer import Training, train
 from trainables.update import Updater
 
 # Over the whole trial

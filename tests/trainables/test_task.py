@@ -11,9 +11,9 @@ from torch import nn
 
 from tests.trainables.toys import Adversaries, Regression, RegressionConfig
 from trainables.context import Context
-from trainables.loop import Training
 from trainables.precision import Precision
 from trainables.task import Task, TaskConfig, searchable
+from trainables.training.trainer import Training
 
 
 def space(field: Any) -> dict[str, Any]:

@@ -26,9 +26,8 @@ from tests.trainables.toys import (
     token_loss,
     tokens,
 )
-from trainables.ema import Ema
 from trainables.precision import LossScale, Precision, autocast
-from trainables.update import Updater, UpdateReport
+from trainables.update import Ema, Updater, UpdateReport
 
 # Exact accumulation
 

@@ -9,9 +9,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.trainables.toys import IGNORED, Tokens, tokens
-from trainables.ema import Ema
 from trainables.precision import LossScale
-from trainables.update import Updater
+from trainables.update import Ema, Updater
 
 METHODS = [
     "item",

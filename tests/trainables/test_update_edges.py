@@ -10,8 +10,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence
 from torch.utils.checkpoint import checkpoint
 
 from tests.trainables.toys import every_precision, samples, slope, slope_loss
-from trainables.ema import Ema
-from trainables.update import Updater
+from trainables.update import Ema, Updater
 
 # Graphs
 

@@ -18,9 +18,8 @@ from tests.trainables.toys import (
     token_loss,
     tokens,
 )
-from trainables.ema import Ema
 from trainables.precision import Diverged, LossScale
-from trainables.update import Updater
+from trainables.update import Ema, Updater
 
 # Gradients that are not finite
 

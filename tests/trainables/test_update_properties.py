@@ -24,9 +24,8 @@ from tests.trainables.toys import (
     slope_loss,
     tokens,
 )
-from trainables.ema import Ema
 from trainables.precision import Diverged, LossScale
-from trainables.update import Updater
+from trainables.update import Ema, Updater
 
 bounded = settings(deadline=None, derandomize=True, max_examples=150)
 

@@ -8,9 +8,8 @@ import torch
 from torch import nn
 
 from tests.trainables.toys import PRECISIONS, classifier, identical, token_loss, tokens
-from trainables.ema import Ema
 from trainables.precision import LossScale
-from trainables.update import Updater
+from trainables.update import Ema, Updater
 
 
 def built(decay: float | None = None, precision: str = "fp32", **options: Any) -> tuple[nn.Module, Updater]:

@@ -25,9 +25,8 @@ from tests.trainables.toys import (
     token_loss,
     tokens,
 )
-from trainables.ema import Ema
 from trainables.precision import LossScale
-from trainables.update import Updater
+from trainables.update import Ema, Updater
 
 AS_NUMBER = float
 KINDS = {"numbers": [AS_NUMBER], "tensors": [torch.as_tensor], "mixed": [AS_NUMBER, torch.as_tensor]}

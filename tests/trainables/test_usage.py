@@ -8,10 +8,10 @@ import pynvml
 import pytest
 import torch
 
-from trainables import usage
 from trainables.context import Context
-from trainables.usage import CLEAR, CPU, GPU, GPU_MEMORY, MEMORY, Usage, of_all
-from trainables.worker import Workers
+from trainables.training import resource_usage
+from trainables.training.resource_usage import CLEAR, CPU, GPU, GPU_MEMORY, MEMORY, Usage, of_all
+from trainables.worker.worker import Workers
 
 on_linux = pytest.mark.skipif(not CLEAR.exists(), reason="the system does not tell the peak of a process")
 
@@ -50,7 +50,7 @@ def test_the_cpu_is_that_of_the_process_and_of_those_that_it_started():
 
 
 def test_where_the_peak_of_a_process_cannot_be_set_back_it_is_not_told(tmp_path, monkeypatch):
-    monkeypatch.setattr(usage, "CLEAR", tmp_path)  # a folder: it cannot be written to
+    monkeypatch.setattr(resource_usage, "CLEAR", tmp_path)  # a folder: it cannot be written to
     assert {*Usage(torch.device("cpu")).taken()} == {CPU}
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainables.warmup import warm, warm_cosine
+from trainables.update.lr_schedules import warm, warm_cosine
 
 updates = st.integers(1, 500)
 shares = st.floats(0, 1)

@@ -16,9 +16,9 @@ from tests.trainables.toys import FAULTS, Compiled, Regression, RegressionConfig
 from tests.trainables.workers import CONFIG, TASK, metrics, workers
 from trainables import checkpoint
 from trainables.context import Context
-from trainables.loop import train
 from trainables.precision import Diverged
-from trainables.worker import Workers, check_others, cut_short, load_class
+from trainables.training.trainer import train
+from trainables.worker.worker import Workers, check_others, cut_short, load_class
 
 
 @pytest.fixture(autouse=True, scope="module")

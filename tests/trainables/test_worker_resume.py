@@ -15,8 +15,8 @@ from tests.trainables.ranks import RANKS
 from tests.trainables.toys import FULL, Augmented, RegressionConfig, identical, timeless
 from trainables import checkpoint
 from trainables.context import Context
-from trainables.loop import train
-from trainables.worker import Workers
+from trainables.training.trainer import train
+from trainables.worker.worker import Workers
 
 CONFIG = {**FULL, "precision": "fp16"}  # three windows per epoch
 

@@ -12,9 +12,9 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from trainables import rng
-from trainables.loop import Training
+from trainables.context import rng
 from trainables.task import Task, TaskConfig, searchable
+from trainables.training.trainer import Training
 from trainables.update import Updater, UpdateReport, windows
 
 PRECISIONS = ["fp32", "bf16", "fp16"]

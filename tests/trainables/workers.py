@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.trainables.toys import timeless
 from trainables.context import Context
-from trainables.worker import Workers
+from trainables.worker.worker import Workers
 
 TASK = "tests.trainables.toys:Regression"
 CONFIG = {"dropout": 0.3, "accumulation": 2, "ema_decay": 0.9, "precision": "fp16", "epochs": 4}

@@ -18,10 +18,10 @@ from search.space import resolve
 from search.study import create
 from tests.conftest import ROOT, TASKS
 from trainables import checkpoint
-from trainables.files import place
-from trainables.loop import Training
-from trainables.predictor import Predictor
+from trainables.filesystem.paths import place
 from trainables.task import TaskConfig, searchable
+from trainables.training.predictor import Predictor
+from trainables.training.trainer import Training
 
 INPUTS = [[0.5, -1.0, 2.0, 0.0], [1.0, 1.0, -1.0, 3.0]]
 

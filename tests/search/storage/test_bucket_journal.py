@@ -14,7 +14,7 @@ from search.errors import StoreError, UsageError
 from search.storage import bucket_journal, lease
 from search.storage.bucket_journal import BucketJournal, BucketReader, Segment, read_records
 from search.storage.lease import Lease
-from trainables.files import Remote, place
+from trainables.filesystem.paths import Remote, place
 
 
 @pytest.fixture(autouse=True)

@@ -25,9 +25,9 @@ from search.storage.working import LOCK, PREFIX, _root, at_hand, local, working
 from search.study import read
 from tests.search.test_dies import LR, TASKS, drive, told
 from tests.search.test_prepared import PREPARES
-from trainables.files import on_disk, place
-from trainables.node import on_this_node
-from trainables.remote import Remote
+from trainables.filesystem.node_cache import on_this_node
+from trainables.filesystem.paths import on_disk, place
+from trainables.filesystem.remote_path import Remote
 
 
 class Killed(BaseException):
@@ -282,7 +282,7 @@ def test_workers_of_a_node_share_one_copy_of_what_a_task_prepared(storage, tmp_p
     first = on_this_node(str(files), str(tmp_path))
     assert (first / "deep" / "words.txt").read_text() == "one"
     with monkeypatch.context() as patch:
-        patch.setattr("trainables.node.download", None)
+        patch.setattr("trainables.filesystem.node_cache.download", None)
         assert on_this_node(str(files), str(tmp_path)) == first
     (files / "deep" / "words.txt").write_text("other words")
     assert (on_this_node(str(files), str(tmp_path)) / "deep" / "words.txt").read_text() == "other words"

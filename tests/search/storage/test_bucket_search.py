@@ -15,7 +15,7 @@ from search.storage.bucket_journal import is_there, read_records
 from search.storage.store import open_store
 from search.study import read
 from trainables import checkpoint
-from trainables.files import on_disk, place
+from trainables.filesystem.paths import on_disk, place
 
 SECRET = "not-to-be-seen-anywhere"
 

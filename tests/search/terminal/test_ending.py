@@ -15,7 +15,7 @@ from search.results import count_outcomes, find_best
 from search.space import resolve
 from search.study import create, read
 from search.terminal.ending import tell
-from trainables.arc import ArcConfig
+from trainables.arc.task import ArcConfig
 
 ROOT = Path(__file__).resolve().parents[3]
 RUN = "#/experiments/1/runs/abc?workflowType=machine_learning"

@@ -20,8 +20,7 @@ from search.tracking import tracker as tracking
 from search.tracking.runs import Runs
 from search.tracking.tracker import Tracker, TrackingError
 from search.tracking.uri import store_of
-from trainables import pictures
-from trainables.task import TaskConfig, searchable
+from trainables.task import TaskConfig, images, searchable
 
 
 class Config(TaskConfig):
@@ -191,7 +190,7 @@ def everything(tracker):
 def draw(settings, number, epoch=1):
     """As the workers of trial `number` do."""
     path = settings.folder / "checkpoints" / str(number) / f"epoch-{epoch}-a.pt"
-    pictures.save({"one": np.full((2, 2, 3), 10 * number + epoch, np.uint8)}, path)
+    images.save({"one": np.full((2, 2, 3), 10 * number + epoch, np.uint8)}, path)
 
 
 def drawn(tracker):

@@ -14,7 +14,7 @@ from search.tracking.uri import store_of
 from tests.search.mlflow_server import ADMIN, MlflowServer
 from tests.search.studies import Search, replayed
 from tests.server_process import free_port
-from trainables import pictures
+from trainables.task import images
 
 LOGIN = ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD")
 
@@ -106,7 +106,7 @@ def wait_until(condition, timeout_s=120):
 def test_a_server_with_postgresql_has_the_runs_and_their_artifacts(tmp_path, postgres_backed):
     search, client = Search(tmp_path), MlflowClient(postgres_backed.url)
     checkpoint = search.config.folder / "checkpoints" / "0" / "epoch-3-a.pt"
-    pictures.save({"one": np.zeros((2, 2, 3), np.uint8)}, checkpoint)
+    images.save({"one": np.zeros((2, 2, 3), np.uint8)}, checkpoint)
     tracker = track(search, postgres_backed.url)
     play(search)
     finish(tracker)

@@ -1,0 +1,219 @@
+"""The parameters of the task `arc`, what a search varies of them, and where they come from."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    ValidationInfo,
+    field_validator,
+)
+
+from models.arc import SOURCES
+from models.arc.prompt.language import HUB_ID
+from trainables.arc import data
+from trainables.precision import Precision
+from trainables.task import TaskConfig, searchable
+
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class PromptConfig(BaseModel):
+    """The prompt encoder: `--set prompt.model=Qwen/Qwen2.5-1.5B`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+    model: str | None = Field(
+        None, description="causal language model, a folder or an id of the hub; none: a tiny random one"
+    )
+    revision: str | None = Field(None, description="of a model of the hub; none: its newest")
+    train: Literal["frozen", "prefix", "full"] = Field(
+        "frozen", description="what of the language model learns: nothing, a soft prefix, or all of it"
+    )
+    text: Literal["rule", "grids"] = Field(
+        "rule", description="what it reads: a sentence about the demonstrations, or their grids as digits"
+    )
+    fuse: Literal["gate", "concat", "mean"] = Field("gate", description="how its vector meets the 15 features")
+    dim: int = Field(256, ge=1, le=4096, description="entries of a prompt")
+    prefix: int = Field(8, ge=1, le=256, description="vectors of the soft prefix, where that learns")
+    max_tokens: int = Field(256, ge=1, description="of a text that is read; the rest is cut off")
+    cache: str | None = Field(None, description="folder that keeps a frozen model's vectors; none: memory alone")
+
+    # Each says what is wrong with its own field, so that all mistakes are told at once; those before it are known.
+
+    @field_validator("model")
+    @classmethod
+    def _exists(cls, model: str | None) -> str | None:
+        """Workers run in a folder of their own. What is no folder is an id of the hub."""
+        if model is None:
+            return None
+        folder = Path(model).expanduser()
+        if not (folder.is_dir() or folder.is_absolute() or model[:1] in ".~" or not HUB_ID.fullmatch(model)):
+            return model
+        if not (folder.absolute() / "config.json").is_file():
+            raise ValueError(
+                f"must be a folder with a model or an id of the hub, but got {model}: there is no "
+                f"{folder.absolute() / 'config.json'}. Save a model there with save_pretrained."
+            )
+        return str(folder.absolute())
+
+    @field_validator("revision")
+    @classmethod
+    def _is_of_the_hub(cls, revision: str | None, info: ValidationInfo) -> str | None:
+        model = info.data.get("model", "")
+        if revision is not None and (model is None or Path(model).is_absolute()):
+            raise ValueError(
+                f"must be none where prompt.model is {'none' if model is None else 'a folder'}, but got {revision}. "
+                "Only a model of the hub has revisions."
+            )
+        return revision
+
+    @field_validator("cache")
+    @classmethod
+    def _keeps_what_does_not_change(cls, cache: str | None, info: ValidationInfo) -> str | None:
+        if cache is None:
+            return None
+        if info.data.get("train", "frozen") != "frozen":
+            raise ValueError(
+                f"must be none with prompt.train={info.data['train']}, but got {cache}: vectors that change cannot be "
+                "kept. Drop one of them."
+            )
+        folder = Path(cache).expanduser().absolute()
+        if not cache or (folder.exists() and not folder.is_dir()):
+            raise ValueError(f"must be a folder, but got {cache!r}. Choose one: it need not exist.")
+        return str(folder)
+
+
+PROMPTED = {"use_prompt": True}
+REFINED = {"use_policy": True}
+REWARDED = REFINED | {"advantage_normalization": False}  # normalized, they have no scale
+
+
+class ArcConfig(TaskConfig):
+    """Parameters of the task `arc`. Where a range has a source, docs/arc.md names it."""
+
+    agent_lr: PositiveFloat = searchable(
+        1e-3, low=3e-4, high=2e-2, log=True, description="peak learning rate of the agent"
+    )
+    prompt_lr: PositiveFloat = searchable(
+        1e-3, low=1e-4, high=1e-2, log=True, when=PROMPTED, description="that of the prompt encoder"
+    )
+    policy_lr: PositiveFloat = searchable(
+        1e-3, low=1e-4, high=1e-2, log=True, when=REFINED, description="that of the policy"
+    )
+    reward_scale: NonNegativeFloat = searchable(
+        5.0, low=0.5, high=20.0, log=True, when=REWARDED, description="factor of the policy's rewards"
+    )
+    curriculum_start: Share = searchable(
+        0.6, low=0.0, high=0.9, description="share of easy puzzles, and of the loss of sizes, in the first epoch"
+    )
+    curriculum_end: Share = searchable(0.3, low=0.0, high=0.5, description="that share after the warm-up")
+    curriculum_warmup: NonNegativeInt = searchable(
+        1, low=1, high=5, description="epochs from the first share to the last"
+    )
+    hard_cell_floor: Annotated[float, Field(gt=0, le=1)] = searchable(
+        0.5, low=0.1, high=1.0, description="weight of a cell that is surely right, beside 1 for one that is wrong"
+    )
+    ambiguity_weight: NonNegativeFloat = searchable(
+        0.02, low=0.0, high=0.1, description="of the entropy of the answer's cells"
+    )
+    consistency_weight: NonNegativeFloat = searchable(
+        0.1, low=0.0, high=1.0, description="of the divergence between refinement steps"
+    )
+    pathwise_weight: NonNegativeFloat = searchable(
+        1.0,
+        low=0.0,
+        high=2.0,
+        when=REFINED,
+        description="of the answers' loss in the policy's, through the sampled prompts",
+    )
+    information_weight: NonNegativeFloat = searchable(
+        0.05, low=0.0, high=0.3, when=REFINED, description="of the information gain of the policy's samples"
+    )
+    accumulation: PositiveInt = searchable(1, choices=[1, 2, 4], description="micro-batches per optimizer update")
+    precision: Literal["fp32", "bf16", "fp16", "auto"] = searchable(
+        Precision.FP32, choices=list(Precision), description="format of the forward pass; auto: the best of the device"
+    )
+    steps: PositiveInt = searchable(2, low=1, high=3, description="refinement steps, a loss at each")
+
+    prompt: PromptConfig = PromptConfig()
+    use_prompt: bool = Field(True, description="whether there is a prompt; without one there is no policy either")
+    use_policy: bool = Field(True, description="whether a policy refines the prompt")
+    samples: int = Field(4, ge=1, le=64, description="prompts that the policy tries per puzzle in training")
+    candidates: int = Field(3, ge=1, le=64, description="prompts per puzzle in evaluation, ranked by free energy")
+    rehearsals: int = Field(1, ge=0, le=10, description="demonstrations held out of each puzzle to rank candidates by")
+    selection_precision: float = Field(
+        200.0, ge=0, description="how sharply the expected free energy chooses among candidates"
+    )
+    advantage_normalization: bool = Field(
+        False, description="divide advantages by their spread: reward_scale then has no effect"
+    )
+    value_weight: float = Field(0.5, gt=0, description="of the value's loss")
+    entropy_weight: float = Field(0.01, ge=0, description="of the policy's entropy")
+    kl_weight: float = Field(0.01, ge=0, description="of its divergence from the distribution that it began with")
+    ambiguity_warmup: float = Field(0.2, ge=0, le=1, description="share of all updates in which that term rises from 0")
+    weight_decay: float = Field(0.05, ge=0, description="of agent and prompt encoder")
+    dropout: float = Field(0.0, ge=0, lt=1)
+    batch_size: int = Field(8, ge=1, description="episodes per micro-batch")
+    width: int = Field(32, ge=2, le=512, description="features per cell")
+    layers: int = Field(3, ge=0, le=16, description="blocks that read the grids")
+    warmup: float = Field(0.05, ge=0, lt=1, description="share of all updates in which the learning rate rises")
+    episodes: int = Field(400, ge=1, description="training episodes per epoch, over all workers")
+    views: int = Field(4, ge=1, le=80, description="augmented views of a test that vote for its answer")
+    max_demos: int = Field(3, ge=1, le=10, description="demonstrations shown in a training episode")
+    max_side: int = Field(12, ge=1, le=30, description="puzzles with a longer grid side are left out")
+    data: str = Field("arc-agi-1", description=f"puzzles: {', '.join(SOURCES)}, or a folder of them")
+    evaluation_data: str | None = Field(None, description="puzzles to evaluate on; none: those of `data`")
+    learn_from: Literal["demonstrations", "pairs", "transductive"] = Field(
+        "demonstrations",
+        description="of the training puzzles, their demonstrations, or their tests too; transductive: "
+        "demonstrations of the evaluation puzzles besides",
+    )
+    leak: Literal["refuse", "drop", "allow"] = Field(
+        "refuse", description="training puzzles that are evaluated on: an error, left out, or trained on"
+    )
+    ema_decay: float | None = Field(0.99, gt=0, lt=1, description="average the weights for evaluation; none: do not")
+
+    # Each says what is wrong with its own field, so that all mistakes are told at once; those before it are known.
+
+    @field_validator("use_policy")
+    @classmethod
+    def _has_a_prompt(cls, use_policy: bool, info: ValidationInfo) -> bool:
+        if use_policy and not info.data.get("use_prompt", True):
+            raise ValueError("must be false with use_prompt=false, but got true: a policy refines a prompt.")
+        return use_policy
+
+    @field_validator("advantage_normalization")
+    @classmethod
+    def _has_a_spread(cls, normalized: bool, info: ValidationInfo) -> bool:
+        if normalized and info.data.get("samples") == 1:
+            raise ValueError("must be false with samples=1, but got true: one sample has no spread. Raise samples.")
+        return normalized
+
+    @field_validator("data", "evaluation_data")
+    @classmethod
+    def _is_there(cls, source: str | None) -> str | None:
+        """Workers run in a folder of their own."""
+        if source is None or source in SOURCES:
+            return source
+        folder = Path(source).expanduser().absolute()
+        if not folder.is_dir():
+            raise ValueError(
+                f"must be {', '.join(SOURCES)}, or a folder of puzzles, but got {source}: there is no folder {folder}."
+            )
+        return str(folder)
+
+    @field_validator("leak")
+    @classmethod
+    def _has_puzzles(cls, leak: str, info: ValidationInfo) -> str:
+        """All that it takes to know what is trained and evaluated on stands before this field."""
+        names = ("data", "evaluation_data", "max_side", "learn_from")
+        if all(name in info.data for name in names):
+            data.check(*(info.data[name] for name in names), leak)
+        return leak

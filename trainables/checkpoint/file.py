@@ -1,0 +1,191 @@
+"""Checkpoint files: written whole or not at all, verified when they are read, and never pickled objects."""
+
+import hashlib
+import io
+import logging
+import os
+import pickle
+import shutil
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+import torch
+
+from trainables.filesystem import paths
+from trainables.filesystem.paths import Place, Remote, beside
+from trainables.task import images
+
+logger = logging.getLogger(__name__)
+DIGEST = ".sha256"
+ABOUT = ".searchlight.json"  # in a directory that is a checkpoint: written last, so that it is one with this alone
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint that is missing or is not what was saved."""
+
+
+def save(state: dict[str, Any], path: Place) -> None:
+    """Write `state`, of tensors and plain Python values, to `path` and its SHA-256 beside it.
+
+    A reader sees the old file or the new one, also after a crash at any moment. Of a bucket as of a disk.
+    """
+    _publish(_serialized(state), path)
+
+
+class Writer:
+    """Writes checkpoints while training goes on, one after the other."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1, "checkpoint")
+        self._pending: Future[None] | None = None
+
+    def save(self, state: dict[str, Any], path: Place) -> None:
+        """As `save`, but only the copy of `state` is finished when this returns.
+
+        Raises:
+            OSError: An earlier checkpoint could not be written.
+        """
+        content = _serialized(state)  # before it returns: the next update changes the tensors in place
+        self.wait()
+        self._pending = self._pool.submit(_publish, content, path)
+
+    def delete(self, path: Place) -> None:
+        """As `delete`, once what was to be written is. What cannot be deleted stays, which is told.
+
+        Raises:
+            OSError: An earlier checkpoint could not be written.
+        """
+        self.wait()
+        self._pending = self._pool.submit(_try_to_delete, path)
+
+    def wait(self) -> None:
+        """Return when nothing is left to be written.
+
+        Raises:
+            OSError: It could not be written.
+        """
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()
+
+
+def load(path: Place) -> dict[str, Any]:
+    """The state that was saved at `path`, on the CPU.
+
+    Raises:
+        CheckpointError: The file is missing or its content is not what was written.
+        OSError: It lies in a bucket that cannot be read.
+    """
+    try:
+        content = path.read_bytes()
+        digests = [line.split()[0] for line in beside(path, DIGEST).read_text().splitlines()]
+    except (OSError, IndexError) as error:
+        if isinstance(path, Remote) and not isinstance(error, FileNotFoundError):
+            raise  # a bucket that cannot be reached says nothing of the checkpoint: its trial must not start anew
+        raise CheckpointError(f"checkpoint {path} must be readable with its .sha256 beside it: {error}.") from error
+    if hashlib.sha256(content).hexdigest() not in digests:
+        expected = " or ".join(digests) or "in its .sha256"
+        raise CheckpointError(f"checkpoint {path} must have the SHA-256 {expected}, but has another: it is corrupt.")
+    state: dict[str, Any] = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    return state
+
+
+def plain(state: dict[str, Any]) -> dict[str, Any]:
+    """`state` itself, if a checkpoint of it can be read again.
+
+    Raises:
+        CheckpointError: It holds something else than tensors and plain Python values.
+    """
+    try:
+        torch.load(io.BytesIO(_serialized(state)), weights_only=True)
+    except (pickle.PickleError, AttributeError, TypeError) as error:
+        names = ", ".join(f"{name} ({type(value).__name__})" for name, value in state.items())
+        raise CheckpointError(
+            f"state_dict must hold tensors and plain Python values only, but got {names}. Convert what is neither."
+        ) from error
+    return state
+
+
+def link(source: Place, target: Place) -> None:
+    """Give the checkpoint at `source` a second name, under which it stays when the first is deleted.
+
+    Raises:
+        FileNotFoundError: There is none.
+    """
+    if isinstance(source, Remote) or isinstance(target, Remote):
+        _copy(source, target)
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if source.is_dir():
+        temporary = target.with_name(f"{target.name}.{os.getpid()}.tmp")
+        shutil.copytree(source, temporary)
+        os.replace(temporary, target)
+        return
+    for old, new in ((source, target), (beside(source, DIGEST), beside(target, DIGEST))):
+        temporary = new.with_name(f"{new.name}.{os.getpid()}.tmp")
+        temporary.unlink(missing_ok=True)
+        try:
+            os.link(old, temporary)  # files are replaced and never changed in place, so they can be shared
+        except OSError:  # a file system without links
+            shutil.copyfile(old, temporary)
+        os.replace(temporary, new)
+
+
+def delete(path: Place) -> None:
+    """Remove the checkpoint at `path`, a file or a directory, and its pictures; one that is gone is no error."""
+    paths.remove_tree(beside(path, images.SUFFIX))
+    if path.is_dir():
+        paths.remove_tree(path)
+        return
+    path.unlink(missing_ok=True)
+    beside(path, DIGEST).unlink(missing_ok=True)
+
+
+def _try_to_delete(path: Place) -> None:
+    try:
+        delete(path)
+    except OSError as error:
+        logger.warning("a checkpoint that is not needed any more could not be deleted: %s", error)
+
+
+def _serialized(state: dict[str, Any]) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    return buffer.getvalue()
+
+
+def _publish(content: bytes, path: Place) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    digest = beside(path, DIGEST)
+    line = f"{hashlib.sha256(content).hexdigest()}  {path.name}\n"
+    earlier = ""
+    with suppress(FileNotFoundError):
+        earlier = digest.read_text()
+    _write(digest, (line + earlier).encode())  # until the content is replaced, the earlier one is still good
+    _write(path, content)
+    if earlier:
+        _write(digest, line.encode())
+
+
+def _copy(source: Place, target: Place) -> None:
+    """As `link`, in a bucket, where nothing has two names."""
+    if not source.is_dir():
+        paths.copy(source, target)
+        paths.copy(beside(source, DIGEST), beside(target, DIGEST))
+        return
+    names = paths.names_in(source)
+    for name in sorted(names, key=lambda name: name == ABOUT):
+        paths.copy(source / name, target / name)
+
+
+def _write(path: Place, content: bytes) -> None:
+    if isinstance(path, Remote):
+        path.write_bytes(content)
+        return
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    with open(temporary, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)

@@ -1,0 +1,149 @@
+"""Where a rank stands: its device, its place among the ranks, and the collectives that a trial needs."""
+
+import copy
+import math
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from trainables.context import rng
+from trainables.context.cache import Cache
+
+Value = TypeVar("Value")
+
+
+class Context:
+    """Device, rank and random generator of one worker of a trial.
+
+    Attributes:
+        generator: On the CPU, seeded by the trial's seed and the epoch, the same on all ranks.
+        kept: What `cache` keeps.
+        files: The folder that the task's `prepare` filled before the search began; None without a search.
+    """
+
+    def __init__(
+        self, device: str | torch.device = "cpu", rank: int = 0, world_size: int = 1, files: Path | None = None
+    ) -> None:
+        self.device = torch.device(device)
+        self.rank = rank
+        self.world_size = world_size
+        self.generator = torch.Generator()
+        self.kept = Cache()
+        self.files = files
+
+    def anew(self) -> "Context":
+        """This context for another trial: nothing is shared but what `cache` keeps."""
+        fresh = copy.copy(self)
+        fresh.generator = torch.Generator()
+        return fresh
+
+    def cache(self, name: str, make: Callable[[], Value]) -> Value:
+        """What `make` gives, kept from one trial of this worker to the next: for what is costly to load or prepare.
+
+        Args:
+            name: Has to name all that the value depends on. Random numbers that `make` draws follow from it.
+            make: Called if nothing is kept under that name. Of what it gives, arrays become read-only; a value whose
+                tensors or containers a trial changed is forgotten when that trial ends.
+        """
+
+        def apart() -> Value:
+            with rng.apart(self, zlib.crc32(name.encode())):
+                return make()
+
+        value: Value = self.kept.get(name, apart)
+        return value
+
+    def shard(self, data: Any, batch_size: int, shuffle: bool = True) -> Iterator[Any]:
+        """This rank's share of `data` in batches of at most `batch_size`: nothing is padded, nothing comes twice.
+
+        Args:
+            data: Anything with a length that takes a tensor of indices (a tensor, an array), a tuple or dict of such
+                things of one length, or a sequence, whose items come as lists.
+            batch_size: Samples per micro-batch.
+            shuffle: In a new order each epoch, the same on all ranks.
+        """
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, but got {batch_size}.")
+        count = _length(data)
+        order = torch.randperm(count, generator=self.generator) if shuffle else torch.arange(count)
+        for indices in torch.split(order[self.rank :: self.world_size], batch_size):
+            if len(indices):  # split gives nothing back as one empty part
+                yield _take(data, indices)
+
+    def micro_batches(self, count: int, batch_size: int) -> int:
+        """How many batches `shard` makes of `count` samples, on the rank that has most."""
+        return math.ceil(math.ceil(count / self.world_size) / batch_size)
+
+    def any(self, *flags: bool) -> list[bool]:
+        """For each flag, whether it is set on any rank."""
+        if self.world_size == 1:
+            return list(flags)
+        total = torch.tensor([float(flag) for flag in flags], device=self.device)
+        dist.all_reduce(total)
+        return [count > 0 for count in total.tolist()]
+
+    def sums(self, values: Mapping[str, float]) -> dict[str, float]:
+        """The sums of `values` over all ranks; a rank may lack some of the names."""
+        totals: dict[str, float] = {}
+        for part in self.gather(dict(values)):
+            for name, value in part.items():
+                totals[name] = totals.get(name, 0.0) + value
+        return totals
+
+    def weighted_means(self, parts: Mapping[str, tuple[float, float]]) -> dict[str, float]:
+        """Means over all ranks of what each holds as (weighted sum, weight); a mean over no weight is NaN."""
+        totals = self.sums({name: total for name, (total, _) in parts.items()})
+        weights = self.sums({name: weight for name, (_, weight) in parts.items()})
+        return {name: total / weights[name] if weights[name] else math.nan for name, total in totals.items()}
+
+    def gather(self, value: Any) -> list[Any]:
+        """The `value` of each rank, by rank."""
+        if self.world_size == 1:
+            return [value]
+        gathered: list[Any] = [None] * self.world_size
+        dist.all_gather_object(gathered, value)
+        return gathered
+
+    def from_rank_0(self, value: Any) -> Any:
+        """The `value` that rank 0 has."""
+        values = [value]
+        if self.world_size > 1:
+            dist.broadcast_object_list(values, src=0)
+        return values[0]
+
+    def add_up(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Give `tensors` the sums of the values that they have on all ranks."""
+        if self.world_size > 1:
+            for tensor in tensors:
+                dist.all_reduce(tensor)
+
+    def broadcast(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Give `tensors` the values that they have on rank 0."""
+        if self.world_size > 1:
+            for tensor in tensors:
+                dist.broadcast(tensor.data, src=0)
+
+
+def _length(data: Any) -> int:
+    if isinstance(data, dict | tuple):
+        lengths = {_length(part) for part in (data.values() if isinstance(data, dict) else data)}
+        if len(lengths) != 1:
+            raise ValueError(f"data must have parts of one length, but got lengths {sorted(lengths)}.")
+        return lengths.pop()
+    return len(data)
+
+
+def _take(data: Any, indices: torch.Tensor) -> Any:
+    if isinstance(data, dict):
+        return {key: _take(part, indices) for key, part in data.items()}
+    if isinstance(data, tuple):
+        return tuple(_take(part, indices) for part in data)
+    if isinstance(data, torch.Tensor):
+        return data[indices.to(data.device)]
+    if hasattr(data, "__array__"):
+        return data[indices.numpy()]
+    return [data[int(index)] for index in indices]

@@ -1,0 +1,1 @@
+"""Local and remote paths behind one interface."""

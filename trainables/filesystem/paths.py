@@ -1,0 +1,195 @@
+"""Files on a disk and in a bucket, behind one interface: that of `pathlib.Path`, as far as a search needs it."""
+
+import errno
+import hashlib
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import overload
+from urllib.parse import parse_qsl
+
+from trainables.filesystem.remote_path import Remote, at_once
+
+__all__ = [
+    "Place", "Remote", "beside", "copy", "digest", "download", "modified_ns", "names_in", "on_disk", "place",
+    "remove_tree", "upload",
+]  # fmt: skip
+
+SCHEMES = ("s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs")
+S3_OPTIONS = ("endpoint_override", "region", "scheme", "tls_ca_file_path")
+SECRET = re.compile("key|secret|token|password|signature|sas", re.IGNORECASE)
+
+Place = Path | Remote
+
+
+def place(where: str | Path | Remote) -> Place:
+    """A `Path` for a path or a file:// URI, else a `Remote` for a URI.
+
+    What is in the query goes to the file system: `s3://bucket/path?endpoint_override=http://host:9000&region=here`.
+    Without, S3 is where AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, AWS_REGION and AWS_DEFAULT_REGION say.
+
+    Raises:
+        ValueError: The URI is of no known kind, names no bucket, or has credentials in it.
+    """
+    if not isinstance(where, str) or "://" not in where:
+        return where if isinstance(where, Remote) else Path(where)
+    scheme, _, rest = where.partition("://")
+    path, _, query = rest.partition("?")
+    authority, _, path = path.partition("/")
+    scheme, path = scheme.lower(), path.strip("/")
+    if scheme == "file":
+        return Path("/", path)
+    if scheme not in SCHEMES:
+        raise ValueError(f"a place must be a path or a URI of {', '.join(SCHEMES)} or file, but got {scheme}://.")
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    user = authority.rpartition("@")[0]
+    # An account's key has slashes at times, so that what is before the first one need not have the @.
+    in_authority = ":" in user or (scheme == "s3" and re.search("[@:]", authority))
+    if in_authority or any(SECRET.search(name) or "@" in value for name, value in options.items()):
+        raise ValueError(
+            f"a place must have no credentials in it, but the {scheme}:// URI has. Put them into the environment, "
+            "as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give the machine a role."
+        )
+    if not authority and scheme not in ("hdfs", "viewfs"):
+        raise ValueError(f"a place must name a bucket, but got {where}. Write {scheme}://bucket/path.")
+    if scheme == "s3" and (unknown := [name for name in options if name not in S3_OPTIONS]):
+        raise ValueError(f"the query of a place must be of {', '.join(S3_OPTIONS)}, but got {', '.join(unknown)}.")
+    return Remote(scheme, authority, path, query)
+
+
+@overload
+def beside(where: Path, suffix: str) -> Path: ...
+@overload
+def beside(where: Remote, suffix: str) -> Remote: ...
+def beside(where: Place, suffix: str) -> Place:
+    """What lies beside a file under its name with `suffix`."""
+    return where.with_name(where.name + suffix)
+
+
+def modified_ns(where: Place) -> int:
+    """When a file was written, in ns since 1970.
+
+    Raises:
+        FileNotFoundError: There is none.
+    """
+    return where.modified_ns() if isinstance(where, Remote) else where.stat().st_mtime_ns
+
+
+def remove_tree(where: Place) -> None:
+    """Remove a folder and all that is in it. One that is not there is no error, on a disk no error is one."""
+    if isinstance(where, Path):
+        shutil.rmtree(where, ignore_errors=True)
+        return
+    with suppress(FileNotFoundError):
+        where.remove_tree()
+
+
+@contextmanager
+def on_disk(where: Place) -> Iterator[Path]:
+    """A file or a folder on a disk: itself, or a copy for as long as this is open.
+
+    Raises:
+        FileNotFoundError: There is none.
+    """
+    if isinstance(where, Path):
+        yield where
+        return
+    with tempfile.TemporaryDirectory(prefix="searchlight-") as folder:
+        local = Path(folder) / (where.name or where.authority)
+        download(where, local)
+        yield local
+
+
+def copy(source: Place, target: Place) -> None:
+    """Copy a file. Within a bucket, nothing of it comes here.
+
+    Raises:
+        FileNotFoundError: There is none.
+    """
+    if isinstance(source, Remote) and isinstance(target, Remote):
+        if replace(source, path="") == replace(target, path=""):
+            source.copy_to(target)
+        else:
+            target.write_bytes(source.read_bytes())
+    elif isinstance(target, Remote):
+        assert isinstance(source, Path)
+        upload(source, target)
+    else:
+        download(source, target)
+
+
+def upload(source: Path, target: Remote, names: Sequence[str] | None = None) -> None:
+    """Put a file, or the files of a folder, into a bucket. Of a folder `names` alone, if there are any given.
+
+    Raises:
+        OSError: Not all of them could be; some may.
+    """
+    if not source.is_dir():
+        _put(source, target)
+        return
+    at_once(lambda name: _put(source / name, target / name), names_in(source) if names is None else names)
+
+
+def download(source: Place, target: Path) -> None:
+    """Get a file, or the files of a folder, out of a bucket. Each comes whole or not at all.
+
+    Raises:
+        FileNotFoundError: There is nothing.
+        OSError: Not all of them could be; some may.
+    """
+    if isinstance(source, Path):
+        copied = shutil.copytree if source.is_dir() else shutil.copyfile
+        copied(source, target)
+        return
+    if source.is_file():
+        _get(source, target)
+        return
+    names = source.names()
+    if not names:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(source))
+    at_once(lambda name: _get(source / name, target / name), names)
+
+
+def names_in(folder: Place) -> list[str]:
+    """Of all files in a folder and in those below it, in order: "sub/name". On a disk, links are followed."""
+    if isinstance(folder, Remote):
+        return folder.names()
+    paths = (Path(where, name) for where, _, names in os.walk(folder, followlinks=True) for name in names)
+    return sorted(path.relative_to(folder).as_posix() for path in paths)
+
+
+def digest(where: Place) -> str:
+    """The SHA-256 of a file."""
+    if isinstance(where, Path):
+        with open(where, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    found = hashlib.sha256()
+    for chunk in where.chunks():
+        found.update(chunk)
+    return found.hexdigest()
+
+
+def _put(source: Path, target: Remote) -> None:
+    import pyarrow
+
+    if not source.stat().st_size:
+        target.write_bytes(b"")
+        return
+    with pyarrow.memory_map(str(source)) as file:
+        target.write_bytes(file.read_buffer())
+
+
+def _get(source: Remote, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f"{target.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            file.writelines(source.chunks())
+        os.replace(temporary, target)
+    finally:
+        temporary.unlink(missing_ok=True)

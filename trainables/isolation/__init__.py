@@ -1,0 +1,1 @@
+"""Restores the state of a worker process between two trials."""

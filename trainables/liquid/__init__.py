@@ -1,0 +1,5 @@
+"""The built-in task of the liquid spiking network."""
+
+from trainables.liquid.task import LiquidTask
+
+__all__ = ["LiquidTask"]

@@ -1,0 +1,324 @@
+"""The task `liquid`: a liquid spiking network that learns one task after another."""
+
+import functools
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.optim.lr_scheduler import LambdaLR
+
+from models.liquid.answers import errors, losses, score_of
+from models.liquid.continual import Matrix, draw
+from models.liquid.data import SOURCES, Samples
+from models.liquid.network import LiquidNetwork
+from models.liquid.past import Past, Recalled
+from models.liquid.plasticity import RULES, PlasticSynapses
+from models.liquid.spiking import LIF
+from models.liquid.stream import Stream, stream
+from trainables.liquid import data
+from trainables.liquid.config import LiquidConfig
+from trainables.task import Task
+from trainables.update import UpdateReport
+from trainables.update.lr_schedules import warm, warm_cosine
+
+TESTED = 64  # sequences at a time
+ERRORS = {"bytes": "bpb", "values": "nmse"}  # what is told besides the score
+
+
+class Batch(NamedTuple):
+    """Sequences of the task that is learned, and behind them those of earlier ones that are replayed.
+
+    Attributes:
+        tasks: Of each, (B,).
+        recalled: How many are replayed.
+        logits: What was answered to these when they were learned; None: it is not asked for.
+    """
+
+    samples: Samples
+    tasks: Tensor
+    recalled: int
+    logits: Tensor | None
+
+
+class LiquidTask(Task[LiquidConfig]):
+    """Learns the tasks of a stream one after another, each for its share of the epochs, and is scored on all of them.
+
+    The objective `val/score` is the mean over all tasks of the stream, those to come included, so that reports of one
+    epoch compare and none is better for having seen less: of labels the accuracy, of bytes the share of their 8 bits
+    that is saved, of values the share of their variance that is explained.
+    """
+
+    objective, mode = "val/score", "max"
+    trials = 96
+
+    @classmethod
+    def judged_from(cls, config: LiquidConfig) -> int:
+        """The end of the second task: what a trial forgets of the first one is not seen before."""
+        tasks = config.continual.tasks
+        return 1 if tasks == 1 else math.ceil(2 * config.epochs / tasks)
+
+    @classmethod
+    def prepare(cls, config: LiquidConfig, folder: Path) -> None:
+        if config.data == "text":
+            data.write_corpus(folder)
+
+    def build(self) -> None:
+        config = self.config
+        kept = (config.data, config.length, config.continual.tasks, config.continual.scenario)
+        self.stream, digest = self.context.cache(f"stream {kept}", self._read)
+        self.dataset(_title(config.data), digest=digest, source=config.data)
+        self.dataset(_title(config.data), digest=digest, source=config.data, use="evaluation")
+        self.network = LiquidNetwork(
+            self.stream.features,
+            self.stream.outputs,
+            "sequence" if self.stream.kind == "labels" else "step",
+            width=config.width,
+            layers=config.layers,
+            units=config.units,
+            spikes=config.spiking.neurons,
+            cell=config.cell,
+            neurons=self._neurons,
+            synapses=None if config.plasticity.rule == "none" else self._synapses,
+            dropout=config.dropout,
+        )
+        self.modules = {"network": self.network}
+        self._optimize()
+        self.past = Past(
+            self.network,
+            self.stream,
+            method=config.consolidation.method,
+            strength=getattr(config.consolidation, f"{config.consolidation.method}_strength", 0.0),
+            decay=config.consolidation.decay,
+            remembered=config.replay.size if config.replay.fraction else 0,
+            balanced=config.replay.balanced,
+            with_logits=config.replay.logits_weight > 0,
+        )
+        if config.consolidation.method == "si":
+            self.transforms = {"train": self.past.before_step}
+        self.matrix = Matrix(self.stream.tasks)
+        self.learning = 0  # which task
+        self.trained_on = self._none_yet()
+
+    def _optimize(self) -> None:
+        config, named = self.config, dict(self.network.named_parameters())
+        rates = [parameter for name, parameter in named.items() if name.endswith(".log_rates")]
+        matrices = [parameter for parameter in named.values() if parameter.dim() > 1]
+        others = [p for name, p in named.items() if p.dim() < 2 and not name.endswith(".log_rates")]
+        groups = [{"params": matrices, "weight_decay": config.weight_decay}, {"params": others, "weight_decay": 0.0}]
+        optimizer = torch.optim.AdamW(groups, lr=config.lr, fused=True)
+        self.optimizers = {"network": optimizer}
+        if rates:
+            self.optimizers["rates"] = torch.optim.Adam(rates, lr=config.plasticity.meta_lr)
+        updates = sum(
+            math.ceil(self.context.micro_batches(self._taken(epoch), config.batch_size) / config.accumulation)
+            for epoch in range(config.epochs)
+        )
+        if config.schedule == "cosine":
+            factor = functools.partial(warm_cosine, updates=updates, warmup=config.warmup)
+        else:
+            factor = functools.partial(warm, rising=round(updates * config.warmup))
+        self.schedulers = [LambdaLR(optimizer, factor)]
+
+    def train_batches(self, epoch: int) -> Iterator[Batch]:
+        """This rank's batches of the task whose turn it is, each with samples of those before it."""
+        config, context = self.config, self.context
+        self.learning = self._task_of(epoch)
+        if epoch == 0:
+            self.matrix.record(0, self._untrained())
+        elif self.learning != self._task_of(epoch - 1):
+            self._consolidate(self.learning - 1)
+            self.trained_on = self._none_yet()
+        order = torch.randperm(self.stream.size(self.learning), generator=context.generator)[: self._taken(epoch)]
+        self.trained_on[order] = True  # on all ranks, whichever of them trains on it
+        share, due = config.replay.fraction / (1 - config.replay.fraction), 0.5  # what is less than one is due later
+        for indices in context.shard(order, config.batch_size, shuffle=False):
+            due += len(indices) * share
+            yield self._batch(indices, self.past.recall(int(due), torch.default_generator))
+            due -= int(due)
+
+    def loss(self, batch: Batch) -> tuple[Tensor, float]:
+        config, samples = self.config, batch.samples
+        answer = self.network(samples.inputs, samples.dt)
+        allowed = self.stream.allowed.to(batch.tasks.device)[batch.tasks]
+        each = losses(self.stream.kind, answer.outputs, samples.targets, allowed)
+        new = len(each) - batch.recalled
+        loss, penalty = each.mean(), self.past.penalty()
+        self.log("new_loss", each[:new].mean(), new)
+        if penalty is not None:
+            self.log("penalty", penalty)
+            loss = loss + penalty
+        if batch.recalled:
+            self.log("replay_loss", each[new:].mean(), batch.recalled)
+        if batch.logits is not None:
+            far = self.past.distance(answer.outputs[new:], batch.logits, allowed[new:])
+            self.log("logits_distance", far.mean(), batch.recalled)
+            loss = loss + config.replay.logits_weight * far.sum() / len(each)
+        self.log("firing_rate", answer.rates.mean(), len(each))
+        if config.spiking.rate_weight:
+            too_low = (config.spiking.lowest_rate - answer.rates).relu()
+            too_high = (answer.rates - config.spiking.highest_rate).relu()
+            loss = loss + config.spiking.rate_weight * (too_low.square() + too_high.square()).mean()
+        return loss, float(len(each) * (1 if self.stream.kind == "labels" else self.stream.length))
+
+    def after_update(self, report: UpdateReport) -> None:
+        """Local rules change their synapses after an update that was applied, and after no other."""
+        applied = report.outcome == "applied"
+        self.past.after_step(applied)
+        for layer, synapses in enumerate(self.network.synapses()):
+            if not applied:
+                synapses.discard()
+                continue
+            self.context.add_up(synapses.pending())
+            for name, value in (synapses.update() or {}).items():
+                self.log(f"plasticity_{layer}_{name}", value)
+
+    def evaluate(self) -> dict[str, float]:
+        kind, domains = self.stream.kind, self._errors()
+        each = [_mean(task.values()) for task in domains]
+        error = _mean(each)
+        report = {"val/score": score_of(kind, error)}
+        if kind != "labels":
+            report[f"val/{ERRORS[kind]}"] = error
+            report |= {f"val/{ERRORS[kind]}_{name}": value for task in domains for name, value in task.items()}
+        if not math.isfinite(error) or not self.matrix.rows:  # it diverged; or nothing was trained yet
+            return report
+        self.matrix.record(self.learning + 1, [score_of(kind, value) for value in each])
+        if self.stream.tasks > 1:
+            names = ("average", "forgetting", "backward_transfer", "forward_transfer", "learning_accuracy")
+            report |= {f"val/{name}": getattr(self.matrix, name) for name in names}
+        return report
+
+    def pictures(self) -> Mapping[str, NDArray[np.uint8]]:
+        """The score on each task after each, of a stream of several."""
+        if self.stream.tasks == 1 or not self.matrix.rows:
+            return {}
+        return {"matrix": draw(self.matrix, self.stream.names, f"{_title(self.config.data)}: score on each task")}
+
+    def predict(self, inputs: Any) -> Tensor:
+        """The outputs for sequences: of labels a logit per class (B, outputs), else an answer per step (B, T, outputs).
+
+        Args:
+            inputs: What sequences are: (B, T, features), or bytes (B, T); or a dict of that as `inputs` and of the time
+                that each step takes as `dt`, (B, T, 1).
+        """
+        dt = inputs.get("dt") if isinstance(inputs, dict) else None
+        with self.autocast():
+            outputs: Tensor = self.network(inputs["inputs"] if isinstance(inputs, dict) else inputs, dt).outputs
+        return outputs
+
+    def example(self) -> Any:
+        samples = self.stream.samples.rows(slice(0, 2))
+        return samples.inputs if samples.dt is None else {"inputs": samples.inputs, "dt": samples.dt}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "matrix": self.matrix.state_dict(),
+            "past": self.past.state_dict(),
+            "learning": self.learning,
+            "trained_on": self.trained_on.clone(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.matrix.load_state_dict(state["matrix"])
+        self.past.load_state_dict(state["past"])
+        self.learning = state["learning"]
+        self.trained_on = state["trained_on"].cpu().clone()
+
+    def _read(self) -> tuple[Stream, str]:
+        config = self.config
+        source = data.read(config.data, config.length, self.files)
+        return stream(source, config.continual.tasks, config.continual.scenario), source.digest
+
+    def _neurons(self, count: int) -> LIF:
+        spiking = self.config.spiking
+        return LIF(
+            count,
+            decay=spiking.decay,
+            threshold=spiking.threshold,
+            surrogate=spiking.surrogate,
+            slope=spiking.slope,
+            learn_decay=spiking.learn_decay,
+            learn_threshold=spiking.learn_threshold,
+        )
+
+    def _synapses(self, pre: int, post: int) -> PlasticSynapses:
+        plasticity = self.config.plasticity
+        pairs, target = {"tau_plus": plasticity.tau, "tau_minus": plasticity.tau}, {"target": plasticity.target_rate}
+        constants = {
+            "pair": pairs,
+            "triplet": pairs,
+            "homeostatic": pairs | target,
+            "bcm": {"tau": plasticity.tau} | target,
+        }
+        return PlasticSynapses(
+            pre,
+            post,
+            RULES[plasticity.rule](**constants[plasticity.rule]),
+            rate=plasticity.rate,
+            stiffness=plasticity.stiffness,
+            learn_rates=plasticity.meta,
+        )
+
+    def _task_of(self, epoch: int) -> int:
+        """Which task is learned in it: each has as many epochs, or one more."""
+        return min(epoch, self.config.epochs - 1) * self.stream.tasks // self.config.epochs
+
+    def _taken(self, epoch: int) -> int:
+        """Sequences of it."""
+        return min(self.config.samples, self.stream.size(self._task_of(epoch)))
+
+    def _batch(self, indices: Tensor, recalled: Recalled | None) -> Batch:
+        samples = self.stream.rows(self.learning, indices)
+        tasks = torch.full((len(indices),), self.learning)
+        if recalled is None:
+            return Batch(samples, tasks, 0, None)
+        joint = Samples.joined([samples, recalled.samples])
+        return Batch(joint, torch.cat([tasks, recalled.tasks]), len(recalled.tasks), recalled.logits)
+
+    def _consolidate(self, task: int) -> None:
+        """What is to be kept of a task that has been learned."""
+        context, config = self.context, self.config
+        generator = torch.Generator().manual_seed(1000 * config.seed + task)  # the same on all ranks
+        share = slice(context.rank, None, context.world_size)
+        seen = self.trained_on.nonzero().flatten()
+        self.past.learned(task, config.consolidation.fisher_samples, generator, share, context.add_up, seen)
+
+    def _none_yet(self) -> Tensor:
+        """Which sequences of the task that is learned were trained on so far: none."""
+        return torch.zeros(self.stream.size(self.learning), dtype=torch.bool)
+
+    @torch.no_grad()
+    def _untrained(self) -> list[float]:
+        """The score on each task before any is learned."""
+        self.network.eval()
+        scores = [score_of(self.stream.kind, _mean(task.values())) for task in self._errors()]
+        self.network.train()
+        return scores
+
+    def _errors(self) -> list[dict[str, float]]:
+        """The error in each domain of each task."""
+        config, context, kind = self.config, self.context, self.stream.kind
+        sums: dict[str, tuple[float, float]] = {}
+        for task, tests in enumerate(self.stream.tests):
+            allowed = self.stream.allowed[task].to(context.device)
+            for name, samples in tests.items():
+                count = min(samples.size, config.test_samples)
+                ends = [count * rank // context.world_size for rank in (context.rank, context.rank + 1)]
+                mine = samples.rows(slice(*ends))  # in one piece: windows of text follow each other
+                sums[f"{task} {name}"] = errors(kind, self.network, mine, allowed, TESTED)
+        means = context.weighted_means(sums)
+        return [{name: means[f"{task} {name}"] for name in tests} for task, tests in enumerate(self.stream.tests)]
+
+
+def _mean(values: Iterable[float]) -> float:
+    each = list(values)
+    return math.fsum(each) / len(each)
+
+
+def _title(data: str) -> str:
+    return data if data in SOURCES else Path(data).name

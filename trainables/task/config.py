@@ -1,0 +1,108 @@
+"""The parameters of one trial: a config whose fields are the search space."""
+
+import math
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from trainables.precision import Precision
+
+
+def searchable(
+    default: Any,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    log: bool = False,
+    step: float | None = None,
+    choices: Sequence[Any] | None = None,
+    when: Mapping[str, Any] | None = None,
+    description: str | None = None,
+) -> Any:
+    """A config field that a search varies.
+
+    Args:
+        default: The value when it is not searched.
+        low, high: The range of a number, both ends included. An int field is searched in whole numbers.
+        log: Search the logarithm.
+        step: Distance between neighbouring values.
+        choices: The values of a categorical field, instead of a range.
+        when: Search this field only in trials where the named fields have these values, as in
+            `{"precision": "fp16"}` or `{"precision": ["fp16", "bf16"]}`; it has its default in the others.
+        description: Shown by `--dry-run`.
+
+    Raises:
+        ValueError: The range is impossible or the default does not lie in it.
+    """
+    if choices is not None:
+        if low is not None or high is not None or log or step is not None:
+            raise ValueError("searchable must get a range or choices, but got both.")
+        if default not in choices:
+            raise ValueError(f"searchable default must be among its choices, but got {default!r} and {choices}.")
+        values = [_plain(choice) for choice in choices]
+        odd = [value for value in values if not isinstance(value, str | int | float | None)]
+        if odd:
+            raise ValueError(f"searchable choices must be text, numbers, booleans or None, but got {odd[0]!r}.")
+        space: dict[str, Any] = {"choices": values}
+    else:
+        if low is None or high is None:
+            raise ValueError(f"searchable must get low and high, or choices, but got {low=}, {high=}.")
+        if not low < high:
+            raise ValueError(f"searchable must have low < high, but got {low}..{high}. Swap the bounds.")
+        if not low <= default <= high:
+            raise ValueError(f"searchable default must lie in its range, but got {default} and {low}..{high}.")
+        if log and step is not None:
+            raise ValueError(f"searchable must get log=True or a step, but got both, {step=}.")
+        if log and low <= 0:
+            raise ValueError(f"searchable range must be positive with log=True, but got {low}..{high}.")
+        space = {"low": low, "high": high, "log": log, "step": step}
+    if when is not None:
+        space["when"] = {name: [_plain(each) for each in _several(value)] for name, value in when.items()}
+    return Field(default, description=description, json_schema_extra={"search": space})
+
+
+def _several(value: Any) -> Sequence[Any]:
+    return list(value) if isinstance(value, list | tuple | set | frozenset) else [value]
+
+
+def _plain(value: Any) -> Any:
+    return value.value if isinstance(value, Enum) else value
+
+
+class TaskConfig(BaseModel):
+    """The parameters of one trial. Subclass it with a task's own; fields made with `searchable` are searched over."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
+
+    precision: Literal["fp32", "bf16", "fp16", "auto"] = searchable(
+        Precision.FP32, choices=list(Precision), description="format of the forward pass; auto: the best of the device"
+    )
+    accumulation: int = Field(1, ge=1, description="micro-batches per optimizer update")
+    epochs: int = Field(9, ge=1, description="epochs of a trial that is never stopped early")
+    max_grad_norm: float | None = Field(1.0, gt=0, description="clip the gradient's norm to this; none: no clipping")
+    ema_decay: float | None = Field(None, gt=0, lt=1, description="average the weights for evaluation; none: do not")
+    loss_scale: float = Field(2.0**16, gt=0, description="initial loss scale, fp16 only")
+    loss_scale_growth: int = Field(2000, ge=1, description="applied updates before the loss scale doubles, fp16 only")
+    max_consecutive_skips: int = Field(50, ge=0, description="non-finite windows in a row that a trial survives")
+    max_loss_rise: float | None = Field(
+        1000.0, gt=1, description="a trial ends if its loss stays above so many times its first ones; none: it does not"
+    )
+    gradient_check: Literal["skip", "module", "parameter"] = Field(
+        "module", description="what must have a gradient in the first update, or the trial fails"
+    )
+    seed: int = Field(0, ge=0, lt=2**31, description="of weights, data order and dropout")
+
+    def total_updates(self, micro_batches: int) -> int:
+        """Updates of a whole trial, what OneCycleLR and its like take as their length.
+
+        Skipped windows are no updates, so a schedule of this length is never overrun.
+
+        Args:
+            micro_batches: Of one epoch, on the rank that has most: `context.micro_batches(samples, batch_size)`.
+        """
+        return self.epochs * math.ceil(micro_batches / self.accumulation)
+
+
+Config = TypeVar("Config", bound=TaskConfig)

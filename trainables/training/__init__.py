@@ -1,0 +1,1 @@
+"""The training of one trial: epochs, evaluation, metrics and prediction."""

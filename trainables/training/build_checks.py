@@ -1,0 +1,93 @@
+"""What a task's `build` must have made, and whether what it made learns."""
+
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch.nn import Parameter
+
+from trainables.task import Task
+from trainables.update import Updater, UpdateReport
+from trainables.update.parameters import named_parameters, parameters_of
+
+logger = logging.getLogger(__name__)
+
+
+def check_build(task: Task[Any]) -> dict[str, Parameter]:
+    """The task's parameters by name, each once.
+
+    Raises:
+        ValueError: The task's `build` left something out or named something that it did not make.
+    """
+    name = type(task).__name__
+    if not hasattr(task, "objective"):
+        raise ValueError(f"{name} must name its objective, a metric of evaluate, but does not.")
+    if not task.modules or not task.optimizers:
+        raise ValueError(f"{name}.build must fill self.modules and self.optimizers, but left one of them empty.")
+    task.updates = task.updates or {"train": list(task.optimizers)}
+    used = [key for keys in task.updates.values() for key in keys]
+    if sorted(used) != sorted(task.optimizers):
+        raise ValueError(f"{name}.updates must name each of {sorted(task.optimizers)} once, but got {sorted(used)}.")
+    if not task.transforms.keys() <= task.updates.keys():
+        raise ValueError(
+            f"{name}.transforms must be for updates among {sorted(task.updates)}, but got {sorted(task.transforms)}."
+        )
+    optimizers = list(task.optimizers.values())
+    for scheduler in task.schedulers:
+        if getattr(scheduler, "optimizer", None) not in optimizers:
+            raise ValueError(
+                f"{name}.schedulers must each have an `optimizer` of self.optimizers, "
+                f"but {type(scheduler).__name__} has not."
+            )
+    named = named_parameters(task.modules)
+    owned = owned_by(optimizers)
+    loose = [key for key, parameter in named.items() if parameter.requires_grad and id(parameter) not in owned]
+    if loose:
+        raise ValueError(
+            f"{name}.build must give each trainable parameter to an optimizer, but {', '.join(loose[:5])} has none. "
+            "Add it, or set requires_grad=False."
+        )
+    return named
+
+
+def owned_by(optimizers: Iterable[torch.optim.Optimizer]) -> set[int]:
+    """The ids of the parameters of `optimizers`."""
+    return {id(parameter) for optimizer in optimizers for parameter in parameters_of(optimizer)}
+
+
+def check_gradients(task: Task[Any], update: str, updater: Updater, report: UpdateReport) -> None:
+    """Find what gets no gradient, at the first update of a trial, before hours are spent on it.
+
+    A single parameter without one is named in the log: it may be meant. A whole module without one is a graph that
+    was cut: a detach(), a head that no loss uses, a prompt that is looked up in a cache.
+
+    Raises:
+        ValueError: A module has no gradient, or with `gradient_check` "parameter" a single parameter has none.
+    """
+    mode = task.config.gradient_check
+    if mode == "skip" or updater.steps > 1 or (updater.steps and report.outcome != "applied"):
+        return
+    if report.reason == "no gradient":
+        raise ValueError(
+            f"the loss of update {update!r} must depend on what {', '.join(sorted(task.updates[update]))} trains, "
+            "but none of their parameters got a gradient."
+        )
+    if report.outcome != "applied":
+        return
+    norms = updater.gradient_norms()
+    names = updater.trainable_names()
+    for key in task.modules:
+        own = [name for name in names if name.startswith(f"{key}.")]
+        if own and not any(norms.get(name) for name in own):
+            kind = "is zero" if any(name in norms for name in own) else "is none"
+            raise ValueError(
+                f"module {key!r} must have a gradient in the first update, but its gradient {kind}: "
+                "it would not learn. If that is meant, set gradient_check=skip."
+            )
+    missing = [name for name in names if name not in norms]
+    if missing:
+        listed = f"{len(missing)} of {len(names)} parameters got no gradient in the first update: {', '.join(missing)}"
+        if mode == "parameter":
+            raise ValueError(f"with gradient_check=parameter all parameters must get a gradient, but {listed}.")
+        logger.warning("update %r: %s", update, listed)

@@ -1,0 +1,79 @@
+"""Whether a loss has blown up: far above where it began, and staying there.
+
+Other trainers have it for one kind of loss: fastai's range test ends at 4 times the best smoothed loss, axolotl's
+watchdog after 3 steps above a limit that the user knows, LLM Foundry's KillLossSpike after several above twice the
+running mean. Here a loss may be anything: negative, zero at first, noise around zero, or one that rises because the
+trial learns. A false alarm ends a good trial and a late one costs seconds, so the limit is far off.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+FIRST = 5  # losses that say how large one of this trial is
+IN_A_ROW = 5  # a spike is none
+SMALLEST = 1.0  # what a loss that begins near zero is compared with
+AT_MOST = 100.0  # so many times the very first loss is what later ones are compared with
+
+
+@dataclass
+class Blowup:
+    """Watches the losses of one updater: the same on all ranks, since their losses are.
+
+    The losses are compared with the second smallest of the first five: one may be near zero by chance, and the later
+    ones may be on their way up already. All but the very first may be, when one update was enough, so it counts for
+    so many times the first at most. A loss that has risen while the objective got better has risen by
+    design, as returns do and losses under a curriculum: from then on it is what others are compared with.
+
+    Attributes:
+        first: The first losses; those of exactly 0 say nothing and are left out.
+        size: How large a loss of this trial is, in its absolute value.
+        largest: The largest loss that was not above the limit.
+        above: How many in a row are above it.
+        best: The lowest cost that the trial was evaluated to.
+    """
+
+    first: list[float] = field(default_factory=list)
+    size: float = 0.0
+    largest: float = 0.0
+    above: int = 0
+    best: float | None = None
+
+    def add(self, loss: float, rise: float) -> bool:
+        """Count the loss of an applied window; whether it is the last of too many above `rise` times their size."""
+        if len(self.first) < FIRST:
+            if loss:
+                self.first.append(loss)
+                usual = sorted(abs(loss) for loss in self.first)[:2][-1]
+                self.size = max(SMALLEST, min(usual, AT_MOST * max(SMALLEST, abs(self.first[0]))))
+            return False
+        if loss > rise * self.size:
+            self.above += 1
+        else:
+            self.above = 0
+            self.largest = max(self.largest, loss)
+        return self.above >= IN_A_ROW
+
+    def evaluated(self, cost: float) -> None:
+        """Count an evaluation.
+
+        Args:
+            cost: The objective, such that less is better.
+        """
+        if self.best is not None and cost < self.best:
+            self.size = max(self.size, self.largest)
+        self.best = cost if self.best is None else min(cost, self.best)
+
+
+def not_finite(parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor] | None = None) -> str | None:
+    """The first parameter with an infinity or a NaN, or buffer with a NaN: in buffers, masks may hold infinities.
+
+    Args:
+        parameters, buffers: By name, all on one device, which is read once.
+    """
+    good = {name: parameter.isfinite().all() for name, parameter in parameters.items()}
+    good |= {name: buffer.isnan().logical_not().all() for name, buffer in (buffers or {}).items()}
+    flags = torch.stack(list(good.values())).tolist() if good else []
+    return next((name for name, finite in zip(good, flags, strict=True) if not finite), None)

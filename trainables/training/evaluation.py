@@ -1,0 +1,86 @@
+"""The metrics of a trial as it stands, and what it draws."""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from trainables.context import Context
+from trainables.task import Task
+from trainables.task.images import Picture, checked
+from trainables.update.buffers import Buffers
+
+
+def evaluated(task: Task[Any], buffers: Buffers) -> dict[str, float]:
+    """What `task.evaluate` measures, reduced over ranks. Nothing of it stays: no state of a cell, no term that a loss
+    notes.
+
+    Raises:
+        ValueError: A metric is neither a number nor (mean, weight).
+    """
+    buffers.broadcast(task.context)
+    with _evaluating(task, buffers):
+        return _reduced(task.evaluate(), task.context)
+
+
+def drawn(task: Task[Any], buffers: Buffers) -> dict[str, Picture]:
+    """What `task.pictures` draws, right after `evaluated`; nothing on ranks other than 0, which do not wait for it.
+
+    Raises:
+        ValueError: It draws something that is no picture.
+    """
+    if task.context.rank != 0 or type(task).pictures is Task.pictures:
+        return {}
+    with _evaluating(task, buffers):
+        return checked(task.pictures())
+
+
+@contextlib.contextmanager
+def _evaluating(task: Task[Any], buffers: Buffers) -> Iterator[None]:
+    """Evaluation mode, averaged weights, fp32 and no autograd inside, of which nothing stays."""
+    before, noting = buffers.copy(), task.noting
+    task.noting = {}
+    no_autocast = torch.autocast(task.context.device.type, enabled=False)  # it may be called from within a loss
+    try:
+        with _evaluation_mode(task.modules), contextlib.ExitStack() as averages, torch.no_grad(), no_autocast:
+            for updater in task.updaters.values():
+                if updater.ema is not None:
+                    averages.enter_context(updater.ema.applied())
+            yield
+    finally:
+        buffers.restore(before)
+        task.noting = noting
+
+
+def _reduced(metrics: Mapping[str, float | tuple[Any, Any]], context: Context) -> dict[str, float]:
+    """Means over all ranks of what came as (mean, weight); of floats, those of rank 0."""
+    weighted: dict[str, tuple[float, float]] = {}
+    plain: dict[str, float] = {}
+    for name, value in metrics.items():
+        try:
+            if isinstance(value, tuple):
+                mean, weight = (float(part) for part in value)
+                # A rank without data has a mean over nothing, NaN: it must not spread to the others' data.
+                weighted[name] = (mean * weight if weight else 0.0, weight)
+            else:
+                plain[name] = float(value)
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"evaluate must return a number or (mean, weight) for {name!r}, but got {value!r}."
+            ) from error
+    # All ranks must see the same: one that found a NaN by itself would leave the others behind.
+    return {**context.from_rank_0(plain), **context.weighted_means(weighted)}
+
+
+@contextlib.contextmanager
+def _evaluation_mode(modules: Mapping[str, torch.nn.Module]) -> Iterator[None]:
+    """Every module in evaluation mode inside, and in the mode that it was in afterwards."""
+    modes = [(part, part.training) for module in modules.values() for part in module.modules()]
+    for module in modules.values():
+        module.eval()
+    try:
+        yield
+    finally:
+        for part, training in modes:
+            part.training = training

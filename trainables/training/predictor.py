@@ -1,0 +1,132 @@
+"""A trained task that answers: in a process that trains nothing, from what a checkpoint has of its weights."""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from trainables import checkpoint
+from trainables.context import Context, rng
+from trainables.filesystem.paths import Place
+from trainables.task.loading import load_class
+from trainables.training.trainer import BUILD
+from trainables.update.batches import to_device
+from trainables.update.buffers import Buffers, fit
+from trainables.update.parameters import named_parameters
+
+NUMBERS = "biufc"  # kinds of arrays that torch takes
+
+
+class Predictor:
+    """Builds a task as its trial did, and gives it the trained weights: the averaged ones, if it has averages.
+
+    Args:
+        reference: The task as "module:Class".
+        state: The content of a checkpoint, or of what `save` wrote.
+        device: Where it answers. Default: a GPU of this machine, else its CPU.
+
+    Raises:
+        ValueError: The precision of the trial is none that the device runs.
+    """
+
+    def __init__(self, reference: str, state: Mapping[str, Any], device: str | torch.device | None = None) -> None:
+        task_class = load_class(reference)
+        config = task_class.config_class().model_validate(state["config"])
+        context = Context(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        self.task = task_class(config, context)
+        self._reference = reference
+        self._own_state = state["task"]
+        with rng.apart(context, config.seed, 0, BUILD):  # what build draws, as a fixed projection, is what it was
+            self.task.build()
+        for name, module in self.task.modules.items():
+            module.to(context.device)
+            fit(module, state["modules"][name], context.device)
+            module.load_state_dict(state["modules"][name])
+        self._take_averages(state["updaters"])
+        self.task.load_state_dict(self._own_state)
+        for module in self.task.modules.values():
+            module.eval().requires_grad_(False)
+        self.task.precision  # noqa: B018 - raises here, and not at the first question
+        self._buffers = Buffers(self.task.modules)
+        parameters = [parameter for module in self.task.modules.values() for parameter in module.parameters()]
+        self._keeps_fp64 = any(parameter.dtype is torch.float64 for parameter in parameters)
+
+    @classmethod
+    def load(cls, path: Place, device: str | torch.device | None = None) -> "Predictor":
+        """What `save` wrote.
+
+        Raises:
+            CheckpointError: The file is missing or its content is not what was written.
+        """
+        state = checkpoint.load(path)
+        return cls(state["reference"], state, device)
+
+    def save(self, path: Place) -> None:
+        """Write the weights and what else `load` needs, without what only training does."""
+        modules = {name: module.state_dict() for name, module in self.task.modules.items()}
+        config = self.task.config.model_dump(mode="json", round_trip=True)
+        state = {"config": config, "modules": modules, "updaters": {}, "task": self._own_state}
+        checkpoint.save({"reference": self._reference, **state}, path)
+
+    def __call__(self, inputs: Any) -> Any:
+        """What the task predicts for `inputs`, in arrays. Nothing of it stays, no state of a cell.
+
+        Args:
+            inputs: An array, a dict of arrays or a data frame. fp64 becomes fp32, unless a parameter is fp64.
+
+        Raises:
+            ValueError: The task answers with something else than tensors, arrays and dicts of them.
+        """
+        moved = to_device(_tensors(inputs), self.task.context.device, self._keeps_fp64)
+        with self._answering():
+            return _arrays(self.task.predict(moved), "predict")
+
+    def example(self) -> Any:
+        """A few inputs, in arrays.
+
+        Raises:
+            ValueError: The task names something else.
+        """
+        with rng.apart(self.task.context, self.task.config.seed, 0):
+            return _arrays(self.task.example(), "example")
+
+    def _take_averages(self, updaters: Mapping[str, Any]) -> None:
+        named = named_parameters(self.task.modules)
+        for updater in updaters.values():
+            for name, average in (updater["ema"] or {"shadow": {}})["shadow"].items():
+                named[name].data.copy_(average)
+
+    @contextlib.contextmanager
+    def _answering(self) -> Iterator[None]:
+        """As `evaluate` is called: without autograd, and in fp32 unless the task says otherwise."""
+        before = self._buffers.copy()
+        try:
+            with torch.no_grad(), torch.autocast(self.task.context.device.type, enabled=False):
+                yield
+        finally:
+            self._buffers.restore(before)
+
+
+def _tensors(inputs: Any) -> Any:
+    if isinstance(inputs, Mapping):
+        return {name: _tensors(part) for name, part in inputs.items()}
+    array = inputs.to_numpy() if hasattr(inputs, "to_numpy") else np.asarray(inputs)
+    # A copy: torch does not take what may not be written to. Text is the task's to read.
+    return torch.from_numpy(array.copy()) if array.dtype.kind in NUMBERS else array
+
+
+def _arrays(value: Any, method: str) -> Any:
+    if isinstance(value, torch.Tensor):
+        value = value.detach().cpu()
+        half = value.dtype in (torch.float16, torch.bfloat16)
+        return (value.float() if half else value).numpy()
+    if isinstance(value, np.ndarray | np.generic):
+        return np.asarray(value)
+    if isinstance(value, Mapping):
+        return {name: _arrays(part, method) for name, part in value.items()}
+    raise ValueError(
+        f"{method} must return a tensor, an array or a dict of them, but got {type(value).__name__}. "
+        "Give several of them names, in a dict."
+    )

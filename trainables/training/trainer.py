@@ -1,0 +1,431 @@
+"""A trial in memory: epochs of windows, evaluation, the report of an epoch."""
+
+import copy
+import itertools
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from torch.nn import Parameter
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from trainables import checkpoint
+from trainables.checkpoint import fork
+from trainables.context import rng
+from trainables.filesystem.paths import Place, Remote
+from trainables.precision import AUTO, Diverged
+from trainables.task import Task
+from trainables.task.images import Picture
+from trainables.task.task import loss_scale_of
+from trainables.training.build_checks import check_build, check_gradients, owned_by
+from trainables.training.divergence import Blowup, not_finite
+from trainables.training.epoch_metrics import Tally, prefix_of, trained_metrics
+from trainables.training.evaluation import drawn, evaluated
+from trainables.training.resource_usage import Usage, of_all
+from trainables.update import Ema, Updater, UpdateReport, windows
+from trainables.update.buffers import Buffers, fit
+from trainables.update.reduction import world_size
+
+logger = logging.getLogger(__name__)
+AnyTask = Task[Any]
+Sum = torch.Tensor | float
+BUILD, TRANSFORM = 1, 2  # what random numbers are for, beside epochs
+ENDLESS = 1000  # windows without weight in a row, after which a stream is taken to have nothing to train on
+
+
+class Training:
+    """One trial on one rank, from `build` on.
+
+    Everything random is seeded anew for each epoch from (seed, epoch, rank), so a trial that goes on from a
+    checkpoint is the trial that was never interrupted.
+
+    Attributes:
+        epoch: How many epochs are done.
+        windows: How many windows of the next one are done.
+        seconds: Spent on the epoch that is under way, or that was done last: training, and its evaluation.
+        pictures: What the task drew of the epoch that was done last, on rank 0: nothing, unless it is the best so far.
+        moved: Called when an evaluation begins and when it has ended: a sign of life for whom it may concern.
+        autosave: Where, and every how many seconds, an epoch is saved that is under way. None: not at all.
+
+    Raises:
+        ValueError: The task's `build` left something out or named something that it did not make.
+    """
+
+    def __init__(self, task: AnyTask) -> None:
+        if task.context.world_size != world_size():
+            raise ValueError(
+                f"context.world_size must be that of the process group, {world_size()}, but got "
+                f"{task.context.world_size}."
+            )
+        self.task = task
+        self.epoch = 0
+        self.windows = 0
+        self.seconds = 0.0
+        self.pictures: dict[str, Picture] = {}
+        self._best: float | None = None  # the lowest cost that it was evaluated to
+        self._ahead = 0.0  # what the epochs of a stream took beyond their samples: the next one takes less
+        self.moved: Callable[[], None] = lambda: None
+        self.autosave: tuple[Place, float] | None = None
+        self._was_midway = False  # since the last epoch was done: there is a checkpoint of that
+        self._usage = Usage(task.context.device)
+        # The same on all ranks: what build draws, a split of the data or a fixed projection, must not differ.
+        rng.seed(task.context, 0, task.config.seed, 0, BUILD)
+        task.build()
+        named = check_build(task)
+        for module in task.modules.values():
+            module.to(task.context.device)
+        self._buffers = Buffers(task.modules)
+        task.context.broadcast(list(named.values()))
+        self._buffers.broadcast(task.context)
+        self._tallies = {name: Tally() for name in task.updates}
+        self._blowups = {name: Blowup() for name in task.updates}
+        self._plateaus: list[ReduceLROnPlateau] = [s for s in task.schedulers if isinstance(s, ReduceLROnPlateau)]
+        task.updaters = {name: self._updater(name, named) for name in task.updates}
+        self._built = fork.as_built(task, self._plateaus)
+        self._remaining: Iterator[list[Any]] | None = None  # windows of the epoch that is under way
+        self._task_at_start: dict[str, Any] = {}  # the task's own state when it began
+        self._writer = checkpoint.Writer()
+        if task.config.precision == AUTO:
+            logger.info("precision auto is %s on %s", task.precision, task.context.device)
+
+    @property
+    def current(self) -> int:
+        """The epoch that is under way, or the last one that was."""
+        return self.epoch + (self._remaining is not None)
+
+    @property
+    def samples(self) -> float:
+        """Of the same epoch, on all ranks together: the weight of what its first update was trained on."""
+        return next(iter(self._tallies.values())).weight
+
+    def run_epoch(self, stopping: Callable[[], bool] = lambda: False) -> dict[str, float] | None:
+        """Train and evaluate one epoch, or what is left of it.
+
+        Args:
+            stopping: Asked between windows; a yes on any rank ends the epoch on all of them, after the window that
+                they have begun.
+
+        Returns:
+            The report of the epoch, or None if it was stopped: the trial is then between two windows, can be saved
+            there, and goes on from there.
+
+        Raises:
+            Diverged: The trial cannot go on, or its objective is not a finite number.
+            ValueError: `evaluate` does not return the objective, or a module does not learn.
+        """
+        task, start = self.task, time.perf_counter()
+        if self._remaining is None:
+            self._begin_epoch()
+        finished = self._train(stopping)
+        self.seconds += time.perf_counter() - start
+        if not finished:
+            return None
+        self._remaining = None
+        self.epoch += 1
+        self.windows = 0
+        if task.epoch_samples is not None:
+            self._ahead = max(0.0, self._ahead + self.samples - task.epoch_samples)
+        trained = time.perf_counter()
+        metrics = {**trained_metrics(self.task, self._tallies, self.seconds), **self.evaluate()}
+        if task.objective not in metrics:
+            raise ValueError(
+                f"evaluate must return the objective {task.objective!r}, but got {', '.join(sorted(metrics))}."
+            )
+        cost = metrics[task.objective] * (-1 if task.mode == "max" else 1)
+        self.pictures = self._drawn(cost)
+        self.seconds += time.perf_counter() - trained
+        metrics["time/epoch_s"] = self.seconds
+        metrics |= of_all(task.context.gather(self._usage.taken()))
+        if not math.isfinite(metrics[task.objective]):
+            reason = f"{task.objective} is {metrics[task.objective]} after epoch {self.epoch}"
+            raise Diverged(reason, metrics, agreed=True, kind="objective")
+        for blowup in self._blowups.values():
+            blowup.evaluated(cost)
+        for plateau in self._plateaus:
+            plateau.step(metrics[task.objective])  # once per epoch: what it counts are metrics, not updates
+        return metrics
+
+    def save(self, path: Place) -> None:
+        """Write the trial as it stands between two windows. Called on all ranks, written by rank 0.
+
+        Raises:
+            Diverged: A weight is not finite: it must not replace one that was good.
+        """
+        state = self._state()
+        if self.task.context.rank == 0:
+            self._writer.wait()
+            checkpoint.save(state, path)
+
+    def discard(self, path: Place) -> None:
+        """Delete the checkpoint from the middle of an epoch, in a bucket while training goes on. Called on rank 0."""
+        if not isinstance(path, Remote):
+            checkpoint.delete(path)
+        elif self._was_midway:  # to find that there is none takes six requests
+            self._writer.delete(path)
+        self._was_midway = False
+
+    def load(self, path: Place) -> None:
+        """Take up the trial where `path` was saved."""
+        self.restore(checkpoint.load(path))
+
+    def restore(self, state: dict[str, Any], of_another: bool = False) -> None:
+        """Take up the trial where `state`, the content of a checkpoint, was taken.
+
+        Args:
+            state: Of this trial, unless `of_another`.
+            of_another: Take up the weights, moments and counters of another trial; the hyperparameters stay
+                those of this one.
+
+        Raises:
+            CheckpointError: It was taken in the middle of an epoch by another number of ranks.
+            ValueError: The weights of the other trial have other shapes.
+        """
+        task, midway = self.task, state["midway"]
+        if midway is not None and len(midway["ranks"]) != task.context.world_size:
+            raise checkpoint.CheckpointError(
+                f"a checkpoint from the middle of epoch {state['epoch'] + 1} must be taken up by as many ranks as "
+                f"saved it, {len(midway['ranks'])}, but got {task.context.world_size}. "
+                "Use one from the end of an epoch."
+            )
+        if of_another:
+            fork.check_shapes(task, state)
+            state = fork.adapted(state, self._built)
+        for name, module in task.modules.items():
+            fit(module, state["modules"][name], task.context.device)
+            module.load_state_dict(state["modules"][name])
+        for name, updater in task.updaters.items():
+            updater.load_state_dict(state["updaters"][name])
+        for plateau, saved in zip(self._plateaus, state["plateaus"], strict=True):
+            plateau.load_state_dict(saved)
+        self._blowups = {name: Blowup(**saved) for name, saved in state["blowups"].items()}
+        self._best = None if of_another else state["best"]
+        self.epoch = state["epoch"]
+        self.windows = 0
+        self._ahead = state["ahead"]
+        self._remaining = None
+        if midway is not None:
+            self._was_midway = True
+            self._go_back(midway)
+        task.load_state_dict(state["task"])
+        if midway is not None:
+            rng.restore(midway["ranks"][task.context.rank]["rng"], task.context)  # last: what else draws is not felt
+
+    def close(self) -> None:
+        """End what an epoch that is under way still holds: the checkpoint that is being written, and data loaders.
+        One whose processes are left to the garbage collector waits five seconds for each of them."""
+        self._remaining = None
+        try:
+            self._writer.wait()
+        except OSError as error:  # the trial has ended, and its outcome is known: this one would not be read
+            logger.warning("a checkpoint from the middle of an epoch could not be written: %s", error)
+
+    def _state(self) -> dict[str, Any]:
+        self._check_finite()
+        task = self.task
+        midway = self._midway() if self._remaining is not None else None
+        if midway is None:
+            self._buffers.broadcast(task.context)
+        return {
+            "epoch": self.epoch,
+            "midway": midway,
+            "ahead": self._ahead,
+            "best": self._best,
+            "config": task.config.model_dump(mode="json", round_trip=True),
+            "modules": {name: module.state_dict() for name, module in task.modules.items()},
+            "updaters": {name: updater.state_dict() for name, updater in task.updaters.items()},
+            "built": self._built,
+            "plateaus": [plateau.state_dict() for plateau in self._plateaus],
+            "blowups": {name: asdict(blowup) for name, blowup in self._blowups.items()},
+            "task": checkpoint.plain(task.state_dict()),
+        }
+
+    def _midway(self) -> dict[str, Any]:
+        """What an epoch that is under way needs beside the state at its end: each rank has its own."""
+        self._was_midway = True
+        self.task.keep_noted()
+        own = {
+            "rng": rng.state(self.task.context),
+            "noted": {name: _moved(sums, "cpu") for name, sums in self.task.noted.items()},
+            "buffers": self._buffers.values(),
+        }
+        return {
+            "windows": self.windows,
+            "seconds": self.seconds,
+            "tallies": {name: asdict(tally) for name, tally in self._tallies.items()},
+            "task_at_start": checkpoint.plain(self._task_at_start),
+            "ranks": self.task.context.gather(own),
+        }
+
+    def _go_back(self, midway: Mapping[str, Any]) -> None:
+        """Begin the epoch again and draw the windows that were trained, so that the next one is the next one."""
+        task = self.task
+        task.load_state_dict(midway["task_at_start"])
+        self._begin_epoch()
+        assert self._remaining is not None
+        for _ in itertools.islice(self._remaining, midway["windows"]):
+            pass
+        own = midway["ranks"][task.context.rank]
+        self.windows = midway["windows"]
+        self.seconds = midway["seconds"]
+        self._tallies.update((name, Tally(**tally)) for name, tally in midway["tallies"].items())
+        task.noted.update((name, _moved(sums, task.context.device)) for name, sums in own["noted"].items())
+        self._buffers.take(own["buffers"], task.context.device)
+
+    def _check_finite(self) -> None:
+        """A weight of infinity or NaN, and a NaN in a buffer, where masks may hold infinities.
+
+        Buffers differ between ranks: what one of them finds ends the trial on all.
+        """
+        for name in self.task.context.gather(self._not_finite()):
+            if name is not None:
+                reason = f"{name} is not finite after epoch {self.epoch}, window {self.windows}"
+                raise Diverged(reason, agreed=True, kind="weights")
+
+    def _not_finite(self) -> str | None:
+        for key, module in self.task.modules.items():
+            name = not_finite(dict(module.named_parameters()), dict(module.named_buffers()))
+            if name is not None:
+                return f"{key}.{name}"
+        return None
+
+    def _begin_epoch(self) -> None:
+        task = self.task
+        rng.seed(task.context, task.context.rank, task.config.seed, self.epoch)
+        self._usage.begin()
+        self._tallies = {name: Tally() for name in task.updates}
+        task.noted.clear()
+        task.noting.clear()
+        self.windows = 0
+        self.seconds = 0.0
+        self._task_at_start = copy.deepcopy(task.state_dict())
+        self._remaining = windows(task.train_batches(self.epoch), task.config.accumulation)
+
+    def _train(self, stopping: Callable[[], bool]) -> bool:
+        """Train what is left of the epoch. No window is drawn before it is certain that it will be trained: what
+        drawing it takes from the generators would be gone when the epoch is taken up again."""
+        task, alone = self.task, self.task.context.world_size == 1
+        assert self._remaining is not None
+        saved_at, weightless = time.monotonic(), 0
+        (stop,) = task.context.any(stopping())
+        while not stop and (
+            task.epoch_samples is None or not self.windows or self._ahead + self.samples < task.epoch_samples
+        ):
+            window = next(self._remaining, [])
+            due = self.autosave is not None and time.monotonic() > saved_at + self.autosave[1]
+            # Ranks may hold different numbers of windows: all go on until the last of them is done. Here they also
+            # hear of a stop, each at the same window.
+            more, stop, due = task.context.any(bool(window), not alone and stopping(), due)
+            if not more:
+                return True
+            before = self.samples
+            task.update(window)
+            self.windows += 1
+            weightless = weightless + 1 if self.samples == before else 0
+            if task.epoch_samples is not None and weightless >= ENDLESS:
+                raise ValueError(
+                    f"train_batches must give {task.epoch_samples:g} samples, but {ENDLESS} windows in a row had none."
+                )
+            if due and self.autosave is not None:
+                state = self._state()
+                if task.context.rank == 0:
+                    self._writer.save(state, self.autosave[0])
+                saved_at = time.monotonic()
+            stop = stop or (alone and stopping())
+        return not stop
+
+    def evaluate(self) -> dict[str, float]:
+        """The metrics of the trial as it stands, reduced over ranks. Nothing of it stays."""
+        self.moved()
+        metrics = evaluated(self.task, self._buffers)
+        self.moved()
+        return metrics
+
+    def _drawn(self, cost: float) -> dict[str, Picture]:
+        """What the task draws of an epoch that is better than all before it, by its `cost`."""
+        if not math.isfinite(cost) or (self._best is not None and cost >= self._best):
+            return {}
+        self._best = cost
+        pictures = drawn(self.task, self._buffers)
+        self.moved()
+        return pictures
+
+    def _updater(self, name: str, named: Mapping[str, Parameter]) -> Updater:
+        task, config = self.task, self.task.config
+        optimizers = {key: task.optimizers[key] for key in task.updates[name]}
+        owned = owned_by(optimizers.values())
+        own = {key: p for key, p in named.items() if id(p) in owned}  # frozen ones too: they may be thawed
+
+        def on_update(report: UpdateReport) -> None:
+            self._tallies[name].add(report)
+            if report.outcome == "applied":
+                task.keep_noted()
+                self._check_rise(name, report.loss)
+            elif report.outcome == "skipped" and task.updaters[name].consecutive_skips == 1:
+                _check_weights(own, task.updaters[name].steps, report)
+            task.noting.clear()  # a window that is not applied leaves no terms either
+            check_gradients(task, name, task.updaters[name], report)
+            task.after_update(report)
+            task.keep_noted()
+
+        return Updater(
+            optimizers,
+            precision=task.precision,
+            device=task.context.device,
+            max_grad_norm=config.max_grad_norm,
+            schedulers=[
+                scheduler
+                for scheduler in task.schedulers
+                if not isinstance(scheduler, ReduceLROnPlateau)
+                and getattr(scheduler, "optimizer", None) in optimizers.values()
+            ],
+            ema=Ema(own, config.ema_decay) if config.ema_decay else None,
+            loss_scale=loss_scale_of(config),
+            max_consecutive_skips=config.max_consecutive_skips,
+            on_update=on_update,
+            modules=task.modules,
+            transform=self._alike(name, task.transforms[name]) if name in task.transforms else None,
+        )
+
+    def _check_rise(self, name: str, loss: float) -> None:
+        rise, blowup = self.task.config.max_loss_rise, self._blowups[name]
+        if rise is not None and blowup.add(loss, rise):
+            where = f"by epoch {self.epoch + 1}, window {self.windows + 1}"
+            reason = f"{prefix_of(name)}/loss rose to {loss:.3g} from {blowup.first[0]:.3g} {where}"
+            raise Diverged(reason, agreed=True, kind="loss")
+
+    def _alike(self, name: str, transform: Callable[[], None]) -> Callable[[], None]:
+        """`transform` with the same random numbers on all ranks: else their weights would drift apart."""
+
+        def transformed() -> None:
+            task, updater = self.task, self.task.updaters[name]
+            place = (task.config.seed, updater.steps, updater.skipped, TRANSFORM)
+            with rng.alike(task.context, *place):
+                transform()
+
+        return transformed
+
+
+def _check_weights(weights: Mapping[str, Parameter], step: int, report: UpdateReport) -> None:
+    """Skipped windows change no weight, so the first one in a row shows whether every window will be skipped."""
+    weight = not_finite(weights)
+    if weight is not None:
+        where = f"at step {step} the loss is {report.loss:g}, the gradient norm {report.grad_norm:g}"
+        raise Diverged(f"{weight} is not finite: {where}", agreed=True, kind="weights")
+
+
+def train(task: AnyTask, epochs: int | None = None) -> Iterator[dict[str, float]]:
+    """Train `task` in this process and yield the report of each epoch: for tests, notebooks and debuggers."""
+    training = Training(task)
+    while training.epoch < (epochs or task.config.epochs):
+        metrics = training.run_epoch()
+        if metrics is not None:
+            yield metrics
+
+
+def _moved(sums: tuple[Sum, Sum], device: str | torch.device) -> tuple[Sum, Sum]:
+    first, second = (part.to(device) if isinstance(part, torch.Tensor) else part for part in sums)
+    return first, second

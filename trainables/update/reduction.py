@@ -1,0 +1,104 @@
+"""Gradients over ranks: summed once per window, in one flat tensor.
+
+Not by DDP's hooks: they count micro-batches, of which ranks may hold different numbers, or none. Parameters that are
+sharded (FSDP2) are reduced while backward runs, so there each rank would need as many micro-batches as the others,
+those that it lacks with a weight of zero, and a `Reducer` would be left with the totals.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from trainables.update.accumulation import Accumulation, Totals
+
+
+class PeerFailed(RuntimeError):
+    """Another rank raised in its part of a window, so that no rank can finish it."""
+
+
+def world_size() -> int:
+    """Ranks that train together, 1 without a process group."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+class Reducer:
+    """Sums the gradients of one update over ranks."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        # Kept for the next window: fresh memory for it takes longer than the sum.
+        self._flat = torch.empty(0)
+        self._parts: tuple[Tensor, ...] = ()
+
+    def reduce(self, parameters: Sequence[Tensor], window: Accumulation | None) -> list[Tensor]:
+        """Leave the sum of all ranks' weighted gradients in `parameters`.
+
+        A gradient that only some ranks have is zero on the others.
+
+        Args:
+            parameters: The same on all ranks, in the same order.
+            window: This rank's part, or None if it raised.
+
+        Returns:
+            What `totals` reads, on the device: for each parameter a number above 0 if a rank has a gradient
+            of it, then how many ranks raised, the total weight and the weighted sum of the losses.
+        """
+        self.prepare(parameters)
+        if window is None:
+            self._flat.zero_()
+            self._flat[-3] = 1.0
+        else:
+            held = [p.new_zeros(p.numel()) if p.grad is None else _flattened(p) for p in parameters]
+            raised = torch.zeros(1, device=self.device)
+            torch.cat([*held, window.present(), raised, window.sums()], out=self._flat)
+            if not window.summed:
+                self._flat[: -len(parameters) - 3].mul_(window.reference / window.scale)
+        dist.all_reduce(self._flat)
+        *gradients, measured = self._parts
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient if gradient.dtype == parameter.dtype else gradient.to(parameter.dtype)
+        return list(measured)
+
+    def totals(self, parameters: Sequence[Tensor], read: Sequence[float]) -> Totals:
+        """What the window comes to on all ranks; a gradient that no rank has is None again.
+
+        Args:
+            parameters: As `reduce` left them.
+            read: The numbers that `reduce` returned, and this rank's losses.
+
+        Raises:
+            PeerFailed: A rank raised in its part.
+            ValueError: A rank had a weight that is not a finite number of at least 0.
+        """
+        present, (failed, weight, loss, *losses) = read[: len(parameters)], read[len(parameters) :]
+        if failed:
+            raise PeerFailed(f"{failed:.0f} of {world_size()} ranks failed in this window; no rank can finish it")
+        if not math.isfinite(weight):
+            raise ValueError("weight of a micro-batch must be a finite number of at least 0, but a rank had another.")
+        for parameter, ranks in zip(parameters, present, strict=True):
+            if not ranks:  # None, and not zero: weight decay would move its parameter
+                parameter.grad = None
+        bad = sum(not math.isfinite(loss) for loss in losses)
+        return Totals(weight, loss / weight if weight else math.nan, 1 / weight if weight else 1.0, bad)
+
+    def prepare(self, parameters: Sequence[Tensor]) -> None:
+        """Make room for the gradients and the numbers that go with them: before a window, since a rank that runs out
+        of memory in it must still be able to tell the others."""
+        if [part.shape for part in self._parts[:-1]] == [parameter.shape for parameter in parameters]:
+            return
+        sizes = [parameter.numel() for parameter in parameters]
+        tail = len(parameters) + 3
+        dtype = torch.float64 if any(p.dtype == torch.float64 for p in parameters) else torch.float32
+        self._flat = torch.empty(sum(sizes) + tail, dtype=dtype, device=self.device)
+        *gradients, measured = torch.split_with_sizes(self._flat, [*sizes, tail])
+        views = (gradient.view(parameter.shape) for gradient, parameter in zip(gradients, parameters, strict=True))
+        self._parts = (*views, measured)
+
+
+def _flattened(parameter: Tensor) -> Tensor:
+    assert parameter.grad is not None
+    gradient = parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
+    return gradient.reshape(-1)

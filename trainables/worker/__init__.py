@@ -1,0 +1,1 @@
+"""The code that every Ray Train worker runs."""
