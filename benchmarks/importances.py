@@ -21,10 +21,10 @@ from optuna.importance import get_param_importances
 from benchmarks.quality.clock import simulate
 from benchmarks.quality.problems import OBJECTIVE, Curve, Problem, Values
 from benchmarks.quality.sides import Searchlight
-from search.importances import FEWEST, Importances, find_importances
-from search.objectives import Objective
-from search.searched import Searched
-from search.space import resolve
+from search.analysis.importance import FEWEST, Importances, find_importances
+from search.config.objectives import Objective
+from search.config.search_space import resolve
+from search.study.record import Searched
 from trainables.task import TaskConfig, searchable
 
 EPOCHS = 27

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from search.nested import nest
+from search.config.flatten import nest
 from trainables.liquid import LiquidTask, data
 from trainables.liquid.config import LiquidConfig
 from trainables.liquid.task import ERRORS

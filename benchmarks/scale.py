@@ -56,7 +56,7 @@ class Meter:
 
     def watch(self) -> None:
         """Put itself around the methods of the searcher and the tracker."""
-        from search.searcher import StudySearcher
+        from search.execution.searcher import StudySearcher
         from search.tracking.tracker import Tracker
 
         suggest, finish, me = StudySearcher.suggest, Tracker.finish, psutil.Process()
@@ -139,7 +139,7 @@ def used(trials: Any, gangs: int, epoch_s: float) -> tuple[float, float, float]:
     The first share is of the time from the first stretch that began to the last that ended, the second of that between
     each gang's own first and last: without the last round, in which not all of them find a trial.
     """
-    from search.trials import reports_of, stretches_of
+    from search.study.trial import reports_of, stretches_of
 
     stretches = [stretch for trial in trials for stretch in stretches_of(trial)]
     reports = [report for trial in trials for report in reports_of(trial).values()]
@@ -157,7 +157,7 @@ def used(trials: Any, gangs: int, epoch_s: float) -> tuple[float, float, float]:
 def measure(given: argparse.Namespace, folder: Path, uri: str) -> None:
     from search.config import load_config
     from search.experiment import run
-    from search.terminal.console import console_on
+    from search.reporting.console.streams import console_on
 
     if uri:
         os.environ["MLFLOW_TRACKING_URI"] = uri
@@ -189,7 +189,7 @@ def measure(given: argparse.Namespace, folder: Path, uri: str) -> None:
 def tell(
     given: argparse.Namespace, meter: Meter, result: Any, folder: Path, seconds: float, before: int, uri: str
 ) -> None:
-    from search.trials import reports_of
+    from search.study.trial import reports_of
 
     trials = result.searched.trials
     reports = sum(len(reports_of(trial)) for trial in trials)
@@ -242,7 +242,7 @@ def store_size(study: str, folder: Path) -> str:
         return f"a journal of {(folder / 'study.journal').stat().st_size / 2**20:.1f} MiB"
     import sqlalchemy
 
-    from search.storage.study_url import with_driver
+    from search.storage.url import with_driver
 
     engine = sqlalchemy.create_engine(with_driver(study))
     with engine.connect() as connection:

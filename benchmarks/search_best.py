@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.runs import deviation, mean, train_all
-from search.results import find_best
-from search.study import read
-from search.tasks import find_task
+from search.analysis.best_trials import find_best
+from search.config.task_source import find_task
+from search.study.record import read
 
 FIRST_SEED = 1000  # no search draws from there on
 TOLD = ("val/pass2_output", "val/cell_lift", "val/forgetting", "val/bpb", "val/nmse")  # if the task has it

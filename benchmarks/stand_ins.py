@@ -4,9 +4,10 @@ A gang of one GPU is eight processes and 1.35 GiB. A process that is an actor of
 that imports Tune 121 MiB: 256 of them would still take 30 GiB. So a gang is an object here, in one of a few actors.
 Tune's own manager of actors talks to it as to an actor: its calls, their answers and what these weigh are the same.
 
-Real are the gang's code (`search.gang.Gang`, its mailbox and its questions to the registry), its placement groups and
-all that the driver does. Instead of a TorchTrainer there is a thread that takes a stretch, waits as long as its epochs
-would train, and reports what a worker would have reported, with a checkpoint of some bytes for the driver to delete.
+Real are the gang's code (`search.execution.gang.Gang`, its mailbox and its questions to the registry), its placement
+groups and all that the driver does. Instead of a TorchTrainer there is a thread that takes a stretch, waits as long as
+its epochs would train, and reports what a worker would have reported, with a checkpoint of some bytes
+for the driver to delete.
 """
 
 import os
@@ -18,7 +19,7 @@ from ray.actor import ActorClass
 from ray.util import placement_group
 
 from benchmarks.scale_task import ScaleConfig, loss_of
-from search.gang import Gang
+from search.execution.gang import Gang
 
 METRICS = 20
 HOSTS = 4

@@ -16,9 +16,9 @@ from optuna.samplers import RandomSampler
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage, get_storage
 from optuna.storages.journal import JournalFileBackend
 
-from search.space import resolve
-from search.storage.store import open_store
-from search.study import SearchStudy
+from search.config.search_space import resolve
+from search.storage.study_store import open_store
+from search.study.study import SearchStudy
 from trainables.task import TaskConfig, searchable
 
 REPORTS = 5

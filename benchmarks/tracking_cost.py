@@ -39,10 +39,10 @@ def drive(side: str, uri: str, trials: int, at_once: int, reports: int) -> dict[
     from optuna.samplers import RandomSampler
 
     from search.config import load_config
-    from search.objectives import Objective
-    from search.quiet import settle
-    from search.space import resolve
-    from search.study import create
+    from search.config.libraries import settle
+    from search.config.objectives import Objective
+    from search.config.search_space import resolve
+    from search.study.study import create
     from search.tracking.tracker import Tracker
     from search.tracking.uri import store_of
     from trainables.task import TaskConfig, searchable

@@ -15,17 +15,16 @@ if sys.path[0] == str(Path(__file__).resolve().parent):
 
 import typer
 
-from search import comparison
-from search.config import check_model_name
-from search.divergence import find_divergence
+from search.analysis import comparison
+from search.analysis.divergence import find_divergence
+from search.config.validators import check_model_name
 from search.errors import UsageError
-from search.export import write_parquet
-from search.page import write_page
-from search.page.comparison import write_comparison
-from search.searched import Searched
-from search.storage.places import storage_of
-from search.study import read
-from search.terminal.table import report_console, side_by_side, trial_table, width_of
+from search.reporting.console.tables import report_console, side_by_side, trial_table, width_of
+from search.reporting.html import write_page
+from search.reporting.html.comparison import write_comparison
+from search.reporting.parquet import write_parquet
+from search.storage.locations import storage_of
+from search.study.record import Searched, read
 from trainables.filesystem.paths import Place
 
 
@@ -82,7 +81,7 @@ def _replay(folder: Place) -> None:
 
 
 def _log_model(folder: Place, register: str | None) -> None:
-    from search.serving.model import ModelError, log_best
+    from search.tracking.model.best_model import ModelError, log_best
 
     try:
         print(log_best(folder, register or ""))

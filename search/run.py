@@ -18,8 +18,8 @@ import typer
 
 from search.config import load_config
 from search.errors import StoreError, UsageError
-from search.storage.places import storage_of
-from trainables.filesystem.paths import Place
+from search.reporting.console.listing import _list, _show
+from search.storage.locations import storage_of
 
 Assignments = list[str]
 HELP = {"rich_help_panel": "Parameters of the task"}
@@ -148,7 +148,7 @@ def main(
             given["try"] = try_
         if warm_start:
             given["warm_start"] = warm_start
-        from search import experiment as searches  # imports the task's libraries
+        from search.experiment import runner as searches  # imports the task's libraries
 
         if resume is not None:
             place = storage_of(storage or "runs") / resume
@@ -166,11 +166,11 @@ def main(
     except StoreError as error:
         print(f"the search has ended: {error}.", file=sys.stderr)
         raise typer.Exit(1) from error
-    from search.shown import go_on
-    from search.terminal.console import Stream
-    from search.terminal.ending import tell
-    from search.terminal.table import report_console
-    from search.trials import SETTLED
+    from search.formatting import go_on
+    from search.reporting.console.streams import Stream
+    from search.reporting.console.summary import tell
+    from search.reporting.console.tables import report_console
+    from search.study.trial import SETTLED
 
     if as_json:
         print(json.dumps(result.as_json()), file=Stream(sys.stdout))
@@ -195,52 +195,6 @@ def _assignments(flag: str, texts: list[str]) -> dict[str, str]:
     if wrong:
         raise UsageError(*(f"{flag} must be like name=value, but got {text!r}." for text in wrong))
     return {name: value for name, _, value in (text.partition("=") for text in texts)}
-
-
-def _show(planned: Any) -> None:
-    """What --dry-run prints: YAML that runs this search, with the resolved space as comments."""
-    from search.config import dump
-    from search.nested import flatten
-
-    print(dump(planned.config), end="")
-    print(f"# {planned.schedule}" if planned.is_limited else "# a trial ends when its function returns")
-    if planned.config.fidelity != "epochs" and planned.space.epochs is not None:
-        print(f"# a trial ends after {planned.space.epochs} epochs at the latest")
-    for parameter in planned.space.parameters:
-        when = " and ".join(f"{name} is {' or '.join(map(str, values))}" for name, values in parameter.when.items())
-        print(f"# searched: {parameter.name} {parameter}{f' when {when}' if when else ''}")
-    for point in planned.first:
-        print(f"# tried first: {', '.join(f'{name}={value}' for name, value in point.items())}")
-    for line in planned.warm.lines:
-        print(f"# warm start: {line}")
-    searched = {parameter.name for parameter in planned.space.parameters}
-    for key, value in flatten(planned.space.config({}).model_dump(mode="json")).items():
-        if key not in searched:
-            print(f"# fixed: {key} {value}")
-
-
-def _list(storage: Place) -> None:
-    """The searches in `storage`, newest last."""
-    from search.results import count_outcomes, find_best
-    from search.shown import short
-    from search.storage.working import names_in
-    from search.study import read
-
-    try:
-        if not storage.is_dir():
-            raise UsageError(f"--storage must be a folder that exists, but there is no {storage}.")
-        names = names_in(storage)
-    except OSError as error:
-        raise UsageError(f"--storage must be a place that can be read, but {error}.") from error
-    for name in names:
-        try:
-            searched = read(storage / name)
-        except UsageError as error:  # a database that is away keeps nobody from the others
-            print(f"{name}  {error}")
-            continue
-        best = find_best(searched.trials, searched.mode)
-        counts = ", ".join(f"{count} {outcome}" for outcome, count in count_outcomes(searched.trials).items())
-        print(f"{name}  {counts}  best {searched.objective} {short(best.value)}" if best else f"{name}  {counts}")
 
 
 def _leave(code: int) -> NoReturn:

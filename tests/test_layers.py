@@ -1,4 +1,4 @@
-"""Imports point one way: search -> trainables -> models."""
+"""Imports point one way: search -> trainables -> models, and downward between the packages of each."""
 
 import ast
 from pathlib import Path
@@ -10,26 +10,108 @@ FORBIDDEN = {
     "models": {"search", "trainables", "ray", "optuna", "mlflow"},
     "trainables": {"search", "optuna", "mlflow"},
 }
+# Highest first. A package may import those of lower lines, and none of its own line.
+LAYERS = [
+    ("search.run", "search.report"),
+    ("search.experiment",),
+    ("search.reporting",),
+    ("search.tracking",),
+    ("search.execution", "search.analysis"),
+    ("search.study",),
+    ("search.samplers", "search.schedulers"),
+    ("search.config",),
+    ("search.storage",),
+    ("search.formatting", "search.errors"),
+    ("trainables.worker",),
+    ("trainables.training",),
+    ("trainables.checkpoint", "trainables.isolation", "trainables.arc", "trainables.liquid"),
+    ("trainables.task",),
+    ("trainables.update",),
+    ("trainables.context", "trainables.filesystem", "trainables.precision"),
+    ("models",),
+]
+RANK = {package: rank for rank, line in enumerate(reversed(LAYERS)) for package in line}
+RAY_USERS = {"trainables/worker/worker.py", "trainables/worker/train_function.py"}
 
 
-def imports_of(file: Path) -> set[str]:
+def modules_imported_by(file: Path) -> set[str]:
+    """Return the dotted names that `file` imports, those inside functions and under TYPE_CHECKING included."""
     names = set()
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            names |= {alias.name.split(".")[0] for alias in node.names}
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            names.add((node.module or "").split(".")[0])
+            assert node.level == 0, f"{file} must import absolutely"
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
     return names
 
 
+def package_of(module: str) -> str | None:
+    """Return the entry of LAYERS that `module` belongs to, or None for a library."""
+    return next((package for package in RANK if module == package or module.startswith(f"{package}.")), None)
+
+
+def files_of(package: str) -> list[Path]:
+    files = [
+        path for path in (ROOT / package).rglob("*.py") if path.parent != ROOT / package or path.stem != "__init__"
+    ]
+    assert files, f"{package} must have files"
+    return files
+
+
+def module_of(file: Path) -> str:
+    return ".".join(file.relative_to(ROOT).with_suffix("").parts)
+
+
 @pytest.mark.parametrize("package", sorted(FORBIDDEN))
-def test_package_imports_nothing_above_it(package):
-    files = list((ROOT / package).rglob("*.py"))
-    assert files
-    wrong = {str(f.relative_to(ROOT)): imports_of(f) & FORBIDDEN[package] for f in files}
+def test_package_imports_no_library_of_a_higher_one(package):
+    wrong = {
+        str(file.relative_to(ROOT)): {name.partition(".")[0] for name in modules_imported_by(file)} & FORBIDDEN[package]
+        for file in files_of(package)
+    }
     assert not {file: names for file, names in wrong.items() if names}
 
 
-def test_only_the_workers_of_trainables_know_ray():
-    with_ray = {f.name for f in (ROOT / "trainables").rglob("*.py") if "ray" in imports_of(f)}
-    assert with_ray == {"worker.py", "train_function.py"}
+@pytest.mark.parametrize("top", ["search", "trainables"])
+def test_every_import_points_to_a_lower_layer(top):
+    wrong = []
+    for file in files_of(top):
+        own = package_of(module_of(file))
+        assert own is not None, f"{file.relative_to(ROOT)} must belong to a package of LAYERS"
+        for name in modules_imported_by(file):
+            other = package_of(name)
+            if other is not None and other != own and RANK[other] >= RANK[own]:
+                wrong.append(f"{file.relative_to(ROOT)} imports {name}")
+            if other is None and name.partition(".")[0] in ("search", "trainables"):
+                wrong.append(f"{file.relative_to(ROOT)} imports {name}, which is in no layer")
+    assert wrong == []
+
+
+@pytest.mark.parametrize("top", ["search", "trainables", "models"])
+def test_modules_import_each_other_in_no_cycle(top):
+    modules = {module_of(file).removesuffix(".__init__"): file for file in files_of(top)}
+    graph = {
+        own: {name if name in modules else name.rpartition(".")[0] for name in modules_imported_by(file)} & {*modules}
+        for own, file in modules.items()
+    }
+    while free := {module for module, imported in graph.items() if not imported & graph.keys()}:
+        graph = {module: imported for module, imported in graph.items() if module not in free}
+    while free := graph.keys() - set().union(*graph.values()):  # what only imports those of a cycle
+        graph = {module: imported for module, imported in graph.items() if module not in free}
+    assert not {module: imported & graph.keys() for module, imported in graph.items()}
+
+
+def test_only_the_workers_of_trainables_import_ray():
+    users = {
+        str(file.relative_to(ROOT))
+        for file in files_of("trainables")
+        if "ray" in {name.partition(".")[0] for name in modules_imported_by(file)}
+    }
+    assert users == RAY_USERS
+
+
+@pytest.mark.parametrize("top", ["search", "trainables"])
+def test_no_folder_has_more_than_15_files(top):
+    folders = {file.parent for file in files_of(top)}
+    full = {str(folder.relative_to(ROOT)): len(list(folder.glob("*.py"))) for folder in folders}
+    assert not {folder: count for folder, count in full.items() if count > 16}  # __init__.py is not counted

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from search.study import read
+from search.study.record import read
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -16,7 +16,7 @@ import optuna
 import torch
 from torch import Tensor, nn
 
-from search.space import resolve
+from search.config.search_space import resolve
 from trainables.context import Context
 from trainables.precision import Diverged
 from trainables.task import Task, TaskConfig, searchable

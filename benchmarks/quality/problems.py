@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import optuna
 
-from search.space import Space, resolve
+from search.config.search_space import Space, resolve
 from trainables.task import TaskConfig
 
 from . import curves, digits, hartmann

@@ -17,13 +17,14 @@ from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 from ray.tune.search.optuna import OptunaSearch, optuna_search
 
-from search.config import Scheduler, SearchConfig
-from search.nested import flatten
-from search.samplers import make_sampler
-from search.schedule import Schedule
-from search.schedulers import make_schedule
-from search.searcher import StudySearcher
-from search.study import SearchStudy
+from search.config import SearchConfig
+from search.config.flatten import flatten
+from search.config.search_config import Scheduler
+from search.execution.searcher import StudySearcher
+from search.samplers.factory import make_sampler
+from search.schedulers.base import Schedule
+from search.schedulers.factory import make_schedule
+from search.study.study import SearchStudy
 
 from .clock import Job, Side
 from .problems import OBJECTIVE, Problem

@@ -13,9 +13,9 @@ from optuna.samplers import BaseSampler, GPSampler, TPESampler
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
 
-from search.schedule import Schedule, Standing
-from search.schedulers.halving import Halving
-from search.study import SearchStudy
+from search.schedulers.asha import Halving
+from search.schedulers.base import Schedule, Standing
+from search.study.study import SearchStudy
 
 from .problems import Problem
 from .sides import Make, Searchlight

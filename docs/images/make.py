@@ -22,8 +22,8 @@ from playwright.sync_api import Page, sync_playwright
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent.parent))
 
-from search.results import find_best  # noqa: E402  they are found now
-from search.study import read  # noqa: E402
+from search.analysis.best_trials import find_best  # noqa: E402  they are found now
+from search.study.record import read  # noqa: E402
 from tests.search.mlflow_server import MlflowServer  # noqa: E402
 from trainables.task.images import best_in  # noqa: E402
 

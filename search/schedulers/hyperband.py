@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from search.fidelity import Unit, named, shown
-from search.schedule import Mode, Standing, Stretch
-from search.schedulers.halving import Halving, last_resort
+from search.config.fidelity import Unit, named, shown
+from search.config.objectives import Mode
+from search.schedulers.asha import Halving, last_resort
+from search.schedulers.base import Standing, Stretch
 
 GOLDEN = (math.sqrt(5) - 1) / 2
 

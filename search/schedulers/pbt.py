@@ -8,7 +8,8 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from search.schedule import End, InEpochs, Mode, Standing, Stretch, sign
+from search.config.objectives import Mode, sign
+from search.schedulers.base import End, InEpochs, Standing, Stretch
 
 
 @dataclass(frozen=True)

@@ -3,24 +3,21 @@
 import json
 import logging
 import re
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from optuna.storages.journal import BaseJournalBackend
 
 from search.errors import StoreError, UsageError
 from search.storage.lease import Lease
+from search.storage.retry import patiently
 from trainables.filesystem.paths import Remote
 
 logger = logging.getLogger(__name__)
-Found = TypeVar("Found")
 FOLDER, LOCK = "study", "study.lock"
 SEGMENT = re.compile(r"\d+-\d+-\d+\.jsonl")
 SEGMENT_BYTES = 2**16
-PATIENCE_S = 300.0  # how long a search waits for a bucket that went away
-BETWEEN_S = 1.0
 READERS = 16  # segments that are read at a time
 
 
@@ -195,25 +192,3 @@ class BucketJournal(BaseJournalBackend):
         since, serial, first = self._segment
         self._segment = Segment(since, serial + 1, first + len(self._written))
         self._written = []
-
-
-def patiently(action: Callable[[], Found]) -> Found:
-    """What `action` returns, called again as long as the bucket is away.
-
-    Raises:
-        StoreError: It stays away.
-    """
-    end = time.monotonic() + PATIENCE_S
-    told = False
-    while True:
-        try:
-            return action()
-        except OSError as error:
-            if time.monotonic() > end:
-                raise StoreError(
-                    f"the search's bucket was lost, and not found again in {PATIENCE_S:g} s ({error})"
-                ) from error
-            if not told:
-                told = True
-                logger.warning("the search's bucket is lost: trying for %g s (%s)", PATIENCE_S, error)
-        time.sleep(BETWEEN_S)

@@ -9,10 +9,10 @@ from typing import Any
 
 from optuna.trial import FrozenTrial
 
-from search.nested import flatten
-from search.objectives import Objective
-from search.tracking.datasets import datasets_of
-from search.trials import outcome_of, reports_of
+from search.config.flatten import flatten
+from search.config.objectives import Objective
+from search.study.datasets import datasets_of
+from search.study.trial import outcome_of, reports_of
 
 Event = dict[str, Any]
 

@@ -11,8 +11,8 @@ from importlib.metadata import PackageNotFoundError, distributions, version
 from pathlib import Path
 from typing import Any
 
-from search.machine import available_cpus
-from search.whole import write_whole
+from search.execution.cluster.local_machine import available_cpus
+from search.storage.atomic_file import write_whole
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = ("search.yaml", "environment.json", "requirements.txt", "code.diff")

@@ -5,23 +5,22 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from search.divergence import find_divergence
+from search.analysis.best_trials import find_best, find_front
+from search.analysis.divergence import find_divergence
+from search.config.libraries import settle
 from search.errors import UsageError
-from search.note import note_of_search
-from search.quiet import settle
-from search.results import find_best, find_front
-from search.resume import config_of, tracked
-from search.searched import Searched
-from search.storage.store import open_store, url_of
+from search.storage.study_store import open_store, url_of
 from search.storage.uploader import Uploader
-from search.storage.working import at_hand
-from search.study import read
-from search.tracking import unsent
+from search.storage.working_copy import at_hand
+from search.study.metadata import config_of
+from search.study.record import Searched, read
+from search.tracking import spool
+from search.tracking.description import note_of_search
 from search.tracking.errors import why
 from search.tracking.events import Event, events_of, finished
 from search.tracking.runs import Runs
 from search.tracking.tracker import TrackingError
-from search.tracking.uri import check_tracking, shown, store_of, take_login
+from search.tracking.uri import check_tracking, shown, store_of, take_login, tracked
 from trainables.filesystem.paths import Place
 
 if TYPE_CHECKING:
@@ -78,9 +77,9 @@ def _told(place: Place, folder: Path, searched: Searched) -> str:
             f"MLflow at {shown(uri)} must take what it lacks of {place.name}, but {why(error)}. "
             "Nothing is lost: try again when it can."
         ) from error
-    unsent.keep(folder, refused, None)
+    spool.keep(folder, refused, None)
     if refused:
-        kept = f"{len(refused)} events are kept in {place / unsent.FILE}."
+        kept = f"{len(refused)} events are kept in {place / spool.FILE}."
         raise TrackingError(f"MLflow at {shown(uri)} must take every trial, but refused some: {runs.error}. {kept}")
     lacked = (
         f"lacked something of {told} of {len(searched.trials)} trials, and has it now" if told else "lacked no trial"
@@ -96,7 +95,7 @@ def _end(place: Place, folder: Path, searched: Searched, parent: "Run | None") -
     names = list(searched.about["searched"])
     note = note_of_search(place, names, objectives, best, front, find_divergence(trials))
     metrics = {f"best/{searched.objective}": best.value} if best else {}
-    if kept := unsent.end_in(folder):
+    if kept := spool.end_in(folder):
         return {**kept, "note": note, "metrics": metrics}
     if not trials or any(not trial.state.is_finished() for trial in trials):
         status = "KILLED"

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 from optuna.trial import FrozenTrial
 
 from search.config import SearchConfig
-from search.note import commands
-from search.objectives import Objective
+from search.config.objectives import Objective
+from search.study.trial import outcome_of
 from search.tracking import provenance
 from search.tracking.datasets import as_inputs
+from search.tracking.description import commands
 from search.tracking.errors import status_of, told
 from search.tracking.events import Event, events_of, start_of
-from search.trials import outcome_of
 from trainables.filesystem.paths import Place, on_disk
 from trainables.task.images import best_in
 

@@ -12,14 +12,14 @@ from typing import Any
 from optuna.trial import FrozenTrial
 
 from search.config import SearchConfig
-from search.objectives import Objective
-from search.shown import replay
-from search.tracking import unsent
+from search.config.objectives import Objective
+from search.formatting import replay
+from search.study.trial import reports_of
+from search.tracking import spool
 from search.tracking.errors import is_locked_out, told, why
 from search.tracking.events import Bests, Event, ended, finished, named_data, reported, started
 from search.tracking.runs import Runs
 from search.tracking.uri import shown
-from search.trials import reports_of
 from trainables.filesystem.paths import Place
 
 LATEST_S = 30.0  # after which MLflow is told that trials began, whether one has reported or not
@@ -163,7 +163,7 @@ class Tracker:
         if not self._ended:
             raise TrackingError(f"{rule} {self._error if self._failures else 'needs more time for it'}. {again}")
         if self._refused:
-            kept = f"{len(self._refused)} events are kept in {self._config.place / unsent.FILE}."
+            kept = f"{len(self._refused)} events are kept in {self._config.place / spool.FILE}."
             raise TrackingError(f"{rule} refused some of it: {self._runs.error}. {kept}")
         if self._unfiled or self._unseen:
             what = self._unfiled[0].name if self._unfiled else f"the pictures of trial {self._unseen[0]}"
@@ -171,7 +171,7 @@ class Tracker:
 
     def _keep_unsent(self) -> None:
         try:
-            unsent.keep(self._config.folder, self._refused, None if self._ended else self._end)
+            spool.keep(self._config.folder, self._refused, None if self._ended else self._end)
         except OSError as error:  # of a full disk: how the search ended is told all the same
             self._say(f"what MLflow has not taken cannot be kept: {error}")
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from sqlalchemy.engine import make_url
@@ -156,3 +157,8 @@ def _file_of(uri: str) -> Path | None:
         return None
     database = make_url(uri).database
     return None if database in (None, "", ":memory:") else Path(str(database)).expanduser().absolute()
+
+
+def tracked(about: Mapping[str, Any]) -> dict[str, str]:
+    """The environment by which MLflow is found: as it was when the search began, unless it says otherwise now."""
+    return {URI: about["tracking_uri"], **os.environ}

@@ -11,7 +11,7 @@ from benchmarks.quality import hartmann
 from benchmarks.quality.clock import SWITCH_S, Job, simulate
 from benchmarks.quality.problems import Curve, Problem, all_problems
 from benchmarks.quality.sides import SIDES
-from search.space import resolve
+from search.config.search_space import resolve
 from trainables.task import TaskConfig, searchable
 
 PROBLEMS = {problem.name: problem for problem in all_problems()}

@@ -13,8 +13,8 @@ from benchmarks import runs, search_best
 from benchmarks.continual import METHODS, SCENARIOS, JointTask, unmet
 from benchmarks.runs import deviation, difference, mean
 from benchmarks.search_best import without
-from search.objectives import Objective
-from search.searched import Searched
+from search.config.objectives import Objective
+from search.study.record import Searched
 from trainables.liquid import LiquidTask
 from trainables.liquid.config import LiquidConfig
 from trainables.training.trainer import train

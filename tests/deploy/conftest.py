@@ -31,7 +31,7 @@ class Head:
         self.env["RAY_ADDRESS"] = self._process.stdout.readline().strip()
 
     def sees(self, what):
-        """`largest` of search/cluster.py, or `nodes` of Ray."""
+        """`largest` of search/execution/cluster/connection.py, or `nodes` of Ray."""
         self._process.stdin.write("\n")
         self._process.stdin.flush()
         return json.loads(self._process.stdout.readline())[what]

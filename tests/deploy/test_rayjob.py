@@ -11,7 +11,7 @@ import yaml
 from ray.autoscaler._private.kuberay.autoscaling_config import _derive_autoscaling_config_from_ray_cr
 
 from deploy.limits import node_types
-from search.cluster import GANG_BYTES
+from search.execution.cluster.resources import GANG_BYTES
 from search.run import main
 
 ROOT = Path(__file__).resolve().parent.parent.parent

@@ -4,8 +4,8 @@ import shutil
 import pytest
 from optuna.samplers import RandomSampler
 
-from search.space import resolve
-from search.study import create
+from search.config.search_space import resolve
+from search.study.study import create
 from tests.search.searchers import searcher_over
 from trainables.task import TaskConfig, searchable
 

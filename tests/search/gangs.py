@@ -1,6 +1,6 @@
 """Stands where Tune does in tests of the searcher: asks for stretches."""
 
-from search.searcher import StudySearcher
+from search.execution.searcher import StudySearcher
 
 
 class Gangs:

@@ -4,9 +4,9 @@ import json
 
 from pydantic import model_validator
 
-from search.schedulers.halving import Halving
-from search.searcher import StudySearcher
-from search.space import resolve
+from search.config.search_space import resolve
+from search.execution.searcher import StudySearcher
+from search.schedulers.asha import Halving
 from trainables.task import TaskConfig, searchable
 
 

@@ -6,11 +6,12 @@ import typer
 from optuna.samplers import RandomSampler
 from typer.testing import CliRunner
 
-from search.config import dump, load_config
-from search.nested import flatten
+from search.config import load_config
+from search.config.flatten import flatten
+from search.config.search_config import dump
+from search.config.search_space import resolve
 from search.report import main
-from search.space import resolve
-from search.study import create
+from search.study.study import create
 from trainables.task import TaskConfig, searchable
 
 

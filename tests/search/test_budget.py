@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from search.budget import HOUR, Alike, Budget, Meter, Plateau, Target
+from search.config.stop_condition import Target
+from search.execution.stoppers import HOUR, Alike, Budget, Meter, Plateau
 
 NUMBERS = st.integers(0, 5)
 VALUES = st.floats(-1e6, 1e6)

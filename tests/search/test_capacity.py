@@ -2,9 +2,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from search import capacity
-from search.capacity import Capacity, allowed
 from search.config import load_config
+from search.execution.cluster import capacity
+from search.execution.cluster.capacity import Capacity, allowed
 
 
 @pytest.mark.parametrize(

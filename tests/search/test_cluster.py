@@ -12,7 +12,7 @@ from ray.cluster_utils import Cluster
 from ray.core.generated.autoscaler_pb2 import DrainNodeReason
 from ray.util import placement_group, placement_group_table, remove_placement_group
 
-from search.cluster import shut_down
+from search.execution.cluster.connection import shut_down
 
 
 @pytest.fixture

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from optuna.distributions import FloatDistribution, distribution_to_json
 from optuna.samplers import RandomSampler
 
-from search.comparison import best_configs, compare, differences, rows, side_of, verdict
+from search.analysis.comparison import best_configs, compare, differences, rows, side_of, verdict
+from search.config.objectives import Objective
+from search.config.search_space import resolve
 from search.errors import UsageError
-from search.objectives import Objective
-from search.page.comparison import write_comparison
-from search.space import resolve
-from search.study import create
+from search.reporting.html.comparison import write_comparison
+from search.study.study import create
 from tests.search.page.studies import search, trial
 from trainables.task import TaskConfig, searchable
 

@@ -4,10 +4,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from search.config import SearchConfig, complete, dump, load_config
+from search.config import SearchConfig, load_config
+from search.config.search_config import complete, dump
 from search.errors import UsageError
 from search.run import main
-from search.storage.places import check_place
+from search.storage.locations import check_place
 
 
 def refused(given, file=None):

@@ -9,11 +9,11 @@ import pytest
 
 from search.config import load_config
 from search.errors import UsageError
-from search.plan import plan
-from search.resume import begin, take_up
-from search.searcher import StudySearcher
+from search.execution.searcher import StudySearcher
+from search.experiment import plan
+from search.experiment.resume import begin, take_up
 from search.storage.journal import Journal
-from search.trials import outcome_of, reports_of
+from search.study.trial import outcome_of, reports_of
 from trainables import checkpoint
 from trainables.filesystem.paths import place
 from trainables.worker.segment_budget import Allowance

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from search.distinct import _are_alike
-from search.samplers import make_sampler
-from search.space import resolve
-from search.study import create
+from search.config.search_space import resolve
+from search.samplers.distinct import _are_alike
+from search.samplers.factory import make_sampler
+from search.study.study import create
 from trainables.task import TaskConfig, searchable
 
 SAMPLERS = ["tpe", "gp", "cmaes", "qmc", "nsga2", "random"]

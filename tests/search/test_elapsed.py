@@ -1,4 +1,4 @@
-from search.elapsed import elapsed
+from search.analysis.timeline import elapsed
 from tests.search.page.studies import START, trial
 
 

@@ -2,9 +2,9 @@ import pytest
 import torch
 
 import trainables.precision
-from search.cluster import count_gangs, worker_resources
 from search.config import load_config
 from search.errors import UsageError
+from search.execution.cluster.resources import count_gangs, worker_resources
 from search.experiment import plan
 from trainables.precision import Precision
 

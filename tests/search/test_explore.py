@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import search.explore
-from search.explore import explore
-from search.space import resolve
+import search.samplers.perturbation
+from search.config.search_space import resolve
+from search.samplers.perturbation import explore
 from trainables.task import TaskConfig, searchable
 
 
@@ -34,7 +34,7 @@ VALUES["precision"] = "fp32"
 @pytest.fixture
 def near(monkeypatch):
     """Explores from `VALUES` without drawing a value anew, as often as there are seeds."""
-    monkeypatch.setattr(search.explore, "RESAMPLED", 0.0)
+    monkeypatch.setattr(search.samplers.perturbation, "RESAMPLED", 0.0)
 
     def explored(**values):
         return [explore(SPACE, {**VALUES, **values}, random.Random(seed)) for seed in range(30)]

@@ -6,7 +6,7 @@ import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import create_trial
 
-from search.export import write_parquet
+from search.reporting.parquet import write_parquet
 
 
 def trial_of(number, searched=(), **attributes):

@@ -6,10 +6,10 @@ import pyarrow.parquet as pq
 import pytest
 from optuna.samplers import RandomSampler
 
-from search import exporter
-from search.exporter import Exporter
-from search.space import resolve
-from search.study import create
+from search.config.search_space import resolve
+from search.reporting import parquet_callback
+from search.reporting.parquet_callback import Exporter
+from search.study.study import create
 from trainables.task import TaskConfig, searchable
 
 LIMIT_S = 20.0
@@ -54,7 +54,7 @@ class Searched:
 
 @pytest.fixture
 def searched(tmp_path, monkeypatch):
-    monkeypatch.setattr(exporter, "EVERY_S", 0.02)
+    monkeypatch.setattr(parquet_callback, "EVERY_S", 0.02)
     made = Searched(tmp_path)
     yield made
     made.exporter.end()
@@ -91,7 +91,7 @@ def test_the_file_follows_the_search_and_can_be_read_at_any_moment(searched):
 
 
 def test_at_the_end_it_has_all_that_came_since(searched, monkeypatch):
-    monkeypatch.setattr(exporter, "EVERY_S", 3600.0)
+    monkeypatch.setattr(parquet_callback, "EVERY_S", 3600.0)
     searched.exporter.start()
     searched.run_trial()
     assert not searched.path.exists()

@@ -4,8 +4,8 @@ import io
 
 from rich.console import Console
 
-from search import finish
-from search.terminal.progress import Progress
+from search.experiment import finish
+from search.reporting.console.progress import Progress
 from tests.search.test_experiment import planned
 
 

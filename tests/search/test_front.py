@@ -5,11 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from optuna.trial import TrialState, create_trial
 
-from search.front import pareto_front
-from search.objectives import Objective
-from search.results import find_front
-from search.terminal.table import trial_table
-from search.trials import point_of
+from search.analysis.best_trials import find_front, pareto_front
+from search.config.objectives import Objective
+from search.reporting.console.tables import trial_table
+from search.study.trial import point_of
 
 LOSS, SPEED = Objective("loss", "min"), Objective("speed", "max")
 BOTH = (LOSS, SPEED)

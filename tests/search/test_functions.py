@@ -8,11 +8,11 @@ import optuna
 import pytest
 
 from search.config import load_config
+from search.config.function_config import config_class, read
+from search.config.search_space import resolve
+from search.config.task_source import find_task
 from search.errors import UsageError
 from search.experiment import plan
-from search.functions import config_class, read
-from search.space import resolve
-from search.tasks import find_task
 
 TASKS = Path(__file__).parent / "tasks"
 GIVEN = {"objective": "loss", "mode": "min", "search": {"lr": "1e-5..1e-2:log"}, "set": {"epochs": "9"}}

@@ -6,7 +6,7 @@ import random
 import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-from search.importances import FEWEST, find_importances
+from search.analysis.importance import FEWEST, find_importances
 from tests.search.page.studies import search, trial
 
 SPACE = {

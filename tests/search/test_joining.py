@@ -6,9 +6,18 @@ import pytest
 import ray
 from ray._private import services
 
-from search import cluster, joining
 from search.errors import UsageError
-from search.joining import STOP_WAIT, Found, check_address, check_nodes, look_around, note_of_job, versions
+from search.execution.cluster import address_check, node_check, resources
+from search.execution.cluster.address_check import check_address
+from search.execution.cluster.node_check import (
+    STOP_WAIT,
+    Checked,
+    Found,
+    check_nodes,
+    look_around,
+    note_of_job,
+    versions,
+)
 
 SAME = {"ray_version": ray.__version__, "python_version": platform.python_version()}
 
@@ -46,7 +55,7 @@ def test_an_address_where_nobody_listens_is_refused_at_once(refusing):
 
 
 def test_whoever_listens_and_does_not_answer_is_no_cluster(listening, monkeypatch):
-    monkeypatch.setattr(joining, "ANSWER_S", 0.3)
+    monkeypatch.setattr(address_check, "ANSWER_S", 0.3)
     with pytest.raises(UsageError, match=f"must be a Ray cluster that answers, but {listening} said: "):
         check_address(listening)
 
@@ -71,7 +80,7 @@ def test_auto_is_the_cluster_on_this_machine(here, refusing):
 
 def test_driver_and_cluster_have_the_same_ray_and_python(listening, monkeypatch):
     theirs = dict(SAME)
-    monkeypatch.setattr(joining, "_knock", lambda address: theirs)
+    monkeypatch.setattr(address_check, "_knock", lambda address: theirs)
     check_address(listening)
     for other in ({"ray_version": "2.59.0"}, {"python_version": "3.12.1"}):
         theirs.update(SAME | other)
@@ -93,8 +102,8 @@ def asked(tmp_path, monkeypatch):
             for name, (resources, _) in nodes.items()
         ]
         before_and_after = iter([there, [node for node in there if node["NodeID"] not in gone]])
-        monkeypatch.setattr(cluster, "staying", lambda: next(before_and_after))
-        monkeypatch.setattr(joining, "_ask", lambda asked, probe: {name: said for name, (_, said) in nodes.items()})
+        monkeypatch.setattr(resources, "staying", lambda: next(before_and_after))
+        monkeypatch.setattr(node_check, "_ask", lambda asked, probe: {name: said for name, (_, said) in nodes.items()})
         try:
             return check_nodes(tmp_path, gpus_per_worker, growing)
         finally:
@@ -111,7 +120,7 @@ HEAD = ({}, found())
 
 
 def test_nodes_that_can_train_are_taken_without_a_word(asked):
-    assert asked({"head": HEAD, "gpu": ({"GPU": 2.0, "accelerator_type:L4": 1.0}, found(2, 2))}) == joining.Checked()
+    assert asked({"head": HEAD, "gpu": ({"GPU": 2.0, "accelerator_type:L4": 1.0}, found(2, 2))}) == Checked()
 
 
 def test_all_that_is_wrong_is_told_at_once_by_node(asked, tmp_path):
@@ -135,7 +144,7 @@ def test_a_node_that_goes_away_meanwhile_stops_no_search(asked):
         "spot": ({"GPU": 1.0}, "must run what the search sends it, but: it died"),
         "full": ({}, found(storage="x")),
     }
-    assert asked({"head": ({"GPU": 1.0}, found(1, 1)), **nodes}, gone=nodes) == joining.Checked()
+    assert asked({"head": ({"GPU": 1.0}, found(1, 1)), **nodes}, gone=nodes) == Checked()
 
 
 def test_gpus_that_are_declared_and_nowhere_to_be_seen_are_a_rehearsal(asked):
@@ -158,9 +167,9 @@ def test_gpus_that_no_trial_will_use_are_told_of(asked):
 
 def test_who_trains_on_cpus_need_not_care_for_gpus(asked):
     nodes = {"head": ({}, found(devices=4)), "blind": ({"GPU": 2.0}, found(2, 1))}
-    assert asked(nodes, gpus_per_worker=0.0) == joining.Checked()
-    assert asked({"worker": ({"GPU": 1.0}, found(0, 0))}, gpus_per_worker=0.0) == joining.Checked()
-    assert asked({"head": HEAD}, gpus_per_worker=0.0) == joining.Checked()
+    assert asked(nodes, gpus_per_worker=0.0) == Checked()
+    assert asked({"worker": ({"GPU": 1.0}, found(0, 0))}, gpus_per_worker=0.0) == Checked()
+    assert asked({"head": HEAD}, gpus_per_worker=0.0) == Checked()
 
 
 def test_gpus_are_not_asked_of_a_cluster_that_has_none_and_gets_none(asked):
@@ -168,8 +177,8 @@ def test_gpus_are_not_asked_of_a_cluster_that_has_none_and_gets_none(asked):
         UsageError, match=r"--gpus-per-worker must be 0 .* but got 0.5, and Ray sees none on its 1 nodes"
     ):
         asked({"head": HEAD}, gpus_per_worker=0.5)
-    assert asked({"head": HEAD}, gpus_per_worker=0.5, growing={"GPU": 8.0}) == joining.Checked()
-    assert asked({"head": HEAD}, growing={"GPU": 8.0}) == joining.Checked()
+    assert asked({"head": HEAD}, gpus_per_worker=0.5, growing={"GPU": 8.0}) == Checked()
+    assert asked({"head": HEAD}, growing={"GPU": 8.0}) == Checked()
 
 
 def test_a_node_tells_what_it_has_and_that_it_writes_beside_the_driver(tmp_path):

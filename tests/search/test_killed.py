@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from mlflow.tracking import MlflowClient
 
-from search.study import read
+from search.study.record import read
 from tests.conftest import Cli
 from tests.search.traces import is_running, wait_for_nothing
 

@@ -1,7 +1,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from search.look import Look, fullest
+from search.execution.cluster.snapshot import Look, fullest
 
 NEED = {"CPU": 1.0, "GPU": 1.0}
 

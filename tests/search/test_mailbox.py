@@ -1,7 +1,7 @@
 import asyncio
 import time
 
-from search.mailbox import Mailbox
+from search.execution.mailbox import Mailbox
 
 STRETCH = {"trial": 0, "epoch": 0, "until": 3, "checkpoint": None, "earlier": []}
 

@@ -1,6 +1,6 @@
-from search.note import note_of_search
-from search.objectives import Objective
-from search.results import Best, FrontTrial
+from search.analysis.best_trials import Best, FrontTrial
+from search.config.objectives import Objective
+from search.tracking.description import note_of_search
 
 
 def test_what_was_searched_comes_first_since_the_ui_folds_a_note_after_a_few_lines(tmp_path):

@@ -2,10 +2,11 @@
 
 import pytest
 
-from search.config import dump, load_config
+from search.config import load_config
+from search.config.objectives import Objective
+from search.config.search_config import dump
 from search.errors import UsageError
 from search.experiment import plan
-from search.objectives import Objective
 
 SPEED = "time/samples_per_s:max"
 

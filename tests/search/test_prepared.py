@@ -5,8 +5,8 @@ import sys
 import pytest
 
 from search.config import load_config
-from search.plan import plan
-from search.prepared import prepared
+from search.experiment import plan
+from search.experiment.task_files import prepared
 
 PREPARES = """
 import torch

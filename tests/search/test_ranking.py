@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from search.objectives import Objective
-from search.ranking import ranked
+from search.analysis.ranking import ranked
+from search.config.objectives import Objective
 from tests.search.page.studies import search, trial
 
 

@@ -4,7 +4,7 @@ from ray.exceptions import ActorDiedError, OutOfMemoryError
 from ray.train import ControllerError, WorkerGroupError
 from ray.train.v2._internal.exceptions import WorkerGroupStartupTimeoutError
 
-from search.recovery import FAILED_STARTS, Recovery, describe
+from search.execution.failure_policy import FAILED_STARTS, Recovery, describe
 
 
 def died(message):

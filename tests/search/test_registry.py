@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from search import registry as module
-from search.look import Look
-from search.registry import Registry
+from search.execution import gang_registry as module
+from search.execution.cluster.snapshot import Look
+from search.execution.gang_registry import Registry
 
 STRETCH = {"trial": 0, "epoch": 0, "until": 3, "checkpoint": None, "earlier": []}
 

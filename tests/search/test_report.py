@@ -2,9 +2,9 @@ import pytest
 import typer
 from optuna.samplers import RandomSampler
 
+from search.config.search_space import resolve
 from search.report import main
-from search.space import resolve
-from search.study import create
+from search.study.study import create
 from tests.search.conftest import Config
 
 

@@ -1,4 +1,4 @@
-from search.results import count_outcomes, find_best
+from search.analysis.best_trials import count_outcomes, find_best
 
 
 def test_outcomes_are_counted_by_name(trials):

@@ -9,9 +9,9 @@ import pytest
 
 from search.config import load_config
 from search.errors import UsageError
-from search.plan import plan
-from search.resume import begin, take_up
-from search.shown import go_on
+from search.experiment import plan
+from search.experiment.resume import begin, take_up
+from search.formatting import go_on
 from tests.search.test_dies import LR, TASKS, start
 
 SOURCE = """

@@ -9,12 +9,13 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
-from search.front import pareto_front
-from search.objectives import Objective
-from search.samplers import make_sampler
-from search.space import resolve
-from search.study import create, read
-from search.trials import best_value, outcome_of, point_of
+from search.analysis.best_trials import pareto_front
+from search.config.objectives import Objective
+from search.config.search_space import resolve
+from search.samplers.factory import make_sampler
+from search.study.record import read
+from search.study.study import create
+from search.study.trial import best_value, outcome_of, point_of
 from trainables.task import TaskConfig, searchable
 
 LOSS, SPEED = Objective("loss", "min"), Objective("speed", "max")

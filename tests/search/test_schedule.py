@@ -5,8 +5,8 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from search.fidelity import cumulated
-from search.schedule import Standing
+from search.config.fidelity import cumulated
+from search.schedulers.base import Standing
 
 prices = st.lists(st.floats(0.01, 100.0), min_size=1, max_size=30)
 

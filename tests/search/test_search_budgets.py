@@ -9,8 +9,8 @@ from mlflow.tracking import MlflowClient
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
-from search.trials import held_gpu_s, outcome_of
-from search.warm_start import load
+from search.experiment.warm_start import load
+from search.study.trial import held_gpu_s, outcome_of
 
 
 def finished(cli, done, name):

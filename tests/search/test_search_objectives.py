@@ -3,9 +3,9 @@
 import pytest
 from rich.console import Console
 
-from search.objectives import Objective
-from search.study import read
-from search.terminal.table import trial_table
+from search.config.objectives import Objective
+from search.reporting.console.tables import trial_table
+from search.study.record import read
 from tests.search.test_search import Search
 
 WEIGHED = ["time/samples_per_s", "sys/memory_gib"]

@@ -9,9 +9,10 @@ import pytest
 from optuna.trial import TrialState
 from ray.tune.search import Searcher
 
-from search.budget import Budget, Target
-from search.results import find_best
-from search.trials import held_gpu_s, outcome_of, reports_of, stretches_of
+from search.analysis.best_trials import find_best
+from search.config.stop_condition import Target
+from search.execution.stoppers import Budget
+from search.study.trial import held_gpu_s, outcome_of, reports_of, stretches_of
 from tests.search.searchers import Config, report, tuned
 
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from search.checkpoints import Checkpoints
-from search.deletions import Deletions
-from search.storage import bucket_journal
-from search.trials import reports_of
+from search.execution.checkpoint_manager import Checkpoints
+from search.storage import retry
+from search.storage.deletion_queue import Deletions
+from search.study.trial import reports_of
 from tests.search.searchers import report, tuned
 from trainables import checkpoint
 from trainables.checkpoint.file import DIGEST
@@ -228,7 +228,7 @@ def test_a_trial_is_copied_in_a_bucket_from_the_newest_checkpoint_that_is_there_
     searcher.suggest("t0")
     trained(searcher, "t0", folder / "0", [0.3, 0.1, 0.2])
     checkpoint.delete(folder / "0" / "epoch-3-a.pt")
-    monkeypatch.setattr(bucket_journal, "BETWEEN_S", 0.01)
+    monkeypatch.setattr(retry, "BETWEEN_S", 0.01)
     copy_to, away = Remote.copy_to, iter([True, True, False, False, False])
 
     def copied(self, target):

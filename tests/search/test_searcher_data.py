@@ -2,13 +2,13 @@
 
 import pytest
 
-from search.tracking.datasets import datasets_of
-from search.trials import reports_of
+from search.study.datasets import datasets_of
+from search.study.trial import reports_of
 from tests.search.searchers import report
 
 
 def warnings(caplog):
-    return [record.getMessage() for record in caplog.records if record.name == "search.searcher"]
+    return [record.getMessage() for record in caplog.records if record.name == "search.execution.searcher"]
 
 
 def digits(digest, use="training"):

@@ -5,11 +5,11 @@ import json
 import pytest
 from optuna.samplers import RandomSampler
 
-from search.schedulers.halving import Halving
-from search.schedulers.stopping import Stopping
-from search.space import resolve
-from search.study import create
-from search.trials import outcome_of, reports_of
+from search.config.search_space import resolve
+from search.schedulers.asha import Halving
+from search.schedulers.asha_stopping import Stopping
+from search.study.study import create
+from search.study.trial import outcome_of, reports_of
 from tests.search.gangs import Gangs
 from trainables.task import TaskConfig, searchable
 

@@ -9,12 +9,12 @@ from optuna.samplers import RandomSampler
 from optuna.trial import TrialState
 from pydantic import model_validator
 
-from search.schedulers.halving import Halving
-from search.schedulers.median import Median
+from search.config.search_space import resolve
+from search.schedulers.asha import Halving
+from search.schedulers.median_stopping import Median
 from search.schedulers.pbt import Population
-from search.space import resolve
-from search.study import create
-from search.trials import outcome_of
+from search.study.study import create
+from search.study.trial import outcome_of
 from tests.search.gangs import Gangs
 from trainables.task import TaskConfig, searchable
 

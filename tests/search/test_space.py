@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from pydantic import BaseModel, ConfigDict, Field
 
+from search.config.flatten import flatten
+from search.config.search_space import resolve
 from search.errors import UsageError
-from search.nested import flatten
-from search.space import resolve
 from trainables.task import TaskConfig, searchable
 
 

@@ -3,9 +3,9 @@
 import pytest
 from pydantic import model_validator
 
+from search.config.initial_points import first_points
+from search.config.search_space import resolve
 from search.errors import UsageError
-from search.space import resolve
-from search.start import first_points
 from trainables.task import TaskConfig, searchable
 
 

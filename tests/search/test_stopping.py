@@ -9,13 +9,14 @@ from dataclasses import replace
 import pytest
 from optuna.samplers import RandomSampler
 
-from search.budget import HOUR, Budget, Target
 from search.config import load_config
-from search.objectives import Objective
-from search.plan import plan
-from search.space import resolve
-from search.stopping import CHECK_S, Stop, budget_of, check_often, recall, stopped_by_signals
-from search.study import create
+from search.config.objectives import Objective
+from search.config.search_space import resolve
+from search.config.stop_condition import Target
+from search.execution.stoppers import HOUR, Budget
+from search.experiment import plan
+from search.experiment.stop import CHECK_S, Stop, budget_of, check_often, recall, stopped_by_signals
+from search.study.study import create
 from trainables.task import TaskConfig, searchable
 
 

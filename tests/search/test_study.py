@@ -9,12 +9,13 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
+from search.config.objectives import Objective
+from search.config.search_space import resolve
 from search.errors import UsageError
-from search.objectives import Objective
-from search.samplers import make_sampler
-from search.space import resolve
-from search.study import create, read
-from search.trials import best_epoch, best_value, outcome_of, reports_of
+from search.samplers.factory import make_sampler
+from search.study.record import read
+from search.study.study import create
+from search.study.trial import best_epoch, best_value, outcome_of, reports_of
 from trainables.task import TaskConfig, searchable
 
 

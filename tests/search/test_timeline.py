@@ -3,9 +3,9 @@
 import pytest
 from optuna.samplers import RandomSampler
 
-from search.space import resolve
-from search.study import create
-from search.timeline import Span, timeline
+from search.analysis.timeline import Span, timeline
+from search.config.search_space import resolve
+from search.study.study import create
 from tests.search.conftest import Config
 
 

@@ -6,10 +6,10 @@ import pytest
 from optuna.samplers import TPESampler
 from optuna.storages import InMemoryStorage
 
-from search.objectives import Objective
-from search.space import resolve
-from search.study import SearchStudy
-from search.tpe import OnceTPE
+from search.config.objectives import Objective
+from search.config.search_space import resolve
+from search.samplers.tpe import OnceTPE
+from search.study.study import SearchStudy
 from trainables.task import TaskConfig, searchable
 
 

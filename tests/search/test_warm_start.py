@@ -10,15 +10,15 @@ from optuna.trial import TrialState
 from pydantic import Field
 
 from search.config import load_config
+from search.config.search_space import resolve
 from search.errors import UsageError
-from search.plan import plan
-from search.resume import begin, take_up
-from search.samplers import make_sampler
-from search.sources import Found
-from search.space import resolve
-from search.study import create
-from search.trials import outcome_of
-from search.warm_start import Earlier, as_shown, fit, load, save, warm_start
+from search.experiment import plan
+from search.experiment.resume import begin, take_up
+from search.experiment.warm_start import Earlier, as_shown, fit, load, save, warm_start
+from search.experiment.warm_start_sources import Found
+from search.samplers.factory import make_sampler
+from search.study.study import create
+from search.study.trial import outcome_of
 from trainables.task import TaskConfig, searchable
 
 

@@ -1,17 +1,17 @@
 import time
 from types import SimpleNamespace
 
-from search import watch
-from search.watch import Watch
+from search.execution import watchdog
+from search.execution.watchdog import Watch
 
 
 def test_gangs_that_wait_for_room_are_told_of_once_and_again_when_others_do(monkeypatch):
     said, waiting = [], [2]
-    monkeypatch.setattr(watch, "LOOK_S", 0.01)
-    monkeypatch.setattr(watch, "ROOM_S", 0.05)
-    monkeypatch.setattr(watch.ray, "get", lambda answer, timeout: answer)
+    monkeypatch.setattr(watchdog, "LOOK_S", 0.01)
+    monkeypatch.setattr(watchdog, "ROOM_S", 0.05)
+    monkeypatch.setattr(watchdog.ray, "get", lambda answer, timeout: answer)
     free = {"CPU": 1.0, "node:10.0.0.1": 1.0, "memory": 9.0, "bundle_group_0_c9d6": 999.0, "CPU_group_c9d6": 2.0}
-    monkeypatch.setattr(watch.ray, "available_resources", lambda: free)
+    monkeypatch.setattr(watchdog.ray, "available_resources", lambda: free)
     registry = SimpleNamespace(doing=SimpleNamespace(remote=lambda: ([], waiting[0])))
     looking = Watch(registry, "2 x 1 CPU", said.append)
     looking.start()

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from search.whole import whole, write_whole
+from search.storage.atomic_file import whole, write_whole
 
 
 def test_a_file_is_written_whole_or_stays_as_it_was(tmp_path):

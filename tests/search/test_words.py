@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from search.page.scale import robust
-from search.words import change, counted, listed, percent, some
+from search.formatting import change, counted, listed, percent, some
+from search.reporting.html.axes import robust
 
 
 def test_numbers_read_as_a_person_would_write_them():

@@ -7,8 +7,8 @@ import pytest
 from pydantic import ValidationError
 
 from models.arc import load_puzzles
+from search.config.search_space import resolve
 from search.errors import UsageError
-from search.space import resolve
 from trainables.arc import data
 from trainables.arc.task import ArcConfig
 

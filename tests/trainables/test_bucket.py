@@ -10,8 +10,7 @@ from ray.train.v2._internal.execution.train_fn_utils import LocalTrainFnUtils, s
 from tests.trainables import functions
 from tests.trainables.test_worker_resume import AfterWindows, metrics, run, straight
 from tests.trainables.toys import FULL, identical, timeless
-from trainables import checkpoint
-from trainables.checkpoint import CheckpointError, directory
+from trainables.checkpoint import CheckpointError, directory, file
 from trainables.context import Context
 from trainables.filesystem import paths, remote_path
 from trainables.filesystem.paths import place
@@ -84,7 +83,7 @@ def test_a_bucket_is_asked_to_delete_what_was_saved_alone_and_no_trial_fails_whe
         asked.append(path.name)
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(checkpoint, "delete", refused)
+    monkeypatch.setattr(file, "delete", refused)
     assert [report["epoch"] for report in run(stretch(until=3))] == [1, 2, 3]
     assert asked == []
     workers = Workers("tests.trainables.toys:Augmented", Context(), AfterWindows(), autosave_s=0.0)

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from search.config.search_space import resolve
 from search.errors import UsageError
-from search.space import resolve
 from trainables.liquid.config import RULES, LiquidConfig
 
 STRENGTHS = ("consolidation.ewc_strength", "consolidation.si_strength")

@@ -134,7 +134,7 @@ def state(training: Training) -> dict[str, Any]:
             "updaters": {name: updater.state_dict() for name, updater in task.updaters.items()},
             "task": task.state_dict(),
             "buffers": [buffer for module in task.modules.values() for buffer in module.buffers()],
-            "generators": rng.state(task.context),
+            "generators": rng.state(task.context.generator, task.context.device),
             "epoch": training.epoch,
             "windows": training.windows,
         }

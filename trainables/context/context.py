@@ -51,7 +51,7 @@ class Context:
         """
 
         def apart() -> Value:
-            with rng.apart(self, zlib.crc32(name.encode())):
+            with rng.apart(self.generator, self.device, zlib.crc32(name.encode())):
                 return make()
 
         value: Value = self.kept.get(name, apart)

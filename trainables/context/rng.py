@@ -3,73 +3,70 @@
 import contextlib
 import random
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
-if TYPE_CHECKING:
-    from trainables.context import Context
 
-
-def seed(context: "Context", rank: int, *place: int) -> None:
-    """Seed what the ranks share, `context.generator`, and what must differ between them, as dropout.
+def seed(generator: torch.Generator, rank: int, *place: int) -> None:
+    """Seed what the ranks share, `generator`, and what must differ between them, as dropout.
 
     Args:
-        context: Of this rank.
+        generator: On the CPU, of this rank.
         rank: Whose numbers it draws.
         place: What the numbers are for: the trial's seed, the epoch. Another place has other numbers.
     """
     shared, own = (int(part) for part in np.random.SeedSequence(place).generate_state(2))
-    context.generator.manual_seed(shared)
+    generator.manual_seed(shared)
     random.seed(own + rank)
     np.random.seed((own + rank) % 2**32)
     torch.manual_seed(own + rank)
 
 
 @contextlib.contextmanager
-def alike(context: "Context", *place: int) -> Iterator[None]:
+def alike(device: torch.device, *place: int) -> Iterator[None]:
     """Torch draws the same numbers on all ranks inside, and goes on afterwards as if it had drawn none."""
-    devices = [context.device] if context.device.type == "cuda" else []
+    devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices):
         torch.manual_seed(int(np.random.SeedSequence(place).generate_state(1)[0]))
         yield
 
 
 @contextlib.contextmanager
-def apart(context: "Context", *place: int) -> Iterator[None]:
+def apart(generator: torch.Generator, device: torch.device, *place: int) -> Iterator[None]:
     """What is drawn inside depends on `place` alone, and is not felt outside."""
-    before = state(context)
-    seed(context, 0, *place)
+    before = state(generator, device)
+    seed(generator, 0, *place)
     try:
         yield
     finally:
-        restore(before, context)
+        restore(before, generator, device)
 
 
-def state(context: "Context") -> dict[str, Any]:
+def state(generator: torch.Generator, device: torch.device) -> dict[str, Any]:
     """The state of every generator of this rank, in tensors and plain values."""
     name, keys, *rest = np.random.get_state()
     return {
         "python": random.getstate(),
         "numpy": [name, torch.from_numpy(np.asarray(keys).astype(np.int64)), *rest],
         "torch": torch.get_rng_state(),
-        "device": _device_state(context.device),
-        "shared": context.generator.get_state(),
+        "device": _device_state(device),
+        "shared": generator.get_state(),
     }
 
 
-def restore(saved: dict[str, Any], context: "Context") -> None:
+def restore(saved: dict[str, Any], generator: torch.Generator, device: torch.device) -> None:
     """Put every generator of this rank where `state` found it."""
     random.setstate(saved["python"])
     name, keys, *rest = saved["numpy"]
     np.random.set_state((name, keys.numpy().astype(np.uint32), *rest))
     torch.set_rng_state(saved["torch"])
-    if saved["device"] is not None and context.device.type == "cuda":
-        torch.cuda.set_rng_state(saved["device"], context.device)
-    elif saved["device"] is not None and context.device.type == "mps":
+    if saved["device"] is not None and device.type == "cuda":
+        torch.cuda.set_rng_state(saved["device"], device)
+    elif saved["device"] is not None and device.type == "mps":
         torch.mps.set_rng_state(saved["device"])
-    context.generator.set_state(saved["shared"])
+    generator.set_state(saved["shared"])
 
 
 def _device_state(device: torch.device) -> torch.Tensor | None:

@@ -38,7 +38,8 @@ class Predictor:
         self.task = task_class(config, context)
         self._reference = reference
         self._own_state = state["task"]
-        with rng.apart(context, config.seed, 0, BUILD):  # what build draws, as a fixed projection, is what it was
+        # What build draws, as a fixed projection, is what it was in training.
+        with rng.apart(context.generator, context.device, config.seed, 0, BUILD):
             self.task.build()
         for name, module in self.task.modules.items():
             module.to(context.device)
@@ -89,7 +90,8 @@ class Predictor:
         Raises:
             ValueError: The task names something else.
         """
-        with rng.apart(self.task.context, self.task.config.seed, 0):
+        context = self.task.context
+        with rng.apart(context.generator, context.device, self.task.config.seed, 0):
             return _arrays(self.task.example(), "example")
 
     def _take_averages(self, updaters: Mapping[str, Any]) -> None:

@@ -73,7 +73,7 @@ class Training:
         self._was_midway = False  # since the last epoch was done: there is a checkpoint of that
         self._usage = Usage(task.context.device)
         # The same on all ranks: what build draws, a split of the data or a fixed projection, must not differ.
-        rng.seed(task.context, 0, task.config.seed, 0, BUILD)
+        rng.seed(task.context.generator, 0, task.config.seed, 0, BUILD)
         task.build()
         named = check_build(task)
         for module in task.modules.values():
@@ -212,7 +212,9 @@ class Training:
             self._go_back(midway)
         task.load_state_dict(state["task"])
         if midway is not None:
-            rng.restore(midway["ranks"][task.context.rank]["rng"], task.context)  # last: what else draws is not felt
+            context = task.context
+            # Last: the generators must not see what else draws.
+            rng.restore(midway["ranks"][context.rank]["rng"], context.generator, context.device)
 
     def close(self) -> None:
         """End what an epoch that is under way still holds: the checkpoint that is being written, and data loaders.
@@ -248,7 +250,7 @@ class Training:
         self._was_midway = True
         self.task.keep_noted()
         own = {
-            "rng": rng.state(self.task.context),
+            "rng": rng.state(self.task.context.generator, self.task.context.device),
             "noted": {name: _moved(sums, "cpu") for name, sums in self.task.noted.items()},
             "buffers": self._buffers.values(),
         }
@@ -294,7 +296,7 @@ class Training:
 
     def _begin_epoch(self) -> None:
         task = self.task
-        rng.seed(task.context, task.context.rank, task.config.seed, self.epoch)
+        rng.seed(task.context.generator, task.context.rank, task.config.seed, self.epoch)
         self._usage.begin()
         self._tallies = {name: Tally() for name in task.updates}
         task.noted.clear()
@@ -403,7 +405,7 @@ class Training:
         def transformed() -> None:
             task, updater = self.task, self.task.updaters[name]
             place = (task.config.seed, updater.steps, updater.skipped, TRANSFORM)
-            with rng.alike(task.context, *place):
+            with rng.alike(task.context.device, *place):
                 transform()
 
         return transformed

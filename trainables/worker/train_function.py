@@ -273,7 +273,7 @@ class Session:
             if self.context.device.type == "cuda":
                 torch.cuda.set_device(self.context.device)  # each thread has a current device of its own
             # The same on all ranks, as a split of the data that is drawn at random must be.
-            rng.seed(self.context, 0, self.stretch["config"]["seed"], self.number)
+            rng.seed(self.context.generator, 0, self.stretch["config"]["seed"], self.number)
             self._usage.begin()
             self._since = time.perf_counter()
             function(*_arguments(function, self.stretch["config"]))

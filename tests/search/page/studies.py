@@ -6,8 +6,8 @@ from datetime import datetime, timedelta
 from optuna.distributions import CategoricalDistribution, FloatDistribution
 from optuna.trial import TrialState, create_trial
 
-from search.objectives import Objective
-from search.searched import Searched
+from search.config.objectives import Objective
+from search.study.record import Searched
 
 START = datetime(2026, 5, 4, 12, 0, 0)
 STATES = {

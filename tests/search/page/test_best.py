@@ -1,5 +1,5 @@
-from search.objectives import Objective
-from search.page.sections.best import gain_of, section
+from search.config.objectives import Objective
+from search.reporting.html.sections.best_trial import gain_of, section
 from tests.search.page.studies import search, trial
 
 DEFAULTS = {"lr": 0.01}

@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from search.page import write_page
-from search.page.theme import DARK, LIGHT
+from search.reporting.html.report import write_page
+from search.reporting.html.theme import DARK, LIGHT
 from tests.search.page.studies import many
 
 VIEWS = {

@@ -1,4 +1,4 @@
-from search.page.sections.curves import section
+from search.reporting.html.sections.learning_curves import section
 from tests.search.page.studies import many, search, trial
 
 

@@ -1,4 +1,4 @@
-from search.page.sections.failures import section
+from search.reporting.html.sections.failures import section
 from tests.search.page.studies import many, search, trial
 
 

@@ -1,7 +1,7 @@
 import math
 
-from search.objectives import Objective
-from search.page.sections.front import section
+from search.config.objectives import Objective
+from search.reporting.html.sections.pareto_front import section
 from tests.search.page.studies import search, trial
 
 TWO = (Objective("val/score", "max"), Objective("size", "min"))

@@ -1,6 +1,6 @@
 import pytest
 
-from search.page.sections.gangs import section
+from search.reporting.html.sections.timeline import section
 from tests.search.page.studies import many, search, trial
 
 

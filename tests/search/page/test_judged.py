@@ -1,6 +1,6 @@
-from search.objectives import Objective
-from search.page.judged import is_settled, judged, leading
-from search.results import find_best
+from search.analysis.best_trials import find_best
+from search.analysis.incumbent import is_settled, judged, leading
+from search.config.objectives import Objective
 from tests.search.page.studies import many, search, trial
 
 

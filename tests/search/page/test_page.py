@@ -9,13 +9,12 @@ from html.parser import HTMLParser
 import pytest
 from optuna.distributions import CategoricalDistribution
 
-from search.objectives import Objective
-from search.page import save_page, write_page
-from search.page.contents import html_of
-from search.page.layout import page
-from search.page.section import Section
-from search.page.theme import figure, plain
-from search.searched import Searched
+from search.config.objectives import Objective
+from search.reporting.html.report import html_of, save_page, write_page
+from search.reporting.html.section import Section
+from search.reporting.html.template import page
+from search.reporting.html.theme import figure, plain
+from search.study.record import Searched
 from tests.search.page.studies import many, search, trial
 
 NASTY = "<script>alert(1)</script>"

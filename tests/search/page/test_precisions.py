@@ -1,6 +1,6 @@
 import math
 
-from search.page.sections.precisions import section
+from search.reporting.html.sections.precision import section
 from tests.search.page.studies import many, search, trial
 
 

@@ -1,4 +1,4 @@
-from search.page.sections.progress import section
+from search.reporting.html.sections.optimization_history import section
 from tests.search.page.studies import search, trial
 
 

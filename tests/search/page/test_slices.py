@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-from search.page.axis import Axis, axes_of
-from search.page.sections.contour import contour_of
-from search.page.sections.importances import section
-from search.page.sections.slices import slice_of, where_the_best_lie
-from search.ranking import ranked
+from search.analysis.ranking import ranked
+from search.reporting.html.axes import Axis, axes_of
+from search.reporting.html.sections.contour import contour_of
+from search.reporting.html.sections.param_importances import section
+from search.reporting.html.sections.slice import slice_of, where_the_best_lie
 from tests.search.page.studies import search, trial
 
 SPACE = {

@@ -5,7 +5,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from search.page import theme
+from search.reporting.html import theme
 
 # Of linear RGB: Machado, Oliveira and Fernandes, A Physiologically-based Model for Simulation of Color Vision
 # Deficiency, 2009, at full severity.

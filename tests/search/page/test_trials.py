@@ -1,4 +1,4 @@
-from search.page.sections.trials import MOST, section
+from search.reporting.html.sections.trial_table import MOST, section
 from tests.search.page.studies import search, trial
 
 

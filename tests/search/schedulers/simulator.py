@@ -5,7 +5,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from search.schedule import End, Schedule, Standing, Stretch
+from search.schedulers.base import End, Schedule, Standing, Stretch
 
 
 @dataclass

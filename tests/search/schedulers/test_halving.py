@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from search.schedule import Standing, Stretch
-from search.schedulers.halving import Halving
+from search.schedulers.asha import Halving
+from search.schedulers.base import Standing, Stretch
 
 
 def standing(number, *values, state="waiting"):

@@ -1,7 +1,7 @@
 import pytest
 
-from search.schedule import Standing, Stretch
-from search.schedulers.halving import Halving
+from search.schedulers.asha import Halving
+from search.schedulers.base import Standing, Stretch
 from search.schedulers.hyperband import HyperBand
 
 

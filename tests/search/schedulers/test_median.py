@@ -1,7 +1,7 @@
 import pytest
 
-from search.schedule import End, Standing, Stretch
-from search.schedulers.median import Median
+from search.schedulers.base import End, Standing, Stretch
+from search.schedulers.median_stopping import Median
 
 
 def standing(number, *values, state="waiting"):

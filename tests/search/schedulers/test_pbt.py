@@ -1,6 +1,6 @@
 import pytest
 
-from search.schedule import End, Standing, Stretch
+from search.schedulers.base import End, Standing, Stretch
 from search.schedulers.pbt import Population
 
 

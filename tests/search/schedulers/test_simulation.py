@@ -5,12 +5,12 @@ import statistics
 
 import pytest
 
-from search.schedule import End, Stretch
-from search.schedulers.halving import Halving
+from search.schedulers.asha import Halving
+from search.schedulers.asha_stopping import Stopping
+from search.schedulers.base import End, Stretch
 from search.schedulers.hyperband import HyperBand
-from search.schedulers.median import Median
+from search.schedulers.median_stopping import Median
 from search.schedulers.pbt import Population
-from search.schedulers.stopping import Stopping
 from tests.search.schedulers.simulator import Simulated, running, waiting
 
 SEARCHES = 1500
@@ -60,9 +60,9 @@ def test_halving_promotes_in_turn_and_brings_a_trial_to_its_end(kind):
 
         search = Simulated(schedule, budget, gangs, seed, check).run()
         promoted += sum(stretch.kind == "promoted" for _, stretch in search.stretches)
-        assert len(search.trials) == budget
-        whole = [trial for trial in search.trials if trial.epoch == epochs]
-        assert whole or not any(schedule.rests(t) for t in waiting(search.trials)), "the best runs to its end"
+        assert len(search.study.trial) == budget
+        whole = [trial for trial in search.study.trial if trial.epoch == epochs]
+        assert whole or not any(schedule.rests(t) for t in waiting(search.study.trial)), "the best runs to its end"
     assert promoted > SEARCHES
 
 
@@ -109,8 +109,8 @@ def test_rungs_may_lie_in_samples_or_seconds_and_trials_may_cost_and_last_as_the
 
         search = Simulated(schedule, budget, gangs, seed, check, lengths)
         search.run()
-        assert len(search.trials) == budget
-        for trial in search.trials:
+        assert len(search.study.trial) == budget
+        for trial in search.study.trial:
             assert trial.epoch <= lengths[trial.number]
             before = trial.spent.get(trial.epoch - 1, 0.0)
             assert before < schedule.limit, "nothing is trained beyond the last rung but the epoch that reaches it"
@@ -125,8 +125,8 @@ def test_without_a_scheduler_every_trial_has_its_own_length():
         lengths = [draw.randint(1, 9) for _ in range(budget)]
         schedule = Halving.straight(9, "min")
         search = Simulated(schedule, budget, gangs, seed, lengths=lengths).run()
-        assert any(trial.finished for trial in search.trials) or search.trials
-        for trial in search.trials:
+        assert any(trial.finished for trial in search.study.trial) or search.study.trial
+        for trial in search.study.trial:
             assert trial.state == "ended"
             assert not trial.finished or trial.epoch == lengths[trial.number]
             assert trial.epoch <= lengths[trial.number]
@@ -161,10 +161,10 @@ def test_the_stopping_variant_ends_exactly_those_below_the_quantile_of_the_other
                 assert behind(trials[decision.number], trials) < 1e-9
 
         search = Simulated(schedule, budget, gangs, seed, check).run()
-        assert len(search.trials) == budget
-        assert not waiting(search.trials)
+        assert len(search.study.trial) == budget
+        assert not waiting(search.study.trial)
         assert search.most_at_once == min(gangs, budget), "nobody pauses"
-        ended += sum(not trial.finished for trial in search.trials)
+        ended += sum(not trial.finished for trial in search.study.trial)
     assert ended > SEARCHES
 
 
@@ -197,10 +197,10 @@ def test_median_stopping_ends_exactly_the_trials_that_are_below():
                 assert decision.until == decision.start + 1, "it is judged after each epoch"
 
         search = Simulated(schedule, budget, gangs, seed, check).run()
-        assert len(search.trials) == budget
-        assert not waiting(search.trials)
+        assert len(search.study.trial) == budget
+        assert not waiting(search.study.trial)
         assert search.most_at_once == min(gangs, budget)
-        ended += sum(trial.epoch < epochs for trial in search.trials)
+        ended += sum(trial.epoch < epochs for trial in search.study.trial)
     assert ended > SEARCHES
 
 
@@ -243,9 +243,9 @@ def test_a_population_keeps_its_size_and_copies_the_best_in_place_of_the_worst()
             restarted += isinstance(decision, End)
 
         search = Simulated(schedule, budget, gangs, seed, check).run()
-        assert not waiting(search.trials)
-        assert len(search.trials) >= schedule.size
-        copies += sum(trial.copied_from is not None for trial in search.trials)
+        assert not waiting(search.study.trial)
+        assert len(search.study.trial) >= schedule.size
+        copies += sum(trial.copied_from is not None for trial in search.study.trial)
     assert copies > SEARCHES
     assert restarted > 0, "some searches died between the start of a copy and the end of the one it replaces"
 

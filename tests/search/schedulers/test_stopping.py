@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from ray.tune.schedulers import TrialScheduler
 from ray.tune.schedulers.async_hyperband import _Bracket
 
-from search.schedule import End, Standing, Stretch
-from search.schedulers.stopping import Stopping
+from search.schedulers.asha_stopping import Stopping
+from search.schedulers.base import End, Standing, Stretch
 
 
 def standing(number, *values, state="waiting"):

@@ -11,11 +11,12 @@ import pytest
 from mlflow.tracking import MlflowClient
 from optuna.samplers import RandomSampler
 
-from search.config import load_config, model_name
-from search.serving.model import ModelError, log_best
-from search.serving.requirements import pinned
-from search.space import resolve
-from search.study import create
+from search.config import load_config
+from search.config.search_space import resolve
+from search.config.validators import model_name
+from search.study.study import create
+from search.tracking.model.best_model import ModelError, log_best
+from search.tracking.model.requirements import pinned
 from tests.conftest import ROOT, TASKS
 from trainables import checkpoint
 from trainables.filesystem.paths import place
@@ -195,11 +196,11 @@ def test_a_search_without_a_checkpoint_of_a_task_has_no_model(tmp_path):
 
 
 def test_a_process_that_takes_too_long_or_dies_is_told_with_the_command_to_try_again(searched, monkeypatch):
-    monkeypatch.setattr("search.serving.model.TIMEOUT_S", 0.1)
+    monkeypatch.setattr("search.tracking.model.best_model.TIMEOUT_S", 0.1)
     with pytest.raises(ModelError, match=r"making it took more than 0\.1 s\. Try again: python search/report.py one "):
         log_best(searched.folder)
     monkeypatch.setattr("sys.executable", shutil.which("false"))
-    monkeypatch.setattr("search.serving.model.TIMEOUT_S", 60.0)
+    monkeypatch.setattr("search.tracking.model.best_model.TIMEOUT_S", 60.0)
     with pytest.raises(ModelError, match=r"the process that makes it ended with code 1: it said nothing\. Try again: "):
         log_best(searched.folder)
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from search.errors import StoreError, UsageError
-from search.storage import bucket_journal, lease
+from search.storage import bucket_journal, lease, retry
 from search.storage.bucket_journal import BucketJournal, BucketReader, Segment, read_records
 from search.storage.lease import Lease
 from trainables.filesystem.paths import Remote, place
@@ -21,7 +21,7 @@ from trainables.filesystem.paths import Remote, place
 def quick(monkeypatch):
     for name, seconds in {"CLAIM_S": 0.1, "RENEW_S": 0.2, "LEASE_S": 2.0, "LOOK_S": 0.1}.items():
         monkeypatch.setattr(lease, name, seconds)
-    monkeypatch.setattr(bucket_journal, "BETWEEN_S", 0.01)
+    monkeypatch.setattr(retry, "BETWEEN_S", 0.01)
 
 
 @pytest.fixture
@@ -213,7 +213,7 @@ def test_a_claim_that_is_written_over_by_a_driver_that_wakes_up_is_made_again(se
 def test_a_bucket_that_was_away_for_a_while_costs_nothing_and_one_that_stays_away_ends_it(
     search, s3_server, monkeypatch, caplog
 ):
-    monkeypatch.setattr(bucket_journal, "PATIENCE_S", 60.0)
+    monkeypatch.setattr(retry, "PATIENCE_S", 60.0)
     journal = BucketJournal(search)
     write(journal, 1)
     away = threading.Timer(lease.LEASE_S + 1, os.killpg, (s3_server._process.pid, signal.SIGCONT))
@@ -224,7 +224,7 @@ def test_a_bucket_that_was_away_for_a_while_costs_nothing_and_one_that_stays_awa
     assert records(search) == [1]
     write(journal, 2)
     with monkeypatch.context() as patch:
-        patch.setattr(bucket_journal, "PATIENCE_S", 0.5)
+        patch.setattr(retry, "PATIENCE_S", 0.5)
         patch.setattr(Remote, "write_bytes", lambda path, content: refuse(path))
         with pytest.raises(
             StoreError, match=r"the search's bucket was lost, and not found again in 0.5 s \(.*no route"

@@ -11,18 +11,19 @@ import typer
 import yaml
 from typer.testing import CliRunner
 
-from search.config import dump, load_config
+from search.config import load_config
+from search.config.search_config import dump
 from search.errors import UsageError
-from search.plan import plan
-from search.prepared import prepared
+from search.experiment import plan
+from search.experiment.resume import begin, take_up
+from search.experiment.task_files import prepared
 from search.report import main as report
-from search.resume import begin, take_up
 from search.run import main as run
 from search.storage import lease
 from search.storage.bucket_journal import BucketJournal
 from search.storage.uploader import Uploader
-from search.storage.working import LOCK, PREFIX, _root, at_hand, local, working
-from search.study import read
+from search.storage.working_copy import LOCK, PREFIX, _root, at_hand, local, working
+from search.study.record import read
 from tests.search.test_dies import LR, TASKS, drive, told
 from tests.search.test_prepared import PREPARES
 from trainables.filesystem.node_cache import on_this_node

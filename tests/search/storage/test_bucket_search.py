@@ -12,8 +12,8 @@ from mlflow.tracking import MlflowClient
 
 from search.errors import UsageError
 from search.storage.bucket_journal import is_there, read_records
-from search.storage.store import open_store
-from search.study import read
+from search.storage.study_store import open_store
+from search.study.record import read
 from trainables import checkpoint
 from trainables.filesystem.paths import on_disk, place
 

@@ -13,14 +13,15 @@ import pytest
 from optuna.samplers import RandomSampler
 from optuna.trial import TrialState
 
+from search.config.objectives import Objective
+from search.config.search_space import resolve
 from search.errors import StoreError, UsageError
-from search.objectives import Objective
-from search.samplers import make_sampler
-from search.space import resolve
+from search.samplers.factory import make_sampler
 from search.storage import postgres
-from search.storage.store import check_store, open_store
-from search.study import create, read
-from search.trials import outcome_of, reports_of
+from search.storage.study_store import check_store, open_store
+from search.study.record import read
+from search.study.study import create
+from search.study.trial import outcome_of, reports_of
 from trainables.task import TaskConfig, searchable
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -6,10 +6,10 @@ import pytest
 
 from search.config import load_config
 from search.errors import UsageError
-from search.plan import plan
-from search.resume import begin, take_up
-from search.storage.mirror import Mirror
-from search.storage.store import open_store
+from search.experiment import plan
+from search.experiment.resume import begin, take_up
+from search.storage.cached_rdb import Mirror
+from search.storage.study_store import open_store
 from tests.search.test_dies import LR, TASKS, drive, told
 
 

@@ -15,8 +15,9 @@ import pytest
 from optuna.samplers import RandomSampler
 
 from search.errors import UsageError
-from search.storage.store import open_store
-from search.study import create, read
+from search.storage.study_store import open_store
+from search.study.record import read
+from search.study.study import create
 from tests.search.storage.test_store import play
 
 ROOT = Path(__file__).resolve().parents[3]

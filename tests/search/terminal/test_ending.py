@@ -9,12 +9,14 @@ import yaml
 from optuna.samplers import RandomSampler
 from rich.console import Console
 
-from search.config import SearchConfig, complete
-from search.finish import Result
-from search.results import count_outcomes, find_best
-from search.space import resolve
-from search.study import create, read
-from search.terminal.ending import tell
+from search.analysis.best_trials import count_outcomes, find_best
+from search.analysis.result import Result
+from search.config import SearchConfig
+from search.config.search_config import complete
+from search.config.search_space import resolve
+from search.reporting.console.summary import tell
+from search.study.record import read
+from search.study.study import create
 from trainables.arc.task import ArcConfig
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -142,7 +144,7 @@ def test_quiet_leaves_out_the_table_and_keeps_the_best_and_the_commands(ended):
 def test_a_narrow_terminal_has_whole_columns(ended):
     stream = io.StringIO()
     console = Console(file=stream, width=60, force_terminal=True, color_system=None)
-    from search.terminal.table import trial_table, width_of
+    from search.reporting.console.tables import trial_table, width_of
 
     console.print(trial_table(ended.searched.trials, ended.searched.objectives, width_of(console)))
     head, *rows = stream.getvalue().splitlines()

@@ -13,8 +13,8 @@ from contextlib import suppress
 import pytest
 from rich.console import Console
 
-from search.space import resolve
-from search.terminal.progress import Progress
+from search.config.search_space import resolve
+from search.reporting.console.progress import Progress
 from trainables.task import TaskConfig, searchable
 
 LIMIT_S = 60.0

@@ -1,8 +1,8 @@
 from optuna.trial import create_trial
 from rich.console import Console
 
-from search.objectives import Objective
-from search.terminal.table import trial_table
+from search.config.objectives import Objective
+from search.reporting.console.tables import trial_table
 
 SCORE = [Objective("val/score", "max")]
 

@@ -4,9 +4,9 @@ from mlflow.tracking import MlflowClient
 from optuna.samplers import RandomSampler
 
 from search.config import load_config
-from search.objectives import Objective
-from search.space import resolve
-from search.study import create
+from search.config.objectives import Objective
+from search.config.search_space import resolve
+from search.study.study import create
 from search.tracking.datasets import as_inputs
 from search.tracking.events import events_of
 from search.tracking.tracker import Tracker

@@ -8,11 +8,11 @@ from urllib.parse import quote
 import pytest
 from mlflow.tracking import MlflowClient
 
-from search.note import note_of_search
-from search.page import write_page
-from search.results import find_best
-from search.study import read
-from search.terminal.ending import how_to_look
+from search.analysis.best_trials import find_best
+from search.reporting.console.summary import how_to_look
+from search.reporting.html.report import write_page
+from search.study.record import read
+from search.tracking.description import note_of_search
 from search.tracking.tracker import Tracker
 from search.tracking.uri import store_of
 from tests.search.mlflow_server import MlflowServer

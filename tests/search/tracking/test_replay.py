@@ -3,8 +3,8 @@
 import pytest
 from mlflow.tracking import MlflowClient
 
-from search.quiet import SETTINGS
-from search.study import create
+from search.config.libraries import SETTINGS
+from search.study.study import create
 from search.tracking import tracker as tracking
 from search.tracking.tracker import Tracker
 from search.tracking.uri import store_of

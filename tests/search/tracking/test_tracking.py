@@ -13,9 +13,9 @@ from optuna.samplers import RandomSampler
 from PIL import Image
 
 from search.config import load_config
-from search.objectives import Objective
-from search.space import resolve
-from search.study import create
+from search.config.objectives import Objective
+from search.config.search_space import resolve
+from search.study.study import create
 from search.tracking import tracker as tracking
 from search.tracking.runs import Runs
 from search.tracking.tracker import Tracker, TrackingError

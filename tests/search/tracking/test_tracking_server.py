@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from mlflow.tracking import MlflowClient
 
-from search.quiet import SETTINGS
+from search.config.libraries import SETTINGS
 from search.tracking import tracker as tracking
 from search.tracking.tracker import Tracker, TrackingError
 from search.tracking.uri import store_of

@@ -2,7 +2,7 @@ import pytest
 
 from search.config import load_config
 from search.errors import UsageError
-from search.plan import plan
+from search.experiment import plan
 from search.tracking.uri import check_tracking, shown, store_of, take_login
 
 URI = "MLFLOW_TRACKING_URI"

@@ -1,0 +1,189 @@
+"""Which parameters mattered in a search, and how sure that is.
+
+A forest of trees learns the places of some trials from their parameters and tells those of the others. How much worse
+it tells them where the values of one parameter are shuffled among them is what follows from that parameter (Breiman
+2001); as a share of how much the places differ, it is Sobol's total effect. A parameter counts only if that is more
+than any gets by chance, when its values belong to other trials (Altmann et al. 2010).
+
+Optuna's evaluators are not used: they see completed trials alone, which early stopping leaves few of, and their shares
+always add up to one, also where nothing mattered. See docs/results.md for what was measured.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from optuna.distributions import CategoricalDistribution
+from optuna.trial import FrozenTrial
+
+from search.analysis.ranking import ranked
+from search.study.record import Searched
+
+FEWEST = 20  # trials: fewer show next to nothing
+SHUFFLES = 39  # of the values; a parameter matters if at most one of them gives any parameter as much
+SURE = 0.9  # how often the true share lies in the interval
+HALVES = 20
+LEARNT = 0.632  # of the trials, by each tree: as many different ones as a bootstrap has
+LEAF = 2
+
+Array = NDArray[np.float64]
+Columns = NDArray[np.float32]
+Owner = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Importance:
+    """What follows from one parameter.
+
+    Attributes:
+        share: Of how much the places of trials differ; together with what follows from it and others jointly.
+        low, high: Between which it lies, as sure as SURE where the estimate is not biased.
+        matters: Whether it is more than chance gives, and the interval is above 0.
+    """
+
+    name: str
+    share: float
+    low: float
+    high: float
+    matters: bool
+
+
+@dataclass(frozen=True)
+class Importances:
+    """What follows from each parameter that varied, most first.
+
+    Attributes:
+        trials: How many were compared.
+        chance: The share that chance gives those that do not matter. None: there are too few trials to tell.
+    """
+
+    each: tuple[Importance, ...]
+    trials: int
+    chance: float | None
+
+    @property
+    def mattering(self) -> list[str]:
+        """The names of those that matter, most first."""
+        return [one.name for one in self.each if one.matters]
+
+
+def find_importances(searched: Searched) -> Importances:
+    """What mattered in a search, by its first objective; nothing where too few trials are there to tell."""
+    places = ranked(searched)
+    trials = [trial for trial in searched.trials if trial.number in places]
+    y = np.array([places[trial.number] for trial in trials])
+    if len(trials) < FEWEST or np.ptp(y) == 0:
+        return Importances((), len(trials), None)
+    draw = np.random.default_rng(0)
+    names, table, owner = _columns(trials, draw)
+    if not names:
+        return Importances((), len(trials), None)
+    shares = _shares(table, owner, y, seed=0)
+    mattering, chance = _beyond_chance(table, owner, y, shares)
+    reach = NormalDist().inv_cdf((1 + SURE) / 2) * _deviations(table, owner, y)
+    low, high = np.clip([shares - reach, shares + reach], 0.0, 1.0)
+    each = [
+        Importance(name, max(0.0, float(shares[i])), float(low[i]), float(high[i]), i in mattering and bool(low[i] > 0))
+        for i, name in enumerate(names)
+    ]
+    return Importances(tuple(sorted(each, key=lambda one: (not one.matters, -one.share))), len(trials), chance)
+
+
+def _beyond_chance(table: Columns, owner: Owner, y: Array, shares: Array) -> tuple[set[int], float]:
+    """The parameters with a share that chance does not give, and what it does.
+
+    In steps: the strongest would else hide the others. Chance is what any of the rest gets, beside those that are known
+    to matter, where the values of the rest belong to other trials.
+    """
+    mattering: set[int] = set()
+    while True:
+        rest = [i for i in range(len(shares)) if i not in mattering]
+        own = np.isin(owner, rest)
+        draw = np.random.default_rng(1)
+        most = []
+        for seed in range(1, SHUFFLES + 1):
+            shuffled = table.copy()
+            shuffled[:, own] = table[draw.permutation(len(y))][:, own]
+            most.append(float(_shares(shuffled, owner, y, seed)[rest].max()))
+        chance = max(0.0, sorted(most)[-2])
+        found = {i for i in rest if shares[i] > chance}
+        mattering |= found
+        if not found or len(mattering) == len(shares):
+            return mattering, chance
+
+
+def _deviations(table: Columns, owner: Owner, y: Array) -> Array:
+    """The standard deviations of the shares: those over halves of the trials, drawn without replacement (Shao 1989).
+
+    A bootstrap would have trials twice, of which the forest learns one and tells the other.
+    """
+    draw = np.random.default_rng(2)
+    halves = (draw.permutation(len(y))[: len(y) // 2] for _ in range(HALVES))
+    found: Array = np.std(
+        [_shares(table[half], owner, y[half], seed) for seed, half in enumerate(halves)], axis=0, ddof=1
+    )
+    return found
+
+
+def _columns(trials: Sequence[FrozenTrial], draw: np.random.Generator) -> tuple[list[str], Columns, Owner]:
+    """The names of parameters that vary, their values as numbers, and which parameter each column is of.
+
+    Numbers are ranks, since trees are the same on any scale; choices are a column each. Where a parameter does not
+    apply it gets a value from a trial in which it does: any other would say which trials these are.
+    """
+    names, columns, owner = list[str](), list[list[int]](), list[int]()
+    for name in dict.fromkeys(name for trial in trials for name in trial.params):
+        known = [trial.params[name] for trial in trials if name in trial.params]
+        order = _order(name, trials, known)
+        if len(order) < 2:
+            continue
+        places = [order.index(trial.params.get(name, known[draw.integers(len(known))])) for trial in trials]
+        if _is_choice(name, trials):
+            found = [[int(place == choice) for place in places] for choice in range(len(order))]
+        else:
+            found = [places]
+        columns += found
+        owner += [len(names)] * len(found)
+        names.append(name)
+    return names, np.array(columns, dtype=np.float32).T.copy(), np.array(owner)
+
+
+def _order(name: str, trials: Sequence[FrozenTrial], known: Sequence[Any]) -> list[Any]:
+    """The different values among `known`."""
+    return list(dict.fromkeys(known)) if _is_choice(name, trials) else sorted(set(known))
+
+
+def _is_choice(name: str, trials: Sequence[FrozenTrial]) -> bool:
+    return any(isinstance(trial.distributions.get(name), CategoricalDistribution) for trial in trials)
+
+
+def _shares(table: Columns, owner: Owner, y: Array, seed: int) -> Array:
+    """What follows from each parameter, as a share of the variance of `y`; around 0 where that is nothing."""
+    from sklearn.tree import DecisionTreeRegressor  # takes a second, and only reports need it
+
+    count, parameters = len(y), int(owner.max()) + 1
+    trees = max(20, min(60, 6000 // count))
+    draw = np.random.default_rng(seed)
+    added, told_of = np.zeros(parameters), 0
+    for tree_seed in range(trees):
+        order = draw.permutation(count)
+        learnt, told = np.split(order, [round(LEARNT * count)])
+        tree = DecisionTreeRegressor(min_samples_leaf=LEAF, random_state=tree_seed)
+        tree.fit(table[learnt], y[learnt], check_input=False)  # our own floats, thousands of times
+        shuffled = np.repeat(table[told][None], parameters, axis=0)
+        for parameter in range(parameters):
+            own = owner == parameter
+            shuffled[parameter][:, own] = table[draw.permutation(told)][:, own]
+        worse = _errors(tree, shuffled.reshape(-1, len(owner)), np.tile(y[told], parameters))
+        added += worse.reshape(parameters, -1).sum(1) - _errors(tree, table[told], y[told]).sum()
+        told_of += len(told)
+    shares: Array = added / told_of / max(2 * y.var(), 1e-12)
+    return shares
+
+
+def _errors(tree: Any, table: Columns, y: Array) -> Array:
+    errors: Array = (tree.tree_.predict(table)[:, 0] - y) ** 2  # without the checks that take longer than it does
+    return errors

@@ -1,0 +1,43 @@
+"""The result of a search."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from search.analysis.best_trials import Best, FrontTrial
+from search.analysis.divergence import Divergence
+from search.study.record import Searched
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of a search: outcomes by name, the best trial, where trials diverged, where MLflow has it, how long it
+    took, and why it ended before its trials were spent.
+
+    The best is so by the first objective; with several, `front` has those that no other trial beats in all of them.
+    `searched` is the search itself, with all of its trials as the study has them.
+    """
+
+    name: str
+    outcomes: dict[str, int]
+    best: Best | None
+    divergence: list[Divergence]
+    mlflow: dict[str, str]
+    seconds: float
+    stopped: str
+    front: Sequence[FrontTrial] | None
+    searched: Searched = field(repr=False)
+
+    def as_json(self) -> dict[str, Any]:
+        """The object that `--json` prints."""
+        front = {} if self.front is None else {"front": [asdict(trial) for trial in self.front]}
+        return {
+            "name": self.name,
+            "outcomes": self.outcomes,
+            "best": asdict(self.best) if self.best else None,
+            **front,
+            "divergence": [asdict(divergence) for divergence in self.divergence],
+            "mlflow": self.mlflow,
+            "seconds": round(self.seconds, 3),
+            "stopped": self.stopped or None,
+        }

@@ -1,0 +1,133 @@
+"""The search space of a plain Ray Train function: what the user names, since it declares nothing itself."""
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
+
+from search.config.search_config import SearchConfig
+
+
+class FunctionConfig(BaseModel):
+    """The parameters of one trial of a function: those that were named, and a seed."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, protected_namespaces=())
+
+    seed: int = Field(0, ge=0, lt=2**31)
+
+
+def check(config: SearchConfig) -> list[str]:
+    """What is wrong with the names of parameters or is missing in a search over a function, a line each."""
+    problems = []
+    if config.fidelity == "samples":
+        problems.append(
+            "--fidelity must be epochs or gpu-seconds with a function, but got samples: a function does not say how "
+            "many it takes."
+        )
+    if config.scheduler != "none" and config.fidelity == "epochs" and "epochs" not in {*config.set, *config.search}:
+        problems.append(
+            f"--set epochs=N must be given with --scheduler {config.scheduler}: how many reports a trial makes. "
+            "With --scheduler none it ends when the function returns."
+        )
+    if config.log_model or config.register_ is not None:
+        problems.append(
+            f"--{'log-model' if config.register_ is None else 'register'} must come with a task class, but "
+            f"{config.task.rpartition(':')[2]} is a function, which does not say what it predicts. Log its checkpoint "
+            "with mlflow yourself, or make it a task: docs/tasks.md."
+        )
+    problems.extend(_misnamed({**dict.fromkeys(config.search, "--search"), **dict.fromkeys(config.set, "--set")}))
+    return problems
+
+
+def config_class(fixed: Iterable[str], searched: Mapping[str, str]) -> type[FunctionConfig]:
+    """A config with the named parameters, by dotted name; what is searched is a whole number if both bounds are."""
+    fields: dict[str, tuple[Any, Any]] = {name: (Any, None) for name in fixed}
+    fields |= {name: (_type(text), None) for name, text in searched.items()}
+    if "epochs" in fields:
+        fields["epochs"] = (int, Field(None, ge=1))
+    fields.pop("seed", None)
+    return _model("Config", FunctionConfig, fields)
+
+
+def read(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What is fixed, with the type that YAML gives it."""
+    return {name: _read(value) for name, value in values.items()}
+
+
+def _model(name: str, base: type[Any], fields: Mapping[str, tuple[Any, Any]]) -> type[Any]:
+    inner: dict[str, dict[str, tuple[Any, Any]]] = {}
+    own: dict[str, tuple[Any, Any]] = {}
+    for key, field in fields.items():
+        first, dot, rest = key.partition(".")
+        if dot:
+            inner.setdefault(first, {})[rest] = field
+        else:
+            own[first] = field
+    for first, parts in inner.items():
+        group = _model(first, _Group, parts)
+        own[first] = (group, Field(default_factory=group))
+    return create_model(name, __base__=base, **own)  # type: ignore[call-overload,no-any-return]
+
+
+class _Group(BaseModel):
+    model_config = FunctionConfig.model_config
+
+
+def _misnamed(flags: Mapping[str, str]) -> list[str]:
+    problems = []
+    for name, flag in flags.items():
+        parts = name.split(".")
+        if not all(part.isidentifier() and not part.startswith("_") for part in parts):
+            problems.append(f"{flag} {name} must be a parameter's name, like lr or model.depth. Rename it.")
+        elif kept := [part for part in parts if hasattr(BaseModel, part)]:
+            problems.append(f"{flag} {name} must not be a name that pydantic keeps, but got {kept[0]!r}. Rename it.")
+        elif clash := [other for other in flags if other.startswith(f"{name}.")]:
+            problems.append(f"{flag} {name} must be a value or a group of them, but there is {clash[0]} too.")
+    return problems
+
+
+def _type(text: str) -> Any:
+    """The type of what is searched in `text`: numbers in a range, else choices."""
+    body, *options = text.split(":")
+    low, dots, high = body.partition("..")
+    steps = [option.removeprefix("step=") for option in options if option.startswith("step=")]
+    numbers = [_read_one(number) for number in (low, high, *steps)]
+    if dots and all(type(number) is int for number in numbers):
+        return int
+    if dots and all(isinstance(number, int | float) for number in numbers):
+        return float
+    return Annotated[Any, BeforeValidator(_read_one)]
+
+
+def _read(value: Any) -> Any:
+    """A value as YAML reads it, lists included."""
+    if not isinstance(value, str):
+        return value
+    one = _read_one(value)
+    if not isinstance(one, str):
+        return one
+    try:
+        read = yaml.safe_load(value)
+    except yaml.YAMLError:
+        return value
+    return read if isinstance(read, list | str) else value
+
+
+def _read_one(value: Any) -> Any:
+    """A number, a boolean, null or text. YAML itself reads 1e-3 as text and 12:30 as a number."""
+    if not isinstance(value, str):
+        return value
+    for kind in (int, float):
+        try:
+            number = kind(value)
+        except ValueError:
+            continue
+        if math.isfinite(number):
+            return number
+    try:
+        read = yaml.safe_load(value)
+    except yaml.YAMLError:
+        return value
+    return read if read is None or isinstance(read, bool) else value

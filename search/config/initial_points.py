@@ -1,0 +1,71 @@
+"""Where a search starts: the task's defaults, then the points that the user names."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+from search.config.search_space import Space
+from search.errors import UsageError, from_validation, nearest
+
+
+def first_points(space: Space, given: Sequence[Mapping[str, Any]], trials: int) -> list[dict[str, Any]]:
+    """The task's defaults and the points in `given`, each of them once, for a search of so many `trials`.
+
+    What a point leaves out has the task's own value, if the searched range holds it: the sampler chooses it otherwise.
+
+    Raises:
+        UsageError: All that is wrong, a line each.
+    """
+    points, problems = [space.defaults()], list[str]()
+    for named in given:
+        try:
+            point = _read(space, named)
+        except UsageError as error:
+            problems.extend(f"--try {problem}" for problem in error.problems)
+        else:
+            points += [point] if point not in points else []
+    if not problems and given and len(points) > trials:
+        problems.append(
+            f"--trials must be at least {len(points)} for the task's defaults and {len(points) - 1} points to try, "
+            f"but got {trials}. Raise it or leave out a --try."
+        )
+    if problems:
+        raise UsageError(*problems)
+    return points
+
+
+def _read(space: Space, named: Mapping[str, Any]) -> dict[str, Any]:
+    """The point that has the values in `named`."""
+    searched, constants = {parameter.name: parameter for parameter in space.parameters}, space.unsearched()
+    values: dict[str, Any] = {}
+    problems = []
+    for name, text in named.items():
+        if name in constants:
+            problems.append(
+                f"{name} must be searched, but it is fixed to {constants[name]}. Leave it out of the point."
+            )
+        elif name not in searched:
+            problems.append(f"{name} must name a parameter, but there is no {name!r}. {nearest(name, searched)}")
+        else:
+            try:
+                values[name] = space.reader(name)(text)
+            except UsageError as error:
+                problems.extend(error.problems)
+                continue
+            if not searched[name].contains(values[name]):
+                problems.append(f"{name} must lie in what is searched, {searched[name]}, but got {text}.")
+    if problems:
+        raise UsageError(*problems)
+    point = space.point(values)
+    known = {**constants, **point}
+    for name in (name for name in values if name not in point):
+        parent, wanted = next((p, v) for p, v in searched[name].when.items() if known.get(p) not in v)
+        told = " or ".join(str(value) for value in wanted)
+        raise UsageError(f"{name} must come with {parent}={told}, but got {parent}={known.get(parent, 'none')}.")
+    try:
+        space.config(point)
+    except ValidationError as error:
+        told = ",".join(f"{name}={value}" for name, value in named.items())
+        raise UsageError(*(f"{told} must be what the task takes: {line}" for line in from_validation(error))) from error
+    return point

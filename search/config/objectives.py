@@ -1,0 +1,99 @@
+"""What a search improves: one metric, or several that are weighed against each other."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Mode = Literal["min", "max"]
+MODES: tuple[Mode, Mode] = ("min", "max")
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A metric of every report, and which of its values are the better ones."""
+
+    metric: str
+    mode: Mode
+
+    def __str__(self) -> str:
+        return f"{self.metric}:{self.mode}"
+
+
+class Judged:
+    """What has objectives, of which the first leads."""
+
+    objectives: tuple[Objective, ...]
+
+    @property
+    def objective(self) -> str:
+        """The metric that trials are judged by while they train."""
+        return self.objectives[0].metric
+
+    @property
+    def mode(self) -> Mode:
+        """Of that metric."""
+        return self.objectives[0].mode
+
+
+def asked_for(
+    texts: Sequence[str], mode: Mode | None, own: Objective | None, owner: str
+) -> tuple[tuple[Objective, ...], list[str]]:
+    """The objectives that `texts` name, "metric" or "metric:min", and the problems with them, a line each.
+
+    Args:
+        texts: As on the command line; the first is the one that trials are judged by while they train.
+        mode: Of the first.
+        own: What a task class itself names, which must come first; None of a function.
+        owner: The name of that task or function.
+    """
+    parsed = [_split(text) for text in texts]
+    first = (own,) if own else ()
+    problems = list(_of_task(parsed, mode, own, owner) if own else _of_function(parsed, mode, owner))
+    if not own and parsed and (said := parsed[0][1] or mode):
+        first = (Objective(parsed[0][0], said),)
+    for metric, said in parsed[1:]:
+        if said is None:
+            problems.append(
+                f"--objective {metric} must say which values are better, but does not. "
+                f"Say {metric}:max or {metric}:min."
+            )
+    for metric, times in Counter(metric for metric, _ in parsed).items():
+        if not metric:
+            problems.append("--objective must name a metric, but got ''.")
+        elif times > 1:
+            problems.append(f"--objective {metric} must be given once, but got it {times} times.")
+    others = (Objective(metric, said) for metric, said in parsed[1:] if said)
+    return (*first, *others), problems
+
+
+def _split(text: str) -> tuple[str, Mode | None]:
+    metric, _, mode = text.rpartition(":")
+    return next(((metric, known) for known in MODES if mode == known), (text, None))
+
+
+def _of_task(parsed: Sequence[tuple[str, Mode | None]], mode: Mode | None, own: Objective, owner: str) -> Iterator[str]:
+    """What contradicts the objective that a task class has itself."""
+    if parsed and parsed[0][0] != own.metric:
+        rule, help_ = ("begin with", "Put it first.") if len(parsed) > 1 else ("be", "Leave it out.")
+        yield f"--objective must {rule} that of {owner}, {own.metric!r}, but got {parsed[0][0]!r}. {help_}"
+    elif parsed and parsed[0][1] not in (None, own.mode):
+        yield f"--objective {own.metric} must be {own.mode} in {owner}, but got {parsed[0][1]}. Leave it out."
+    if mode not in (None, own.mode):
+        yield f"--mode must be that of {owner}, {own.mode!r}, but got {mode!r}. Leave it out."
+
+
+def _of_function(parsed: Sequence[tuple[str, Mode | None]], mode: Mode | None, owner: str) -> Iterator[str]:
+    """What a function's objective lacks."""
+    if not parsed:
+        yield f"--objective must be given with a function: the metric that {owner} reports and is judged by."
+    said = parsed[0][1] if parsed else None
+    if said is None and mode is None:
+        yield "--mode must be given with a function: min or max."
+    elif said and mode and said != mode:
+        yield f"--mode must be that of --objective {parsed[0][0]}:{said}, but got {mode}. Leave it out."
+
+
+def sign(mode: Mode) -> int:
+    """The factor with which the better value is the smaller one."""
+    return 1 if mode == "min" else -1

@@ -1,0 +1,279 @@
+"""The search space: what a task's config declares, and what the user fixes or searches instead."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+
+from search.config.flatten import at, nest
+from search.config.space_parsing import MANY, _adapter, _declared, _distribution, _none_or, _parse, _read, _told, _when
+from search.errors import UsageError, from_validation, nearest
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter that is searched. `when` names the values of others for which it is, any of several."""
+
+    name: str
+    distribution: BaseDistribution
+    when: Mapping[str, Sequence[Any]]
+
+    def applies(self, known: Mapping[str, Any]) -> bool:
+        """Whether it is searched where others have the values in `known`."""
+        return all(known.get(name) in values for name, values in self.when.items())
+
+    def contains(self, value: Any) -> bool:
+        """Whether `value` can be suggested."""
+        d = self.distribution
+        if isinstance(d, CategoricalDistribution):
+            return value in d.choices
+        assert isinstance(d, FloatDistribution | IntDistribution)
+        if not isinstance(value, int | float) or not d.low <= value <= d.high:
+            return False
+        return not d.step or abs((steps := (value - d.low) / d.step) - round(steps)) < 1e-8
+
+    def __str__(self) -> str:
+        d = self.distribution
+        if isinstance(d, CategoricalDistribution):
+            return ",".join(str(choice) for choice in d.choices)
+        assert isinstance(d, FloatDistribution | IntDistribution)
+        step = "" if d.step is None or (isinstance(d, IntDistribution) and d.step == 1) else f":step={d.step:g}"
+        return f"{d.low:g}..{d.high:g}{':log' if d.log else ''}{step}"
+
+
+@dataclass(frozen=True)
+class Space:
+    """What is searched, what is fixed, and the config class that both must satisfy."""
+
+    config_class: type[BaseModel]
+    parameters: tuple[Parameter, ...]
+    fixed: Mapping[str, Any]
+
+    def suggest(self, trial: optuna.Trial) -> dict[str, Any]:
+        """The values that `trial` gets, of the parameters that apply to it."""
+        return self.choose(lambda parameter: _suggest(trial, parameter.name, parameter.distribution))
+
+    def choose(self, value_of: Callable[[Parameter], Any]) -> dict[str, Any]:
+        """What `value_of` gives for each parameter that applies with those before it."""
+        known = self.unsearched()
+        values: dict[str, Any] = {}
+        for parameter in self.parameters:
+            if parameter.applies(known):
+                known[parameter.name] = values[parameter.name] = value_of(parameter)
+        return values
+
+    def config(self, values: Mapping[str, Any]) -> BaseModel:
+        """The config of a trial with `values`.
+
+        Raises:
+            pydantic.ValidationError: The task refuses this combination.
+        """
+        return self.config_class.model_validate(nest({**self.fixed, **values}))
+
+    def point(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The searched parameters with the values in `given`, and with the task's own where it names none.
+
+        Left out is what does not apply, and a value of the task that lies outside of the searched range.
+        """
+        defaults, known = self.config({}).model_dump(mode="json"), self.unsearched()
+        values: dict[str, Any] = {}
+        for parameter in self.parameters:
+            value = given[parameter.name] if parameter.name in given else at(defaults, parameter.name)
+            if parameter.applies(known) and parameter.contains(value):
+                known[parameter.name] = values[parameter.name] = value
+        return values
+
+    def defaults(self) -> dict[str, Any]:
+        """The task's own point."""
+        return self.point({})
+
+    def reader(self, name: str) -> Callable[[Any], Any]:
+        """What reads a value, text included, as configs have parameter `name`. It raises a UsageError if it cannot."""
+        field = _fields(self.config_class)[name]
+        adapter = _adapter(field)
+
+        def read(value: Any) -> Any:
+            try:
+                found = adapter.validate_python(_none_or(field, value))
+            except ValidationError as error:
+                raise UsageError(_told(name, error)) from error
+            return adapter.dump_python(found, mode="json")
+
+        return read
+
+    def combinations(self) -> list[dict[str, Any]] | None:
+        """All that `suggest` can give, or None if there are more than MANY."""
+        known = self.unsearched()
+        found: list[dict[str, Any]] = [{}]
+        for parameter in self.parameters:
+            choices = all_values(parameter.distribution)
+            longer = []
+            for values in found:
+                applies = parameter.applies({**known, **values})
+                if applies and not choices:
+                    return None
+                longer += [{**values, parameter.name: choice} for choice in choices] if applies else [values]
+                if len(longer) > MANY:
+                    return None
+            found = longer
+        return found
+
+    @property
+    def epochs(self) -> int | None:
+        """How long the longest trial is that is never stopped early; None where only its function knows."""
+        for parameter in self.parameters:
+            if parameter.name == "epochs":
+                return _largest(parameter.distribution)
+        return getattr(self.config({}), "epochs", None)
+
+    def unsearched(self) -> dict[str, Any]:
+        """The values of what is not searched, by dotted name of the field; that of a field may be a dict."""
+        config = self.config({}).model_dump(mode="json")
+        searched = {parameter.name for parameter in self.parameters}
+        return {name: at(config, name) for name in _fields(self.config_class) if name not in searched}
+
+
+def resolve(config_class: type[BaseModel], fixed: Mapping[str, Any], searched: Mapping[str, str]) -> Space:
+    """The space that `config_class` declares, changed by what the user fixes and searches.
+
+    Args:
+        config_class: Fields made with `searchable` are searched unless they are fixed.
+        fixed: Values by dotted name; strings are read as the field's type.
+        searched: Ranges by dotted name: "1e-5..1e-2", "1e-5..1e-2:log", "8..64:step=8", "fp32,bf16".
+
+    Raises:
+        UsageError: All that is wrong, a line each.
+    """
+    fields = _fields(config_class)
+    problems: list[str] = []
+    values: dict[str, Any] = {}
+    for name, value in fixed.items():
+        if name not in fields:
+            problems.append(f"--set {name} must name a parameter, but there is no {name!r}. {nearest(name, fields)}")
+        elif name in searched:
+            problems.append(f"{name} must be set or searched, but got both. Drop one of them.")
+        else:
+            try:
+                values[name] = _read(fields[name], value)
+            except ValidationError as error:
+                problems.append(f"--set {_told(name, error)}")
+    parameters: list[Parameter] = []
+    for name, text in searched.items():
+        if name not in fields:
+            problems.append(f"--search {name} must name a parameter, but there is no {name!r}. {nearest(name, fields)}")
+            continue
+        try:
+            parameters.append(Parameter(name, _parse(name, str(text), fields[name]), _when(fields[name])))
+        except UsageError as error:
+            problems.extend(error.problems)
+    if problems:
+        raise UsageError(*problems)
+    for name, field in fields.items():
+        declared = _declared(field)
+        if declared is not None and name not in values and name not in searched:
+            parameters.append(Parameter(name, _distribution(declared, field), _when(field)))
+    for parameter in parameters:
+        for parent in parameter.when:
+            if parent not in fields:
+                raise UsageError(f"{parameter.name} must depend on a parameter, but there is no {parent!r}.")
+    space = Space(config_class, tuple(_parents_first(parameters)), values)
+    try:
+        space.config({})
+    except ValidationError as error:
+        raise UsageError(*from_validation(error, "--set ")) from error
+    return space
+
+
+def pinned(
+    config_class: type[BaseModel], distributions: Mapping[str, BaseDistribution], fixed: Mapping[str, Any]
+) -> Space:
+    """The space of a search that began with these, whatever `config_class` declares by now.
+
+    Args:
+        fixed: Values by dotted name; those of fields that are gone are left out.
+
+    Raises:
+        UsageError: A searched field is gone, or a value is refused; a line each.
+    """
+    fields = _fields(config_class)
+    gone = [name for name in distributions if name not in fields]
+    if gone:
+        raise UsageError(
+            *(
+                f"the task must have the parameter {name}, which is searched, but has not any more. "
+                "Give it back, or start a search of another name."
+                for name in gone
+            )
+        )
+    parameters = [Parameter(name, distribution, _when(fields[name])) for name, distribution in distributions.items()]
+    space = Space(config_class, tuple(parameters), {name: fixed[name] for name in fixed if name in fields})
+    try:
+        space.config({})
+    except ValidationError as error:
+        raise UsageError(
+            *(f"the search began with what the task refuses now: {problem}" for problem in from_validation(error))
+        ) from error
+    return space
+
+
+def _fields(config_class: type[BaseModel], prefix: str = "") -> dict[str, FieldInfo]:
+    """All fields by dotted name, those of nested configs included."""
+    fields: dict[str, FieldInfo] = {}
+    for name, field in config_class.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            fields.update(_fields(field.annotation, f"{prefix}{name}."))
+        else:
+            fields[prefix + name] = field
+    return fields
+
+
+def all_values(distribution: BaseDistribution) -> list[Any]:
+    """All that `distribution` can give; nothing if there are too many to name."""
+    if isinstance(distribution, CategoricalDistribution):
+        return list(distribution.choices)
+    assert isinstance(distribution, FloatDistribution | IntDistribution)
+    low, high, step = distribution.low, distribution.high, distribution.step
+    if distribution.single():
+        return [low]
+    if step is None or (steps := round((high - low) / step)) >= MANY:
+        return []
+    return [low + index * step for index in range(steps + 1)]
+
+
+def _largest(distribution: BaseDistribution) -> int:
+    if isinstance(distribution, CategoricalDistribution):
+        return max(choice for choice in distribution.choices if isinstance(choice, int))
+    assert isinstance(distribution, IntDistribution)
+    return distribution.high
+
+
+def _suggest(trial: optuna.Trial, name: str, distribution: BaseDistribution) -> Any:
+    if isinstance(distribution, CategoricalDistribution):
+        return trial.suggest_categorical(name, distribution.choices)
+    if isinstance(distribution, IntDistribution):
+        low, high = distribution.low, distribution.high
+        return trial.suggest_int(name, low, high, log=distribution.log, step=distribution.step)
+    assert isinstance(distribution, FloatDistribution)
+    low_f, high_f = distribution.low, distribution.high
+    return trial.suggest_float(name, low_f, high_f, log=distribution.log, step=distribution.step)
+
+
+def _parents_first(parameters: list[Parameter]) -> list[Parameter]:
+    """In an order in which a parameter comes after those that it depends on.
+
+    Raises:
+        UsageError: Some depend on each other in a circle.
+    """
+    waiting, ordered = list(parameters), list[Parameter]()
+    while waiting:
+        names = {parameter.name for parameter in waiting}
+        ready = [parameter for parameter in waiting if not names & set(parameter.when)]
+        if not ready:
+            raise UsageError(f"parameters must not depend on each other in a circle, but {sorted(names)} do.")
+        ordered.extend(ready)
+        waiting = [parameter for parameter in waiting if parameter not in ready]
+    return ordered

@@ -1,0 +1,139 @@
+"""From what the command line calls a task to its class, and to what its workers need to import it."""
+
+import importlib
+import inspect
+import sys
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from search.errors import UsageError, nearest
+from trainables.task import Task
+
+OWN = [Path(__file__).resolve().parents[2] / name for name in ("search", "trainables", "models")]
+BUILT_IN = {"arc": "trainables.arc:ArcTask", "liquid": "trainables.liquid:LiquidTask"}
+
+
+@dataclass(frozen=True)
+class TaskSource:
+    """A task class, the "module:Class" that imports it, and the files that a worker needs for that.
+
+    `task_class` is None for a plain Ray Train function. `modules` is empty for a built-in task. For a file it holds the
+    Python files and packages beside it: they travel to the workers, data files do not.
+    """
+
+    name: str
+    task_class: type[Task[Any]] | None
+    reference: str
+    modules: tuple[Path, ...]
+
+
+def find_task(text: str) -> TaskSource:
+    """The task that `text` means: the name of a built-in one, or "path/to/file.py:ClassName", or ":function".
+
+    Raises:
+        UsageError: There is no such task, file or class, or the file cannot be imported.
+    """
+    if text in BUILT_IN:
+        module, _, name = BUILT_IN[text].partition(":")
+        return TaskSource(text, getattr(importlib.import_module(module), name), BUILT_IN[text], ())
+    path_text, colon, name = text.rpartition(":")
+    if not colon or not path_text.endswith(".py"):
+        raise UsageError(
+            f"task must be one of {', '.join(BUILT_IN)} or like my_task.py:MyTask, but got {text!r}."
+            + (f" {nearest(text, BUILT_IN)}" if not text.endswith(".py") else f" Say {text}:YourTask.")
+        )
+    path = Path(path_text).resolve()
+    if not path.is_file():
+        raise UsageError(f"task must be a file that exists, but there is no {path}.")
+    module = _import(path)
+    target = getattr(module, name, None)
+    found = [key for key, value in vars(module).items() if _is_task(value) or _is_function_of(module, value)]
+    if target is None:
+        raise UsageError(f"{path.name} must define {name!r}, but does not. {_found(name, found)}")
+    if _is_task(target):
+        _check(target, text)
+    elif not inspect.isfunction(target) or not _takes_config(target):
+        raise UsageError(
+            f"{text} must be a class that derives from Task, or a function of a config, but is neither. "
+            f"{_found(name, found)}"
+        )
+    task_class: type[Task[Any]] | None = target if isinstance(target, type) else None
+    return TaskSource(name, task_class, f"{path.stem}:{name}", _modules_beside(path))
+
+
+def _import(path: Path) -> Any:
+    if path.stem in sys.stdlib_module_names or not path.stem.isidentifier():
+        raise UsageError(f"the file of a task must have a module name of its own, but got {path.name}. Rename it.")
+    if getattr(sys.modules.get(path.stem), "__file__", None) == str(path):
+        del sys.modules[path.stem]  # in a notebook: the workers will import the file as it is now
+    sys.path.insert(0, str(path.parent))
+    try:
+        with redirect_stdout(sys.stderr):  # standard output may be meant for one JSON object
+            module = importlib.import_module(path.stem)
+    except (Exception, SystemExit) as error:  # importing runs the user's code, which may raise anything
+        raise UsageError(f"{path} must be importable, but raised {type(error).__name__}: {error}") from error
+    finally:
+        sys.path.remove(str(path.parent))
+    if Path(module.__file__ or "").resolve() != path:
+        raise UsageError(f"{path.name} must not have the name of an installed module, but got {module.__file__}.")
+    return module
+
+
+def _is_task(value: object) -> bool:
+    return isinstance(value, type) and issubclass(value, Task) and value is not Task
+
+
+def _is_function_of(module: Any, value: object) -> bool:
+    """Whether `value` may be meant to be searched over: what a file imports from elsewhere is not."""
+    return inspect.isfunction(value) and value.__module__ == module.__name__ and _takes_config(value)
+
+
+def _takes_config(function: Callable[..., Any]) -> bool:
+    """Whether `function` can be called as Ray Train calls it: with its config, or with nothing."""
+    required = [
+        parameter
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    ]
+    return len(required) <= 1 and not any(parameter.kind == parameter.KEYWORD_ONLY for parameter in required)
+
+
+def _found(name: str, found: list[str]) -> str:
+    return nearest(name, found) if found else "The file defines none."
+
+
+def _check(task_class: type[Task[Any]], text: str) -> None:
+    if inspect.isabstract(task_class):
+        missing = ", ".join(sorted(task_class.__abstractmethods__))
+        raise UsageError(f"{text} must define {missing}, but does not.")
+    if not isinstance(getattr(task_class, "objective", None), str):
+        raise UsageError(f"{text} must name its objective, a metric of evaluate, but does not: objective = 'val/loss'.")
+    if task_class.mode not in ("min", "max"):
+        raise UsageError(f"{text} must have mode 'min' or 'max', but got {task_class.mode!r}.")
+    try:
+        task_class.config_class()
+    except TypeError as error:
+        raise UsageError(str(error)) from error
+
+
+def _modules_beside(path: Path) -> tuple[Path, ...]:
+    """What a worker may need: all Python files and packages in the folder.
+
+    Raises:
+        UsageError: One of them would hide a module that every worker needs.
+    """
+    files = sorted(file for file in path.parent.glob("*.py") if file.stem.isidentifier())
+    # A task in the folder of this project, as of a submitted job, is beside our own packages: every worker has them.
+    packages = sorted(init.parent for init in path.parent.glob("*/__init__.py") if init.parent not in OWN)
+    hiding = [
+        file.name for file in (*files, *packages) if file.stem in sys.stdlib_module_names | {"search", "trainables"}
+    ]
+    if hiding:
+        raise UsageError(
+            f"no file beside {path.name} must have the name of a module that Ray needs, but {hiding[0]} has."
+        )
+    return (*files, *packages)

@@ -1,0 +1,1 @@
+"""Runs trials on Ray: the searcher, gangs of workers, checkpoints and failures."""

@@ -1,0 +1,95 @@
+"""Whether a search can join a cluster, and its nodes can train: told with what to do, before a trial begins."""
+
+import json
+import platform
+import socket
+from collections.abc import Mapping
+
+from search.errors import UsageError
+
+ANSWER_S = 5.0  # of the cluster, to who knocks
+TOKEN = (
+    "RAY_AUTH_MODE=token, and its token in RAY_AUTH_TOKEN, in the file of RAY_AUTH_TOKEN_PATH or in ~/.ray/auth_token"
+)
+
+
+def check_address(address: str) -> None:
+    """Whether there is a cluster that takes this driver: Ray itself would wait, or end this process, if not.
+
+    Args:
+        address: Of RAY_ADDRESS: "host:port", or "auto" on a machine of the cluster.
+
+    Raises:
+        UsageError: There is none, it refuses the token, or has other versions of Python and Ray.
+    """
+    rule = "RAY_ADDRESS must be a Ray cluster that answers"
+    if "://" in address:
+        raise UsageError(
+            f"RAY_ADDRESS must be host:port of a cluster, or auto on one of its machines, but got {address}. "
+            "From elsewhere, submit the search: ray job submit --working-dir . -- python search/run.py ..."
+        )
+    if address == "auto":
+        found = _running_here()
+        if found is None:
+            raise UsageError(f"{rule}, but got auto, and none runs on this machine. Say host:port, or unset it.")
+        address = found
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise UsageError(f"{rule}, but got {address!r}. Say host:port, as `ray start --head` prints it.")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_S).close()
+    except OSError as error:
+        raise UsageError(f"{rule}, but got {address}: {error}.") from error
+    _check_versions(address, _knock(address))
+
+
+def _running_here() -> str | None:
+    """What `ray.init` would take for `auto`."""
+    from ray._private.services import get_ray_address_from_environment
+
+    try:
+        found: str = get_ray_address_from_environment("auto", None)
+    except ConnectionError:
+        return None
+    return found
+
+
+def _knock(address: str) -> dict[str, str]:
+    """What the cluster says of itself. `ray.init` retries a refused token for 20 s, and then does not say why."""
+    import grpc
+    from ray._private.grpc_utils import init_grpc_channel
+    from ray.core.generated.gcs_service_pb2 import InternalKVGetRequest  # type: ignore[attr-defined]
+    from ray.core.generated.gcs_service_pb2_grpc import InternalKVGcsServiceStub
+    from ray.exceptions import AuthenticationError
+
+    wanted = InternalKVGetRequest(namespace=b"cluster", key=b"CLUSTER_METADATA")
+    try:
+        with init_grpc_channel(address, asynchronous=False) as channel:
+            stub = InternalKVGcsServiceStub(channel)  # type: ignore[no-untyped-call]
+            answer = stub.InternalKVGet(wanted, timeout=ANSWER_S)
+    except AuthenticationError as error:
+        raise UsageError(
+            f"the cluster at {address} must be given its token, but there is none. Set {TOKEN}."
+        ) from error
+    except grpc.RpcError as error:
+        if error.code() == grpc.StatusCode.UNAUTHENTICATED:
+            raise UsageError(
+                f"the cluster at {address} must be given its token, but refused ours. Set {TOKEN}."
+            ) from None
+        said = f"{error.code().name} {error.details()}"
+        raise UsageError(f"RAY_ADDRESS must be a Ray cluster that answers, but {address} said: {said}.") from None
+    found: dict[str, str] = json.loads(answer.value or b"{}")
+    return found
+
+
+def _check_versions(address: str, cluster: Mapping[str, str]) -> None:
+    import ray
+
+    ours = {"Ray": ray.__version__, "Python": platform.python_version()}
+    theirs = {"Ray": cluster.get("ray_version", ours["Ray"]), "Python": cluster.get("python_version", ours["Python"])}
+    if ours != theirs:
+        has, got = (" and ".join(f"{name} {number}" for name, number in of.items()) for of in (theirs, ours))
+        raise UsageError(
+            f"the driver must have the versions of the cluster at {address}, {has}, but has {got}. "
+            "Install these, or submit the search: ray job submit --working-dir . -- python search/run.py ..."
+        )

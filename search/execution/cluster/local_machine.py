@@ -1,0 +1,67 @@
+"""What can be known before Ray starts of where a search will run."""
+
+import os
+from typing import Any
+
+import torch
+from optuna.distributions import CategoricalDistribution
+
+from search.config import SearchConfig
+from search.config.search_space import Space
+from search.errors import UsageError
+from trainables.precision import AUTO, supported
+from trainables.task import TaskConfig
+
+
+def available_cpus() -> int:
+    """CPUs that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def check_machine(config: SearchConfig, space: Space) -> None:
+    """Whether this machine can run the search at all.
+
+    Raises:
+        UsageError: It has too few CPUs or GPUs, or lacks a precision.
+    """
+    cpus, gpus = available_cpus(), torch.cuda.device_count()
+    problems = []
+    for each, have, flag, unit in (
+        (config.cpus_per_worker, cpus, "--cpus-per-worker", "CPUs"),
+        (config.gpus_per_worker or 0.0, gpus, "--gpus-per-worker", "GPUs"),
+    ):
+        wanted = config.workers * each
+        if wanted > have:
+            problems.append(
+                f"--workers times {flag} must be at most the {have} {unit} of this machine, but got {wanted:g}."
+            )
+        elif wanted and config.concurrency and config.concurrency * wanted > have:
+            problems.append(
+                f"--concurrency must be at most {int(have // wanted)} with the {have} {unit} of this machine, "
+                f"but got {config.concurrency}."
+            )
+    if config.resources:
+        problems.append(
+            f"--resource must be one that this machine has, but it has CPUs and GPUs alone, and got "
+            f"{', '.join(sorted(config.resources))}. Custom resources are declared by the nodes of a cluster."
+        )
+    device = torch.device("cuda" if gpus and config.gpus_per_worker != 0 else "cpu")
+    able = [mode.value for mode in supported(device)]
+    searched = next((p.distribution for p in space.parameters if p.name == "precision"), None)
+    fixed = space.config({})
+    wanted_modes: list[Any] = []
+    if isinstance(fixed, TaskConfig):  # what a function calls precision is its own affair
+        wanted_modes = list(searched.choices) if isinstance(searched, CategoricalDistribution) else [fixed.precision]
+    lacking = [str(mode) for mode in wanted_modes if mode not in [*able, AUTO]]
+    if lacking:
+        problems.append(
+            f"precision must be one that {device} supports, but got {', '.join(lacking)}. "
+            f"Say --search precision={','.join(able)} or --set precision={able[0]}."
+        )
+    if problems:
+        raise UsageError(*problems)
+
+
+def joins_cluster() -> bool:
+    """Whether the search joins a Ray that runs, rather than starting its own: in a submitted job RAY_ADDRESS is set."""
+    return os.environ.get("RAY_ADDRESS", "") not in ("", "local")

@@ -1,0 +1,291 @@
+"""The actor that all gangs of a search share: their mailboxes, what each does, whether the search is to stop."""
+
+import asyncio
+import logging
+import math
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+from ray.exceptions import ActorUnavailableError, RayError
+from ray.util.placement_group import PlacementGroup, remove_placement_group
+
+from search.execution.cluster.snapshot import Look, fullest, look
+from search.execution.mailbox import Mailbox
+
+logger = logging.getLogger(__name__)
+QUIET_S = 1.5  # a gang that has not asked anything for so long is asked whether it lives
+WATCH_S = 1.0  # how often that is looked at: a gang that was killed keeps its resources for both together at most
+LOOK_S = 1.0  # how long it goes unnoticed that a node is going away
+SURPLUS_S = 5.0  # how long a gang waits for room before it is asked whether there can be any
+
+
+@dataclass
+class Entry:
+    """A gang that lives.
+
+    Attributes:
+        node: That its own actor is on.
+        run: Of its present workers: the name of their placement group.
+        group: What its `workers` run in, None while they start.
+        nodes: That they are on.
+        planned: The node that their group asked for.
+        leaving: Why the workers are to go on elsewhere, or "".
+        ended: Set once these workers have ended or are to leave, or the search is to stop.
+        heard_at: When it last asked what it is to do, which it does every second while it waits for reports.
+    """
+
+    node: str
+    run: str
+    mailbox: Mailbox = field(default_factory=Mailbox)
+    group: PlacementGroup | None = None
+    workers: list[Any] = field(default_factory=list)
+    nodes: set[str] = field(default_factory=set)
+    planned: str = ""
+    leaving: str = ""
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    doing: str = ""
+    heard_at: float = -math.inf
+
+
+class Registry:
+    """Knows the gangs of a search.
+
+    One actor for all of them, because a process for each would cost more start-up than all that passes through here.
+
+    A placement group lives in Ray until its creator and the whole job have ended, and Train's own cleaner of groups
+    whose controller was killed works only beside Ray's dashboard, on a machine with a single Ray. So the groups are
+    kept track of here, and those of a gang that is gone are removed.
+
+    What all gangs must know of the cluster is looked at here, once a second for all of them.
+
+    Args:
+        need: What the workers of one gang need together.
+    """
+
+    def __init__(self, need: dict[str, float]) -> None:
+        self._need = need
+        self._holds: int | None = None
+        self._gangs: dict[str, Entry] = {}
+        self._stopping = False
+        self._look = Look()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def enter(self, gang: str, actor: Any, node: str, run: str) -> None:
+        """A gang begins; `actor` is what dies with it, `node` where it is, `run` how its workers' group is called."""
+        self._gangs[gang] = Entry(node, run)
+        if not self._tasks:
+            self._begin(self._look_often())
+        self._begin(self._watch(gang, actor))
+
+    async def place(self, gang: str) -> str:
+        """The node on which `gang` leaves no other one busy, or "" if none has room for all of its workers."""
+        seen = self._look.names("CREATED")
+        taken = Counter(entry.planned for entry in self._gangs.values() if entry.run not in seen)
+        node = fullest(self._look, self._need, taken)
+        if gang in self._gangs:
+            self._gangs[gang].planned = node
+        return node
+
+    async def hold(self, gang: str, run: str, group: PlacementGroup, worker: Any, node: str) -> bool:
+        """`worker` of `gang` has come up for `run` on `node`, in `group`.
+
+        Returns:
+            Whether the gang still wants it. If its controller was killed, there are others in its place, and one
+            stretch must not be trained twice.
+        """
+        entry = self._gangs.get(gang)
+        if entry is None or entry.run != run:
+            remove_placement_group(group)
+            return False
+        entry.group = group
+        entry.workers.append(worker)
+        entry.nodes.add(node)
+        self._leave_nodes()
+        return True
+
+    async def end_workers(self, gang: str) -> dict[int, str]:
+        """Kill the workers of `gang`, whose stretch ends without a report; where the code of each rank stood."""
+        entry = self._gangs[gang]
+        stacks = entry.mailbox.stacks()
+        await entry.mailbox.end("the trial before stalled")
+        await entry.mailbox.drop()
+        for worker in entry.workers:
+            ray.kill(worker)
+        return stacks
+
+    async def end(self, gang: str, why: str) -> None:
+        """The workers of `gang` end before they begin the stretch."""
+        await self._gangs[gang].mailbox.end(why)
+
+    async def restart(self, gang: str, run: str) -> dict[str, Any]:
+        """The workers of `gang` have ended, new ones may start as `run`.
+
+        Returns:
+            `reached`, how far they were with the stretch; `expected`, why they were to end, or ""; `leaving`, why they
+            were to leave their nodes, or ""; `moves`, whether the gang itself must, too.
+        """
+        entry = self._gangs[gang]
+        reached, expected = await entry.mailbox.restart()
+        leaving, entry.leaving = entry.leaving, ""
+        self._free(entry)
+        entry.ended = asyncio.Event()
+        entry.run, entry.planned = run, ""
+        moves = entry.node in self._look.going
+        return {"reached": reached, "expected": expected, "leaving": leaving, "moves": moves}
+
+    async def leave(self, gang: str) -> None:
+        """A gang ends."""
+        if gang in self._gangs:
+            self._free(self._gangs.pop(gang))
+
+    async def poll(self, gang: str, doing: str) -> dict[str, Any]:
+        """Note what `gang` is doing.
+
+        Returns:
+            `stopping`, whether the search is to stop; `up`, whether its workers are; `surplus`, whether it waits for
+            room that will not come; `waiting_s` and `stalled_s`, for how many seconds they have not taken the stretch,
+            or got nowhere with it.
+        """
+        entry = self._gangs[gang]
+        entry.doing, entry.heard_at = doing, time.monotonic()
+        waiting_s, stalled_s = entry.mailbox.idle_s()
+        return {
+            "stopping": self._stopping,
+            "up": entry.group is not None,
+            "surplus": waiting_s > SURPLUS_S and self._is_surplus(gang),
+            "waiting_s": waiting_s,
+            "stalled_s": stalled_s,
+        }
+
+    async def holds(self, gangs: int) -> None:
+        """The cluster holds so many gangs, or may grow to."""
+        self._holds = gangs
+
+    async def doing(self) -> tuple[list[str], int]:
+        """What each gang is doing, and how many of them wait for room in the cluster."""
+        doing = []
+        for entry in self._gangs.values():
+            if entry.group is None:
+                doing.append(f"workers are starting for {entry.doing}")
+            else:
+                doing.append(entry.doing if entry.mailbox.begun else "a gang is idle")
+        return doing, len(self._look.names("PENDING"))
+
+    async def stop(self) -> None:
+        """The search is to stop."""
+        self._stopping = True
+        for entry in self._gangs.values():
+            entry.ended.set()
+
+    async def stopped(self, gang: str) -> tuple[bool, str]:
+        """Wait until the present workers of `gang` are to end, or have.
+
+        Returns:
+            Whether the search is to stop; if it is not, why they are to go on elsewhere, or "".
+        """
+        entry = self._gangs[gang]
+        if not self._stopping and not entry.leaving:
+            await entry.ended.wait()
+        return self._stopping, entry.leaving
+
+    # Of one gang: see Mailbox.
+
+    async def assign(self, gang: str, stretch: dict[str, Any]) -> int:
+        return await self._gangs[gang].mailbox.assign(stretch)
+
+    async def drop(self, gang: str) -> None:
+        await self._gangs[gang].mailbox.drop()
+
+    async def close(self, gang: str) -> bool:
+        """Let the workers of `gang` return; whether they are up, and so will."""
+        if gang not in self._gangs:
+            return False
+        await self._gangs[gang].mailbox.close()
+        return self._gangs[gang].group is not None
+
+    async def next(self, gang: str, seen: int) -> tuple[int, dict[str, Any] | None]:
+        return await self._gangs[gang].mailbox.next(seen)
+
+    async def put(self, gang: str, turn: int, report: dict[str, Any]) -> None:
+        await self._gangs[gang].mailbox.put(turn, report)
+
+    async def get(self, gang: str) -> list[dict[str, Any]]:
+        return await self._gangs[gang].mailbox.get()
+
+    async def beat(self, gang: str, turn: int, rank: int, progress: int, stack: str) -> None:
+        self._gangs[gang].mailbox.beat(turn, rank, progress, stack)
+
+    def _begin(self, coroutine: Any) -> None:
+        task = asyncio.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _watch(self, gang: str, actor: Any) -> None:
+        """Remove what `gang` leaves behind once its actor has died.
+
+        It is asked only when it is quiet: a thousand answers a second are more than one process can take.
+        """
+        while gang in self._gangs:
+            if time.monotonic() - self._gangs[gang].heard_at < QUIET_S:
+                await asyncio.sleep(WATCH_S)
+                continue
+            try:
+                await actor.__ray_ready__.remote()
+            except ActorUnavailableError:  # for the moment
+                pass
+            except RayError:  # it died; of memory, that is no RayActorError
+                await self.leave(gang)
+            await asyncio.sleep(WATCH_S)
+
+    async def _look_often(self) -> None:
+        job = ray.get_runtime_context().get_job_id()
+        while True:
+            try:
+                # In a thread: what the gangs say goes on meanwhile, however many groups there are.
+                self._look = await asyncio.to_thread(look, job)
+                await asyncio.to_thread(self._sweep, frozenset(entry.run for entry in self._gangs.values()))
+                self._leave_nodes()
+            except Exception:  # of whatever type, if Ray's head is busy: there is another look to come
+                logger.exception("the cluster cannot be looked at")
+            await asyncio.sleep(LOOK_S)
+
+    def _leave_nodes(self) -> None:
+        """Tell the workers of gangs that are on nodes that are going away."""
+        for entry in self._gangs.values():
+            lines = [line for node, line in self._look.going.items() if node in {entry.node, *entry.nodes}]
+            if entry.workers and lines and not entry.leaving:
+                entry.leaving = lines[0]
+                entry.ended.set()
+
+    def _is_surplus(self, gang: str) -> bool:
+        """Whether `gang` waits for room, and there is none: others take all, or one has it and nothing to do."""
+        pending = self._look.names("PENDING")
+        waiting = [name for name, entry in self._gangs.items() if entry.run in pending and not entry.group]
+        if gang not in waiting:
+            return False
+        idle = sum(entry.group is not None and entry.mailbox.rests for entry in self._gangs.values())
+        before = waiting.index(gang)
+        full = self._holds is not None and len(self._gangs) - len(waiting) + before >= max(1, self._holds)
+        return full or before < idle
+
+    def _free(self, entry: Entry) -> None:
+        """Remove what the workers of a gang ran in."""
+        entry.ended.set()
+        entry.workers.clear()
+        entry.nodes.clear()
+        if entry.group is not None:
+            remove_placement_group(entry.group)
+            entry.group = None
+
+    def _sweep(self, runs: frozenset[str]) -> None:
+        """Remove the placement groups of other than these runs: their controller was killed, or is given up."""
+        for identity, (name, _) in self._look.groups.items():
+            if name not in runs:
+                remove_placement_group(PlacementGroup(ray.PlacementGroupID(bytes.fromhex(identity))))
+
+
+# Each rank waits in two calls for as long as it lives; Ray's own limit is 1,000 calls at a time.
+RegistryActor: Any = ray.remote(num_cpus=0, max_restarts=-1, max_concurrency=100_000)(Registry)  # type: ignore[call-overload]

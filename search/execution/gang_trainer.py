@@ -1,0 +1,58 @@
+"""Where the workers of a gang go: their placement group, by a name that the registry knows it by."""
+
+from typing import Any
+
+import ray
+from ray.train.torch import TorchTrainer
+from ray.train.v2._internal.callbacks import DatasetsCallback
+from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
+from ray.train.v2._internal.execution.callback import ControllerCallback
+from ray.train.v2._internal.execution.controller import TrainController
+from ray.train.v2._internal.execution.worker_group.placement_group_handle import DefaultPlacementGroupHandle
+from ray.train.v2._internal.execution.worker_group.worker_group import WorkerGroup
+from ray.util.placement_group import placement_group
+
+CALL_S = 60.0  # for the registry to answer
+ONE_NODE_S = 5.0  # for a node that has room to take all workers, before they may lie on several
+# Each starts a process for every gang. Ray Data's has no data sets to hand out here. The cleaner works only beside
+# Ray's dashboard and with one Ray on the host; the registry removes the placement group of a gang that is gone.
+UNUSED = (DatasetsCallback, PlacementGroupCleanerCallback)
+
+
+class Workers(WorkerGroup):
+    """A worker group of Ray Train's in a placement group of ours.
+
+    Ray gives each group to the node that has the most left, also one that is to be packed: of several gangs, each would
+    keep a node of its own busy. So a gang that is to be packed names the fullest node that has room. Ray takes another
+    one if that is gone or full by then.
+    """
+
+    def _create_placement_group(self, scaling_config: Any, context: Any) -> DefaultPlacementGroupHandle:
+        settings: dict[str, Any] = self._train_run_context.train_loop_config or {}
+        name, strategy = self._train_run_context.run_config.name, context.placement_strategy
+        bundles, node = [context.resources_per_worker] * context.num_workers, ""
+        if strategy == "PACK":
+            node = ray.get(settings["registry"].place.remote(settings["gang"]), timeout=CALL_S)
+        if node:
+            on_one = DefaultPlacementGroupHandle(
+                placement_group(bundles, "STRICT_PACK", name, _soft_target_node_id=node)  # the only one that takes it
+            )
+            if context.num_workers == 1 or on_one.wait(ONE_NODE_S):
+                return on_one
+            on_one.shutdown()
+        return DefaultPlacementGroupHandle(placement_group(bundles, strategy, name))
+
+
+class OwnWorkers(ControllerCallback):
+    """Makes Ray Train's controller, which has a process of its own, start `Workers`."""
+
+    def after_controller_start(self, train_run_context: Any) -> None:
+        TrainController.worker_group_cls = Workers
+
+
+class GangTrainer(TorchTrainer):
+    """Trains as Ray's own does."""
+
+    def _create_default_callbacks(self) -> list[Any]:
+        callbacks = super()._create_default_callbacks()  # type: ignore[misc]  # Train's v2, chosen at run time
+        return [OwnWorkers(), *(callback for callback in callbacks if not isinstance(callback, UNUSED))]

@@ -1,0 +1,187 @@
+"""When a search ends before its trials are spent: rules over what its trials report and how long they hold GPUs."""
+
+import math
+import re
+import time
+from collections.abc import Callable, Mapping
+
+from search.config.objectives import Mode, sign
+from search.config.stop_condition import Target
+from search.errors import nearest
+
+ALIKE = 5  # trials from the first one on that fail alike: the next one would, too
+HOUR = 3600.0
+
+
+class Plateau:
+    """Whether the best of a search gets no better.
+
+    Counted are the other trials that came to rest, at a rung or at their end, since the best was reported.
+    """
+
+    def __init__(self, patience: int, mode: Mode) -> None:
+        self.patience = patience
+        self._sign = sign(mode)
+        self._best = math.inf
+        self._holder = -1
+        self._rested: set[int] = set()
+
+    def reported(self, number: int, value: float) -> None:
+        if self._sign * value < self._best:
+            self._best, self._holder = self._sign * value, number
+            self._rested.clear()
+
+    def rested(self, number: int) -> None:
+        if number != self._holder and self._holder >= 0:
+            self._rested.add(number)
+
+    @property
+    def reached(self) -> bool:
+        return len(self._rested) >= self.patience
+
+
+class Alike:
+    """Whether the first `many` trials that gangs took up all failed with the same error, up to the numbers in it."""
+
+    def __init__(self, many: int) -> None:
+        self.many = many
+        self._first: list[int] = []
+        self._errors: dict[int, str] = {}
+
+    def began(self, number: int) -> None:
+        if len(self._first) < self.many and number not in self._first:
+            self._first.append(number)
+
+    def failed(self, number: int, reason: str) -> None:
+        self._errors[number] = re.sub(r"\d[\w.]*", "#", reason)
+
+    @property
+    def reached(self) -> bool:
+        errors = {self._errors.get(number) for number in self._first}
+        return len(self._first) == self.many and len(errors) == 1 and None not in errors
+
+
+class Meter:
+    """What trials hold, in GPU-seconds: a search that is taken up may have gangs of another size.
+
+    Args:
+        gpus: That one gang holds.
+    """
+
+    def __init__(self, gpus: float = 1.0, clock: Callable[[], float] = time.monotonic) -> None:
+        self.gpus = gpus
+        self._held: dict[int, float] = {}
+        self._since: dict[int, float] = {}
+        self._clock = clock
+
+    def take(self, number: int, gpu_s: float) -> None:
+        """What trial `number` held in an earlier run of the search."""
+        self._held[number] = gpu_s
+
+    def begin(self, number: int) -> None:
+        self._since[number] = self._clock()
+
+    def end(self, number: int) -> float:
+        """What `held` then is."""
+        held = self.held(number)
+        self._since.pop(number, None)  # first: `total` must not count it twice in between
+        self._held[number] = held
+        return held
+
+    def cancel(self, number: int) -> None:
+        """It got no workers: nothing was held."""
+        self._since.pop(number, None)
+
+    def held(self, number: int) -> float:
+        """GPU-seconds that trial `number` has held so far."""
+        running = self._clock() - self._since[number] if number in self._since else 0.0
+        return self._held.get(number, 0.0) + self.gpus * running
+
+    @property
+    def total(self) -> float:
+        """Of all trials together. May be asked by another thread: what ends meanwhile is left out, not doubled."""
+        held = sum(list(self._held.values()))
+        now, since = self._clock(), list(self._since.values())
+        return held + self.gpus * sum(now - start for start in since)
+
+
+class Budget:
+    """What a search is told of its trials to know when it should end.
+
+    Args:
+        objective, mode: What the best is judged by.
+        trials: How many may start.
+        target: Ends the search with the first report that meets it.
+        patience: Ends it when the best is no better after so many trials; see Plateau.
+        gpu_hours: Ends it when trials held so many; `check` has to be called for that, from time to time.
+        gpus: That one gang holds.
+        stop: Called with the reason, once or more.
+        say: Shows a line to the user.
+
+    Attributes:
+        meter: What trials held.
+        winners: Trials that met the target.
+    """
+
+    def __init__(
+        self,
+        objective: str = "",
+        mode: Mode = "min",
+        trials: int = 1,
+        target: Target | None = None,
+        patience: int | None = None,
+        gpu_hours: float | None = None,
+        gpus: float = 1.0,
+        stop: Callable[[str], None] = lambda reason: None,
+        say: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self.meter = Meter(gpus)
+        self.target = target
+        self.winners: set[int] = set()
+        self._objective = objective
+        self._plateau = Plateau(patience, mode) if patience else None
+        self._alike = Alike(min(ALIKE, trials)) if trials > 1 else None
+        self._gpu_seconds = math.inf if gpu_hours is None else gpu_hours * HOUR
+        self._stop = stop
+        self._say = say
+        self._first = True
+
+    def began(self, number: int) -> None:
+        """A gang takes up a stretch of trial `number`."""
+        self.meter.begin(number)
+        if self._alike is not None:
+            self._alike.began(number)
+
+    def reported(self, number: int, metrics: Mapping[str, float]) -> None:
+        """Trial `number` reported `metrics`; its objective is finite."""
+        if self.target is not None:
+            if self._first and self.target.metric not in metrics:
+                self._say(
+                    f"--stop-when must name a metric that trials report, but trial {number} reports no "
+                    f"{self.target.metric!r}. {nearest(self.target.metric, metrics)}"
+                )
+            if self.target.met(metrics):
+                self.winners.add(number)
+                self._stop(f"{self.target} in trial {number}")
+        self._first = False
+        if self._plateau is not None:
+            self._plateau.reported(number, metrics[self._objective])
+
+    def rested(self, number: int) -> None:
+        """A stretch of trial `number` has ended: at a rung, or with the trial."""
+        if self._plateau is not None:
+            self._plateau.rested(number)
+            if self._plateau.reached:
+                self._stop(f"no better {self._objective} in {self._plateau.patience} trials")
+
+    def failed(self, number: int, reason: str) -> None:
+        """Trial `number` has failed."""
+        if self._alike is not None:
+            self._alike.failed(number, reason)
+            if self._alike.reached:
+                self._stop(f"the first {self._alike.many} trials failed alike: {reason}")
+
+    def check(self) -> None:
+        """Whether the GPU-hours are spent."""
+        if self.meter.total >= self._gpu_seconds:
+            self._stop(f"{self._gpu_seconds / HOUR:g} GPU-hours")

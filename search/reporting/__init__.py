@@ -1,0 +1,1 @@
+"""Shows a search: in the terminal, as a page and as a Parquet file."""

@@ -1,0 +1,52 @@
+"""Prints the searches of a storage folder, and a search that is not run."""
+
+from typing import Any
+
+from search.errors import UsageError
+from trainables.filesystem.paths import Place
+
+
+def _show(planned: Any) -> None:
+    """What --dry-run prints: YAML that runs this search, with the resolved space as comments."""
+    from search.config.flatten import flatten
+    from search.config.search_config import dump
+
+    print(dump(planned.config), end="")
+    print(f"# {planned.schedule}" if planned.is_limited else "# a trial ends when its function returns")
+    if planned.config.fidelity != "epochs" and planned.space.epochs is not None:
+        print(f"# a trial ends after {planned.space.epochs} epochs at the latest")
+    for parameter in planned.space.parameters:
+        when = " and ".join(f"{name} is {' or '.join(map(str, values))}" for name, values in parameter.when.items())
+        print(f"# searched: {parameter.name} {parameter}{f' when {when}' if when else ''}")
+    for point in planned.first:
+        print(f"# tried first: {', '.join(f'{name}={value}' for name, value in point.items())}")
+    for line in planned.warm.lines:
+        print(f"# warm start: {line}")
+    searched = {parameter.name for parameter in planned.space.parameters}
+    for key, value in flatten(planned.space.config({}).model_dump(mode="json")).items():
+        if key not in searched:
+            print(f"# fixed: {key} {value}")
+
+
+def _list(storage: Place) -> None:
+    """The searches in `storage`, newest last."""
+    from search.analysis.best_trials import count_outcomes, find_best
+    from search.formatting import short
+    from search.storage.working_copy import names_in
+    from search.study.record import read
+
+    try:
+        if not storage.is_dir():
+            raise UsageError(f"--storage must be a folder that exists, but there is no {storage}.")
+        names = names_in(storage)
+    except OSError as error:
+        raise UsageError(f"--storage must be a place that can be read, but {error}.") from error
+    for name in names:
+        try:
+            searched = read(storage / name)
+        except UsageError as error:  # a database that is away keeps nobody from the others
+            print(f"{name}  {error}")
+            continue
+        best = find_best(searched.trials, searched.mode)
+        counts = ", ".join(f"{count} {outcome}" for outcome, count in count_outcomes(searched.trials).items())
+        print(f"{name}  {counts}  best {searched.objective} {short(best.value)}" if best else f"{name}  {counts}")

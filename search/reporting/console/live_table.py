@@ -1,0 +1,165 @@
+"""Where a search stands, as it is shown in a terminal while it runs."""
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from search.formatting import clock, short
+from search.reporting.console.tables import table_of
+from search.study.trial import OUTCOMES
+
+STYLES = {"completed": "green", "pruned": "", "diverged": "yellow", "failed": "red", "interrupted": "dim"}
+SPEED = "time/samples_per_s"
+
+
+@dataclass
+class Row:
+    """A trial that has not ended.
+
+    Attributes:
+        values: Of the searched parameters that apply to it.
+        epochs: Until it has come to its end; None: nobody knows.
+        now, best: Its last and its best objective.
+        speed: Samples per second, in its last epoch.
+    """
+
+    values: Mapping[str, Any]
+    epochs: int | None
+    epoch: int = 0
+    now: float = math.nan
+    best: float = math.nan
+    speed: float = 0.0
+
+
+@dataclass
+class Board:
+    """A renderable of rich: what a summary says first, and then as many trials as there is room for.
+
+    Attributes:
+        objective, mode: What is the best.
+        trials: How many will start.
+        expected: How much they will get together, in the schedule's unit. None: nobody knows.
+        budget_s: After how many seconds the search ends in any case.
+        spent: How much they have got so far. Default: an epoch by each report.
+        live: Numbers of the trials that are being trained. Default: all that have not ended.
+        rows: By number of the trial.
+        ended: How many, by outcome.
+        failure: What the last failure was.
+        reached: By number of the trial its best value and the epoch, of those that may be the best.
+    """
+
+    objective: str
+    mode: str
+    trials: int
+    expected: float | None
+    budget_s: float | None = None
+    spent: Callable[[], float] = field(init=False)
+    live: Callable[[], Collection[int]] = field(init=False)
+    rows: dict[int, Row] = field(default_factory=dict)
+    ended: Counter[str] = field(default_factory=Counter)
+    failure: str = ""
+    epochs: int = 0
+    reached: dict[int, tuple[float, int]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.spent = lambda: self.epochs
+        self.live = lambda: self.rows
+        self._began = time.monotonic()
+        self._first: tuple[float, float] | None = None  # report: when, and what had been spent by then
+
+    def start(self, number: int, values: Mapping[str, Any], epochs: int | None) -> None:
+        self.rows[number] = Row(values, epochs)
+
+    def recall(self, number: int, epoch: int, value: float) -> None:
+        """A report that was there before the search was taken up."""
+        self.epochs += 1
+        before = self.reached.get(number)
+        if math.isfinite(value) and (before is None or self._is_better(value, before[0])):
+            self.reached[number] = (value, epoch)
+        row = self.rows.get(number)
+        if row is not None:
+            row.epoch, row.now = epoch, value
+            if math.isfinite(value) and (math.isnan(row.best) or self._is_better(value, row.best)):
+                row.best = value
+
+    def report(self, number: int, epoch: int, metrics: Mapping[str, float]) -> None:
+        self.recall(number, epoch, metrics[self.objective])
+        self._first = self._first or (time.monotonic(), self.spent())
+        if number in self.rows:
+            self.rows[number].speed = metrics.get(SPEED, 0.0)
+
+    def end(self, number: int, outcome: str, reason: str) -> Row | None:
+        self.ended[outcome] += 1
+        if outcome in ("diverged", "failed"):
+            self.reached.pop(number, None)
+        if outcome == "failed":
+            self.failure = f"trial {number}: {reason}"
+        return self.rows.pop(number, None)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        rows = dict(self.rows)  # the search goes on meanwhile, in another thread
+        live = set(self.live())
+        trained = sorted(number for number in rows if number in live)
+        yield from self._summary(len(trained), len(rows) - len(trained), sum(rows[n].speed for n in trained))
+        room = options.size.height - 8  # the summary, the head, what is cut, and the cursor
+        if trained and room > 0:
+            yield self._table({number: rows[number] for number in trained[:room]}, options.max_width)
+            if len(trained) > room:
+                yield Text(f"and {len(trained) - room} more", style="dim")
+
+    def _summary(self, trained: int, waiting: int, speed: float) -> Iterable[Text]:
+        ended = sum(self.ended.values())
+        parts = [f"{ended} of {self.trials} trials done", f"{trained} training"]
+        yield _line([*parts, f"{waiting} waiting"] if waiting else parts, "bold")
+        counts = [(outcome, self.ended[outcome]) for outcome in OUTCOMES if self.ended[outcome]]
+        if counts:
+            yield Text(", ").join(Text(f"{count} {outcome}", STYLES[outcome]) for outcome, count in counts)
+        if self.failure:
+            yield _line([self.failure], STYLES["failed"])
+        reached = [(value, number, epoch) for number, (value, epoch) in list(self.reached.items())]
+        if reached:
+            value, number, epoch = (max if self.mode == "max" else min)(reached, key=lambda best: best[0])
+            yield _line([f"best {self.objective} {short(value)}", f"trial {number}", f"epoch {epoch}"])
+        gone = time.monotonic() - self._began
+        times = [f"{clock(gone)} gone", *(f"about {clock(left)} left" for left in self._left(gone))]
+        yield _line([*times, f"{speed:,.0f} samples/s"] if speed else times)
+
+    def _left(self, gone: float) -> Sequence[float]:
+        """Seconds, if anything can be said of them."""
+        if sum(self.ended.values()) >= self.trials:
+            return []
+        spent = self.spent()
+        lefts = [] if self.budget_s is None else [self.budget_s - gone]
+        if self.expected is not None and self._first is not None and spent > self._first[1]:
+            pace = (time.monotonic() - self._first[0]) / (spent - self._first[1])
+            lefts.append((self.expected - spent) * pace)
+        return [min(lefts)] if lefts and min(lefts) > 0 else []
+
+    def _table(self, rows: Mapping[int, Row], width: int) -> Table:
+        columns = {
+            "trial": [str(number) for number in rows],
+            "epoch": [f"{row.epoch}/{row.epochs}" if row.epochs else str(row.epoch) for row in rows.values()],
+            self.objective: [_value(row.now) for row in rows.values()],
+            "best": [_value(row.best) for row in rows.values()],
+        }
+        for name in dict.fromkeys(name for row in rows.values() for name in row.values):
+            columns[name] = [short(row.values.get(name, "")) for row in rows.values()]
+        return table_of(columns, width)
+
+    def _is_better(self, value: float, other: float) -> bool:
+        return value > other if self.mode == "max" else value < other
+
+
+def _line(parts: Sequence[str], style: str = "") -> Text:
+    return Text(", ".join(parts), style, no_wrap=True, overflow="ellipsis")
+
+
+def _value(value: float) -> str:
+    return "" if math.isnan(value) else short(value)

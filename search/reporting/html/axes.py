@@ -1,0 +1,103 @@
+"""How the values of a parameter lie on an axis."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isfinite
+from statistics import quantiles
+from typing import Any
+
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.trial import FrozenTrial
+
+from search.formatting import short
+from search.reporting.html import theme
+from search.study.record import Searched
+
+ROOM = 0.04  # of the axis, beyond what was searched on either side
+SPREAD = 0.3  # how far from a choice the points of its trials may lie, so that they do not hide each other
+GOLDEN = (math.sqrt(5) - 1) / 2  # whose multiples are spread evenly
+MARGIN = 0.06  # of the axis, beyond its values on either side
+FAR = 3.0  # times the way from the best to the worst of nine in ten: what is worse is not shown
+
+
+@dataclass(frozen=True)
+class Axis:
+    """The axis of one parameter, as long as what was searched of it."""
+
+    name: str
+    distribution: Any
+
+    @property
+    def choices(self) -> tuple[Any, ...]:
+        """None for a number."""
+        return self.distribution.choices if isinstance(self.distribution, CategoricalDistribution) else ()
+
+    @property
+    def log(self) -> bool:
+        return bool(getattr(self.distribution, "log", False))
+
+    def at(self, trial: FrozenTrial) -> float:
+        """Where a trial is drawn: at its value, or near to its choice."""
+        value = trial.params[self.name]
+        if self.choices:
+            return float(self.choices.index(value) + SPREAD * 2 * (trial.number * GOLDEN % 1 - 0.5))
+        return float(value)
+
+    def share(self, value: float) -> float:
+        """Of a number, how far it lies between the ends of what was searched: from 0 to 1."""
+        low, high, at = map(self._scaled, (self.distribution.low, self.distribution.high, value))
+        return (at - low) / (high - low) if high > low else 0.5
+
+    def value(self, share: float) -> float:
+        """The number that lies so far between the ends."""
+        low, high = self._scaled(self.distribution.low), self._scaled(self.distribution.high)
+        scaled = low + share * (high - low)
+        return math.exp(scaled) if self.log else scaled
+
+    def layout(self) -> dict[str, Any]:
+        """Of plotly's axis."""
+        title = {"title_text": theme.plain(self.name)}
+        if self.choices:
+            names = [theme.plain(short(choice)) for choice in self.choices]
+            return {
+                **title,
+                "tickvals": list(range(len(names))),
+                "ticktext": names,
+                "range": [-0.5, len(names) - 0.5],
+                "showgrid": False,
+            }
+        ends = [self.value(-ROOM), self.value(1 + ROOM)]
+        if not self.log:
+            return {**title, "range": ends}
+        decades = math.log10(ends[1] / ends[0])
+        return {**title, "type": "log", "range": [math.log10(end) for end in ends], "dtick": 1 if decades > 2 else "D2"}
+
+    def _scaled(self, value: float) -> float:
+        return math.log(value) if self.log else float(value)
+
+
+def axes_of(searched: Searched, names: Sequence[str]) -> list[Axis]:
+    """Those of the parameters `names`, each of which some trial has."""
+    latest = {name: d for trial in searched.trials for name, d in trial.distributions.items()}
+    return [Axis(name, latest[name]) for name in names]
+
+
+def is_number(axis: Axis) -> bool:
+    return isinstance(axis.distribution, FloatDistribution | IntDistribution)
+
+
+def robust(values: Sequence[float | None], mode: str) -> list[float] | None:
+    """The range of an axis that shows all `values` but those so bad that the others would be one line beside them.
+
+    None: all of them are shown.
+    """
+    finite = sorted(value for value in values if value is not None and isfinite(value))
+    if len(finite) < 5:
+        return None
+    tenths = quantiles(finite, n=10, method="inclusive")
+    best, most, worst = (finite[0], tenths[-1], finite[-1]) if mode == "min" else (finite[-1], tenths[0], finite[0])
+    if abs(worst - best) <= FAR * abs(most - best) or most == best:
+        return None
+    room = MARGIN * abs(most - best)
+    return [best - room, most + room] if mode == "min" else [most - room, best + room]

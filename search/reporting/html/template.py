@@ -1,0 +1,115 @@
+"""The page as one HTML file that needs nothing beside it: what all sections have in common."""
+
+import json
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+
+from plotly.graph_objects import Figure
+from plotly.io import to_json
+from plotly.offline import get_plotlyjs
+
+from search.reporting.html import theme
+from search.reporting.html.section import Section
+
+HERE = Path(__file__).resolve().parent
+# The browser is told to load nothing from anywhere, whatever plotly could.
+POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
+
+
+def page(
+    title: str,
+    subtitle: str,
+    sections: Sequence[Section],
+    facts: Sequence[tuple[str, str]] = (),
+    command: str = "",
+) -> str:
+    """The HTML of a page. All that is given is plain text.
+
+    Args:
+        title, subtitle: At its head.
+        sections: In the order in which they are read.
+        facts: What is to be seen at a glance: a label and a value each.
+        command: To be copied into a terminal.
+    """
+    figures = [figure for section in sections for figure in section.figures]
+    places = iter(range(len(figures)))
+    drawn = ",".join(to_json(figure, validate=False) for figure in figures)
+    data = f'{{"template": {json.dumps({"layout": theme.TEMPLATE})}, "figures": [{drawn}]}}'
+    body = "\n".join(_section(section, [next(places) for _ in section.figures]) for section in sections)
+    tiles = "".join(f"<div><dt>{escape(label)}</dt><dd>{escape(value)}</dd></div>" for label, value in facts)
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="{POLICY}">
+<title>{escape(title)}</title>
+<style>
+{theme.css()}{_read("report.css")}</style>
+</head>
+<body>
+<header>
+<h1>{escape(title)}</h1>
+<p>{escape(subtitle)}</p>
+{f"<pre>{escape(command)}</pre>" if command else ""}
+</header>
+{f'<dl class="facts">{tiles}</dl>' if tiles else ""}
+<main>
+{body}
+</main>
+<script id="figures" type="application/json">{_in_script(data)}</script>
+<script>{get_plotlyjs()}</script>
+<script>
+{_read("report.js")}</script>
+</body>
+</html>
+"""
+
+
+def _section(section: Section, places: Sequence[int]) -> str:
+    parts = [f"<h2>{escape(section.title)}</h2>"]
+    parts += [f"<p>{escape(text)}</p>" for text in section.says.split("\n") if text]
+    drawn = [_place(figure, place) for figure, place in zip(section.figures, places, strict=True)]
+    parts += ['<div class="figures">', *drawn, "</div>"] if drawn else []
+    parts += [_table(section.table)] if section.table else []
+    parts += [f'<p class="notes">{escape(text)}</p>' for text in section.notes.split("\n") if text]
+    return "<section>\n" + "\n".join(parts) + "\n</section>"
+
+
+def _place(figure: Figure, place: int) -> str:
+    """Where a figure will be drawn. It is as high as that from the start: nothing moves when it comes."""
+    kind = "figure half" if figure.layout.meta == theme.HALF else "figure"
+    height = figure.layout.height or theme.HEIGHT
+    return f'<div class="{kind}" data-figure="{place}" style="min-height: {height}px"></div>'
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    """Columns of numbers are aligned right. A phone scrolls the table, not the page."""
+    head, *body = rows
+    numbers = [all(_is_number(row[column]) for row in body) for column in range(len(head))]
+
+    def line(cells: Sequence[str], tag: str) -> str:
+        marks = (' class="number"' if number else "" for number in numbers)
+        return "".join(f"<{tag}{mark}>{escape(cell)}</{tag}>" for cell, mark in zip(cells, marks, strict=True))
+
+    lines = "\n".join(f"<tr>{line(row, 'td')}</tr>" for row in body)
+    thead = f"<thead><tr>{line(head, 'th')}</tr></thead>"
+    return f'<div class="scroll"><table>{thead}<tbody>\n{lines}\n</tbody></table></div>'
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell.rstrip("%").replace(",", "") or 0)
+    except ValueError:
+        return cell in ("-", "")
+    return True
+
+
+def _in_script(data: str) -> str:
+    """JSON that cannot end the script it stands in."""
+    return data.replace("<", "\\u003c")
+
+
+def _read(name: str) -> str:
+    return (HERE / name).read_text(encoding="utf-8")

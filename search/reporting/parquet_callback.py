@@ -1,0 +1,94 @@
+"""Keeps a search's Parquet file up to date while it runs."""
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from search.formatting import report_again
+from search.reporting.parquet import write_parquet
+from search.study.study import SearchStudy
+from trainables.filesystem.paths import Place
+
+EVERY_S = 3.0
+SHARE = 0.02  # of the time, at most: a search with many reports is written less often
+
+
+class Exporter:
+    """Observes a search and writes its reports to `path`, in a thread of its own, every few seconds if there are any.
+
+    The study is asked here, on the thread of the search that writes it, and for the one trial that an event is about,
+    so that an event costs the same however many trials there are. A trial that was given out does not change: the
+    study makes another one of it.
+
+    Args:
+        study: That the search writes.
+        path: Of the file.
+        say: Shows a line, if it cannot be written.
+        place: Where the search lies, if not in the folder of the file.
+    """
+
+    def __init__(self, study: SearchStudy, path: Path, say: Callable[[str], None], place: Place | None = None) -> None:
+        self._study = study
+        self._path = path
+        self._say = say
+        self._place = place or path.parent
+        self._trials = {trial.number: trial for trial in study.trials()}
+        self._changed = threading.Event()
+        if self._trials:  # the driver before this one may have died before it wrote them
+            self._changed.set()
+        self._over = threading.Event()
+        self._told = ""  # of a failure
+        self._thread = threading.Thread(target=self._keep, daemon=True, name="export")
+
+    def trial_started(self, number: int, config: dict[str, Any], copied_from: int | None = None) -> None:
+        self._trials[number] = self._study.trial(number)
+
+    def trial_named_data(self, number: int, datasets: list[dict[str, str]]) -> None:
+        """No column of trials.parquet."""
+
+    def trial_reported(self, number: int, epoch: int, metrics: dict[str, float], at: float) -> None:
+        self._note(number)
+
+    def trial_ended(self, number: int, outcome: str, reason: str) -> None:
+        self._note(number)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def end(self) -> None:
+        """Write what came last. Ending it again changes nothing; neither does never having started it."""
+        self._over.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        if self._changed.is_set():
+            self._write(f"{report_again(self._place)} writes it again")
+
+    def _note(self, number: int) -> None:
+        self._trials[number] = self._study.trial(number)
+        self._changed.set()
+
+    def _keep(self) -> None:
+        pause = EVERY_S
+        while not self._over.wait(pause):
+            if self._changed.is_set():
+                pa.array([0.0])  # imports pandas: a price that is paid once
+                start = time.thread_time()
+                self._write("the search goes on")
+                pause = max(EVERY_S, (time.thread_time() - start) / SHARE)
+
+    def _write(self, then: str) -> None:
+        self._changed.clear()
+        trials = list(self._trials.values())  # at once: the search adds to them meanwhile
+        try:
+            write_parquet(sorted(trials, key=lambda trial: trial.number), self._path)
+        except (OSError, pa.ArrowException) as error:  # a full disk, a value that Parquet has no type for
+            self._changed.set()
+            if then != self._told:
+                self._say(f"{self._place / self._path.name} cannot be written: {error}; {then}")
+            self._told = then
+        else:
+            self._told = ""

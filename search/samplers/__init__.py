@@ -1,0 +1,1 @@
+"""Samplers propose the hyperparameters of a trial."""

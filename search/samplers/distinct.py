@@ -1,0 +1,98 @@
+"""A sampler that suggests nothing twice, as long as there is something else to try."""
+
+import math
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from optuna import Study
+from optuna.distributions import BaseDistribution
+from optuna.samplers import BaseSampler, RandomSampler
+from optuna.trial import FrozenTrial, TrialState
+
+from search.config.search_space import Parameter, Space, all_values
+
+DRAWN = 4  # times from the sampler, and then at random from what has not been tried
+
+
+class Distinct(BaseSampler):
+    """Another sampler, asked again when it suggests what has been tried before or is being tried.
+
+    A search is deterministic: the same values again would give the same result again. Who wants to know the spread
+    between seeds searches over `seed`.
+
+    Args:
+        sampler: The other one.
+        space: From which all values of a trial are drawn at once, so that they can be compared as a whole.
+    """
+
+    def __init__(self, sampler: BaseSampler, space: Space) -> None:
+        self.sampler = sampler
+        self.space = space
+
+    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        return {parameter.name: parameter.distribution for parameter in self.space.parameters}
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        others = (other for other in study.get_trials(deepcopy=False) if other.number != trial.number)
+        tried = [other.params for other in others if other.state != TrialState.WAITING]
+        for _ in range(DRAWN):
+            values = self._draw(self.sampler, study, trial)
+            if not any(_are_alike(values, params) for params in tried):
+                return values
+        tried_keys, fixed = {_key(params) for params in tried}, _key(_fixed(trial))
+        keys = {_key(combination): combination for combination in self.space.combinations() or []}
+        left = [combination for key, combination in keys.items() if key not in tried_keys and fixed <= key]
+        if left:
+            return random.Random(trial.number).choice(left)
+        return self._draw(RandomSampler(seed=trial.number), study, trial)
+
+    def sample_independent(self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: Any) -> Any:
+        return self.sampler.sample_independent(study, trial, param_name, param_distribution)
+
+    def before_trial(self, study: Study, trial: FrozenTrial) -> None:
+        self.sampler.before_trial(study, trial)
+
+    def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> None:
+        self.sampler.after_trial(study, trial, state, values)
+
+    def reseed_rng(self) -> None:
+        self.sampler.reseed_rng()
+
+    def _draw(self, sampler: BaseSampler, study: Study, trial: FrozenTrial) -> dict[str, Any]:
+        """What Optuna does with a sampler, for all parameters that apply."""
+        known = sampler.infer_relative_search_space(study, trial)
+        values = {**sampler.sample_relative(study, trial, known), **_fixed(trial)}
+
+        def value_of(parameter: Parameter) -> Any:
+            if parameter.name in values:
+                return values[parameter.name]
+            if parameter.distribution.single():
+                return all_values(parameter.distribution)[0]
+            return sampler.sample_independent(study, trial, parameter.name, parameter.distribution)
+
+        return self.space.choose(value_of)
+
+
+def _fixed(trial: FrozenTrial) -> dict[str, Any]:
+    """What an enqueued trial brings with it."""
+    return dict(trial.system_attrs.get("fixed_params", {}))
+
+
+def _are_alike(values: dict[str, Any], others: dict[str, Any]) -> bool:
+    """Whether both have the same key. It is made only of those that differ by a rounding at most, which are few."""
+    if values.keys() != others.keys() or not all(_may_be_alike(value, others[name]) for name, value in values.items()):
+        return False
+    return _key(values) == _key(others)
+
+
+def _may_be_alike(value: Any, other: Any) -> bool:
+    both_float = isinstance(value, float) and isinstance(other, float)
+    return math.isclose(value, other, rel_tol=1e-10) if both_float else bool(value == other)
+
+
+def _key(values: dict[str, Any]) -> frozenset[tuple[str, Any]]:
+    """Alike for values that differ by no more than rounding, as steps of 0.1 do."""
+    return frozenset((name, f"{value:.12g}" if isinstance(value, float) else value) for name, value in values.items())

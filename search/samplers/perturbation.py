@@ -1,0 +1,58 @@
+"""Hyperparameters near to those of a trial that is doing well: the explore step of Jaderberg et al. 2017."""
+
+import math
+import random
+from collections.abc import Mapping
+from typing import Any
+
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+
+from search.config.search_space import Parameter, Space
+
+RESAMPLED = 0.25  # how often a value is drawn anew
+FACTOR = 0.2  # a number becomes 0.8 or 1.2 times what it was
+
+
+def explore(space: Space, values: Mapping[str, Any], draw: random.Random) -> dict[str, Any]:
+    """A value near to that in `values` for each parameter that applies then; one that had none is drawn."""
+
+    def near(parameter: Parameter) -> Any:
+        if parameter.name not in values or draw.random() < RESAMPLED:
+            return _sampled(parameter.distribution, draw)
+        return _neighbour(parameter.distribution, values[parameter.name], draw)
+
+    return space.choose(near)
+
+
+def _neighbour(distribution: BaseDistribution, value: Any, draw: random.Random) -> Any:
+    """A step up or down; at a bound, the other way."""
+    first = draw.choice((-1, 1))
+    moved = _moved(distribution, value, first)
+    return moved if moved != value else _moved(distribution, value, -first)
+
+
+def _moved(distribution: BaseDistribution, value: Any, direction: int) -> Any:
+    if isinstance(distribution, CategoricalDistribution):
+        index = distribution.choices.index(value) + direction
+        return distribution.choices[min(max(index, 0), len(distribution.choices) - 1)]
+    assert isinstance(distribution, FloatDistribution | IntDistribution)
+    low, high = distribution.low, distribution.high
+    moved = value + direction * (FACTOR * abs(value) or (high - low) / 10)
+    if distribution.step is not None:
+        steps, before = (round((number - low) / distribution.step) for number in (moved, value))
+        moved = low + (steps if steps != before else before + direction) * distribution.step
+    return min(max(moved, low), high)
+
+
+def _sampled(distribution: BaseDistribution, draw: random.Random) -> Any:
+    if isinstance(distribution, CategoricalDistribution):
+        return draw.choice(distribution.choices)
+    assert isinstance(distribution, FloatDistribution | IntDistribution)
+    low, high = distribution.low, distribution.high
+    if distribution.log:
+        value = math.exp(draw.uniform(math.log(low), math.log(high)))
+        value = round(value) if isinstance(distribution, IntDistribution) else value
+        return min(max(value, low), high)
+    if distribution.step is not None:
+        return low + draw.randint(0, round((high - low) / distribution.step)) * distribution.step
+    return draw.uniform(low, high)

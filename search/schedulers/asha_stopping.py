@@ -1,0 +1,47 @@
+"""Asynchronous successive halving, the variant that only stops (Li et al. 2020, arXiv 1810.05934), as Ray's
+`ASHAScheduler` does it: nobody pauses, and a trial that is worse than most at a rung ends there for good.
+
+It needs no checkpoints to be read, and decides on less: whoever comes first to a rung goes on, however bad it is.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from search.config.objectives import sign
+from search.schedulers.base import End, Standing, Stretch
+from search.schedulers.rungs import Ladder
+
+
+class Stopping(Ladder):
+    """At each rung a trial goes on unless others have been there and its value is below their quantile at
+    1 - 1/reduction_factor, interpolated as Ray's is.
+
+    What differs from Ray's: rungs are counted down from the last one and not up from the first, a report that reaches
+    several rungs at once counts in all of them, and no value is NaN, since such a trial has diverged.
+    """
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}, where a trial goes on or ends at once"
+
+    def next(self, trials: Sequence[Standing], may_start: bool) -> Stretch | End | None:
+        waiting = [trial for trial in trials if trial.state == "waiting"]
+        for trial in waiting:
+            rung = trial.rung(self.rungs)
+            if rung is not None and self._is_below(trial, rung, trials):
+                return End(trial.number, f"not among the best at epoch {trial.epoch}")
+        for trial in waiting:
+            return Stretch("continued", trial.number, trial.epoch, self.rung_after(trial.reached))
+        return Stretch("new", None, 0, self.rungs[0]) if may_start else None
+
+    def rests(self, trial: Standing) -> bool:
+        return False
+
+    def _is_below(self, trial: Standing, rung: float, trials: Sequence[Standing]) -> bool:
+        others = [value for other in trials if other is not trial and (value := other.value_at(rung)) is not None]
+        own = trial.value_at(rung)
+        if own is None or not others:
+            return False
+        worse = -sign(self.mode)  # the factor with which the better value is the larger one
+        cutoff = np.percentile([worse * value for value in others], 100 * (1 - 1 / self.reduction_factor))
+        return bool(worse * own < cutoff)

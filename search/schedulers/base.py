@@ -1,0 +1,150 @@
+"""What a scheduler is asked and what it answers: pure arithmetic over what the study knows.
+
+Nothing is kept between two questions. A search that is taken up after a crash asks again and goes on.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, Protocol
+
+from search.config.fidelity import Unit
+from search.config.objectives import Mode
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A trial that has begun: the objective after each epoch that it finished, and whether a gang trains it now.
+
+    A copy begins at epoch `start` with the weights of `copied_from`, in the place of `replaces`, if that had not
+    ended already. One that has `finished` came to its end, which for a function may lie before the last epoch, and one
+    that `broke_off` diverged or failed.
+
+    `epochs` is its own length, and `spent` what it had got by the end of each epoch, in order and in the schedule's
+    unit of fidelity; None where that is the epochs themselves.
+    """
+
+    number: int
+    values: Mapping[int, float]
+    state: Literal["running", "waiting", "ended"]
+    start: int = 0
+    copied_from: int | None = None
+    replaces: int | None = None
+    finished: bool = False
+    broke_off: bool = False
+    epochs: float = math.inf
+    spent: Mapping[int, float] | None = None
+
+    @cached_property
+    def epoch(self) -> int:
+        return max(self.values, default=self.start)
+
+    @cached_property
+    def reached(self) -> float:
+        """What it has got so far."""
+        return self.epoch if self.spent is None else self.spent.get(self.epoch, 0.0)
+
+    def is_over(self, limit: float) -> bool:
+        """Whether it has come to its end, which lies at its own epochs or where it has got `limit`."""
+        return self.epoch >= self.epochs or self.reached >= limit
+
+    def value_at(self, rung: float) -> float | None:
+        """The objective of the first report by which it had got so much, or None before that.
+
+        One that came to its end without would be no better for more of it, and has the value of its last report.
+        """
+        if self.reached >= rung:
+            if self.spent is None:
+                return self.values.get(int(rung))
+            return next(self.values[epoch] for epoch, spent in self.spent.items() if spent >= rung)
+        return self.values[self.epoch] if self.finished and self.values else None
+
+    def rung(self, rungs: Sequence[float]) -> float | None:
+        """The highest of `rungs` that it reached with its last report, or None if it stands between two of them."""
+        if self.spent is None:
+            return self.epoch if self.values and self.epoch in rungs else None
+        before = max((spent for epoch, spent in self.spent.items() if epoch < self.epoch), default=0.0)
+        return max((rung for rung in rungs if before < rung <= self.reached), default=None)
+
+    def by_rung(self, rungs: Sequence[float]) -> dict[int, float]:
+        """Its value at each of `rungs` that it reached, counted from 1; under 0, its last one if it reached none."""
+        values = {place: value for place, rung in enumerate(rungs, 1) if (value := self.value_at(rung)) is not None}
+        return values or ({0: self.values[self.epoch]} if self.values else {})
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """A trial's way from the epoch `start` to where it has got `until`; `number` None asks for a new trial.
+
+    `until` is in the unit of fidelity, `copied_from` and `replaces` are those of a copy, `draw` is the seed of
+    what is random in it.
+    """
+
+    kind: Literal["new", "continued", "promoted", "copied"]
+    number: int | None
+    start: int
+    until: float
+    copied_from: int | None = None
+    replaces: int | None = None
+    draw: str = ""
+
+
+@dataclass(frozen=True)
+class End:
+    """A trial that goes no further."""
+
+    number: int
+    reason: str
+
+
+class Schedule(Protocol):
+    """Decides when trials pause, who goes on and who ends. Its text is what --dry-run says of it."""
+
+    @property
+    def unit(self) -> Unit:
+        """What a trial gets is measured in."""
+
+    @property
+    def limit(self) -> float:
+        """How much of it a trial gets at most."""
+
+    @property
+    def rungs(self) -> Sequence[float]:
+        """How much of it trials have got when they are compared for good; the last one is the limit."""
+
+    @property
+    def mode(self) -> Mode:
+        """Which values are better."""
+
+    def next(self, trials: Sequence[Standing], may_start: bool) -> Stretch | End | None:
+        """What to do now, or None if there is nothing to do before a running stretch has ended.
+
+        Args:
+            trials: All trials that have started, ended ones included.
+            may_start: Whether the budget has room for a new trial.
+        """
+
+    def rests(self, trial: Standing) -> bool:
+        """Whether `trial` waits because others were better, and has lost if the search ends now."""
+
+    def expected(self, trials: int) -> float:
+        """How much so many trials get together."""
+
+
+class InEpochs:
+    """What a schedule says of its fidelity that knows epochs alone, and compares for good at the last of them."""
+
+    epochs: int
+
+    @property
+    def unit(self) -> Unit:
+        return "epochs"
+
+    @property
+    def limit(self) -> float:
+        return self.epochs
+
+    @property
+    def rungs(self) -> tuple[float, ...]:
+        return (self.epochs,)

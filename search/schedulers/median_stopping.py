@@ -1,0 +1,59 @@
+"""Median stopping (Golovin et al. 2017, Google Vizier, section 3.2.2)."""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from search.config.objectives import Mode, sign
+from search.schedulers.base import End, InEpochs, Standing, Stretch
+
+FEWEST = 3  # others without whom a median says nothing
+
+
+@dataclass(frozen=True)
+class Median(InEpochs):
+    """A trial ends when its best value so far is worse than the median of what the others had on average until then.
+
+    It is judged after each epoch from `grace_period` on, against those that reported that epoch.
+    """
+
+    epochs: int
+    grace_period: int
+    mode: Mode
+
+    def __str__(self) -> str:
+        return f"ends a trial below the median of {FEWEST} others or more, after each epoch from {self.grace_period} on"
+
+    def next(self, trials: Sequence[Standing], may_start: bool) -> Stretch | End | None:
+        waiting = [trial for trial in trials if trial.state == "waiting"]
+        for trial in waiting:
+            if reason := self._verdict(trial, trials):
+                return End(trial.number, reason)
+        for trial in waiting:
+            return Stretch("continued", trial.number, trial.epoch, self._until(trial.epoch))
+        return Stretch("new", None, 0, self._until(0)) if may_start else None
+
+    def rests(self, trial: Standing) -> bool:
+        return False
+
+    def expected(self, trials: int) -> float:
+        """As if half of the trials that can be judged ended when they are judged first."""
+        stopped = max(0, trials - FEWEST) / 2
+        return trials * self.epochs - stopped * (self.epochs - self._until(0))
+
+    def _until(self, epoch: int) -> int:
+        return min(self.epochs, max(self.grace_period, epoch + 1))
+
+    def _verdict(self, trial: Standing, trials: Sequence[Standing]) -> str:
+        """Why `trial` ends, or nothing."""
+        epoch = trial.epoch
+        if epoch < self.grace_period or not trial.values:
+            return ""
+        others = [other for other in trials if other is not trial and epoch in other.values]
+        if len(others) < FEWEST:
+            return ""
+        averages = [statistics.fmean(v for e, v in other.values.items() if e <= epoch) for other in others]
+        better = sign(self.mode)
+        if min(better * value for value in trial.values.values()) <= better * statistics.median(averages):
+            return ""
+        return f"below the median of {len(others)} trials at epoch {epoch}"

@@ -1,0 +1,1 @@
+"""The study of a search and its trials."""

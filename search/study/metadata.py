@@ -1,0 +1,49 @@
+"""What a study remembers of its search."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from optuna.storages import BaseStorage
+
+from search.config import SearchConfig, load_config
+from search.config.search_config import ANEW, flag
+from search.errors import UsageError
+from search.storage.study_store import check_name
+from search.storage.working_copy import local
+from trainables.filesystem.paths import Place
+
+
+def remembered(storage: BaseStorage, place: Place) -> dict[str, Any]:
+    """What a search that is taken up remembers of itself, its objective and mode among it.
+
+    Raises:
+        UsageError: It died before it had put that down, or its folder has another name now.
+    """
+    names = [study.study_name for study in storage.get_all_studies()]
+    if names:
+        check_name(names, place)
+    about = storage.get_study_user_attrs(storage.get_study_id_from_name(place.name)) if names else {}
+    if "search" not in about:
+        raise UsageError(
+            f"--resume must name a search that has begun, but {place.name} ended before it did. "
+            f"Remove {place}, and start it again under another name."
+        )
+    return {**about["search"], "objective": about["objective"], "mode": about["mode"]}
+
+
+def config_of(about: Mapping[str, Any], place: Place, given: Mapping[str, Any]) -> SearchConfig:
+    """The config that a search goes on with: as it began, but for what is given, wherever its folder lies by now."""
+    fixed = sorted(given.keys() - ANEW)
+    if fixed:
+        named = ", ".join("a task" if name == "task" else flag(name) for name in fixed)
+        raise UsageError(
+            f"--resume must come without {named}: {place.name} goes on as it began. "
+            f"What can be given anew: {', '.join(map(flag, sorted(ANEW)))}."
+        )
+    before = {**about["config"], "storage": place.parent, "name": place.name, "quiet": False}
+    path, _, name = before["task"].rpartition(":")
+    copy = local(place) / "code" / Path(path).name
+    if path.endswith(".py") and not Path(path).exists() and copy.exists():
+        before["task"] = f"{copy}:{name}"
+    return load_config({**{key: value for key, value in before.items() if value is not None}, **given})

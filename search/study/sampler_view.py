@@ -1,0 +1,116 @@
+"""The trials of a study as its samplers see them."""
+
+import copy
+from collections.abc import Callable, Container, Sequence
+from typing import Protocol
+
+from optuna.storages import BaseStorage
+from optuna.trial import FrozenTrial, TrialState
+
+from search.config.objectives import Objective
+from search.study.trial import curve_of, outcome_of, point_of
+
+
+class JudgedStudy(Protocol):
+    """What the view needs of a study; see `search.study.study.SearchStudy`."""
+
+    objectives: tuple[Objective, ...]
+    live: set[int]
+    compared: Callable[[FrozenTrial], dict[int, float]] | None
+
+
+def shown_to_samplers(storage: BaseStorage, study: JudgedStudy, earlier: Sequence[FrozenTrial]) -> BaseStorage:
+    """`storage` as samplers should see it: first come `earlier` trials of other searches, and a trial that waits at a
+    rung is one that was pruned there.
+
+    Left RUNNING, it tells a sampler nothing, although it has reported all that it may ever report.
+    """
+    completed: dict[int, FrozenTrial] = {}
+    stopped: dict[int, tuple[FrozenTrial, FrozenTrial]] = {}  # each as it was, and as it is shown
+
+    class View(type(storage)):  # type: ignore[misc]
+        def get_all_trials(
+            self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
+        ) -> list[FrozenTrial]:
+            trials = super().get_all_trials(study_id, deepcopy=deepcopy)
+            several = len(study.objectives) > 1
+            now = _comparable(trials, study, completed) if several else _shown(trials, study, stopped)
+            shown = [*earlier, *now]
+            return [trial for trial in shown if states is None or trial.state in states]
+
+    view = View.__new__(View)
+    view.__dict__ = storage.__dict__  # one storage seen in two ways, not a copy that would fall behind
+    return view
+
+
+def _shown(
+    trials: Sequence[FrozenTrial], study: JudgedStudy, stopped: dict[int, tuple[FrozenTrial, FrozenTrial]]
+) -> list[FrozenTrial]:
+    """`trials` as samplers should see them when there is one objective.
+
+    Args:
+        stopped: Keeps what is shown of those that stopped: a trial that has changed since is another object.
+    """
+    shown = []
+    for trial in trials:
+        if _is_stopped(trial, study):
+            if trial.number not in stopped or stopped[trial.number][0] is not trial:
+                stopped[trial.number] = (trial, _stopped(trial, study))
+            trial = stopped[trial.number][1]
+        shown.append(trial)
+    return shown
+
+
+def _is_stopped(trial: FrozenTrial, study: JudgedStudy) -> bool:
+    return _waits(trial, study) or (trial.state == TrialState.PRUNED and study.compared is not None)
+
+
+def _stopped(trial: FrozenTrial, study: JudgedStudy) -> FrozenTrial:
+    shown = _as(TrialState.PRUNED, trial)
+    if study.compared is not None:
+        shown.intermediate_values = study.compared(trial)
+    return shown
+
+
+def _comparable(
+    trials: Sequence[FrozenTrial],
+    study: JudgedStudy,
+    completed: dict[int, FrozenTrial],
+) -> list[FrozenTrial]:
+    """`trials` as samplers can learn from all of them when there are several objectives.
+
+    Optuna knows no values of a pruned trial then, and most samplers pass it over. One that has reported is shown as
+    completed with what it is worth, and one that diverged as no better than the worst of them.
+
+    Args:
+        completed: Keeps what is shown of those that have ended.
+    """
+    shown = []
+    for trial in trials:
+        seen = completed.get(trial.number, trial)
+        if seen is trial and (_waits(trial, study) or outcome_of(trial) == "pruned"):
+            point = point_of(trial, study.objectives)
+            seen = _as(TrialState.COMPLETE, trial, point) if point else trial
+            if point and trial.state == TrialState.PRUNED:
+                completed[trial.number] = seen
+        shown.append(seen)
+    points = [trial.values for trial in shown if trial.state == TrialState.COMPLETE]
+    if not points:
+        return shown
+    columns = zip(study.objectives, zip(*points, strict=True), strict=True)
+    worst = [max(column) if objective.mode == "min" else min(column) for objective, column in columns]
+    return [_as(TrialState.COMPLETE, t, worst) if outcome_of(t) == "diverged" else t for t in shown]
+
+
+def _waits(trial: FrozenTrial, study: JudgedStudy) -> bool:
+    return trial.state == TrialState.RUNNING and trial.number not in study.live and bool(curve_of(trial))
+
+
+def _as(state: TrialState, trial: FrozenTrial, values: Sequence[float] | None = None) -> FrozenTrial:
+    shown = copy.copy(trial)
+    shown.state = state
+    if values is not None:
+        shown.values = values
+        # The Gaussian process refuses trials of which some have a constraint and others do not.
+        shown.system_attrs = {k: v for k, v in trial.system_attrs.items() if not k.startswith("constraints:")}
+    return shown

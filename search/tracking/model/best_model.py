@@ -1,0 +1,107 @@
+"""The best checkpoint of a search as an MLflow model on its parent run, made by a process of its own."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from search.analysis.best_trials import find_best
+from search.config.flatten import flatten
+from search.config.libraries import settle
+from search.config.task_source import BUILT_IN, find_task
+from search.errors import UsageError
+from search.formatting import log_it
+from search.storage.working_copy import at_hand
+from search.study.metadata import config_of
+from search.study.record import Searched, read
+from search.tracking.runs import LONGEST_PARAM
+from search.tracking.uri import URI, store_of, take_login, tracked
+from trainables.filesystem.paths import Place
+from trainables.filesystem.paths import place as as_place
+
+TIMEOUT_S = 900.0  # building a task may load its data
+ROOT = Path(__file__).resolve().parents[3]
+
+
+class ModelError(RuntimeError):
+    """There is no model of the best checkpoint; the message says why, and how to try again."""
+
+
+def log_best(place: Place, register: str = "") -> str:
+    """Log the best checkpoint of the search at `place`, and register it under a name if there is one.
+
+    Returns:
+        What `mlflow.pyfunc.load_model` takes.
+
+    Raises:
+        ModelError: It could not be done. The search is as it was.
+    """
+    settle()
+    take_login(os.environ)
+    try:
+        with at_hand(place) as folder:
+            return _made(*_request(read(place), place, folder, register))
+    except (ModelError, UsageError, OSError) as error:
+        raise ModelError(
+            f"the best checkpoint is no model in MLflow: {error} Try again: {log_it(place, register)}"
+        ) from error
+
+
+def _request(searched: Searched, place: Place, folder: Path, register: str) -> tuple[dict[str, Any], str]:
+    """What `search.tracking.model.log_model` is asked for, and where MLflow is."""
+    best = find_best(searched.trials, searched.mode)
+    if best is None:
+        raise ModelError("no trial was completed.")
+    if best.checkpoint is None or not as_place(best.checkpoint).is_file():
+        raise ModelError(f"trial {best.trial_id} has no checkpoint of a task, but {best.checkpoint}.")
+    config = config_of(searched.about, place, {})
+    tracking_uri, _ = store_of(config, tracked(searched.about))
+    path, _, name = config.task.rpartition(":")
+    code = folder / "code"  # a cluster that was there before has none
+    modules = sorted(code.iterdir()) if code.is_dir() else find_task(config.task).modules
+    tags = {"search": place.name, "trial_id": best.trial_id, "objective": searched.objective, "value": best.value}
+    request = {
+        "reference": f"{Path(path).stem}:{name}" if path else BUILT_IN[name],
+        "trained": best.checkpoint,
+        "code": [str(module) for module in modules if module.name != "__pycache__"],
+        "experiment": config.experiment,
+        "search_id": searched.about["id"],
+        "register": register,
+        "params": {key: str(value)[:LONGEST_PARAM] for key, value in flatten(best.config).items()},
+        "tags": {key: str(value) for key, value in tags.items()},
+    }
+    return request, tracking_uri
+
+
+def _made(request: dict[str, Any], tracking_uri: str) -> str:
+    """The model's URI."""
+    beside = {str(Path(module).parent) for module in request["code"]}
+    paths = [*beside, str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    variables = {**os.environ, URI: tracking_uri, "PYTHONPATH": os.pathsep.join(paths)}
+    with tempfile.TemporaryDirectory(prefix="searchlight-") as folder:
+        asked, answered = Path(folder, "request.json"), Path(folder, "answer.json")
+        asked.write_text(json.dumps(request), encoding="utf-8")
+        try:
+            done = subprocess.run(
+                [sys.executable, "-P", "-m", "search.tracking.model.log_model", str(asked), str(answered)],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=TIMEOUT_S,
+                env=variables,
+                cwd=folder,
+                start_new_session=True,  # a Ctrl-C is meant for the search, which has ended
+            )
+        except subprocess.TimeoutExpired as error:
+            raise ModelError(f"making it took more than {TIMEOUT_S:g} s.") from error
+        if not answered.exists():
+            last = (done.stderr.splitlines() or ["it said nothing"])[-1]
+            raise ModelError(f"the process that makes it ended with code {done.returncode}: {last}.")
+        answer: dict[str, str] = json.loads(answered.read_text(encoding="utf-8"))
+    if "error" in answer:
+        raise ModelError(answer["error"])
+    return answer["uri"]
