@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.s3_server import S3Server
+from tests.servers.s3 import S3Server
 from trainables.filesystem.paths import place
 
 ROOT = Path(__file__).resolve().parent.parent
-TASKS = ROOT / "tests" / "search" / "tasks"
+TASKS = ROOT / "tests" / "tasks"
 
 
 @dataclass
@@ -93,3 +93,27 @@ def short_folder():
     folder = Path(tempfile.mkdtemp(dir="/tmp"))
     yield folder
     shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="session")
+def server():
+    from tests.servers.postgres import Server, find_programs  # psycopg is an extra
+
+    programs = find_programs()
+    if programs is None:
+        pytest.skip("there is no PostgreSQL on this machine")
+    made = Server(programs)
+    yield made
+    made.remove()
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if program is None:
+        pytest.skip("there is no Chromium on this machine")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=program, args=["--no-sandbox"], timeout=60_000)
+        yield browser
+        browser.close()

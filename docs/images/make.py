@@ -24,7 +24,7 @@ sys.path.insert(0, str(HERE.parent.parent))
 
 from search.analysis.best_trials import find_best  # noqa: E402  they are found now
 from search.study.record import read  # noqa: E402
-from tests.search.mlflow_server import MlflowServer  # noqa: E402
+from tests.servers.mlflow import MlflowServer  # noqa: E402
 from trainables.task.images import best_in  # noqa: E402
 
 METRIC = "val/cell_lift"

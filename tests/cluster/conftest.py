@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.hosts import Host, Network, why_not
-from tests.s3_server import S3Server
-from tests.search.mlflow_server import MlflowServer
+from tests.servers.mlflow import MlflowServer
+from tests.servers.s3 import S3Server
 
 ROOT = Path(__file__).resolve().parents[2]
 TASKS = ROOT / "tests" / "search" / "tasks"
@@ -123,7 +123,7 @@ def bucket(network, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def database(network):
-    from tests.search.postgres_server import Server, find_programs  # psycopg is an extra
+    from tests.servers.postgres import Server, find_programs  # psycopg is an extra
 
     programs = find_programs()
     if programs is None:

@@ -1,12 +1,11 @@
 import math
-import shutil
 
 import pytest
 from optuna.samplers import RandomSampler
 
 from search.config.search_space import resolve
 from search.study.study import create
-from tests.search.searchers import searcher_over
+from tests.search.execution.searcher_harness import searcher_over
 from trainables.task import TaskConfig, searchable
 
 
@@ -36,30 +35,6 @@ def trials(tmp_path):
             study.end(number, outcome, "because", {"kind": "skips", "epoch": 2} if outcome == "diverged" else None)
     yield study.trials()
     lock.close()
-
-
-@pytest.fixture(scope="session")
-def server():
-    from tests.search.postgres_server import Server, find_programs  # psycopg is an extra
-
-    programs = find_programs()
-    if programs is None:
-        pytest.skip("there is no PostgreSQL on this machine")
-    made = Server(programs)
-    yield made
-    made.remove()
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if program is None:
-        pytest.skip("there is no Chromium on this machine")
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=program, args=["--no-sandbox"], timeout=60_000)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

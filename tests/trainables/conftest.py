@@ -9,9 +9,9 @@ import pytest
 import torch
 from ray.train.v2._internal.execution.train_fn_utils import LocalTrainFnUtils, set_train_fn_utils
 
-from tests.trainables import functions
-from tests.trainables.ranks import Pair
-from tests.trainables.workers import stretch_in
+from tests.trainables.two_ranks import Pair
+from tests.trainables.worker import train_functions
+from tests.trainables.worker.local_worker import stretch_in
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +42,7 @@ def stretch(tmp_path: Path) -> Callable[..., dict[str, Any]]:
 def as_in_a_worker(tmp_path: Path) -> Iterator[None]:
     """Ray's own utilities of a worker, those of its local mode; the functions tell no earlier test's tales."""
     set_train_fn_utils(LocalTrainFnUtils("test"))
-    functions.SCRATCH[0] = str(tmp_path)
-    functions.SEEN.clear()
+    train_functions.SCRATCH[0] = str(tmp_path)
+    train_functions.SEEN.clear()
     yield
     set_train_fn_utils(None)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.trainables.toys import (
+from tests.trainables.toy_models import (
     PRECISIONS,
     Regression,
     RegressionConfig,

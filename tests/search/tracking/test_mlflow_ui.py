@@ -15,8 +15,8 @@ from search.study.record import read
 from search.tracking.description import note_of_search
 from search.tracking.tracker import Tracker
 from search.tracking.uri import store_of
-from tests.search.mlflow_server import MlflowServer
-from tests.search.studies import Search
+from tests.search.stored_studies import Search
+from tests.servers.mlflow import MlflowServer
 
 pytestmark = pytest.mark.usefixtures("chromium")  # first: without it, no server is started
 CURVES = [[0.1, 0.2, 0.3], [0.15, 0.35], [0.05], [0.3, 0.4, 0.6]]

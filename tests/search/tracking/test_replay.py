@@ -8,7 +8,7 @@ from search.study.study import create
 from search.tracking import tracker as tracking
 from search.tracking.tracker import Tracker
 from search.tracking.uri import store_of
-from tests.search.studies import Search, replayed
+from tests.search.stored_studies import Search, replayed
 
 
 @pytest.fixture(autouse=True)

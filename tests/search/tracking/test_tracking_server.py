@@ -11,9 +11,9 @@ from search.config.libraries import SETTINGS
 from search.tracking import tracker as tracking
 from search.tracking.tracker import Tracker, TrackingError
 from search.tracking.uri import store_of
-from tests.search.mlflow_server import ADMIN, MlflowServer
-from tests.search.studies import Search, replayed
-from tests.server_process import free_port
+from tests.search.stored_studies import Search, replayed
+from tests.servers.mlflow import ADMIN, MlflowServer
+from tests.servers.process import free_port
 from trainables.task import images
 
 LOGIN = ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD")

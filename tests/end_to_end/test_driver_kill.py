@@ -1,0 +1,132 @@
+"""A search whose process is killed at random moments, and taken up again: Ray, the journal and MLflow are real ones."""
+
+import json
+import random
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pyarrow.parquet as pq
+import pytest
+from mlflow.tracking import MlflowClient
+
+from search.study.record import read
+from tests.conftest import Cli
+from tests.end_to_end.leftover_processes import is_running, wait_for_nothing
+
+KILLS = 3
+
+
+@dataclass
+class Killed:
+    """A search that was killed again and again while its study grew, and at last left alone.
+
+    `result` is what it printed then, `second` what a driver did that was started meanwhile, `started` the processes
+    of those that were killed, and `temporary` the folder of their Rays.
+    """
+
+    cli: Cli
+    folder: Path
+    result: dict
+    second: subprocess.CompletedProcess
+    started: list[int]
+    temporary: Path
+
+
+def wait_until(condition, process, limit_s=120):
+    deadline = time.monotonic() + limit_s
+    while not condition() and process.poll() is None:
+        assert time.monotonic() < deadline, "nothing happened"
+        time.sleep(0.02)
+
+
+def has_open(process, path):
+    return str(path) in {file.path for file in psutil.Process(process.pid).open_files()}
+
+
+@pytest.fixture(scope="module")
+def killed(make_cli):
+    cli, draw, started = make_cli(), random.Random(7), []
+    temporary = Path(tempfile.mkdtemp(dir="/tmp"))
+    cli.env["RAY_TMPDIR"] = str(temporary)
+    folder = cli.folder / "runs" / "mortal"
+    journal = folder / "study.journal"
+    options = ["--trials", "9", "--seed", "1", "--set", "pause_s=0.05", "--search", "how=fine,calm,nan,raise"]
+    command = ["toy.py:Toy", "--name", "mortal", *options]
+    for _ in range(KILLS):
+        process = cli.start(*command)
+        size = journal.stat().st_size if journal.exists() else 0
+        grown = size + draw.randint(1500, 6000)
+        wait_until(lambda: journal.exists() and journal.stat().st_size > grown, process)  # noqa: B023 (called at once)
+        started += [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        command = ["--resume", "mortal", "--json"]
+    process = cli.start(*command)
+    wait_until(lambda: has_open(process, journal), process)
+    second = cli.run("--resume", "mortal")
+    out, err = process.communicate(timeout=180)
+    assert process.returncode == 0, err
+    yield Killed(cli, folder, json.loads(out), second, started, temporary)
+    shutil.rmtree(temporary)
+
+
+def test_every_trial_ends_once_and_the_same_in_the_study_in_parquet_and_in_mlflow(killed):
+    folder, result = killed.folder, killed.result
+    trials = read(folder).trials
+    assert [trial.number for trial in trials] == list(range(9))
+    in_study = {t.number: t.user_attrs["outcome"] for t in trials if t.state.is_finished()}
+    rows = pq.read_table(folder / "trials.parquet").to_pylist()
+    client = MlflowClient(result["mlflow"]["tracking_uri"])
+    runs = client.search_runs([result["mlflow"]["experiment_id"]])
+    children = [run for run in runs if "trial_id" in run.data.tags]
+    in_mlflow = {int(run.data.tags["trial_id"]): run.data.tags["outcome"] for run in children}
+    assert in_study == {row["trial_id"]: row["outcome"] for row in rows} == in_mlflow
+    assert len(in_study) == len(children) == 9
+    assert {run.data.tags["mlflow.parentRunId"] for run in children} == {result["mlflow"]["run_id"]}
+    assert len(runs) == 10, "one parent"
+    assert {run.info.status for run in runs} <= {"FINISHED", "KILLED", "FAILED"}, "none is left running"
+    for run in children:
+        number = int(run.data.tags["trial_id"])
+        curve = [
+            (m.step, m.value) for m in client.get_metric_history(run.info.run_id, "val/loss") if m.value == m.value
+        ]
+        finite = [(r["epoch"], r["val/loss"]) for r in rows if r["trial_id"] == number and r["outcome"] != "diverged"]
+        assert sorted(curve) == [row for row in finite if row[0] is not None], "each report once"
+
+
+def test_no_process_and_no_temporary_folder_is_left_of_those_that_were_killed(killed):
+    wait_for_nothing(lambda: [pid for pid in killed.started if is_running(pid)] + list(killed.temporary.iterdir()))
+
+
+def test_the_best_is_the_best_and_its_checkpoint_is_there(killed):
+    folder, result = killed.folder, killed.result
+    rows = pq.read_table(folder / "trials.parquet").to_pylist()
+    values = [row["val/loss"] for row in rows if row["outcome"] in ("completed", "pruned")]
+    assert result["best"]["value"] == min(values)
+    assert json.loads(json.dumps(result["best"]["checkpoint"])) in {str(path) for path in folder.rglob("*.pt")}
+    kept = {path.parent.name: [other.name for other in path.parent.glob("*.pt")] for path in folder.rglob("*.pt")}
+    assert all(len(names) == 1 for names in kept.values()), "nothing is left of the drivers that were killed"
+    assert not (folder / "ray").exists()
+
+
+def test_a_second_driver_is_refused_in_one_line(killed):
+    assert killed.second.returncode == 2
+    assert killed.second.stderr.splitlines() == ["mortal must not be running, but another process has it open."]
+
+
+def test_a_search_that_is_over_is_taken_up_without_starting_anything_and_more_trials_can_be_asked_for(killed):
+    cli, result = killed.cli, killed.result
+    over = cli.run("--resume", "mortal", "--json")
+    assert over.returncode == 0, over.stderr
+    again = json.loads(over.stdout)
+    assert {**again, "seconds": 0} == {**result, "seconds": 0}
+    assert "all 9 trials have ended; --trials can be raised" in over.stderr
+    more = cli.run("--resume", "mortal", "--trials", "10", "--json")
+    assert more.returncode == 0, more.stderr
+    assert sum(json.loads(more.stdout)["outcomes"].values()) == 10

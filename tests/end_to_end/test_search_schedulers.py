@@ -1,0 +1,123 @@
+"""A whole search with each scheduler, run as a user runs it."""
+
+import itertools
+
+import torch
+
+from search.schedulers.hyperband import HyperBand
+from tests.end_to_end.test_search import ROOT, Search
+
+FROM_PYTHON = f"""
+import json
+import sys
+
+sys.path.append({str(ROOT)!r})
+from search.experiment import SearchConfig, run
+
+options = dict(scheduler="hyperband", sampler="random", trials=9, concurrency=2, name="hyperband")
+result = run(SearchConfig(task="toy.py:Toy", set={{"epochs": 9, "precision": "fp32"}}, **options))
+assert result.best.value > 0 and result.best.config["precision"] == "fp32"
+print(json.dumps(result.as_json()))
+"""
+
+
+def searched(make_cli, scheduler, *arguments):
+    cli = make_cli(scheduler)
+    options = ["--scheduler", scheduler, "--concurrency", "2", "--sampler", "random", "--name", scheduler, "--json"]
+    found = Search(cli, cli.run("toy.py:Toy", *options, *arguments, "precision=fp32"), scheduler)
+    assert set(found.json["outcomes"]) <= {"completed", "pruned"}, found.json["outcomes"]
+    return found
+
+
+def epochs_of(found):
+    """By trial, the epochs that it reported, in order."""
+    by_trial = itertools.groupby(found.rows, key=lambda row: row["trial_id"])
+    return {number: [row["epoch"] for row in rows] for number, rows in by_trial}
+
+
+def test_hyperband_stops_the_trials_of_a_bracket_at_its_own_rungs_and_a_search_from_python_is_an_object(make_cli):
+    cli = make_cli("hyperband")
+    (cli.folder / "script.py").write_text(FROM_PYTHON)
+    found = Search(cli, cli.run(script=cli.folder / "script.py"), "hyperband")
+    assert set(found.json["outcomes"]) <= {"completed", "pruned"}
+    schedule = HyperBand.over(9, 3, 1, "min")
+    epochs = epochs_of(found)
+    assert len(epochs) == 9
+    for number, own in epochs.items():
+        assert own == list(range(1, own[-1] + 1))
+        assert own[-1] in schedule.bracket_of(number).rungs
+    assert {9} < {own[-1] for own in epochs.values()}
+
+
+def test_for_the_same_gpu_seconds_a_faster_precision_gets_more_epochs(make_cli):
+    cli = make_cli("fidelity")
+    rungs = (0.3, 0.9, 2.7)
+    options = ["--fidelity", "gpu-seconds", "--max-fidelity", "2.7", "--trials", "9", "--concurrency", "2"]
+    fixed = ["--search", "precision=fp32,bf16", "--set", "epochs=99", "--sampler", "qmc", "--name", "paced", "--json"]
+    found = Search(cli, cli.run("paced.py:Paced", *options, *fixed), "paced")
+    assert set(found.json["outcomes"]) == {"completed", "pruned"}
+    epochs = {rung: {"fp32": set(), "bf16": set()} for rung in rungs}
+    for _, rows in itertools.groupby(found.rows, key=lambda row: row["trial_id"]):
+        *before, last = list(rows)
+        earlier = before[-1]["gpu_seconds"] if before else 0.0
+        assert last["samples"] == 64 * last["epoch"]
+        assert last["epoch"] < 99
+        rung = max(rung for rung in rungs if rung <= last["gpu_seconds"])
+        assert earlier < rung, "it ended with the epoch that reached its rung"
+        assert (last["outcome"] == "completed") == (rung == 2.7)
+        epochs[rung][last["config/precision"]].add(last["epoch"])
+    both = [reached for reached in epochs.values() if all(reached.values())]
+    assert both
+    assert all(max(reached["bf16"]) > max(reached["fp32"]) for reached in both)
+    assert any(epochs[2.7].values()), "one ran to its end"
+    trial = found.study.trials[0]
+    assert trial.user_attrs["report/1"]["gpu_seconds"] > 0.1
+
+
+def test_median_stopping_ends_trials_that_are_below_the_median_as_soon_as_they_are(make_cli):
+    found = searched(make_cli, "median", "--trials", "12", "--grace-period", "2", "--seed", "3", "--set", "epochs=4")
+    reasons = {trial.number: trial.user_attrs["reason"] for trial in found.study.trials}
+    ended = {number for number, reason in reasons.items() if reason}
+    assert 0 < len(ended) < 12
+    for number, own in epochs_of(found).items():
+        if number in ended:
+            assert reasons[number].startswith("below the median of ")
+            assert reasons[number].endswith(f" trials at epoch {own[-1]}")
+            assert 2 <= own[-1] < 4
+        else:
+            assert own == [1, 2, 3, 4]
+    # Not at the end of the search: another trial began after the first of them had ended.
+    first = min(trial.datetime_complete for trial in found.study.trials if trial.number in ended)
+    assert max(trial.datetime_start for trial in found.study.trials) > first
+
+
+def test_a_population_goes_on_with_copies_of_its_best(make_cli):
+    arguments = ["--trials", "10", "--population", "4", "--exploit-every", "2", "--seed", "1", "--set", "epochs=8"]
+    found = searched(make_cli, "pbt", *arguments)
+    trials = {trial.number: trial for trial in found.study.trials}
+    epochs = epochs_of(found)
+    copies = {number: trial.user_attrs["copied_from"] for number, trial in trials.items() if number >= 4}
+    assert copies
+    assert len(trials) <= 10
+    replaced = [trial.user_attrs["reason"] for trial in trials.values() if trial.user_attrs["reason"]]
+    assert sorted(replaced) == sorted(f"replaced by a copy of {parent}" for parent in copies.values())
+    assert found.json["outcomes"] == {"completed": 4, "pruned": len(copies)}
+    for number, parent in copies.items():
+        start = trials[number].user_attrs["copy"]["epoch"]
+        assert epochs[number][0] == start + 1, "it goes on where the other one stood"
+        assert start in epochs[parent]
+        assert trials[number].params["lr"] != trials[parent].params["lr"]
+        folder = found.folder / "checkpoints" / str(number)
+        assert [path.name for path in folder.glob("copied-from-*")] == []
+        (kept,) = folder.glob("*.pt")
+        state = torch.load(kept, weights_only=True)
+        (group,) = state["updaters"]["train"]["optimizers"]["model"]["param_groups"]
+        assert group["lr"] == trials[number].params["lr"] == state["config"]["lr"]
+        assert state["updaters"]["train"]["steps"] == 4 * state["epoch"], "the counters of the trial that it copied"
+    in_parquet = {row["trial_id"]: row["copied_from"] for row in found.rows if row["copied_from"] is not None}
+    in_mlflow = {
+        int(run.data.tags["trial_id"]): int(run.data.tags["copied_from"])
+        for run in found.children()
+        if "copied_from" in run.data.tags
+    }
+    assert in_parquet == in_mlflow == copies

@@ -1,0 +1,82 @@
+"""Nothing is left of a search once it has ended, however it did: looked for on the machine."""
+
+import json
+import signal
+import time
+
+import pyarrow.parquet as pq
+import pytest
+from mlflow.tracking import MlflowClient
+
+from tests.end_to_end.leftover_processes import Traces
+from tests.end_to_end.test_search import Search
+
+
+@pytest.fixture
+def start(make_cli, short_folder):
+    """Starts a search and waits until it has `begun`; returns it, its command line, and its traces."""
+
+    def start(name, *arguments, begun):
+        cli = make_cli()
+        cli.env["RAY_TMPDIR"] = str(short_folder)
+        process = cli.start("toy.py:Toy", "--name", name, "--json", *arguments)
+        journal = cli.folder / "runs" / name / "study.journal"
+        deadline = time.monotonic() + 100
+        while not (journal.exists() and begun in journal.read_text()):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        return process, cli, Traces(process, short_folder)
+
+    return start
+
+
+def interrupted(process):
+    """What it printed until its end, within ten seconds from Ctrl-C."""
+    process.send_signal(signal.SIGINT)
+    sent = time.monotonic()
+    out, err = process.communicate(timeout=60)
+    assert time.monotonic() - sent < 10, err
+    assert process.returncode == 1, err
+    assert err.splitlines()[-1].startswith("go on: python search/run.py --resume ")
+    return json.loads(out)
+
+
+def test_one_training_run_ends_and_can_be_quiet(start):
+    process, cli, traces = start(
+        "once", "--once", "--quiet", "--set", "lr=3e-2", "epochs=3", "pause_s=0.1", begun="report/1"
+    )
+    done = cli.finished(process)
+    assert done.stderr == ""
+    found = Search(cli, done, "once")
+    assert found.json["outcomes"] == {"completed": 1}
+    assert found.json["best"]["config"]["lr"] == 3e-2
+    assert [row["epoch"] for row in found.rows] == [1, 2, 3]
+    traces.check_gone()
+    assert not (found.folder / "ray").exists()
+
+
+def test_ctrl_c_ends_a_search_in_good_order(start):
+    process, cli, traces = start("cut", "--trials", "50", "--set", "pause_s=0.5", begun="report/1")
+    parquet = cli.folder / "runs" / "cut" / "trials.parquet"
+    deadline = time.monotonic() + 60
+    while not parquet.exists():  # it follows the first report by some seconds
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    assert pq.read_table(parquet)["val/loss"].to_pylist()
+    result = interrupted(process)
+    assert set(result["outcomes"]) == {"interrupted"}
+    client = MlflowClient(result["mlflow"]["tracking_uri"])
+    statuses = [run.info.status for run in client.search_runs([result["mlflow"]["experiment_id"]])]
+    assert len(statuses) == 1 + result["outcomes"]["interrupted"]
+    assert set(statuses) == {"KILLED"}
+    traces.check_gone()
+    assert not (cli.folder / "runs" / "cut" / "ray").exists()
+    page = (cli.folder / "runs" / "cut" / "report.html").read_text()
+    assert "No trial has ended yet: this is the best so far." in page
+
+
+def test_ctrl_c_ends_a_search_that_starts(start):
+    process, _, traces = start("early", "--trials", "2", begun="config")
+    assert set(interrupted(process)["outcomes"]) <= {"interrupted"}, "if a trial had begun"
+    traces.check_gone()

@@ -1,0 +1,161 @@
+"""Whole searches whose study is kept in a database, run as a user runs them; and optuna-dashboard over a study."""
+
+import json
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import optuna
+import pyarrow.parquet as pq
+import pytest
+from optuna.samplers import RandomSampler
+
+from search.errors import UsageError
+from search.storage.study_store import open_store
+from search.study.record import read
+from search.study.study import create
+from tests.conftest import ROOT
+from tests.search.storage.test_study_store import play
+
+
+@pytest.fixture(scope="module")
+def cli(make_cli):
+    return make_cli()
+
+
+def test_a_search_in_postgresql(cli, server):
+    url = server.database("studies")
+    arguments = ["--study", url, "--sampler", "random", "--search", "how=fine,raise,nan", "--set", "pause_s=0.05"]
+    first = cli.start("toy.py:Toy", "--name", "kept", "--trials", "8", "--json", *arguments)
+    folder = cli.folder / "runs" / "kept"
+    try:
+        deadline = time.monotonic() + 120
+        begun = "SELECT count(*) FROM studies WHERE study_name = 'kept'"
+        while not count(server, "studies", begun) and time.monotonic() < deadline and first.poll() is None:
+            time.sleep(0.2)
+        with pytest.raises(UsageError, match="kept must not be running, but another process has it open"):
+            open_store(folder, url)
+        second = cli.run("toy.py:Toy", "--name", "kept", "--storage", "elsewhere", *arguments)
+        assert second.stderr == f"--name must be new, but kept exists in --study {url}. Choose another.\n"
+        assert (second.returncode, (cli.folder / "elsewhere").exists()) == (2, False)
+    finally:
+        out, errors = first.communicate(timeout=180)
+    assert first.returncode == 0, errors
+    outcomes = json.loads(out)["outcomes"]
+    study = optuna.load_study(study_name="kept", storage=url.replace("postgresql:", "postgresql+psycopg:"))
+    in_study = {
+        trial.number: "completed" if trial.state.name == "COMPLETE" else trial.user_attrs["outcome"]
+        for trial in study.trials
+    }
+    rows = pq.read_table(folder / "trials.parquet").to_pylist()
+    assert {row["trial_id"]: row["outcome"] for row in rows} == in_study
+    assert sorted(in_study) == list(range(8))
+    assert outcomes == {name: list(in_study.values()).count(name) for name in outcomes}
+    assert not (folder / "study.journal").exists()
+    listed, report = cli.run("--list"), cli.run("kept", script="search/report.py")
+    assert listed.stdout.startswith(f"kept  {', '.join(f'{count} {name}' for name, count in outcomes.items())}  best")
+    assert report.stdout.count("failed") == outcomes["failed"], report.stderr
+
+
+def count(server, database, question):
+    try:
+        return server.query(database, question)
+    except LookupError:
+        return 0
+
+
+def test_a_search_whose_database_stays_away_ends_with_what_is_known_and_one_line(cli, server):
+    url = server.database("lost")
+    (cli.folder / "impatient.py").write_text(
+        "import sys; sys.path.append(sys.argv[1])\n"
+        "from search.storage import postgres; from search.experiment import SearchConfig, run\n"
+        "postgres.PATIENCE_S = 1.0\n"
+        "run(SearchConfig(task='toy.py:Toy', name='lost', study=sys.argv[2], set={'pause_s': 0.1}, trials=99))\n"
+    )
+    driver = cli.start(str(ROOT), url, script=cli.folder / "impatient.py")
+    reported = "SELECT count(*) FROM trial_user_attributes WHERE key LIKE 'report/%'"
+    deadline = time.monotonic() + 120
+    while not count(server, "lost", reported) and time.monotonic() < deadline and driver.poll() is None:
+        time.sleep(0.2)
+    server.stop()
+    start = time.monotonic()
+    _, errors = driver.communicate(timeout=120)
+    server.start()
+    assert time.monotonic() - start < 60
+    assert "the study's database is lost: trying for 1 s" in errors
+    assert errors.count("Traceback") == 1, errors
+    assert errors.splitlines()[-1].startswith("search.errors.StoreError: the study's database was lost, and not found")
+    trials = read(cli.folder / "runs" / "lost").trials
+    assert sum(len(trial.intermediate_values) for trial in trials) >= 1
+
+
+def test_a_database_in_the_yaml_of_a_search_is_found_again(cli):
+    planned = cli.run("toy.py:Toy", "--study", "sqlite:///studies.db", "--dry-run")
+    url = f"sqlite:///{cli.folder}/studies.db"
+    assert f"study: {url}\n" in planned.stdout
+    folder = cli.folder / "runs" / "based"
+    folder.mkdir(parents=True)
+    (folder / "search.yaml").write_text(planned.stdout)
+    study, store = create(folder, RandomSampler, "val/loss", "min", url=url)
+    play(study)
+    store.close()
+    counts = "based  1 completed, 1 pruned, 1 diverged, 1 failed, 1 interrupted  best val/loss 0.5\n"
+    assert counts in cli.run("--list").stdout
+    assert cli.run("based", script="search/report.py").stdout.count(" 0.5 ") == 5
+    (cli.folder / "studies.db").rename(cli.folder / "moved.db")
+    assert f"based  name must be a search that has begun, but based is not in {url}." in cli.run("--list").stdout
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["postgresql://me:geheim@somewhere/db", "postgresql://somewhere/db?password=geheim", "mysql://me:geheim@x/db"],
+)
+def test_a_password_reaches_no_file_and_no_message(cli, url):
+    done = cli.run("toy.py:Toy", "--name", "secret", "--study", url)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "PGPASSWORD or ~/.pgpass" in done.stderr
+    assert "geheim" not in done.stdout + done.stderr
+    assert not (cli.folder / "runs" / "secret").exists()
+
+
+@pytest.mark.parametrize("kind", ["journal", "postgresql"])
+def test_optuna_dashboard_opens_a_study(tmp_path, kind, request):
+    url = request.getfixturevalue("server").database("shown") if kind == "postgresql" else ""
+    study, store = create(tmp_path, RandomSampler, "val/loss", "min", url=url)
+    play(study)
+    store.close()
+    storage = url.replace("postgresql:", "postgresql+psycopg:") or str(tmp_path / "study.journal")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    program = str(Path(sys.executable).with_name("optuna-dashboard"))
+    command = [program, storage, "--port", str(port), "--server", "wsgiref", "--quiet"]
+    dashboard = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        summary = get(f"http://127.0.0.1:{port}/api/studies", dashboard)["study_summaries"][0]
+        shown = get(f"http://127.0.0.1:{port}/api/studies/{summary['study_id']}", dashboard)
+    finally:
+        dashboard.kill()
+        dashboard.wait(timeout=10)
+    assert summary["study_name"] == tmp_path.name
+    assert [trial["state"] for trial in shown["trials"]] == ["Complete", "Pruned", "Pruned", "Fail", "Running"]
+    assert shown["best_trials"][0]["values"] == [0.5]
+    assert [step["value"] for step in shown["trials"][1]["intermediate_values"]] == [1.0, 0.5]
+
+
+def get(url, dashboard):
+    """The JSON at `url`, once the dashboard has started."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            with urllib.request.urlopen(url, timeout=10) as answer:
+                return json.load(answer)
+        except urllib.error.URLError:
+            assert dashboard.poll() is None, dashboard.stderr.read()
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)

@@ -1,0 +1,131 @@
+"""What a search says of its parameters: of known functions, drawn at random."""
+
+import math
+import random
+
+import pytest
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+from search.analysis.importance import FEWEST, find_importances
+from tests.search.reporting.html.page_studies import search, trial
+
+SPACE = {
+    "lr": FloatDistribution(1e-5, 1e-1, log=True),
+    "width": IntDistribution(1, 9),
+    "kind": CategoricalDistribution(["a", "b", "c"]),
+    "noise": FloatDistribution(0.0, 1.0),
+}
+
+
+def drawn(count, score, seed=0, change=lambda params: None):
+    """Trials with the score of their parameters; `change` may take one out, or away."""
+    draw = random.Random(seed)
+    trials = []
+    for number in range(count):
+        params = {
+            "lr": 10 ** draw.uniform(-5, -1),
+            "width": draw.randint(1, 9),
+            "kind": draw.choice("abc"),
+            "noise": draw.random(),
+        }
+        change(params)
+        trials.append(trial(number, scores=[score(params, draw)], params=params, space=SPACE))
+    return search(trials)
+
+
+def by_rate(params, draw):
+    return -((math.log10(params["lr"]) + 3) ** 2) + draw.gauss(0, 0.3)
+
+
+def by_chance(_params, draw):
+    return draw.random()
+
+
+def test_the_parameter_that_decides_is_told_and_noise_is_not():
+    found = find_importances(drawn(40, by_rate))
+    assert found.mattering == ["lr"]
+    assert found.trials == 40
+    first, *others = found.each
+    assert first.name == "lr"
+    assert first.share > 0.4 > found.chance > max(other.share for other in others)
+    assert first.low > max(other.high for other in others)
+
+
+def test_a_choice_and_a_weaker_number_are_told_beside_a_strong_one_in_their_order():
+    found = find_importances(
+        drawn(100, lambda p, draw: by_rate(p, draw) + 1.5 * (p["kind"] == "a") + 0.1 * p["width"], seed=1)
+    )
+    assert found.mattering[:2] == ["lr", "kind"]
+    assert "noise" not in found.mattering
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_where_chance_alone_decides_nothing_is_told(seed):
+    assert find_importances(drawn(30, by_chance, seed)).mattering == []
+
+
+def test_few_trials_tell_nothing_and_that_is_said():
+    found = find_importances(drawn(FEWEST - 1, by_rate))
+    assert (found.each, found.trials, found.chance) == ((), FEWEST - 1, None)
+
+
+def test_what_two_do_together_counts_for_both():
+    found = find_importances(drawn(100, lambda p, draw: float((p["noise"] > 0.5) == (p["width"] > 4)), seed=1))
+    assert sorted(found.mattering[:2]) == ["noise", "width"]
+    assert all(one.share > 0.4 for one in found.each[:2])
+
+
+def test_an_interval_holds_the_share_and_is_shorter_with_more_trials():
+    few, many = (find_importances(drawn(count, by_rate, seed=2)).each[0] for count in (30, 100))
+    for one in (few, many):
+        assert 0 <= one.low < one.share < one.high <= 1
+    assert many.high - many.low < 0.7 * (few.high - few.low)
+
+
+def test_the_scale_of_a_parameter_and_of_the_objective_do_not_matter():
+    def steeper(params):
+        params["noise"] = params["noise"] ** 3
+
+    same = find_importances(drawn(20, by_rate))
+    assert find_importances(drawn(20, lambda p, draw: math.exp(by_rate(p, draw)), change=steeper)) == same
+
+
+def test_a_parameter_that_applies_to_some_trials_alone_is_not_taken_for_what_decides_that():
+    def only_in_a(params):
+        if params["kind"] != "a":
+            del params["noise"]
+
+    found = find_importances(drawn(60, lambda p, draw: 2.0 * ("noise" in p) + draw.random(), change=only_in_a))
+    assert found.mattering == ["kind"]
+
+
+def test_a_parameter_that_applies_to_some_trials_alone_may_matter_there():
+    def only_in_a(params):
+        if params["kind"] == "c":
+            del params["noise"]
+
+    found = find_importances(drawn(80, lambda p, draw: p.get("noise", 0.5) + 0.1 * draw.random(), change=only_in_a))
+    assert found.mattering[0] == "noise"
+    assert not {"lr", "width"} & set(found.mattering)
+
+
+def test_constants_and_equal_values_show_nothing():
+    def fixed(params):
+        params["lr"] = 1e-3
+
+    assert "lr" not in [one.name for one in find_importances(drawn(30, by_chance, change=fixed)).each]
+    assert find_importances(drawn(30, lambda p, draw: 1.0)).chance is None
+    assert find_importances(search([])).chance is None
+
+
+def test_trials_that_were_stopped_and_diverged_count_by_how_far_they_came():
+    """The values alone would say that the kind decides: those of c stop in epoch 1, which has the higher scores."""
+    made = drawn(60, by_rate)
+    trials = []
+    for each in made.trials:
+        rate = each.params["lr"]
+        good = abs(math.log10(rate) + 3) < 0.7
+        scores = [9.0] if not good else [9.0, 5.0 + each.number % 7]
+        outcome = "diverged" if rate > 3e-2 else "completed" if good else "pruned"
+        trials.append(trial(each.number, outcome, scores, each.params, space=SPACE))
+    assert find_importances(search(trials)).mattering == ["lr"]

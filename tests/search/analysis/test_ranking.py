@@ -1,0 +1,76 @@
+"""Trials in order, although most were stopped early."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from search.analysis.ranking import ranked
+from search.config.objectives import Objective
+from tests.search.reporting.html.page_studies import search, trial
+
+
+def order(made):
+    places = ranked(made)
+    return sorted(places, key=places.__getitem__)
+
+
+def test_who_came_further_is_better_and_then_the_best_value_counts():
+    made = search(
+        [
+            trial(0, "pruned", [0.9]),
+            trial(1, "completed", [0.1, 0.2, 0.1]),
+            trial(2, "pruned", [0.1, 0.5]),
+            trial(3, "completed", [0.1, 0.3, 0.0]),
+            trial(4, "diverged", [0.1, 0.99]),
+            trial(5, "pruned", [0.1, 0.6]),
+        ]
+    )
+    assert order(made) == [3, 1, 5, 2, 0, 4]
+    assert [ranked(made)[number] for number in order(made)] == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1])
+
+
+def test_of_a_loss_the_lower_is_better():
+    trials = [trial(0, scores=[0.1]), trial(1, scores=[0.3]), trial(2, scores=[0.2])]
+    assert order(search(trials, objectives=(Objective("val/loss", "min"),))) == [0, 2, 1]
+
+
+def test_equal_ones_and_those_that_diverged_share_their_place():
+    trials = [trial(0, scores=[0.5]), trial(1, "diverged"), trial(2, scores=[0.5]), trial(3, "diverged", [0.9])]
+    assert ranked(search(trials)) == pytest.approx({0: 1 / 6, 2: 1 / 6, 1: 5 / 6, 3: 5 / 6})
+
+
+def test_what_is_not_known_is_left_out():
+    copy = trial(3, scores=[0.5])
+    copy.user_attrs["copied_from"] = 0
+    trials = [
+        trial(0, scores=[0.5]),
+        trial(1, "failed", [0.9]),
+        trial(2, "interrupted", [0.9]),
+        copy,
+        trial(4, "pruned"),
+    ]
+    assert ranked(search(trials)) == {0: 0}
+    assert ranked(search([])) == {}
+
+
+def test_where_rungs_are_in_seconds_epochs_do_not_count():
+    """Trial 0 was quick and reported three times by the first rung, trial 1 once, and was better."""
+    made = search([trial(0, "pruned", [0.1, 0.2, 0.3]), trial(1, "pruned", [0.4]), trial(2, "pruned", [0.1] * 4)])
+    for each, seconds in zip(made.trials, (4.0, 12.0, 10.0), strict=True):
+        for key, report in each.user_attrs.items():
+            if key.startswith("report/"):
+                report["gpu_seconds"] = seconds
+    options = {"fidelity": "gpu-seconds", "max_fidelity": 90, "scheduler": "asha", "reduction_factor": 3}
+    made.about["config"].update(options)
+    assert order(made) == [2, 1, 0]
+
+
+@given(st.lists(st.tuples(st.integers(1, 4), st.integers(-50, 50)), min_size=1, max_size=20))
+def test_places_lie_between_0_and_1_around_the_middle_and_no_scale_changes_them(rows):
+    def made(scale):
+        return search([trial(n, "pruned", [scale(score)] * epochs) for n, (epochs, score) in enumerate(rows)])
+
+    places = ranked(made(float))
+    assert all(0 <= place <= 1 for place in places.values())
+    assert len(rows) == 1 or sum(places.values()) / len(rows) == pytest.approx(0.5)
+    assert places == ranked(made(lambda score: float(score) ** 3 + score))

@@ -1,0 +1,243 @@
+"""Which checkpoints the searcher keeps, and which of them a stretch starts from."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from search.execution.checkpoint_manager import Checkpoints
+from search.storage import retry
+from search.storage.deletion_queue import Deletions
+from search.study.trial import reports_of
+from tests.search.execution.searcher_harness import report, tuned
+from trainables import checkpoint
+from trainables.checkpoint.file import DIGEST
+from trainables.filesystem.paths import Remote, place
+from trainables.task import images
+
+
+def test_checkpoints_are_kept_for_the_best_report_and_the_last_two_while_the_trial_can_go_on(make_searcher, tmp_path):
+    searcher, _, _ = make_searcher(trials=1, rungs=(5,))
+    searcher.suggest("t0")
+    for epoch, loss in enumerate([0.3, 0.1, 0.2, 0.4, 0.5], start=1):
+        path = tmp_path / f"{epoch}.pt"
+        path.write_bytes(b"")
+        content = {"epoch": epoch, "metrics": {"val/loss": loss}, "checkpoint": str(path)}
+        if epoch < 5:
+            searcher.on_trial_result("t0", tuned(False, **content))
+        else:
+            searcher.on_trial_complete("t0", tuned(True, **content))
+        kept = sorted(int(file.stem) for file in tmp_path.glob("*.pt"))
+        assert kept == {1: [1], 2: [1, 2], 3: [2, 3], 4: [2, 3, 4], 5: [2]}[epoch]
+
+
+def test_of_the_pictures_of_a_trial_that_ends_those_of_its_best_report_are_kept(make_searcher):
+    searcher, _, _ = make_searcher(trials=1, rungs=(4,))
+    folder = Path(searcher.suggest("t0")["stretch"]["folder"])
+    folder.mkdir(parents=True)
+    for epoch, loss in enumerate([0.3, 0.1, 0.2], start=1):
+        if epoch < 3:
+            images.save({"one": np.full((2, 2, 3), epoch, np.uint8)}, folder / f"epoch-{epoch}-a.pt")
+        reported(searcher, "t0", folder, epoch, loss)
+    images.save({"one": np.full((2, 2, 3), 4, np.uint8)}, folder / "epoch-4-a.pt")  # which then diverged
+    searcher.on_trial_complete("t0", tuned(True, outcome="diverged", reason="a weight is not finite"))
+    assert sorted(path.name for path in folder.iterdir()) == ["epoch-2-a.pt", "epoch-2-a.pt.pictures"]
+
+
+def reported(searcher, tune_id, folder, epoch, loss, attempt="a", **more):
+    """As `report`, with a checkpoint that exists."""
+    path = folder / f"epoch-{epoch}-{attempt}.pt"
+    path.write_bytes(b"")
+    content = {"epoch": epoch, "metrics": {"val/loss": loss}, "checkpoint": str(path), **more}
+    searcher.on_trial_result(tune_id, tuned(False, **content))
+    return str(path)
+
+
+def test_a_stretch_names_the_checkpoints_before_the_newest_and_the_start(make_searcher, tmp_path):  # H84
+    searcher, _, _ = make_searcher(trials=1, rungs=(9,))
+    assert searcher.suggest("t0")["stretch"]["earlier"] == []
+    paths = [reported(searcher, "t0", tmp_path, epoch, loss) for epoch, loss in enumerate([0.1, 0.3, 0.2, 0.4], 1)]
+    searcher.on_trial_complete("t0", None, error=True)
+    stretch = searcher.suggest("t1")["stretch"]
+    assert (stretch["epoch"], stretch["checkpoint"]) == (4, paths[3])
+    assert stretch["earlier"] == [paths[2], paths[0], None]  # the second one was dropped, the first is the best
+
+
+def test_an_epoch_that_was_done_again_is_kept_and_not_told_again(make_searcher, tmp_path, caplog):  # H84
+    searcher, study, watching = make_searcher(trials=1, rungs=(9,))
+    searcher.suggest("t0")
+    for epoch, loss in enumerate([0.3, 0.2], start=1):
+        reported(searcher, "t0", tmp_path, epoch, loss)
+    searcher.on_trial_complete("t0", None, error=True)
+    assert searcher.suggest("t1")["stretch"]["epoch"] == 2
+    again = reported(
+        searcher, "t1", tmp_path, 2, 0.2, "b", notes=["epoch-2-a.pt is corrupt. The one before it is used."]
+    )
+    reported(searcher, "t1", tmp_path, 3, 0.1, "b")
+    assert [event for event in watching.events if event[0] == "reported"] == [("reported", 0, n) for n in (1, 2, 3)]
+    assert reports_of(study.trial(0))[2]["checkpoint"] == again
+    assert sorted(path.name for path in tmp_path.glob("*.pt")) == ["epoch-2-b.pt", "epoch-3-b.pt"]
+    assert "trial 0: epoch-2-a.pt is corrupt. The one before it is used." in caplog.text
+
+
+@pytest.mark.parametrize("outcome", ["failed", "diverged", "completed"])
+def test_the_middle_of_an_epoch_is_deleted_when_its_trial_ends(make_searcher, tmp_path, outcome):
+    searcher, _, _ = make_searcher(trials=1, rungs=(1,))
+    folder = Path(searcher.suggest("t0")["stretch"]["folder"])
+    folder.mkdir(parents=True)
+    for name in ("midway-a.pt", "midway-a.pt.sha256", "midway-b.pt"):
+        (folder / name).write_bytes(b"")
+    if outcome == "completed":
+        report(searcher, "t0", 1, 0.3, done=True)
+    else:
+        searcher.on_trial_complete("t0", tuned(True, outcome=outcome, reason="it ended"))
+    assert list(folder.iterdir()) == []
+
+
+def test_the_middle_of_an_epoch_stays_when_its_trial_is_only_interrupted(make_searcher):
+    searcher, _, _ = make_searcher(trials=1)
+    folder = Path(searcher.suggest("t0")["stretch"]["folder"])
+    folder.mkdir(parents=True)
+    (folder / "midway-a.pt").write_bytes(b"")
+    searcher.on_trial_complete("t0", tuned(True, outcome="interrupted", reason="the search was stopped"))
+    searcher.close(prune=True)
+    assert [path.name for path in folder.iterdir()] == ["midway-a.pt"]
+
+
+def test_a_trial_without_checkpoints_goes_on_with_none_and_its_repeated_reports_change_nothing(make_searcher):
+    searcher, study, watching = make_searcher(trials=1)
+    searcher.suggest("t0")
+    content = {"epoch": 1, "checkpoint": None}
+    searcher.on_trial_complete("t0", tuned(True, metrics={"val/loss": 0.3}, **content))
+    stretch = searcher.suggest("t1")["stretch"]
+    assert (stretch["epoch"], stretch["checkpoint"], stretch["earlier"]) == (1, None, [])
+    searcher.on_trial_result("t1", tuned(False, metrics={"val/loss": 0.7}, **content))
+    assert study.trial(0).intermediate_values == {1: 0.3}
+    assert reports_of(study.trial(0))[1]["metrics"] == {"val/loss": 0.3}
+    assert [event for event in watching.events if event[0] == "reported"] == [("reported", 0, 1)]
+
+
+def test_where_not_every_report_has_a_checkpoint_the_best_and_the_last_two_that_have_one_are_kept(
+    make_searcher, tmp_path
+):
+    searcher, _, _ = make_searcher(trials=1, rungs=(9,))
+    searcher.suggest("t0")
+    for epoch, loss in enumerate([0.4, 0.1, 0.3, 0.2, 0.5, 0.6], start=1):
+        path = tmp_path / str(epoch)
+        if epoch % 2:  # a directory, as functions report it
+            path.mkdir()
+            (path / "state").touch()
+        content = {"epoch": epoch, "metrics": {"val/loss": loss}, "checkpoint": str(path) if epoch % 2 else None}
+        searcher.on_trial_result("t0", tuned(False, **content))
+    assert [epoch for epoch in range(1, 7) if (tmp_path / str(epoch)).exists()] == [3, 5]
+    searcher.on_trial_complete("t0", None, error=True)
+    stretch = searcher.suggest("t1")["stretch"]
+    assert (stretch["checkpoint"], stretch["earlier"]) == (str(tmp_path / "5"), [str(tmp_path / "3"), None])
+
+
+# In a bucket
+
+
+@pytest.fixture
+def in_bucket(make_searcher, s3):
+    """Makes searchers whose checkpoints lie in a bucket, and that folder."""
+    folder = place(s3) / "checkpoints"
+
+    def make(**given):
+        searcher, study, watching = make_searcher(**given)
+        searcher.checkpoints = Checkpoints(folder, "min")
+        return searcher, study, watching
+
+    return make, folder
+
+
+def names(folder):
+    return [name for name in folder.names() if not name.endswith(DIGEST)]
+
+
+def trained(searcher, tune_id, folder, losses, done=False):
+    """Report epochs with checkpoints and pictures; the last one ends the stretch if it is `done`."""
+    for epoch, loss in enumerate(losses, start=1):
+        path = folder / f"epoch-{epoch}-a.pt"
+        images.save({"one": np.zeros((2, 2, 3), np.uint8)}, path)
+        checkpoint.save({"epoch": epoch}, path)
+        content = {"epoch": epoch, "metrics": {"val/loss": loss}, "checkpoint": str(path)}
+        if done and epoch == len(losses):
+            searcher.on_trial_complete(tune_id, tuned(True, **content))
+        else:
+            searcher.on_trial_result(tune_id, tuned(False, **content))
+
+
+def test_in_a_bucket_the_same_are_kept_once_the_search_has_ended(in_bucket):
+    make, folder = in_bucket
+    searcher, _, _ = make(trials=2, rungs=(4,))
+    for tune_id, number in (("t0", "0"), ("t1", "1")):
+        assert place(searcher.suggest(tune_id)["stretch"]["folder"]) == folder / number
+    checkpoint.save({}, folder / "1" / "midway-a.pt")
+    trained(searcher, "t0", folder / "0", [0.3, 0.1, 0.2])
+    trained(searcher, "t1", folder / "1", [0.3, 0.1, 0.2, 0.4], done=True)
+    searcher.on_trial_complete("t0", None, error=True)
+    stretch = searcher.suggest("t2")["stretch"]
+    assert (stretch["checkpoint"], stretch["earlier"]) == (
+        str(folder / "0" / "epoch-3-a.pt"),
+        [str(folder / "0" / "epoch-2-a.pt"), None],
+    )
+    searcher.close(prune=False)
+    pairs = [(0, 2), (0, 3), (1, 2)]
+    kept = [
+        (f"{number}/epoch-{epoch}-a.pt", f"{number}/epoch-{epoch}-a.pt.pictures/one.png") for number, epoch in pairs
+    ]
+    assert names(folder) == [name for pair in kept for name in pair]
+
+
+def test_what_a_driver_that_was_killed_did_not_delete_in_a_bucket_the_next_one_does(in_bucket, monkeypatch):
+    make, folder = in_bucket
+    searcher, study, _ = make(trials=2, rungs=(2,))
+    for tune_id, losses in (("t0", [0.1, 0.2]), ("t1", [0.3])):
+        searcher.suggest(tune_id)
+        with monkeypatch.context() as patch:
+            patch.setattr(Deletions, "submit", lambda *_: None)  # it was killed before
+            trained(searcher, tune_id, folder / tune_id[1], losses, done=len(losses) == 2)
+    assert len(names(folder)) == 6
+    resumed, _, _ = make(onto=study, trials=2, rungs=(2,))
+    resumed.mend()
+    resumed.checkpoints.close()
+    assert names(folder) == [f"{number}/epoch-1-a.pt{more}" for number in (0, 1) for more in ("", ".pictures/one.png")]
+
+
+def test_a_bucket_that_lets_nothing_be_deleted_is_told_once_and_the_search_goes_on(in_bucket, monkeypatch, caplog):
+    make, folder = in_bucket
+    searcher, _, _ = make(trials=1, rungs=(9,))
+    searcher.suggest("t0")
+
+    def refused(self, missing_ok=False):
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Remote, "unlink", refused)
+    trained(searcher, "t0", folder / "0", [0.3, 0.2, 0.1, 0.4, 0.5])
+    searcher.close(prune=False)
+    assert searcher.error is None
+    assert caplog.text.count("checkpoints that are not needed could not be deleted, --resume does it") == 1
+
+
+def test_a_trial_is_copied_in_a_bucket_from_the_newest_checkpoint_that_is_there_once_it_is_reached(
+    in_bucket, monkeypatch, caplog
+):
+    make, folder = in_bucket
+    searcher, study, _ = make(trials=1, rungs=(9,))
+    searcher.suggest("t0")
+    trained(searcher, "t0", folder / "0", [0.3, 0.1, 0.2])
+    checkpoint.delete(folder / "0" / "epoch-3-a.pt")
+    monkeypatch.setattr(retry, "BETWEEN_S", 0.01)
+    copy_to, away = Remote.copy_to, iter([True, True, False, False, False])
+
+    def copied(self, target):
+        if next(away):
+            raise OSError(f"{self}: no route to host")
+        copy_to(self, target)
+
+    monkeypatch.setattr(Remote, "copy_to", copied)
+    path, epoch = searcher.checkpoints.copy(study.trial(0), 1)
+    assert (path, epoch) == (str(folder / "1" / "copied-from-0.pt"), 2)
+    assert checkpoint.load(place(path)) == {"epoch": 2}
+    assert "the search's bucket is lost" in caplog.text

@@ -1,0 +1,62 @@
+"""What the searcher keeps and tells of the data that trials are trained on."""
+
+import pytest
+
+from search.study.datasets import datasets_of
+from search.study.trial import reports_of
+from tests.search.execution.searcher_harness import report
+
+
+def warnings(caplog):
+    return [record.getMessage() for record in caplog.records if record.name == "search.execution.searcher"]
+
+
+def digits(digest, use="training"):
+    return {"name": "digits", "digest": digest, "source": "", "use": use}
+
+
+def test_what_a_trial_trains_on_is_kept_with_it_and_told(make_searcher):
+    searcher, study, watching = make_searcher(trials=1, rungs=(2,))
+    searcher.suggest("t0")
+    report(searcher, "t0", 1, 0.3, datasets=[digits("a")])
+    report(searcher, "t0", 2, 0.2, done=True)
+    assert datasets_of(study.trial(0)) == [digits("a")]
+    assert [event for event in watching.events if event[0] == "data"] == [("data", 0, [digits("a")])]
+    assert "datasets" not in reports_of(study.trial(0))[1]
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "told"),
+    [
+        (["a", "a"], "a", False),
+        (["a", "a"], "b", True),
+        (["a", "b"], "c", False),  # they differed before: the config says what is taken
+        ([], "a", False),
+    ],
+)
+def test_data_that_changed_since_a_search_last_ran_is_told_once(make_searcher, caplog, before, now, told):
+    searcher, study, _ = make_searcher(trials=6, rungs=(1,))
+    for turn, digest in enumerate(before):
+        searcher.suggest(f"t{turn}")
+        report(searcher, f"t{turn}", 1, 0.3, done=True, datasets=[digits(digest), digits("same", "evaluation")])
+    assert not warnings(caplog), "within one driver, it is the config that chooses the data"
+    later, _, _ = make_searcher(trials=6, rungs=(1,), onto=study)
+    for turn in range(2):
+        later.suggest(f"u{turn}")
+        report(later, f"u{turn}", 1, 0.3, done=True, datasets=[digits(now), digits("same", "evaluation")])
+    line = f"trial {len(before)}: the training data 'digits' changed since the search last ran: its digest was a"
+    assert [message.startswith(line) for message in warnings(caplog)] == [True] * told
+
+
+def test_a_trial_that_goes_on_with_other_data_than_it_began_with_is_told(make_searcher, caplog):
+    searcher, study, _ = make_searcher(trials=2, rungs=(2,))
+    for turn, digest in enumerate("ab"):
+        searcher.suggest(f"t{turn}")
+        report(searcher, f"t{turn}", 1, 0.3, datasets=[digits(digest)])
+    study.live.clear()
+    later, _, _ = make_searcher(trials=2, rungs=(2,), onto=study)
+    for turn in range(2):
+        later.suggest(f"u{turn}")
+        report(later, f"u{turn}", 2, 0.2, done=True, datasets=[digits("b")])
+    (message,) = warnings(caplog)
+    assert message.startswith("trial 0: the training data 'digits' changed")

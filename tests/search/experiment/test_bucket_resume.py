@@ -1,0 +1,290 @@
+"""A search in a bucket whose driver dies, or which is looked at from elsewhere, without Ray."""
+
+import fcntl
+import os
+import sys
+import tempfile
+
+import pyarrow.parquet as pq
+import pytest
+import typer
+import yaml
+from typer.testing import CliRunner
+
+from search.config import load_config
+from search.config.search_config import dump
+from search.errors import UsageError
+from search.experiment import plan
+from search.experiment.resume import begin, take_up
+from search.experiment.task_files import prepared
+from search.report import main as report
+from search.run import main as run
+from search.storage import lease
+from search.storage.bucket_journal import BucketJournal
+from search.storage.uploader import Uploader
+from search.storage.working_copy import LOCK, PREFIX, _root, at_hand, local, working
+from search.study.record import read
+from tests.end_to_end.test_driver_crash import LR, TASKS, drive, told
+from tests.search.experiment.test_task_files import PREPARES
+from trainables.filesystem.node_cache import on_this_node
+from trainables.filesystem.paths import on_disk, place
+from trainables.filesystem.remote_path import Remote
+
+
+class Killed(BaseException):
+    """The driver is gone."""
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch, tmp_path):
+    for name, seconds in {"CLAIM_S": 0.05, "RENEW_S": 0.1, "LEASE_S": 0.5, "LOOK_S": 0.05}.items():
+        monkeypatch.setattr(lease, name, seconds)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+
+
+@pytest.fixture
+def storage(s3):
+    return f"{s3}/searches"
+
+
+def config_of(storage, **given):
+    return load_config({"task": f"{TASKS / 'toy.py'}:Toy", "name": "one", "storage": storage, "trials": "5", **given})
+
+
+def begun(storage, **given):
+    planned = plan(config_of(storage, **LR, **given))
+    planned.config.folder.mkdir(parents=True)
+    uploader = Uploader(planned.config.folder, planned.config.place)
+    return planned, begin(planned, uploader.copy)
+
+
+def die(journal):
+    journal._lease._over.set()
+    journal._lease._thread.join()
+    raise Killed
+
+
+def commit_until(monkeypatch, moment, written):
+    """Kill the driver at the commit `moment`: before it, or once it is `written`."""
+    commits = []
+    put = BucketJournal._put
+
+    def counted(self):
+        commits.append(0)
+        if len(commits) == moment and not written:
+            die(self)
+        put(self)
+        if len(commits) == moment:
+            die(self)
+
+    monkeypatch.setattr(BucketJournal, "_put", counted)
+    return commits
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_a_search_in_a_bucket_that_dies_is_the_search_that_never_died(s3, monkeypatch, written):
+    planned, held = begun(f"{s3}/whole")
+    once = []
+    with monkeypatch.context() as patch:
+        commits = commit_until(patch, -1, written)
+        drive(planned, held, once)
+        asked = len(commits)
+    assert asked > 20
+    for moment in range(1, asked, 9):
+        planned, dying = begun(f"{s3}/{moment}")
+        trained: list[tuple[int, int]] = []
+        with monkeypatch.context() as patch:
+            commit_until(patch, moment, written)
+            with pytest.raises(Killed):
+                drive(planned, dying, trained)
+        with at_hand(planned.config.place):
+            planned, again = take_up(planned.config.place, {})
+            drive(planned, again, trained)
+        assert told(again.study) == told(held.study), moment
+        assert len(trained) <= len(once) + 1, "at most the epoch that ran is trained again"
+        for trial in read(planned.config.place).trials:
+            kept = {path.name for path in (planned.config.place / "checkpoints" / str(trial.number)).glob("*.pt")}
+            assert len(kept) <= 1, "of each trial the best alone is kept, of all its drivers"
+
+
+def test_what_a_search_began_with_is_in_the_bucket_before_its_study(storage, monkeypatch):
+    seen = []
+    put = BucketJournal._put
+
+    def look(self):
+        seen.append({path.name for path in (place(storage) / "one").iterdir()})
+        put(self)
+
+    monkeypatch.setattr(BucketJournal, "_put", look)
+    planned, held = begun(storage)
+    held.store.close()
+    assert {"search.yaml", "study.lock"} <= seen[0]
+    kept = yaml.safe_load((planned.config.place / "search.yaml").read_text())
+    assert kept["storage"] == storage
+    assert load_config(yaml.safe_load(dump(planned.config)) | {"name": "two"}).place == place(storage) / "two"
+
+
+def test_what_a_task_prepares_is_made_once_and_lies_in_the_bucket(storage, tmp_path, monkeypatch):
+    monkeypatch.delitem(sys.modules, "words", raising=False)
+    (tmp_path / "words.py").write_text(PREPARES)
+    planned = plan(config_of(storage, task=f"{tmp_path}/words.py:Words", trials=1))
+    with working(planned.config.place) as folder:
+        uploader = Uploader(folder, planned.config.place)
+        files = prepared(planned)
+        uploader.copy()
+    assert (files / "words.txt").read_text() == "one"
+    assert str(files) == f"{storage}/one/files"
+    (planned.config.place / "errors" / "trial-0.txt").write_text("")
+    (planned.config.place / "errors" / "trial-0.txt").unlink()  # which leaves an empty folder there
+    with at_hand(planned.config.place) as folder, monkeypatch.context() as patch:
+        patch.setattr(planned.source.task_class, "prepare", None)
+        assert prepared(planned) == files
+        assert not (folder / "files").exists(), "the driver needs none of it"
+
+
+def test_a_search_that_could_not_begin_leaves_its_name_free(storage, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(BucketJournal, "_put", lambda self: die(self))
+        with pytest.raises(Killed):
+            begun(storage)
+    assert not (place(storage) / "one").exists()
+
+
+def test_it_is_listed_reported_and_learned_from_without_a_folder_on_the_disk(storage, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    planned, held = begun(storage)
+    drive(planned, held, [])
+    known = read(planned.config.place)
+    listed = run_cli(run, "--list", "--storage", storage)
+    assert listed.stdout.startswith("one  1 completed, "), listed.output
+    reported = run_cli(report, "one", "--storage", storage)
+    assert f"page: {storage}/one/report.html" in reported.output
+    with on_disk(planned.config.place / "trials.parquet") as file:
+        rows = pq.read_table(file).to_pylist()
+    assert {row["trial_id"] for row in rows} == {trial.number for trial in known.trials}
+    assert str(local(planned.config.place)) not in (planned.config.place / "report.html").read_text()
+    warm = plan(config_of(storage, **LR).model_copy(update={"name": "two", "warm_start": [f"{storage}/one"]})).warm
+    assert len(warm.trials) == len(known.trials)
+    assert config_of(storage, warm_start=["one"]).warm_start == [f"{storage}/one"]
+    with pytest.raises(UsageError, match=r"^--warm-start must name an earlier search, but .* no credentials") as told_:
+        config_of(storage, warm_start=["s3://me:geheim@bucket/one"])
+    assert "geheim" not in str(told_.value)
+    with pytest.raises(UsageError, match=r"there is no s3://.*/searches/on\. Did you mean 'one'"):
+        plan(config_of(storage, **LR).model_copy(update={"name": "two", "warm_start": [f"{storage}/on"]}))
+
+
+def run_cli(main, *arguments):
+    app = typer.Typer(pretty_exceptions_enable=False)
+    app.command()(main)
+    return CliRunner().invoke(app, [*arguments])
+
+
+@pytest.mark.parametrize(
+    ("given", "refusal"),
+    [
+        (
+            {"storage": "s3://no-such-bucket/searches"},
+            r"--storage must be in a bucket that exists, but there is none at s3://no-such-bucket/searches\.",
+        ),
+        (
+            {"storage": "s3://me:geheim@bucket/searches"},
+            r"--storage must be a folder or a bucket, but a place must have no credentials in it, .*",
+        ),
+        (
+            {"storage": "ftp://host/searches"},
+            r"--storage must be a folder or a bucket, but a place must be .* ftp://\.",
+        ),
+    ],
+)
+def test_a_bucket_that_cannot_be_used_is_refused_in_a_line(s3, given, refusal):
+    with pytest.raises(UsageError, match=f"^{refusal}$") as told_:
+        plan(config_of(**given))
+    assert "geheim" not in str(told_.value)
+
+
+def test_an_endpoint_that_is_away_is_told_without_credentials(monkeypatch, s3):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    away = "s3://bucket/searches?scheme=http"
+    with pytest.raises(UsageError, match=r"^--storage must be a bucket that can be written to, but s3://") as refused:
+        plan(config_of(away))
+    assert "\n" not in str(refused.value)
+    assert os.environ["AWS_SECRET_ACCESS_KEY"] not in str(refused.value)
+    listed = run_cli(run, "--list", "--storage", away)
+    assert listed.exit_code == 2
+    assert listed.output.startswith("--storage must be a place that can be read, but s3://bucket/searches?")
+
+
+def test_mlflow_must_have_a_place_of_its_own(storage, monkeypatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    with pytest.raises(UsageError, match=r"^MLFLOW_TRACKING_URI must name a server or a database with --storage s3://"):
+        plan(config_of(storage))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "postgresql+psycopg://somewhere/mlflow")
+    monkeypatch.setattr("search.tracking.uri.find_spec", lambda name: None)
+    with pytest.raises(UsageError, match=r"MLflow must have boto3 to write artifacts to s3://.* pip install boto3$"):
+        plan(config_of(storage))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://mlflow:5000")
+    assert plan(config_of(storage)).config.place == place(storage) / "one"
+
+
+def test_what_changes_in_the_folder_changes_in_the_bucket(storage, tmp_path, caplog, monkeypatch):
+    folder, to = tmp_path / "one", place(storage) / "one"
+    (folder / "code").mkdir(parents=True)
+    (folder / "search.yaml").write_text("trials: 1")
+    (folder / "code" / "task.py").write_text("pass")
+    (folder / "report.html.7.tmp").write_text("half")
+    uploader = Uploader(folder, to)
+    uploader.copy()
+    assert to.names() == [], "what is there when it begins came from the bucket"
+    (folder / "search.yaml").write_text("trials: 12")
+    (folder / "code").rename(folder / "code-1")
+    (folder / "ray").mkdir()
+    (folder / "ray" / "log").write_text("of this machine")
+    (folder / "code-1" / "ray").mkdir()
+    (folder / "code-1" / "ray" / "task.py").write_text("pass")
+    (to / "code" / "task.py").write_text("pass")
+    told_ = []
+    with uploader.ending(told_.append):
+        uploader.copy()
+        assert to.names() == ["code-1/ray/task.py", "code-1/task.py", "search.yaml"]
+        (folder / "search.yaml").unlink()
+        uploader.copy()
+        assert to.names() == ["code-1/ray/task.py", "code-1/task.py"]
+        (folder / "search.yaml").write_text("trials: 3")
+        monkeypatch.setattr(Remote, "write_bytes", lambda path, content: refuse(path))
+    assert told_ == [f"{to} cannot be written: {to / 'search.yaml'}: no room; what has changed is not there"]
+
+
+def refuse(path):
+    raise OSError(f"{path}: no room")
+
+
+def test_the_folder_of_a_driver_that_was_killed_goes_with_the_next_one(tmp_path, monkeypatch, storage):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    left, used = tmp_path / f"{PREFIX}left", tmp_path / f"{PREFIX}used"
+    for folder in (left, used):
+        (folder / "one").mkdir(parents=True)
+        (folder / LOCK).touch()
+    with open(used / LOCK) as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        _root.cache_clear()
+        with at_hand(place(storage) / "one") as folder:
+            assert folder.is_dir()
+            assert folder.name == "one"
+    assert not folder.exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([used.name, folder.parent.parent.name])
+    _root.cache_clear()
+
+
+def test_workers_of_a_node_share_one_copy_of_what_a_task_prepared(storage, tmp_path, monkeypatch):
+    assert on_this_node(str(tmp_path), "nowhere") == tmp_path
+    files = place(storage) / "files"
+    assert not on_this_node(str(files), str(tmp_path)).exists(), "of a task that prepares nothing"
+    (files / "deep" / "words.txt").write_text("one")
+    first = on_this_node(str(files), str(tmp_path))
+    assert (first / "deep" / "words.txt").read_text() == "one"
+    with monkeypatch.context() as patch:
+        patch.setattr("trainables.filesystem.node_cache.download", None)
+        assert on_this_node(str(files), str(tmp_path)) == first
+    (files / "deep" / "words.txt").write_text("other words")
+    assert (on_this_node(str(files), str(tmp_path)) / "deep" / "words.txt").read_text() == "other words"
+    assert (first / "deep" / "words.txt").read_text() == "one", "which others may read now"

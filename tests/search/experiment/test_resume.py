@@ -1,0 +1,243 @@
+"""What a search that is taken up goes on with, and what keeps it from it: all that needs no Ray."""
+
+import errno
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from search.config import load_config
+from search.errors import UsageError
+from search.experiment import plan
+from search.experiment.resume import begin, take_up
+from search.formatting import go_on
+from tests.end_to_end.test_driver_crash import LR, TASKS, start
+
+SOURCE = """
+import torch
+from trainables.task import Task, TaskConfig, searchable
+
+class Config(TaskConfig):
+    {fields}
+
+class Changing(Task[Config]):
+    objective, mode = "val/loss", "{mode}"
+    def build(self): ...
+    def train_batches(self, epoch): ...
+    def loss(self, batch): ...
+    def evaluate(self): ...
+"""
+BEFORE = "lr: float = searchable(0.01, low=0.001, high=0.1); width: int = 8; layers: dict = dict(a=2)"
+
+
+@pytest.fixture
+def begun(tmp_path, monkeypatch):
+    """Begins a search over a task, lets its user change the task, and takes the search up."""
+    monkeypatch.delitem(sys.modules, "changing", raising=False)
+    file = tmp_path / "changing.py"
+    file.write_text(SOURCE.format(fields=BEFORE, mode="min"))
+    options = {"task": f"{file}:Changing", "name": "one", "storage": tmp_path / "runs", "trials": 2}
+    planned = plan(load_config({**options, "set": {"precision": "fp32", "epochs": 3}}))
+    planned.config.folder.mkdir(parents=True)
+    begin(planned).store.close()
+    held = []
+
+    def taken_up(fields=BEFORE, mode="min", given=None):
+        file.write_text(SOURCE.format(fields=fields, mode=mode))
+        planned, own = take_up(tmp_path / "runs" / "one", given or {})
+        held.append(own)
+        return planned, own.notes
+
+    yield taken_up
+    for own in held:
+        own.store.close()
+
+
+def test_a_search_that_is_taken_up_is_what_it_was(begun):
+    planned, notes = begun()
+    assert notes == ("search one goes on: 0 trials have ended, 0 have begun",)
+    assert [str(p) for p in planned.space.parameters] == ["0.001..0.1"]
+    assert planned.space.epochs == 3
+    assert planned.config.trials == 2
+    assert planned.space.config({}).layers == {"a": 2}
+
+
+def test_options_that_leave_its_trials_alone_can_be_given_anew(begun, tmp_path):
+    planned, _ = begun(given={"trials": "20", "time_budget": "1h", "sampler": "random"})
+    assert (planned.config.trials, planned.config.time_budget, planned.config.sampler) == (20, 3600, "random")
+    assert "trials: 20" in (tmp_path / "runs" / "one" / "search.yaml").read_text()
+
+
+def test_other_options_are_refused_in_one_line(begun):
+    with pytest.raises(UsageError) as caught:
+        begun(given={"seed": "2", "search": {"lr": "0..1"}, "task": "arc"})
+    (problem,) = caught.value.problems
+    assert problem.startswith("--resume must come without --search, --seed, a task: one goes on as it began.")
+    assert "--trials" in problem
+    assert "--resource," in problem
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        (
+            BEFORE.replace("high=0.1", "high=0.5"),
+            "lr stays searched in 0.001..0.1, as before, and is not searched in 0.001..0.5",
+        ),
+        (BEFORE.replace("= 8", "= 9"), "width stays 8, as before, and is not 9"),
+        (f"{BEFORE}; depth: int = 2", "depth is 2: the task had no such parameter before"),
+        (BEFORE.split(";")[0], "width was 8: the task has no such parameter any more"),
+    ],
+)
+def test_a_task_that_changed_meanwhile_goes_on_with_the_space_that_was_and_says_so(begun, fields, told):
+    planned, notes = begun(fields)
+    assert told in notes
+    assert any(
+        note.startswith("changing.py changed since one last ran, and trials go on with the new") for note in notes
+    )
+    assert [str(p) for p in planned.space.parameters] == ["0.001..0.1"]
+
+
+def test_a_value_that_is_a_group_stays_what_it_was(begun):
+    planned, notes = begun(BEFORE.replace("a=2", "a=3"))
+    assert "layers stays {'a': 2}, as before, and is not {'a': 3}" in notes
+    assert planned.space.config({}).layers == {"a": 2}
+
+
+def test_code_is_set_aside_once_for_each_change_and_never_what_runs_now(tmp_path, monkeypatch):
+    file, folder = tmp_path / "edited.py", tmp_path / "runs" / "one"
+    code = folder / "code" / "edited.py"
+
+    def drive_with(fields):
+        """As a driver does that then dies: its Ray copies the code where there is no copy. Returns what runs."""
+        monkeypatch.delitem(sys.modules, "edited", raising=False)
+        if fields:
+            file.write_text(SOURCE.replace("Changing", "Edited").format(fields=fields, mode="min"))
+        if folder.exists():
+            planned, held = take_up(folder, {})
+        else:
+            planned = plan(load_config({"task": f"{file}:Edited", "name": "one", "storage": tmp_path / "runs"}))
+            folder.mkdir(parents=True)
+            held = begin(planned)
+        held.store.close()
+        if not code.exists():
+            code.parent.mkdir()
+            shutil.copy(file, code)
+        assert all(path.exists() for path in planned.source.modules)
+        return code.read_text()
+
+    def copies():
+        return {path.parent.name: path.read_text() for path in folder.glob("code*/edited.py")}
+
+    first = drive_with(BEFORE)
+    second = drive_with(f"{BEFORE}; depth: int = 2")
+    assert drive_with(f"{BEFORE}; depth: int = 2") == second
+    assert copies() == {"code": second, "code-1": first}
+    file.unlink()
+    code.write_text(first)
+    assert drive_with("") == first
+    assert copies() == {"code": first, "code-1": first}
+
+
+@pytest.mark.parametrize("url", ["", "sqlite:///{}/studies.db"])
+def test_a_search_on_a_disk_that_is_full_is_told_so_and_can_be_taken_up_later(tmp_path, monkeypatch, url):
+    given = {"study": url.format(tmp_path)} if url else {}
+    planned, held = start(tmp_path, **given)
+    held.store.close()
+    folder = planned.config.folder
+    before = (folder / "search.yaml").read_text()
+    with monkeypatch.context() as patch:
+
+        def write_text(self, text, **options):
+            with open(self, "w", **options) as file:
+                file.write(text[:10])
+            raise OSError(errno.ENOSPC, "No space left on device", str(self))
+
+        patch.setattr(Path, "write_text", write_text)
+        with pytest.raises(
+            UsageError, match=r"^--storage must be a folder that can be written to, but .*No space left"
+        ):
+            take_up(folder, {"trials": 20})
+    assert (folder / "search.yaml").read_text() == before
+    again, held = take_up(folder, {"trials": 20})
+    held.store.close()
+    assert again.config.trials == 20
+
+
+def test_a_search_that_cannot_be_written_never_began(tmp_path):
+    planned = plan(load_config({"task": f"{TASKS / 'toy.py'}:Toy", "name": "one", "storage": tmp_path / "runs", **LR}))
+    (planned.config.folder / "study.journal").mkdir(parents=True)
+    with pytest.raises(UsageError, match=r"^--storage must be a folder that can be written to, but .*study\.journal"):
+        begin(planned)
+    assert not (planned.config.folder / "search.yaml").exists()
+
+
+def test_a_task_without_the_searched_parameter_or_with_another_objective_is_refused(begun):
+    with pytest.raises(
+        UsageError, match="the task must have the parameter lr, which is searched, but has not any more"
+    ):
+        begun("rate: float = searchable(0.01, low=0.001, high=0.1)")
+    with pytest.raises(
+        UsageError, match="must have the objective that one began with, val/loss min, but has val/loss max"
+    ):
+        begun(mode="max")
+    _, notes = begun()
+    assert len(notes) == 1, "what was refused has changed nothing"
+
+
+def test_a_search_that_runs_is_not_taken_up_by_a_second_driver(begun, tmp_path):
+    begun()
+    with pytest.raises(UsageError, match="one must not be running, but another process has it open"):
+        take_up(tmp_path / "runs" / "one", {})
+
+
+def test_the_command_that_goes_on_names_the_folder_of_searches_wherever_it_was_said(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert go_on(tmp_path / "runs" / "one") == "python search/run.py --resume one"
+    assert go_on(tmp_path / "my runs" / "one") == f"python search/run.py --resume one --storage '{tmp_path}/my runs'"
+
+
+def test_a_search_that_is_not_there_says_where_it_was_looked_for(tmp_path):
+    with pytest.raises(UsageError, match=r"--resume must name a search in .*, but there is no .*/two/study\.journal"):
+        take_up(tmp_path / "two", {})
+
+
+def test_a_study_that_is_broken_in_its_middle_is_refused_and_one_that_is_broken_at_its_end_is_cut(begun, tmp_path):
+    journal = tmp_path / "runs" / "one" / "study.journal"
+    text = journal.read_bytes()
+    journal.write_bytes(b"garbage\n" + text)
+    with pytest.raises(UsageError, match=r"line 1 of .*study\.journal must be a record, but is not"):
+        begun()
+    journal.write_bytes(text + b"\0" * 100 + b'\n{"half')
+    begun()
+    assert journal.read_bytes().startswith(text)
+    assert b"\0" not in journal.read_bytes()
+
+
+def test_a_search_whose_yaml_and_task_are_gone_goes_on_from_its_study_and_its_copy(tmp_path, monkeypatch):
+    source = tmp_path / "gone.py"
+    source.write_text(SOURCE.replace("Changing", "Gone").format(fields=BEFORE, mode="min"))
+    planned = plan(load_config({"task": f"{source}:Gone", "name": "one", "storage": tmp_path / "runs"}))
+    code = planned.config.folder / "code"
+    code.mkdir(parents=True)
+    begin(planned).store.close()
+    shutil.move(source, code)
+    monkeypatch.delitem(sys.modules, "gone")  # it will be taken up by another process
+    (planned.config.folder / "search.yaml").unlink()
+    again, held = take_up(planned.config.folder, {})
+    held.store.close()
+    assert again.config.task == f"{code / 'gone.py'}:Gone"
+    assert len(held.notes) == 1, "it is the same code"
+    assert (planned.config.folder / "search.yaml").exists()
+
+
+def test_more_trials_leave_a_population_as_large_as_it_was(tmp_path):
+    task = {"task": f"{TASKS / 'toy.py'}:Toy", "name": "one", "storage": tmp_path / "runs"}
+    planned = plan(load_config({**task, **LR, "scheduler": "pbt", "trials": 8}))
+    planned.config.folder.mkdir(parents=True)
+    begin(planned).store.close()
+    again, held = take_up(planned.config.folder, {"trials": "30"})
+    held.store.close()
+    assert str(again.schedule) == str(planned.schedule)
+    assert again.config.population == 4

@@ -1,0 +1,93 @@
+"""A search whose study is in a database is taken up again like any other."""
+
+import shutil
+
+import pytest
+
+from search.config import load_config
+from search.errors import UsageError
+from search.experiment import plan
+from search.experiment.resume import begin, take_up
+from search.storage.cached_rdb import Mirror
+from search.storage.study_store import open_store
+from tests.end_to_end.test_driver_crash import LR, TASKS, drive, told
+
+
+class Killed(BaseException):
+    """The driver is gone."""
+
+
+def begun(folder):
+    task = {"task": f"{TASKS / 'toy.py'}:Toy", "name": "one", "storage": folder / "runs", "trials": "5"}
+    planned = plan(load_config({**task, **LR, "study": f"sqlite:///{folder}/studies.db"}))
+    planned.config.folder.mkdir(parents=True)
+    return planned, begin(planned)
+
+
+def ask_until(monkeypatch, moment, answered):
+    """Kill the driver at question `moment` to the database: before it, or once it is `answered`."""
+    asked = []
+    ask = Mirror._ask
+
+    def counted(self, action):
+        asked.append(0)
+        if len(asked) == moment:
+            if answered:
+                ask(self, action)
+            raise Killed
+        return ask(self, action)
+
+    monkeypatch.setattr(Mirror, "_ask", counted)
+    return asked
+
+
+@pytest.mark.parametrize("answered", [False, True])
+def test_a_search_in_a_database_that_dies_is_the_search_that_never_died(tmp_path, monkeypatch, answered):
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    planned, held = begun(whole)
+    once = []
+    with monkeypatch.context() as patch:
+        questions = ask_until(patch, -1, answered)
+        drive(planned, held, once)
+        asked = len(questions)
+    assert asked > 60
+    for moment in range(1, asked, 17):
+        folder = tmp_path / str(moment)
+        folder.mkdir()
+        planned, dying = begun(folder)
+        trained: list[tuple[int, int]] = []
+        with monkeypatch.context() as patch:
+            ask_until(patch, moment, answered)
+            with pytest.raises(Killed):
+                drive(planned, dying, trained)
+        dying.store.close()  # as the kernel does
+        drive(*take_up(folder / "runs" / "one", {}), trained)
+        again = open_store(folder / "runs" / "one", planned.config.study)
+        study = held.study
+        assert told(type(study)(again.storage, "one", study._sampler, "val/loss", "min")) == told(study), moment
+        again.close()
+        assert len(trained) <= len(once) + 1, "at most the epoch that ran is trained again"
+        shutil.rmtree(folder)
+
+
+def test_a_search_is_found_at_another_url_and_remembers_it(tmp_path):
+    planned, held = begun(tmp_path)
+    held.store.close()
+    moved = tmp_path / "moved.db"
+    (tmp_path / "studies.db").rename(moved)
+    folder = planned.config.folder
+    with pytest.raises(UsageError, match=rf"there is no {folder} that is kept in sqlite:///.*studies\.db\. See --list"):
+        take_up(folder, {})
+    for given in ({"study": f"sqlite:///{moved}"}, {}):
+        planned, held = take_up(folder, given)
+        assert planned.config.study == f"sqlite:///{moved}"
+        drive(planned, held, [])
+    assert len(held.study.trials()) == 5
+
+
+def test_a_search_that_runs_is_not_taken_up(tmp_path):
+    planned, held = begun(tmp_path)
+    with pytest.raises(UsageError, match="one must not be running, but another process has it open"):
+        take_up(planned.config.folder, {})
+    held.store.close()

@@ -1,0 +1,88 @@
+import math
+
+from search.reporting.html.sections.precision import section
+from tests.search.reporting.html.page_studies import many, search, trial
+
+
+def metrics(speed, memory, skipped=0):
+    def of(epoch):
+        amp = {"amp/skipped": skipped * epoch, "train/updates": 100 * epoch - skipped * epoch}
+        return {"time/samples_per_s": speed, "sys/gpu_memory_gib": memory, **amp}
+
+    return of
+
+
+def in_mode(number, mode, scores, outcome="completed", of=None):
+    return trial(number, outcome, scores, {"lr": 0.01, "precision": mode}, metrics=of)
+
+
+def test_modes_are_side_by_side_with_what_they_reached_and_cost():
+    trials = [
+        in_mode(0, "fp32", [0.4, 0.5], of=metrics(100.0, 12.0)),
+        in_mode(1, "fp32", [0.2, 0.3], of=metrics(120.0, 11.0)),
+        in_mode(2, "fp16", [0.3, 0.6], of=metrics(220.0, 6.0, skipped=2)),
+        in_mode(3, "fp16", [0.1], "diverged", of=metrics(220.0, 6.0, skipped=4)),
+    ]
+    told = section(search(trials))
+    head, *rows = told.table
+    table = [dict(zip(head, row, strict=True)) for row in rows]
+    assert [row["precision"] for row in table] == ["fp32", "fp16"]
+    assert [row["best val/score"] for row in table] == ["0.5", "0.6"]
+    assert [row["val/score by epoch 2"] for row in table] == ["0.4", "0.35"]
+    assert [row["samples per second"] for row in table] == ["110", "220"]
+    assert [row["GPU memory, GiB"] for row in table] == ["12", "6"]
+    assert [row["updates skipped"] for row in table] == ["0 %", "3 %"]
+    assert [row["diverged"] for row in table] == ["0", "1"]
+    assert "The best value, 0.6, came in fp16, against 0.5 in fp32." in told.says
+    assert "fp16 was fastest, 2 times fp32." in told.says
+    assert "1 of 2 in fp16 diverged." in told.says
+    assert len(told.figures) == 4
+
+
+def test_updates_of_several_kinds_count_together():
+    def of(epoch):
+        return {"train/g/updates": 60, "train/d/updates": 30, "amp/skipped/g": 10, "amp/skipped/d": 0}
+
+    told = section(search([in_mode(0, "fp16", [0.1], of=of), in_mode(1, "fp32", [0.1])]))
+    assert [row[-2] for row in told.table] == ["updates skipped", "-", "10 %"]
+
+
+def test_they_are_compared_where_all_trials_came_to_and_not_among_those_that_were_chosen():
+    trials = [
+        in_mode(0, "fp32", [0.1, 0.9]),
+        in_mode(1, "fp32", [0.3], "pruned"),
+        in_mode(2, "bf16", [0.2], "pruned"),
+    ]
+    assert "By epoch 1, which all came to that did not break off, the median is 0.2 in fp32 and 0.2 in bf16." in (
+        section(search(trials)).says
+    )
+
+
+def test_what_no_trial_reported_is_left_out_and_what_is_not_finite_too():
+    trials = [
+        in_mode(0, "fp32", [0.1], of=lambda epoch: {"time/samples_per_s": math.nan}),
+        in_mode(1, "bf16", [0.1]),
+    ]
+    assert section(search(trials)).table[0] == [
+        "precision",
+        "trials",
+        "best val/score",
+        "val/score by epoch 1",
+        "diverged",
+    ]
+
+
+def test_one_mode_is_told_without_figures():
+    told = section(search([in_mode(0, "bf16", [0.1])]))
+    assert (told.says, told.figures) == ("All trials ran in bf16.", ())
+
+
+def test_nothing_is_said_of_functions():
+    assert section(search([trial(0, scores=[0.1])])) is None
+
+
+def test_modes_in_which_all_broke_off_are_there_too():
+    told = section(search([in_mode(0, "fp32", [0.1]), in_mode(1, "fp16", [], "diverged")]))
+    assert told.table[2][:3] == ["fp16", "1", "-"]
+    assert "1 of 1 in fp16 diverged." in told.says
+    assert len(section(many(40)).table) == 4

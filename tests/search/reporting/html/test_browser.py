@@ -1,0 +1,95 @@
+"""The page as a browser shows it, without a network."""
+
+import time
+
+import pytest
+
+from search.reporting.html.report import write_page
+from search.reporting.html.theme import DARK, LIGHT
+from tests.search.reporting.html.page_studies import many
+
+VIEWS = {
+    "light": {"color_scheme": "light", "viewport": {"width": 1100, "height": 800}},
+    "dark": {"color_scheme": "dark", "viewport": {"width": 1100, "height": 800}},
+    "phone": {"color_scheme": "light", "viewport": {"width": 400, "height": 800}},
+}
+SIZES = "figures => figures.map(figure => [figure.querySelectorAll('.main-svg').length, figure.scrollWidth])"
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    write_page(many(40), path)
+    return path
+
+
+@pytest.fixture
+def opened(chromium, path):
+    """Opens the page in a view. What it complains about, and asks of the network, is an error at the end."""
+    problems, contexts = [], []
+
+    def open_in(view):
+        context = chromium.new_context(offline=True, **VIEWS[view])
+        contexts.append(context)
+        shown = context.new_page()
+        shown.set_default_timeout(30_000)
+        shown.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+        shown.on("pageerror", lambda error: problems.append(str(error)))
+        shown.on("request", lambda request: None if request.url.startswith("file:") else problems.append(request.url))
+        shown.goto(path.as_uri())
+        return shown
+
+    yield open_in
+    for context in contexts:
+        context.close()
+    assert problems == []
+
+
+def draw_all(shown):
+    """Scroll down as a reader does: figures are drawn when they come near."""
+    for place in shown.locator(".figure").all():
+        place.scroll_into_view_if_needed()
+        place.locator(".main-svg").first.wait_for()
+
+
+def rgb(color):
+    return f"rgb({int(color[1:3], 16)}, {int(color[3:5], 16)}, {int(color[5:7], 16)})"
+
+
+def axis_color(shown):
+    return shown.eval_on_selector(".figure .xtick text", "text => getComputedStyle(text).fill")
+
+
+def has_axis_color(shown, color):
+    limit = time.monotonic() + 30
+    while axis_color(shown) != rgb(color) and time.monotonic() < limit:
+        shown.wait_for_timeout(50)
+    return axis_color(shown) == rgb(color)
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_every_figure_is_drawn_and_the_page_never_scrolls_sideways(opened, view):
+    shown = opened(view)
+    draw_all(shown)
+    figures = shown.eval_on_selector_all(".figure", SIZES)
+    width = VIEWS[view]["viewport"]["width"]
+    assert len(figures) == 11
+    assert all(drawn and size <= width for drawn, size in figures)
+    assert shown.evaluate("document.documentElement.scrollWidth") <= width
+    assert axis_color(shown) == rgb((DARK if view == "dark" else LIGHT)["faint"])
+
+
+def test_figures_follow_the_lights_and_are_whole_and_light_on_paper(opened):
+    shown = opened("light")
+    shown.locator(".main-svg").first.wait_for()
+    shown.emulate_media(color_scheme="dark")
+    assert has_axis_color(shown, DARK["faint"])
+    shown.evaluate("dispatchEvent(new Event('beforeprint'))")  # most of them were never scrolled to
+    figures = shown.eval_on_selector_all(".figure", SIZES)
+    assert len(figures) == 11
+    assert all(drawn for drawn, _ in figures)
+    assert axis_color(shown) == rgb(LIGHT["faint"])
+    assert shown.evaluate("Math.max(...[...document.querySelectorAll('.main-svg')].map(s => s.clientWidth))") <= 690
+    shown.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert has_axis_color(shown, DARK["faint"])
+    assert shown.pdf().startswith(b"%PDF")

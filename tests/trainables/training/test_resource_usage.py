@@ -1,0 +1,97 @@
+"""What an epoch takes of its machine."""
+
+import multiprocessing
+import threading
+import time
+
+import pynvml
+import pytest
+import torch
+
+from trainables.context import Context
+from trainables.training import resource_usage
+from trainables.training.resource_usage import CLEAR, CPU, GPU, GPU_MEMORY, MEMORY, Usage, of_all
+from trainables.worker.worker import Workers
+
+on_linux = pytest.mark.skipif(not CLEAR.exists(), reason="the system does not tell the peak of a process")
+
+
+def keep_busy(seconds):
+    until = time.process_time() + seconds
+    while time.process_time() < until:
+        pass
+
+
+@on_linux
+def test_memory_is_the_peak_of_what_came_since_the_beginning():
+    usage = Usage(torch.device("cpu"))
+    before = usage.taken()[MEMORY]
+    block = torch.ones(2**26)  # 256 MiB
+    del block
+    assert usage.taken()[MEMORY] > before + 0.2
+    usage.begin()
+    assert usage.taken()[MEMORY] < before + 0.1
+
+
+def test_the_cpu_is_that_of_the_process_and_of_those_that_it_started():
+    usage = Usage(torch.device("cpu"))
+    start = time.perf_counter()
+    keep_busy(0.2)
+    percent, most = usage.taken()[CPU], 100 * (time.process_time()) / (time.perf_counter() - start)
+    assert 100 * 0.2 / (time.perf_counter() - start) <= percent <= most
+    usage.begin()
+    child = multiprocessing.get_context("fork").Process(target=keep_busy, args=(0.5,))
+    child.start()
+    time.sleep(0.4)
+    while_it_runs = usage.taken()[CPU]
+    child.join(30)
+    assert while_it_runs > 10
+    assert usage.taken()[CPU] > 0
+
+
+def test_where_the_peak_of_a_process_cannot_be_set_back_it_is_not_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(resource_usage, "CLEAR", tmp_path)  # a folder: it cannot be written to
+    assert {*Usage(torch.device("cpu")).taken()} == {CPU}
+
+
+def test_a_gpu_that_does_not_tell_how_busy_it_is_fails_no_trial(monkeypatch):
+    def refuse(device):
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)  # as a slice of a GPU does
+
+    monkeypatch.setattr(torch.cuda, "utilization", refuse)
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 2**30)
+    metrics = Usage(torch.device("cuda", 0)).taken()
+    assert metrics[GPU_MEMORY] == 1.0
+    assert GPU not in metrics
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_gpu_memory_is_what_tensors_took_there():
+    device = torch.device("cuda", 0)
+    usage = Usage(device)
+    before = usage.taken()[GPU_MEMORY]
+    block = torch.ones(2**26, device=device)
+    del block
+    assert usage.taken()[GPU_MEMORY] == pytest.approx(before + 0.25, abs=0.01)
+    assert 0 <= usage.taken()[GPU] <= 100
+
+
+def test_of_several_ranks_the_cpu_is_added_up_and_memory_is_that_of_the_largest():
+    ranks = [
+        {CPU: 150.0, MEMORY: 2.0, GPU: 90.0, GPU_MEMORY: 5.0},
+        {CPU: 50.0, MEMORY: 3.0, GPU: 70.0, GPU_MEMORY: 4.0},
+    ]
+    assert of_all(ranks) == {CPU: 200.0, MEMORY: 3.0, GPU: 80.0, GPU_MEMORY: 5.0}
+    assert of_all([{CPU: 1.0}, {CPU: 2.0, MEMORY: 1.0}]) == {CPU: 3.0, MEMORY: 1.0}
+
+
+@on_linux
+def test_each_report_of_a_trial_has_it(tmp_path):
+    worker = Workers("tests.trainables.toy_models:Regression", Context(), threading.Event())
+    about = {"config": {"epochs": 2}, "folder": str(tmp_path), "attempt": "a", "checkpoint": None, "earlier": []}
+    reports = list(worker.run({"trial": 0, "epoch": 0, "until": 2, **about}))
+    assert [report["epoch"] for report in reports] == [1, 2]
+    for report in reports:
+        assert 0.01 < report["metrics"][MEMORY] < 64
+        assert report["metrics"][CPU] > 0

@@ -1,0 +1,36 @@
+"""A worker of a gang in the process of a test, without Ray."""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+from tests.trainables.toy_models import timeless
+from trainables.context import Context
+from trainables.worker.worker import Workers
+
+TASK = "tests.trainables.toy_models:Regression"
+CONFIG = {"dropout": 0.3, "accumulation": 2, "ema_decay": 0.9, "precision": "fp16", "epochs": 4}
+
+
+def stretch_in(
+    folder: Path, trial: int = 0, epoch: int = 0, until: int = 2, start: Any = None, **settings: Any
+) -> dict[str, Any]:
+    """A stretch of a trial that writes into `folder`."""
+    return {
+        "trial": trial,
+        "config": {**CONFIG, **settings},
+        "epoch": epoch,
+        "until": until,
+        "checkpoint": start,
+        "earlier": [],
+        "folder": str(folder / f"trial-{trial}"),
+        "attempt": "a",
+    }
+
+
+def workers(stopping: threading.Event | None = None, task: str = TASK) -> Workers:
+    return Workers(task, Context(), stopping or threading.Event())
+
+
+def metrics(reports: list[dict[str, Any]]) -> list[dict[str, float]]:
+    return [timeless(report["metrics"]) for report in reports]
