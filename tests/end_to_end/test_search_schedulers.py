@@ -5,7 +5,8 @@ import itertools
 import torch
 
 from search.schedulers.hyperband import HyperBand
-from tests.end_to_end.test_search import ROOT, Search
+from tests.conftest import ROOT
+from tests.end_to_end.test_search import Search
 
 FROM_PYTHON = f"""
 import json
