@@ -14,7 +14,7 @@ from benchmarks.runs import in_processes
 from models.arc.families import EASY
 from trainables.arc import ArcTask
 from trainables.arc.config import ArcConfig
-from trainables.training.trainer import Training
+from trainables.training.trainer import TrialTrainer
 
 SOLVED = 0.9  # of a family's tests, within two attempts
 
@@ -44,7 +44,7 @@ def main() -> None:
 def solve(config: Mapping[str, object]) -> tuple[dict[str, float], dict[str, float]]:
     """Shares of solved tests by family, before and after a training."""
     task = ArcTask(ArcConfig.model_validate(config))
-    training = Training(task)
+    training = TrialTrainer(task)
     training.evaluate()
     before = by_family(task)
     while training.epoch < task.config.epochs:

@@ -15,7 +15,7 @@ from trainables.arc import ArcTask
 from trainables.arc.config import ArcConfig
 from trainables.context import Context
 from trainables.precision import Precision
-from trainables.training.trainer import Training
+from trainables.training.trainer import TrialTrainer
 from trainables.update.batches import to_device
 
 WARM = 5  # windows
@@ -56,7 +56,7 @@ def measure(
         episodes=windows * arguments.batch_size,
     )
     task = ArcTask(config, Context(device=device))
-    training = Training(task)
+    training = TrialTrainer(task)
     if compiled:
         task.solver.agent.read = torch.compile(task.solver.agent.read)  # type: ignore[method-assign]
         task.solver.agent.refiner.compile()

@@ -39,7 +39,7 @@ class JointTask(LiquidTask):
 
     def train_batches(self, epoch: int) -> Iterator[Batch]:
         stream, context = self.stream, self.context
-        order = torch.randperm(stream.samples.size, generator=context.generator)[: self._taken(epoch)]
+        order = torch.randperm(stream.samples.size, generator=context.generator)[: self._count_samples(epoch)]
         ends = torch.tensor(stream.bounds[1:])
         for indices in context.shard(order, self.config.batch_size, shuffle=False):
             yield Batch(stream.samples.rows(indices), torch.bucketize(indices, ends, right=True), 0, None)

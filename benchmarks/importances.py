@@ -23,8 +23,8 @@ from benchmarks.quality.problems import OBJECTIVE, Curve, Problem, Values
 from benchmarks.quality.sides import Searchlight
 from search.analysis.importance import FEWEST, Importances, find_importances
 from search.config.objectives import Objective
-from search.config.search_space import resolve
-from search.study.record import Searched
+from search.config.search_space import resolve_space
+from search.study.record import SearchRecord
 from trainables.task import TaskConfig, searchable
 
 EPOCHS = 27
@@ -53,7 +53,9 @@ def problem(final: Callable[[Values, np.random.Generator], float], cliff: float)
         seen = [math.nan if values["lr"] > cliff and epoch > 3 else value for epoch, value in enumerate(seen, 1)]
         return Curve(seen, 60.0, seen[-1])
 
-    return Problem("known", False, resolve(Config, {"epochs": EPOCHS, "precision": "fp32"}, {}), EPOCHS, 0, 9, curve)
+    return Problem(
+        "known", False, resolve_space(Config, {"epochs": EPOCHS, "precision": "fp32"}, {}), EPOCHS, 0, 9, curve
+    )
 
 
 PROBLEMS = {
@@ -68,7 +70,7 @@ def one(given: tuple[str, int, int]) -> tuple[Importances, dict[str, float], flo
     side = Searchlight(PROBLEMS[name], seed, trials=trials)
     simulate(side, PROBLEMS[name], gangs=4, budget=math.inf, seed=seed)
     side.close()
-    searched = Searched("simulated", side.study.trials(), (Objective(OBJECTIVE, "min"),), {})
+    searched = SearchRecord("simulated", side.study.get_trials(), (Objective(OBJECTIVE, "min"),), {})
     start = time.process_time()
     found = find_importances(searched)
     seconds = time.process_time() - start
@@ -83,9 +85,9 @@ def one(given: tuple[str, int, int]) -> tuple[Importances, dict[str, float], flo
 def tell(name: str, trials: int, results: Sequence[tuple[Importances, dict[str, float], float]]) -> None:
     found = [importances for importances, _, _ in results]
     names = list(Config.model_fields)[-6:]
-    claimed = {each: np.mean([each in importances.mattering for importances in found]) for each in names}
+    claimed = {each: np.mean([each in importances.significant_names for importances in found]) for each in names}
     wrong = names if name.startswith("nothing") else NOISE
-    any_wrong = np.mean([any(each in wrong for each in importances.mattering) for importances in found])
+    any_wrong = np.mean([any(each in wrong for each in importances.significant_names) for importances in found])
     spans = [(one.low, one.share, one.high) for each in found for one in each.each if one.name == "lr"]
     usual = np.mean([share for _, share, _ in spans])
     inside = np.mean([low <= usual <= high for low, _, high in spans])

@@ -57,9 +57,9 @@ class Meter:
     def watch(self) -> None:
         """Put itself around the methods of the searcher and the tracker."""
         from search.execution.searcher import StudySearcher
-        from search.tracking.tracker import Tracker
+        from search.tracking.tracker import MLflowCallback
 
-        suggest, finish, me = StudySearcher.suggest, Tracker.finish, psutil.Process()
+        suggest, finish, me = StudySearcher.suggest, MLflowCallback.finish, psutil.Process()
 
         def asked(searcher: Any, trial_id: str) -> Any:
             wall, cpu = time.perf_counter(), time.thread_time()
@@ -94,7 +94,7 @@ class Meter:
         StudySearcher.suggest = asked  # type: ignore[method-assign]
         StudySearcher.on_trial_result = around(StudySearcher.on_trial_result)  # type: ignore[method-assign]
         StudySearcher.on_trial_complete = around(StudySearcher.on_trial_complete)  # type: ignore[method-assign]
-        Tracker.finish = finished  # type: ignore[method-assign]
+        MLflowCallback.finish = finished  # type: ignore[method-assign]
 
     def look_at_registry(self) -> None:
         with suppress(StopIteration, psutil.Error):  # it has not started, or is gone
@@ -139,10 +139,10 @@ def used(trials: Any, gangs: int, epoch_s: float) -> tuple[float, float, float]:
     The first share is of the time from the first stretch that began to the last that ended, the second of that between
     each gang's own first and last: without the last round, in which not all of them find a trial.
     """
-    from search.study.trial import reports_of, stretches_of
+    from search.study.trial import get_reports, get_segments
 
-    stretches = [stretch for trial in trials for stretch in stretches_of(trial)]
-    reports = [report for trial in trials for report in reports_of(trial).values()]
+    stretches = [stretch for trial in trials for stretch in get_segments(trial)]
+    reports = [report for trial in trials for report in get_reports(trial).values()]
     began, ended = dict[str, float](), dict[str, float]()
     for stretch in stretches:
         gang = stretch["gang"]
@@ -157,7 +157,7 @@ def used(trials: Any, gangs: int, epoch_s: float) -> tuple[float, float, float]:
 def measure(given: argparse.Namespace, folder: Path, uri: str) -> None:
     from search.config import load_config
     from search.experiment import run
-    from search.reporting.console.streams import console_on
+    from search.reporting.console.streams import create_console
 
     if uri:
         os.environ["MLFLOW_TRACKING_URI"] = uri
@@ -181,18 +181,18 @@ def measure(given: argparse.Namespace, folder: Path, uri: str) -> None:
     before = psutil.Process().memory_info().rss
     start = time.perf_counter()
     with open(os.devnull, "w") as quiet:
-        result = run(config, console_on(sys.stderr if given.verbose else quiet))
+        result = run(config, create_console(sys.stderr if given.verbose else quiet))
     seconds = time.perf_counter() - start
-    tell(given, meter, result, config.folder, seconds, before, uri)
+    tell(given, meter, result, config.local_path, seconds, before, uri)
 
 
 def tell(
     given: argparse.Namespace, meter: Meter, result: Any, folder: Path, seconds: float, before: int, uri: str
 ) -> None:
-    from search.study.trial import reports_of
+    from search.study.trial import get_reports
 
     trials = result.searched.trials
-    reports = sum(len(reports_of(trial)) for trial in trials)
+    reports = sum(len(get_reports(trial)) for trial in trials)
     started, of_all, of_each = used(trials, given.gangs, float(os.environ["SCALE_EPOCH_S"]))
     print(f"outcomes          {dict(result.outcomes)}, {reports} reports, {seconds:.0f} s in all")
     print(f"start-up          {started:.1f} s until all gangs had a trial")
@@ -242,9 +242,9 @@ def store_size(study: str, folder: Path) -> str:
         return f"a journal of {(folder / 'study.journal').stat().st_size / 2**20:.1f} MiB"
     import sqlalchemy
 
-    from search.storage.url import with_driver
+    from search.storage.url import add_driver
 
-    engine = sqlalchemy.create_engine(with_driver(study))
+    engine = sqlalchemy.create_engine(add_driver(study))
     with engine.connect() as connection:
         size = connection.execute(sqlalchemy.text("SELECT pg_database_size(current_database())")).scalar_one()
     engine.dispose()

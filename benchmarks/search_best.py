@@ -18,8 +18,8 @@ from typing import Any
 
 from benchmarks.runs import deviation, mean, train_all
 from search.analysis.best_trials import find_best
-from search.config.task_source import find_task
-from search.study.record import read
+from search.config.task_source import load_task_source
+from search.study.record import load_search
 
 FIRST_SEED = 1000  # no search draws from there on
 TOLD = ("val/pass2_output", "val/cell_lift", "val/forgetting", "val/bpb", "val/nmse")  # if the task has it
@@ -35,11 +35,11 @@ def main() -> None:
     if folder is None:  # as in `make bench` on a fresh machine: the other benchmarks need no search
         print("there is no search in runs whose best could be trained again: make search makes one")
         return
-    searched = read(folder)
+    searched = load_search(folder)
     best = find_best(searched.trials, searched.objectives[0].mode)
     if best is None:
         sys.exit(f"{folder} must have a trial that was completed or pruned, but has none.")
-    task = find_task(searched.about["config"]["task"]).task_class
+    task = load_task_source(searched.about["config"]["task"]).task_class
     if task is None:
         sys.exit(f"{folder} must be a search over a task, but is one over a function.")
     print(f"{searched.name}: {len(searched.trials)} trials, the best is {best.trial_id} with {best.value:.4f}")

@@ -28,15 +28,15 @@ HOSTS = 4
 class StandIn(Gang):
     """A gang whose workers wait instead of training."""
 
-    def _fit(self) -> None:
+    def _run_trainer(self) -> None:
         registry, me = self._registry, ray.get_runtime_context()
         group = placement_group([self._settings["resources"]] * self._settings["workers"], name=self._run)
         group.wait(60)
-        ray.get(registry.hold.remote(self._name, self._run, group, me.current_actor, me.get_node_id()))
-        stopped = registry.stopped.remote(self._name)
+        ray.get(registry.register_worker.remote(self._name, self._run, group, me.current_actor, me.get_node_id()))
+        stopped = registry.wait_for_stop.remote(self._name)
         turn = 0
         while True:
-            turn, stretch = ray.get(registry.next.remote(self._name, turn))
+            turn, stretch = ray.get(registry.wait_for_segment.remote(self._name, turn))
             if stretch is None:
                 return
             for report in _reports(stretch, stopped):

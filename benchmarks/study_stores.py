@@ -16,7 +16,7 @@ from optuna.samplers import RandomSampler
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage, get_storage
 from optuna.storages.journal import JournalFileBackend
 
-from search.config.search_space import resolve
+from search.config.search_space import resolve_space
 from search.storage.study_store import open_store
 from search.study.study import SearchStudy
 from trainables.task import TaskConfig, searchable
@@ -30,7 +30,7 @@ class Config(TaskConfig):
     depth: int = searchable(3, low=1, high=9)
 
 
-SPACE = resolve(Config, {}, {})
+SPACE = resolve_space(Config, {}, {})
 
 
 def measure(name: str, storage: BaseStorage, trials: int) -> None:
@@ -39,12 +39,12 @@ def measure(name: str, storage: BaseStorage, trials: int) -> None:
     for index in range(trials):
         number, values = study.ask(SPACE)
         study.live.add(number)
-        study.note_config(number, values)
+        study.record_config(number, values)
         for epoch in range(REPORTS):
-            study.trials()  # what runs next follows from it
+            study.get_trials()  # what runs next follows from it
             metrics = {f"metric/{i}": 1.0 for i in range(12)}
             study.report(number, epoch, 1.0, {"metrics": metrics, "checkpoint": "a" * 60, "time": time.time()})
-            study.trial(number)
+            study.get_trial(number)
         study.live.discard(number)
         if index % 3 == 0:
             study.end(number, "pruned", "not among the best")

@@ -39,28 +39,30 @@ def drive(side: str, uri: str, trials: int, at_once: int, reports: int) -> dict[
     from optuna.samplers import RandomSampler
 
     from search.config import load_config
-    from search.config.libraries import settle
+    from search.config.libraries import configure_libraries
     from search.config.objectives import Objective
-    from search.config.search_space import resolve
-    from search.study.study import create
-    from search.tracking.tracker import Tracker
-    from search.tracking.uri import store_of
+    from search.config.search_space import resolve_space
+    from search.study.study import create_study
+    from search.tracking.tracker import MLflowCallback
+    from search.tracking.uri import resolve_tracking_uri
     from trainables.task import TaskConfig, searchable
 
     class Config(TaskConfig):
         lr: float = searchable(1e-3, low=1e-5, high=1e-1, log=True)
         decay: float = searchable(1e-2, low=1e-4, high=1.0, log=True)
 
-    settle()
-    space = resolve(Config, {}, {})
+    configure_libraries()
+    space = resolve_space(Config, {}, {})
     with tempfile.TemporaryDirectory() as storage:
         config = load_config({"task": "arc", "name": "search", "storage": storage})
-        config.folder.mkdir()
-        study, store = create(config.folder, lambda number: RandomSampler(number), "val/score", "max")
+        config.local_path.mkdir()
+        study, store = create_study(config.local_path, lambda number: RandomSampler(number), "val/score", "max")
         tracker = None
         if side != "none":
-            where = store_of(config, {"MLFLOW_TRACKING_URI": uri})
-            tracker = Tracker(config, *where, [Objective("val/score", "max")], uuid.uuid4().hex, trials=study.trials)
+            where = resolve_tracking_uri(config, {"MLFLOW_TRACKING_URI": uri})
+            tracker = MLflowCallback(
+                config, *where, [Objective("val/score", "max")], uuid.uuid4().hex, trials=study.get_trials
+            )
 
         inside = late = 0.0
 
@@ -73,8 +75,8 @@ def drive(side: str, uri: str, trials: int, at_once: int, reports: int) -> dict[
 
         def begin() -> int:
             number, values = study.ask(space)
-            study.note_config(number, values)
-            tell("trial_started", number, values)
+            study.record_config(number, values)
+            tell("on_trial_start", number, values)
             return number
 
         start, own, own_thread = time.perf_counter(), time.process_time(), time.thread_time()
@@ -88,12 +90,12 @@ def drive(side: str, uri: str, trials: int, at_once: int, reports: int) -> dict[
             late += time.perf_counter() - at
             metrics, now = metrics_of(epoch), time.time()
             study.report(number, epoch, metrics["val/score"], {"metrics": metrics, "checkpoint": None, "time": now})
-            tell("trial_reported", number, epoch, metrics, now)
+            tell("on_trial_report", number, epoch, metrics, now)
             if epoch < reports:
                 heapq.heappush(due, (at + 1, number, epoch + 1))
                 continue
             study.end(number, "completed")
-            tell("trial_ended", number, "completed", "")
+            tell("on_trial_end", number, "completed", "")
             if begun < trials:
                 heapq.heappush(due, (time.perf_counter() + 1, begin(), 1))
                 begun += 1

@@ -22,14 +22,14 @@ class StoreError(RuntimeError):
     """What a running search needs is lost: no mistake of the user, and no error of ours."""
 
 
-def nearest(name: str, valid: Iterable[str]) -> str:
+def suggest_nearest(name: str, valid: Iterable[str]) -> str:
     """ "Did you mean ...?" if a valid name is close, else the list of all of them."""
     names = sorted(valid)
     close = difflib.get_close_matches(name, names, n=1)
     return f"Did you mean {close[0]!r}?" if close else f"Choose from {', '.join(names)}."
 
 
-def from_validation(error: ValidationError, where: str = "") -> list[str]:
+def format_validation_errors(error: ValidationError, where: str = "") -> list[str]:
     """The problems that pydantic found, as `<where><field> must <rule>, but got <value>.`"""
     problems = []
     for problem in error.errors():

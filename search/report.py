@@ -19,13 +19,18 @@ from search.analysis import comparison
 from search.analysis.divergence import find_divergence
 from search.config.validators import check_model_name
 from search.errors import UsageError
-from search.reporting.console.tables import report_console, side_by_side, trial_table, width_of
-from search.reporting.html import write_page
+from search.reporting.console.tables import (
+    build_comparison_table,
+    build_trial_table,
+    create_report_console,
+    get_table_width,
+)
+from search.reporting.html import write_report
 from search.reporting.html.comparison import write_comparison
 from search.reporting.parquet import write_parquet
-from search.storage.locations import storage_of
-from search.study.record import Searched, read
-from trainables.filesystem.paths import Place
+from search.storage.locations import parse_storage
+from search.study.record import SearchRecord, load_search
+from trainables.filesystem.paths import StoragePath
 
 
 def main(
@@ -38,23 +43,23 @@ def main(
 ) -> None:
     """Print the table of a search, and write its page and its Parquet file anew. Or compare it with others."""
     try:
-        searches = storage_of(storage)
-        folder = _folder_of(name, searches)
+        searches = parse_storage(storage)
+        folder = _resolve_folder(name, searches)
         check_model_name(register)
         if compare:
-            _check_alone(replay, log_model, register)
-            return _compare(folder, [_folder_of(other, folder.parent) for other in compare])
-        searched = read(folder)
+            _check_single_search_options(replay, log_model, register)
+            return _compare(folder, [_resolve_folder(other, folder.parent) for other in compare])
+        searched = load_search(folder)
     except UsageError as error:
         print(error, file=sys.stderr)
         raise typer.Exit(2) from error
-    console = report_console()
-    console.print(trial_table(searched.trials, searched.objectives, width_of(console)))
+    console = create_report_console()
+    console.print(build_trial_table(searched.trials, searched.objectives, get_table_width(console)))
     for divergence in find_divergence(searched.trials):
         console.print(f"diverged: {divergence}", highlight=False, soft_wrap=True)
     page = folder / "report.html"
     try:
-        write_page(searched, page)
+        write_report(searched, page)
         write_parquet(searched.trials, folder / "trials.parquet")
     except OSError as error:
         print(f"--storage must be a folder that can be written to, but {error}.", file=sys.stderr)
@@ -66,7 +71,7 @@ def main(
         _log_model(folder, register)
 
 
-def _replay(folder: Place) -> None:
+def _replay(folder: StoragePath) -> None:
     from search.tracking.replay import replay  # imports the task's libraries
     from search.tracking.tracker import TrackingError
 
@@ -80,7 +85,7 @@ def _replay(folder: Place) -> None:
         raise typer.Exit(1) from error
 
 
-def _log_model(folder: Place, register: str | None) -> None:
+def _log_model(folder: StoragePath, register: str | None) -> None:
     from search.tracking.model.best_model import ModelError, log_best
 
     try:
@@ -90,22 +95,22 @@ def _log_model(folder: Place, register: str | None) -> None:
         raise typer.Exit(1) from error
 
 
-def _compare(folder: Place, others: Sequence[Place]) -> None:
+def _compare(folder: StoragePath, others: Sequence[StoragePath]) -> None:
     """Print the search in `folder` beside `others`, and write their page beside its own."""
-    found, problems = list[Searched](), list[str]()
+    found, problems = list[SearchRecord](), list[str]()
     for where, path in [("", folder), *(("--compare ", other) for other in others)]:
         try:
-            found.append(read(path))
+            found.append(load_search(path))
         except UsageError as error:
             problems.extend(f"{where}{problem}" for problem in error.problems)
     if problems:
         raise UsageError(*problems)
     first, *rest = sides = comparison.compare([folder, *others], found)
-    console = report_console()
-    for rows in (comparison.rows(sides), comparison.best_configs(sides)):
-        console.print(side_by_side(rows))
+    console = create_report_console()
+    for rows in (comparison.build_comparison_rows(sides), comparison.build_config_rows(sides)):
+        console.print(build_comparison_table(rows))
     for other in rest:
-        for line in (comparison.verdict(first, other), *comparison.differences(first, other)):
+        for line in (comparison.summarize_difference(first, other), *comparison.config_differences(first, other)):
             console.print(line, highlight=False, markup=False, soft_wrap=True)
     path = folder / f"compare-{'-'.join(each.name for each in [folder, *others])}.html"
     try:
@@ -116,16 +121,16 @@ def _compare(folder: Place, others: Sequence[Place]) -> None:
     console.print(f"written: {path}", highlight=False, soft_wrap=True)
 
 
-def _folder_of(name: str, storage: Place) -> Place:
+def _resolve_folder(name: str, storage: StoragePath) -> StoragePath:
     """That of a search which is named, or whose folder is given."""
     named = storage / name
     try:
-        return storage_of(name) if "://" in name or ("/" in name and not named.is_dir()) else named
+        return parse_storage(name) if "://" in name or ("/" in name and not named.is_dir()) else named
     except OSError as error:
         raise UsageError(f"--storage must be a place that can be read, but {error}.") from error
 
 
-def _check_alone(replay: bool, log_model: bool, register: str | None) -> None:
+def _check_single_search_options(replay: bool, log_model: bool, register: str | None) -> None:
     """What is done for one search is not done while several are compared."""
     given = {"--replay": replay, "--log-model": log_model, "--register": register is not None}
     if extra := [flag for flag, is_given in given.items() if is_given]:

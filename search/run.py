@@ -18,8 +18,8 @@ import typer
 
 from search.config import load_config
 from search.errors import StoreError, UsageError
-from search.reporting.console.listing import _list, _show
-from search.storage.locations import storage_of
+from search.reporting.console.listing import _print_plan, _print_searches
+from search.storage.locations import parse_storage
 
 Assignments = list[str]
 HELP = {"rich_help_panel": "Parameters of the task"}
@@ -138,12 +138,12 @@ def main(
     given = {key: value for key, value in options.items() if value is not None}
     try:
         if list_:
-            return _list(storage_of(storage or "runs"))
+            return _print_searches(parse_storage(storage or "runs"))
         if resume is None and "task" not in given and config is None:
             raise UsageError("task must be given: arc, or path/to/file.py:ClassName. See --help.")
-        given["resources"] = _assignments("--resource", resource or [])
-        given["set"] = _assignments("--set", [*(set or []), *(more or [])])
-        given["search"] = _assignments("--search", search or [])
+        given["resources"] = _parse_assignments("--resource", resource or [])
+        given["set"] = _parse_assignments("--set", [*(set or []), *(more or [])])
+        given["search"] = _parse_assignments("--search", search or [])
         if try_:
             given["try"] = try_
         if warm_start:
@@ -151,13 +151,13 @@ def main(
         from search.experiment import runner as searches  # imports the task's libraries
 
         if resume is not None:
-            place = storage_of(storage or "runs") / resume
-            result = searches.resume(resume, place.parent, _given_anew(given, config, dry_run))
+            place = parse_storage(storage or "runs") / resume
+            result = searches.resume(resume, place.parent, _select_resume_options(given, config, dry_run))
         else:
             resolved = load_config(given, config)
-            place, quiet = resolved.place, resolved.quiet
+            place, quiet = resolved.path, resolved.quiet
             if dry_run:
-                return _show(searches.plan(resolved))
+                return _print_plan(searches.plan(resolved))
             result = searches.run(resolved)
     except UsageError as error:
         for problem in error.problems:
@@ -166,30 +166,30 @@ def main(
     except StoreError as error:
         print(f"the search has ended: {error}.", file=sys.stderr)
         raise typer.Exit(1) from error
-    from search.formatting import go_on
-    from search.reporting.console.streams import Stream
-    from search.reporting.console.summary import tell
-    from search.reporting.console.tables import report_console
-    from search.study.trial import SETTLED
+    from search.formatting import resume_command
+    from search.reporting.console.streams import SafeStream
+    from search.reporting.console.summary import print_summary
+    from search.reporting.console.tables import create_report_console
+    from search.study.trial import WITH_RESULT
 
     if as_json:
-        print(json.dumps(result.as_json()), file=Stream(sys.stdout))
+        print(json.dumps(result.to_dict()), file=SafeStream(sys.stdout))
     else:
-        tell(report_console(), result, place, quiet)
+        print_summary(create_report_console(), result, place, quiet)
     if "interrupted" in result.outcomes or not result.outcomes:  # or it was stopped before its first trial
-        print(f"go on: {go_on(place)}", file=Stream(sys.stderr))
-    if not {*SETTLED} & {*result.outcomes}:
+        print(f"go on: {resume_command(place)}", file=SafeStream(sys.stderr))
+    if not {*WITH_RESULT} & {*result.outcomes}:
         raise typer.Exit(1)
 
 
-def _given_anew(given: dict[str, Any], config: Path | None, dry_run: bool) -> dict[str, Any]:
+def _select_resume_options(given: dict[str, Any], config: Path | None, dry_run: bool) -> dict[str, Any]:
     """The options that are given beside --resume."""
     if config is not None or dry_run:
         raise UsageError("--resume must come without --config and --dry-run: the search goes on as it began.")
     return {name: value for name, value in given.items() if name != "storage" and value != {}}
 
 
-def _assignments(flag: str, texts: list[str]) -> dict[str, str]:
+def _parse_assignments(flag: str, texts: list[str]) -> dict[str, str]:
     """ "name=value" texts as a dict."""
     wrong = [text for text in texts if not text.partition("=")[0] or "=" not in text]
     if wrong:
@@ -197,7 +197,7 @@ def _assignments(flag: str, texts: list[str]) -> dict[str, str]:
     return {name: value for name, _, value in (text.partition("=") for text in texts)}
 
 
-def _leave(code: int) -> NoReturn:
+def _exit_process(code: int) -> NoReturn:
     """End the process now: everything is written, and taking down torch, Ray and MLflow would take seconds more."""
     atexit._run_exitfuncs()  # those of libraries, which remove their temporary files
     logging.shutdown()
@@ -219,4 +219,4 @@ if __name__ == "__main__":
     try:
         app()
     except SystemExit as end:
-        _leave(end.code if isinstance(end.code, int) else 1 if end.code else 0)
+        _exit_process(end.code if isinstance(end.code, int) else 1 if end.code else 0)

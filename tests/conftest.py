@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.servers.s3 import S3Server
-from trainables.filesystem.paths import place
+from trainables.filesystem.paths import parse_path
 
 ROOT = Path(__file__).resolve().parent.parent
 TASKS = ROOT / "tests" / "tasks"
@@ -84,7 +84,7 @@ def s3(s3_server, monkeypatch):
 @pytest.fixture(params=["disk", "bucket"])
 def anywhere(request, tmp_path):
     """A folder on a disk, and one in a bucket."""
-    return tmp_path if request.param == "disk" else place(request.getfixturevalue("s3")) / "runs"
+    return tmp_path if request.param == "disk" else parse_path(request.getfixturevalue("s3")) / "runs"
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from search.study.record import read
+from search.study.record import load_search
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -32,7 +32,7 @@ def test_its_task_is_searched_over_in_20_trials_and_a_trial_costs_well_under_a_s
     result = json.loads(done.stdout)
     assert sum(result["outcomes"].values()) == 20
     assert set(result["outcomes"]) == {"completed", "pruned"}
-    trials = read(own_task.folder / "runs" / "mine").trials
+    trials = load_search(own_task.folder / "runs" / "mine").trials
     starts = sorted(trial.datetime_start.timestamp() for trial in trials)
     later = [after - before for before, after in itertools.pairwise(starts[2:])]
     assert statistics.median(later) < 1.0

@@ -60,9 +60,9 @@ def autocast(precision: Precision, device: torch.device) -> contextlib.AbstractC
     return torch.autocast(device.type, dtype=precision.dtype)
 
 
-def supported(device: torch.device) -> list[Precision]:
+def find_supported_precisions(device: torch.device) -> list[Precision]:
     """The precisions that `device` really runs, asked of the device by a small product in each of them."""
-    return [precision for precision in Precision if _runs(precision, device)]
+    return [precision for precision in Precision if _is_supported(precision, device)]
 
 
 def resolve(requested: str, device: torch.device) -> Precision:
@@ -74,18 +74,18 @@ def resolve(requested: str, device: torch.device) -> Precision:
     """
     if requested == AUTO:
         preferred = [Precision.BF16, Precision.FP16] if device.type == "cuda" else [Precision.BF16]
-        return next((precision for precision in preferred if _runs(precision, device)), Precision.FP32)
+        return next((precision for precision in preferred if _is_supported(precision, device)), Precision.FP32)
     modes = [mode.value for mode in Precision]
     if requested not in modes:
         raise ValueError(f"precision must be one of {', '.join(modes)}, {AUTO}, but got {requested!r}.")
-    if not _runs(Precision(requested), device):
-        choices = ", ".join(supported(device))
+    if not _is_supported(Precision(requested), device):
+        choices = ", ".join(find_supported_precisions(device))
         raise ValueError(f"precision must be one that {device} supports, but got {requested}. Choose from {choices}.")
     return Precision(requested)
 
 
 @functools.cache  # a device does not change
-def _runs(precision: Precision, device: torch.device) -> bool:
+def _is_supported(precision: Precision, device: torch.device) -> bool:
     if precision is Precision.FP32:
         return True
     if device.type == "cuda" and precision is Precision.BF16:

@@ -16,11 +16,11 @@ import optuna
 import torch
 from torch import Tensor, nn
 
-from search.config.search_space import resolve
+from search.config.search_space import resolve_space
 from trainables.context import Context
 from trainables.precision import Diverged
 from trainables.task import Task, TaskConfig, searchable
-from trainables.training.trainer import Training
+from trainables.training.trainer import TrialTrainer
 
 EPOCHS = 27
 ROWS = 900
@@ -74,7 +74,7 @@ def train(config: DigitsConfig, context: Context) -> tuple[list[float], float]:
     """The objective after each epoch, NaN from the one in which it diverged, and the seconds of an epoch."""
     values: list[float] = []
     start = time.perf_counter()
-    training = Training(Digits(config, context.anew()))
+    training = TrialTrainer(Digits(config, context.for_next_trial()))
     try:
         for _ in range(config.epochs):
             report = training.run_epoch()
@@ -89,7 +89,7 @@ def train(config: DigitsConfig, context: Context) -> tuple[list[float], float]:
 def record(rows: int) -> None:
     """Train `rows` configs that cover the space evenly, and write the table."""
     torch.set_num_threads(1)
-    space = resolve(DigitsConfig, {}, {})
+    space = resolve_space(DigitsConfig, {}, {})
     context = Context()
     sampler = optuna.samplers.QMCSampler(seed=0, scramble=True, warn_independent_sampling=False)
     study = optuna.create_study(sampler=sampler)
@@ -100,7 +100,7 @@ def record(rows: int) -> None:
             trial = study.ask()
             chosen = space.suggest(trial)
             # In turn: a sequence that covers numbers evenly draws choices at random.
-            config = space.config({**chosen, "precision": ("fp32", "bf16", "fp16")[row % 3]})
+            config = space.build_config({**chosen, "precision": ("fp32", "bf16", "fp16")[row % 3]})
             assert isinstance(config, DigitsConfig)
             values, seconds = train(config, context)
             told = [f"{v:.4g}" if isinstance(v, float) else v for v in (getattr(config, n) for n in chosen)]

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import optuna
 
-from search.config.search_space import Space, resolve
+from search.config.search_space import Space, resolve_space
 from trainables.task import TaskConfig
 
 from . import curves, digits, hartmann
@@ -142,7 +142,7 @@ def tabulated(held_out: bool) -> Problem:
 
 
 def _space(config: type[TaskConfig], epochs: int, **fixed: Any) -> Space:
-    return resolve(config, {"epochs": epochs, **fixed}, {})
+    return resolve_space(config, {"epochs": epochs, **fixed}, {})
 
 
 def all_problems() -> list[Problem]:

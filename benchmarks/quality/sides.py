@@ -19,11 +19,11 @@ from ray.tune.search.optuna import OptunaSearch, optuna_search
 
 from search.config import SearchConfig
 from search.config.flatten import flatten
-from search.config.search_config import Scheduler
+from search.config.search_config import SchedulerName
 from search.execution.searcher import StudySearcher
-from search.samplers.factory import make_sampler
-from search.schedulers.base import Schedule
-from search.schedulers.factory import make_schedule
+from search.samplers.factory import create_sampler
+from search.schedulers.base import Scheduler
+from search.schedulers.factory import create_scheduler
 from search.study.study import SearchStudy
 
 from .clock import Job, Side
@@ -46,14 +46,14 @@ class Searchlight:
         problem: Problem,
         seed: int,
         sampler: Callable[[int], BaseSampler] | None = None,
-        schedule: Schedule | None = None,
+        schedule: Scheduler | None = None,
         study: type[SearchStudy] = SearchStudy,
-        scheduler: Scheduler = "asha",
+        scheduler: SchedulerName = "asha",
         trials: int = UNLIMITED,
     ) -> None:
         config = SearchConfig(task="simulated", seed=seed, scheduler=scheduler)
-        sampler = sampler or partial(make_sampler, config.sampler, seed)
-        schedule = schedule or make_schedule(config, problem.epochs, "min")
+        sampler = sampler or partial(create_sampler, config.sampler, seed)
+        schedule = schedule or create_scheduler(config, problem.epochs, "min")
         self.study = study(InMemoryStorage(), "search", sampler, OBJECTIVE, "min")
         self._searcher = StudySearcher(
             self.study, problem.space, schedule, OBJECTIVE, trials, Path("nowhere"), attempt="1"
@@ -74,7 +74,7 @@ class Searchlight:
 
     def close(self) -> None:
         """After the last job: who waits at a rung goes no further."""
-        self._searcher.close(prune=True)
+        self._searcher.finish(prune=True)
 
     def report(self, job: Job, epoch: int, value: float) -> bool:
         if math.isnan(value):

@@ -13,19 +13,19 @@ from optuna.samplers import BaseSampler, GPSampler, TPESampler
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
 
-from search.schedulers.asha import Halving
-from search.schedulers.base import Schedule, Standing
+from search.schedulers.asha import ASHAScheduler
+from search.schedulers.base import Scheduler, TrialProgress
 from search.study.study import SearchStudy
 
 from .problems import Problem
 from .sides import Make, Searchlight
 
 
-class KeepsPlaces(Halving):
+class KeepsPlaces(ASHAScheduler):
     """One that diverged keeps its place at the rungs that it had passed."""
 
-    def _ranked(self, trials: Sequence[Standing], rung: float) -> list[Standing]:
-        return super()._ranked([replace(trial, broke_off=False) for trial in trials], rung)
+    def _ranked(self, trials: Sequence[TrialProgress], rung: float) -> list[TrialProgress]:
+        return super()._rank_trials([replace(trial, broke_off=False) for trial in trials], rung)
 
 
 class Unconstrained(SearchStudy):
@@ -66,7 +66,7 @@ def _as_complete(trial: FrozenTrial) -> FrozenTrial:
 
 
 def _side(
-    schedule: Callable[[int], Schedule] | None = None, study: type[SearchStudy] = SearchStudy, **tpe: Any
+    schedule: Callable[[int], Scheduler] | None = None, study: type[SearchStudy] = SearchStudy, **tpe: Any
 ) -> Make:
     def make(problem: Problem, seed: int) -> Searchlight:
         def sampler(number: int) -> TPESampler:
@@ -86,12 +86,12 @@ def _gp(problem: Problem, seed: int) -> Searchlight:
 
 
 VARIANTS: dict[str, Make] = {
-    "before": _side(lambda epochs: KeepsPlaces.over(epochs, 3, 1, "min"), multivariate=True),
-    "keeps-places": _side(lambda epochs: KeepsPlaces.over(epochs, 3, 1, "min")),
+    "before": _side(lambda epochs: KeepsPlaces.from_config(epochs, 3, 1, "min"), multivariate=True),
+    "keeps-places": _side(lambda epochs: KeepsPlaces.from_config(epochs, 3, 1, "min")),
     "multivariate": _side(multivariate=True),
     "unconstrained": _side(study=Unconstrained),
     "told-complete": _side(study=ToldComplete),
-    "grace-3": _side(lambda epochs: Halving.over(epochs, 3, 3, "min")),
-    "factor-4": _side(lambda epochs: Halving.over(epochs, 4, 1, "min")),
+    "grace-3": _side(lambda epochs: ASHAScheduler.from_config(epochs, 3, 3, "min")),
+    "factor-4": _side(lambda epochs: ASHAScheduler.from_config(epochs, 4, 1, "min")),
     "gp": _gp,
 }

@@ -23,9 +23,9 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent.parent))
 
 from search.analysis.best_trials import find_best  # noqa: E402  they are found now
-from search.study.record import read  # noqa: E402
+from search.study.record import load_search  # noqa: E402
 from tests.servers.mlflow import MlflowServer  # noqa: E402
-from trainables.task.images import best_in  # noqa: E402
+from trainables.task.images import find_best_images  # noqa: E402
 
 METRIC = "val/cell_lift"
 SETTLED_MS = 2000
@@ -90,10 +90,10 @@ def curves(page: Page, report: Path) -> bytes:
 
 def drawn(folder: Path) -> list[Path]:
     """What the best trial drew."""
-    searched = read(folder)
+    searched = load_search(folder)
     best = find_best(searched.trials, searched.objectives[0].mode)
     assert best is not None
-    pictures = best_in(folder / "checkpoints" / str(best.trial_id))
+    pictures = find_best_images(folder / "checkpoints" / str(best.trial_id))
     assert pictures is not None
     return sorted(pictures.glob("*.png"))
 

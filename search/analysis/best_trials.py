@@ -8,12 +8,21 @@ from typing import Any, NamedTuple
 
 from optuna.trial import FrozenTrial
 
-from search.config.objectives import Mode, Objective, sign
-from search.study.trial import OUTCOMES, SETTLED, best_epoch, best_value, curve_of, outcome_of, point_of, reports_of
+from search.config.objectives import Mode, Objective, get_sign
+from search.study.trial import (
+    OUTCOMES,
+    WITH_RESULT,
+    get_best_epoch,
+    get_best_value,
+    get_outcome,
+    get_reports,
+    intermediate_values,
+    objective_values,
+)
 
 
 @dataclass(frozen=True)
-class Best:
+class BestTrial:
     """The best trial: its number, value, config, and the checkpoint of the report that has the value.
 
     A function may report without one.
@@ -26,7 +35,7 @@ class Best:
 
 
 @dataclass(frozen=True)
-class FrontTrial:
+class ParetoTrial:
     """A trial on the Pareto front, with all objectives by name as its checkpoint has reached them."""
 
     trial_id: int
@@ -35,7 +44,7 @@ class FrontTrial:
     checkpoint: str | None
 
 
-class Improvement(NamedTuple):
+class ImprovingReport(NamedTuple):
     """A report with a better (first) objective than all before it: when, in seconds since 1970, and of which trial."""
 
     at: float
@@ -45,78 +54,83 @@ class Improvement(NamedTuple):
 
 def count_outcomes(trials: Sequence[FrozenTrial]) -> dict[str, int]:
     """How many trials ended how, in the order of OUTCOMES; outcomes that did not occur are left out."""
-    counts = Counter(outcome_of(trial) for trial in trials)
+    counts = Counter(get_outcome(trial) for trial in trials)
     return {outcome: counts[outcome] for outcome in OUTCOMES if counts[outcome]}
 
 
-def find_best(trials: Sequence[FrozenTrial], mode: str) -> Best | None:
+def find_best(trials: Sequence[FrozenTrial], mode: str) -> BestTrial | None:
     """The best of the trials that were completed or pruned."""
-    judged = [t for t in trials if outcome_of(t) in SETTLED and curve_of(t)]
+    judged = [t for t in trials if get_outcome(t) in WITH_RESULT and intermediate_values(t)]
     if not judged:
         return None
-    best = (max if mode == "max" else min)(judged, key=lambda trial: best_value(trial, mode))
-    return Best(best.number, best_value(best, mode), best.user_attrs["config"], _best_checkpoint(best, mode))
+    best = (max if mode == "max" else min)(judged, key=lambda trial: get_best_value(trial, mode))
+    return BestTrial(
+        best.number, get_best_value(best, mode), best.user_attrs["config"], _get_best_checkpoint(best, mode)
+    )
 
 
-def by_best(trials: Sequence[FrozenTrial], objectives: Sequence[Objective]) -> list[FrozenTrial]:
+def sort_by_objective(trials: Sequence[FrozenTrial], objectives: Sequence[Objective]) -> list[FrozenTrial]:
     """Best by the first objective first; those that reported nothing come last."""
-    points, better = {trial.number: point_of(trial, objectives) for trial in trials}, sign(objectives[0].mode)
+    points, better = (
+        {trial.number: objective_values(trial, objectives) for trial in trials},
+        get_sign(objectives[0].mode),
+    )
     return sorted(trials, key=lambda t: better * point[0] if (point := points[t.number]) else math.inf)
 
 
-def improvements(trials: Sequence[FrozenTrial], mode: Mode) -> list[Improvement]:
+def find_improving_reports(trials: Sequence[FrozenTrial], mode: Mode) -> list[ImprovingReport]:
     """The reports of `trials` that were better than all before them."""
     told = sorted(
-        Improvement(report["time"], trial.number, curve_of(trial)[epoch])
+        ImprovingReport(report["time"], trial.number, intermediate_values(trial)[epoch])
         for trial in trials
-        for epoch, report in reports_of(trial).items()
-        if epoch in curve_of(trial) and "time" in report
+        for epoch, report in get_reports(trial).items()
+        if epoch in intermediate_values(trial) and "time" in report
     )
-    found: list[Improvement] = []
+    found: list[ImprovingReport] = []
     for each in told:
-        if not found or sign(mode) * (each.value - found[-1].value) < 0:
+        if not found or get_sign(mode) * (each.value - found[-1].value) < 0:
             found.append(each)
     return found
 
 
-def find_front(trials: Sequence[FrozenTrial], objectives: Sequence[Objective]) -> list[FrontTrial]:
+def find_pareto_front(trials: Sequence[FrozenTrial], objectives: Sequence[Objective]) -> list[ParetoTrial]:
     """The Pareto front, best by the first objective first."""
     names = [objective.metric for objective in objectives]
     return [
-        FrontTrial(
+        ParetoTrial(
             trial.number,
-            dict(zip(names, point_of(trial, objectives) or (), strict=True)),
+            dict(zip(names, objective_values(trial, objectives) or (), strict=True)),
             trial.user_attrs["config"],
-            _best_checkpoint(trial, objectives[0].mode),
+            _get_best_checkpoint(trial, objectives[0].mode),
         )
-        for trial in pareto_front(trials, objectives)
+        for trial in select_pareto_trials(trials, objectives)
     ]
 
 
-def _best_checkpoint(trial: FrozenTrial, mode: str) -> str | None:
-    checkpoint: str | None = reports_of(trial)[best_epoch(trial, mode)]["checkpoint"]
+def _get_best_checkpoint(trial: FrozenTrial, mode: str) -> str | None:
+    checkpoint: str | None = get_reports(trial)[get_best_epoch(trial, mode)]["checkpoint"]
     return checkpoint
 
 
-def pareto_front(trials: Sequence[FrozenTrial], objectives: Sequence[Objective]) -> list[FrozenTrial]:
+def select_pareto_trials(trials: Sequence[FrozenTrial], objectives: Sequence[Objective]) -> list[FrozenTrial]:
     """Of the trials that were completed or pruned, those that no other one beats; best by the first objective first.
 
     One beats another if it is nowhere worse and somewhere better: of equal ones, all are on the front.
     """
     points: list[tuple[tuple[float, ...], FrozenTrial]] = []
     for trial in trials:
-        point = point_of(trial, objectives)
-        if point is not None and outcome_of(trial) in SETTLED:
-            lower = [sign(objective.mode) * value for objective, value in zip(objectives, point, strict=True)]
+        point = objective_values(trial, objectives)
+        if point is not None and get_outcome(trial) in WITH_RESULT:
+            lower = [get_sign(objective.mode) * value for objective, value in zip(objectives, point, strict=True)]
             points.append((tuple(lower), trial))
     front: list[tuple[tuple[float, ...], FrozenTrial]] = []
     # In this order none is beaten by one that comes after it.
     for point, trial in sorted(points, key=lambda pair: (pair[0], pair[1].number)):
-        if not any(_beats(other, point) for other, _ in front):
+        if not any(_is_dominating(other, point) for other, _ in front):
             front.append((point, trial))
     return [trial for _, trial in front]
 
 
-def _beats(other: Sequence[float], point: Sequence[float]) -> bool:
+def _is_dominating(other: Sequence[float], point: Sequence[float]) -> bool:
     """Whether `other` is nowhere worse than `point`, and somewhere better. Smaller is better here."""
     return other != point and all(theirs <= own for theirs, own in zip(other, point, strict=True))

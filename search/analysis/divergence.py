@@ -11,7 +11,7 @@ import numpy as np
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
 from optuna.trial import FrozenTrial
 
-from search.study.trial import outcome_of
+from search.study.trial import get_outcome
 
 FEWEST = 3  # diverged trials, others, and trials on either side of a split: fewer show nothing
 SHUFFLES = 99  # of which trials diverged; a region is told if at most one of them gives as clear a split
@@ -27,7 +27,7 @@ class Condition:
     relation: Relation
     value: Any
 
-    def holds(self, values: Mapping[str, Any]) -> bool:
+    def is_met(self, values: Mapping[str, Any]) -> bool:
         """Whether `values`, the parameters of a trial, meet it. They do not where the parameter does not apply."""
         if self.parameter not in values:
             return False
@@ -87,81 +87,81 @@ def find_divergence(trials: Sequence[FrozenTrial]) -> list[Divergence]:
 
     Where no precision by itself has trials enough for a region, all of them may show one together.
     """
-    known = [trial for trial in trials if outcome_of(trial) in ("completed", "pruned", "diverged")]
-    if not any(map(_diverged, known)):
+    known = [trial for trial in trials if get_outcome(trial) in ("completed", "pruned", "diverged")]
+    if not any(map(_is_diverged, known)):
         return []
     groups: defaultdict[str | None, list[FrozenTrial]] = defaultdict(list)
     for trial in known:
         groups[trial.params.get("precision")].append(trial)
-    found = [_of(precision, groups[precision]) for precision in sorted(groups, key=str)]
+    found = [_summarize_divergence(precision, groups[precision]) for precision in sorted(groups, key=str)]
     if len(found) > 1 and not any(divergence.region for divergence in found):
-        together = _of(None, known)
+        together = _summarize_divergence(None, known)
         found += [together] if together.region else []
     return found
 
 
-def _of(precision: str | None, trials: Sequence[FrozenTrial]) -> Divergence:
-    diverged = [trial for trial in trials if _diverged(trial)]
+def _summarize_divergence(precision: str | None, trials: Sequence[FrozenTrial]) -> Divergence:
+    diverged = [trial for trial in trials if _is_diverged(trial)]
     seen = [trial.user_attrs.get("divergence") or {"kind": "other", "epoch": 0} for trial in diverged]
     kinds = dict(Counter(about["kind"] for about in seen).most_common())
     first = min((about["epoch"] for about in seen if about["epoch"]), default=None)
-    return Divergence(precision, len(diverged), len(trials), _region(trials), kinds, first)
+    return Divergence(precision, len(diverged), len(trials), _find_region(trials), kinds, first)
 
 
-def _region(trials: Sequence[FrozenTrial]) -> Region | None:
+def _find_region(trials: Sequence[FrozenTrial]) -> Region | None:
     """At most two conditions: the second divides what the first leaves, and then the first is drawn anew."""
-    first = _split(trials)
+    first = _find_condition(trials)
     if first is None:
         return None
     conditions = [first]
-    second = _split(_inside(trials, first))
+    second = _find_condition(_select_inside(trials, first))
     if second is not None:
-        conditions = [_split(_inside(trials, second)) or first, second]
-    inside = _inside(trials, *conditions)
+        conditions = [_find_condition(_select_inside(trials, second)) or first, second]
+    inside = _select_inside(trials, *conditions)
     numbers = {trial.number for trial in inside}
     outside = [trial for trial in trials if trial.number not in numbers]
-    counts = sum(map(_diverged, inside)), len(inside), sum(map(_diverged, outside)), len(outside)
+    counts = sum(map(_is_diverged, inside)), len(inside), sum(map(_is_diverged, outside)), len(outside)
     clear = counts[0] > counts[1] / 2 and counts[2] <= counts[3] / 4
     return Region(tuple(conditions), *counts) if clear else None
 
 
-def _inside(trials: Sequence[FrozenTrial], *conditions: Condition) -> list[FrozenTrial]:
-    return [trial for trial in trials if all(condition.holds(trial.params) for condition in conditions)]
+def _select_inside(trials: Sequence[FrozenTrial], *conditions: Condition) -> list[FrozenTrial]:
+    return [trial for trial in trials if all(condition.is_met(trial.params) for condition in conditions)]
 
 
-def _split(trials: Sequence[FrozenTrial]) -> Condition | None:
+def _find_condition(trials: Sequence[FrozenTrial]) -> Condition | None:
     """The one condition that divides diverged trials from others best, unless chance would do as well."""
-    flags = [_diverged(trial) for trial in trials]
+    flags = [_is_diverged(trial) for trial in trials]
     if min(sum(flags), len(flags) - sum(flags)) < FEWEST:
         return None
-    columns = _columns(trials)
+    columns = _build_split_columns(trials)
     if not columns:
         return None
     table = np.array([ranks for _, _, ranks in columns]).T
-    best = _best_split(table, flags)
+    best = _find_best_split(table, flags)
     if best is None:
         return None
     draw, as_clear = random.Random(0), 0
     for _ in range(SHUFFLES):
         draw.shuffle(flags)
-        by_chance = _best_split(table, flags)
+        by_chance = _find_best_split(table, flags)
         as_clear += by_chance is not None and by_chance[2] >= best[2] - 1e-9
         if as_clear > 1:
             return None
     column, rank, _ = best
     name, choice, ranks = columns[column]
-    above = [_diverged(trial) for trial, own in zip(trials, ranks, strict=True) if own > rank]
+    above = [_is_diverged(trial) for trial, own in zip(trials, ranks, strict=True) if own > rank]
     upper = sum(above) / len(above) > (sum(flags) - sum(above)) / (len(flags) - len(above))
     if choice is not None:
         return Condition(name, "is" if upper else "is not", choice[0])
     values = [trial.params[name] for trial in trials]
     lower_end = max(value for value, own in zip(values, ranks, strict=True) if own <= rank)
     upper_end = min(value for value, own in zip(values, ranks, strict=True) if own > rank)
-    bound = _between(lower_end, upper_end, trials[0].distributions[name])
+    bound = _choose_bound(lower_end, upper_end, trials[0].distributions[name])
     return Condition(name, ">=" if upper else "<", bound)
 
 
-def _columns(trials: Sequence[FrozenTrial]) -> list[tuple[str, tuple[Any] | None, list[int]]]:
+def _build_split_columns(trials: Sequence[FrozenTrial]) -> list[tuple[str, tuple[Any] | None, list[int]]]:
     """What a split may look at: the name of a parameter, a choice of it if it has choices, and the trials' ranks.
 
     Ranks, since a split is the same on any scale. Parameters that only some of the trials have are left out.
@@ -181,7 +181,7 @@ def _columns(trials: Sequence[FrozenTrial]) -> list[tuple[str, tuple[Any] | None
     return [column for column in columns if len(set(column[2])) > 1]
 
 
-def _best_split(table: Any, flags: Sequence[bool]) -> tuple[int, float, float] | None:
+def _find_best_split(table: Any, flags: Sequence[bool]) -> tuple[int, float, float] | None:
     """Column, bound and gain of the best split of the rows of `table`; None if no side may be so small."""
     from sklearn.tree import DecisionTreeClassifier  # takes a second, and most searches need it never
 
@@ -192,7 +192,7 @@ def _best_split(table: Any, flags: Sequence[bool]) -> tuple[int, float, float] |
     return int(stump.feature[0]), float(stump.threshold[0]), float(stump.impurity[0] - share @ stump.impurity[1:])
 
 
-def _between(low: Any, high: Any, distribution: BaseDistribution) -> float | int:
+def _choose_bound(low: Any, high: Any, distribution: BaseDistribution) -> float | int:
     """The shortest number above `low`, and at most `high`, near to their middle."""
     log = getattr(distribution, "log", False)
     middle = math.sqrt(low * high) if log else (low + high) / 2
@@ -202,5 +202,5 @@ def _between(low: Any, high: Any, distribution: BaseDistribution) -> float | int
     return next((number for number in rounded if low < number <= high), float(high))
 
 
-def _diverged(trial: FrozenTrial) -> bool:
-    return outcome_of(trial) == "diverged"
+def _is_diverged(trial: FrozenTrial) -> bool:
+    return get_outcome(trial) == "diverged"

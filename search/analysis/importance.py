@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from optuna.distributions import CategoricalDistribution
 from optuna.trial import FrozenTrial
 
-from search.analysis.ranking import ranked
-from search.study.record import Searched
+from search.analysis.ranking import rank_trials
+from search.study.record import SearchRecord
 
 FEWEST = 20  # trials: fewer show next to nothing
 SHUFFLES = 39  # of the values; a parameter matters if at most one of them gives any parameter as much
@@ -65,25 +65,25 @@ class Importances:
     chance: float | None
 
     @property
-    def mattering(self) -> list[str]:
+    def significant_names(self) -> list[str]:
         """The names of those that matter, most first."""
         return [one.name for one in self.each if one.matters]
 
 
-def find_importances(searched: Searched) -> Importances:
+def find_importances(searched: SearchRecord) -> Importances:
     """What mattered in a search, by its first objective; nothing where too few trials are there to tell."""
-    places = ranked(searched)
+    places = rank_trials(searched)
     trials = [trial for trial in searched.trials if trial.number in places]
     y = np.array([places[trial.number] for trial in trials])
     if len(trials) < FEWEST or np.ptp(y) == 0:
         return Importances((), len(trials), None)
     draw = np.random.default_rng(0)
-    names, table, owner = _columns(trials, draw)
+    names, table, owner = _build_columns(trials, draw)
     if not names:
         return Importances((), len(trials), None)
-    shares = _shares(table, owner, y, seed=0)
-    mattering, chance = _beyond_chance(table, owner, y, shares)
-    reach = NormalDist().inv_cdf((1 + SURE) / 2) * _deviations(table, owner, y)
+    shares = _compute_shares(table, owner, y, seed=0)
+    mattering, chance = _find_significant(table, owner, y, shares)
+    reach = NormalDist().inv_cdf((1 + SURE) / 2) * _estimate_deviations(table, owner, y)
     low, high = np.clip([shares - reach, shares + reach], 0.0, 1.0)
     each = [
         Importance(name, max(0.0, float(shares[i])), float(low[i]), float(high[i]), i in mattering and bool(low[i] > 0))
@@ -92,7 +92,7 @@ def find_importances(searched: Searched) -> Importances:
     return Importances(tuple(sorted(each, key=lambda one: (not one.matters, -one.share))), len(trials), chance)
 
 
-def _beyond_chance(table: Columns, owner: Owner, y: Array, shares: Array) -> tuple[set[int], float]:
+def _find_significant(table: Columns, owner: Owner, y: Array, shares: Array) -> tuple[set[int], float]:
     """The parameters with a share that chance does not give, and what it does.
 
     In steps: the strongest would else hide the others. Chance is what any of the rest gets, beside those that are known
@@ -107,7 +107,7 @@ def _beyond_chance(table: Columns, owner: Owner, y: Array, shares: Array) -> tup
         for seed in range(1, SHUFFLES + 1):
             shuffled = table.copy()
             shuffled[:, own] = table[draw.permutation(len(y))][:, own]
-            most.append(float(_shares(shuffled, owner, y, seed)[rest].max()))
+            most.append(float(_compute_shares(shuffled, owner, y, seed)[rest].max()))
         chance = max(0.0, sorted(most)[-2])
         found = {i for i in rest if shares[i] > chance}
         mattering |= found
@@ -115,7 +115,7 @@ def _beyond_chance(table: Columns, owner: Owner, y: Array, shares: Array) -> tup
             return mattering, chance
 
 
-def _deviations(table: Columns, owner: Owner, y: Array) -> Array:
+def _estimate_deviations(table: Columns, owner: Owner, y: Array) -> Array:
     """The standard deviations of the shares: those over halves of the trials, drawn without replacement (Shao 1989).
 
     A bootstrap would have trials twice, of which the forest learns one and tells the other.
@@ -123,12 +123,12 @@ def _deviations(table: Columns, owner: Owner, y: Array) -> Array:
     draw = np.random.default_rng(2)
     halves = (draw.permutation(len(y))[: len(y) // 2] for _ in range(HALVES))
     found: Array = np.std(
-        [_shares(table[half], owner, y[half], seed) for seed, half in enumerate(halves)], axis=0, ddof=1
+        [_compute_shares(table[half], owner, y[half], seed) for seed, half in enumerate(halves)], axis=0, ddof=1
     )
     return found
 
 
-def _columns(trials: Sequence[FrozenTrial], draw: np.random.Generator) -> tuple[list[str], Columns, Owner]:
+def _build_columns(trials: Sequence[FrozenTrial], draw: np.random.Generator) -> tuple[list[str], Columns, Owner]:
     """The names of parameters that vary, their values as numbers, and which parameter each column is of.
 
     Numbers are ranks, since trees are the same on any scale; choices are a column each. Where a parameter does not
@@ -137,11 +137,11 @@ def _columns(trials: Sequence[FrozenTrial], draw: np.random.Generator) -> tuple[
     names, columns, owner = list[str](), list[list[int]](), list[int]()
     for name in dict.fromkeys(name for trial in trials for name in trial.params):
         known = [trial.params[name] for trial in trials if name in trial.params]
-        order = _order(name, trials, known)
+        order = _order_values(name, trials, known)
         if len(order) < 2:
             continue
         places = [order.index(trial.params.get(name, known[draw.integers(len(known))])) for trial in trials]
-        if _is_choice(name, trials):
+        if _is_categorical(name, trials):
             found = [[int(place == choice) for place in places] for choice in range(len(order))]
         else:
             found = [places]
@@ -151,16 +151,16 @@ def _columns(trials: Sequence[FrozenTrial], draw: np.random.Generator) -> tuple[
     return names, np.array(columns, dtype=np.float32).T.copy(), np.array(owner)
 
 
-def _order(name: str, trials: Sequence[FrozenTrial], known: Sequence[Any]) -> list[Any]:
+def _order_values(name: str, trials: Sequence[FrozenTrial], known: Sequence[Any]) -> list[Any]:
     """The different values among `known`."""
-    return list(dict.fromkeys(known)) if _is_choice(name, trials) else sorted(set(known))
+    return list(dict.fromkeys(known)) if _is_categorical(name, trials) else sorted(set(known))
 
 
-def _is_choice(name: str, trials: Sequence[FrozenTrial]) -> bool:
+def _is_categorical(name: str, trials: Sequence[FrozenTrial]) -> bool:
     return any(isinstance(trial.distributions.get(name), CategoricalDistribution) for trial in trials)
 
 
-def _shares(table: Columns, owner: Owner, y: Array, seed: int) -> Array:
+def _compute_shares(table: Columns, owner: Owner, y: Array, seed: int) -> Array:
     """What follows from each parameter, as a share of the variance of `y`; around 0 where that is nothing."""
     from sklearn.tree import DecisionTreeRegressor  # takes a second, and only reports need it
 
@@ -177,13 +177,13 @@ def _shares(table: Columns, owner: Owner, y: Array, seed: int) -> Array:
         for parameter in range(parameters):
             own = owner == parameter
             shuffled[parameter][:, own] = table[draw.permutation(told)][:, own]
-        worse = _errors(tree, shuffled.reshape(-1, len(owner)), np.tile(y[told], parameters))
-        added += worse.reshape(parameters, -1).sum(1) - _errors(tree, table[told], y[told]).sum()
+        worse = _compute_squared_errors(tree, shuffled.reshape(-1, len(owner)), np.tile(y[told], parameters))
+        added += worse.reshape(parameters, -1).sum(1) - _compute_squared_errors(tree, table[told], y[told]).sum()
         told_of += len(told)
     shares: Array = added / told_of / max(2 * y.var(), 1e-12)
     return shares
 
 
-def _errors(tree: Any, table: Columns, y: Array) -> Array:
+def _compute_squared_errors(tree: Any, table: Columns, y: Array) -> Array:
     errors: Array = (tree.tree_.predict(table)[:, 0] - y) ** 2  # without the checks that take longer than it does
     return errors

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from search.analysis.best_trials import Best, FrontTrial
+from search.analysis.best_trials import BestTrial, ParetoTrial
 from search.analysis.divergence import Divergence
-from search.study.record import Searched
+from search.study.record import SearchRecord
 
 
 @dataclass(frozen=True)
-class Result:
+class SearchResult:
     """What came of a search: outcomes by name, the best trial, where trials diverged, where MLflow has it, how long it
     took, and why it ended before its trials were spent.
 
@@ -20,15 +20,15 @@ class Result:
 
     name: str
     outcomes: dict[str, int]
-    best: Best | None
+    best: BestTrial | None
     divergence: list[Divergence]
     mlflow: dict[str, str]
     seconds: float
     stopped: str
-    front: Sequence[FrontTrial] | None
-    searched: Searched = field(repr=False)
+    front: Sequence[ParetoTrial] | None
+    searched: SearchRecord = field(repr=False)
 
-    def as_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """The object that `--json` prints."""
         front = {} if self.front is None else {"front": [asdict(trial) for trial in self.front]}
         return {

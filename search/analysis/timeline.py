@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from optuna.trial import FrozenTrial
 
-from search.study.trial import reports_of, stretches_of
+from search.study.trial import get_reports, get_segments
 
 Kind = Literal["start-up", "training", "waiting"]
 PAUSE_S = 30.0  # less is no pause
@@ -32,34 +32,34 @@ class Span:
     end: float
 
 
-def timeline(trials: Sequence[FrozenTrial]) -> list[Span]:
+def build_timeline(trials: Sequence[FrozenTrial]) -> list[Span]:
     """What each gang did, in order.
 
     A driver that was killed has left no more of its last stretches than the epochs that they reported.
     """
     gangs: dict[str, list[Span]] = defaultdict(list)
     for trial in trials:
-        for span in _spans(trial):
+        for span in _build_trial_spans(trial):
             if span.end > span.start:
                 gangs[span.gang].append(span)
-    return [span for spans in gangs.values() for span in _filled(sorted(spans, key=lambda span: span.start))]
+    return [span for spans in gangs.values() for span in _fill_gaps(sorted(spans, key=lambda span: span.start))]
 
 
-def _spans(trial: FrozenTrial) -> Iterator[Span]:
-    reports = [report for report in reports_of(trial).values() if "gang" in report]
-    for stretch in (stretch for stretch in stretches_of(trial) if "gang" in stretch):
-        own = [report for report in reports if _is_of(report, stretch)]
-        reports = [report for report in reports if not _is_of(report, stretch)]
-        yield from _of_stretch(trial.number, stretch, own)
-    yield from (_epoch(trial.number, report, 0.0) for report in reports)
+def _build_trial_spans(trial: FrozenTrial) -> Iterator[Span]:
+    reports = [report for report in get_reports(trial).values() if "gang" in report]
+    for stretch in (stretch for stretch in get_segments(trial) if "gang" in stretch):
+        own = [report for report in reports if _is_in_segment(report, stretch)]
+        reports = [report for report in reports if not _is_in_segment(report, stretch)]
+        yield from _build_segment_spans(trial.number, stretch, own)
+    yield from (_build_epoch_span(trial.number, report, 0.0) for report in reports)
 
 
-def _is_of(report: dict[str, Any], stretch: dict[str, Any]) -> bool:
+def _is_in_segment(report: dict[str, Any], stretch: dict[str, Any]) -> bool:
     return report["gang"] == stretch["gang"] and bool(stretch["began"] <= report["time"] <= stretch["ended"])
 
 
-def _of_stretch(number: int, stretch: dict[str, Any], reports: Sequence[dict[str, Any]]) -> Iterator[Span]:
-    epochs = [_epoch(number, report, stretch["began"]) for report in reports]
+def _build_segment_spans(number: int, stretch: dict[str, Any], reports: Sequence[dict[str, Any]]) -> Iterator[Span]:
+    epochs = [_build_epoch_span(number, report, stretch["began"]) for report in reports]
     trained = epochs[0].start if epochs else stretch.get("taken", stretch["ended"])
     yield Span(stretch["gang"], number, "start-up", stretch["began"], trained)
     yield from epochs
@@ -67,12 +67,12 @@ def _of_stretch(number: int, stretch: dict[str, Any], reports: Sequence[dict[str
     yield Span(stretch["gang"], number, "training", epochs[-1].end if epochs else trained, stretch["ended"])
 
 
-def _epoch(number: int, report: dict[str, Any], earliest: float) -> Span:
+def _build_epoch_span(number: int, report: dict[str, Any], earliest: float) -> Span:
     start = max(report["time"] - report.get("seconds", 0.0), earliest)
     return Span(report["gang"], number, "training", start, report["time"])
 
 
-def _filled(spans: Sequence[Span]) -> Iterator[Span]:
+def _fill_gaps(spans: Sequence[Span]) -> Iterator[Span]:
     """With what lies between them."""
     for span, after in pairwise(spans):
         yield span
@@ -83,12 +83,12 @@ def _filled(spans: Sequence[Span]) -> Iterator[Span]:
 
 
 @dataclass(frozen=True)
-class Elapsed:
+class RunningTime:
     """The times in which the search ran, from and until, in order; in seconds since 1970."""
 
     periods: tuple[tuple[float, float], ...]
 
-    def __call__(self, moment: float) -> float:
+    def at(self, moment: float) -> float:
         """The seconds that it had run by then."""
         return sum(min(end, moment) - start for start, end in self.periods if start < moment)
 
@@ -101,25 +101,25 @@ class Elapsed:
     def pauses(self) -> list[tuple[float, float]]:
         """After how many seconds it paused, and for how long."""
         following = zip(self.periods, self.periods[1:], strict=False)
-        return [(self(end), start - end) for (_, end), (start, _) in following]
+        return [(self.at(end), start - end) for (_, end), (start, _) in following]
 
 
-def elapsed(trials: Sequence[FrozenTrial]) -> Elapsed:
+def running_time(trials: Sequence[FrozenTrial]) -> RunningTime:
     """When the search of `trials` ran. Where nothing is known of its gangs, from its first sign to its last."""
-    spans = [(span.start, span.end) for span in timeline(trials)]
-    signs = list(_signs(trials))
+    spans = [(span.start, span.end) for span in build_timeline(trials)]
+    signs = list(_collect_timestamps(trials))
     if not spans and signs:
-        return Elapsed(((min(signs), max(signs)),))
-    return Elapsed(tuple(_merged([*spans, *((sign, sign) for sign in signs)])))
+        return RunningTime(((min(signs), max(signs)),))
+    return RunningTime(tuple(_merge_spans([*spans, *((sign, sign) for sign in signs)])))
 
 
-def _signs(trials: Sequence[FrozenTrial]) -> Iterator[float]:
+def _collect_timestamps(trials: Sequence[FrozenTrial]) -> Iterator[float]:
     for trial in trials:
         yield from (moment.timestamp() for moment in (trial.datetime_start, trial.datetime_complete) if moment)
-        yield from (report["time"] for report in reports_of(trial).values() if "time" in report)
+        yield from (report["time"] for report in get_reports(trial).values() if "time" in report)
 
 
-def _merged(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+def _merge_spans(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
     merged: list[tuple[float, float]] = []
     for start, end in sorted(spans):
         if merged and start <= merged[-1][1] + PAUSE_S:

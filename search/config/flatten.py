@@ -16,7 +16,7 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def at(values: Mapping[str, Any], name: str) -> Any:
+def get_nested(values: Mapping[str, Any], name: str) -> Any:
     """What nested `values` have under the dotted `name`."""
     return functools.reduce(lambda inner, part: inner[part], name.split("."), values)
 

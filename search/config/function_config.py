@@ -18,7 +18,7 @@ class FunctionConfig(BaseModel):
     seed: int = Field(0, ge=0, lt=2**31)
 
 
-def check(config: SearchConfig) -> list[str]:
+def check_function_options(config: SearchConfig) -> list[str]:
     """What is wrong with the names of parameters or is missing in a search over a function, a line each."""
     problems = []
     if config.fidelity == "samples":
@@ -37,26 +37,28 @@ def check(config: SearchConfig) -> list[str]:
             f"{config.task.rpartition(':')[2]} is a function, which does not say what it predicts. Log its checkpoint "
             "with mlflow yourself, or make it a task: docs/tasks.md."
         )
-    problems.extend(_misnamed({**dict.fromkeys(config.search, "--search"), **dict.fromkeys(config.set, "--set")}))
+    problems.extend(
+        _check_parameter_names({**dict.fromkeys(config.search, "--search"), **dict.fromkeys(config.set, "--set")})
+    )
     return problems
 
 
-def config_class(fixed: Iterable[str], searched: Mapping[str, str]) -> type[FunctionConfig]:
+def build_function_config(fixed: Iterable[str], searched: Mapping[str, str]) -> type[FunctionConfig]:
     """A config with the named parameters, by dotted name; what is searched is a whole number if both bounds are."""
     fields: dict[str, tuple[Any, Any]] = {name: (Any, None) for name in fixed}
-    fields |= {name: (_type(text), None) for name, text in searched.items()}
+    fields |= {name: (_infer_type(text), None) for name, text in searched.items()}
     if "epochs" in fields:
         fields["epochs"] = (int, Field(None, ge=1))
     fields.pop("seed", None)
-    return _model("Config", FunctionConfig, fields)
+    return _build_model("Config", FunctionConfig, fields)
 
 
-def read(values: Mapping[str, Any]) -> dict[str, Any]:
+def parse_fixed_values(values: Mapping[str, Any]) -> dict[str, Any]:
     """What is fixed, with the type that YAML gives it."""
-    return {name: _read(value) for name, value in values.items()}
+    return {name: _parse_value(value) for name, value in values.items()}
 
 
-def _model(name: str, base: type[Any], fields: Mapping[str, tuple[Any, Any]]) -> type[Any]:
+def _build_model(name: str, base: type[Any], fields: Mapping[str, tuple[Any, Any]]) -> type[Any]:
     inner: dict[str, dict[str, tuple[Any, Any]]] = {}
     own: dict[str, tuple[Any, Any]] = {}
     for key, field in fields.items():
@@ -66,7 +68,7 @@ def _model(name: str, base: type[Any], fields: Mapping[str, tuple[Any, Any]]) ->
         else:
             own[first] = field
     for first, parts in inner.items():
-        group = _model(first, _Group, parts)
+        group = _build_model(first, _Group, parts)
         own[first] = (group, Field(default_factory=group))
     return create_model(name, __base__=base, **own)  # type: ignore[call-overload,no-any-return]
 
@@ -75,7 +77,7 @@ class _Group(BaseModel):
     model_config = FunctionConfig.model_config
 
 
-def _misnamed(flags: Mapping[str, str]) -> list[str]:
+def _check_parameter_names(flags: Mapping[str, str]) -> list[str]:
     problems = []
     for name, flag in flags.items():
         parts = name.split(".")
@@ -88,24 +90,24 @@ def _misnamed(flags: Mapping[str, str]) -> list[str]:
     return problems
 
 
-def _type(text: str) -> Any:
+def _infer_type(text: str) -> Any:
     """The type of what is searched in `text`: numbers in a range, else choices."""
     body, *options = text.split(":")
     low, dots, high = body.partition("..")
     steps = [option.removeprefix("step=") for option in options if option.startswith("step=")]
-    numbers = [_read_one(number) for number in (low, high, *steps)]
+    numbers = [_parse_scalar(number) for number in (low, high, *steps)]
     if dots and all(type(number) is int for number in numbers):
         return int
     if dots and all(isinstance(number, int | float) for number in numbers):
         return float
-    return Annotated[Any, BeforeValidator(_read_one)]
+    return Annotated[Any, BeforeValidator(_parse_scalar)]
 
 
-def _read(value: Any) -> Any:
+def _parse_value(value: Any) -> Any:
     """A value as YAML reads it, lists included."""
     if not isinstance(value, str):
         return value
-    one = _read_one(value)
+    one = _parse_scalar(value)
     if not isinstance(one, str):
         return one
     try:
@@ -115,7 +117,7 @@ def _read(value: Any) -> Any:
     return read if isinstance(read, list | str) else value
 
 
-def _read_one(value: Any) -> Any:
+def _parse_scalar(value: Any) -> Any:
     """A number, a boolean, null or text. YAML itself reads 1e-3 as text and 12:30 as a number."""
     if not isinstance(value, str):
         return value

@@ -6,10 +6,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from search.config.search_space import Space
-from search.errors import UsageError, from_validation, nearest
+from search.errors import UsageError, format_validation_errors, suggest_nearest
 
 
-def first_points(space: Space, given: Sequence[Mapping[str, Any]], trials: int) -> list[dict[str, Any]]:
+def initial_points(space: Space, given: Sequence[Mapping[str, Any]], trials: int) -> list[dict[str, Any]]:
     """The task's defaults and the points in `given`, each of them once, for a search of so many `trials`.
 
     What a point leaves out has the task's own value, if the searched range holds it: the sampler chooses it otherwise.
@@ -17,10 +17,10 @@ def first_points(space: Space, given: Sequence[Mapping[str, Any]], trials: int) 
     Raises:
         UsageError: All that is wrong, a line each.
     """
-    points, problems = [space.defaults()], list[str]()
+    points, problems = [space.get_defaults()], list[str]()
     for named in given:
         try:
-            point = _read(space, named)
+            point = _parse_named_point(space, named)
         except UsageError as error:
             problems.extend(f"--try {problem}" for problem in error.problems)
         else:
@@ -35,9 +35,9 @@ def first_points(space: Space, given: Sequence[Mapping[str, Any]], trials: int) 
     return points
 
 
-def _read(space: Space, named: Mapping[str, Any]) -> dict[str, Any]:
+def _parse_named_point(space: Space, named: Mapping[str, Any]) -> dict[str, Any]:
     """The point that has the values in `named`."""
-    searched, constants = {parameter.name: parameter for parameter in space.parameters}, space.unsearched()
+    searched, constants = {parameter.name: parameter for parameter in space.parameters}, space.fixed_values()
     values: dict[str, Any] = {}
     problems = []
     for name, text in named.items():
@@ -46,10 +46,12 @@ def _read(space: Space, named: Mapping[str, Any]) -> dict[str, Any]:
                 f"{name} must be searched, but it is fixed to {constants[name]}. Leave it out of the point."
             )
         elif name not in searched:
-            problems.append(f"{name} must name a parameter, but there is no {name!r}. {nearest(name, searched)}")
+            problems.append(
+                f"{name} must name a parameter, but there is no {name!r}. {suggest_nearest(name, searched)}"
+            )
         else:
             try:
-                values[name] = space.reader(name)(text)
+                values[name] = space.value_parser(name)(text)
             except UsageError as error:
                 problems.extend(error.problems)
                 continue
@@ -57,15 +59,17 @@ def _read(space: Space, named: Mapping[str, Any]) -> dict[str, Any]:
                 problems.append(f"{name} must lie in what is searched, {searched[name]}, but got {text}.")
     if problems:
         raise UsageError(*problems)
-    point = space.point(values)
+    point = space.parse_point(values)
     known = {**constants, **point}
     for name in (name for name in values if name not in point):
         parent, wanted = next((p, v) for p, v in searched[name].when.items() if known.get(p) not in v)
         told = " or ".join(str(value) for value in wanted)
         raise UsageError(f"{name} must come with {parent}={told}, but got {parent}={known.get(parent, 'none')}.")
     try:
-        space.config(point)
+        space.build_config(point)
     except ValidationError as error:
         told = ",".join(f"{name}={value}" for name, value in named.items())
-        raise UsageError(*(f"{told} must be what the task takes: {line}" for line in from_validation(error))) from error
+        raise UsageError(
+            *(f"{told} must be what the task takes: {line}" for line in format_validation_errors(error))
+        ) from error
     return point

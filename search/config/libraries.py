@@ -25,7 +25,7 @@ SETTINGS = {
 }
 
 
-def settle() -> None:
+def configure_libraries() -> None:
     """Keep libraries from phoning home, from talking over the progress, and from doing twice what is done here."""
     os.environ.update({key: value for key, value in SETTINGS.items() if key not in os.environ})
     optuna.logging.set_verbosity(optuna.logging.WARNING)

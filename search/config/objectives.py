@@ -20,7 +20,7 @@ class Objective:
         return f"{self.metric}:{self.mode}"
 
 
-class Judged:
+class HasObjectives:
     """What has objectives, of which the first leads."""
 
     objectives: tuple[Objective, ...]
@@ -36,7 +36,7 @@ class Judged:
         return self.objectives[0].mode
 
 
-def asked_for(
+def parse_objectives(
     texts: Sequence[str], mode: Mode | None, own: Objective | None, owner: str
 ) -> tuple[tuple[Objective, ...], list[str]]:
     """The objectives that `texts` name, "metric" or "metric:min", and the problems with them, a line each.
@@ -47,9 +47,11 @@ def asked_for(
         own: What a task class itself names, which must come first; None of a function.
         owner: The name of that task or function.
     """
-    parsed = [_split(text) for text in texts]
+    parsed = [_split_mode(text) for text in texts]
     first = (own,) if own else ()
-    problems = list(_of_task(parsed, mode, own, owner) if own else _of_function(parsed, mode, owner))
+    problems = list(
+        _check_task_objective(parsed, mode, own, owner) if own else _check_function_objective(parsed, mode, owner)
+    )
     if not own and parsed and (said := parsed[0][1] or mode):
         first = (Objective(parsed[0][0], said),)
     for metric, said in parsed[1:]:
@@ -67,12 +69,14 @@ def asked_for(
     return (*first, *others), problems
 
 
-def _split(text: str) -> tuple[str, Mode | None]:
+def _split_mode(text: str) -> tuple[str, Mode | None]:
     metric, _, mode = text.rpartition(":")
     return next(((metric, known) for known in MODES if mode == known), (text, None))
 
 
-def _of_task(parsed: Sequence[tuple[str, Mode | None]], mode: Mode | None, own: Objective, owner: str) -> Iterator[str]:
+def _check_task_objective(
+    parsed: Sequence[tuple[str, Mode | None]], mode: Mode | None, own: Objective, owner: str
+) -> Iterator[str]:
     """What contradicts the objective that a task class has itself."""
     if parsed and parsed[0][0] != own.metric:
         rule, help_ = ("begin with", "Put it first.") if len(parsed) > 1 else ("be", "Leave it out.")
@@ -83,7 +87,9 @@ def _of_task(parsed: Sequence[tuple[str, Mode | None]], mode: Mode | None, own: 
         yield f"--mode must be that of {owner}, {own.mode!r}, but got {mode!r}. Leave it out."
 
 
-def _of_function(parsed: Sequence[tuple[str, Mode | None]], mode: Mode | None, owner: str) -> Iterator[str]:
+def _check_function_objective(
+    parsed: Sequence[tuple[str, Mode | None]], mode: Mode | None, owner: str
+) -> Iterator[str]:
     """What a function's objective lacks."""
     if not parsed:
         yield f"--objective must be given with a function: the metric that {owner} reports and is judged by."
@@ -94,6 +100,6 @@ def _of_function(parsed: Sequence[tuple[str, Mode | None]], mode: Mode | None, o
         yield f"--mode must be that of --objective {parsed[0][0]}:{said}, but got {mode}. Leave it out."
 
 
-def sign(mode: Mode) -> int:
+def get_sign(mode: Mode) -> int:
     """The factor with which the better value is the smaller one."""
     return 1 if mode == "min" else -1

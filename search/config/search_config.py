@@ -16,21 +16,31 @@ from pydantic import (
 )
 
 from search.config.fidelity import Unit
-from search.config.validators import _amount, _as_list, _one_text, _point, _seconds, _several, _target, model_name
-from search.errors import UsageError, from_validation, nearest
+from search.config.validators import (
+    as_list,
+    join_choices,
+    parse_duration,
+    parse_fidelity,
+    parse_model_name,
+    parse_point,
+    parse_stop_condition,
+    wrap_in_list,
+)
+from search.errors import UsageError, format_validation_errors, suggest_nearest
 from search.storage import locations
-from search.storage.working_copy import local
-from trainables.filesystem.paths import Place, Remote
+from search.storage.working_copy import local_path_of
+from trainables.filesystem.paths import RemotePath, StoragePath
 
-Sampler = Literal["tpe", "gp", "cmaes", "qmc", "nsga2", "random"]
-Scheduler = Literal["asha", "asha-stop", "hyperband", "median", "pbt", "none"]
+SamplerName = Literal["tpe", "gp", "cmaes", "qmc", "nsga2", "random"]
+SchedulerName = Literal["asha", "asha-stop", "hyperband", "median", "pbt", "none"]
 SCHEDULERS_WITH = {  # the options that only some schedulers know
     "reduction_factor": ("asha", "asha-stop", "hyperband"),
     "grace_period": ("asha", "asha-stop", "hyperband", "median"),
     "population": ("pbt",),
     "exploit_every": ("pbt",),
 }
-ANEW = {  # what may be given anew to a search that is taken up: nothing that makes its trials another experiment
+# What may be overridden when a search is resumed: nothing that makes its trials another experiment.
+RESUME_OVERRIDES = {
     "trials",
     "time_budget",
     "gpu_hours",
@@ -68,17 +78,17 @@ class SearchConfig(BaseModel):
     )
 
     task: str = Field(description="a built-in task, path/to/file.py:ClassName or path/to/file.py:function")
-    objective: Annotated[tuple[str, ...], BeforeValidator(_several)] = Field(
+    objective: Annotated[tuple[str, ...], BeforeValidator(as_list)] = Field(
         (),
         description="the metric of a function's reports that the search improves, or several: see docs/objectives.md",
     )
     mode: Literal["min", "max"] | None = Field(None, description="of the first objective")
     trials: int = Field(16, ge=1, description="how many trials to start; unsaid: as many as the task says, 16 mostly")
-    time_budget: Annotated[float | None, BeforeValidator(_seconds)] = Field(None, gt=0, description="30m, 2h")
+    time_budget: Annotated[float | None, BeforeValidator(parse_duration)] = Field(None, gt=0, description="30m, 2h")
     gpu_hours: float | None = Field(
         None, gt=0, description="that trials may hold, resumed ones included; without GPUs, workers are counted"
     )
-    stop_when: Annotated[str, BeforeValidator(_target)] = Field(
+    stop_when: Annotated[str, BeforeValidator(parse_stop_condition)] = Field(
         "", description="end with the first report like this: val/score>=0.4"
     )
     patience: int | None = Field(None, ge=1, description="end after so many trials without a better best")
@@ -92,34 +102,38 @@ class SearchConfig(BaseModel):
     placement: Literal["pack", "spread"] = Field(
         "pack", description="fill a node before the next, or spread the workers and the trials over the nodes"
     )
-    scheduler: Scheduler = Field("asha", description="who goes on: see docs/schedulers.md")
+    scheduler: SchedulerName = Field("asha", description="who goes on: see docs/schedulers.md")
     reduction_factor: int = Field(3, ge=2, description="one in so many goes on at each rung")
     fidelity: Unit = Field("epochs", description="in what it is measured how much a trial gets")
-    max_fidelity: Annotated[float | None, BeforeValidator(_amount)] = Field(
+    max_fidelity: Annotated[float | None, BeforeValidator(parse_fidelity)] = Field(
         None, gt=0, description="what a trial gets at most; its epochs end it too"
     )
-    grace_period: Annotated[float | None, BeforeValidator(_amount)] = Field(
+    grace_period: Annotated[float | None, BeforeValidator(parse_fidelity)] = Field(
         None, gt=0, description="what every trial gets; none: 1 epoch, what the task says, or what leaves three rungs"
     )
     population: int | None = Field(None, ge=2, description="members of pbt; none: half of the trials, 20 at most")
     exploit_every: int | None = Field(
         None, ge=1, description="epochs between two comparisons of pbt; none: an eighth of a trial's"
     )
-    sampler: Sampler = Field("tpe")
+    sampler: SamplerName = Field("tpe")
     seed: int = Field(0, ge=0, lt=2**31, description="of the sampler, and of every trial that sets none")
     set: dict[str, Any] = Field(default_factory=dict, description="fixed parameters by name")
-    search: dict[str, Annotated[str, BeforeValidator(_one_text)]] = Field(
+    search: dict[str, Annotated[str, BeforeValidator(join_choices)]] = Field(
         default_factory=dict, description="searched parameters by name"
     )
-    try_: Annotated[list[Annotated[dict[str, Any], BeforeValidator(_point)]], BeforeValidator(_as_list)] = Field(
-        default_factory=list, alias="try", description="points to try after the task's defaults: lr=1e-3,precision=bf16"
+    try_: Annotated[list[Annotated[dict[str, Any], BeforeValidator(parse_point)]], BeforeValidator(wrap_in_list)] = (
+        Field(
+            default_factory=list,
+            alias="try",
+            description="points to try after the task's defaults: lr=1e-3,precision=bf16",
+        )
     )
-    warm_start: Annotated[list[str], BeforeValidator(_as_list)] = Field(
+    warm_start: Annotated[list[str], BeforeValidator(wrap_in_list)] = Field(
         default_factory=list, description="earlier searches to learn from: a name, a folder, mlflow:EXPERIMENT"
     )
     name: str = Field("", description="of the search and its folder; empty: task, date and time")
     study: str = Field("", description="sqlite:///path.db or postgresql://host/database; empty: beside the search")
-    storage: Annotated[Place, BeforeValidator(locations.read), PlainSerializer(str)] = Field(
+    storage: Annotated[StoragePath, BeforeValidator(locations.parse_location), PlainSerializer(str)] = Field(
         Path("runs"), description="the folder that holds the folders of searches, or a bucket: s3://bucket/path"
     )
     experiment: str = Field("", description="in MLflow; empty: the task")
@@ -127,28 +141,28 @@ class SearchConfig(BaseModel):
     max_failures: int = Field(
         3, ge=0, description="how often a trial may lose its workers, or its gang, without getting any further"
     )
-    stall_timeout: Annotated[float | None, BeforeValidator(_seconds)] = Field(
+    stall_timeout: Annotated[float | None, BeforeValidator(parse_duration)] = Field(
         None, gt=0, description="10m: a trial in which nothing moves for so long fails; none: it may wait for ever"
     )
     cold: bool = Field(False, description="new workers for every trial, as for a task that cannot share a process")
     recycle_after: int | None = Field(None, ge=1, description="trials after which workers are started anew")
     memory_growth: float = Field(1.0, gt=0, description="GiB that a worker may grow by before it is started anew")
     log_model: bool = Field(False, description="the best checkpoint is a model in MLflow when the search ends")
-    register_: Annotated[str | None, BeforeValidator(model_name)] = Field(
+    register_: Annotated[str | None, BeforeValidator(parse_model_name)] = Field(
         None, alias="register", description="that, and a version of the model of this name in the registry"
     )
     once: bool = Field(False, description="one training run with the defaults, no search")
     quiet: bool = Field(False, description="show warnings, failures and the end")
 
     @property
-    def place(self) -> Place:
+    def path(self) -> StoragePath:
         """Where everything of this search lies, MLflow's store excepted."""
         return self.storage / self.name
 
     @property
-    def folder(self) -> Path:
+    def local_path(self) -> Path:
         """The same on the driver's disk: of a search in a bucket, what the driver works in while it runs."""
-        return local(self.place)
+        return local_path_of(self.path)
 
 
 def load_config(given: dict[str, Any], file: Path | None = None) -> SearchConfig:
@@ -165,24 +179,25 @@ def load_config(given: dict[str, Any], file: Path | None = None) -> SearchConfig
             raise UsageError(f"{file}: {key} must hold parameters by name, but got {of_file!r}.")
         values[key] = {**of_file, **given.get(key, {})}
     for key in ("try", "warm_start"):  # a flag adds to what the file has
-        values[key] = [*_as_list(from_file.get(key) or []), *given.get(key, [])]
+        values[key] = [*wrap_in_list(from_file.get(key) or []), *given.get(key, [])]
     options = [field.alias or name for name, field in SearchConfig.model_fields.items()]
     unknown = [key for key in values if key not in options]
     if unknown:
         raise UsageError(
             *(
-                f"{file}: {key} must be an option of a search, but there is none of that name. {nearest(key, options)}"
+                f"{file}: {key} must be an option of a search, but there is none of that name. "
+                f"{suggest_nearest(key, options)}"
                 for key in unknown
             )
         )
     try:
         config = SearchConfig.model_validate(values)
     except ValidationError as error:
-        raise UsageError(*(_as_option(problem) for problem in from_validation(error))) from error
-    return complete(config)
+        raise UsageError(*(_format_option_problem(problem) for problem in format_validation_errors(error))) from error
+    return resolve_config(config)
 
 
-def complete(config: SearchConfig) -> SearchConfig:
+def resolve_config(config: SearchConfig) -> SearchConfig:
     """`config` with absolute paths, and with what follows from the rest where it names nothing itself.
 
     Raises:
@@ -209,16 +224,16 @@ def complete(config: SearchConfig) -> SearchConfig:
     if reserved:
         raise UsageError(f"--resource must name a custom resource, but got {reserved[0]}. See --cpus-per-worker.")
     scheduler = "none" if config.once else config.scheduler
-    problems = [*_misplaced(config, scheduler), *_mismeasured(config, scheduler)]
+    problems = [*check_scheduler_options(config, scheduler), *check_fidelity_options(config, scheduler)]
     study = ""
     if config.study:
         from search.storage import url  # imports SQLAlchemy
 
         try:
-            study = url.resolve(config.study)
+            study = url.resolve_url(config.study)
         except UsageError as error:
             problems += error.problems
-    elif isinstance(config.storage, Remote) and not config.storage.is_atomic:
+    elif isinstance(config.storage, RemotePath) and not config.storage.is_atomic:
         problems.append(
             f"--study must be a database with --storage {config.storage.scheme}://, but got none: a file there is "
             "empty while it is written, and a driver that dies then would lose it. Say postgresql://host/database."
@@ -234,27 +249,27 @@ def complete(config: SearchConfig) -> SearchConfig:
         update={
             "task": f"{Path(path).resolve()}:{label}" if path.endswith(".py") else config.task,
             "name": config.name or f"{label.lower().strip('_')}-{time.strftime('%Y%m%d-%H%M%S')}",
-            "storage": locations.absolute(config.storage),
+            "storage": locations.make_absolute(config.storage),
             "study": study,
-            "warm_start": [locations.source_of(source, config.storage) for source in config.warm_start],
+            "warm_start": [locations.parse_warm_start_source(source, config.storage) for source in config.warm_start],
             "experiment": config.experiment or label,
             **({"trials": 1} if config.once else {}),  # unsaid, it is the task's to say
             "scheduler": scheduler,
             # Here, so that more trials for a search that is taken up leave its population as it is.
-            "population": config.population or (_population(config) if scheduler == "pbt" else None),
+            "population": config.population or (_compute_population(config) if scheduler == "pbt" else None),
         }
     )
 
 
-def _population(config: SearchConfig) -> int | None:
+def _compute_population(config: SearchConfig) -> int | None:
     """How many members a population has, once it is known how many trials there are."""
     return max(2, min(20, config.trials // 2)) if "trials" in config.model_fields_set else None
 
 
-def _misplaced(config: SearchConfig, scheduler: str) -> list[str]:
+def check_scheduler_options(config: SearchConfig, scheduler: str) -> list[str]:
     """Options that do not go with the scheduler."""
     problems = [
-        f"{flag(name)} must come with --scheduler {', '.join(known)}, but got {scheduler}."
+        f"{option_name(name)} must come with --scheduler {', '.join(known)}, but got {scheduler}."
         for name, known in SCHEDULERS_WITH.items()
         if scheduler not in known and getattr(config, name) != SearchConfig.model_fields[name].default
     ]
@@ -268,7 +283,7 @@ def _misplaced(config: SearchConfig, scheduler: str) -> list[str]:
     return problems
 
 
-def _mismeasured(config: SearchConfig, scheduler: str) -> list[str]:
+def check_fidelity_options(config: SearchConfig, scheduler: str) -> list[str]:
     """What does not go with the unit of fidelity."""
     unit, most, grace = config.fidelity, config.max_fidelity, config.grace_period
     problems = []
@@ -287,7 +302,7 @@ def _mismeasured(config: SearchConfig, scheduler: str) -> list[str]:
     return problems
 
 
-def dump(config: SearchConfig) -> str:
+def to_yaml(config: SearchConfig) -> str:
     """`config` as YAML that starts the same search again, under a new name."""
     values = config.model_dump(mode="json", exclude={"name"}, exclude_none=True, by_alias=True)
     return yaml.safe_dump({key: value for key, value in values.items() if value not in ("", [])}, sort_keys=False)
@@ -305,12 +320,12 @@ def _read_yaml(file: Path | None) -> dict[str, Any]:
     return {str(key): value for key, value in values.items()}
 
 
-def _as_option(problem: str) -> str:
+def _format_option_problem(problem: str) -> str:
     name, _, rest = problem.partition(" ")
     name = re.sub(r"\.\d+$", "", name)  # the place in a list
-    return f"{'task' if name == 'task' else flag(name)} {rest}"
+    return f"{'task' if name == 'task' else option_name(name)} {rest}"
 
 
-def flag(name: str) -> str:
+def option_name(name: str) -> str:
     """The option of the command line that sets the field `name`."""
     return "--" + {"resources": "resource"}.get(name, name).replace("_", "-")

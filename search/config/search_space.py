@@ -9,9 +9,19 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from search.config.flatten import at, nest
-from search.config.space_parsing import MANY, _adapter, _declared, _distribution, _none_or, _parse, _read, _told, _when
-from search.errors import UsageError, from_validation, nearest
+from search.config.flatten import get_nested, nest
+from search.config.space_parsing import (
+    MANY,
+    _build_distribution,
+    _build_type_adapter,
+    _format_problem,
+    _get_conditions,
+    _get_declaration,
+    _parse_distribution,
+    _parse_none,
+    _parse_value,
+)
+from search.errors import UsageError, format_validation_errors, suggest_nearest
 
 
 @dataclass(frozen=True)
@@ -22,7 +32,7 @@ class Parameter:
     distribution: BaseDistribution
     when: Mapping[str, Sequence[Any]]
 
-    def applies(self, known: Mapping[str, Any]) -> bool:
+    def is_active(self, known: Mapping[str, Any]) -> bool:
         """Whether it is searched where others have the values in `known`."""
         return all(known.get(name) in values for name, values in self.when.items())
 
@@ -59,14 +69,14 @@ class Space:
 
     def choose(self, value_of: Callable[[Parameter], Any]) -> dict[str, Any]:
         """What `value_of` gives for each parameter that applies with those before it."""
-        known = self.unsearched()
+        known = self.fixed_values()
         values: dict[str, Any] = {}
         for parameter in self.parameters:
-            if parameter.applies(known):
+            if parameter.is_active(known):
                 known[parameter.name] = values[parameter.name] = value_of(parameter)
         return values
 
-    def config(self, values: Mapping[str, Any]) -> BaseModel:
+    def build_config(self, values: Mapping[str, Any]) -> BaseModel:
         """The config of a trial with `values`.
 
         Raises:
@@ -74,46 +84,46 @@ class Space:
         """
         return self.config_class.model_validate(nest({**self.fixed, **values}))
 
-    def point(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def parse_point(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """The searched parameters with the values in `given`, and with the task's own where it names none.
 
         Left out is what does not apply, and a value of the task that lies outside of the searched range.
         """
-        defaults, known = self.config({}).model_dump(mode="json"), self.unsearched()
+        defaults, known = self.build_config({}).model_dump(mode="json"), self.fixed_values()
         values: dict[str, Any] = {}
         for parameter in self.parameters:
-            value = given[parameter.name] if parameter.name in given else at(defaults, parameter.name)
-            if parameter.applies(known) and parameter.contains(value):
+            value = given[parameter.name] if parameter.name in given else get_nested(defaults, parameter.name)
+            if parameter.is_active(known) and parameter.contains(value):
                 known[parameter.name] = values[parameter.name] = value
         return values
 
-    def defaults(self) -> dict[str, Any]:
+    def get_defaults(self) -> dict[str, Any]:
         """The task's own point."""
-        return self.point({})
+        return self.parse_point({})
 
-    def reader(self, name: str) -> Callable[[Any], Any]:
+    def value_parser(self, name: str) -> Callable[[Any], Any]:
         """What reads a value, text included, as configs have parameter `name`. It raises a UsageError if it cannot."""
-        field = _fields(self.config_class)[name]
-        adapter = _adapter(field)
+        field = _collect_fields(self.config_class)[name]
+        adapter = _build_type_adapter(field)
 
-        def read(value: Any) -> Any:
+        def parse(value: Any) -> Any:
             try:
-                found = adapter.validate_python(_none_or(field, value))
+                found = adapter.validate_python(_parse_none(field, value))
             except ValidationError as error:
-                raise UsageError(_told(name, error)) from error
+                raise UsageError(_format_problem(name, error)) from error
             return adapter.dump_python(found, mode="json")
 
-        return read
+        return parse
 
-    def combinations(self) -> list[dict[str, Any]] | None:
+    def list_combinations(self) -> list[dict[str, Any]] | None:
         """All that `suggest` can give, or None if there are more than MANY."""
-        known = self.unsearched()
+        known = self.fixed_values()
         found: list[dict[str, Any]] = [{}]
         for parameter in self.parameters:
-            choices = all_values(parameter.distribution)
+            choices = list_values(parameter.distribution)
             longer = []
             for values in found:
-                applies = parameter.applies({**known, **values})
+                applies = parameter.is_active({**known, **values})
                 if applies and not choices:
                     return None
                 longer += [{**values, parameter.name: choice} for choice in choices] if applies else [values]
@@ -127,17 +137,17 @@ class Space:
         """How long the longest trial is that is never stopped early; None where only its function knows."""
         for parameter in self.parameters:
             if parameter.name == "epochs":
-                return _largest(parameter.distribution)
-        return getattr(self.config({}), "epochs", None)
+                return _find_largest(parameter.distribution)
+        return getattr(self.build_config({}), "epochs", None)
 
-    def unsearched(self) -> dict[str, Any]:
+    def fixed_values(self) -> dict[str, Any]:
         """The values of what is not searched, by dotted name of the field; that of a field may be a dict."""
-        config = self.config({}).model_dump(mode="json")
+        config = self.build_config({}).model_dump(mode="json")
         searched = {parameter.name for parameter in self.parameters}
-        return {name: at(config, name) for name in _fields(self.config_class) if name not in searched}
+        return {name: get_nested(config, name) for name in _collect_fields(self.config_class) if name not in searched}
 
 
-def resolve(config_class: type[BaseModel], fixed: Mapping[str, Any], searched: Mapping[str, str]) -> Space:
+def resolve_space(config_class: type[BaseModel], fixed: Mapping[str, Any], searched: Mapping[str, str]) -> Space:
     """The space that `config_class` declares, changed by what the user fixes and searches.
 
     Args:
@@ -148,47 +158,53 @@ def resolve(config_class: type[BaseModel], fixed: Mapping[str, Any], searched: M
     Raises:
         UsageError: All that is wrong, a line each.
     """
-    fields = _fields(config_class)
+    fields = _collect_fields(config_class)
     problems: list[str] = []
     values: dict[str, Any] = {}
     for name, value in fixed.items():
         if name not in fields:
-            problems.append(f"--set {name} must name a parameter, but there is no {name!r}. {nearest(name, fields)}")
+            problems.append(
+                f"--set {name} must name a parameter, but there is no {name!r}. {suggest_nearest(name, fields)}"
+            )
         elif name in searched:
             problems.append(f"{name} must be set or searched, but got both. Drop one of them.")
         else:
             try:
-                values[name] = _read(fields[name], value)
+                values[name] = _parse_value(fields[name], value)
             except ValidationError as error:
-                problems.append(f"--set {_told(name, error)}")
+                problems.append(f"--set {_format_problem(name, error)}")
     parameters: list[Parameter] = []
     for name, text in searched.items():
         if name not in fields:
-            problems.append(f"--search {name} must name a parameter, but there is no {name!r}. {nearest(name, fields)}")
+            problems.append(
+                f"--search {name} must name a parameter, but there is no {name!r}. {suggest_nearest(name, fields)}"
+            )
             continue
         try:
-            parameters.append(Parameter(name, _parse(name, str(text), fields[name]), _when(fields[name])))
+            parameters.append(
+                Parameter(name, _parse_distribution(name, str(text), fields[name]), _get_conditions(fields[name]))
+            )
         except UsageError as error:
             problems.extend(error.problems)
     if problems:
         raise UsageError(*problems)
     for name, field in fields.items():
-        declared = _declared(field)
+        declared = _get_declaration(field)
         if declared is not None and name not in values and name not in searched:
-            parameters.append(Parameter(name, _distribution(declared, field), _when(field)))
+            parameters.append(Parameter(name, _build_distribution(declared, field), _get_conditions(field)))
     for parameter in parameters:
         for parent in parameter.when:
             if parent not in fields:
                 raise UsageError(f"{parameter.name} must depend on a parameter, but there is no {parent!r}.")
-    space = Space(config_class, tuple(_parents_first(parameters)), values)
+    space = Space(config_class, tuple(topological_order(parameters)), values)
     try:
-        space.config({})
+        space.build_config({})
     except ValidationError as error:
-        raise UsageError(*from_validation(error, "--set ")) from error
+        raise UsageError(*format_validation_errors(error, "--set ")) from error
     return space
 
 
-def pinned(
+def restore_space(
     config_class: type[BaseModel], distributions: Mapping[str, BaseDistribution], fixed: Mapping[str, Any]
 ) -> Space:
     """The space of a search that began with these, whatever `config_class` declares by now.
@@ -199,7 +215,7 @@ def pinned(
     Raises:
         UsageError: A searched field is gone, or a value is refused; a line each.
     """
-    fields = _fields(config_class)
+    fields = _collect_fields(config_class)
     gone = [name for name in distributions if name not in fields]
     if gone:
         raise UsageError(
@@ -209,29 +225,34 @@ def pinned(
                 for name in gone
             )
         )
-    parameters = [Parameter(name, distribution, _when(fields[name])) for name, distribution in distributions.items()]
+    parameters = [
+        Parameter(name, distribution, _get_conditions(fields[name])) for name, distribution in distributions.items()
+    ]
     space = Space(config_class, tuple(parameters), {name: fixed[name] for name in fixed if name in fields})
     try:
-        space.config({})
+        space.build_config({})
     except ValidationError as error:
         raise UsageError(
-            *(f"the search began with what the task refuses now: {problem}" for problem in from_validation(error))
+            *(
+                f"the search began with what the task refuses now: {problem}"
+                for problem in format_validation_errors(error)
+            )
         ) from error
     return space
 
 
-def _fields(config_class: type[BaseModel], prefix: str = "") -> dict[str, FieldInfo]:
+def _collect_fields(config_class: type[BaseModel], prefix: str = "") -> dict[str, FieldInfo]:
     """All fields by dotted name, those of nested configs included."""
     fields: dict[str, FieldInfo] = {}
     for name, field in config_class.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            fields.update(_fields(field.annotation, f"{prefix}{name}."))
+            fields.update(_collect_fields(field.annotation, f"{prefix}{name}."))
         else:
             fields[prefix + name] = field
     return fields
 
 
-def all_values(distribution: BaseDistribution) -> list[Any]:
+def list_values(distribution: BaseDistribution) -> list[Any]:
     """All that `distribution` can give; nothing if there are too many to name."""
     if isinstance(distribution, CategoricalDistribution):
         return list(distribution.choices)
@@ -244,7 +265,7 @@ def all_values(distribution: BaseDistribution) -> list[Any]:
     return [low + index * step for index in range(steps + 1)]
 
 
-def _largest(distribution: BaseDistribution) -> int:
+def _find_largest(distribution: BaseDistribution) -> int:
     if isinstance(distribution, CategoricalDistribution):
         return max(choice for choice in distribution.choices if isinstance(choice, int))
     assert isinstance(distribution, IntDistribution)
@@ -262,7 +283,7 @@ def _suggest(trial: optuna.Trial, name: str, distribution: BaseDistribution) -> 
     return trial.suggest_float(name, low_f, high_f, log=distribution.log, step=distribution.step)
 
 
-def _parents_first(parameters: list[Parameter]) -> list[Parameter]:
+def topological_order(parameters: list[Parameter]) -> list[Parameter]:
     """In an order in which a parameter comes after those that it depends on.
 
     Raises:

@@ -9,39 +9,39 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
-from search.errors import UsageError, from_validation
+from search.errors import UsageError, format_validation_errors
 
 MANY = 10_000  # combinations, above which a space is as good as infinite
 
 
-def _declared(field: FieldInfo) -> dict[str, Any] | None:
+def _get_declaration(field: FieldInfo) -> dict[str, Any] | None:
     extra = field.json_schema_extra
     space = extra.get("search") if isinstance(extra, dict) else None
     return space if isinstance(space, dict) else None
 
 
-def _when(field: FieldInfo) -> dict[str, Sequence[Any]]:
-    return dict((_declared(field) or {}).get("when") or {})
+def _get_conditions(field: FieldInfo) -> dict[str, Sequence[Any]]:
+    return dict((_get_declaration(field) or {}).get("when") or {})
 
 
-def _distribution(declared: Mapping[str, Any], field: FieldInfo) -> BaseDistribution:
+def _build_distribution(declared: Mapping[str, Any], field: FieldInfo) -> BaseDistribution:
     if "choices" in declared:
         return CategoricalDistribution(declared["choices"])
     low, high, log, step = declared["low"], declared["high"], declared["log"], declared["step"]
-    if int in _types(field):
+    if int in _get_types(field):
         return IntDistribution(int(low), int(high), log=log, step=int(step or 1))
     return FloatDistribution(low, high, log=log, step=step)
 
 
-def _parse(name: str, text: str, field: FieldInfo) -> BaseDistribution:
+def _parse_distribution(name: str, text: str, field: FieldInfo) -> BaseDistribution:
     """Read a range or a list of choices for `field`."""
     body, *options = text.split(":")
     where = f"--search {name}"
-    if ".." not in body or str in _types(field):
+    if ".." not in body or str in _get_types(field):
         return _parse_choices(name, text, field)
-    if not {int, float} & _types(field):
+    if not {int, float} & _get_types(field):
         raise UsageError(f"{where} must be a list of choices like a,b, but got {text!r}: it is not a number.")
-    declared = _declared(field) or {}
+    declared = _get_declaration(field) or {}
     log, step = bool(declared.get("log", False)), None
     for option in options:
         if option in ("log", "linear"):
@@ -54,10 +54,10 @@ def _parse(name: str, text: str, field: FieldInfo) -> BaseDistribution:
         raise UsageError(f"{where} must have a step or a log scale, but got both in {text!r}.")
     log = log and step is None
     try:
-        low, high = (_read(field, bound) for bound in body.split("..", 1))
-        width = None if step is None else TypeAdapter(int if int in _types(field) else float).validate_python(step)
+        low, high = (_parse_value(field, bound) for bound in body.split("..", 1))
+        width = None if step is None else TypeAdapter(int if int in _get_types(field) else float).validate_python(step)
     except ValidationError as error:
-        raise UsageError(f"--search {_told(name, error)}") from error
+        raise UsageError(f"--search {_format_problem(name, error)}") from error
     if low is None or high is None or not low < high:
         raise UsageError(f"{where} must have low < high, but got {body}. {'Swap the bounds.' if low != high else ''}")
     if log and low <= 0:
@@ -68,14 +68,14 @@ def _parse(name: str, text: str, field: FieldInfo) -> BaseDistribution:
         raise UsageError(f"{where} must have a step between 0 and {high - low:g}, but got {width:g}.")
     if width is not None and abs(round((high - low) / width) * width - (high - low)) > 1e-9 * (high - low):
         raise UsageError(f"{where} must have a step that leads from {low:g} to {high:g}, but got {width:g}.")
-    return _distribution({"low": low, "high": high, "log": log, "step": width}, field)
+    return _build_distribution({"low": low, "high": high, "log": log, "step": width}, field)
 
 
 def _parse_choices(name: str, text: str, field: FieldInfo) -> BaseDistribution:
     try:
-        values = [_read(field, choice.strip()) for choice in text.split(",")]
+        values = [_parse_value(field, choice.strip()) for choice in text.split(",")]
     except ValidationError as error:
-        raise UsageError(f"--search {_told(name, error)}") from error
+        raise UsageError(f"--search {_format_problem(name, error)}") from error
     values = [value.value if isinstance(value, Enum) else value for value in values]
     if len(set(values)) < max(2, len(values)):
         raise UsageError(
@@ -85,27 +85,27 @@ def _parse_choices(name: str, text: str, field: FieldInfo) -> BaseDistribution:
     return CategoricalDistribution(values)
 
 
-def _read(field: FieldInfo, value: Any) -> Any:
+def _parse_value(field: FieldInfo, value: Any) -> Any:
     """`value` as the type of `field`, within its bounds."""
-    return _adapter(field).validate_python(_none_or(field, value))
+    return _build_type_adapter(field).validate_python(_parse_none(field, value))
 
 
-def _adapter(field: FieldInfo) -> TypeAdapter[Any]:
+def _build_type_adapter(field: FieldInfo) -> TypeAdapter[Any]:
     typed: Any = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
     return TypeAdapter(typed, config=ConfigDict(allow_inf_nan=False))
 
 
-def _none_or(field: FieldInfo, value: Any) -> Any:
-    none = isinstance(value, str) and value.lower() in ("none", "null") and NoneType in _types(field)
+def _parse_none(field: FieldInfo, value: Any) -> Any:
+    none = isinstance(value, str) and value.lower() in ("none", "null") and NoneType in _get_types(field)
     return None if none else value
 
 
-def _types(field: FieldInfo) -> set[Any]:
+def _get_types(field: FieldInfo) -> set[Any]:
     annotation = field.annotation
     return set(get_args(annotation)) if get_origin(annotation) in (Union, UnionType) else {annotation}
 
 
-def _told(name: str, error: ValidationError) -> str:
+def _format_problem(name: str, error: ValidationError) -> str:
     """The first problem with the value of `name`: a union gives one per member."""
-    problem = from_validation(error)[0]
+    problem = format_validation_errors(error)[0]
     return f"{name} must {problem.split(' must ', 1)[1]}" if " must " in problem else f"{name} {problem}"

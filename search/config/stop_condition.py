@@ -15,7 +15,7 @@ RELATIONS: dict[str, Callable[[float, float], bool]] = {
 
 
 @dataclass(frozen=True)
-class Target:
+class StopCondition:
     """A value of a metric at which a search has found what it was started for."""
 
     metric: str
@@ -23,7 +23,7 @@ class Target:
     bound: float
 
     @classmethod
-    def read(cls, text: str) -> "Target":
+    def from_text(cls, text: str) -> "StopCondition":
         """The target that `text`, like "val/score>=0.4", means.
 
         Raises:
@@ -42,5 +42,5 @@ class Target:
         short = f"{self.bound:g}"
         return f"{self.metric}{self.relation}{short if float(short) == self.bound else self.bound}"
 
-    def met(self, metrics: Mapping[str, float]) -> bool:
+    def is_met(self, metrics: Mapping[str, float]) -> bool:
         return self.metric in metrics and RELATIONS[self.relation](metrics[self.metric], self.bound)

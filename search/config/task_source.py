@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from search.errors import UsageError, nearest
+from search.errors import UsageError, suggest_nearest
 from trainables.task import Task
 
 OWN = [Path(__file__).resolve().parents[2] / name for name in ("search", "trainables", "models")]
@@ -30,7 +30,7 @@ class TaskSource:
     modules: tuple[Path, ...]
 
 
-def find_task(text: str) -> TaskSource:
+def load_task_source(text: str) -> TaskSource:
     """The task that `text` means: the name of a built-in one, or "path/to/file.py:ClassName", or ":function".
 
     Raises:
@@ -43,28 +43,28 @@ def find_task(text: str) -> TaskSource:
     if not colon or not path_text.endswith(".py"):
         raise UsageError(
             f"task must be one of {', '.join(BUILT_IN)} or like my_task.py:MyTask, but got {text!r}."
-            + (f" {nearest(text, BUILT_IN)}" if not text.endswith(".py") else f" Say {text}:YourTask.")
+            + (f" {suggest_nearest(text, BUILT_IN)}" if not text.endswith(".py") else f" Say {text}:YourTask.")
         )
     path = Path(path_text).resolve()
     if not path.is_file():
         raise UsageError(f"task must be a file that exists, but there is no {path}.")
-    module = _import(path)
+    module = _import_module(path)
     target = getattr(module, name, None)
-    found = [key for key, value in vars(module).items() if _is_task(value) or _is_function_of(module, value)]
+    found = [key for key, value in vars(module).items() if _is_task(value) or _is_trainable_function(module, value)]
     if target is None:
-        raise UsageError(f"{path.name} must define {name!r}, but does not. {_found(name, found)}")
+        raise UsageError(f"{path.name} must define {name!r}, but does not. {_suggest_task(name, found)}")
     if _is_task(target):
-        _check(target, text)
-    elif not inspect.isfunction(target) or not _takes_config(target):
+        check_task_class(target, text)
+    elif not inspect.isfunction(target) or not _can_take_config(target):
         raise UsageError(
             f"{text} must be a class that derives from Task, or a function of a config, but is neither. "
-            f"{_found(name, found)}"
+            f"{_suggest_task(name, found)}"
         )
     task_class: type[Task[Any]] | None = target if isinstance(target, type) else None
-    return TaskSource(name, task_class, f"{path.stem}:{name}", _modules_beside(path))
+    return TaskSource(name, task_class, f"{path.stem}:{name}", _find_sibling_modules(path))
 
 
-def _import(path: Path) -> Any:
+def _import_module(path: Path) -> Any:
     if path.stem in sys.stdlib_module_names or not path.stem.isidentifier():
         raise UsageError(f"the file of a task must have a module name of its own, but got {path.name}. Rename it.")
     if getattr(sys.modules.get(path.stem), "__file__", None) == str(path):
@@ -86,12 +86,12 @@ def _is_task(value: object) -> bool:
     return isinstance(value, type) and issubclass(value, Task) and value is not Task
 
 
-def _is_function_of(module: Any, value: object) -> bool:
+def _is_trainable_function(module: Any, value: object) -> bool:
     """Whether `value` may be meant to be searched over: what a file imports from elsewhere is not."""
-    return inspect.isfunction(value) and value.__module__ == module.__name__ and _takes_config(value)
+    return inspect.isfunction(value) and value.__module__ == module.__name__ and _can_take_config(value)
 
 
-def _takes_config(function: Callable[..., Any]) -> bool:
+def _can_take_config(function: Callable[..., Any]) -> bool:
     """Whether `function` can be called as Ray Train calls it: with its config, or with nothing."""
     required = [
         parameter
@@ -102,11 +102,11 @@ def _takes_config(function: Callable[..., Any]) -> bool:
     return len(required) <= 1 and not any(parameter.kind == parameter.KEYWORD_ONLY for parameter in required)
 
 
-def _found(name: str, found: list[str]) -> str:
-    return nearest(name, found) if found else "The file defines none."
+def _suggest_task(name: str, found: list[str]) -> str:
+    return suggest_nearest(name, found) if found else "The file defines none."
 
 
-def _check(task_class: type[Task[Any]], text: str) -> None:
+def check_task_class(task_class: type[Task[Any]], text: str) -> None:
     if inspect.isabstract(task_class):
         missing = ", ".join(sorted(task_class.__abstractmethods__))
         raise UsageError(f"{text} must define {missing}, but does not.")
@@ -120,7 +120,7 @@ def _check(task_class: type[Task[Any]], text: str) -> None:
         raise UsageError(str(error)) from error
 
 
-def _modules_beside(path: Path) -> tuple[Path, ...]:
+def _find_sibling_modules(path: Path) -> tuple[Path, ...]:
     """What a worker may need: all Python files and packages in the folder.
 
     Raises:

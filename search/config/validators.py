@@ -7,11 +7,11 @@ from pydantic import (
     ValidationInfo,
 )
 
-from search.config.stop_condition import Target
+from search.config.stop_condition import StopCondition
 from search.errors import UsageError
 
 
-def _seconds(value: Any) -> Any:
+def parse_duration(value: Any) -> Any:
     """ "90s", "30m", "2h", "1d" or a number of seconds."""
     if not isinstance(value, str):
         return value
@@ -21,27 +21,27 @@ def _seconds(value: Any) -> Any:
     return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}[match[2]]
 
 
-def _amount(value: Any, info: ValidationInfo) -> Any:
+def parse_fidelity(value: Any, info: ValidationInfo) -> Any:
     """A number in the unit of fidelity: of seconds also "10m"."""
-    return _seconds(value) if info.data.get("fidelity") == "gpu-seconds" else value
+    return parse_duration(value) if info.data.get("fidelity") == "gpu-seconds" else value
 
 
-def _one_text(value: Any) -> Any:
+def join_choices(value: Any) -> Any:
     """A list of choices, as YAML has it, as the command line has it: "a,b"."""
     return ",".join(str(item) for item in value) if isinstance(value, list) else value
 
 
-def _several(value: Any) -> Any:
+def as_list(value: Any) -> Any:
     """One text is a list of one."""
     return ([value] if value else []) if isinstance(value, str) else value
 
 
-def _as_list(value: Any) -> Any:
+def wrap_in_list(value: Any) -> Any:
     """One of a kind, as the list that it is in."""
     return value if isinstance(value, list) else [value]
 
 
-def _point(value: Any) -> Any:
+def parse_point(value: Any) -> Any:
     """ "lr=1e-3,precision=bf16", or parameters by name."""
     if isinstance(value, dict):
         return {str(name): one for name, one in value.items()}
@@ -51,12 +51,12 @@ def _point(value: Any) -> Any:
     return {name.strip(): text.strip() for name, _, text in parts}
 
 
-def _target(value: Any) -> Any:
+def parse_stop_condition(value: Any) -> Any:
     """ "val/score>=0.4" """
-    return str(Target.read(value)) if isinstance(value, str) and value else value
+    return str(StopCondition.from_text(value)) if isinstance(value, str) and value else value
 
 
-def model_name(value: Any) -> Any:
+def parse_model_name(value: Any) -> Any:
     """A name that MLflow's registry takes.
 
     Raises:
@@ -74,6 +74,6 @@ def check_model_name(name: str | None) -> None:
         UsageError: It does not.
     """
     try:
-        model_name(name)
+        parse_model_name(name)
     except ValueError as error:
         raise UsageError(f"--register {error}.") from error

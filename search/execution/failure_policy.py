@@ -11,7 +11,7 @@ Reached = Literal["nothing", "assigned", "begun"]
 
 
 @dataclass(frozen=True)
-class Verdict:
+class FailureDecision:
     """`start` new workers, `fail` the trial, find no `room`, or `give up` the gang; and why."""
 
     kind: Literal["start", "fail", "room", "give up"]
@@ -19,7 +19,7 @@ class Verdict:
     note: str = ""
 
 
-class Recovery:
+class FailurePolicy:
     """Counts how often a gang lost its workers.
 
     Args:
@@ -32,17 +32,19 @@ class Recovery:
         self._losses = 0
         self._failed_starts = 0
 
-    def begin(self, epoch: int) -> None:
+    def start_segment(self, epoch: int) -> None:
         """A stretch begins after `epoch`."""
         self._furthest, self._losses = epoch, 0
 
-    def reached(self, epoch: int) -> None:
+    def record_progress(self, epoch: int) -> None:
         """A report came. One of an epoch that is done again is no progress: a trial could die for ever after it."""
         self._failed_starts = 0
         if epoch > self._furthest:
             self._furthest, self._losses = epoch, 0
 
-    def after(self, failure: BaseException | None, reached: Reached, expected: str, leaving: str = "") -> Verdict:
+    def decide(
+        self, failure: BaseException | None, reached: Reached, expected: str, leaving: str = ""
+    ) -> FailureDecision:
         """What follows.
 
         Args:
@@ -53,30 +55,32 @@ class Recovery:
                 of the trial's.
         """
         if leaving and reached != "nothing":
-            return Verdict("start", note=f"{leaving}, and it goes on elsewhere from epoch {self._furthest}")
+            return FailureDecision("start", note=f"{leaving}, and it goes on elsewhere from epoch {self._furthest}")
         if expected or reached == "nothing":
-            return Verdict("start", note=f"begins in new workers: {expected}" if expected else "")
-        reason = describe(failure)
-        if failure is not None and _found_no_room(failure):
-            return Verdict("room", reason)
+            return FailureDecision("start", note=f"begins in new workers: {expected}" if expected else "")
+        reason = describe_failure(failure)
+        if failure is not None and _is_placement_timeout(failure):
+            return FailureDecision("room", reason)
         if reached == "assigned":
             self._failed_starts += 1
             if self._failed_starts > FAILED_STARTS:
-                return Verdict("give up", f"its workers cannot start: {reason}")
-            return Verdict("start", note=f"its workers did not start ({reason}), new ones are tried")
-        if failure is not None and isinstance(_causes(failure)[-1], OutOfMemoryError):  # it would take as much again
-            return Verdict("fail", f"out of memory: {reason}")
+                return FailureDecision("give up", f"its workers cannot start: {reason}")
+            return FailureDecision("start", note=f"its workers did not start ({reason}), new ones are tried")
+        if failure is not None and isinstance(
+            _unwrap_failure(failure)[-1], OutOfMemoryError
+        ):  # it would take as much again
+            return FailureDecision("fail", f"out of memory: {reason}")
         self._losses += 1
         if self._losses > self.limit:
-            return Verdict("fail", f"its workers were lost {self._losses} times: {reason}")
-        return Verdict("start", note=f"lost its workers ({reason}), and goes on from its last checkpoint")
+            return FailureDecision("fail", f"its workers were lost {self._losses} times: {reason}")
+        return FailureDecision("start", note=f"lost its workers ({reason}), and goes on from its last checkpoint")
 
 
-def describe(failure: BaseException | None) -> str:
+def describe_failure(failure: BaseException | None) -> str:
     """One line of what ended a gang or its workers."""
     if failure is None:
         return "they returned"
-    cause = _causes(failure)[-1]
+    cause = _unwrap_failure(failure)[-1]
     text = " ".join(str(cause).split())
     if isinstance(cause, OutOfMemoryError):
         return "Ray's memory monitor killed it, since its node ran out"
@@ -87,7 +91,7 @@ def describe(failure: BaseException | None) -> str:
     return f"{type(cause).__name__}: {text[:300]}"
 
 
-def _causes(failure: BaseException) -> list[BaseException]:
+def _unwrap_failure(failure: BaseException) -> list[BaseException]:
     """`failure` and what Train and Ray wrapped in it, outermost first."""
     causes = [failure]
     while True:
@@ -100,5 +104,5 @@ def _causes(failure: BaseException) -> list[BaseException]:
         causes.append(inner)
 
 
-def _found_no_room(failure: BaseException) -> bool:
-    return any(type(cause).__name__ == "WorkerGroupStartupTimeoutError" for cause in _causes(failure))
+def _is_placement_timeout(failure: BaseException) -> bool:
+    return any(type(cause).__name__ == "WorkerGroupStartupTimeoutError" for cause in _unwrap_failure(failure))

@@ -11,7 +11,7 @@ from typing import Any
 import ray
 from ray import tune
 
-from search.execution.failure_policy import Recovery
+from search.execution.failure_policy import FailurePolicy
 
 POLL_S = 0.2  # how long workers that ended go unnoticed
 STATUS_S = 1.0  # how long the end of the search, or a stall, goes unnoticed
@@ -52,24 +52,24 @@ class Gang(tune.Trainable):
         defaults = {**SETTINGS, PLACE: str(GROW_S if self._settings["grows"] else PLACE_S)}
         os.environ.update({key: value for key, value in defaults.items() if key not in os.environ})
         self._place_s = float(os.environ[PLACE])
-        self._recovery = Recovery(self._settings["max_failures"])
+        self._recovery = FailurePolicy(self._settings["max_failures"])
         self._thread = threading.Thread()
         self._answer: Any = None
         self._over = ""
-        self._begin()
-        self._run = self._next_run()
-        self._ask("enter", me.current_actor, me.get_node_id(), self._run)
-        self._start()
+        self._reset_segment()
+        self._run = self._create_run_name()
+        self._call_registry("register_gang", me.current_actor, me.get_node_id(), self._run)
+        self._start_trainer()
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         self.config = new_config
-        self._begin()
+        self._reset_segment()
         return True
 
-    def _begin(self) -> None:
+    def _reset_segment(self) -> None:
         self._assigned = self._begun = False
         self._notes: list[str] = []
-        self._recovery.begin(self.config["stretch"]["epoch"])
+        self._recovery.start_segment(self.config["stretch"]["epoch"])
 
     def step(self) -> dict[str, Any]:
         """Wait for the next report of the stretch; `reports` are all that came meanwhile, as JSON.
@@ -80,7 +80,7 @@ class Gang(tune.Trainable):
         """
         if self._over:
             raise RuntimeError(f"{self._name} ends: {self._over}")
-        reports = self._next_reports()
+        reports = self._wait_for_reports()
         if self._notes:
             reports[0]["notes"] = [*self._notes, *reports[0].get("notes", ())]
             self._notes.clear()
@@ -89,40 +89,40 @@ class Gang(tune.Trainable):
         # As text: Tune would flatten it into one key per metric.
         return {"reports": json.dumps(reports), "done": reports[-1]["done"]}
 
-    def _next_reports(self) -> list[dict[str, Any]]:
+    def _wait_for_reports(self) -> list[dict[str, Any]]:
         if not self._assigned:
             if not self._thread.is_alive():  # they ended with the stretch before
-                last = self._start_again()
+                last = self._restart_workers()
                 if last is not None:
                     return [last]
-            self._turn = self._ask("assign", self.config["stretch"])
+            self._turn = self._call_registry("assign", self.config["stretch"])
             self._assigned = True
         polled = give_up_at = time.monotonic()
         stopping = False
-        while not (reports := self._arrived()):
+        while not (reports := self._poll_reports()):
             now = time.monotonic()
             if now - polled > STATUS_S:
                 polled = now
-                status = self._ask("poll", self._doing())
+                status = self._call_registry("poll", self._status())
                 if status["stopping"] and not stopping:
                     stopping, give_up_at = True, now + (STOP_S if status["up"] else 0.0)
-                if self._stalled(status["stalled_s"]):
-                    return [self._end_stalled()]
+                if self._is_stalled(status["stalled_s"]):
+                    return [self._fail_stalled_trial()]
                 if status["surplus"]:
-                    return [self._end_without("the cluster has no room for it")]
+                    return [self._release_trial("the cluster has no room for it")]
                 if status["waiting_s"] > self._place_s + START_S:
                     raise RuntimeError(f"its workers did not begin within {self._place_s + START_S:.0f} s")
             if stopping and (now >= give_up_at or not self._thread.is_alive()):
-                return [_ended("interrupted", "the search was stopped")]
+                return [_build_end_report("interrupted", "the search was stopped")]
             if not self._thread.is_alive():
-                last = self._start_again()
+                last = self._restart_workers()
                 if last is not None:
                     return [last]
         for report in reports:
-            self._recovery.reached(report.get("epoch", 0))
+            self._recovery.record_progress(report.get("epoch", 0))
         return reports
 
-    def _arrived(self) -> list[dict[str, Any]]:
+    def _poll_reports(self) -> list[dict[str, Any]]:
         """What the workers have reported of this stretch; nothing if nothing came for a moment."""
         # Kept until it is answered: one that was given up would swallow the first report of the next stretch.
         self._answer = self._answer or self._registry.get.remote(self._name)
@@ -135,9 +135,9 @@ class Gang(tune.Trainable):
 
     def cleanup(self) -> None:
         """Let the workers return, so that Train itself gives their resources back."""
-        if self._ask("close", timeout=CLOSE_S):
+        if self._call_registry("close", timeout=CLOSE_S):
             self._thread.join(CLOSE_S)
-        self._ask("leave", timeout=CLOSE_S)
+        self._call_registry("unregister_gang", timeout=CLOSE_S)
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         """Nothing: the workers write the checkpoints, and the study knows where they are."""
@@ -145,7 +145,7 @@ class Gang(tune.Trainable):
     def load_checkpoint(self, checkpoint: dict[str, Any] | None) -> None:
         """Nothing: a stretch names its checkpoint."""
 
-    def _ask(self, what: str, *arguments: Any, timeout: float = CALL_S) -> Any:
+    def _call_registry(self, what: str, *arguments: Any, timeout: float = CALL_S) -> Any:
         """The registry's answer about this gang.
 
         Raises:
@@ -153,56 +153,56 @@ class Gang(tune.Trainable):
         """
         return ray.get(getattr(self._registry, what).remote(self._name, *arguments), timeout=timeout)
 
-    def _doing(self) -> str:
+    def _status(self) -> str:
         stretch = self.config["stretch"]
         return f"trial {stretch['trial']}, from epoch {stretch['epoch']}"
 
-    def _start(self) -> None:
+    def _start_trainer(self) -> None:
         self._failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._fit, daemon=True, name="fit")
+        self._thread = threading.Thread(target=self._run_trainer, daemon=True, name="fit")
         self._thread.start()
 
-    def _start_again(self) -> dict[str, Any] | None:
+    def _restart_workers(self) -> dict[str, Any] | None:
         """New workers for those that ended; or the report that ends the trial, because too many did."""
-        self._run = self._next_run()
-        old = self._ask("restart", self._run)
+        self._run = self._create_run_name()
+        old = self._call_registry("restart", self._run)
         self._begun |= old["reached"] == "begun"
-        verdict = self._recovery.after(self._failure, old["reached"], old["expected"], old["leaving"])
+        verdict = self._recovery.decide(self._failure, old["reached"], old["expected"], old["leaving"])
         if verdict.note:
             self._notes.append(verdict.note)
         if verdict.kind == "give up":
             raise RuntimeError(verdict.reason)
         if old["moves"] and verdict.kind != "fail":
-            return self._end_without("its own node is going away")
+            return self._release_trial("its own node is going away")
         if verdict.kind == "room":
-            return self._end_without(verdict.reason)
-        self._start()
+            return self._release_trial(verdict.reason)
+        self._start_trainer()
         if verdict.kind == "fail":
-            self._ask("drop")
-            return _ended("failed", verdict.reason)
+            self._call_registry("drop")
+            return _build_end_report("failed", verdict.reason)
         return None
 
-    def _end_without(self, why: str) -> dict[str, Any]:
+    def _release_trial(self, why: str) -> dict[str, Any]:
         """The report after which another gang takes up the trial, which has begun here or has not."""
         self._over = why
         return {"done": False, "waiting": why, "begun": self._begun}
 
-    def _next_run(self) -> str:
+    def _create_run_name(self) -> str:
         """A name for workers that are to start."""
         return f"{self._name}-{uuid.uuid4().hex[:8]}"
 
-    def _stalled(self, seconds: float) -> bool:
+    def _is_stalled(self, seconds: float) -> bool:
         limit = self._settings["stall_timeout"]
         return limit is not None and seconds > limit
 
-    def _end_stalled(self) -> dict[str, Any]:
+    def _fail_stalled_trial(self) -> dict[str, Any]:
         """The report that ends a trial which gets nowhere; its workers end too, since nothing else would free them."""
-        stacks = self._ask("end_workers")
+        stacks = self._call_registry("end_workers")
         text = "\n".join(f"rank {rank}:\n{stack}" for rank, stack in stacks.items())
-        reason = f"stalled: nothing moved for {self._settings['stall_timeout']:g} s{_place(stacks)}"
-        return {**_ended("failed", reason), "traceback": f"{reason}\n\n{text}"}
+        reason = f"stalled: nothing moved for {self._settings['stall_timeout']:g} s{_find_stall_location(stacks)}"
+        return {**_build_end_report("failed", reason), "traceback": f"{reason}\n\n{text}"}
 
-    def _fit(self) -> None:
+    def _run_trainer(self) -> None:
         # Imported here: the imports take seconds, in which the driver and Tune would wait for this module.
         from ray.train import FailureConfig, RunConfig, ScalingConfig
         from ray.train.constants import _get_ray_train_session_dir
@@ -238,7 +238,7 @@ class Gang(tune.Trainable):
             self._failure = error
 
 
-def _place(stacks: dict[int, str]) -> str:
+def _find_stall_location(stacks: dict[int, str]) -> str:
     """Where the code of a stalled trial stands: the innermost line that is in no library."""
     libraries = [sysconfig.get_path("stdlib"), sysconfig.get_path("purelib")]
     for stack in stacks.values():
@@ -249,5 +249,5 @@ def _place(stacks: dict[int, str]) -> str:
     return ""
 
 
-def _ended(outcome: str, reason: str) -> dict[str, Any]:
+def _build_end_report(outcome: str, reason: str) -> dict[str, Any]:
     return {"done": True, "outcome": outcome, "reason": reason}

@@ -12,7 +12,7 @@ import ray
 from ray.exceptions import ActorUnavailableError, RayError
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 
-from search.execution.cluster.snapshot import Look, fullest, look
+from search.execution.cluster.snapshot import ClusterSnapshot, fullest_fitting_node, take_snapshot
 from search.execution.mailbox import Mailbox
 
 logger = logging.getLogger(__name__)
@@ -23,7 +23,7 @@ SURPLUS_S = 5.0  # how long a gang waits for room before it is asked whether the
 
 
 @dataclass
-class Entry:
+class GangEntry:
     """A gang that lives.
 
     Attributes:
@@ -68,28 +68,28 @@ class Registry:
     def __init__(self, need: dict[str, float]) -> None:
         self._need = need
         self._holds: int | None = None
-        self._gangs: dict[str, Entry] = {}
+        self._gangs: dict[str, GangEntry] = {}
         self._stopping = False
-        self._look = Look()
+        self._look = ClusterSnapshot()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def enter(self, gang: str, actor: Any, node: str, run: str) -> None:
+    async def register_gang(self, gang: str, actor: Any, node: str, run: str) -> None:
         """A gang begins; `actor` is what dies with it, `node` where it is, `run` how its workers' group is called."""
-        self._gangs[gang] = Entry(node, run)
+        self._gangs[gang] = GangEntry(node, run)
         if not self._tasks:
-            self._begin(self._look_often())
-        self._begin(self._watch(gang, actor))
+            self._start_task(self._poll_cluster())
+        self._start_task(self._watch(gang, actor))
 
-    async def place(self, gang: str) -> str:
+    async def choose_node(self, gang: str) -> str:
         """The node on which `gang` leaves no other one busy, or "" if none has room for all of its workers."""
-        seen = self._look.names("CREATED")
+        seen = self._look.get_group_names("CREATED")
         taken = Counter(entry.planned for entry in self._gangs.values() if entry.run not in seen)
-        node = fullest(self._look, self._need, taken)
+        node = fullest_fitting_node(self._look, self._need, taken)
         if gang in self._gangs:
             self._gangs[gang].planned = node
         return node
 
-    async def hold(self, gang: str, run: str, group: PlacementGroup, worker: Any, node: str) -> bool:
+    async def register_worker(self, gang: str, run: str, group: PlacementGroup, worker: Any, node: str) -> bool:
         """`worker` of `gang` has come up for `run` on `node`, in `group`.
 
         Returns:
@@ -103,22 +103,22 @@ class Registry:
         entry.group = group
         entry.workers.append(worker)
         entry.nodes.add(node)
-        self._leave_nodes()
+        self._request_migrations()
         return True
 
     async def end_workers(self, gang: str) -> dict[int, str]:
         """Kill the workers of `gang`, whose stretch ends without a report; where the code of each rank stood."""
         entry = self._gangs[gang]
-        stacks = entry.mailbox.stacks()
-        await entry.mailbox.end("the trial before stalled")
+        stacks = entry.mailbox.get_stacks()
+        await entry.mailbox.mark_ending("the trial before stalled")
         await entry.mailbox.drop()
         for worker in entry.workers:
             ray.kill(worker)
         return stacks
 
-    async def end(self, gang: str, why: str) -> None:
+    async def end_gang(self, gang: str, why: str) -> None:
         """The workers of `gang` end before they begin the stretch."""
-        await self._gangs[gang].mailbox.end(why)
+        await self._gangs[gang].mailbox.mark_ending(why)
 
     async def restart(self, gang: str, run: str) -> dict[str, Any]:
         """The workers of `gang` have ended, new ones may start as `run`.
@@ -130,16 +130,16 @@ class Registry:
         entry = self._gangs[gang]
         reached, expected = await entry.mailbox.restart()
         leaving, entry.leaving = entry.leaving, ""
-        self._free(entry)
+        self._release_resources(entry)
         entry.ended = asyncio.Event()
         entry.run, entry.planned = run, ""
         moves = entry.node in self._look.going
         return {"reached": reached, "expected": expected, "leaving": leaving, "moves": moves}
 
-    async def leave(self, gang: str) -> None:
+    async def unregister_gang(self, gang: str) -> None:
         """A gang ends."""
         if gang in self._gangs:
-            self._free(self._gangs.pop(gang))
+            self._release_resources(self._gangs.pop(gang))
 
     async def poll(self, gang: str, doing: str) -> dict[str, Any]:
         """Note what `gang` is doing.
@@ -151,7 +151,7 @@ class Registry:
         """
         entry = self._gangs[gang]
         entry.doing, entry.heard_at = doing, time.monotonic()
-        waiting_s, stalled_s = entry.mailbox.idle_s()
+        waiting_s, stalled_s = entry.mailbox.get_idle_s()
         return {
             "stopping": self._stopping,
             "up": entry.group is not None,
@@ -160,19 +160,19 @@ class Registry:
             "stalled_s": stalled_s,
         }
 
-    async def holds(self, gangs: int) -> None:
+    async def set_capacity(self, gangs: int) -> None:
         """The cluster holds so many gangs, or may grow to."""
         self._holds = gangs
 
-    async def doing(self) -> tuple[list[str], int]:
+    async def statuses(self) -> tuple[list[str], int]:
         """What each gang is doing, and how many of them wait for room in the cluster."""
         doing = []
         for entry in self._gangs.values():
             if entry.group is None:
                 doing.append(f"workers are starting for {entry.doing}")
             else:
-                doing.append(entry.doing if entry.mailbox.begun else "a gang is idle")
-        return doing, len(self._look.names("PENDING"))
+                doing.append(entry.doing if entry.mailbox.is_started else "a gang is idle")
+        return doing, len(self._look.get_group_names("PENDING"))
 
     async def stop(self) -> None:
         """The search is to stop."""
@@ -180,7 +180,7 @@ class Registry:
         for entry in self._gangs.values():
             entry.ended.set()
 
-    async def stopped(self, gang: str) -> tuple[bool, str]:
+    async def wait_for_stop(self, gang: str) -> tuple[bool, str]:
         """Wait until the present workers of `gang` are to end, or have.
 
         Returns:
@@ -206,8 +206,8 @@ class Registry:
         await self._gangs[gang].mailbox.close()
         return self._gangs[gang].group is not None
 
-    async def next(self, gang: str, seen: int) -> tuple[int, dict[str, Any] | None]:
-        return await self._gangs[gang].mailbox.next(seen)
+    async def wait_for_segment(self, gang: str, seen: int) -> tuple[int, dict[str, Any] | None]:
+        return await self._gangs[gang].mailbox.wait_for_segment(seen)
 
     async def put(self, gang: str, turn: int, report: dict[str, Any]) -> None:
         await self._gangs[gang].mailbox.put(turn, report)
@@ -215,10 +215,10 @@ class Registry:
     async def get(self, gang: str) -> list[dict[str, Any]]:
         return await self._gangs[gang].mailbox.get()
 
-    async def beat(self, gang: str, turn: int, rank: int, progress: int, stack: str) -> None:
-        self._gangs[gang].mailbox.beat(turn, rank, progress, stack)
+    async def record_heartbeat(self, gang: str, turn: int, rank: int, progress: int, stack: str) -> None:
+        self._gangs[gang].mailbox.record_heartbeat(turn, rank, progress, stack)
 
-    def _begin(self, coroutine: Any) -> None:
+    def _start_task(self, coroutine: Any) -> None:
         task = asyncio.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -237,22 +237,24 @@ class Registry:
             except ActorUnavailableError:  # for the moment
                 pass
             except RayError:  # it died; of memory, that is no RayActorError
-                await self.leave(gang)
+                await self.unregister_gang(gang)
             await asyncio.sleep(WATCH_S)
 
-    async def _look_often(self) -> None:
+    async def _poll_cluster(self) -> None:
         job = ray.get_runtime_context().get_job_id()
         while True:
             try:
                 # In a thread: what the gangs say goes on meanwhile, however many groups there are.
-                self._look = await asyncio.to_thread(look, job)
-                await asyncio.to_thread(self._sweep, frozenset(entry.run for entry in self._gangs.values()))
-                self._leave_nodes()
+                self._look = await asyncio.to_thread(take_snapshot, job)
+                await asyncio.to_thread(
+                    self._remove_stale_groups, frozenset(entry.run for entry in self._gangs.values())
+                )
+                self._request_migrations()
             except Exception:  # of whatever type, if Ray's head is busy: there is another look to come
                 logger.exception("the cluster cannot be looked at")
             await asyncio.sleep(LOOK_S)
 
-    def _leave_nodes(self) -> None:
+    def _request_migrations(self) -> None:
         """Tell the workers of gangs that are on nodes that are going away."""
         for entry in self._gangs.values():
             lines = [line for node, line in self._look.going.items() if node in {entry.node, *entry.nodes}]
@@ -262,16 +264,16 @@ class Registry:
 
     def _is_surplus(self, gang: str) -> bool:
         """Whether `gang` waits for room, and there is none: others take all, or one has it and nothing to do."""
-        pending = self._look.names("PENDING")
+        pending = self._look.get_group_names("PENDING")
         waiting = [name for name, entry in self._gangs.items() if entry.run in pending and not entry.group]
         if gang not in waiting:
             return False
-        idle = sum(entry.group is not None and entry.mailbox.rests for entry in self._gangs.values())
+        idle = sum(entry.group is not None and entry.mailbox.is_idle for entry in self._gangs.values())
         before = waiting.index(gang)
         full = self._holds is not None and len(self._gangs) - len(waiting) + before >= max(1, self._holds)
         return full or before < idle
 
-    def _free(self, entry: Entry) -> None:
+    def _release_resources(self, entry: GangEntry) -> None:
         """Remove what the workers of a gang ran in."""
         entry.ended.set()
         entry.workers.clear()
@@ -280,7 +282,7 @@ class Registry:
             remove_placement_group(entry.group)
             entry.group = None
 
-    def _sweep(self, runs: frozenset[str]) -> None:
+    def _remove_stale_groups(self, runs: frozenset[str]) -> None:
         """Remove the placement groups of other than these runs: their controller was killed, or is given up."""
         for identity, (name, _) in self._look.groups.items():
             if name not in runs:

@@ -19,7 +19,7 @@ ONE_NODE_S = 5.0  # for a node that has room to take all workers, before they ma
 UNUSED = (DatasetsCallback, PlacementGroupCleanerCallback)
 
 
-class Workers(WorkerGroup):
+class PlacedWorkerGroup(WorkerGroup):
     """A worker group of Ray Train's in a placement group of ours.
 
     Ray gives each group to the node that has the most left, also one that is to be packed: of several gangs, each would
@@ -43,11 +43,11 @@ class Workers(WorkerGroup):
         return DefaultPlacementGroupHandle(placement_group(bundles, strategy, name))
 
 
-class OwnWorkers(ControllerCallback):
+class PlacementCallback(ControllerCallback):
     """Makes Ray Train's controller, which has a process of its own, start `Workers`."""
 
     def after_controller_start(self, train_run_context: Any) -> None:
-        TrainController.worker_group_cls = Workers
+        TrainController.worker_group_cls = PlacedWorkerGroup
 
 
 class GangTrainer(TorchTrainer):
@@ -55,4 +55,4 @@ class GangTrainer(TorchTrainer):
 
     def _create_default_callbacks(self) -> list[Any]:
         callbacks = super()._create_default_callbacks()  # type: ignore[misc]  # Train's v2, chosen at run time
-        return [OwnWorkers(), *(callback for callback in callbacks if not isinstance(callback, UNUSED))]
+        return [PlacementCallback(), *(callback for callback in callbacks if not isinstance(callback, UNUSED))]

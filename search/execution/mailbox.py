@@ -26,10 +26,10 @@ class Mailbox:
 
     async def assign(self, stretch: dict[str, Any]) -> int:
         """Hand `stretch` to the workers; the first of its turns."""
-        await self._turn_to(stretch)
+        await self._start_turn(stretch)
         return self._turn
 
-    async def end(self, why: str) -> None:
+    async def mark_ending(self, why: str) -> None:
         """The workers are about to end, or are being ended: they get nothing more to do."""
         async with self._changed:
             self._ending = why
@@ -46,12 +46,12 @@ class Mailbox:
         ending, self._ending = self._ending, ""
         self._era += 1
         done = self._stretch is None
-        await self._turn_to(self._stretch)
+        await self._start_turn(self._stretch)
         return "nothing" if done else reached, ending
 
     async def drop(self) -> None:
         """The stretch has ended without a report."""
-        await self._turn_to(None)
+        await self._start_turn(None)
 
     async def close(self) -> None:
         """Let the workers return."""
@@ -59,11 +59,11 @@ class Mailbox:
             self._closed = True
             self._changed.notify_all()
 
-    async def next(self, seen: int) -> tuple[int, dict[str, Any] | None]:
+    async def wait_for_segment(self, seen: int) -> tuple[int, dict[str, Any] | None]:
         """Wait for a stretch after turn `seen`; (turn, None) for workers that are to return."""
         async with self._changed:
             era = self._era
-            await self._changed.wait_for(lambda: self._closed or self._era != era or self._has_after(seen))
+            await self._changed.wait_for(lambda: self._closed or self._era != era or self._has_segment_after(seen))
             if self._closed or self._era != era:
                 return self._turn, None
             if self._taken != self._turn:
@@ -93,7 +93,7 @@ class Mailbox:
             reports.append(self._reports.get_nowait())
         return reports
 
-    def beat(self, turn: int, rank: int, progress: int, stack: str) -> None:
+    def record_heartbeat(self, turn: int, rank: int, progress: int, stack: str) -> None:
         """Take in how far a rank is and where its code stands."""
         if turn == self._turn:
             if self._progress.get(rank) != progress:
@@ -102,28 +102,28 @@ class Mailbox:
             self._stacks[rank] = stack
 
     @property
-    def begun(self) -> bool:
+    def is_started(self) -> bool:
         """Whether the workers are at the stretch."""
         return self._stretch is not None and self._taken == self._turn
 
     @property
-    def rests(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether there is no stretch."""
         return self._stretch is None
 
-    def idle_s(self) -> tuple[float, float]:
+    def get_idle_s(self) -> tuple[float, float]:
         """Seconds for which a stretch waits to be taken, and for which no rank has got anywhere with one."""
         still = time.monotonic() - self._moved_at if self._stretch is not None else 0.0
-        return (0.0, still) if self.begun else (still, 0.0)
+        return (0.0, still) if self.is_started else (still, 0.0)
 
-    def stacks(self) -> dict[int, str]:
+    def get_stacks(self) -> dict[int, str]:
         """Where each rank's code stood at its last beat."""
         return dict(sorted(self._stacks.items()))
 
-    def _has_after(self, seen: int) -> bool:
+    def _has_segment_after(self, seen: int) -> bool:
         return self._stretch is not None and self._turn > seen and not self._ending
 
-    async def _turn_to(self, stretch: dict[str, Any] | None) -> None:
+    async def _start_turn(self, stretch: dict[str, Any] | None) -> None:
         async with self._changed:
             self._turn, self._stretch, self._moved_at = self._turn + 1, stretch, time.monotonic()
             self._progress.clear()

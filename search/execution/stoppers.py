@@ -5,15 +5,15 @@ import re
 import time
 from collections.abc import Callable, Mapping
 
-from search.config.objectives import Mode, sign
-from search.config.stop_condition import Target
-from search.errors import nearest
+from search.config.objectives import Mode, get_sign
+from search.config.stop_condition import StopCondition
+from search.errors import suggest_nearest
 
 ALIKE = 5  # trials from the first one on that fail alike: the next one would, too
 HOUR = 3600.0
 
 
-class Plateau:
+class PatienceStopper:
     """Whether the best of a search gets no better.
 
     Counted are the other trials that came to rest, at a rung or at their end, since the best was reported.
@@ -21,26 +21,26 @@ class Plateau:
 
     def __init__(self, patience: int, mode: Mode) -> None:
         self.patience = patience
-        self._sign = sign(mode)
+        self._sign = get_sign(mode)
         self._best = math.inf
         self._holder = -1
         self._rested: set[int] = set()
 
-    def reported(self, number: int, value: float) -> None:
+    def record_report(self, number: int, value: float) -> None:
         if self._sign * value < self._best:
             self._best, self._holder = self._sign * value, number
             self._rested.clear()
 
-    def rested(self, number: int) -> None:
+    def record_segment_end(self, number: int) -> None:
         if number != self._holder and self._holder >= 0:
             self._rested.add(number)
 
     @property
-    def reached(self) -> bool:
+    def is_triggered(self) -> bool:
         return len(self._rested) >= self.patience
 
 
-class Alike:
+class RepeatedFailureStopper:
     """Whether the first `many` trials that gangs took up all failed with the same error, up to the numbers in it."""
 
     def __init__(self, many: int) -> None:
@@ -48,20 +48,20 @@ class Alike:
         self._first: list[int] = []
         self._errors: dict[int, str] = {}
 
-    def began(self, number: int) -> None:
+    def record_segment_start(self, number: int) -> None:
         if len(self._first) < self.many and number not in self._first:
             self._first.append(number)
 
-    def failed(self, number: int, reason: str) -> None:
+    def record_failure(self, number: int, reason: str) -> None:
         self._errors[number] = re.sub(r"\d[\w.]*", "#", reason)
 
     @property
-    def reached(self) -> bool:
+    def is_triggered(self) -> bool:
         errors = {self._errors.get(number) for number in self._first}
         return len(self._first) == self.many and len(errors) == 1 and None not in errors
 
 
-class Meter:
+class GpuTimeMeter:
     """What trials hold, in GPU-seconds: a search that is taken up may have gangs of another size.
 
     Args:
@@ -74,7 +74,7 @@ class Meter:
         self._since: dict[int, float] = {}
         self._clock = clock
 
-    def take(self, number: int, gpu_s: float) -> None:
+    def restore(self, number: int, gpu_s: float) -> None:
         """What trial `number` held in an earlier run of the search."""
         self._held[number] = gpu_s
 
@@ -83,7 +83,7 @@ class Meter:
 
     def end(self, number: int) -> float:
         """What `held` then is."""
-        held = self.held(number)
+        held = self.get_gpu_seconds(number)
         self._since.pop(number, None)  # first: `total` must not count it twice in between
         self._held[number] = held
         return held
@@ -92,7 +92,7 @@ class Meter:
         """It got no workers: nothing was held."""
         self._since.pop(number, None)
 
-    def held(self, number: int) -> float:
+    def get_gpu_seconds(self, number: int) -> float:
         """GPU-seconds that trial `number` has held so far."""
         running = self._clock() - self._since[number] if number in self._since else 0.0
         return self._held.get(number, 0.0) + self.gpus * running
@@ -105,7 +105,7 @@ class Meter:
         return held + self.gpus * sum(now - start for start in since)
 
 
-class Budget:
+class Stoppers:
     """What a search is told of its trials to know when it should end.
 
     Args:
@@ -128,60 +128,60 @@ class Budget:
         objective: str = "",
         mode: Mode = "min",
         trials: int = 1,
-        target: Target | None = None,
+        target: StopCondition | None = None,
         patience: int | None = None,
         gpu_hours: float | None = None,
         gpus: float = 1.0,
         stop: Callable[[str], None] = lambda reason: None,
         say: Callable[[str], None] = lambda line: None,
     ) -> None:
-        self.meter = Meter(gpus)
+        self.meter = GpuTimeMeter(gpus)
         self.target = target
         self.winners: set[int] = set()
         self._objective = objective
-        self._plateau = Plateau(patience, mode) if patience else None
-        self._alike = Alike(min(ALIKE, trials)) if trials > 1 else None
+        self._plateau = PatienceStopper(patience, mode) if patience else None
+        self._alike = RepeatedFailureStopper(min(ALIKE, trials)) if trials > 1 else None
         self._gpu_seconds = math.inf if gpu_hours is None else gpu_hours * HOUR
         self._stop = stop
         self._say = say
         self._first = True
 
-    def began(self, number: int) -> None:
+    def record_segment_start(self, number: int) -> None:
         """A gang takes up a stretch of trial `number`."""
         self.meter.begin(number)
         if self._alike is not None:
-            self._alike.began(number)
+            self._alike.record_segment_start(number)
 
-    def reported(self, number: int, metrics: Mapping[str, float]) -> None:
+    def record_report(self, number: int, metrics: Mapping[str, float]) -> None:
         """Trial `number` reported `metrics`; its objective is finite."""
         if self.target is not None:
             if self._first and self.target.metric not in metrics:
                 self._say(
                     f"--stop-when must name a metric that trials report, but trial {number} reports no "
-                    f"{self.target.metric!r}. {nearest(self.target.metric, metrics)}"
+                    f"{self.target.metric!r}. {suggest_nearest(self.target.metric, metrics)}"
                 )
-            if self.target.met(metrics):
+            if self.target.is_met(metrics):
                 self.winners.add(number)
                 self._stop(f"{self.target} in trial {number}")
         self._first = False
         if self._plateau is not None:
-            self._plateau.reported(number, metrics[self._objective])
+            self._plateau.record_report(number, metrics[self._objective])
 
-    def rested(self, number: int) -> None:
+    def record_segment_end(self, number: int) -> None:
         """A stretch of trial `number` has ended: at a rung, or with the trial."""
         if self._plateau is not None:
-            self._plateau.rested(number)
-            if self._plateau.reached:
+            self._plateau.record_segment_end(number)
+            if self._plateau.is_triggered:
                 self._stop(f"no better {self._objective} in {self._plateau.patience} trials")
 
-    def failed(self, number: int, reason: str) -> None:
+    def record_failure(self, number: int, reason: str) -> None:
         """Trial `number` has failed."""
         if self._alike is not None:
-            self._alike.failed(number, reason)
-            if self._alike.reached:
+            self._alike.record_failure(number, reason)
+            if self._alike.is_triggered:
                 self._stop(f"the first {self._alike.many} trials failed alike: {reason}")
 
-    def check(self) -> None:
+    def check_gpu_hours(self) -> None:
         """Whether the GPU-hours are spent."""
         if self.meter.total >= self._gpu_seconds:
             self._stop(f"{self._gpu_seconds / HOUR:g} GPU-hours")

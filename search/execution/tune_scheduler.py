@@ -5,10 +5,10 @@ from ray.tune.execution.tune_controller import TuneController
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler
 
-from search.execution.failure_policy import describe
+from search.execution.failure_policy import describe_failure
 
 
-class Losses(FIFOScheduler):
+class GangFailureRecorder(FIFOScheduler):
     """Schedules nothing: the study does. Notes in `reasons` what ended each gang, before its searcher is told."""
 
     def __init__(self, reasons: dict[str, str]) -> None:
@@ -21,4 +21,4 @@ class Losses(FIFOScheduler):
     def on_trial_error(self, tune_controller: TuneController, trial: Trial) -> None:
         if path := trial.pickled_error_file:  # not yet in the storage, where `trial.get_pickled_error` looks
             with open(path, "rb") as file:
-                self.reasons[trial.trial_id] = describe(cloudpickle.load(file))
+                self.reasons[trial.trial_id] = describe_failure(cloudpickle.load(file))

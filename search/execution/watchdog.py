@@ -12,7 +12,7 @@ ROOM_S = 10.0  # a gang that waits for room so long is told of
 LOOK_S = 2.0
 
 
-class Watch:
+class Watchdog:
     """Observes a search, and asks its gangs what they do when it has seen nothing for a while.
 
     Args:
@@ -27,18 +27,18 @@ class Watch:
         self._say = say
         self._moved_at = time.monotonic()
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._look, daemon=True, name="watch")
+        self._thread = threading.Thread(target=self._watch_progress, daemon=True, name="watch")
 
-    def trial_started(self, number: int, config: dict[str, Any], copied_from: int | None = None) -> None:
+    def on_trial_start(self, number: int, config: dict[str, Any], copied_from: int | None = None) -> None:
         self._moved_at = time.monotonic()
 
-    def trial_named_data(self, number: int, datasets: list[dict[str, str]]) -> None:
+    def on_trial_datasets(self, number: int, datasets: list[dict[str, str]]) -> None:
         self._moved_at = time.monotonic()
 
-    def trial_reported(self, number: int, epoch: int, metrics: dict[str, float], at: float) -> None:
+    def on_trial_report(self, number: int, epoch: int, metrics: dict[str, float], at: float) -> None:
         self._moved_at = time.monotonic()
 
-    def trial_ended(self, number: int, outcome: str, reason: str) -> None:
+    def on_trial_end(self, number: int, outcome: str, reason: str) -> None:
         self._moved_at = time.monotonic()
 
     def start(self) -> None:
@@ -48,13 +48,13 @@ class Watch:
         self._ended.set()
         self._thread.join()  # Ray ends a process that asks it for something while it shuts down
 
-    def _look(self) -> None:
+    def _watch_progress(self) -> None:
         waiting_since: float | None = None
         waiting_told = False
         while not self._ended.wait(LOOK_S):
             try:
-                doing, waiting = ray.get(self._registry.doing.remote(), timeout=LOOK_S)
-                free = _free()
+                doing, waiting = ray.get(self._registry.statuses.remote(), timeout=LOOK_S)
+                free = _format_free_resources()
             except ray.exceptions.RayError:  # Ray is busy or going: there is nothing to say, and another look to come
                 continue
             now = time.monotonic()
@@ -70,7 +70,7 @@ class Watch:
                 self._say(f"no news for {QUIET_S:.0f} s: {'; '.join(doing) or 'no gang has started yet'}")
 
 
-def _free() -> str:
+def _format_free_resources() -> str:
     """What the cluster has left, by name of the resource."""
     free: dict[str, float] = ray.available_resources()  # type: ignore[no-untyped-call]
     other = (":", "memory", "_group_")  # a node's own name, and what placement groups hold, are nothing to ask for

@@ -2,17 +2,17 @@
 
 import time
 
-from search.analysis.best_trials import count_outcomes, find_best, find_front
+from search.analysis.best_trials import count_outcomes, find_best, find_pareto_front
 from search.analysis.divergence import find_divergence
-from search.analysis.result import Result
-from search.experiment.plan import Plan
-from search.experiment.stop import Stop
-from search.formatting import log_it
+from search.analysis.result import SearchResult
+from search.experiment.plan import SearchPlan
+from search.experiment.stop import StopRequest
+from search.formatting import log_model_command
 from search.reporting.console.progress import Progress
-from search.study.record import Searched
-from search.tracking.description import note_of_search
+from search.study.record import SearchRecord
+from search.tracking.description import render_description
 from search.tracking.model.best_model import ModelError, log_best
-from search.tracking.tracker import Tracker, TrackingError
+from search.tracking.tracker import MLflowCallback, TrackingError
 
 TRACKING_TIMEOUT_S = 60.0
 ERROR_NOTE = "The search ended with an error."
@@ -20,13 +20,13 @@ HURRIED_S = 3.0  # after a second Ctrl-C
 
 
 def finish(
-    planned: Plan,
-    searched: Searched,
-    tracker: Tracker,
+    planned: SearchPlan,
+    searched: SearchRecord,
+    tracker: MLflowCallback,
     progress: Progress,
-    stop: Stop,
+    stop: StopRequest,
     start: float,
-) -> Result:
+) -> SearchResult:
     """Write the page, end the parent run, and make a model of the best checkpoint if that was asked for.
 
     What MLflow or the disk does not take is told, and keeps nobody from the result.
@@ -35,20 +35,20 @@ def finish(
         start: When the search began, of `time.monotonic`.
     """
     config, mode, trials = planned.config, planned.mode, searched.trials
-    parquet, page = config.folder / "trials.parquet", config.folder / "report.html"
+    parquet, page = config.local_path / "trials.parquet", config.local_path / "report.html"
     files = [parquet] if parquet.is_file() else []  # its writer has told why, if it could not
     status, note, metrics = "FAILED", ERROR_NOTE, dict[str, float]()
     stopped, timeout_s = ", ".join(stop.reasons), TRACKING_TIMEOUT_S
     try:
         best, divergence = find_best(trials, mode), find_divergence(trials)
-        front = find_front(trials, planned.objectives) if len(planned.objectives) > 1 else None
+        front = find_pareto_front(trials, planned.objectives) if len(planned.objectives) > 1 else None
         names = [parameter.name for parameter in planned.space.parameters]
-        note = note_of_search(config.place, names, planned.objectives, best, front, divergence)
-        status = "KILLED" if stop.interrupted else "FINISHED" if best else "FAILED"
+        note = render_description(config.path, names, planned.objectives, best, front, divergence)
+        status = "KILLED" if stop.is_interrupted else "FINISHED" if best else "FAILED"
         metrics = {f"best/{planned.objective}": best.value} if best else {}
-        from search.reporting.html import save_page  # plotly takes its time
+        from search.reporting.html import try_write_report  # plotly takes its time
 
-        files += [page] if save_page(searched, page, progress.warn) else []
+        files += [page] if try_write_report(searched, page, progress.warn) else []
     except KeyboardInterrupt:  # a second Ctrl-C, which goes on
         timeout_s = HURRIED_S
         raise
@@ -63,14 +63,14 @@ def finish(
         "run_id": tracker.run_id,
     }
     if (config.log_model or config.register_ is not None) and best is not None:
-        where |= _log_best(planned, stop.interrupted, progress)
+        where |= _log_best(planned, stop.is_interrupted, progress)
     seconds = time.monotonic() - start
-    return Result(config.name, count_outcomes(trials), best, divergence, where, seconds, stopped, front, searched)
+    return SearchResult(config.name, count_outcomes(trials), best, divergence, where, seconds, stopped, front, searched)
 
 
-def _log_best(planned: Plan, interrupted: bool, progress: Progress) -> dict[str, str]:
+def _log_best(planned: SearchPlan, interrupted: bool, progress: Progress) -> dict[str, str]:
     """Where MLflow has the best checkpoint as a model, if it could be made. Nobody who interrupts waits for that."""
-    place, name = planned.config.place, planned.config.register_ or ""
+    place, name = planned.config.path, planned.config.register_ or ""
     try:
         if not interrupted:
             progress.say("making a model of the best checkpoint")
@@ -80,5 +80,5 @@ def _log_best(planned: Plan, interrupted: bool, progress: Progress) -> dict[str,
         return {}
     except KeyboardInterrupt:  # of the model, since the search has ended: what came of it is still told
         pass
-    progress.warn(f"the best checkpoint is no model in MLflow yet: {log_it(place, name)}")
+    progress.warn(f"the best checkpoint is no model in MLflow yet: {log_model_command(place, name)}")
     return {}

@@ -8,25 +8,25 @@ from pydantic import BaseModel
 
 from search.config import SearchConfig, function_config
 from search.config.fidelity import UNLIMITED
-from search.config.initial_points import first_points
-from search.config.objectives import Judged, Objective, asked_for
-from search.config.search_config import complete
-from search.config.search_space import Space, resolve
-from search.config.task_source import TaskSource, find_task
+from search.config.initial_points import initial_points
+from search.config.objectives import HasObjectives, Objective, parse_objectives
+from search.config.search_config import resolve_config
+from search.config.search_space import Space, resolve_space
+from search.config.task_source import TaskSource, load_task_source
 from search.errors import UsageError
 from search.execution.cluster.address_check import check_address
-from search.execution.cluster.local_machine import check_machine, joins_cluster
-from search.experiment.warm_start import WarmStart, warm_start
-from search.schedulers.base import Schedule
-from search.schedulers.factory import make_schedule
-from search.schedulers.pbt import Population
-from search.storage.locations import check_place
+from search.execution.cluster.local_machine import check_machine, uses_existing_cluster
+from search.experiment.warm_start import WarmStart, load_warm_start
+from search.schedulers.base import Scheduler
+from search.schedulers.factory import create_scheduler
+from search.schedulers.pbt import PopulationBasedTraining
+from search.storage.locations import check_location
 from search.storage.study_store import check_store
-from search.tracking.uri import check_tracking, store_of
+from search.tracking.uri import check_tracking, resolve_tracking_uri
 
 
 @dataclass(frozen=True)
-class Plan(Judged):
+class SearchPlan(HasObjectives):
     """A search that has passed every check that needs no Ray.
 
     Attributes:
@@ -37,7 +37,7 @@ class Plan(Judged):
     config: SearchConfig
     source: TaskSource
     space: Space
-    schedule: Schedule
+    schedule: Scheduler
     objectives: tuple[Objective, ...]
     first: tuple[dict[str, Any], ...] = ()
     warm: WarmStart = field(default_factory=WarmStart)
@@ -45,7 +45,7 @@ class Plan(Judged):
     @property
     def trials(self) -> int:
         """How many to start: no more than there are combinations, unless copies differ by their weights."""
-        combinations = self.space.combinations()
+        combinations = self.space.list_combinations()
         if combinations is None or self.config.scheduler == "pbt":
             return self.config.trials
         return min(self.config.trials, len(combinations))
@@ -56,86 +56,91 @@ class Plan(Judged):
         return self.schedule.unit != "epochs" or self.schedule.limit < UNLIMITED
 
     @property
-    def expected(self) -> float | None:
+    def expected_cost(self) -> float | None:
         """How much all trials get together, in the unit of fidelity; None where nobody knows."""
         known = self.is_limited and not any(parameter.name == "epochs" for parameter in self.space.parameters)
-        return self.schedule.expected(self.trials) if known else None
+        return self.schedule.expected_cost(self.trials) if known else None
 
 
-def plan(config: SearchConfig) -> Plan:
+def plan(config: SearchConfig) -> SearchPlan:
     """Check all that can be known before Ray starts.
 
     Raises:
         UsageError: All that is wrong, a line each.
     """
-    check_place(config.storage, config.name)
+    check_location(config.storage, config.name)
     check_store(config.study, config.name)
     check_tracking(config, os.environ)
-    source = find_task(config.task)
+    source = load_task_source(config.task)
     if "trials" not in config.model_fields_set:
         trials = source.task_class.trials if source.task_class else config.trials
-        config = complete(config.model_copy(update={"trials": trials}))  # as much as follows from that
-    planned = checked(config, source, space_of(config, source))
-    first = first_points(planned.space, config.try_, config.trials)
-    fresh = planned.schedule.size if isinstance(planned.schedule, Population) else config.trials
+        config = resolve_config(config.model_copy(update={"trials": trials}))  # as much as follows from that
+    planned = build_plan(config, source, build_space(config, source))
+    first = initial_points(planned.space, config.try_, config.trials)
+    fresh = planned.schedule.size if isinstance(planned.schedule, PopulationBasedTraining) else config.trials
     if len(first) > fresh:
         raise UsageError(
             f"--population must be at least {len(first)} for the task's defaults and {len(first) - 1} points to try, "
             f"but is {fresh}: the trials beyond it are copies. Raise it or leave out a --try."
         )
-    tracking_uri, _ = store_of(config, os.environ)
+    tracking_uri, _ = resolve_tracking_uri(config, os.environ)
     if config.warm_start and len(planned.objectives) > 1:
         raise UsageError(
             f"--warm-start must come with one --objective, but got {len(planned.objectives)}: "
             "what earlier searches found is told by one."
         )
-    warm = warm_start(config.warm_start, planned.space, planned.objective, planned.mode, tracking_uri)
+    warm = load_warm_start(config.warm_start, planned.space, planned.objective, planned.mode, tracking_uri)
     first += [point for point in warm.best if point not in first][: fresh - len(first)]
     return replace(planned, first=tuple(first), warm=warm)
 
 
-def space_of(config: SearchConfig, source: TaskSource) -> Space:
+def build_space(config: SearchConfig, source: TaskSource) -> Space:
     """The space of a search, as its task declares it and its user changes it.
 
     Raises:
         UsageError: All that is wrong, a line each.
     """
-    config_class, _ = _asked_for(config, source)
-    fixed = {"seed": config.seed, **(config.set if source.task_class else function_config.read(config.set))}
+    config_class, _ = _parse_config_and_objectives(config, source)
+    fixed = {
+        "seed": config.seed,
+        **(config.set if source.task_class else function_config.parse_fixed_values(config.set)),
+    }
     if "seed" in config.search and "seed" not in config.set:
         del fixed["seed"]
-    space = resolve(config_class, fixed, config.search)
+    space = resolve_space(config_class, fixed, config.search)
     return Space(space.config_class, (), space.fixed) if config.once else space
 
 
-def checked(config: SearchConfig, source: TaskSource, space: Space) -> Plan:
+def build_plan(config: SearchConfig, source: TaskSource, space: Space) -> SearchPlan:
     """The plan of a search over `space`.
 
     Raises:
         UsageError: It cannot be done so, or not here.
     """
-    _, objectives = _asked_for(config, source)
+    _, objectives = _parse_config_and_objectives(config, source)
     names = {parameter.name for parameter in space.parameters}
     if "epochs" in names and config.scheduler != "none" and config.fidelity == "epochs":
         raise UsageError("--search epochs must come with --scheduler none: it is what the scheduler decides on.")
     if not names and config.trials > 1:
         raise UsageError(f"a parameter must be searched to try {config.trials} trials, but all are fixed. Say --once.")
-    judged_from = source.task_class.judged_from(space.config(space.defaults())) if source.task_class else 1
-    schedule = make_schedule(config, space.epochs or UNLIMITED, objectives[0].mode, judged_from)
-    if joins_cluster():
+    judged_from = source.task_class.judged_from(space.build_config(space.get_defaults())) if source.task_class else 1
+    schedule = create_scheduler(config, space.epochs or UNLIMITED, objectives[0].mode, judged_from)
+    if uses_existing_cluster():
         check_address(os.environ["RAY_ADDRESS"])
     else:
         check_machine(config, space)
-    return Plan(config, source, space, schedule, objectives)
+    return SearchPlan(config, source, space, schedule, objectives)
 
 
-def _asked_for(config: SearchConfig, source: TaskSource) -> tuple[type[BaseModel], tuple[Objective, ...]]:
+def _parse_config_and_objectives(
+    config: SearchConfig, source: TaskSource
+) -> tuple[type[BaseModel], tuple[Objective, ...]]:
     """The config class and the objectives: a task class has its own, of a function the user says them."""
     task = source.task_class
     own = Objective(task.objective, task.mode) if task else None
-    objectives, problems = asked_for(config.objective, config.mode, own, source.name)
+    objectives, problems = parse_objectives(config.objective, config.mode, own, source.name)
     if task is None:
-        problems += function_config.check(config)
+        problems += function_config.check_function_options(config)
     if problems:
         raise UsageError(*problems)
-    return task.config_class() if task else function_config.config_class(config.set, config.search), objectives
+    return task.config_class() if task else function_config.build_function_config(config.set, config.search), objectives

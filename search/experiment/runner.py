@@ -12,40 +12,40 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from search.analysis.result import Result
+from search.analysis.result import SearchResult
 from search.config import SearchConfig, load_config
-from search.config.libraries import settle
-from search.config.search_config import complete
+from search.config.libraries import configure_libraries
+from search.config.search_config import resolve_config
 from search.errors import StoreError, UsageError
-from search.execution.cluster.local_machine import joins_cluster
-from search.execution.cluster.node_check import Checked, check_nodes, note_of_job
+from search.execution.cluster.local_machine import uses_existing_cluster
+from search.execution.cluster.node_check import ClusterCheck, check_nodes, job_stop_warning
 from search.execution.cluster.session_cleanup import remove
 from search.experiment.finish import ERROR_NOTE, HURRIED_S, TRACKING_TIMEOUT_S, finish
-from search.experiment.plan import Plan, plan
-from search.experiment.resume import Held, begin, take_up, writing
-from search.experiment.stop import Stop, budget_of, check_often, recall, stopped_by_signals
-from search.experiment.task_files import prepared
-from search.formatting import go_on
+from search.experiment.plan import SearchPlan, plan
+from search.experiment.resume import OpenStudy, create_search, open_search, storage_errors
+from search.experiment.stop import StopRequest, build_stoppers, handle_signals, restore_stoppers, start_budget_timer
+from search.experiment.task_files import prepare_task_files
+from search.formatting import resume_command
 from search.reporting.console.progress import Progress
-from search.reporting.console.streams import console_on
-from search.reporting.parquet_callback import Exporter
-from search.storage.locations import absolute
+from search.reporting.console.streams import create_console
+from search.reporting.parquet_callback import ParquetCallback
+from search.storage.locations import make_absolute
 from search.storage.uploader import Uploader
-from search.storage.working_copy import at_hand, working
-from search.study.record import Searched
-from search.tracking.tracker import Tracker, TrackingError
-from search.tracking.uri import take_login
-from trainables.filesystem.paths import Place
+from search.storage.working_copy import downloaded_copy, working_copy
+from search.study.record import SearchRecord
+from search.tracking.tracker import MLflowCallback, TrackingError
+from search.tracking.uri import move_credentials_to_environment
+from trainables.filesystem.paths import StoragePath
 
 if TYPE_CHECKING:
     from search.execution.searcher import StudySearcher
 
-__all__ = ["Plan", "Result", "SearchConfig", "load_config", "plan", "resume", "run"]
+__all__ = ["SearchPlan", "SearchResult", "SearchConfig", "load_config", "plan", "resume", "run"]
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def run(config: SearchConfig, console: Console | None = None) -> Result:
+def run(config: SearchConfig, console: Console | None = None) -> SearchResult:
     """Run a search to its end.
 
     Args:
@@ -56,17 +56,20 @@ def run(config: SearchConfig, console: Console | None = None) -> Result:
         UsageError: The search cannot be run as it was asked for. Nothing is left of it then.
     """
     start = time.monotonic()
-    settle()
-    take_login(os.environ)
-    planned = plan(complete(config))
-    with _made(planned.config):
-        uploader = Uploader(planned.config.folder, planned.config.place)
-        return _run(planned, None, uploader, console or console_on(sys.stderr), start)
+    configure_libraries()
+    move_credentials_to_environment(os.environ)
+    planned = plan(resolve_config(config))
+    with _search_folder(planned.config):
+        uploader = Uploader(planned.config.local_path, planned.config.path)
+        return _run_search(planned, None, uploader, console or create_console(sys.stderr), start)
 
 
 def resume(
-    name: str, storage: Place = Path("runs"), given: Mapping[str, Any] | None = None, console: Console | None = None
-) -> Result:
+    name: str,
+    storage: StoragePath = Path("runs"),
+    given: Mapping[str, Any] | None = None,
+    console: Console | None = None,
+) -> SearchResult:
     """Take up a search where its driver left it, however that ended, and run it to its end.
 
     Args:
@@ -79,21 +82,21 @@ def resume(
         UsageError: It cannot be taken up. It is left as it was.
     """
     start = time.monotonic()
-    settle()
-    take_login(os.environ)
-    place = absolute(storage) / name
-    with at_hand(place) as folder:
+    configure_libraries()
+    move_credentials_to_environment(os.environ)
+    place = make_absolute(storage) / name
+    with downloaded_copy(place) as folder:
         uploader = Uploader(folder, place)  # first: taking it up changes files
-        planned, held = take_up(place, given or {})
-        return _run(planned, held, uploader, console or console_on(sys.stderr), start)
+        planned, held = open_search(place, given or {})
+        return _run_search(planned, held, uploader, console or create_console(sys.stderr), start)
 
 
 @contextmanager
-def _made(config: SearchConfig) -> Iterator[None]:
+def _search_folder(config: SearchConfig) -> Iterator[None]:
     """The folder of a new search, which is removed if it never begins: its name then stays free."""
-    with working(config.place) as folder:
+    with working_copy(config.path) as folder:
         try:
-            folder.mkdir(parents=True, exist_ok=config.folder != config.place)
+            folder.mkdir(parents=True, exist_ok=config.local_path != config.path)
         except OSError as error:
             raise UsageError(f"--storage must be a folder that can be written to, but {error}.") from error
         try:
@@ -103,108 +106,121 @@ def _made(config: SearchConfig) -> Iterator[None]:
                 shutil.rmtree(folder)
 
 
-def _run(planned: Plan, held: Held | None, uploader: Uploader, console: Console, start: float) -> Result:
+def _run_search(
+    planned: SearchPlan, held: OpenStudy | None, uploader: Uploader, console: Console, start: float
+) -> SearchResult:
     config = planned.config
-    earlier = held.study.trials() if held else []
+    earlier = held.study.get_trials() if held else []
     progress = Progress(
         planned.space,
         planned.objective,
         planned.mode,
         planned.trials,
-        planned.expected,
+        planned.expected_cost,
         console,
         earlier,
         config.time_budget,
         config.quiet,
     )
-    stop = Stop(progress.warn)
-    with progress, stopped_by_signals(stop, config.time_budget), uploader.ending(progress.warn):
+    stop = StopRequest(progress.warn)
+    with progress, handle_signals(stop, config.time_budget), uploader.flush_on_exit(progress.warn):
         for note in held.notes if held else planned.warm.lines:
             progress.say(note)
         if held and len(earlier) >= planned.trials and all(trial.state.is_finished() for trial in earlier):
             progress.say(f"search {config.name}: all {len(earlier)} trials have ended; --trials can be raised")
-            Exporter(held.study, config.folder / "trials.parquet", progress.warn, config.place).end()
+            ParquetCallback(held.study, config.local_path / "trials.parquet", progress.warn, config.path).end()
             held.store.close()
-            searched = Searched(config.name, earlier, planned.objectives, held.about)
-            return finish(planned, searched, held.tracker(planned, progress.warn), progress, stop, start)
+            searched = SearchRecord(config.name, earlier, planned.objectives, held.about)
+            return finish(planned, searched, held.create_tracker(planned, progress.warn), progress, stop, start)
         if planned.trials < config.trials:
             progress.say(f"the space has {planned.trials} combinations: as many trials, and not {config.trials}")
-        progress.say(f"search {config.name}: {'joining' if joins_cluster() else 'starting'} Ray")
-        if note := note_of_job():
+        progress.say(f"search {config.name}: {'joining' if uses_existing_cluster() else 'starting'} Ray")
+        if note := job_stop_warning():
             progress.warn(note)
         try:
-            searched, tracker = _on_ray(planned, held, progress, stop, uploader)
+            searched, tracker = _run_on_ray(planned, held, progress, stop, uploader)
         except BaseException:  # whatever ends it, a second Ctrl-C too: the user is told, and it goes on
-            if (config.folder / "search.yaml").exists():
-                progress.warn(f"nothing of search {config.name} is lost: {go_on(config.place)} goes on with it")
+            if (config.local_path / "search.yaml").exists():
+                progress.warn(f"nothing of search {config.name} is lost: {resume_command(config.path)} goes on with it")
             raise
         return finish(planned, searched, tracker, progress, stop, start)
 
 
-def _on_ray(
-    planned: Plan, held: Held | None, progress: Progress, stop: Stop, uploader: Uploader
-) -> tuple[Searched, Tracker]:
+def _run_on_ray(
+    planned: SearchPlan, held: OpenStudy | None, progress: Progress, stop: StopRequest, uploader: Uploader
+) -> tuple[SearchRecord, MLflowCallback]:
     # These import Ray: a mistake on the command line is told before these seconds are spent.
-    from search.execution.cluster.connection import connected
-    from search.execution.cluster.resources import count_gangs, largest, nodes, worker_resources
+    from search.execution.cluster.connection import ray_session
+    from search.execution.cluster.resources import (
+        autoscaler_limits,
+        get_node_resources,
+        num_gangs,
+        resolve_worker_resources,
+    )
 
     config = planned.config
-    files = prepared(planned)  # ahead of Ray: what a task cannot prepare is told at once
+    files = prepare_task_files(planned)  # ahead of Ray: what a task cannot prepare is told at once
     try:
-        with connected(planned.source.modules, ROOT, config.folder):
-            present, growing = nodes(), largest()
-            checked = check_nodes(config.place, config.gpus_per_worker, growing) if joins_cluster() else Checked()
+        with ray_session(planned.source.modules, ROOT, config.local_path):
+            present, growing = get_node_resources(), autoscaler_limits()
+            checked = (
+                check_nodes(config.path, config.gpus_per_worker, growing) if uses_existing_cluster() else ClusterCheck()
+            )
             for note in checked.notes:
                 progress.warn(note)
-            worker = worker_resources(config, present, growing)
-            gangs = count_gangs(config, worker, present, growing)
-            progress.say(f"{gangs} at a time: {config.workers} x {_told(worker)} each")
-            held = held or begin(planned, uploader.copy)
-            with writing():  # of one that is taken up: its code may be new, and what its task prepares
+            worker = resolve_worker_resources(config, present, growing)
+            gangs = num_gangs(config, worker, present, growing)
+            progress.say(f"{gangs} at a time: {config.workers} x {_format_resources(worker)} each")
+            held = held or create_search(planned, uploader.copy)
+            with storage_errors():  # of one that is taken up: its code may be new, and what its task prepares
                 uploader.copy()
             uploader.start()
-            return _search(planned, held, worker, files, progress, stop, checked.rehearsal)
+            return _run_trials(planned, held, worker, files, progress, stop, checked.rehearsal)
     finally:
         if held is not None:
             held.store.close()
-        remove(config.folder / "ray")
+        remove(config.local_path / "ray")
 
 
-def _search(
-    planned: Plan,
-    held: Held,
+def _run_trials(
+    planned: SearchPlan,
+    held: OpenStudy,
     worker: dict[str, float],
-    files: Place,
+    files: StoragePath,
     progress: Progress,
-    stop: Stop,
+    stop: StopRequest,
     rehearsal: bool,
-) -> tuple[Searched, Tracker]:
+) -> tuple[SearchRecord, MLflowCallback]:
     """Run the trials; what the study and MLflow then know."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    from search.execution.cluster.capacity import Capacity
-    from search.execution.cluster.resources import largest, nodes
+    from search.execution.cluster.capacity import CapacityMonitor
+    from search.execution.cluster.resources import autoscaler_limits, get_node_resources
     from search.execution.gang_registry import RegistryActor
     from search.execution.searcher import StudySearcher
-    from search.execution.watchdog import Watch
+    from search.execution.watchdog import Watchdog
 
-    config, study, tracker = planned.config, held.study, held.tracker(planned, progress.warn, nodes())
+    config, study, tracker = (
+        planned.config,
+        held.study,
+        held.create_tracker(planned, progress.warn, get_node_resources()),
+    )
     # On the driver's node: that one cannot be lost without the search.
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     need = {name: amount * config.workers for name, amount in worker.items()}
     registry = RegistryActor.options(scheduling_strategy=here).remote(need)
-    capacity = Capacity(config, worker, registry, progress.say)
-    watch = Watch(registry, f"{config.workers} x {_told(worker)}", progress.warn)
-    exporter = Exporter(study, config.folder / "trials.parquet", progress.warn, config.place)
-    budget = budget_of(planned, worker, stop, progress.warn)
+    capacity = CapacityMonitor(config, worker, registry, progress.say)
+    watch = Watchdog(registry, f"{config.workers} x {_format_resources(worker)}", progress.warn)
+    exporter = ParquetCallback(study, config.local_path / "trials.parquet", progress.warn, config.path)
+    budget = build_stoppers(planned, worker, stop, progress.warn)
     searcher = StudySearcher(
         study,
         planned.space,
         planned.schedule,
         planned.objective,
         planned.trials,
-        config.place,
+        config.path,
         attempt=f"{time.time_ns():x}",
         observers=(tracker, progress, watch, exporter),
         stopping=stop.asked,
@@ -218,7 +234,7 @@ def _search(
         "workers": config.workers,
         "resources": worker,
         "placement": config.placement,
-        "grows": largest() is not None,
+        "grows": autoscaler_limits() is not None,
         "registry": registry,
         "max_failures": config.max_failures,
         "stall_timeout": config.stall_timeout,
@@ -237,34 +253,34 @@ def _search(
 
     over = threading.Event()
 
-    def spread() -> None:
+    def forward_stop() -> None:
         """Tell the workers. The signal's handler must not call Ray, which it may have interrupted."""
         stop.asked.wait()
         if not over.is_set():
             registry.stop.remote()
-            tracker.hurry()
+            tracker.request_connection()
 
-    spreading = threading.Thread(target=spread, daemon=True, name="stop")
+    spreading = threading.Thread(target=forward_stop, daemon=True, name="stop")
     spreading.start()
-    check_often(budget, stop.asked)
+    start_budget_timer(budget, stop.asked)
     watch.start()
     capacity.start()
     exporter.start()
     closed = False
     try:
-        searcher.mend()
-        recall(budget, study.trials(), searcher.waits)
+        searcher.recover()
+        restore_stoppers(budget, study.get_trials(), searcher.is_paused)
         if not stop.asked.is_set():  # as when what was spent before it was taken up is all that it may spend
-            _tune(searcher, gang, config.folder)
+            _run_tuner(searcher, gang, config.local_path)
         if searcher.error is not None:
             raise searcher.error
         closed = True
         # Trials that wait at a rung have lost against the others, unless the user stopped the search in between.
-        searcher.close(prune=not stop.interrupted)
+        searcher.finish(prune=not stop.is_interrupted)
     except BaseException as error:  # also a second Ctrl-C: what is known goes to MLflow, and the error goes on
         if not closed:
             with suppress(StoreError):  # told by `error` already
-                searcher.close(prune=False)
+                searcher.finish(prune=False)
         hurried = isinstance(error, KeyboardInterrupt)
         with suppress(TrackingError):  # the error that ended the search goes before; what is unsent is kept
             timeout_s = HURRIED_S if hurried else TRACKING_TIMEOUT_S
@@ -277,17 +293,17 @@ def _search(
         watch.end()
         capacity.end()
         exporter.end()
-    return Searched(config.name, study.trials(), planned.objectives, study.about), tracker
+    return SearchRecord(config.name, study.get_trials(), planned.objectives, study.metadata), tracker
 
 
-def _tune(searcher: "StudySearcher", gang: dict[str, Any], folder: Path) -> None:
+def _run_tuner(searcher: "StudySearcher", gang: dict[str, Any], folder: Path) -> None:
     import ray
     from ray import tune
     from ray.tune.execution import class_cache
 
     from search.execution.cluster.resources import GANG_BYTES
     from search.execution.gang import Gang
-    from search.execution.tune_scheduler import Losses
+    from search.execution.tune_scheduler import GangFailureRecorder
 
     # Tune would put the driver's keys into the runtime environment of the gangs, which Ray logs. Nodes have their own.
     kept = {name for name in class_cache.ENV_VARS_TO_PROPAGATE if not name.startswith("AWS_")}
@@ -304,7 +320,7 @@ def _tune(searcher: "StudySearcher", gang: dict[str, Any], folder: Path) -> None
             reuse_actors=True,
             max_concurrent_trials=searcher.trials,  # the searcher knows how many there may be just now
             search_alg=searcher,
-            scheduler=Losses(searcher.loss_reasons),
+            scheduler=GangFailureRecorder(searcher.loss_reasons),
             trial_name_creator=lambda trial: f"stretch-{trial.trial_id}",
             trial_dirname_creator=lambda trial: f"stretch-{trial.trial_id}",
         ),
@@ -317,5 +333,5 @@ def _tune(searcher: "StudySearcher", gang: dict[str, Any], folder: Path) -> None
     ).fit()
 
 
-def _told(resources: dict[str, float]) -> str:
+def _format_resources(resources: dict[str, float]) -> str:
     return " + ".join(f"{amount:g} {name}" for name, amount in resources.items())

@@ -9,15 +9,15 @@ from types import FrameType
 
 from optuna.trial import FrozenTrial
 
-from search.config.stop_condition import Target
-from search.execution.stoppers import Budget
-from search.experiment.plan import Plan
-from search.study.trial import SETTLED, curve_of, held_gpu_s, outcome_of, reports_of
+from search.config.stop_condition import StopCondition
+from search.execution.stoppers import Stoppers
+from search.experiment.plan import SearchPlan
+from search.study.trial import WITH_RESULT, get_outcome, get_reports, gpu_seconds_used, intermediate_values
 
 CHECK_S = 1.0  # how far GPU-hours may be overdrawn
 
 
-class Stop:
+class StopRequest:
     """Ends a search in good order when it is called with a reason.
 
     Attributes:
@@ -43,16 +43,16 @@ class Stop:
         self._say("stopping: trials end at their next window; once more to end at once")
 
     @property
-    def interrupted(self) -> bool:
+    def is_interrupted(self) -> bool:
         return "interrupted" in self.reasons
 
 
 @contextmanager
-def stopped_by_signals(stop: Stop, time_budget_s: float | None) -> Iterator[None]:
+def handle_signals(stop: StopRequest, time_budget_s: float | None) -> Iterator[None]:
     """Ctrl-C, SIGTERM and the time budget end the search. A second Ctrl-C ends it at once."""
     heard: list[int] = []
 
-    def hear(number: int, frame: FrameType | None) -> None:
+    def request_stop(number: int, frame: FrameType | None) -> None:
         heard.append(number)
         if len(heard) > 1:
             raise KeyboardInterrupt
@@ -61,7 +61,7 @@ def stopped_by_signals(stop: Stop, time_budget_s: float | None) -> Iterator[None
     timer = threading.Timer(time_budget_s, stop, ["time budget"]) if time_budget_s else None
     before = {}
     if threading.current_thread() is threading.main_thread():
-        before = {number: signal.signal(number, hear) for number in (signal.SIGINT, signal.SIGTERM)}
+        before = {number: signal.signal(number, request_stop) for number in (signal.SIGINT, signal.SIGTERM)}
     if timer:
         timer.daemon = True
         timer.start()
@@ -74,14 +74,16 @@ def stopped_by_signals(stop: Stop, time_budget_s: float | None) -> Iterator[None
             signal.signal(number, handler)
 
 
-def budget_of(planned: Plan, worker: Mapping[str, float], stop: Stop, say: Callable[[str], None]) -> Budget:
+def build_stoppers(
+    planned: SearchPlan, worker: Mapping[str, float], stop: StopRequest, say: Callable[[str], None]
+) -> Stoppers:
     """The budget that a search asks for. Its workers have the resources `worker`; without a GPU, each counts as one."""
     config = planned.config
-    return Budget(
+    return Stoppers(
         planned.objective,
         planned.mode,
         planned.trials,
-        Target.read(config.stop_when) if config.stop_when else None,
+        StopCondition.from_text(config.stop_when) if config.stop_when else None,
         config.patience,
         config.gpu_hours,
         gpus=config.workers * (worker.get("GPU", 0) or 1),
@@ -90,17 +92,17 @@ def budget_of(planned: Plan, worker: Mapping[str, float], stop: Stop, say: Calla
     )
 
 
-def check_often(budget: Budget, asked: threading.Event) -> None:
+def start_budget_timer(budget: Stoppers, asked: threading.Event) -> None:
     """Let `budget` look at the clock until the search is to end. Returns at once."""
 
     def check() -> None:
         while not asked.wait(CHECK_S):
-            budget.check()
+            budget.check_gpu_hours()
 
     threading.Thread(target=check, daemon=True, name="budget").start()
 
 
-def recall(budget: Budget, trials: Sequence[FrozenTrial], waits: Callable[[FrozenTrial], bool]) -> None:
+def restore_stoppers(budget: Stoppers, trials: Sequence[FrozenTrial], waits: Callable[[FrozenTrial], bool]) -> None:
     """Tell `budget` what the trials of an earlier run of the search reported, in that order, and what they held.
 
     That they failed alike is not among it: what made them fail may be mended.
@@ -110,17 +112,17 @@ def recall(budget: Budget, trials: Sequence[FrozenTrial], waits: Callable[[Froze
     """
     told: list[tuple[float, int, Callable[[], None]]] = []
     for trial in trials:
-        number, curve, outcome = trial.number, curve_of(trial), outcome_of(trial)
-        budget.meter.take(number, held_gpu_s(trial))
+        number, curve, outcome = trial.number, intermediate_values(trial), get_outcome(trial)
+        budget.meter.restore(number, gpu_seconds_used(trial))
         last = 0.0
-        for epoch, report in reports_of(trial).items():
+        for epoch, report in get_reports(trial).items():
             if epoch in curve:
                 last = report["time"]
-                told.append((last, number, partial(budget.reported, number, report["metrics"])))
+                told.append((last, number, partial(budget.record_report, number, report["metrics"])))
         if outcome == "diverged" and trial.datetime_complete is not None:
-            told.append((trial.datetime_complete.timestamp(), number, partial(budget.rested, number)))
-        elif curve and (outcome in SETTLED or waits(trial)):
-            told.append((last, number, partial(budget.rested, number)))
+            told.append((trial.datetime_complete.timestamp(), number, partial(budget.record_segment_end, number)))
+        elif curve and (outcome in WITH_RESULT or waits(trial)):
+            told.append((last, number, partial(budget.record_segment_end, number)))
     for _, _, tell in sorted(told, key=lambda event: event[:2]):
         tell()
-    budget.check()
+    budget.check_gpu_hours()

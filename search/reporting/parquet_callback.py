@@ -8,16 +8,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from search.formatting import report_again
+from search.formatting import report_command
 from search.reporting.parquet import write_parquet
 from search.study.study import SearchStudy
-from trainables.filesystem.paths import Place
+from trainables.filesystem.paths import StoragePath
 
 EVERY_S = 3.0
 SHARE = 0.02  # of the time, at most: a search with many reports is written less often
 
 
-class Exporter:
+class ParquetCallback:
     """Observes a search and writes its reports to `path`, in a thread of its own, every few seconds if there are any.
 
     The study is asked here, on the thread of the search that writes it, and for the one trial that an event is about,
@@ -31,30 +31,32 @@ class Exporter:
         place: Where the search lies, if not in the folder of the file.
     """
 
-    def __init__(self, study: SearchStudy, path: Path, say: Callable[[str], None], place: Place | None = None) -> None:
+    def __init__(
+        self, study: SearchStudy, path: Path, say: Callable[[str], None], place: StoragePath | None = None
+    ) -> None:
         self._study = study
         self._path = path
         self._say = say
         self._place = place or path.parent
-        self._trials = {trial.number: trial for trial in study.trials()}
+        self._trials = {trial.number: trial for trial in study.get_trials()}
         self._changed = threading.Event()
         if self._trials:  # the driver before this one may have died before it wrote them
             self._changed.set()
         self._over = threading.Event()
         self._told = ""  # of a failure
-        self._thread = threading.Thread(target=self._keep, daemon=True, name="export")
+        self._thread = threading.Thread(target=self._run, daemon=True, name="export")
 
-    def trial_started(self, number: int, config: dict[str, Any], copied_from: int | None = None) -> None:
-        self._trials[number] = self._study.trial(number)
+    def on_trial_start(self, number: int, config: dict[str, Any], copied_from: int | None = None) -> None:
+        self._trials[number] = self._study.get_trial(number)
 
-    def trial_named_data(self, number: int, datasets: list[dict[str, str]]) -> None:
+    def on_trial_datasets(self, number: int, datasets: list[dict[str, str]]) -> None:
         """No column of trials.parquet."""
 
-    def trial_reported(self, number: int, epoch: int, metrics: dict[str, float], at: float) -> None:
-        self._note(number)
+    def on_trial_report(self, number: int, epoch: int, metrics: dict[str, float], at: float) -> None:
+        self._refresh_trial(number)
 
-    def trial_ended(self, number: int, outcome: str, reason: str) -> None:
-        self._note(number)
+    def on_trial_end(self, number: int, outcome: str, reason: str) -> None:
+        self._refresh_trial(number)
 
     def start(self) -> None:
         self._thread.start()
@@ -65,13 +67,13 @@ class Exporter:
         if self._thread.is_alive():
             self._thread.join()
         if self._changed.is_set():
-            self._write(f"{report_again(self._place)} writes it again")
+            self._write(f"{report_command(self._place)} writes it again")
 
-    def _note(self, number: int) -> None:
-        self._trials[number] = self._study.trial(number)
+    def _refresh_trial(self, number: int) -> None:
+        self._trials[number] = self._study.get_trial(number)
         self._changed.set()
 
-    def _keep(self) -> None:
+    def _run(self) -> None:
         pause = EVERY_S
         while not self._over.wait(pause):
             if self._changed.is_set():

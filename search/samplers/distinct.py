@@ -10,12 +10,12 @@ from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler, RandomSampler
 from optuna.trial import FrozenTrial, TrialState
 
-from search.config.search_space import Parameter, Space, all_values
+from search.config.search_space import Parameter, Space, list_values
 
 DRAWN = 4  # times from the sampler, and then at random from what has not been tried
 
 
-class Distinct(BaseSampler):
+class DistinctSampler(BaseSampler):
     """Another sampler, asked again when it suggests what has been tried before or is being tried.
 
     A search is deterministic: the same values again would give the same result again. Who wants to know the spread
@@ -40,10 +40,10 @@ class Distinct(BaseSampler):
         tried = [other.params for other in others if other.state != TrialState.WAITING]
         for _ in range(DRAWN):
             values = self._draw(self.sampler, study, trial)
-            if not any(_are_alike(values, params) for params in tried):
+            if not any(_is_duplicate(values, params) for params in tried):
                 return values
-        tried_keys, fixed = {_key(params) for params in tried}, _key(_fixed(trial))
-        keys = {_key(combination): combination for combination in self.space.combinations() or []}
+        tried_keys, fixed = {_build_key(params) for params in tried}, _build_key(_get_fixed_params(trial))
+        keys = {_build_key(combination): combination for combination in self.space.list_combinations() or []}
         left = [combination for key, combination in keys.items() if key not in tried_keys and fixed <= key]
         if left:
             return random.Random(trial.number).choice(left)
@@ -64,35 +64,37 @@ class Distinct(BaseSampler):
     def _draw(self, sampler: BaseSampler, study: Study, trial: FrozenTrial) -> dict[str, Any]:
         """What Optuna does with a sampler, for all parameters that apply."""
         known = sampler.infer_relative_search_space(study, trial)
-        values = {**sampler.sample_relative(study, trial, known), **_fixed(trial)}
+        values = {**sampler.sample_relative(study, trial, known), **_get_fixed_params(trial)}
 
-        def value_of(parameter: Parameter) -> Any:
+        def draw_value(parameter: Parameter) -> Any:
             if parameter.name in values:
                 return values[parameter.name]
             if parameter.distribution.single():
-                return all_values(parameter.distribution)[0]
+                return list_values(parameter.distribution)[0]
             return sampler.sample_independent(study, trial, parameter.name, parameter.distribution)
 
-        return self.space.choose(value_of)
+        return self.space.choose(draw_value)
 
 
-def _fixed(trial: FrozenTrial) -> dict[str, Any]:
+def _get_fixed_params(trial: FrozenTrial) -> dict[str, Any]:
     """What an enqueued trial brings with it."""
     return dict(trial.system_attrs.get("fixed_params", {}))
 
 
-def _are_alike(values: dict[str, Any], others: dict[str, Any]) -> bool:
+def _is_duplicate(values: dict[str, Any], others: dict[str, Any]) -> bool:
     """Whether both have the same key. It is made only of those that differ by a rounding at most, which are few."""
-    if values.keys() != others.keys() or not all(_may_be_alike(value, others[name]) for name, value in values.items()):
+    if values.keys() != others.keys() or not all(
+        _is_nearly_equal(value, others[name]) for name, value in values.items()
+    ):
         return False
-    return _key(values) == _key(others)
+    return _build_key(values) == _build_key(others)
 
 
-def _may_be_alike(value: Any, other: Any) -> bool:
+def _is_nearly_equal(value: Any, other: Any) -> bool:
     both_float = isinstance(value, float) and isinstance(other, float)
     return math.isclose(value, other, rel_tol=1e-10) if both_float else bool(value == other)
 
 
-def _key(values: dict[str, Any]) -> frozenset[tuple[str, Any]]:
+def _build_key(values: dict[str, Any]) -> frozenset[tuple[str, Any]]:
     """Alike for values that differ by no more than rounding, as steps of 0.1 do."""
     return frozenset((name, f"{value:.12g}" if isinstance(value, float) else value) for name, value in values.items())

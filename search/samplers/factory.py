@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 import optuna
 from optuna.samplers import BaseSampler, CmaEsSampler, GPSampler, NSGAIISampler, QMCSampler, RandomSampler
 
-from search.samplers.tpe import OnceTPE
+from search.samplers.tpe import FastTPESampler
 
 if TYPE_CHECKING:
     pass
 
 
-def make_sampler(name: str, seed: int, number: int) -> BaseSampler:
+def create_sampler(name: str, seed: int, number: int) -> BaseSampler:
     """The Optuna sampler that the command line calls `name`, as it proposes one trial.
 
     Args:
@@ -23,7 +23,7 @@ def make_sampler(name: str, seed: int, number: int) -> BaseSampler:
     own = random.Random(f"{seed}-{number}").getrandbits(31)
     samplers: dict[str, Any] = {
         # Each parameter by itself: Optuna's default, all of them together, finds less (docs/search-notes.md).
-        "tpe": lambda: OnceTPE(own),
+        "tpe": lambda: FastTPESampler(own),
         "gp": lambda: GPSampler(seed=own, warn_independent_sampling=False),
         "cmaes": lambda: CmaEsSampler(seed=own, warn_independent_sampling=False),
         # One sequence for the whole search: it is the sequence that fills the space evenly.

@@ -13,25 +13,25 @@ RESAMPLED = 0.25  # how often a value is drawn anew
 FACTOR = 0.2  # a number becomes 0.8 or 1.2 times what it was
 
 
-def explore(space: Space, values: Mapping[str, Any], draw: random.Random) -> dict[str, Any]:
+def perturb(space: Space, values: Mapping[str, Any], draw: random.Random) -> dict[str, Any]:
     """A value near to that in `values` for each parameter that applies then; one that had none is drawn."""
 
-    def near(parameter: Parameter) -> Any:
+    def perturb_value(parameter: Parameter) -> Any:
         if parameter.name not in values or draw.random() < RESAMPLED:
-            return _sampled(parameter.distribution, draw)
-        return _neighbour(parameter.distribution, values[parameter.name], draw)
+            return resample(parameter.distribution, draw)
+        return neighbor(parameter.distribution, values[parameter.name], draw)
 
-    return space.choose(near)
+    return space.choose(perturb_value)
 
 
-def _neighbour(distribution: BaseDistribution, value: Any, draw: random.Random) -> Any:
+def neighbor(distribution: BaseDistribution, value: Any, draw: random.Random) -> Any:
     """A step up or down; at a bound, the other way."""
     first = draw.choice((-1, 1))
-    moved = _moved(distribution, value, first)
-    return moved if moved != value else _moved(distribution, value, -first)
+    moved = step_value(distribution, value, first)
+    return moved if moved != value else step_value(distribution, value, -first)
 
 
-def _moved(distribution: BaseDistribution, value: Any, direction: int) -> Any:
+def step_value(distribution: BaseDistribution, value: Any, direction: int) -> Any:
     if isinstance(distribution, CategoricalDistribution):
         index = distribution.choices.index(value) + direction
         return distribution.choices[min(max(index, 0), len(distribution.choices) - 1)]
@@ -44,7 +44,7 @@ def _moved(distribution: BaseDistribution, value: Any, direction: int) -> Any:
     return min(max(moved, low), high)
 
 
-def _sampled(distribution: BaseDistribution, draw: random.Random) -> Any:
+def resample(distribution: BaseDistribution, draw: random.Random) -> Any:
     if isinstance(distribution, CategoricalDistribution):
         return draw.choice(distribution.choices)
     assert isinstance(distribution, FloatDistribution | IntDistribution)

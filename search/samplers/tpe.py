@@ -15,7 +15,7 @@ LEARNED_FROM = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING)
 Points = list[dict[str, Any]]  # the parameters of trials
 
 
-class OnceTPE(TPESampler):
+class FastTPESampler(TPESampler):
     """Proposes one trial, each parameter by itself, and what Optuna's own would propose, bit for bit.
 
     Optuna's reads the study and tells the good trials from the others anew for every parameter. A sampler of ours lives
@@ -34,8 +34,8 @@ class OnceTPE(TPESampler):
         return self._sample(study, trial, {param_name: param_distribution})[param_name]
 
     def _sample(self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]) -> dict[str, Any]:
-        self._split = self._split or _good_and_others(study, trial)
-        good, others = (_values(points, search_space) for points in self._split)
+        self._split = self._split or _split_points(study, trial)
+        good, others = (_to_internal_values(points, search_space) for points in self._split)
         weights = np.ones(len(*good.values())) if len(study.directions) > 1 else None
         of_good = _ParzenEstimator(good, search_space, self._parzen_estimator_parameters, weights)
         of_others = _ParzenEstimator(others, search_space, self._parzen_estimator_parameters)
@@ -44,7 +44,7 @@ class OnceTPE(TPESampler):
         return {name: space.to_external_repr(chosen[name]) for name, space in search_space.items()}
 
 
-def _good_and_others(study: Study, trial: FrozenTrial) -> tuple[Points, Points]:
+def _split_points(study: Study, trial: FrozenTrial) -> tuple[Points, Points]:
     trials = study.get_trials(deepcopy=False, states=LEARNED_FROM)
     trials = [other for other in trials if other.number != trial.number]
     gamma = default_gamma if len(study.directions) == 1 else default_gamma_multiobjective
@@ -53,7 +53,7 @@ def _good_and_others(study: Study, trial: FrozenTrial) -> tuple[Points, Points]:
     return [each.params for each in good], [each.params for each in others]
 
 
-def _values(points: Points, search_space: Mapping[str, BaseDistribution]) -> dict[str, np.ndarray]:
+def _to_internal_values(points: Points, search_space: Mapping[str, BaseDistribution]) -> dict[str, np.ndarray]:
     """Of the one parameter in `search_space`, in the points that have it, as Optuna has them inside."""
     ((name, distribution),) = search_space.items()
     values = [point[name] for point in points if name in point]

@@ -7,70 +7,70 @@ import itertools
 from collections.abc import Iterable, Sequence
 
 from search.config.fidelity import Unit
-from search.config.objectives import Mode, sign
-from search.schedulers.base import Standing, Stretch
-from search.schedulers.rungs import Ladder
+from search.config.objectives import Mode, get_sign
+from search.schedulers.base import Segment, TrialProgress
+from search.schedulers.rungs import RungScheduler
 
 
-class Halving(Ladder):
+class ASHAScheduler(RungScheduler):
     """When trials pause and who goes on."""
 
     @classmethod
-    def straight(cls, limit: float, mode: Mode, unit: Unit = "epochs") -> "Halving":
+    def without_stopping(cls, limit: float, mode: Mode, unit: Unit = "epochs") -> "ASHAScheduler":
         """Every trial runs to its end."""
         return cls((limit,), 2, mode, unit)
 
-    def next(self, trials: Sequence[Standing], may_start: bool) -> Stretch | None:
+    def next_action(self, trials: Sequence[TrialProgress], may_start: bool) -> Segment | None:
         """The stretch to run now; nobody is ended before the search is."""
-        if stretch := self.going_on(trials):
+        if stretch := self.find_segment(trials):
             return stretch
         if may_start:
-            return Stretch("new", None, 0, self.rungs[0])
-        return last_resort([(self, trials)])
+            return Segment("new", None, 0, self.rungs[0])
+        return promote_to_finish_one([(self, trials)])
 
-    def rests(self, trial: Standing) -> bool:
-        return trial.rung(self.rungs) is not None
+    def is_paused_at_rung(self, trial: TrialProgress) -> bool:
+        return trial.current_rung(self.rungs) is not None
 
-    def going_on(self, trials: Sequence[Standing]) -> Stretch | None:
+    def find_segment(self, trials: Sequence[TrialProgress]) -> Segment | None:
         """A trial that was cut off on its way to a rung, else one that is to be promoted."""
         for trial in trials:
-            if trial.state == "waiting" and trial.rung(self.rungs) is None:
-                return Stretch("continued", trial.number, trial.epoch, self.rung_after(trial.reached))
-        for rung, above in self._steps_down():
-            ranked = self._ranked(trials, rung)
+            if trial.state == "waiting" and trial.current_rung(self.rungs) is None:
+                return Segment("continued", trial.number, trial.epoch, self.get_next_rung(trial.total_cost))
+        for rung, above in self._list_rung_pairs():
+            ranked = self._rank_trials(trials, rung)
             for trial in ranked[: len(ranked) // self.reduction_factor]:
-                if trial.state == "waiting" and trial.rung(self.rungs) == rung:
-                    return Stretch("promoted", trial.number, trial.epoch, above)
+                if trial.state == "waiting" and trial.current_rung(self.rungs) == rung:
+                    return Segment("promoted", trial.number, trial.epoch, above)
         return None
 
-    def best_waiting(self, trials: Sequence[Standing]) -> Stretch | None:
+    def find_best_promotion(self, trials: Sequence[TrialProgress]) -> Segment | None:
         """The best of the highest rung at which one waits."""
-        for rung, above in self._steps_down():
-            for trial in self._ranked(trials, rung):
-                if trial.state == "waiting" and trial.rung(self.rungs) == rung:
-                    return Stretch("promoted", trial.number, trial.epoch, above)
+        for rung, above in self._list_rung_pairs():
+            for trial in self._rank_trials(trials, rung):
+                if trial.state == "waiting" and trial.current_rung(self.rungs) == rung:
+                    return Segment("promoted", trial.number, trial.epoch, above)
         return None
 
-    def _steps_down(self) -> list[tuple[float, float]]:
+    def _list_rung_pairs(self) -> list[tuple[float, float]]:
         """Each rung but the last with the one above it, highest first."""
         return list(itertools.pairwise(self.rungs))[::-1]
 
-    def _ranked(self, trials: Sequence[Standing], rung: float) -> list[Standing]:
+    def _rank_trials(self, trials: Sequence[TrialProgress], rung: float) -> list[TrialProgress]:
         """Those that reached `rung`, best first. One that broke off later comes last, however good it looked there.
 
         Else what lies just beyond a cliff holds the places of what lies safely before it.
         """
-        better = sign(self.mode)
-        values = {trial.number: value for trial in trials if (value := trial.value_at(rung)) is not None}
+        better = get_sign(self.mode)
+        values = {trial.number: value for trial in trials if (value := trial.get_value_at(rung)) is not None}
         reached = (trial for trial in trials if trial.number in values)
         return sorted(reached, key=lambda t: (t.broke_off, better * values[t.number], t.number))
 
 
-def last_resort(brackets: Iterable[tuple[Halving, Sequence[Standing]]]) -> Stretch | None:
+def promote_to_finish_one(brackets: Iterable[tuple[ASHAScheduler, Sequence[TrialProgress]]]) -> Segment | None:
     """One that waits goes on if nothing else will come and no trial has run to its end: the one nearest to it."""
     brackets = list(brackets)
     for bracket, trials in brackets:
-        if any(t.state == "running" or t.finished or t.is_over(bracket.limit) for t in trials):
+        if any(t.state == "running" or t.finished or t.is_complete(bracket.limit) for t in trials):
             return None
-    stretches = [stretch for bracket, trials in brackets if (stretch := bracket.best_waiting(trials))]
+    stretches = [stretch for bracket, trials in brackets if (stretch := bracket.find_best_promotion(trials))]
     return max(stretches, key=lambda stretch: stretch.until, default=None)

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from search.config.objectives import sign
-from search.schedulers.base import End, Standing, Stretch
-from search.schedulers.rungs import Ladder
+from search.config.objectives import get_sign
+from search.schedulers.base import Prune, Segment, TrialProgress
+from search.schedulers.rungs import RungScheduler
 
 
-class Stopping(Ladder):
+class ASHAStoppingScheduler(RungScheduler):
     """At each rung a trial goes on unless others have been there and its value is below their quantile at
     1 - 1/reduction_factor, interpolated as Ray's is.
 
@@ -24,24 +24,24 @@ class Stopping(Ladder):
     def __str__(self) -> str:
         return f"{super().__str__()}, where a trial goes on or ends at once"
 
-    def next(self, trials: Sequence[Standing], may_start: bool) -> Stretch | End | None:
+    def next_action(self, trials: Sequence[TrialProgress], may_start: bool) -> Segment | Prune | None:
         waiting = [trial for trial in trials if trial.state == "waiting"]
         for trial in waiting:
-            rung = trial.rung(self.rungs)
-            if rung is not None and self._is_below(trial, rung, trials):
-                return End(trial.number, f"not among the best at epoch {trial.epoch}")
+            rung = trial.current_rung(self.rungs)
+            if rung is not None and self._is_below_cutoff(trial, rung, trials):
+                return Prune(trial.number, f"not among the best at epoch {trial.epoch}")
         for trial in waiting:
-            return Stretch("continued", trial.number, trial.epoch, self.rung_after(trial.reached))
-        return Stretch("new", None, 0, self.rungs[0]) if may_start else None
+            return Segment("continued", trial.number, trial.epoch, self.get_next_rung(trial.total_cost))
+        return Segment("new", None, 0, self.rungs[0]) if may_start else None
 
-    def rests(self, trial: Standing) -> bool:
+    def is_paused_at_rung(self, trial: TrialProgress) -> bool:
         return False
 
-    def _is_below(self, trial: Standing, rung: float, trials: Sequence[Standing]) -> bool:
-        others = [value for other in trials if other is not trial and (value := other.value_at(rung)) is not None]
-        own = trial.value_at(rung)
+    def _is_below_cutoff(self, trial: TrialProgress, rung: float, trials: Sequence[TrialProgress]) -> bool:
+        others = [value for other in trials if other is not trial and (value := other.get_value_at(rung)) is not None]
+        own = trial.get_value_at(rung)
         if own is None or not others:
             return False
-        worse = -sign(self.mode)  # the factor with which the better value is the larger one
+        worse = -get_sign(self.mode)  # the factor with which the better value is the larger one
         cutoff = np.percentile([worse * value for value in others], 100 * (1 - 1 / self.reduction_factor))
         return bool(worse * own < cutoff)

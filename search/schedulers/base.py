@@ -14,7 +14,7 @@ from search.config.objectives import Mode
 
 
 @dataclass(frozen=True)
-class Standing:
+class TrialProgress:
     """A trial that has begun: the objective after each epoch that it finished, and whether a gang trains it now.
 
     A copy begins at epoch `start` with the weights of `copied_from`, in the place of `replaces`, if that had not
@@ -41,40 +41,40 @@ class Standing:
         return max(self.values, default=self.start)
 
     @cached_property
-    def reached(self) -> float:
+    def total_cost(self) -> float:
         """What it has got so far."""
         return self.epoch if self.spent is None else self.spent.get(self.epoch, 0.0)
 
-    def is_over(self, limit: float) -> bool:
+    def is_complete(self, limit: float) -> bool:
         """Whether it has come to its end, which lies at its own epochs or where it has got `limit`."""
-        return self.epoch >= self.epochs or self.reached >= limit
+        return self.epoch >= self.epochs or self.total_cost >= limit
 
-    def value_at(self, rung: float) -> float | None:
+    def get_value_at(self, rung: float) -> float | None:
         """The objective of the first report by which it had got so much, or None before that.
 
         One that came to its end without would be no better for more of it, and has the value of its last report.
         """
-        if self.reached >= rung:
+        if self.total_cost >= rung:
             if self.spent is None:
                 return self.values.get(int(rung))
             return next(self.values[epoch] for epoch, spent in self.spent.items() if spent >= rung)
         return self.values[self.epoch] if self.finished and self.values else None
 
-    def rung(self, rungs: Sequence[float]) -> float | None:
+    def current_rung(self, rungs: Sequence[float]) -> float | None:
         """The highest of `rungs` that it reached with its last report, or None if it stands between two of them."""
         if self.spent is None:
             return self.epoch if self.values and self.epoch in rungs else None
         before = max((spent for epoch, spent in self.spent.items() if epoch < self.epoch), default=0.0)
-        return max((rung for rung in rungs if before < rung <= self.reached), default=None)
+        return max((rung for rung in rungs if before < rung <= self.total_cost), default=None)
 
-    def by_rung(self, rungs: Sequence[float]) -> dict[int, float]:
+    def values_by_rung(self, rungs: Sequence[float]) -> dict[int, float]:
         """Its value at each of `rungs` that it reached, counted from 1; under 0, its last one if it reached none."""
-        values = {place: value for place, rung in enumerate(rungs, 1) if (value := self.value_at(rung)) is not None}
+        values = {place: value for place, rung in enumerate(rungs, 1) if (value := self.get_value_at(rung)) is not None}
         return values or ({0: self.values[self.epoch]} if self.values else {})
 
 
 @dataclass(frozen=True)
-class Stretch:
+class Segment:
     """A trial's way from the epoch `start` to where it has got `until`; `number` None asks for a new trial.
 
     `until` is in the unit of fidelity, `copied_from` and `replaces` are those of a copy, `draw` is the seed of
@@ -91,14 +91,14 @@ class Stretch:
 
 
 @dataclass(frozen=True)
-class End:
+class Prune:
     """A trial that goes no further."""
 
     number: int
     reason: str
 
 
-class Schedule(Protocol):
+class Scheduler(Protocol):
     """Decides when trials pause, who goes on and who ends. Its text is what --dry-run says of it."""
 
     @property
@@ -117,7 +117,7 @@ class Schedule(Protocol):
     def mode(self) -> Mode:
         """Which values are better."""
 
-    def next(self, trials: Sequence[Standing], may_start: bool) -> Stretch | End | None:
+    def next_action(self, trials: Sequence[TrialProgress], may_start: bool) -> Segment | Prune | None:
         """What to do now, or None if there is nothing to do before a running stretch has ended.
 
         Args:
@@ -125,14 +125,14 @@ class Schedule(Protocol):
             may_start: Whether the budget has room for a new trial.
         """
 
-    def rests(self, trial: Standing) -> bool:
+    def is_paused_at_rung(self, trial: TrialProgress) -> bool:
         """Whether `trial` waits because others were better, and has lost if the search ends now."""
 
-    def expected(self, trials: int) -> float:
+    def expected_cost(self, trials: int) -> float:
         """How much so many trials get together."""
 
 
-class InEpochs:
+class EpochScheduler:
     """What a schedule says of its fidelity that knows epochs alone, and compares for good at the last of them."""
 
     epochs: int

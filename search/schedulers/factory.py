@@ -3,21 +3,21 @@
 from search.config import SearchConfig
 from search.config.objectives import Mode
 from search.errors import UsageError
-from search.schedulers.asha import Halving
-from search.schedulers.asha_stopping import Stopping
-from search.schedulers.base import Schedule
-from search.schedulers.hyperband import HyperBand
-from search.schedulers.median_stopping import Median
-from search.schedulers.pbt import Population
+from search.schedulers.asha import ASHAScheduler
+from search.schedulers.asha_stopping import ASHAStoppingScheduler
+from search.schedulers.base import Scheduler
+from search.schedulers.hyperband import HyperBandScheduler
+from search.schedulers.median_stopping import MedianStoppingScheduler
+from search.schedulers.pbt import PopulationBasedTraining
 
-LADDERS: dict[str, type[Halving | HyperBand | Stopping]] = {
-    "asha": Halving,
-    "asha-stop": Stopping,
-    "hyperband": HyperBand,
+LADDERS: dict[str, type[ASHAScheduler | HyperBandScheduler | ASHAStoppingScheduler]] = {
+    "asha": ASHAScheduler,
+    "asha-stop": ASHAStoppingScheduler,
+    "hyperband": HyperBandScheduler,
 }
 
 
-def make_schedule(config: SearchConfig, epochs: int, mode: Mode, judged_from: int = 1) -> Schedule:
+def create_scheduler(config: SearchConfig, epochs: int, mode: Mode, judged_from: int = 1) -> Scheduler:
     """The scheduler that `config` names, for trials of at most so many epochs.
 
     Args:
@@ -29,19 +29,19 @@ def make_schedule(config: SearchConfig, epochs: int, mode: Mode, judged_from: in
     Raises:
         UsageError: Trials are too short for it.
     """
-    limit = _limit(config, epochs)
+    limit = _compute_limit(config, epochs)
     if config.scheduler in LADDERS:
-        return LADDERS[config.scheduler].over(
-            limit, config.reduction_factor, _grace_period(config, limit, judged_from), mode, config.fidelity
+        return LADDERS[config.scheduler].from_config(
+            limit, config.reduction_factor, _compute_grace_period(config, limit, judged_from), mode, config.fidelity
         )
     if config.scheduler == "median":
-        return Median(int(limit), int(config.grace_period or judged_from), mode)
+        return MedianStoppingScheduler(int(limit), int(config.grace_period or judged_from), mode)
     if config.scheduler == "pbt":
-        return _population(config, int(limit), mode, judged_from)
-    return Halving.straight(limit, mode, config.fidelity)
+        return _create_pbt(config, int(limit), mode, judged_from)
+    return ASHAScheduler.without_stopping(limit, mode, config.fidelity)
 
 
-def _limit(config: SearchConfig, epochs: int) -> float:
+def _compute_limit(config: SearchConfig, epochs: int) -> float:
     """How much a trial gets at most."""
     if config.fidelity == "epochs":
         return min(epochs, int(config.max_fidelity or epochs))
@@ -49,14 +49,14 @@ def _limit(config: SearchConfig, epochs: int) -> float:
     return config.max_fidelity
 
 
-def _grace_period(config: SearchConfig, limit: float, judged_from: int) -> float:
+def _compute_grace_period(config: SearchConfig, limit: float, judged_from: int) -> float:
     """Where the first rung may lie; of samples and seconds nobody knows how few say anything: two rungs are below."""
     if config.grace_period is not None:
         return config.grace_period
     return judged_from if config.fidelity == "epochs" else limit / config.reduction_factor / config.reduction_factor
 
 
-def _population(config: SearchConfig, epochs: int, mode: Mode, judged_from: int) -> Population:
+def _create_pbt(config: SearchConfig, epochs: int, mode: Mode, judged_from: int) -> PopulationBasedTraining:
     interval = config.exploit_every or max(1, epochs // 8)
     if interval >= epochs:
         raise UsageError(
@@ -69,4 +69,4 @@ def _population(config: SearchConfig, epochs: int, mode: Mode, judged_from: int)
             f"{judged_from} on: no member would be compared. Set more epochs."
         )
     assert config.population is not None  # complete() sees to it
-    return Population(config.population, interval, epochs, mode, config.seed, judged_from)
+    return PopulationBasedTraining(config.population, interval, epochs, mode, config.seed, judged_from)

@@ -9,33 +9,33 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from search.config.fidelity import Unit, named, shown
+from search.config.fidelity import Unit, format_amount, unit_label
 from search.config.objectives import Mode
-from search.schedulers.asha import Halving, last_resort
-from search.schedulers.base import Standing, Stretch
+from search.schedulers.asha import ASHAScheduler, promote_to_finish_one
+from search.schedulers.base import Segment, TrialProgress
 
 GOLDEN = (math.sqrt(5) - 1) / 2
 
 
 @dataclass(frozen=True)
-class HyperBand:
+class HyperBandScheduler:
     """Brackets of halving, the one with most rungs first."""
 
-    brackets: tuple[Halving, ...]
+    brackets: tuple[ASHAScheduler, ...]
 
     @classmethod
-    def over(
+    def from_config(
         cls, limit: float, reduction_factor: int, grace_period: float, mode: Mode, unit: Unit = "epochs"
-    ) -> "HyperBand":
+    ) -> "HyperBandScheduler":
         """A bracket from each rung of halving on."""
-        rungs = Halving.over(limit, reduction_factor, grace_period, mode, unit).rungs
-        return cls(tuple(Halving(rungs[first:], reduction_factor, mode, unit) for first in range(len(rungs))))
+        rungs = ASHAScheduler.from_config(limit, reduction_factor, grace_period, mode, unit).rungs
+        return cls(tuple(ASHAScheduler(rungs[first:], reduction_factor, mode, unit) for first in range(len(rungs))))
 
     def __str__(self) -> str:
-        rungs = (",".join(shown(rung) for rung in bracket.rungs) for bracket in self.brackets)
+        rungs = (",".join(format_amount(rung) for rung in bracket.rungs) for bracket in self.brackets)
         shares = (f"{share:.0%}" for share in self.shares)
         told = (f"{share} of the trials at {of_one}" for share, of_one in zip(shares, rungs, strict=True))
-        return f"rungs: {'; '.join(told)} {named(self.unit)}"
+        return f"rungs: {'; '.join(told)} {unit_label(self.unit)}"
 
     @property
     def unit(self) -> Unit:
@@ -60,7 +60,7 @@ class HyperBand:
         trials = [math.ceil(count / (s + 1) * factor**s) for s in reversed(range(count))]
         return tuple(n / sum(trials) for n in trials)
 
-    def bracket_of(self, number: int) -> Halving:
+    def get_bracket(self, number: int) -> ASHAScheduler:
         """The bracket of a trial. Multiples of the golden ratio fill the unit interval evenly, wherever one stops."""
         place = number * GOLDEN % 1
         for bracket, share in zip(self.brackets, self.shares, strict=True):
@@ -69,19 +69,21 @@ class HyperBand:
             place -= share
         return self.brackets[-1]
 
-    def next(self, trials: Sequence[Standing], may_start: bool) -> Stretch | None:
+    def next_action(self, trials: Sequence[TrialProgress], may_start: bool) -> Segment | None:
         """The stretch to run now; nobody is ended before the search is."""
-        brackets = [(bracket, [t for t in trials if self.bracket_of(t.number) is bracket]) for bracket in self.brackets]
+        brackets = [
+            (bracket, [t for t in trials if self.get_bracket(t.number) is bracket]) for bracket in self.brackets
+        ]
         for bracket, own in brackets:
-            if stretch := bracket.going_on(own):
+            if stretch := bracket.find_segment(own):
                 return stretch
         if may_start:
-            return Stretch("new", None, 0, self.bracket_of(len(trials)).rungs[0])
-        return last_resort(brackets)
+            return Segment("new", None, 0, self.get_bracket(len(trials)).rungs[0])
+        return promote_to_finish_one(brackets)
 
-    def rests(self, trial: Standing) -> bool:
-        return self.bracket_of(trial.number).rests(trial)
+    def is_paused_at_rung(self, trial: TrialProgress) -> bool:
+        return self.get_bracket(trial.number).is_paused_at_rung(trial)
 
-    def expected(self, trials: int) -> float:
-        brackets = [self.bracket_of(number) for number in range(trials)]
-        return sum(bracket.expected(brackets.count(bracket)) for bracket in self.brackets)
+    def expected_cost(self, trials: int) -> float:
+        brackets = [self.get_bracket(number) for number in range(trials)]
+        return sum(bracket.expected_cost(brackets.count(bracket)) for bracket in self.brackets)

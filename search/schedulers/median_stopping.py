@@ -4,14 +4,14 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from search.config.objectives import Mode, sign
-from search.schedulers.base import End, InEpochs, Standing, Stretch
+from search.config.objectives import Mode, get_sign
+from search.schedulers.base import EpochScheduler, Prune, Segment, TrialProgress
 
 FEWEST = 3  # others without whom a median says nothing
 
 
 @dataclass(frozen=True)
-class Median(InEpochs):
+class MedianStoppingScheduler(EpochScheduler):
     """A trial ends when its best value so far is worse than the median of what the others had on average until then.
 
     It is judged after each epoch from `grace_period` on, against those that reported that epoch.
@@ -24,27 +24,27 @@ class Median(InEpochs):
     def __str__(self) -> str:
         return f"ends a trial below the median of {FEWEST} others or more, after each epoch from {self.grace_period} on"
 
-    def next(self, trials: Sequence[Standing], may_start: bool) -> Stretch | End | None:
+    def next_action(self, trials: Sequence[TrialProgress], may_start: bool) -> Segment | Prune | None:
         waiting = [trial for trial in trials if trial.state == "waiting"]
         for trial in waiting:
-            if reason := self._verdict(trial, trials):
-                return End(trial.number, reason)
+            if reason := self._find_stop_reason(trial, trials):
+                return Prune(trial.number, reason)
         for trial in waiting:
-            return Stretch("continued", trial.number, trial.epoch, self._until(trial.epoch))
-        return Stretch("new", None, 0, self._until(0)) if may_start else None
+            return Segment("continued", trial.number, trial.epoch, self._get_segment_end(trial.epoch))
+        return Segment("new", None, 0, self._get_segment_end(0)) if may_start else None
 
-    def rests(self, trial: Standing) -> bool:
+    def is_paused_at_rung(self, trial: TrialProgress) -> bool:
         return False
 
-    def expected(self, trials: int) -> float:
+    def expected_cost(self, trials: int) -> float:
         """As if half of the trials that can be judged ended when they are judged first."""
         stopped = max(0, trials - FEWEST) / 2
-        return trials * self.epochs - stopped * (self.epochs - self._until(0))
+        return trials * self.epochs - stopped * (self.epochs - self._get_segment_end(0))
 
-    def _until(self, epoch: int) -> int:
+    def _get_segment_end(self, epoch: int) -> int:
         return min(self.epochs, max(self.grace_period, epoch + 1))
 
-    def _verdict(self, trial: Standing, trials: Sequence[Standing]) -> str:
+    def _find_stop_reason(self, trial: TrialProgress, trials: Sequence[TrialProgress]) -> str:
         """Why `trial` ends, or nothing."""
         epoch = trial.epoch
         if epoch < self.grace_period or not trial.values:
@@ -53,7 +53,7 @@ class Median(InEpochs):
         if len(others) < FEWEST:
             return ""
         averages = [statistics.fmean(v for e, v in other.values.items() if e <= epoch) for other in others]
-        better = sign(self.mode)
+        better = get_sign(self.mode)
         if min(better * value for value in trial.values.values()) <= better * statistics.median(averages):
             return ""
         return f"below the median of {len(others)} trials at epoch {epoch}"

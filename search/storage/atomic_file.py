@@ -9,13 +9,13 @@ from pathlib import Path
 
 import psutil
 
-from trainables.filesystem.paths import Place, Remote, upload
+from trainables.filesystem.paths import RemotePath, StoragePath, upload
 
 LEFT_AFTER_S = 60.0
 
 
 @contextmanager
-def whole(path: Place) -> Iterator[Path]:
+def atomic_path(path: StoragePath) -> Iterator[Path]:
     """Where to write what is to be `path`: in the end it takes its place, and readers have the one before until then.
 
     What a process that was killed left of it goes.
@@ -23,7 +23,7 @@ def whole(path: Place) -> Iterator[Path]:
     Raises:
         OSError: It cannot be written; the one before stays.
     """
-    if isinstance(path, Remote):
+    if isinstance(path, RemotePath):
         with tempfile.TemporaryDirectory(prefix="searchlight-") as folder:
             yield Path(folder, path.name)
             upload(Path(folder, path.name), path)
@@ -37,13 +37,13 @@ def whole(path: Place) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)  # what a full disk left of it
 
 
-def write_whole(path: Place, text: str) -> None:
+def write_atomic(path: StoragePath, text: str) -> None:
     """Write `text`, all of it or nothing.
 
     Raises:
         OSError: It cannot be written; the one before stays.
     """
-    with whole(path) as file:
+    with atomic_path(path) as file:
         file.write_text(text, encoding="utf-8")
 
 

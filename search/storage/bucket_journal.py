@@ -11,8 +11,8 @@ from optuna.storages.journal import BaseJournalBackend
 
 from search.errors import StoreError, UsageError
 from search.storage.lease import Lease
-from search.storage.retry import patiently
-from trainables.filesystem.paths import Remote
+from search.storage.retry import retry_while_unavailable
+from trainables.filesystem.paths import RemotePath
 
 logger = logging.getLogger(__name__)
 FOLDER, LOCK = "study", "study.lock"
@@ -21,7 +21,7 @@ SEGMENT_BYTES = 2**16
 READERS = 16  # segments that are read at a time
 
 
-class Segment(NamedTuple):
+class JournalSegment(NamedTuple):
     """An object that holds records, one a line. They sort in the order in which they were begun.
 
     Attributes:
@@ -39,16 +39,16 @@ class Segment(NamedTuple):
         return f"{self.since:015d}-{self.serial:06d}-{self.first:09d}.jsonl"
 
     @classmethod
-    def of(cls, name: str) -> "Segment":
+    def from_name(cls, name: str) -> "JournalSegment":
         return cls(*map(int, name.removesuffix(".jsonl").split("-")))
 
 
-def is_there(place: Remote) -> bool:
+def has_study(place: RemotePath) -> bool:
     """Whether the search at `place` has a study of its own."""
     return any(True for _ in (place / FOLDER).iterdir())
 
 
-def read_records(place: Remote) -> list[bytes]:
+def read_records(place: RemotePath) -> list[bytes]:
     """The records of the study of the search at `place`.
 
     A segment counts up to the record at which a later one begins: what a driver went on to write after its successor
@@ -59,9 +59,9 @@ def read_records(place: Remote) -> list[bytes]:
         OSError: It cannot be read.
     """
     folder = place / FOLDER
-    counted: list[tuple[Segment, int | None]] = []
+    counted: list[tuple[JournalSegment, int | None]] = []
     end: int | None = None
-    for segment in sorted(_segments(folder), reverse=True):
+    for segment in sorted(_list_segments(folder), reverse=True):
         if end is None or segment.first < end:
             counted.insert(0, (segment, end))
             end = segment.first
@@ -78,17 +78,17 @@ def read_records(place: Remote) -> list[bytes]:
     return records
 
 
-def _segments(folder: Remote) -> list[Segment]:
+def _list_segments(folder: RemotePath) -> list[JournalSegment]:
     names = [each.name for each in folder.iterdir()]
     if strange := [name for name in names if not SEGMENT.fullmatch(name)]:
         raise UsageError(f"{folder} must hold segments of a study alone, but has {', '.join(strange)}. Remove that.")
-    return [Segment.of(name) for name in names]
+    return [JournalSegment.from_name(name) for name in names]
 
 
 class BucketReader(BaseJournalBackend):
     """The study of the search at `place`, as it is now."""
 
-    def __init__(self, place: Remote) -> None:
+    def __init__(self, place: RemotePath) -> None:
         self._records = read_records(place)
 
     def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:
@@ -109,16 +109,16 @@ class BucketJournal(BaseJournalBackend):
         OSError: The bucket cannot be used.
     """
 
-    def __init__(self, place: Remote) -> None:
+    def __init__(self, place: RemotePath) -> None:
         self._place = place
         self._lease = Lease(place / LOCK, place.name)
         try:
             self._unread = read_records(place)  # from record `_read` on
-            latest = max((segment.since for segment in _segments(place / FOLDER)), default=0)
-            self._segment = Segment(max(self._lease.since, latest + 1), 0, len(self._unread))
+            latest = max((segment.since for segment in _list_segments(place / FOLDER)), default=0)
+            self._segment = JournalSegment(max(self._lease.since, latest + 1), 0, len(self._unread))
             (place / FOLDER / self._segment.name).write_bytes(b"")  # from here on nobody else's records count
         except BaseException:  # Ctrl-C too: nobody else can free the lease in a notebook; it goes on
-            self._lease.give_back()
+            self._lease.release()
             raise
         self._read = 0
         self._written: list[bytes] = []  # the records of the segment
@@ -155,7 +155,7 @@ class BucketJournal(BaseJournalBackend):
             raise self._failure
         try:
             if self._pending:
-                patiently(self._put)
+                retry_while_unavailable(self._put)
         except StoreError as error:
             self._failure = error
             raise
@@ -173,7 +173,7 @@ class BucketJournal(BaseJournalBackend):
             if self._failure is None:  # else it was told
                 self.commit()
         finally:
-            self._lease.give_back()
+            self._lease.release()
 
     def _put(self) -> None:
         self._lease.check()
@@ -190,5 +190,5 @@ class BucketJournal(BaseJournalBackend):
 
     def _begin_segment(self) -> None:
         since, serial, first = self._segment
-        self._segment = Segment(since, serial + 1, first + len(self._written))
+        self._segment = JournalSegment(since, serial + 1, first + len(self._written))
         self._written = []

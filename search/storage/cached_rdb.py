@@ -16,7 +16,7 @@ Answer = TypeVar("Answer")
 RETRIES = 9  # of one question, each over a connection of its own
 
 
-class Mirror(BaseStorage):
+class CachedRDBStorage(BaseStorage):
     """As Optuna's own cache, which reads every trial that has not ended at every question.
 
     Those that wait at a rung are many: benchmarks/study_stores.py. Every write goes to the database first. One during
@@ -30,43 +30,43 @@ class Mirror(BaseStorage):
         self._study_of: dict[int, int] = {}
 
     def create_new_study(self, directions: Sequence[StudyDirection], study_name: str | None = None) -> int:
-        return self._ask(lambda: self._database.create_new_study(directions, study_name))
+        return self._retry_on_disconnect(lambda: self._database.create_new_study(directions, study_name))
 
     def delete_study(self, study_id: int) -> None:
-        self._ask(lambda: self._database.delete_study(study_id))
+        self._retry_on_disconnect(lambda: self._database.delete_study(study_id))
         self._studies.pop(study_id, None)
 
     def set_study_user_attr(self, study_id: int, key: str, value: Any) -> None:
-        self._ask(lambda: self._database.set_study_user_attr(study_id, key, value))
+        self._retry_on_disconnect(lambda: self._database.set_study_user_attr(study_id, key, value))
 
     def set_study_system_attr(self, study_id: int, key: str, value: Any) -> None:
-        self._ask(lambda: self._database.set_study_system_attr(study_id, key, value))
+        self._retry_on_disconnect(lambda: self._database.set_study_system_attr(study_id, key, value))
 
     def get_study_id_from_name(self, study_name: str) -> int:
-        return self._ask(lambda: self._database.get_study_id_from_name(study_name))
+        return self._retry_on_disconnect(lambda: self._database.get_study_id_from_name(study_name))
 
     def get_study_name_from_id(self, study_id: int) -> str:
-        return self._ask(lambda: self._database.get_study_name_from_id(study_id))
+        return self._retry_on_disconnect(lambda: self._database.get_study_name_from_id(study_id))
 
     def get_study_directions(self, study_id: int) -> list[StudyDirection]:
-        return self._ask(lambda: self._database.get_study_directions(study_id))
+        return self._retry_on_disconnect(lambda: self._database.get_study_directions(study_id))
 
     def get_study_user_attrs(self, study_id: int) -> dict[str, Any]:
-        return self._ask(lambda: self._database.get_study_user_attrs(study_id))
+        return self._retry_on_disconnect(lambda: self._database.get_study_user_attrs(study_id))
 
     def get_study_system_attrs(self, study_id: int) -> dict[str, Any]:
-        return self._ask(lambda: self._database.get_study_system_attrs(study_id))
+        return self._retry_on_disconnect(lambda: self._database.get_study_system_attrs(study_id))
 
     def get_all_studies(self) -> list[Any]:
-        return self._ask(self._database.get_all_studies)
+        return self._retry_on_disconnect(self._database.get_all_studies)
 
     def create_new_trial(self, study_id: int, template_trial: FrozenTrial | None = None) -> int:
-        trials = self._trials(study_id)
-        trial_id = self._ask(lambda: self._database.create_new_trial(study_id, template_trial))
-        trial = self._ask(lambda: self._database.get_trial(trial_id))
+        trials = self._load_trials(study_id)
+        trial_id = self._retry_on_disconnect(lambda: self._database.create_new_trial(study_id, template_trial))
+        trial = self._retry_on_disconnect(lambda: self._database.get_trial(trial_id))
         if trial.number != len(trials):  # the connection was lost after one was made, and Optuna has made another
             del self._studies[study_id]
-            self._trials(study_id)
+            self._load_trials(study_id)
             return trial_id
         trials[trial_id] = trial
         self._numbers[study_id].append(trial_id)
@@ -77,9 +77,11 @@ class Mirror(BaseStorage):
         self, trial_id: int, param_name: str, param_value_internal: float, distribution: BaseDistribution
     ) -> None:
         value = distribution.to_external_repr(param_value_internal)
-        self._ask(lambda: self._database.set_trial_param(trial_id, param_name, param_value_internal, distribution))
-        self._change(trial_id, "params", param_name, value)
-        self._change(trial_id, "distributions", param_name, distribution)
+        self._retry_on_disconnect(
+            lambda: self._database.set_trial_param(trial_id, param_name, param_value_internal, distribution)
+        )
+        self._update_trial(trial_id, "params", param_name, value)
+        self._update_trial(trial_id, "distributions", param_name, distribution)
 
     def set_trial_state_values(self, trial_id: int, state: TrialState, values: Sequence[float] | None = None) -> bool:
         begun = False
@@ -91,24 +93,28 @@ class Mirror(BaseStorage):
             begun = True
             return self._database.set_trial_state_values(trial_id, state, values)
 
-        written = self._ask(write)
-        self._trials(self._study_of[trial_id])[trial_id] = self._ask(lambda: self._database.get_trial(trial_id))
+        written = self._retry_on_disconnect(write)
+        self._load_trials(self._study_of[trial_id])[trial_id] = self._retry_on_disconnect(
+            lambda: self._database.get_trial(trial_id)
+        )
         return written
 
     def set_trial_intermediate_value(self, trial_id: int, step: int, intermediate_value: float) -> None:
-        self._ask(lambda: self._database.set_trial_intermediate_value(trial_id, step, intermediate_value))
-        self._change(trial_id, "intermediate_values", step, intermediate_value)
+        self._retry_on_disconnect(
+            lambda: self._database.set_trial_intermediate_value(trial_id, step, intermediate_value)
+        )
+        self._update_trial(trial_id, "intermediate_values", step, intermediate_value)
 
     def set_trial_user_attr(self, trial_id: int, key: str, value: Any) -> None:
-        self._ask(lambda: self._database.set_trial_user_attr(trial_id, key, value))
-        self._change(trial_id, "user_attrs", key, _as_read(value))
+        self._retry_on_disconnect(lambda: self._database.set_trial_user_attr(trial_id, key, value))
+        self._update_trial(trial_id, "user_attrs", key, _normalize_json(value))
 
     def set_trial_system_attr(self, trial_id: int, key: str, value: Any) -> None:
-        self._ask(lambda: self._database.set_trial_system_attr(trial_id, key, value))
-        self._change(trial_id, "system_attrs", key, _as_read(value))
+        self._retry_on_disconnect(lambda: self._database.set_trial_system_attr(trial_id, key, value))
+        self._update_trial(trial_id, "system_attrs", key, _normalize_json(value))
 
     def get_trial_id_from_study_id_trial_number(self, study_id: int, trial_number: int) -> int:
-        self._trials(study_id)
+        self._load_trials(study_id)
         numbers = self._numbers[study_id]
         if trial_number >= len(numbers):
             raise KeyError(f"no trial {trial_number} in study {study_id}")
@@ -116,35 +122,35 @@ class Mirror(BaseStorage):
 
     def get_trial(self, trial_id: int) -> FrozenTrial:
         if trial_id not in self._study_of:
-            return self._ask(lambda: self._database.get_trial(trial_id))
+            return self._retry_on_disconnect(lambda: self._database.get_trial(trial_id))
         return self._studies[self._study_of[trial_id]][trial_id]
 
     def get_all_trials(
         self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
     ) -> list[FrozenTrial]:
-        trials = [trial for trial in self._trials(study_id).values() if states is None or trial.state in states]
+        trials = [trial for trial in self._load_trials(study_id).values() if states is None or trial.state in states]
         return copy.deepcopy(trials) if deepcopy else trials
 
     def remove_session(self) -> None:
         self._database.remove_session()
 
-    def _trials(self, study_id: int) -> dict[int, FrozenTrial]:
+    def _load_trials(self, study_id: int) -> dict[int, FrozenTrial]:
         if study_id not in self._studies:
-            trials = self._ask(lambda: self._database.get_all_trials(study_id, deepcopy=False))
+            trials = self._retry_on_disconnect(lambda: self._database.get_all_trials(study_id, deepcopy=False))
             trials.sort(key=lambda trial: trial.number)
             self._studies[study_id] = {trial._trial_id: trial for trial in trials}
             self._numbers[study_id] = [*self._studies[study_id]]
             self._study_of.update(dict.fromkeys(self._studies[study_id], study_id))
         return self._studies[study_id]
 
-    def _change(self, trial_id: int, field: str, key: str | int, value: Any) -> None:
+    def _update_trial(self, trial_id: int, field: str, key: str | int, value: Any) -> None:
         """On a copy: those who have asked for the trial keep it as it was."""
         trials = self._studies[self._study_of[trial_id]]
         trial = copy.copy(trials[trial_id])
         setattr(trial, field, {**getattr(trial, field), key: value})
         trials[trial_id] = trial
 
-    def _ask(self, action: Callable[[], Answer]) -> Answer:
+    def _retry_on_disconnect(self, action: Callable[[], Answer]) -> Answer:
         """The database's answer; asked again if the connection is lost in between."""
         for _ in range(RETRIES):
             try:
@@ -156,5 +162,5 @@ class Mirror(BaseStorage):
         return action()
 
 
-def _as_read(value: Any) -> Any:
+def _normalize_json(value: Any) -> Any:
     return json.loads(json.dumps(value))

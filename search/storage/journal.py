@@ -41,7 +41,7 @@ class Journal(BaseJournalBackend):
             self._lock.close()
             raise
         self._unread: list[bytes] = []  # from record `_first` on
-        self._first = sum(1 for _ in self._lines())
+        self._first = sum(1 for _ in self._read_lines())
         self._written = threading.Event()
         self._closed = threading.Event()
         self._syncing = threading.Thread(target=self._sync, daemon=True, name="journal")
@@ -68,7 +68,7 @@ class Journal(BaseJournalBackend):
 
     def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:
         if log_number_from < self._first:
-            lines: Iterator[bytes] = itertools.islice(self._lines(), log_number_from, None)
+            lines: Iterator[bytes] = itertools.islice(self._read_lines(), log_number_from, None)
         else:
             del self._unread[: log_number_from - self._first]
             self._first = log_number_from
@@ -91,7 +91,7 @@ class Journal(BaseJournalBackend):
         if self._failure is not None:
             raise self._failure
 
-    def _lines(self) -> Iterator[bytes]:
+    def _read_lines(self) -> Iterator[bytes]:
         with open(self._path, "rb") as file:
             yield from file
 
@@ -103,7 +103,7 @@ class Journal(BaseJournalBackend):
             UsageError: Something is broken before what is whole: that was no writer.
         """
         whole, broken = 0, ""
-        for number, line in enumerate(self._lines(), start=1):
+        for number, line in enumerate(self._read_lines(), start=1):
             if not _is_record(line):
                 broken = broken or f"line {number} of {self._path}"
             elif broken:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 
 from search.errors import StoreError, UsageError
-from trainables.filesystem.paths import Remote
+from trainables.filesystem.paths import RemotePath
 
 logger = logging.getLogger(__name__)
 RENEW_S = 5.0
@@ -53,16 +53,16 @@ class Lease:
         OSError: The bucket cannot be used.
     """
 
-    def __init__(self, path: Remote, name: str) -> None:
+    def __init__(self, path: RemotePath, name: str) -> None:
         self._path = path
         self._name = name
         self._own = _Claim(uuid.uuid4().hex, socket.gethostname(), os.getpid(), 0, 0)
         self._lock = threading.Lock()
         self._over = threading.Event()
         self._lost = ""
-        self._await_end_of_another()
-        self._claim()
-        self._thread = threading.Thread(target=self._keep, daemon=True, name="lease")
+        self._await_previous_holder()
+        self._acquire()
+        self._thread = threading.Thread(target=self._run_renewal_loop, daemon=True, name="lease")
         self._thread.start()
 
     @property
@@ -81,25 +81,25 @@ class Lease:
         if self._lost:
             raise StoreError(self._lost)
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         """Let another driver have the study at once. Giving it back again changes nothing."""
         if self._over.is_set():
             return
         self._over.set()
         self._thread.join()
         with suppress(OSError):  # it then runs out by itself
-            found = self._read()
+            found = self._read_claim()
             if found is not None and found.id == self._own.id:
                 self._path.unlink(missing_ok=True)
 
-    def _await_end_of_another(self) -> None:
-        found = self._read()
+    def _await_previous_holder(self) -> None:
+        found = self._read_claim()
         if found is None:
             return
         probe = self._path.with_name(f"{self._path.name}.{self._own.id}")
         probe.write_bytes(b"")
         try:
-            ago_s = (probe.modified_ns() - self._path.modified_ns()) / 1e9  # both by the server's clock
+            ago_s = (probe.get_modified_ns() - self._path.get_modified_ns()) / 1e9  # both by the server's clock
         except FileNotFoundError:  # it was given back meanwhile
             return
         finally:
@@ -109,27 +109,27 @@ class Lease:
         end = time.monotonic() + LEASE_S - ago_s
         while time.monotonic() < end:
             time.sleep(LOOK_S)
-            now = self._read()
+            now = self._read_claim()
             if now is None:
                 return
             if now != found:
-                raise self._held_by(now)
+                raise self._build_held_error(now)
 
-    def _claim(self) -> None:
+    def _acquire(self) -> None:
         start = time.monotonic()
-        self._write(0)
-        mine = self._path.modified_ns() // 10**6
+        self._write_claim(0)
+        mine = self._path.get_modified_ns() // 10**6
         time.sleep(CLAIM_S)
-        found = self._read()
+        found = self._read_claim()
         if found is not None and found.id != self._own.id:
-            raise self._held_by(found)
-        self._write(mine)
+            raise self._build_held_error(found)
+        self._write_claim(mine)
         self._renewed = start
 
-    def _held_by(self, claim: _Claim) -> UsageError:
+    def _build_held_error(self, claim: _Claim) -> UsageError:
         return UsageError(f"{self._name} must not be running, but another process has it open. It is {claim}.")
 
-    def _keep(self) -> None:
+    def _run_renewal_loop(self) -> None:
         """The thread. What fails is tried again; `check` tells whether it lasted."""
         while not self._over.wait(RENEW_S) and not self._lost:
             with suppress(OSError):
@@ -141,7 +141,7 @@ class Lease:
             late = start - self._renewed > LEASE_S
             if self._is_lost():
                 return
-            self._write(self._own.since)
+            self._write_claim(self._own.since)
             if late:  # a successor, over whose claim this was written, needs a moment to write its own again
                 time.sleep(2 * RENEW_S)
                 if self._is_lost():
@@ -150,13 +150,13 @@ class Lease:
             self._renewed = start
 
     def _is_lost(self) -> bool:
-        found = self._read()
+        found = self._read_claim()
         # A claim that is being made has no time yet, and is later than this one.
         if found is not None and found.id != self._own.id and (not found.since or found.since > self._own.since):
             self._lost = f"{self._name} was taken up by another driver, {found}, since this one was not heard of"
         return bool(self._lost)
 
-    def _read(self) -> _Claim | None:
+    def _read_claim(self) -> _Claim | None:
         for _ in range(TRIES):
             try:
                 return _Claim(**json.loads(self._path.read_bytes()))
@@ -166,6 +166,6 @@ class Lease:
                 time.sleep(0.01)
         raise OSError(f"{self._path} is no claim of a driver")
 
-    def _write(self, since: int) -> None:
+    def _write_claim(self, since: int) -> None:
         self._own = _Claim(**{**asdict(self._own), "since": since, "renewed": self._own.renewed + 1})
         self._path.write_bytes(json.dumps(asdict(self._own)).encode())

@@ -7,39 +7,39 @@ from pathlib import Path
 from typing import Any
 
 from search.errors import UsageError
-from trainables.filesystem.paths import Place, Remote, place
+from trainables.filesystem.paths import RemotePath, StoragePath, parse_path
 
 
-def read(value: Any) -> Any:
+def parse_location(value: Any) -> Any:
     """The place that a text names; whatever else is given, as it is.
 
     Raises:
         ValueError: It is a URI that cannot be used.
     """
     try:
-        return place(value) if isinstance(value, str) else value
+        return parse_path(value) if isinstance(value, str) else value
     except ValueError as error:
         raise ValueError(f"must be a folder or a bucket, but {error}") from None
 
 
-def absolute(storage: Place) -> Place:
+def make_absolute(storage: StoragePath) -> StoragePath:
     """The folder wherever a process runs; a bucket is the same everywhere."""
-    return storage if isinstance(storage, Remote) else storage.expanduser().absolute()
+    return storage if isinstance(storage, RemotePath) else storage.expanduser().absolute()
 
 
-def storage_of(text: str) -> Place:
+def parse_storage(text: str) -> StoragePath:
     """What --storage says.
 
     Raises:
         UsageError: It is neither a folder nor a bucket.
     """
     try:
-        return absolute(read(text))
+        return make_absolute(parse_location(text))
     except ValueError as error:
         raise UsageError(f"--storage {error}") from error
 
 
-def source_of(text: str, storage: Place) -> str:
+def parse_warm_start_source(text: str, storage: StoragePath) -> str:
     """An earlier search by the place of its folder; an experiment of MLflow as it is.
 
     Raises:
@@ -49,16 +49,16 @@ def source_of(text: str, storage: Place) -> str:
         return text
     if "://" in text:
         try:
-            return str(place(text))
+            return str(parse_path(text))
         except ValueError as error:
             raise UsageError(f"--warm-start must name an earlier search, but {error}") from None
-    named = absolute(storage) / text
+    named = make_absolute(storage) / text
     if "/" not in text or (isinstance(named, Path) and named.exists()):
         return str(named)
     return str(Path(text).expanduser().absolute())
 
 
-def check_place(storage: Place, name: str) -> None:
+def check_location(storage: StoragePath, name: str) -> None:
     """Whether the folder of a new search can be made.
 
     Raises:
@@ -66,7 +66,7 @@ def check_place(storage: Place, name: str) -> None:
     """
     if not re.fullmatch(r"[A-Za-z0-9][\w.\-]*", name):
         raise UsageError(f"--name must be letters, digits, '.', '_' or '-', but got {name!r}.")
-    taken = _is_in_bucket(storage, name) if isinstance(storage, Remote) else (storage / name).exists()
+    taken = _is_in_bucket(storage, name) if isinstance(storage, RemotePath) else (storage / name).exists()
     if taken:
         raise UsageError(f"--name must be new, but {name} exists in {storage}. Choose another.")
     if isinstance(storage, Path):
@@ -81,7 +81,7 @@ def _check_folder(storage: Path) -> None:
         raise UsageError(f"--storage must be a folder that can be written to, but got {storage}.")
 
 
-def _is_in_bucket(storage: Remote, name: str) -> bool:
+def _is_in_bucket(storage: RemotePath, name: str) -> bool:
     """Whether there is something of a search `name`, in a bucket that can be written to: a small object is, and is
     removed again."""
     probe = storage / f".searchlight-{uuid.uuid4().hex}"

@@ -27,7 +27,7 @@ NEW_TABLES = "has_schema_privilege(current_schema(), 'CREATE')"
 KEEPALIVE = "SET tcp_keepalives_idle = 30; SET tcp_keepalives_interval = 10; SET tcp_keepalives_count = 3"
 
 
-def with_defaults(url: URL) -> URL:
+def add_default_options(url: URL) -> URL:
     """`url` with what it does not say itself."""
     return url.update_query_dict({key: value for key, value in DEFAULTS.items() if key not in url.query})
 
@@ -54,18 +54,18 @@ def check_rights(url: URL) -> None:
 
 
 @contextmanager
-def making_tables(url: URL) -> Iterator[None]:
+def lock_table_creation(url: URL) -> Iterator[None]:
     """Keep other searches from making the tables at the same time, which would fail."""
     engine = sqlalchemy.create_engine(url)
     try:
         with engine.begin() as connection:
-            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _key("")})
+            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _compute_lock_key("")})
             yield
     finally:
         engine.dispose()
 
 
-def hold(engine: Engine, name: str) -> None:
+def lock_study(engine: Engine, name: str) -> None:
     """From now on `engine` connects only where it gets the lock of the study `name`, and waits for a lost database.
 
     Raises:
@@ -101,7 +101,7 @@ class _Holder:
         while True:
             try:
                 connection = dialect.connect(*arguments, **options)
-                if _lock(connection, self.name):
+                if _try_lock(connection, self.name):
                     return connection
                 connection.close()
                 reason = "another process has the study open"
@@ -121,15 +121,15 @@ class _Holder:
         raise StoreError(f"the study's database was lost, and not found again in {patience_s:g} s ({reason})")
 
 
-def _lock(connection: Any, name: str) -> bool:
+def _try_lock(connection: Any, name: str) -> bool:
     with connection.cursor() as cursor:
         cursor.execute(KEEPALIVE)
-        cursor.execute("SELECT pg_try_advisory_lock(%s)", (_key(name),))
+        cursor.execute("SELECT pg_try_advisory_lock(%s)", (_compute_lock_key(name),))
         locked: bool = cursor.fetchone()[0]
     connection.commit()
     return locked
 
 
-def _key(name: str) -> int:
+def _compute_lock_key(name: str) -> int:
     """The number that PostgreSQL knows the lock of a study by, in its own database."""
     return int.from_bytes(hashlib.blake2b(f"searchlight {name}".encode(), digest_size=8).digest(), signed=True)

@@ -13,7 +13,7 @@ PATIENCE_S = 300.0  # how long a search waits for a bucket that went away
 BETWEEN_S = 1.0
 
 
-def patiently(action: Callable[[], Found]) -> Found:
+def retry_while_unavailable(action: Callable[[], Found]) -> Found:
     """What `action` returns, called again as long as the bucket is away.
 
     Raises:

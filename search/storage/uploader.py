@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from search.errors import StoreError
-from trainables.filesystem.paths import Place, Remote, upload
+from trainables.filesystem.paths import RemotePath, StoragePath, upload
 
 logger = logging.getLogger(__name__)
 EVERY_S = 5.0
@@ -27,18 +27,18 @@ class Uploader:
         to: Where the search lies, in a bucket. If that is a folder, there is nothing to copy.
     """
 
-    def __init__(self, folder: Path, to: Place) -> None:
+    def __init__(self, folder: Path, to: StoragePath) -> None:
         self._folder = folder
         self._to = to
         self._say: Callable[[str], None] = logger.warning
         # What the bucket has, by name: when it was written, and its size.
-        self._there: dict[str, tuple[int, int]] = dict(_files(folder)) if isinstance(to, Remote) else {}
+        self._there: dict[str, tuple[int, int]] = dict(_list_files(folder)) if isinstance(to, RemotePath) else {}
         self._failed = ""
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._keep, daemon=True, name="upload")
+        self._thread = threading.Thread(target=self._run_upload_loop, daemon=True, name="upload")
 
     @contextmanager
-    def ending(self, say: Callable[[str], None]) -> Iterator[None]:
+    def flush_on_exit(self, say: Callable[[str], None]) -> Iterator[None]:
         """Copies what came last, when the search ends. `say` shows a line if anything cannot be copied."""
         self._say = say
         try:
@@ -51,7 +51,7 @@ class Uploader:
 
     def start(self) -> None:
         """Copy what has changed from now on, every few seconds."""
-        if isinstance(self._to, Remote):
+        if isinstance(self._to, RemotePath):
             self._thread.start()
 
     def _end(self) -> None:
@@ -60,7 +60,7 @@ class Uploader:
         if self._thread.is_alive():
             self._thread.join()
         if not lost and (self._folder / "search.yaml").exists():  # else it never began
-            self._try("what has changed is not there")
+            self._try_copy("what has changed is not there")
 
     def copy(self) -> None:
         """Copy what has changed.
@@ -70,7 +70,7 @@ class Uploader:
         """
         if isinstance(self._to, Path):
             return
-        now = dict(_files(self._folder))
+        now = dict(_list_files(self._folder))
         for name, written in now.items():
             if self._there.get(name) != written and (self._folder / name).exists():
                 upload(self._folder / name, self._to / name)
@@ -79,14 +79,14 @@ class Uploader:
             (self._to / name).unlink(missing_ok=True)
             del self._there[name]
 
-    def _keep(self) -> None:
+    def _run_upload_loop(self) -> None:
         pause = EVERY_S
         while not self._over.wait(pause):
             start = time.monotonic()
-            self._try("the search goes on")
+            self._try_copy("the search goes on")
             pause = max(EVERY_S, (time.monotonic() - start) / SHARE)
 
-    def _try(self, then: str) -> None:
+    def _try_copy(self, then: str) -> None:
         try:
             self.copy()
         except OSError as error:
@@ -97,7 +97,7 @@ class Uploader:
             self._failed = ""
 
 
-def _files(folder: Path) -> Iterator[tuple[str, tuple[int, int]]]:
+def _list_files(folder: Path) -> Iterator[tuple[str, tuple[int, int]]]:
     """Those to be copied, in a stable order: what is half written has a name that ends in .tmp."""
     for where, folders, names in os.walk(folder):
         # Ray's is not even looked into: thousands of files come and go there meanwhile.

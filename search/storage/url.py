@@ -10,7 +10,7 @@ from search.errors import UsageError
 DRIVERS = {"sqlite": "sqlite", "postgresql": "postgresql+psycopg", "postgresql+psycopg": "postgresql+psycopg"}
 
 
-def resolve(url: str) -> str:
+def resolve_url(url: str) -> str:
     """`url` with an absolute path.
 
     Raises:
@@ -37,13 +37,13 @@ def resolve(url: str) -> str:
     return parsed.set(database=str(path)).render_as_string()
 
 
-def file_of(url: str) -> Path | None:
+def get_sqlite_path(url: str) -> Path | None:
     """The file of an SQLite database; None for a server."""
     parsed = make_url(url)
     return Path(str(parsed.database)) if parsed.drivername == "sqlite" else None
 
 
-def with_driver(url: str) -> URL:
+def add_driver(url: str) -> URL:
     """`url` as SQLAlchemy wants it."""
     parsed = make_url(url)
     return parsed.set(drivername=DRIVERS[parsed.drivername])

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO
 
 from search.errors import UsageError
-from trainables.filesystem.paths import Place, Remote, download, modified_ns
+from trainables.filesystem.paths import RemotePath, StoragePath, download, get_modified_ns
 
 PREFIX = "searchlight-of-"
 LOCK = "held"
@@ -20,17 +20,17 @@ LOCK = "held"
 NOT_HERE = ("checkpoints", "files", "study", "study.lock")
 
 
-def local(place: Place) -> Path:
+def local_path_of(place: StoragePath) -> Path:
     """Where the driver keeps the files of the search at `place`. For a bucket it is a folder of this process."""
     if isinstance(place, Path):
         return place
-    return _root() / hashlib.blake2b(str(place.parent).encode(), digest_size=8).hexdigest() / place.name
+    return _get_root() / hashlib.blake2b(str(place.parent).encode(), digest_size=8).hexdigest() / place.name
 
 
 @contextmanager
-def working(place: Place) -> Iterator[Path]:
+def working_copy(place: StoragePath) -> Iterator[Path]:
     """`local(place)`, which is there from now on if it belongs to a bucket, and removed in the end."""
-    folder = local(place)
+    folder = local_path_of(place)
     if isinstance(place, Path) or folder.exists():  # the search runs in this process, and asks about itself
         yield folder
         return
@@ -42,35 +42,35 @@ def working(place: Place) -> Iterator[Path]:
 
 
 @contextmanager
-def at_hand(place: Place) -> Iterator[Path]:
+def downloaded_copy(place: StoragePath) -> Iterator[Path]:
     """As `working`, with what the bucket has.
 
     Raises:
         UsageError: The bucket cannot be read.
     """
-    fresh = not local(place).exists()
-    with working(place) as folder:
+    fresh = not local_path_of(place).exists()
+    with working_copy(place) as folder:
         if fresh:
-            fetch(place)
+            download_search(place)
         yield folder
 
 
-def fetch(place: Place) -> None:
+def download_search(place: StoragePath) -> None:
     """Get the files of a search out of its bucket.
 
     Raises:
         UsageError: The bucket cannot be read.
     """
     try:
-        for each in place.iterdir() if isinstance(place, Remote) else ():
+        for each in place.iterdir() if isinstance(place, RemotePath) else ():
             if each.name not in NOT_HERE:
                 with suppress(FileNotFoundError):  # removed meanwhile, or what S3 is left with of an empty folder
-                    download(each, local(place) / each.name)
+                    download(each, local_path_of(place) / each.name)
     except OSError as error:
         raise UsageError(f"--storage must be a place that can be read, but {error}.") from error
 
 
-def names_in(storage: Place) -> list[str]:
+def list_searches(storage: StoragePath) -> list[str]:
     """The searches in `storage` that have begun, oldest first.
 
     Raises:
@@ -83,12 +83,12 @@ def names_in(storage: Place) -> list[str]:
                 begun[place.name] = place.stat().st_mtime_ns
         else:
             with suppress(FileNotFoundError):
-                begun[place.name] = modified_ns(place / "search.yaml")
+                begun[place.name] = get_modified_ns(place / "search.yaml")
     return sorted(begun, key=lambda name: begun[name])
 
 
 @functools.cache
-def _root() -> Path:
+def _get_root() -> Path:
     """Of this process: removed when it ends, or by a later one if it was killed."""
     for lock in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{LOCK}"):
         # Another process that starts now may have removed it, and a driver that lives holds it.
@@ -100,10 +100,10 @@ def _root() -> Path:
     held = open(claim, "a")  # noqa: SIM115 (until the process ends: the kernel frees it)
     fcntl.flock(held, fcntl.LOCK_EX)
     claim.rename(root / LOCK)  # not before it is held
-    atexit.register(_leave, root, held)
+    atexit.register(_remove_root, root, held)
     return root
 
 
-def _leave(root: Path, held: IO[str]) -> None:
+def _remove_root(root: Path, held: IO[str]) -> None:
     shutil.rmtree(root, ignore_errors=True)
     held.close()

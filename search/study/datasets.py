@@ -7,7 +7,7 @@ from optuna.trial import FrozenTrial
 Told = Mapping[str, str]  # a data set as a report has it: name, digest, source, use
 
 
-def datasets_of(trial: FrozenTrial) -> list[dict[str, str]]:
+def get_datasets(trial: FrozenTrial) -> list[dict[str, str]]:
     """What a trial said that it uses."""
     return list(trial.user_attrs.get("datasets", []))
 
@@ -23,17 +23,17 @@ class Datasets:
     """
 
     def __init__(self, earlier: Sequence[FrozenTrial]) -> None:
-        self._of_trial = {trial.number: _digests(datasets_of(trial)) for trial in earlier}
+        self._of_trial = {trial.number: _get_digests(get_datasets(trial)) for trial in earlier}
         self._of_all: dict[tuple[str, str], set[str]] = {}
         for digests in self._of_trial.values():
             for key, digest in digests.items():
                 self._of_all.setdefault(key, set()).add(digest)
         self._said: set[tuple[str, str]] = set()
 
-    def changed(self, number: int, datasets: Sequence[Told]) -> list[str]:
+    def describe_changes(self, number: int, datasets: Sequence[Told]) -> list[str]:
         """What is to be told of the data of a trial, a line for each data set that has changed, once."""
         lines = []
-        for (name, use), digest in _digests(datasets).items():
+        for (name, use), digest in _get_digests(datasets).items():
             own, all_ = self._of_trial.get(number, {}).get((name, use)), self._of_all.get((name, use), set())
             before = own if own is not None else next(iter(all_)) if len(all_) == 1 else digest
             if before != digest and (name, use) not in self._said:
@@ -45,5 +45,5 @@ class Datasets:
         return lines
 
 
-def _digests(datasets: Sequence[Told]) -> dict[tuple[str, str], str]:
+def _get_digests(datasets: Sequence[Told]) -> dict[tuple[str, str], str]:
     return {(data["name"], data["use"]): data["digest"] for data in datasets}

@@ -7,14 +7,14 @@ from typing import Any
 from optuna.storages import BaseStorage
 
 from search.config import SearchConfig, load_config
-from search.config.search_config import ANEW, flag
+from search.config.search_config import RESUME_OVERRIDES, option_name
 from search.errors import UsageError
 from search.storage.study_store import check_name
-from search.storage.working_copy import local
-from trainables.filesystem.paths import Place
+from search.storage.working_copy import local_path_of
+from trainables.filesystem.paths import StoragePath
 
 
-def remembered(storage: BaseStorage, place: Place) -> dict[str, Any]:
+def load_metadata(storage: BaseStorage, place: StoragePath) -> dict[str, Any]:
     """What a search that is taken up remembers of itself, its objective and mode among it.
 
     Raises:
@@ -32,18 +32,18 @@ def remembered(storage: BaseStorage, place: Place) -> dict[str, Any]:
     return {**about["search"], "objective": about["objective"], "mode": about["mode"]}
 
 
-def config_of(about: Mapping[str, Any], place: Place, given: Mapping[str, Any]) -> SearchConfig:
+def build_resume_config(about: Mapping[str, Any], place: StoragePath, given: Mapping[str, Any]) -> SearchConfig:
     """The config that a search goes on with: as it began, but for what is given, wherever its folder lies by now."""
-    fixed = sorted(given.keys() - ANEW)
+    fixed = sorted(given.keys() - RESUME_OVERRIDES)
     if fixed:
-        named = ", ".join("a task" if name == "task" else flag(name) for name in fixed)
+        named = ", ".join("a task" if name == "task" else option_name(name) for name in fixed)
         raise UsageError(
             f"--resume must come without {named}: {place.name} goes on as it began. "
-            f"What can be given anew: {', '.join(map(flag, sorted(ANEW)))}."
+            f"What can be given anew: {', '.join(map(option_name, sorted(RESUME_OVERRIDES)))}."
         )
     before = {**about["config"], "storage": place.parent, "name": place.name, "quiet": False}
     path, _, name = before["task"].rpartition(":")
-    copy = local(place) / "code" / Path(path).name
+    copy = local_path_of(place) / "code" / Path(path).name
     if path.endswith(".py") and not Path(path).exists() and copy.exists():
         before["task"] = f"{copy}:{name}"
     return load_config({**{key: value for key, value in before.items() if value is not None}, **given})

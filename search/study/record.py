@@ -6,14 +6,14 @@ from typing import Any
 
 from optuna.trial import FrozenTrial, TrialState
 
-from search.config.objectives import Judged, Objective
+from search.config.objectives import HasObjectives, Objective
 from search.errors import UsageError
-from search.storage.study_store import open_to_read, url_of
-from trainables.filesystem.paths import Place
+from search.storage.study_store import open_read_only, read_study_url
+from trainables.filesystem.paths import StoragePath
 
 
 @dataclass(frozen=True)
-class Searched(Judged):
+class SearchRecord(HasObjectives):
     """A search that ran, or still runs.
 
     Attributes:
@@ -31,7 +31,7 @@ class Searched(Judged):
     about: Mapping[str, Any]
 
     @property
-    def defaults(self) -> FrozenTrial | None:
+    def default_trial(self) -> FrozenTrial | None:
         """The trial of the task's own values, which a search tries first; None if it was never begun.
 
         There is none either where one of them lies outside of what is searched: the sampler then chose that one.
@@ -40,13 +40,13 @@ class Searched(Judged):
         return next((trial for trial in self.trials if trial.params and trial.params == first[0]), None)
 
 
-def read(place: Place) -> Searched:
+def load_search(place: StoragePath) -> SearchRecord:
     """The search at `place`, as its study has it.
 
     Raises:
         UsageError: There is none.
     """
-    storage = open_to_read(place, url_of(place))
+    storage = open_read_only(place, read_study_url(place))
     study_id = storage.get_study_id_from_name(place.name)
     about = storage.get_study_user_attrs(study_id)
     if "mode" not in about:
@@ -54,4 +54,4 @@ def read(place: Place) -> Searched:
     others = (Objective(metric, mode) for metric, mode in about.get("others", {}).items())
     begun = [trial for trial in storage.get_all_trials(study_id) if trial.state != TrialState.WAITING]
     objectives = (Objective(about["objective"], about["mode"]), *others)
-    return Searched(place.name, begun, objectives, about.get("search", {}))
+    return SearchRecord(place.name, begun, objectives, about.get("search", {}))

@@ -8,10 +8,10 @@ from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
 
 from search.config.objectives import Objective
-from search.study.trial import curve_of, outcome_of, point_of
+from search.study.trial import get_outcome, intermediate_values, objective_values
 
 
-class JudgedStudy(Protocol):
+class StudyWithObjectives(Protocol):
     """What the view needs of a study; see `search.study.study.SearchStudy`."""
 
     objectives: tuple[Objective, ...]
@@ -19,7 +19,7 @@ class JudgedStudy(Protocol):
     compared: Callable[[FrozenTrial], dict[int, float]] | None
 
 
-def shown_to_samplers(storage: BaseStorage, study: JudgedStudy, earlier: Sequence[FrozenTrial]) -> BaseStorage:
+def sampler_view(storage: BaseStorage, study: StudyWithObjectives, earlier: Sequence[FrozenTrial]) -> BaseStorage:
     """`storage` as samplers should see it: first come `earlier` trials of other searches, and a trial that waits at a
     rung is one that was pruned there.
 
@@ -34,7 +34,11 @@ def shown_to_samplers(storage: BaseStorage, study: JudgedStudy, earlier: Sequenc
         ) -> list[FrozenTrial]:
             trials = super().get_all_trials(study_id, deepcopy=deepcopy)
             several = len(study.objectives) > 1
-            now = _comparable(trials, study, completed) if several else _shown(trials, study, stopped)
+            now = (
+                view_multi_objective(trials, study, completed)
+                if several
+                else view_single_objective(trials, study, stopped)
+            )
             shown = [*earlier, *now]
             return [trial for trial in shown if states is None or trial.state in states]
 
@@ -43,8 +47,8 @@ def shown_to_samplers(storage: BaseStorage, study: JudgedStudy, earlier: Sequenc
     return view
 
 
-def _shown(
-    trials: Sequence[FrozenTrial], study: JudgedStudy, stopped: dict[int, tuple[FrozenTrial, FrozenTrial]]
+def view_single_objective(
+    trials: Sequence[FrozenTrial], study: StudyWithObjectives, stopped: dict[int, tuple[FrozenTrial, FrozenTrial]]
 ) -> list[FrozenTrial]:
     """`trials` as samplers should see them when there is one objective.
 
@@ -55,26 +59,26 @@ def _shown(
     for trial in trials:
         if _is_stopped(trial, study):
             if trial.number not in stopped or stopped[trial.number][0] is not trial:
-                stopped[trial.number] = (trial, _stopped(trial, study))
+                stopped[trial.number] = (trial, as_pruned(trial, study))
             trial = stopped[trial.number][1]
         shown.append(trial)
     return shown
 
 
-def _is_stopped(trial: FrozenTrial, study: JudgedStudy) -> bool:
-    return _waits(trial, study) or (trial.state == TrialState.PRUNED and study.compared is not None)
+def _is_stopped(trial: FrozenTrial, study: StudyWithObjectives) -> bool:
+    return _is_paused(trial, study) or (trial.state == TrialState.PRUNED and study.compared is not None)
 
 
-def _stopped(trial: FrozenTrial, study: JudgedStudy) -> FrozenTrial:
-    shown = _as(TrialState.PRUNED, trial)
+def as_pruned(trial: FrozenTrial, study: StudyWithObjectives) -> FrozenTrial:
+    shown = with_state(TrialState.PRUNED, trial)
     if study.compared is not None:
         shown.intermediate_values = study.compared(trial)
     return shown
 
 
-def _comparable(
+def view_multi_objective(
     trials: Sequence[FrozenTrial],
-    study: JudgedStudy,
+    study: StudyWithObjectives,
     completed: dict[int, FrozenTrial],
 ) -> list[FrozenTrial]:
     """`trials` as samplers can learn from all of them when there are several objectives.
@@ -88,9 +92,9 @@ def _comparable(
     shown = []
     for trial in trials:
         seen = completed.get(trial.number, trial)
-        if seen is trial and (_waits(trial, study) or outcome_of(trial) == "pruned"):
-            point = point_of(trial, study.objectives)
-            seen = _as(TrialState.COMPLETE, trial, point) if point else trial
+        if seen is trial and (_is_paused(trial, study) or get_outcome(trial) == "pruned"):
+            point = objective_values(trial, study.objectives)
+            seen = with_state(TrialState.COMPLETE, trial, point) if point else trial
             if point and trial.state == TrialState.PRUNED:
                 completed[trial.number] = seen
         shown.append(seen)
@@ -99,14 +103,14 @@ def _comparable(
         return shown
     columns = zip(study.objectives, zip(*points, strict=True), strict=True)
     worst = [max(column) if objective.mode == "min" else min(column) for objective, column in columns]
-    return [_as(TrialState.COMPLETE, t, worst) if outcome_of(t) == "diverged" else t for t in shown]
+    return [with_state(TrialState.COMPLETE, t, worst) if get_outcome(t) == "diverged" else t for t in shown]
 
 
-def _waits(trial: FrozenTrial, study: JudgedStudy) -> bool:
-    return trial.state == TrialState.RUNNING and trial.number not in study.live and bool(curve_of(trial))
+def _is_paused(trial: FrozenTrial, study: StudyWithObjectives) -> bool:
+    return trial.state == TrialState.RUNNING and trial.number not in study.live and bool(intermediate_values(trial))
 
 
-def _as(state: TrialState, trial: FrozenTrial, values: Sequence[float] | None = None) -> FrozenTrial:
+def with_state(state: TrialState, trial: FrozenTrial, values: Sequence[float] | None = None) -> FrozenTrial:
     shown = copy.copy(trial)
     shown.state = state
     if values is not None:

@@ -11,11 +11,11 @@ from optuna.trial import FrozenTrial, TrialState
 
 from search.config.objectives import Mode, Objective
 from search.config.search_space import Space
-from search.samplers.distinct import Distinct
-from search.storage.study_store import Store, open_store
-from search.study.sampler_view import shown_to_samplers
-from search.study.trial import point_of, reports_of, stretches_of
-from trainables.filesystem.paths import Place
+from search.samplers.distinct import DistinctSampler
+from search.storage.study_store import StudyStore, open_store
+from search.study.sampler_view import sampler_view
+from search.study.trial import get_reports, get_segments, objective_values
+from trainables.filesystem.paths import StoragePath
 
 
 class SearchStudy:
@@ -59,7 +59,7 @@ class SearchStudy:
         self._sampler = sampler
         self._study = optuna.create_study(
             study_name=name,
-            storage=shown_to_samplers(storage, self, earlier),
+            storage=sampler_view(storage, self, earlier),
             directions=["maximize" if each.mode == "max" else "minimize" for each in self.objectives],
             load_if_exists=True,
         )
@@ -70,41 +70,41 @@ class SearchStudy:
         self._id = storage.get_study_id_from_name(name)
 
     @property
-    def about(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         """What was remembered of the search; empty if it died before."""
         return dict(self._storage.get_study_user_attrs(self._id).get("search", {}))
 
-    def remember(self, about: dict[str, Any]) -> None:
+    def save_metadata(self, about: dict[str, Any]) -> None:
         """Keep with the study what the search can be taken up from, as JSON."""
         self._storage.set_study_user_attr(self._id, "search", about)
 
-    def trials(self) -> list[FrozenTrial]:
+    def get_trials(self) -> list[FrozenTrial]:
         """All trials that have begun, as they are; not to be changed."""
-        return [trial for trial in self._all() if trial.state != TrialState.WAITING]
+        return [trial for trial in self._get_all_trials() if trial.state != TrialState.WAITING]
 
     def enqueue(self, values: dict[str, Any]) -> None:
         """Try `values` next, unless this search tried them or they wait to be."""
-        if values not in [trial.system_attrs.get("fixed_params", trial.params) for trial in self._all()]:
+        if values not in [trial.system_attrs.get("fixed_params", trial.params) for trial in self._get_all_trials()]:
             self._study.enqueue_trial(values)
 
     def ask(self, space: Space) -> tuple[int, dict[str, Any]]:
         """Begin a trial: its number and the values that it gets."""
-        trials = self._all()
+        trials = self._get_all_trials()
         enqueued = (trial.number for trial in trials if trial.state == TrialState.WAITING)
-        self._study.sampler = Distinct(self._sampler(next(enqueued, len(trials))), space)
+        self._study.sampler = DistinctSampler(self._sampler(next(enqueued, len(trials))), space)
         trial = self._study.ask()
         return trial.number, space.suggest(trial)
 
-    def ask_again(self, number: int, space: Space) -> dict[str, Any]:
+    def resume_ask(self, number: int, space: Space) -> dict[str, Any]:
         """The values of a trial that had begun when its search died, maybe before it had all of them."""
-        self._study.sampler = Distinct(self._sampler(number), space)
-        return space.suggest(optuna.Trial(self._study, self._trial_id(number)))
+        self._study.sampler = DistinctSampler(self._sampler(number), space)
+        return space.suggest(optuna.Trial(self._study, self._get_trial_id(number)))
 
-    def next_number(self) -> int:
+    def get_next_number(self) -> int:
         """The number of the copy that begins next."""
-        return len(self._all())
+        return len(self._get_all_trials())
 
-    def begin_copy(self, space: Space, values: dict[str, Any], attributes: dict[str, Any]) -> int:
+    def create_copy(self, space: Space, values: dict[str, Any], attributes: dict[str, Any]) -> int:
         """Begin a trial with `values`, as one write: a crash leaves all of it or nothing. Returns its number."""
         distributions = {p.name: p.distribution for p in space.parameters if p.name in values}
         template = optuna.trial.create_trial(
@@ -112,38 +112,38 @@ class SearchStudy:
         )
         return self._storage.get_trial_number_from_id(self._storage.create_new_trial(self._id, template))
 
-    def note_config(self, number: int, config: dict[str, Any]) -> None:
+    def record_config(self, number: int, config: dict[str, Any]) -> None:
         """Keep the whole config of a trial, fixed parameters included."""
-        self._note(number, "config", config)
+        self._record_attr(number, "config", config)
 
-    def note_datasets(self, number: int, datasets: list[dict[str, str]]) -> None:
+    def record_datasets(self, number: int, datasets: list[dict[str, str]]) -> None:
         """Keep what a trial trains and evaluates on."""
-        self._note(number, "datasets", datasets)
+        self._record_attr(number, "datasets", datasets)
 
     def report(self, number: int, epoch: int, objective: float, report: dict[str, Any]) -> None:
         """Note the report of an epoch: the (first) objective, and beside it `report` as JSON."""
         if len(self.objectives) > 1:  # Optuna has intermediate values for one objective alone: see `curve_of`
-            return self.note_report(number, epoch, {**report, "objective": objective})
-        self.note_report(number, epoch, report)
-        self._storage.set_trial_intermediate_value(self._trial_id(number), epoch, objective)
+            return self.record_report(number, epoch, {**report, "objective": objective})
+        self.record_report(number, epoch, report)
+        self._storage.set_trial_intermediate_value(self._get_trial_id(number), epoch, objective)
 
-    def note_report(self, number: int, epoch: int, report: dict[str, Any]) -> None:
+    def record_report(self, number: int, epoch: int, report: dict[str, Any]) -> None:
         """Keep the report of an epoch that has no finite objective to rank it by."""
-        self._note(number, f"report/{epoch}", report)
+        self._record_attr(number, f"report/{epoch}", report)
 
-    def note_stretch(self, number: int, stretch: dict[str, Any]) -> None:
+    def record_segment(self, number: int, stretch: dict[str, Any]) -> None:
         """Keep what a stretch that has ended was, as JSON; see `search.study.trial.stretches_of`."""
-        self._note(number, f"stretch/{len(stretches_of(self.trial(number))) + 1}", stretch)
+        self._record_attr(number, f"stretch/{len(get_segments(self.get_trial(number))) + 1}", stretch)
 
-    def note_end(self, number: int, outcome: str, reason: str, divergence: dict[str, Any] | None = None) -> None:
+    def record_end(self, number: int, outcome: str, reason: str, divergence: dict[str, Any] | None = None) -> None:
         """Keep how a trial ends, before it does: `end` is then certain to come, also if the search dies.
 
         Of one that diverged, `divergence` has the `kind` and the `epoch`.
         """
-        self._note(number, "reason", reason)
+        self._record_attr(number, "reason", reason)
         if divergence is not None:
-            self._note(number, "divergence", divergence)
-        self._note(number, "outcome", outcome)
+            self._record_attr(number, "divergence", divergence)
+        self._record_attr(number, "outcome", outcome)
 
     def end(self, number: int, outcome: str, reason: str = "", divergence: dict[str, Any] | None = None) -> None:
         """End a trial. Its value is the best that it reported; of several, see `point_of`.
@@ -151,43 +151,43 @@ class SearchStudy:
         One that diverged is an answer: samplers see it as pruned and outside of a constraint. They ignore failed
         trials, and would propose the like again.
         """
-        if "outcome" not in self.trial(number).user_attrs:
-            self.note_end(number, outcome, reason, divergence)
+        if "outcome" not in self.get_trial(number).user_attrs:
+            self.record_end(number, outcome, reason, divergence)
         if outcome == "completed":
-            self._study.tell(number, point_of(self.trial(number), self.objectives))
+            self._study.tell(number, objective_values(self.get_trial(number), self.objectives))
         elif outcome == "failed":
             self._study.tell(number, state=TrialState.FAIL)
         else:
-            if outcome == "diverged" and not self.trial(number).constraints:  # there is one if the search died here
+            if outcome == "diverged" and not self.get_trial(number).constraints:  # there is one if the search died here
                 self._study.sampler = RandomSampler()  # which is asked for nothing here
-                optuna.Trial(self._study, self._trial_id(number)).set_constraint("diverged", 1.0)
+                optuna.Trial(self._study, self._get_trial_id(number)).set_constraint("diverged", 1.0)
             self._study.tell(number, state=TrialState.PRUNED)
 
-    def repair(self, objective: str) -> None:
+    def repair_reports(self, objective: str) -> None:
         """Rank the reports that a search which died had noted, but not ranked."""
-        for trial in self.trials() if len(self.objectives) == 1 else ():  # else they are one write
+        for trial in self.get_trials() if len(self.objectives) == 1 else ():  # else they are one write
             if trial.state == TrialState.RUNNING:
-                for epoch, report in reports_of(trial).items():
+                for epoch, report in get_reports(trial).items():
                     value = report["metrics"][objective]
                     if epoch not in trial.intermediate_values and math.isfinite(value):
-                        self._storage.set_trial_intermediate_value(self._trial_id(trial.number), epoch, value)
+                        self._storage.set_trial_intermediate_value(self._get_trial_id(trial.number), epoch, value)
 
-    def trial(self, number: int) -> FrozenTrial:
+    def get_trial(self, number: int) -> FrozenTrial:
         """One trial as it is."""
-        return self._storage.get_trial(self._trial_id(number))
+        return self._storage.get_trial(self._get_trial_id(number))
 
-    def _all(self) -> list[FrozenTrial]:
+    def _get_all_trials(self) -> list[FrozenTrial]:
         return self._storage.get_all_trials(self._id, deepcopy=False)
 
-    def _trial_id(self, number: int) -> int:
+    def _get_trial_id(self, number: int) -> int:
         return self._storage.get_trial_id_from_study_id_trial_number(self._id, number)
 
-    def _note(self, number: int, key: str, value: Any) -> None:
-        self._storage.set_trial_user_attr(self._trial_id(number), key, value)
+    def _record_attr(self, number: int, key: str, value: Any) -> None:
+        self._storage.set_trial_user_attr(self._get_trial_id(number), key, value)
 
 
-def create(
-    place: Place,
+def create_study(
+    place: StoragePath,
     sampler: Callable[[int], BaseSampler],
     objective: str,
     mode: Mode,
@@ -196,7 +196,7 @@ def create(
     earlier: Sequence[FrozenTrial] = (),
     url: str = "",
     new: bool = False,
-) -> tuple[SearchStudy, Store]:
+) -> tuple[SearchStudy, StudyStore]:
     """The study of the search at `place`, made if there is none, and the store that it is kept in.
 
     Args:

@@ -9,17 +9,17 @@ from search.config.fidelity import UNLIMITED
 from search.config.objectives import Objective
 
 OUTCOMES = ("completed", "pruned", "diverged", "failed", "interrupted")
-SETTLED = ("completed", "pruned")  # those of trials that came to a result
+WITH_RESULT = ("completed", "pruned")  # those of trials that came to a result
 
 
-def outcome_of(trial: FrozenTrial) -> str:
+def get_outcome(trial: FrozenTrial) -> str:
     """One of OUTCOMES; a trial that has not ended counts as interrupted."""
     if trial.state == TrialState.COMPLETE:
         return "completed"
     return str(trial.user_attrs.get("outcome", "interrupted"))
 
 
-def reports_of(trial: FrozenTrial) -> dict[int, dict[str, Any]]:
+def get_reports(trial: FrozenTrial) -> dict[int, dict[str, Any]]:
     """By epoch, what each report of `trial` held: `metrics`, `checkpoint`, `time` (seconds since 1970),
     `held_gpu_s`, the GPU-seconds that the trial had held, `gang`, and `seconds`, what the epoch took."""
     reports = {
@@ -28,12 +28,12 @@ def reports_of(trial: FrozenTrial) -> dict[int, dict[str, Any]]:
     return dict(sorted(reports.items()))
 
 
-def length_of(trial: FrozenTrial) -> int:
+def max_epochs(trial: FrozenTrial) -> int:
     """The epochs after which `trial` has come to its end."""
     return int(trial.user_attrs.get("config", {}).get("epochs") or UNLIMITED)
 
 
-def curve_of(trial: FrozenTrial) -> Mapping[int, float]:
+def intermediate_values(trial: FrozenTrial) -> Mapping[int, float]:
     """By epoch, the (first) objective that `trial` reported."""
     return trial.intermediate_values or {
         int(key.removeprefix("report/")): report["objective"]
@@ -42,48 +42,48 @@ def curve_of(trial: FrozenTrial) -> Mapping[int, float]:
     }
 
 
-def stretches_of(trial: FrozenTrial) -> list[dict[str, Any]]:
+def get_segments(trial: FrozenTrial) -> list[dict[str, Any]]:
     """The stretches of `trial` that have ended, in order: `gang`, when they `began`, when workers had `taken` them and
     when they `ended` (seconds since 1970), and `held_gpu_s`, the GPU-seconds that the trial had held by then."""
     stretches = [value for key, value in trial.user_attrs.items() if key.startswith("stretch/")]
     return sorted(stretches, key=lambda stretch: float(stretch["began"]))
 
 
-def held_gpu_s(trial: FrozenTrial) -> float:
+def gpu_seconds_used(trial: FrozenTrial) -> float:
     """GPU-seconds that `trial` held; what came after its last report is lost with a driver that is killed."""
-    told = [*reports_of(trial).values(), *stretches_of(trial)]
+    told = [*get_reports(trial).values(), *get_segments(trial)]
     return float(max((each.get("held_gpu_s", 0.0) for each in told), default=0.0))
 
 
-def best_value(trial: FrozenTrial, mode: str) -> float:
+def get_best_value(trial: FrozenTrial, mode: str) -> float:
     """The best (first) objective that `trial` reported.
 
     Raises:
         ValueError: It reported none.
     """
-    return (max if mode == "max" else min)(curve_of(trial).values())
+    return (max if mode == "max" else min)(intermediate_values(trial).values())
 
 
-def best_epoch(trial: FrozenTrial, mode: str, among: Container[int] | None = None) -> int:
+def get_best_epoch(trial: FrozenTrial, mode: str, among: Container[int] | None = None) -> int:
     """The first epoch with the best (first) objective that `trial` reported, of those in `among` if it is given.
 
     Raises:
         ValueError: There is none.
     """
-    values = curve_of(trial)
+    values = intermediate_values(trial)
     epochs = sorted(epoch for epoch in values if among is None or epoch in among)
     return (max if mode == "max" else min)(epochs, key=values.__getitem__)
 
 
-def point_of(trial: FrozenTrial, objectives: Sequence[Objective]) -> tuple[float, ...] | None:
+def objective_values(trial: FrozenTrial, objectives: Sequence[Objective]) -> tuple[float, ...] | None:
     """What `trial` is worth: all objectives in its best report by the first of them. None if it reported nothing.
 
     They belong together, as what one checkpoint has reached. The best of each by itself is no model that exists.
     """
-    if not curve_of(trial):
+    if not intermediate_values(trial):
         return None
-    epoch = best_epoch(trial, objectives[0].mode)
+    epoch = get_best_epoch(trial, objectives[0].mode)
     if len(objectives) == 1:
-        return (curve_of(trial)[epoch],)
+        return (intermediate_values(trial)[epoch],)
     metrics = trial.user_attrs[f"report/{epoch}"]["metrics"]
     return tuple(metrics[objective.metric] for objective in objectives)

@@ -13,7 +13,7 @@ CONTEXT = "mlflow.data.context"  # the tag by which MLflow's UI says what data i
 LONGEST_DIGEST = 36  # that MLflow takes
 
 
-def as_inputs(datasets: Sequence[Told]) -> "dict[tuple[str, str], DatasetInput]":
+def to_dataset_inputs(datasets: Sequence[Told]) -> "dict[tuple[str, str], DatasetInput]":
     """Data sets as MLflow takes them, by name and digest: a run has one input for each, whatever it is used for."""
     from mlflow.entities import Dataset, DatasetInput, InputTag
 
@@ -22,12 +22,12 @@ def as_inputs(datasets: Sequence[Told]) -> "dict[tuple[str, str], DatasetInput]"
         uses.setdefault((data["name"], data["digest"][:LONGEST_DIGEST]), []).append(data["use"])
     sources = {(data["name"], data["digest"][:LONGEST_DIGEST]): data["source"] for data in datasets}
     return {
-        key: DatasetInput(Dataset(*key, *_source(sources[key])), [InputTag(CONTEXT, ", ".join(used))])
+        key: DatasetInput(Dataset(*key, *_parse_source(sources[key])), [InputTag(CONTEXT, ", ".join(used))])
         for key, used in uses.items()
     }
 
 
-def _source(text: str) -> tuple[str, str]:
+def _parse_source(text: str) -> tuple[str, str]:
     """The kind of a source and the source, as MLflow has them."""
     if not text:
         return "code", json.dumps({"tags": {}})

@@ -11,9 +11,9 @@ TELLING = re.compile(
 )
 
 
-def why(error: BaseException) -> str:
+def describe_mlflow_error(error: BaseException) -> str:
     """What MLflow does, as the end of a sentence: "does not answer: Connection refused". Never a password."""
-    status, text = status_of(error), told(error)
+    status, text = get_http_status(error), error_message(error)
     if status == 401:
         return f"does not accept the login: {LOGIN} must be those of an account there"
     if status == 403:
@@ -23,18 +23,18 @@ def why(error: BaseException) -> str:
     return f"fails: {text[:LONGEST]}"
 
 
-def told(error: BaseException) -> str:
+def error_message(error: BaseException) -> str:
     """What the error says, in one line, without the password of a URL and without what SQLAlchemy adds."""
     text = re.sub(r"//[^/@\s]+@", "//", " ".join(str(error).split()))
     return re.split(r" ?\[SQL:| ?\(Background on this error", text)[0]
 
 
-def status_of(error: BaseException) -> int:
+def get_http_status(error: BaseException) -> int:
     """The HTTP status that an error of MLflow stands for; 0 of any other."""
     status = getattr(error, "get_http_status_code", None)
     return int(status()) if status is not None else 0
 
 
-def is_locked_out(error: BaseException) -> bool:
+def is_login_error(error: BaseException) -> bool:
     """Whether it comes of the login, which is that of the environment until this process ends."""
-    return status_of(error) in (401, 403)
+    return get_http_status(error) in (401, 403)

@@ -11,8 +11,8 @@ from importlib.metadata import PackageNotFoundError, distributions, version
 from pathlib import Path
 from typing import Any
 
-from search.execution.cluster.local_machine import available_cpus
-from search.storage.atomic_file import write_whole
+from search.execution.cluster.local_machine import count_available_cpus
+from search.storage.atomic_file import write_atomic
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = ("search.yaml", "environment.json", "requirements.txt", "code.diff")
@@ -31,22 +31,22 @@ def write(folder: Path, task: str, modules: Sequence[Path], nodes: Sequence[Mapp
     """
     path = Path(task.rpartition(":")[0])
     if modules:
-        code, diff = code_version(path, modules, folder)
+        code, diff = get_code_version(path, modules, folder)
     else:
-        code, diff = searchlight_version(), _diff(ROOT) if (ROOT / ".git").exists() else ""
+        code, diff = get_searchlight_version(), _get_diff(ROOT) if (ROOT / ".git").exists() else ""
     environment = {
         "code": code,
-        "searchlight": searchlight_version(),
+        "searchlight": get_searchlight_version(),
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "cpu": {"name": _cpu(), "available": available_cpus()},
-        "gpus": _gpus(),
+        "cpu": {"name": _get_cpu_name(), "available": count_available_cpus()},
+        "gpus": _list_gpus(),
         "ray": [{name: node[name] for name in sorted(node) if not name.startswith("node:")} for node in nodes],
     }
-    write_whole(folder / "environment.json", json.dumps(environment, indent=2) + "\n")
-    write_whole(folder / "requirements.txt", "".join(f"{line}\n" for line in frozen()))
+    write_atomic(folder / "environment.json", json.dumps(environment, indent=2) + "\n")
+    write_atomic(folder / "requirements.txt", "".join(f"{line}\n" for line in list_installed_packages()))
     if diff:
-        write_whole(folder / "code.diff", diff)
+        write_atomic(folder / "code.diff", diff)
     else:
         (folder / "code.diff").unlink(missing_ok=True)  # of a driver before this one
 
@@ -60,33 +60,33 @@ def read(folder: Path) -> dict[str, Any]:
     return found
 
 
-def code_version(path: Path, modules: Sequence[Path], folder: Path) -> tuple[str, str]:
+def get_code_version(path: Path, modules: Sequence[Path], folder: Path) -> tuple[str, str]:
     """The commit of the repository that has the file `path`, with "-dirty" and the diff if it is not as committed.
 
     A digest of `modules` if git does not know the file, or if it is the copy in the `folder` of a search.
     """
     beside = path.parent
-    commit = _git(beside, "rev-parse", "HEAD")
-    if not commit or path.is_relative_to(folder) or not _git(beside, "ls-files", path.name):
-        return digest(modules), ""
+    commit = _run_git(beside, "rev-parse", "HEAD")
+    if not commit or path.is_relative_to(folder) or not _run_git(beside, "ls-files", path.name):
+        return compute_digest(modules), ""
     # Other files that git does not know are no code of the task: most often the folder of the searches.
-    unknown = _git(beside, "ls-files", "--others", "--exclude-standard", "--", *map(str, modules))
-    if not unknown and not _git(beside, "status", "--porcelain", "--untracked-files=no"):
+    unknown = _run_git(beside, "ls-files", "--others", "--exclude-standard", "--", *map(str, modules))
+    if not unknown and not _run_git(beside, "status", "--porcelain", "--untracked-files=no"):
         return commit, ""
-    return f"{commit}-dirty", _diff(beside)
+    return f"{commit}-dirty", _get_diff(beside)
 
 
-def searchlight_version() -> str:
+def get_searchlight_version() -> str:
     """The commit of this project where it runs from its repository, else the version of the package."""
-    if (ROOT / ".git").exists() and (commit := _git(ROOT, "rev-parse", "HEAD")):
-        return f"{commit}-dirty" if _git(ROOT, "status", "--porcelain") else commit
+    if (ROOT / ".git").exists() and (commit := _run_git(ROOT, "rev-parse", "HEAD")):
+        return f"{commit}-dirty" if _run_git(ROOT, "status", "--porcelain") else commit
     try:
         return version("searchlight")
     except PackageNotFoundError:  # its files were copied here
         return "unknown"
 
 
-def digests(modules: Sequence[Path]) -> dict[str, str]:
+def compute_digests(modules: Sequence[Path]) -> dict[str, str]:
     """The SHA-256 of each Python file in `modules`, files and packages, by its path beside the task."""
     files = [(file, path.parent) for path in modules for file in ([path] if path.is_file() else path.rglob("*.py"))]
     return {
@@ -94,13 +94,13 @@ def digests(modules: Sequence[Path]) -> dict[str, str]:
     }
 
 
-def digest(modules: Sequence[Path]) -> str:
+def compute_digest(modules: Sequence[Path]) -> str:
     """One for all of them."""
-    lines = "".join(f"{name} {each}\n" for name, each in sorted(digests(modules).items()))
+    lines = "".join(f"{name} {each}\n" for name, each in sorted(compute_digests(modules).items()))
     return f"sha256:{hashlib.sha256(lines.encode()).hexdigest()[:16]}"
 
 
-def frozen() -> list[str]:
+def list_installed_packages() -> list[str]:
     """The installed packages, as pip freeze has them."""
     lines = set()
     for package in distributions():
@@ -116,13 +116,13 @@ def frozen() -> list[str]:
     return sorted(lines, key=str.lower)
 
 
-def _diff(folder: Path) -> str:
+def _get_diff(folder: Path) -> str:
     """What is not committed, of the files that git knows."""
-    diff = _git(folder, "diff", "--no-color", "--no-ext-diff", "HEAD")
+    diff = _run_git(folder, "diff", "--no-color", "--no-ext-diff", "HEAD")
     return f"{diff[:LONGEST_DIFF]}\n(cut here)\n" if len(diff) > LONGEST_DIFF else f"{diff}\n" if diff else ""
 
 
-def _git(folder: Path, *arguments: str) -> str:
+def _run_git(folder: Path, *arguments: str) -> str:
     """What git says; empty where there is none, no repository, or no answer in time."""
     try:
         done = subprocess.run(
@@ -138,7 +138,7 @@ def _git(folder: Path, *arguments: str) -> str:
     return done.stdout.removesuffix("\n") if done.returncode == 0 else ""  # the last line of a diff may be blank
 
 
-def _cpu() -> str:
+def _get_cpu_name() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -147,7 +147,7 @@ def _cpu() -> str:
     return names[0] if names else platform.processor()
 
 
-def _gpus() -> list[str]:
+def _list_gpus() -> list[str]:
     """Of the driver's machine: name, memory and driver of each."""
     if shutil.which("nvidia-smi") is None:
         return []

@@ -5,23 +5,29 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from search.analysis.best_trials import find_best, find_front
+from search.analysis.best_trials import find_best, find_pareto_front
 from search.analysis.divergence import find_divergence
-from search.config.libraries import settle
+from search.config.libraries import configure_libraries
 from search.errors import UsageError
-from search.storage.study_store import open_store, url_of
+from search.storage.study_store import open_store, read_study_url
 from search.storage.uploader import Uploader
-from search.storage.working_copy import at_hand
-from search.study.metadata import config_of
-from search.study.record import Searched, read
+from search.storage.working_copy import downloaded_copy
+from search.study.metadata import build_resume_config
+from search.study.record import SearchRecord, load_search
 from search.tracking import spool
-from search.tracking.description import note_of_search
-from search.tracking.errors import why
-from search.tracking.events import Event, events_of, finished
+from search.tracking.description import render_description
+from search.tracking.errors import describe_mlflow_error
+from search.tracking.events import Event, build_search_end_event, build_trial_events
 from search.tracking.runs import Runs
 from search.tracking.tracker import TrackingError
-from search.tracking.uri import check_tracking, shown, store_of, take_login, tracked
-from trainables.filesystem.paths import Place
+from search.tracking.uri import (
+    check_tracking,
+    move_credentials_to_environment,
+    redact,
+    resolve_tracking_uri,
+    tracking_environment,
+)
+from trainables.filesystem.paths import StoragePath
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -29,7 +35,7 @@ if TYPE_CHECKING:
 FILES = ("trials.parquet", "report.html")
 
 
-def replay(place: Place) -> str:
+def replay(place: StoragePath) -> str:
     """Tell MLflow what it lacks of the search at `place`; what was done, in a line.
 
     A trial that has not ended is interrupted then, until the search is taken up.
@@ -38,14 +44,14 @@ def replay(place: Place) -> str:
         UsageError: There is no such search, or another process runs it.
         TrackingError: MLflow cannot be told.
     """
-    settle()
-    take_login(os.environ)
-    if not read(place).about:
+    configure_libraries()
+    move_credentials_to_environment(os.environ)
+    if not load_search(place).about:
         raise UsageError(f"name must be a search that has begun, but {place.name} ended before it did.")
-    store = open_store(place, url_of(place))  # held against drivers, which tell MLflow by themselves
+    store = open_store(place, read_study_url(place))  # held against drivers, which tell MLflow by themselves
     try:
-        with at_hand(place) as folder, Uploader(folder, place).ending(_warn):
-            return _told(place, folder, read(place))
+        with downloaded_copy(place) as folder, Uploader(folder, place).flush_on_exit(_warn):
+            return _send_missing_events(place, folder, load_search(place))
     finally:
         store.close()
 
@@ -54,55 +60,55 @@ def _warn(line: str) -> None:
     print(line, file=sys.stderr)
 
 
-def _told(place: Place, folder: Path, searched: Searched) -> str:
-    config, environment = config_of(searched.about, place, {}), tracked(searched.about)
+def _send_missing_events(place: StoragePath, folder: Path, searched: SearchRecord) -> str:
+    config, environment = build_resume_config(searched.about, place, {}), tracking_environment(searched.about)
     check_tracking(config, environment)
-    uri, artifacts = store_of(config, environment)
+    uri, artifacts = resolve_tracking_uri(config, environment)
     runs = Runs(config, uri, artifacts, searched.about["id"], searched.objectives)
     refused: list[Event] = []
     told = 0
     try:
         known = runs.open(searched.trials, over=True)
         for trial in searched.trials:
-            if events := runs.lacking(trial, known.get(trial.number), over=True):
-                refused += runs.tell(trial.number, events)
+            if events := runs.get_missing_events(trial, known.get(trial.number), over=True):
+                refused += runs.send_events(trial.number, events)
                 told += 1
             runs.send_pictures(trial.number)
-        runs.end(_end(place, folder, searched, runs.parent))
-        for path in (*runs.files(), *(folder / name for name in FILES)):
+        runs.end_parent(_determine_search_end(place, folder, searched, runs.parent))
+        for path in (*runs.list_initial_artifacts(), *(folder / name for name in FILES)):
             if path.exists():
-                runs.send(path)
+                runs.send_artifact(path)
     except Exception as error:  # MLflow raises its own, urllib's and SQLAlchemy's
         raise TrackingError(
-            f"MLflow at {shown(uri)} must take what it lacks of {place.name}, but {why(error)}. "
+            f"MLflow at {redact(uri)} must take what it lacks of {place.name}, but {describe_mlflow_error(error)}. "
             "Nothing is lost: try again when it can."
         ) from error
-    spool.keep(folder, refused, None)
+    spool.write_spool(folder, refused, None)
     if refused:
         kept = f"{len(refused)} events are kept in {place / spool.FILE}."
-        raise TrackingError(f"MLflow at {shown(uri)} must take every trial, but refused some: {runs.error}. {kept}")
+        raise TrackingError(f"MLflow at {redact(uri)} must take every trial, but refused some: {runs.error}. {kept}")
     lacked = (
         f"lacked something of {told} of {len(searched.trials)} trials, and has it now" if told else "lacked no trial"
     )
-    return f"MLflow at {shown(uri)} {lacked}; run {runs.run_id} has the search"
+    return f"MLflow at {redact(uri)} {lacked}; run {runs.run_id} has the search"
 
 
-def _end(place: Place, folder: Path, searched: Searched, parent: "Run | None") -> Event:
+def _determine_search_end(place: StoragePath, folder: Path, searched: SearchRecord, parent: "Run | None") -> Event:
     """How the search ended: as its driver put it down or had told MLflow; of one that was killed, as its trials are."""
     trials, objectives = searched.trials, searched.objectives
     best = find_best(trials, searched.mode)
-    front = find_front(trials, objectives) if len(objectives) > 1 else None
+    front = find_pareto_front(trials, objectives) if len(objectives) > 1 else None
     names = list(searched.about["searched"])
-    note = note_of_search(place, names, objectives, best, front, find_divergence(trials))
+    note = render_description(place, names, objectives, best, front, find_divergence(trials))
     metrics = {f"best/{searched.objective}": best.value} if best else {}
-    if kept := spool.end_in(folder):
+    if kept := spool.read_end(folder):
         return {**kept, "note": note, "metrics": metrics}
     if not trials or any(not trial.state.is_finished() for trial in trials):
         status = "KILLED"
     elif parent is not None and parent.info.status != "RUNNING":
         stopped = parent.data.tags.get("stopped", "")
-        return finished(parent.info.status, note, metrics, stopped, parent.info.end_time / 1000)
+        return build_search_end_event(parent.info.status, note, metrics, stopped, parent.info.end_time / 1000)
     else:
         status = "FINISHED" if best else "FAILED"
-    times = [event["time"] / 1000 for trial in trials for event in events_of(trial, objectives, over=True)]
-    return finished(status, note, metrics, "", max(times, default=None))
+    times = [event["time"] / 1000 for trial in trials for event in build_trial_events(trial, objectives, over=True)]
+    return build_search_end_event(status, note, metrics, "", max(times, default=None))

@@ -11,14 +11,14 @@ from optuna.trial import FrozenTrial
 
 from search.config import SearchConfig
 from search.config.objectives import Objective
-from search.study.trial import outcome_of
+from search.study.trial import get_outcome
 from search.tracking import provenance
-from search.tracking.datasets import as_inputs
-from search.tracking.description import commands
-from search.tracking.errors import status_of, told
-from search.tracking.events import Event, events_of, start_of
-from trainables.filesystem.paths import Place, on_disk
-from trainables.task.images import best_in
+from search.tracking.datasets import to_dataset_inputs
+from search.tracking.description import format_commands
+from search.tracking.errors import error_message, get_http_status
+from search.tracking.events import Event, build_trial_events, get_start_time_ms
+from trainables.filesystem.paths import StoragePath, local_copy
+from trainables.task.images import find_best_images
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -59,7 +59,7 @@ class Runs:
         self,
         config: SearchConfig,
         tracking_uri: str,
-        artifacts: Place | None,
+        artifacts: StoragePath | None,
         search_id: str,
         objectives: Sequence[Objective],
         ending: Callable[[int], None] = lambda number: None,
@@ -90,16 +90,16 @@ class Runs:
 
         config = self._config
         self._client = MlflowClient(tracking_uri=self.tracking_uri)
-        with _one_at_a_time(self._artifacts):
-            self.experiment_id = self._experiment()
-        versions = _versions(provenance.read(config.folder))
+        with _lock_database(self._artifacts):
+            self.experiment_id = self._get_or_create_experiment()
+        versions = _build_version_tags(provenance.read(config.local_path))
         own = {"mlflow.user": user} if (user := resolve_tags().get("mlflow.user")) else {}
         self._tags = {**own, **versions, "search": config.name, "search_id": self._search_id}
-        runs = self.find()
+        runs = self.find_runs()
         if not self.run_id:
             source = {"mlflow.source.name": config.task, "mlflow.source.type": "LOCAL", "task": config.task}
-            note = {NOTE: f"The search has not ended.\n\n{commands(config.place)}"}
-            start, tags = start_of(trials), {**self._tags, **source, **note}
+            note = {NOTE: f"The search has not ended.\n\n{format_commands(config.path)}"}
+            start, tags = get_start_time_ms(trials), {**self._tags, **source, **note}
             self.run_id = self._client.create_run(self.experiment_id, start, tags, config.name).info.run_id
         else:
             if not over:
@@ -108,12 +108,12 @@ class Runs:
                 self._client.set_tag(self.run_id, key, value)
         return runs
 
-    def files(self) -> list[Path]:
+    def list_initial_artifacts(self) -> list[Path]:
         """The artifacts that there are from the start: the YAML of the search, its code, and what it runs with."""
-        folder = self._config.folder
+        folder = self._config.local_path
         return [path for name in (*provenance.FILES, "code") if (path := folder / name).exists()]
 
-    def send(self, path: Path) -> None:
+    def send_artifact(self, path: Path) -> None:
         """A file, or the Python files of a folder, as artifacts of the parent."""
         files = sorted(path.rglob("*.py")) if path.is_dir() else [path]  # the workers leave what they compiled there
         for file in files:
@@ -122,12 +122,12 @@ class Runs:
 
     def send_pictures(self, number: int) -> None:
         """What a trial drew of its best report, as artifacts of its run. Those that it has already are replaced."""
-        folder = best_in(self._config.place / "checkpoints" / str(number))
+        folder = find_best_images(self._config.path / "checkpoints" / str(number))
         if folder is not None and number in self._children:  # else its run was refused
-            with on_disk(folder) as local:
+            with local_copy(folder) as local:
                 self._client.log_artifacts(self._children[number], str(local), "pictures")
 
-    def find(self) -> "dict[int, Run]":
+    def find_runs(self) -> "dict[int, Run]":
         """The runs that MLflow has of this search's trials; notes their ids, and that of the parent.
 
         They are those of a driver before this one, or of a call that was never answered.
@@ -147,13 +147,13 @@ class Runs:
         self._children.update((number, run.info.run_id) for number, run in runs.items())
         return runs
 
-    def lacking(self, trial: FrozenTrial, run: "Run | None", over: bool = False) -> list[Event]:
+    def get_missing_events(self, trial: FrozenTrial, run: "Run | None", over: bool = False) -> list[Event]:
         """All events of `trial`, unless its `run` has its end, which is told last. A run that goes on is opened anew.
 
         Args:
             over: The search has ended: a trial that has not is interrupted.
         """
-        outcome, has_ended = outcome_of(trial), trial.state.is_finished()
+        outcome, has_ended = get_outcome(trial), trial.state.is_finished()
         if run is not None and has_ended and run.data.tags.get("outcome") == outcome:
             if run.info.status == STATUS[outcome]:
                 return []
@@ -161,20 +161,20 @@ class Runs:
             self._client.update_run(run.info.run_id, "RUNNING")
             for tag in {"outcome", "reason"} & run.data.tags.keys():
                 self._client.delete_tag(run.info.run_id, tag)
-        return events_of(trial, self._objectives, over)
+        return build_trial_events(trial, self._objectives, over)
 
-    def tell(self, number: int, events: Sequence[Event]) -> list[Event]:
+    def send_events(self, number: int, events: Sequence[Event]) -> list[Event]:
         """Tell of a trial, in one call for all `events`, which costs what one for a single metric does.
 
         Returns:
             What MLflow refuses for what it is.
         """
-        if self._taken(number, events):
+        if self._try_log_events(number, events):
             return []
         # One of them would be refused again, and everything behind it would wait.
-        return [event for event in events if not self._taken(number, [event])]
+        return [event for event in events if not self._try_log_events(number, [event])]
 
-    def end(self, event: Event) -> None:
+    def end_parent(self, event: Event) -> None:
         """End the parent: `event` has its status, note, metrics, time, and why the search `stopped` early."""
         for name, value in event["metrics"].items():
             self._client.log_metric(self.run_id, NOT_IN_A_KEY.sub("_", name), value, event["time"])
@@ -185,13 +185,13 @@ class Runs:
             self._client.delete_tag(self.run_id, "stopped")  # of a driver before this one
         self._client.set_terminated(self.run_id, event["status"], event["time"])
 
-    def _experiment(self) -> str:
+    def _get_or_create_experiment(self) -> str:
         from mlflow.exceptions import MlflowException
 
         name = self._config.experiment
         experiment = self._client.get_experiment_by_name(name)
         if experiment is None:
-            location = _uri(self._artifacts) if self._artifacts else None
+            location = _to_uri(self._artifacts) if self._artifacts else None
             try:
                 return str(self._client.create_experiment(name, location, KIND))
             except MlflowException:  # another search made it between the two calls
@@ -200,22 +200,22 @@ class Runs:
                     raise
         return str(experiment.experiment_id)
 
-    def _taken(self, number: int, events: Sequence[Event]) -> bool:
+    def _try_log_events(self, number: int, events: Sequence[Event]) -> bool:
         """Whether MLflow takes `events` or refuses one of them for what it is."""
         if number not in self._children and events[0]["kind"] != "started":
             return False  # its run was refused
         from mlflow.exceptions import MlflowException
 
         try:
-            self._tell(number, events)
+            self._log_events(number, events)
         except MlflowException as error:
-            if status_of(error) not in REFUSALS:
+            if get_http_status(error) not in REFUSALS:
                 raise
-            self.error = told(error)[:300]
+            self.error = error_message(error)[:300]
             return False
         return True
 
-    def _tell(self, number: int, events: Sequence[Event]) -> None:
+    def _log_events(self, number: int, events: Sequence[Event]) -> None:
         from mlflow.entities import Metric, Param, RunTag
 
         params: list[Param] = []
@@ -226,7 +226,7 @@ class Runs:
                 self._create_child(number, event)
                 params = [Param(name, str(value)[:LONGEST_PARAM]) for name, value in event["config"].items()]
             elif event["kind"] == "data":
-                self._name_data(number, event["datasets"])
+                self._log_datasets(number, event["datasets"])
             elif event["kind"] == "reported":
                 values, at = event["metrics"].items(), event["time"]
                 metrics += [Metric(NOT_IN_A_KEY.sub("_", name), value, at, event["epoch"]) for name, value in values]
@@ -245,10 +245,10 @@ class Runs:
             self._ending(number)
             self._client.set_terminated(run_id, STATUS[events[-1]["outcome"]], events[-1]["time"])
 
-    def _name_data(self, number: int, datasets: Sequence[Mapping[str, str]]) -> None:
+    def _log_datasets(self, number: int, datasets: Sequence[Mapping[str, str]]) -> None:
         """Log the data sets of a trial on its run, and each once on the parent. One that is there already stays as it
         is."""
-        inputs = as_inputs(datasets)
+        inputs = to_dataset_inputs(datasets)
         self._client.log_inputs(self._children[number], [*inputs.values()])
         if new := inputs.keys() - self._datasets:
             self._client.log_inputs(self.run_id, [inputs[key] for key in new])
@@ -269,7 +269,7 @@ class Runs:
         self._children[number] = run.info.run_id
 
 
-def _versions(environment: Mapping[str, Any]) -> dict[str, str]:
+def _build_version_tags(environment: Mapping[str, Any]) -> dict[str, str]:
     """The tags that tell of the code: MLflow's own, which the UI shows as the version, has a whole commit alone."""
     if not environment:
         return {}
@@ -279,12 +279,12 @@ def _versions(environment: Mapping[str, Any]) -> dict[str, str]:
     return {"code_version": code, "searchlight_version": environment["searchlight"], **own}
 
 
-def _uri(artifacts: Place) -> str:
+def _to_uri(artifacts: StoragePath) -> str:
     return artifacts.as_uri() if isinstance(artifacts, Path) else str(artifacts)
 
 
 @contextmanager
-def _one_at_a_time(artifacts: Place | None) -> Iterator[None]:
+def _lock_database(artifacts: StoragePath | None) -> Iterator[None]:
     """Two searches on a disk must not create the tables of one new database at once."""
     if not isinstance(artifacts, Path):
         yield

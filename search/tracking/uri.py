@@ -14,7 +14,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
 from search.config import SearchConfig
 from search.errors import UsageError
-from trainables.filesystem.paths import Place, Remote
+from trainables.filesystem.paths import RemotePath, StoragePath
 
 URI = "MLFLOW_TRACKING_URI"
 USER, PASSWORD = "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"
@@ -26,26 +26,26 @@ CLIENTS = {"s3": "boto3", "gs": "google.cloud.storage"}  # by which MLflow reach
 ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "MLFLOW_S3_ENDPOINT_URL")
 
 
-def store_of(config: SearchConfig, environment: Mapping[str, str]) -> tuple[str, Place | None]:
+def resolve_tracking_uri(config: SearchConfig, environment: Mapping[str, str]) -> tuple[str, StoragePath | None]:
     """The tracking URI of a search, and where a new experiment keeps its artifacts; None leaves it to a server."""
     artifacts = config.storage / "mlartifacts"
-    if isinstance(artifacts, Remote):
+    if isinstance(artifacts, RemotePath):
         artifacts = replace(artifacts, query="")  # which MLflow would take for a part of the path
     uri = config.tracking_uri or environment.get(URI, "")
     if not uri:
         return f"sqlite:///{config.storage / 'mlflow.db'}", artifacts
-    if _kind(uri) not in DATABASES:
+    if _get_scheme(uri) not in DATABASES:
         return uri, None
-    path = _file_of(uri)
+    path = _get_sqlite_path(uri)
     return (f"sqlite:///{path}" if path else uri), artifacts
 
 
-def take_login(environment: MutableMapping[str, str]) -> None:
+def move_credentials_to_environment(environment: MutableMapping[str, str]) -> None:
     """Give a user and a password in the URI of a server their own variables: of a URI, artifacts do not know them."""
     parts = urlsplit(environment.get(URI, ""))
     if parts.scheme in SERVERS and parts.username:
         login = {USER: unquote(parts.username), PASSWORD: unquote(parts.password or "")}
-        environment.update({URI: shown(environment[URI]), **{key: value for key, value in login.items() if value}})
+        environment.update({URI: redact(environment[URI]), **{key: value for key, value in login.items() if value}})
 
 
 def check_tracking(config: SearchConfig, environment: Mapping[str, str]) -> None:
@@ -55,29 +55,29 @@ def check_tracking(config: SearchConfig, environment: Mapping[str, str]) -> None
         UsageError: It could not.
     """
     uri = config.tracking_uri or environment.get(URI, "")
-    if isinstance(config.storage, Remote):
+    if isinstance(config.storage, RemotePath):
         _check_bucket(config.storage, uri, environment)
     if not uri:
         return
     where = "tracking_uri" if config.tracking_uri else URI
-    if config.tracking_uri and shown(uri) != uri:
-        kept = f"{USER} and {PASSWORD}" if _kind(uri) in SERVERS else "PGPASSWORD"
+    if config.tracking_uri and redact(uri) != uri:
+        kept = f"{USER} and {PASSWORD}" if _get_scheme(uri) in SERVERS else "PGPASSWORD"
         raise UsageError(
             f"tracking_uri must be without a password, but has one, and would be kept in search.yaml. "
             f"Put it into {kept}."
         )
-    if problem := _problem(uri):
+    if problem := _find_problem(uri):
         raise UsageError(f"{where} {problem}")
 
 
-def _check_bucket(storage: Remote, uri: str, environment: Mapping[str, str]) -> None:
+def _check_bucket(storage: RemotePath, uri: str, environment: Mapping[str, str]) -> None:
     """Whether MLflow could keep its runs, and their artifacts, of searches that lie in a bucket."""
     if not uri:
         raise UsageError(
             f"{URI} must name a server or a database with --storage {storage}: there is no disk for mlflow.db. "
             "Say http://host:5000 of a server, as docs/mlflow.md starts one."
         )
-    if _kind(uri) not in DATABASES:
+    if _get_scheme(uri) not in DATABASES:
         return  # the server keeps the artifacts
     client = CLIENTS.get(storage.scheme)
     if client is not None and not _is_installed(client):
@@ -98,9 +98,9 @@ def _is_installed(module: str) -> bool:
         return False
 
 
-def shown(uri: str) -> str:
+def redact(uri: str) -> str:
     """`uri` as it may be written down: without a password, and of a server without its user."""
-    if _kind(uri) in SERVERS:
+    if _get_scheme(uri) in SERVERS:
         parts = urlsplit(uri)
         return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
     try:
@@ -114,30 +114,30 @@ def shown(uri: str) -> str:
     return public.render_as_string(hide_password=False)
 
 
-def _problem(uri: str) -> str:
+def _find_problem(uri: str) -> str:
     """What is wrong with `uri`, as the end of a sentence; empty: nothing that can be known yet."""
-    kind, told = _kind(uri), shown(uri)
+    kind, told = _get_scheme(uri), redact(uri)
     if kind in SERVERS:
         return "" if urlsplit(uri).hostname else f"must name a host, but got {told!r}. Say http://host:5000."
     if kind in DATABASES:
-        return _problem_of_database(uri)
+        return _find_database_problem(uri)
     if kind in OTHERS or uri in OTHERS or kind in {point.name for point in entry_points(group="mlflow.tracking_store")}:
         return ""
     kept = " MLflow keeps no runs in plain folders any more." if kind in ("", "file") else ""
     return f"{RULE}, but got {told!r}.{kept}"
 
 
-def _problem_of_database(uri: str) -> str:
+def _find_database_problem(uri: str) -> str:
     try:
         make_url(uri).get_dialect().import_dbapi()
     except (ImportError, NoSuchModuleError) as error:
         hint = " Say postgresql+psycopg://..." if uri.startswith("postgresql:") else ""
-        return f"must have a driver that is installed, but got {shown(uri)!r}: {error}.{hint}"
+        return f"must have a driver that is installed, but got {redact(uri)!r}: {error}.{hint}"
     except (ArgumentError, ValueError):
-        return f"{RULE}, but got {shown(uri)!r}."
-    if _kind(uri) != "sqlite":
+        return f"{RULE}, but got {redact(uri)!r}."
+    if _get_scheme(uri) != "sqlite":
         return ""
-    path = _file_of(uri)
+    path = _get_sqlite_path(uri)
     if path is None:
         return f"must name a file, as sqlite:///path.db does, but got {uri!r}."
     if not os.access(path if path.exists() else path.parent, os.W_OK):
@@ -145,20 +145,20 @@ def _problem_of_database(uri: str) -> str:
     return ""
 
 
-def _kind(uri: str) -> str:
+def _get_scheme(uri: str) -> str:
     """The scheme, without what SQLAlchemy adds to it: sqlite, http, file."""
     scheme, colon, _ = uri.partition("://") if "://" in uri else uri.partition(":")
     return scheme.partition("+")[0].lower() if colon else ""
 
 
-def _file_of(uri: str) -> Path | None:
+def _get_sqlite_path(uri: str) -> Path | None:
     """The file of an SQLite database, as an absolute path: a job's working folder goes away."""
-    if _kind(uri) != "sqlite":
+    if _get_scheme(uri) != "sqlite":
         return None
     database = make_url(uri).database
     return None if database in (None, "", ":memory:") else Path(str(database)).expanduser().absolute()
 
 
-def tracked(about: Mapping[str, Any]) -> dict[str, str]:
+def tracking_environment(about: Mapping[str, Any]) -> dict[str, str]:
     """The environment by which MLflow is found: as it was when the search began, unless it says otherwise now."""
     return {URI: about["tracking_uri"], **os.environ}

@@ -11,7 +11,7 @@ from benchmarks.quality import hartmann
 from benchmarks.quality.clock import SWITCH_S, Job, simulate
 from benchmarks.quality.problems import Curve, Problem, all_problems
 from benchmarks.quality.sides import SIDES
-from search.config.search_space import resolve
+from search.config.search_space import resolve_space
 from trainables.task import TaskConfig, searchable
 
 PROBLEMS = {problem.name: problem for problem in all_problems()}
@@ -85,7 +85,7 @@ def flat(values, draw):
     return Curve([height] * 9, 10.0, height)
 
 
-FLAT = Problem("flat", False, resolve(FlatConfig, {"precision": "fp32"}, {}), 9, 0.0, 1.0, flat)
+FLAT = Problem("flat", False, resolve_space(FlatConfig, {"precision": "fp32"}, {}), 9, 0.0, 1.0, flat)
 
 
 class Once:

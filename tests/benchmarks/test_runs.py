@@ -14,7 +14,7 @@ from benchmarks.continual import METHODS, SCENARIOS, JointTask, unmet
 from benchmarks.runs import deviation, difference, mean
 from benchmarks.search_best import without
 from search.config.objectives import Objective
-from search.study.record import Searched
+from search.study.record import SearchRecord
 from trainables.liquid import LiquidTask
 from trainables.liquid.config import LiquidConfig
 from trainables.training.trainer import train
@@ -103,7 +103,7 @@ def test_the_best_of_a_search_is_trained_again_beside_the_defaults_of_whatever_t
     study = optuna.create_study(direction="maximize")
     study.add_trial(trial)
     about = {"config": {"task": "liquid"}}
-    searched = Searched(
+    searched = SearchRecord(
         "mine", study.trials, (Objective("val/score", "max"), Objective("val/forgetting", "min")), about
     )
     monkeypatch.setattr(search_best, "read", lambda folder: searched)

@@ -9,7 +9,7 @@ import pytest
 from mlflow import MlflowClient
 
 from tests.cluster.conftest import SECRETS
-from trainables.filesystem.paths import place
+from trainables.filesystem.paths import parse_path
 
 TRIALS, EPOCHS = 3, 20
 
@@ -19,7 +19,7 @@ def storage(bucket, monkeypatch):
     server, uri = bucket
     for name, value in server.env.items():
         monkeypatch.setenv(name, value)
-    return place(f"{uri}/team")
+    return parse_path(f"{uri}/team")
 
 
 def test_a_submitted_search_outlives_its_nodes_and_its_job(cluster, submit, storage, database, mlflow_server):

@@ -11,11 +11,11 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 HEAD = """
 import json, sys
 import ray
-from search.cluster import largest
+from search.execution.cluster.resources import autoscaler_limits
 context = ray.init(address="local", num_cpus=0, include_dashboard=False, log_to_driver=False, object_store_memory=2**27)
 print(context.address_info["gcs_address"], flush=True)
 for _ in sys.stdin:
-    print(json.dumps({"largest": largest(), "nodes": ray.nodes()}), flush=True)
+    print(json.dumps({"largest": autoscaler_limits(), "nodes": ray.nodes()}), flush=True)
 """
 
 

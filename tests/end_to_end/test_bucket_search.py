@@ -11,11 +11,11 @@ import yaml
 from mlflow.tracking import MlflowClient
 
 from search.errors import UsageError
-from search.storage.bucket_journal import is_there, read_records
+from search.storage.bucket_journal import has_study, read_records
 from search.storage.study_store import open_store
-from search.study.record import read
+from search.study.record import load_search
 from trainables import checkpoint
-from trainables.filesystem.paths import on_disk, place
+from trainables.filesystem.paths import local_copy, parse_path
 
 SECRET = "not-to-be-seen-anywhere"
 
@@ -47,12 +47,12 @@ def wait_until(condition, driver):
 
 def test_a_search_in_a_bucket_goes_on_from_another_machine_when_its_driver_is_killed(machine, s3, tmp_path):
     storage = f"{s3}/searches"
-    where = place(storage) / "far"
+    where = parse_path(storage) / "far"
     first, second = machine("first"), machine("second")
     options = ["--trials", "6", "--seed", "1", "--set", "pause_s=0.05", "--search", "how=fine,raise"]
     driver = first.start("toy.py:Toy", "--name", "far", "--storage", storage, *options)
     try:
-        wait_until(lambda: is_there(where), driver)
+        wait_until(lambda: has_study(where), driver)
         # While its first gangs start, and not by a command that starts for as long as the whole search takes.
         with pytest.raises(UsageError, match=r"^far must not be running, but another process has it open\. It is"):
             open_store(where)
@@ -60,20 +60,20 @@ def test_a_search_in_a_bucket_goes_on_from_another_machine_when_its_driver_is_ki
     finally:
         driver.send_signal(signal.SIGKILL)
     told = [*driver.communicate()]
-    before = read(where).trials
+    before = load_search(where).trials
     assert left_on(first), "what was killed can remove nothing"
     (first.folder / "toy.py").unlink()  # the machine is gone: the bucket has the task
 
     done = second.run("--resume", "far", "--storage", storage, "--json")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
-    trials = read(where).trials
+    trials = load_search(where).trials
     in_study = {trial.number: trial.user_attrs["outcome"] for trial in trials}
     assert sorted(in_study) == [*range(6)]
     for trial in before:
         known = {key: value for key, value in trial.user_attrs.items() if key.startswith("report/")}
         assert known.items() <= trials[trial.number].user_attrs.items(), "no report is lost"
-    with on_disk(where / "trials.parquet") as file:
+    with local_copy(where / "trials.parquet") as file:
         rows = pq.read_table(file).to_pylist()
     client = MlflowClient(first.env["MLFLOW_TRACKING_URI"])
     runs = client.search_runs([result["mlflow"]["experiment_id"]], "tags.trial_id LIKE '%'")
@@ -85,8 +85,8 @@ def test_a_search_in_a_bucket_goes_on_from_another_machine_when_its_driver_is_ki
 
     best = result["best"]["checkpoint"]
     assert best.startswith(f"{storage}/far/checkpoints/")
-    assert checkpoint.load(place(best))["epoch"] >= 1
-    kept = [name.partition("/")[0] for name in (where / "checkpoints").names() if name.endswith(".pt")]
+    assert checkpoint.load(parse_path(best))["epoch"] >= 1
+    kept = [name.partition("/")[0] for name in (where / "checkpoints").list_files() if name.endswith(".pt")]
     assert len(kept) == len({*kept}), "the best of each trial alone"
     names = {each.name for each in where.iterdir()}
     expected = {"checkpoints", "code", "study", "search.yaml", "trials.parquet", "report.html", "environment.json"}
@@ -105,5 +105,5 @@ def test_a_search_in_a_bucket_goes_on_from_another_machine_when_its_driver_is_ki
         told += [each.stdout, each.stderr]
     assert not any(SECRET in text for text in told)
     assert not any("searchlight-of" in text for text in told), "the folder of the driver is nobody's concern"
-    assert not any(SECRET.encode() in (place(s3) / name).read_bytes() for name in place(s3).names())
+    assert not any(SECRET.encode() in (parse_path(s3) / name).read_bytes() for name in parse_path(s3).list_files())
     assert SECRET.encode() not in (tmp_path / "mlflow.db").read_bytes()

@@ -10,13 +10,13 @@ from search.config import load_config
 from search.errors import UsageError
 from search.execution.searcher import StudySearcher
 from search.experiment import plan
-from search.experiment.resume import begin, take_up
+from search.experiment.resume import create_search, open_search
 from search.storage.journal import Journal
-from search.study.trial import outcome_of, reports_of
+from search.study.trial import get_outcome, get_reports
 from tests.conftest import TASKS
 from trainables import checkpoint
-from trainables.filesystem.paths import place
-from trainables.worker.segment_budget import Allowance
+from trainables.filesystem.paths import parse_path
+from trainables.worker.segment_budget import SegmentBudget
 
 LR = {"search": {"lr": "1e-4..1e-1:log"}, "set": {"epochs": 9, "precision": "fp32"}}
 
@@ -60,22 +60,22 @@ class Watching:
     def __init__(self):
         self.ended = []
 
-    def trial_started(self, number, config, copied_from=None): ...
+    def on_trial_start(self, number, config, copied_from=None): ...
 
-    def trial_reported(self, number, epoch, metrics, at): ...
+    def on_trial_report(self, number, epoch, metrics, at): ...
 
-    def trial_ended(self, number, outcome, reason):
+    def on_trial_end(self, number, outcome, reason):
         self.ended.append((number, outcome))
 
 
 def start(folder, **given):
     """A new search in `folder`, or what a driver left of it."""
     if (folder / "runs" / "one" / "study.journal").exists():
-        return take_up(folder / "runs" / "one", {})
+        return open_search(folder / "runs" / "one", {})
     task = {"task": f"{TASKS / 'toy.py'}:Toy", "name": "one", "storage": folder / "runs"}
     planned = plan(load_config({**task, **LR, **given}))
-    planned.config.folder.mkdir(parents=True)
-    return planned, begin(planned)
+    planned.config.local_path.mkdir(parents=True)
+    return planned, create_search(planned)
 
 
 def drive(planned, held, trained, gangs=1, seed=0):
@@ -92,14 +92,14 @@ def drive(planned, held, trained, gangs=1, seed=0):
         attempt=str(len(trained)),
         observers=[watching],
     )
-    searcher.mend()
+    searcher.recover()
     live: dict[str, dict] = {}
     names = (f"stretch-{n}" for n in range(10_000))
     while True:
         while len(live) < gangs and isinstance(given := searcher.suggest(name := next(names)), dict):
             live[name] = {**given["stretch"], "done": given["stretch"]["epoch"]}
             path = given["stretch"]["checkpoint"]
-            assert path is None or checkpoint.load(place(path))["epoch"] == live[name]["done"]
+            assert path is None or checkpoint.load(parse_path(path))["epoch"] == live[name]["done"]
         if searcher.error is not None:
             raise searcher.error
         if not live:
@@ -109,10 +109,10 @@ def drive(planned, held, trained, gangs=1, seed=0):
         stretch["done"] += 1
         epoch, lr = stretch["done"], stretch["config"]["lr"]
         trained.append((stretch["trial"], epoch))
-        path = place(stretch["folder"]) / f"epoch-{epoch}-{stretch['attempt']}.pt"
+        path = parse_path(stretch["folder"]) / f"epoch-{epoch}-{stretch['attempt']}.pt"
         checkpoint.save({"epoch": epoch}, path)
-        allowance = Allowance(stretch["allowance"])
-        costs = allowance.after(epoch, {"samples": 64.0, "gpu_seconds": 1.0})
+        allowance = SegmentBudget(stretch["allowance"])
+        costs = allowance.add_epoch(epoch, {"samples": 64.0, "gpu_seconds": 1.0})
         stretch["allowance"] = costs.get("allowance")
         done = epoch == stretch["until"] or allowance.is_spent
         metrics = {"val/loss": lr + 1 / epoch, "speed": epoch}
@@ -126,7 +126,7 @@ def drive(planned, held, trained, gangs=1, seed=0):
             searcher.on_trial_complete(name, result)
         else:
             searcher.on_trial_result(name, result)
-    searcher.close(prune=True)
+    searcher.finish(prune=True)
     held.store.close()
     return watching
 
@@ -137,11 +137,11 @@ def told(study):
         {
             "number": trial.number,
             "state": trial.state,
-            "outcome": outcome_of(trial),
+            "outcome": get_outcome(trial),
             "params": trial.params,
             "values": trial.values,
             "reported": trial.intermediate_values,
-            "metrics": {epoch: report["metrics"] for epoch, report in reports_of(trial).items()},
+            "metrics": {epoch: report["metrics"] for epoch, report in get_reports(trial).items()},
             "constraints": trial.constraints,
             "reason": trial.user_attrs["reason"],
             "config": trial.user_attrs["config"],
@@ -216,10 +216,10 @@ def test_two_gangs_whose_driver_dies_again_and_again_end_every_trial_once(tmp_pa
         except Killed:
             drivers += 1
     assert drivers > 4
-    trials = held.study.trials()
+    trials = held.study.get_trials()
     assert [trial.number for trial in trials] == list(range(9))
     assert all(trial.state.is_finished() for trial in trials)
     for trial in trials:
-        epochs = list(reports_of(trial))
+        epochs = list(get_reports(trial))
         assert epochs == list(range(1, len(epochs) + 1))
     assert len(trained) - len(set(trained)) <= 2 * (drivers - 1), "at most the epoch that each gang trained"

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from mlflow.tracking import MlflowClient
 
-from search.study.record import read
+from search.study.record import load_search
 from tests.conftest import Cli
 from tests.end_to_end.leftover_processes import is_running, wait_for_nothing
 
@@ -78,7 +78,7 @@ def killed(make_cli):
 
 def test_every_trial_ends_once_and_the_same_in_the_study_in_parquet_and_in_mlflow(killed):
     folder, result = killed.folder, killed.result
-    trials = read(folder).trials
+    trials = load_search(folder).trials
     assert [trial.number for trial in trials] == list(range(9))
     in_study = {t.number: t.user_attrs["outcome"] for t in trials if t.state.is_finished()}
     rows = pq.read_table(folder / "trials.parquet").to_pylist()

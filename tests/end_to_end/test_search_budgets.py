@@ -10,7 +10,7 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
 from search.experiment.warm_start import load
-from search.study.trial import held_gpu_s, outcome_of
+from search.study.trial import get_outcome, gpu_seconds_used
 
 
 def finished(cli, done, name):
@@ -60,7 +60,7 @@ def test_the_first_trial_that_meets_the_target_is_completed_and_is_the_best(reac
     result, trials, rows, _ = reached
     best = result["best"]
     assert best["value"] < 0.02
-    assert outcome_of(trials[best["trial_id"]]) == "completed"
+    assert get_outcome(trials[best["trial_id"]]) == "completed"
     assert result["stopped"] == f"val/loss<0.02 in trial {best['trial_id']}"
     met = {row["trial_id"] for row in rows if row["val/loss"] is not None and row["val/loss"] < 0.02}
     assert best["trial_id"] in met
@@ -93,4 +93,4 @@ def test_another_search_learns_from_it_and_ends_when_its_best_gets_no_better(cli
     count = sum(result["outcomes"].values())
     assert 5 <= count == len({row["trial_id"] for row in rows}) == len(trials)
     assert {int(run.data.tags["trial_id"]) for run in runs if "trial_id" in run.data.tags} == set(range(count))
-    assert all(held_gpu_s(trial) > 0 for trial in trials)
+    assert all(gpu_seconds_used(trial) > 0 for trial in trials)

@@ -4,8 +4,8 @@ import pytest
 from rich.console import Console
 
 from search.config.objectives import Objective
-from search.reporting.console.tables import trial_table
-from search.study.record import read
+from search.reporting.console.tables import build_trial_table
+from search.study.record import load_search
 from tests.end_to_end.test_search import Search
 
 WEIGHED = ["time/samples_per_s", "sys/memory_gib"]
@@ -67,11 +67,11 @@ def test_mlflow_has_the_front_in_its_note_and_each_objective_of_a_trial(search):
 
 
 def test_the_table_of_the_search_marks_the_front(search):
-    searched = read(search.folder)
+    searched = load_search(search.folder)
     trials, objectives = searched.trials, searched.objectives
     assert objectives[1:] == (Objective(WEIGHED[0], "max"), Objective(WEIGHED[1], "min"))
     console = Console(width=200, record=True, quiet=False)
-    console.print(trial_table(trials, objectives))
+    console.print(build_trial_table(trials, objectives))
     assert console.export_text().count("*") == len(search.json["front"])
     listed = search.cli.run("weighed", script="search/report.py")
     assert listed.stdout.count("*") == len(search.json["front"])

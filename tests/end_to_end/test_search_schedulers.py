@@ -4,7 +4,7 @@ import itertools
 
 import torch
 
-from search.schedulers.hyperband import HyperBand
+from search.schedulers.hyperband import HyperBandScheduler
 from tests.conftest import ROOT
 from tests.end_to_end.test_search import Search
 
@@ -41,12 +41,12 @@ def test_hyperband_stops_the_trials_of_a_bracket_at_its_own_rungs_and_a_search_f
     (cli.folder / "script.py").write_text(FROM_PYTHON)
     found = Search(cli, cli.run(script=cli.folder / "script.py"), "hyperband")
     assert set(found.json["outcomes"]) <= {"completed", "pruned"}
-    schedule = HyperBand.over(9, 3, 1, "min")
+    schedule = HyperBandScheduler.from_config(9, 3, 1, "min")
     epochs = epochs_of(found)
     assert len(epochs) == 9
     for number, own in epochs.items():
         assert own == list(range(1, own[-1] + 1))
-        assert own[-1] in schedule.bracket_of(number).rungs
+        assert own[-1] in schedule.get_bracket(number).rungs
     assert {9} < {own[-1] for own in epochs.values()}
 
 

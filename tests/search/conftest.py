@@ -3,8 +3,8 @@ import math
 import pytest
 from optuna.samplers import RandomSampler
 
-from search.config.search_space import resolve
-from search.study.study import create
+from search.config.search_space import resolve_space
+from search.study.study import create_study
 from tests.search.execution.searcher_harness import searcher_over
 from trainables.task import TaskConfig, searchable
 
@@ -16,8 +16,8 @@ class Config(TaskConfig):
 @pytest.fixture
 def trials(tmp_path):
     """Five trials, one of each outcome; the best report is the second of the pruned one."""
-    study, lock = create(tmp_path, RandomSampler, "val/score", "max")
-    space = resolve(Config, {"precision": "fp32"}, {})
+    study, lock = create_study(tmp_path, RandomSampler, "val/score", "max")
+    space = resolve_space(Config, {"precision": "fp32"}, {})
     plays = {
         "completed": [0.1, 0.5, 0.4],
         "pruned": [0.2, 0.9, 0.3],
@@ -27,13 +27,13 @@ def trials(tmp_path):
     }
     for outcome, scores in plays.items():
         number, values = study.ask(space)
-        study.note_config(number, {"lr": values["lr"], "inner": {"kind": "a"}})
+        study.record_config(number, {"lr": values["lr"], "inner": {"kind": "a"}})
         for epoch, score in enumerate(scores, start=1):
             metrics = {"val/score": score, "train/loss": math.nan if outcome == "diverged" else 1.0, "count": 3}
             study.report(number, epoch, score, {"metrics": metrics, "checkpoint": f"{number}-{epoch}.pt"})
         if outcome != "interrupted":
             study.end(number, outcome, "because", {"kind": "skips", "epoch": 2} if outcome == "diverged" else None)
-    yield study.trials()
+    yield study.get_trials()
     lock.close()
 
 
@@ -44,7 +44,7 @@ def make_searcher(tmp_path):
 
     def make(onto=None, mode="min", **given):
         if onto is None:
-            onto, lock = create(tmp_path, RandomSampler, "val/loss", mode)
+            onto, lock = create_study(tmp_path, RandomSampler, "val/loss", mode)
             locks.append(lock)
         return searcher_over(onto, tmp_path, mode=mode, **given)
 

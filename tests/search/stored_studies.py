@@ -8,10 +8,10 @@ from typer.testing import CliRunner
 
 from search.config import load_config
 from search.config.flatten import flatten
-from search.config.search_config import dump
-from search.config.search_space import resolve
+from search.config.search_config import to_yaml
+from search.config.search_space import resolve_space
 from search.report import main
-from search.study.study import create
+from search.study.study import create_study
 from trainables.task import TaskConfig, searchable
 
 
@@ -19,7 +19,7 @@ class Config(TaskConfig):
     lr: float = searchable(0.5, low=0.0, high=1.0)
 
 
-SPACE = resolve(Config, {"precision": "fp32"}, {})
+SPACE = resolve_space(Config, {"precision": "fp32"}, {})
 
 
 class Search:
@@ -27,13 +27,13 @@ class Search:
 
     def __init__(self, folder, name="one", tracking_uri="", **given):
         self.config = load_config({"task": "arc", "name": name, "storage": str(folder), **given})
-        self.config.folder.mkdir(parents=True)
-        (self.config.folder / "search.yaml").write_text(dump(self.config))
+        self.config.local_path.mkdir(parents=True)
+        (self.config.local_path / "search.yaml").write_text(to_yaml(self.config))
         self.observers = []
-        self.study, self.store = create(
-            self.config.folder, lambda number: RandomSampler(number), "val/score", "max", url=self.config.study
+        self.study, self.store = create_study(
+            self.config.local_path, lambda number: RandomSampler(number), "val/score", "max", url=self.config.study
         )
-        self.study.remember(
+        self.study.save_metadata(
             {
                 "id": f"id of {name}",
                 "config": self.config.model_dump(mode="json", by_alias=True),
@@ -48,9 +48,9 @@ class Search:
     def begin(self):
         number, values = self.study.ask(SPACE)
         config = {"lr": values["lr"], "inner": {"depth": 2}, "precision": "fp32"}
-        self.study.note_config(number, config)
+        self.study.record_config(number, config)
         for observer in self.observers:
-            observer.trial_started(number, flatten(config))
+            observer.on_trial_start(number, flatten(config))
         return number
 
     def report(self, number, epoch, score, **metrics):
@@ -58,15 +58,15 @@ class Search:
         metrics = {"val/score": score, **metrics}
         self.study.report(number, epoch, score, {"metrics": metrics, "checkpoint": None, "time": at})
         for observer in self.observers:
-            observer.trial_reported(number, epoch, metrics, at)
+            observer.on_trial_report(number, epoch, metrics, at)
 
     def end(self, number, outcome, reason=""):
         self.study.end(number, outcome, reason)
         for observer in self.observers:
-            observer.trial_ended(number, outcome, reason)
+            observer.on_trial_end(number, outcome, reason)
 
     def curve(self, number):
-        return sorted(self.study.trial(number).intermediate_values.items())
+        return sorted(self.study.get_trial(number).intermediate_values.items())
 
 
 def replayed(search):

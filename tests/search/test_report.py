@@ -2,9 +2,9 @@ import pytest
 import typer
 from optuna.samplers import RandomSampler
 
-from search.config.search_space import resolve
+from search.config.search_space import resolve_space
 from search.report import main
-from search.study.study import create
+from search.study.study import create_study
 from tests.search.conftest import Config
 
 
@@ -12,9 +12,9 @@ from tests.search.conftest import Config
 def storage(tmp_path):
     """The folder of a search, "one", of which a driver holds the study."""
     (tmp_path / "one").mkdir()
-    study, store = create(tmp_path / "one", RandomSampler, "val/score", "max")
-    number, _ = study.ask(resolve(Config, {"precision": "fp32"}, {}))
-    study.note_config(number, {})
+    study, store = create_study(tmp_path / "one", RandomSampler, "val/score", "max")
+    number, _ = study.ask(resolve_space(Config, {"precision": "fp32"}, {}))
+    study.record_config(number, {})
     study.report(number, 1, 0.25, {"metrics": {"val/score": 0.25}, "checkpoint": None})
     yield tmp_path
     store.close()

@@ -18,8 +18,8 @@ from tests.trainables.toy_models import (
     tokens,
 )
 from trainables.context import Context
-from trainables.precision import Diverged, LossScale, Precision, autocast, resolve, supported
-from trainables.training.trainer import Training
+from trainables.precision import Diverged, LossScale, Precision, autocast, find_supported_precisions, resolve
+from trainables.training.trainer import TrialTrainer
 from trainables.update import Ema, Updater
 
 CPU = torch.device("cpu")
@@ -41,7 +41,7 @@ def test_the_precision_that_was_asked_for_is_what_the_loss_runs_in(precision):  
 
 
 def test_a_cpu_supports_all_precisions():  # G68
-    assert supported(CPU) == [Precision.FP32, Precision.BF16, Precision.FP16]
+    assert find_supported_precisions(CPU) == [Precision.FP32, Precision.BF16, Precision.FP16]
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
@@ -75,21 +75,21 @@ def test_auto_is_resolved_where_the_trial_runs_and_not_where_its_config_is_made(
     sent = config.model_dump(mode="json")
     monkeypatch.undo()  # in the worker
     task = Regression(RegressionConfig.model_validate(sent))
-    assert Training(task).task.updaters["train"].precision is Precision.BF16
+    assert TrialTrainer(task).task.updaters["train"].precision is Precision.BF16
 
 
 def test_a_config_may_ask_for_what_only_the_worker_can_run(monkeypatch):  # C47
     monkeypatch.setattr("trainables.precision._runs", lambda precision, on: precision == "fp32")
     config = RegressionConfig(precision="fp16")
     with pytest.raises(ValueError, match=r"precision must be one that cpu supports, but got fp16\. Choose from fp32"):
-        Training(Regression(config))
+        TrialTrainer(Regression(config))
     monkeypatch.undo()
-    assert Training(Regression(config)).task.updaters["train"].precision is Precision.FP16
+    assert TrialTrainer(Regression(config)).task.updaters["train"].precision is Precision.FP16
 
 
 def test_what_auto_came_to_is_logged(caplog):  # C46
     caplog.set_level(logging.INFO, logger="trainables")
-    Training(Regression(RegressionConfig(precision="auto"), Context("cpu")))
+    TrialTrainer(Regression(RegressionConfig(precision="auto"), Context("cpu")))
     assert "precision auto is bf16 on cpu" in caplog.messages
 
 

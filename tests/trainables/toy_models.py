@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from trainables.context import rng
 from trainables.task import Task, TaskConfig, searchable
-from trainables.training.trainer import Training
+from trainables.training.trainer import TrialTrainer
 from trainables.update import Updater, UpdateReport, windows
 
 PRECISIONS = ["fp32", "bf16", "fp16"]
@@ -125,7 +125,7 @@ def scramble() -> None:
     torch.manual_seed(1234)
 
 
-def state(training: Training) -> dict[str, Any]:
+def state(training: TrialTrainer) -> dict[str, Any]:
     """All that a trial is at this moment."""
     task = training.task
     return copy.deepcopy(
@@ -134,7 +134,7 @@ def state(training: Training) -> dict[str, Any]:
             "updaters": {name: updater.state_dict() for name, updater in task.updaters.items()},
             "task": task.state_dict(),
             "buffers": [buffer for module in task.modules.values() for buffer in module.buffers()],
-            "generators": rng.state(task.context.generator, task.context.device),
+            "generators": rng.get_state(task.context.generator, task.context.device),
             "epoch": training.epoch,
             "windows": training.windows,
         }

@@ -49,7 +49,7 @@ class PromptConfig(BaseModel):
 
     @field_validator("model")
     @classmethod
-    def _exists(cls, model: str | None) -> str | None:
+    def _resolve_model(cls, model: str | None) -> str | None:
         """Workers run in a folder of their own. What is no folder is an id of the hub."""
         if model is None:
             return None
@@ -65,7 +65,7 @@ class PromptConfig(BaseModel):
 
     @field_validator("revision")
     @classmethod
-    def _is_of_the_hub(cls, revision: str | None, info: ValidationInfo) -> str | None:
+    def _check_revision(cls, revision: str | None, info: ValidationInfo) -> str | None:
         model = info.data.get("model", "")
         if revision is not None and (model is None or Path(model).is_absolute()):
             raise ValueError(
@@ -76,7 +76,7 @@ class PromptConfig(BaseModel):
 
     @field_validator("cache")
     @classmethod
-    def _keeps_what_does_not_change(cls, cache: str | None, info: ValidationInfo) -> str | None:
+    def _resolve_cache(cls, cache: str | None, info: ValidationInfo) -> str | None:
         if cache is None:
             return None
         if info.data.get("train", "frozen") != "frozen":
@@ -184,21 +184,21 @@ class ArcConfig(TaskConfig):
 
     @field_validator("use_policy")
     @classmethod
-    def _has_a_prompt(cls, use_policy: bool, info: ValidationInfo) -> bool:
+    def _check_use_policy(cls, use_policy: bool, info: ValidationInfo) -> bool:
         if use_policy and not info.data.get("use_prompt", True):
             raise ValueError("must be false with use_prompt=false, but got true: a policy refines a prompt.")
         return use_policy
 
     @field_validator("advantage_normalization")
     @classmethod
-    def _has_a_spread(cls, normalized: bool, info: ValidationInfo) -> bool:
+    def _check_advantage_normalization(cls, normalized: bool, info: ValidationInfo) -> bool:
         if normalized and info.data.get("samples") == 1:
             raise ValueError("must be false with samples=1, but got true: one sample has no spread. Raise samples.")
         return normalized
 
     @field_validator("data", "evaluation_data")
     @classmethod
-    def _is_there(cls, source: str | None) -> str | None:
+    def _resolve_source(cls, source: str | None) -> str | None:
         """Workers run in a folder of their own."""
         if source is None or source in SOURCES:
             return source
@@ -211,7 +211,7 @@ class ArcConfig(TaskConfig):
 
     @field_validator("leak")
     @classmethod
-    def _has_puzzles(cls, leak: str, info: ValidationInfo) -> str:
+    def _check_leak(cls, leak: str, info: ValidationInfo) -> str:
         """All that it takes to know what is trained and evaluated on stands before this field."""
         names = ("data", "evaluation_data", "max_side", "learn_from")
         if all(name in info.data for name in names):

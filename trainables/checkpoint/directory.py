@@ -14,7 +14,7 @@ from typing import Any
 from trainables.checkpoint import CheckpointError
 from trainables.checkpoint.file import ABOUT
 from trainables.context import Context
-from trainables.filesystem.paths import Place, Remote, digest, names_in, upload
+from trainables.filesystem.paths import RemotePath, StoragePath, compute_digest, list_files, upload
 
 
 def add(source: Path, staging: Path) -> None:
@@ -24,7 +24,7 @@ def add(source: Path, staging: Path) -> None:
 
 def publish(staging: Path, path: Path, about: dict[str, Any]) -> None:
     """Make `staging` the checkpoint at `path`, with `about`, plain values, to be found by who reads it."""
-    files = {name: _sync(staging / name) for name in names_in(staging) if name != ABOUT}
+    files = {name: _sync(staging / name) for name in list_files(staging) if name != ABOUT}
     with open(staging / ABOUT, "w", encoding="utf-8") as file:
         json.dump({**about, "files": files}, file)
         file.flush()
@@ -34,19 +34,19 @@ def publish(staging: Path, path: Path, about: dict[str, Any]) -> None:
     staging.rename(path)
 
 
-def digests(source: Path) -> dict[str, str]:
+def compute_digests(source: Path) -> dict[str, str]:
     """The SHA-256 of each file that a rank has for a checkpoint, by name."""
-    return {name: digest(source / name) for name in names_in(source) if name != ABOUT}
+    return {name: compute_digest(source / name) for name in list_files(source) if name != ABOUT}
 
 
-def claims(parts: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
+def assign_files(parts: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
     """Which files each rank is to put into a bucket, of those that it has: the last that has one of a name does."""
     last = {name: rank for rank, part in enumerate(parts) for name in part}
     return [{name: part[name] for name in part if last[name] == rank} for rank, part in enumerate(parts)]
 
 
 def put(
-    source: Path | None, path: Remote, parts: Sequence[Mapping[str, str]], about: dict[str, Any], context: Context
+    source: Path | None, path: RemotePath, parts: Sequence[Mapping[str, str]], about: dict[str, Any], context: Context
 ) -> None:
     """Make `parts`, the files of all ranks as `digests` has them, the checkpoint at `path`. Called on all ranks.
 
@@ -60,7 +60,7 @@ def put(
     Raises:
         OSError: Not all could be written; on all ranks, whichever of them it was.
     """
-    claimed, failed = claims(parts), ""
+    claimed, failed = assign_files(parts), ""
     try:
         if source is not None:
             upload(source, path, [*claimed[context.rank]])
@@ -73,7 +73,7 @@ def put(
         (path / ABOUT).write_text(json.dumps({**about, "files": files}))
 
 
-def read(path: Place) -> dict[str, Any]:
+def read(path: StoragePath) -> dict[str, Any]:
     """What was published about the checkpoint at `path`.
 
     Raises:
@@ -82,9 +82,9 @@ def read(path: Place) -> dict[str, Any]:
     """
     try:
         about: dict[str, Any] = json.loads((path / ABOUT).read_text(encoding="utf-8"))
-        found = {name: digest(path / name) for name in about["files"]}
+        found = {name: compute_digest(path / name) for name in about["files"]}
     except (OSError, ValueError, KeyError) as error:
-        if isinstance(path, Remote) and isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+        if isinstance(path, RemotePath) and isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
             raise  # as for a checkpoint file
         raise CheckpointError(f"checkpoint {path} must be readable with its {ABOUT}: {error}.") from error
     wrong = [name for name, expected in about["files"].items() if found[name] != expected]
@@ -100,4 +100,4 @@ def _sync(path: Path) -> str:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-    return digest(path)
+    return compute_digest(path)

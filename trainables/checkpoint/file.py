@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from trainables.filesystem import paths
-from trainables.filesystem.paths import Place, Remote, beside
+from trainables.filesystem.paths import RemotePath, StoragePath, with_suffix_added
 from trainables.task import images
 
 logger = logging.getLogger(__name__)
@@ -25,12 +25,12 @@ class CheckpointError(RuntimeError):
     """A checkpoint that is missing or is not what was saved."""
 
 
-def save(state: dict[str, Any], path: Place) -> None:
+def save(state: dict[str, Any], path: StoragePath) -> None:
     """Write `state`, of tensors and plain Python values, to `path` and its SHA-256 beside it.
 
     A reader sees the old file or the new one, also after a crash at any moment. Of a bucket as of a disk.
     """
-    _publish(_serialized(state), path)
+    _publish(_serialize(state), path)
 
 
 class Writer:
@@ -40,24 +40,24 @@ class Writer:
         self._pool = ThreadPoolExecutor(1, "checkpoint")
         self._pending: Future[None] | None = None
 
-    def save(self, state: dict[str, Any], path: Place) -> None:
+    def save(self, state: dict[str, Any], path: StoragePath) -> None:
         """As `save`, but only the copy of `state` is finished when this returns.
 
         Raises:
             OSError: An earlier checkpoint could not be written.
         """
-        content = _serialized(state)  # before it returns: the next update changes the tensors in place
+        content = _serialize(state)  # before it returns: the next update changes the tensors in place
         self.wait()
         self._pending = self._pool.submit(_publish, content, path)
 
-    def delete(self, path: Place) -> None:
+    def delete(self, path: StoragePath) -> None:
         """As `delete`, once what was to be written is. What cannot be deleted stays, which is told.
 
         Raises:
             OSError: An earlier checkpoint could not be written.
         """
         self.wait()
-        self._pending = self._pool.submit(_try_to_delete, path)
+        self._pending = self._pool.submit(_try_delete, path)
 
     def wait(self) -> None:
         """Return when nothing is left to be written.
@@ -70,7 +70,7 @@ class Writer:
             pending.result()
 
 
-def load(path: Place) -> dict[str, Any]:
+def load(path: StoragePath) -> dict[str, Any]:
     """The state that was saved at `path`, on the CPU.
 
     Raises:
@@ -79,9 +79,9 @@ def load(path: Place) -> dict[str, Any]:
     """
     try:
         content = path.read_bytes()
-        digests = [line.split()[0] for line in beside(path, DIGEST).read_text().splitlines()]
+        digests = [line.split()[0] for line in with_suffix_added(path, DIGEST).read_text().splitlines()]
     except (OSError, IndexError) as error:
-        if isinstance(path, Remote) and not isinstance(error, FileNotFoundError):
+        if isinstance(path, RemotePath) and not isinstance(error, FileNotFoundError):
             raise  # a bucket that cannot be reached says nothing of the checkpoint: its trial must not start anew
         raise CheckpointError(f"checkpoint {path} must be readable with its .sha256 beside it: {error}.") from error
     if hashlib.sha256(content).hexdigest() not in digests:
@@ -98,7 +98,7 @@ def plain(state: dict[str, Any]) -> dict[str, Any]:
         CheckpointError: It holds something else than tensors and plain Python values.
     """
     try:
-        torch.load(io.BytesIO(_serialized(state)), weights_only=True)
+        torch.load(io.BytesIO(_serialize(state)), weights_only=True)
     except (pickle.PickleError, AttributeError, TypeError) as error:
         names = ", ".join(f"{name} ({type(value).__name__})" for name, value in state.items())
         raise CheckpointError(
@@ -107,13 +107,13 @@ def plain(state: dict[str, Any]) -> dict[str, Any]:
     return state
 
 
-def link(source: Place, target: Place) -> None:
+def link(source: StoragePath, target: StoragePath) -> None:
     """Give the checkpoint at `source` a second name, under which it stays when the first is deleted.
 
     Raises:
         FileNotFoundError: There is none.
     """
-    if isinstance(source, Remote) or isinstance(target, Remote):
+    if isinstance(source, RemotePath) or isinstance(target, RemotePath):
         _copy(source, target)
         return
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -122,7 +122,7 @@ def link(source: Place, target: Place) -> None:
         shutil.copytree(source, temporary)
         os.replace(temporary, target)
         return
-    for old, new in ((source, target), (beside(source, DIGEST), beside(target, DIGEST))):
+    for old, new in ((source, target), (with_suffix_added(source, DIGEST), with_suffix_added(target, DIGEST))):
         temporary = new.with_name(f"{new.name}.{os.getpid()}.tmp")
         temporary.unlink(missing_ok=True)
         try:
@@ -132,32 +132,32 @@ def link(source: Place, target: Place) -> None:
         os.replace(temporary, new)
 
 
-def delete(path: Place) -> None:
+def delete(path: StoragePath) -> None:
     """Remove the checkpoint at `path`, a file or a directory, and its pictures; one that is gone is no error."""
-    paths.remove_tree(beside(path, images.SUFFIX))
+    paths.remove_tree(with_suffix_added(path, images.SUFFIX))
     if path.is_dir():
         paths.remove_tree(path)
         return
     path.unlink(missing_ok=True)
-    beside(path, DIGEST).unlink(missing_ok=True)
+    with_suffix_added(path, DIGEST).unlink(missing_ok=True)
 
 
-def _try_to_delete(path: Place) -> None:
+def _try_delete(path: StoragePath) -> None:
     try:
         delete(path)
     except OSError as error:
         logger.warning("a checkpoint that is not needed any more could not be deleted: %s", error)
 
 
-def _serialized(state: dict[str, Any]) -> bytes:
+def _serialize(state: dict[str, Any]) -> bytes:
     buffer = io.BytesIO()
     torch.save(state, buffer)
     return buffer.getvalue()
 
 
-def _publish(content: bytes, path: Place) -> None:
+def _publish(content: bytes, path: StoragePath) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    digest = beside(path, DIGEST)
+    digest = with_suffix_added(path, DIGEST)
     line = f"{hashlib.sha256(content).hexdigest()}  {path.name}\n"
     earlier = ""
     with suppress(FileNotFoundError):
@@ -168,19 +168,19 @@ def _publish(content: bytes, path: Place) -> None:
         _write(digest, line.encode())
 
 
-def _copy(source: Place, target: Place) -> None:
+def _copy(source: StoragePath, target: StoragePath) -> None:
     """As `link`, in a bucket, where nothing has two names."""
     if not source.is_dir():
         paths.copy(source, target)
-        paths.copy(beside(source, DIGEST), beside(target, DIGEST))
+        paths.copy(with_suffix_added(source, DIGEST), with_suffix_added(target, DIGEST))
         return
-    names = paths.names_in(source)
+    names = paths.list_files(source)
     for name in sorted(names, key=lambda name: name == ABOUT):
         paths.copy(source / name, target / name)
 
 
-def _write(path: Place, content: bytes) -> None:
-    if isinstance(path, Remote):
+def _write(path: StoragePath, content: bytes) -> None:
+    if isinstance(path, RemotePath):
         path.write_bytes(content)
         return
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")

@@ -10,7 +10,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from trainables.task import Task
 
 
-def as_built(task: Task[Any], plateaus: list[ReduceLROnPlateau]) -> dict[str, Any]:
+def initial_state(task: Task[Any], plateaus: list[ReduceLROnPlateau]) -> dict[str, Any]:
     """What the hyperparameters of `task` made of optimizers, schedules and loss scale, before anything was trained."""
     updaters = {
         name: {
@@ -21,12 +21,12 @@ def as_built(task: Task[Any], plateaus: list[ReduceLROnPlateau]) -> dict[str, An
                 }
                 for key, optimizer in updater.optimizers.items()
             },
-            "schedulers": [_schedule(scheduler) for scheduler in updater.schedulers],
+            "schedulers": [_get_schedule_state(scheduler) for scheduler in updater.schedulers],
             "loss_scale": updater.loss_scale.state_dict() if updater.loss_scale else None,
         }
         for name, updater in task.updaters.items()
     }
-    return copy.deepcopy({"updaters": updaters, "plateaus": [_schedule(plateau) for plateau in plateaus]})
+    return copy.deepcopy({"updaters": updaters, "plateaus": [_get_schedule_state(plateau) for plateau in plateaus]})
 
 
 def check_shapes(task: Task[Any], saved: Mapping[str, Any]) -> None:
@@ -46,7 +46,7 @@ def check_shapes(task: Task[Any], saved: Mapping[str, Any]) -> None:
                 )
 
 
-def adapted(saved: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+def adapt_state(saved: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     """`saved`, the checkpoint of another trial, as if it had been trained with the hyperparameters of this one.
 
     A learning rate that its schedule has brought down to a tenth is a tenth of one's own. Of schedules and loss
@@ -62,65 +62,69 @@ def adapted(saved: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     for name, state in saved["updaters"].items():
         mine, built = own["updaters"][name], theirs["updaters"][name]
         optimizers = {
-            key: _optimizer(optimizer, mine["optimizers"][key], built["optimizers"][key])
+            key: _adapt_optimizer(optimizer, mine["optimizers"][key], built["optimizers"][key])
             for key, optimizer in state["optimizers"].items()
         }
-        schedulers = _schedules(state["schedulers"], mine["schedulers"], built["schedulers"])
-        scale = _merged(state["loss_scale"], mine["loss_scale"], built["loss_scale"])
+        schedulers = _adapt_schedules(state["schedulers"], mine["schedulers"], built["schedulers"])
+        scale = _merge_states(state["loss_scale"], mine["loss_scale"], built["loss_scale"])
         updaters[name] = {**state, "optimizers": optimizers, "schedulers": schedulers, "loss_scale": scale}
-    plateaus = _schedules(saved["plateaus"], own["plateaus"], theirs["plateaus"])
+    plateaus = _adapt_schedules(saved["plateaus"], own["plateaus"], theirs["plateaus"])
     return {**saved, "updaters": updaters, "plateaus": plateaus}
 
 
-def _schedule(scheduler: Any) -> dict[str, Any]:
+def _get_schedule_state(scheduler: Any) -> dict[str, Any]:
     return {"kind": type(scheduler).__name__, "state": scheduler.state_dict()}
 
 
-def _optimizer(saved: Mapping[str, Any], own: Mapping[str, Any], built: Mapping[str, Any]) -> dict[str, Any]:
+def _adapt_optimizer(saved: Mapping[str, Any], own: Mapping[str, Any], built: Mapping[str, Any]) -> dict[str, Any]:
     if own["kind"] != built["kind"]:
         return {"state": {}, "param_groups": own["param_groups"]}
     groups = [
-        {**mine, "params": group["params"], "lr": _scaled(group["lr"], _initial(mine), _initial(theirs))}
+        {
+            **mine,
+            "params": group["params"],
+            "lr": _scale_lr(group["lr"], _get_initial_lr(mine), _get_initial_lr(theirs)),
+        }
         for group, mine, theirs in zip(saved["param_groups"], own["param_groups"], built["param_groups"], strict=True)
     ]
     return {"state": saved["state"], "param_groups": groups}
 
 
-def _schedules(saved: list[Any], own: list[Any], built: list[Any]) -> list[Any]:
+def _adapt_schedules(saved: list[Any], own: list[Any], built: list[Any]) -> list[Any]:
     if [schedule["kind"] for schedule in own] != [schedule["kind"] for schedule in built]:
         return [schedule["state"] for schedule in own]
-    return [_merged(s, o["state"], b["state"]) for s, o, b in zip(saved, own, built, strict=True)]
+    return [_merge_states(s, o["state"], b["state"]) for s, o, b in zip(saved, own, built, strict=True)]
 
 
-def _merged(saved: Any, own: Any, built: Any) -> Any:
+def _merge_states(saved: Any, own: Any, built: Any) -> Any:
     """Of `saved` what differs from `built`, of `own` the rest."""
-    if _same(saved, built):
+    if _is_equal(saved, built):
         return own
     parts = (saved, own, built)
     if all(isinstance(part, dict) for part in parts) and saved.keys() == own.keys() == built.keys():
-        merged = {key: _merged(saved[key], own[key], built[key]) for key in saved}
+        merged = {key: _merge_states(saved[key], own[key], built[key]) for key in saved}
         if "base_lrs" in saved and "_last_lr" in saved:
             rates = zip(saved["_last_lr"], own["base_lrs"], built["base_lrs"], strict=True)
-            merged["_last_lr"] = [_scaled(*rate) for rate in rates]
+            merged["_last_lr"] = [_scale_lr(*rate) for rate in rates]
         return merged
     if all(isinstance(part, list) for part in parts) and len(saved) == len(own) == len(built):
-        return [_merged(*items) for items in zip(*parts, strict=True)]
+        return [_merge_states(*items) for items in zip(*parts, strict=True)]
     return saved
 
 
-def _same(first: Any, second: Any) -> bool:
+def _is_equal(first: Any, second: Any) -> bool:
     if isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor):
         return torch.equal(first, second)
     if isinstance(first, dict) and isinstance(second, dict):
-        return first.keys() == second.keys() and all(_same(first[key], second[key]) for key in first)
+        return first.keys() == second.keys() and all(_is_equal(first[key], second[key]) for key in first)
     if isinstance(first, list | tuple) and isinstance(second, list | tuple):
-        return len(first) == len(second) and all(map(_same, first, second))
+        return len(first) == len(second) and all(map(_is_equal, first, second))
     return type(first) is type(second) and bool(first == second)
 
 
-def _initial(group: Mapping[str, Any]) -> Any:
+def _get_initial_lr(group: Mapping[str, Any]) -> Any:
     return group.get("initial_lr", group["lr"])
 
 
-def _scaled(lr: Any, own: Any, theirs: Any) -> Any:
+def _scale_lr(lr: Any, own: Any, theirs: Any) -> Any:
     return own if not theirs or lr == theirs else lr * float(own / theirs)

@@ -5,12 +5,12 @@ from contextlib import suppress
 from typing import Any
 
 from trainables import checkpoint
-from trainables.filesystem.paths import Place, modified_ns, place
+from trainables.filesystem.paths import StoragePath, get_modified_ns, parse_path
 
 logger = logging.getLogger(__name__)
 
 
-def newest(stretch: dict[str, Any], ranks: int) -> tuple[Place, dict[str, Any]] | None:
+def find_resume_checkpoint(stretch: dict[str, Any], ranks: int) -> tuple[StoragePath, dict[str, Any]] | None:
     """The checkpoint to go on from, and what it holds: one that as many ranks saved in the middle of the epoch that
     comes next, else the newest that can be read.
 
@@ -21,10 +21,10 @@ def newest(stretch: dict[str, Any], ranks: int) -> tuple[Place, dict[str, Any]] 
         OSError: They lie in a bucket that cannot be read.
     """
     broken: list[checkpoint.CheckpointError] = []
-    midway: list[tuple[int, Place]] = []
-    for path in place(stretch["folder"]).glob("midway-*.pt"):
+    midway: list[tuple[int, StoragePath]] = []
+    for path in parse_path(stretch["folder"]).glob("midway-*.pt"):
         with suppress(FileNotFoundError):  # a worker that was given up may still live, and delete its own
-            midway.append((modified_ns(path), path))
+            midway.append((get_modified_ns(path), path))
     for _, path in sorted(midway, reverse=True):
         state = _read(path, broken)
         if state is None or state["epoch"] != stretch["epoch"]:
@@ -33,15 +33,15 @@ def newest(stretch: dict[str, Any], ranks: int) -> tuple[Place, dict[str, Any]] 
             return path, state
         logger.warning("%s was saved by another number of workers: the epoch begins again.", path)
     for name in [stretch["checkpoint"], *stretch["earlier"]]:
-        found = None if name is None else _read(place(name), broken)
+        found = None if name is None else _read(parse_path(name), broken)
         if name is None or found is not None:
             for error in broken:
                 logger.warning("%s The one before it is used.", error)
-            return None if found is None else (place(name), found)
+            return None if found is None else (parse_path(name), found)
     raise broken[-1]
 
 
-def _read(path: Place, broken: list[checkpoint.CheckpointError]) -> dict[str, Any] | None:
+def _read(path: StoragePath, broken: list[checkpoint.CheckpointError]) -> dict[str, Any] | None:
     try:
         return checkpoint.load(path)
     except checkpoint.CheckpointError as error:

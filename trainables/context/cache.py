@@ -28,13 +28,13 @@ class Entry:
     containers: list[tuple[Collection[Any], tuple[Any, ...]]] = field(default_factory=list)
     modules: dict[str, ModuleType | None] = field(default_factory=dict)
 
-    def changed(self) -> bool:
+    def has_changed(self) -> bool:
         """Whether a tensor was written to, or an item of a container was exchanged."""
-        return any(version != _version(tensor) for tensor, version in self.tensors) or any(
-            not _same(_items(container), items) for container, items in self.containers
+        return any(version != _get_version(tensor) for tensor, version in self.tensors) or any(
+            not _has_same_items(_get_items(container), items) for container, items in self.containers
         )
 
-    def stale(self) -> str:
+    def find_stale_module(self) -> str:
         """The module of a class that it holds an object of, and that was imported anew since; or ""."""
         return next((name for name, module in self.modules.items() if sys.modules.get(name) is not module), "")
 
@@ -49,7 +49,7 @@ class Cache:
     """
 
     def __init__(self, limit: int | None = None, entries: int = ENTRIES) -> None:
-        self.limit = _half_a_share() if limit is None else limit
+        self.limit = _get_default_limit() if limit is None else limit
         self.entries = entries
         self._kept: OrderedDict[str, Entry] = OrderedDict()
 
@@ -57,7 +57,7 @@ class Cache:
         """The value that is kept under `name`, or what `make` gives, which is kept from now on."""
         entry = self._kept.pop(name, None)
         if entry is not None:
-            stale = entry.stale()
+            stale = entry.find_stale_module()
             if not stale:
                 self._kept[name] = entry
                 return entry.value
@@ -67,7 +67,7 @@ class Cache:
                 name,
                 stale,
             )
-        entry = _entry(make())
+        entry = _build_entry(make())
         size = sum(entry.sizes.values())
         if size > self.limit:
             logger.info(
@@ -78,25 +78,25 @@ class Cache:
             )
             return entry.value
         self._kept[name] = entry
-        while len(self._kept) > self.entries or self._size() > self.limit:
+        while len(self._kept) > self.entries or self._get_total_size() > self.limit:
             self._kept.popitem(last=False)
         return entry.value
 
     def drop_changed(self) -> None:
         """Forget what is not what was kept any more: the next trial is not to feel that."""
-        for name in [name for name, entry in self._kept.items() if entry.changed()]:
+        for name in [name for name, entry in self._kept.items() if entry.has_changed()]:
             del self._kept[name]
             logger.info("the trial changed what the cache holds as %s: it is made anew. Copy it before", name)
 
-    def size(self, kind: str) -> int:
+    def get_size(self, kind: str) -> int:
         """Bytes on the devices of a type, "cpu" or "cuda"."""
         return sum(entry.sizes.get(kind, 0) for entry in self._kept.values())
 
-    def _size(self) -> int:
+    def _get_total_size(self) -> int:
         return sum(sum(entry.sizes.values()) for entry in self._kept.values())
 
 
-def _entry(value: Any) -> Entry:
+def _build_entry(value: Any) -> Entry:
     """`value` with all that it is made of. Its arrays become read-only."""
     entry = Entry(value)
     seen: set[int] = set()
@@ -107,18 +107,18 @@ def _entry(value: Any) -> Entry:
         if isinstance(item, PLAIN) or id(item) in seen:
             continue
         seen.add(id(item))
-        left += _note(item, entry, storages)
+        left += _record_item(item, entry, storages)
     return entry
 
 
-def _note(item: Any, entry: Entry, storages: set[int]) -> Iterable[Any]:
+def _record_item(item: Any, entry: Entry, storages: set[int]) -> Iterable[Any]:
     """Take `item` into `entry`; gives what it is made of in turn."""
     kind = "cpu"
     size = sys.getsizeof(item)
     inside: Iterable[Any] = ()
     entry.modules.setdefault(type(item).__module__, sys.modules.get(type(item).__module__))
     if isinstance(item, torch.Tensor):
-        entry.tensors.append((item, _version(item)))
+        entry.tensors.append((item, _get_version(item)))
         kind = item.device.type
         if item.layout == torch.strided:  # views share what they look at
             storage = item.untyped_storage()
@@ -131,7 +131,7 @@ def _note(item: Any, entry: Entry, storages: set[int]) -> Iterable[Any]:
         item.flags.writeable = False
         inside = [*([] if item.base is None else [item.base]), *(item.flat if item.dtype == object else [])]
     elif not isinstance(item, str | bytes):
-        items = _items(item)
+        items = _get_items(item)
         if items is not None:
             entry.containers.append((item, items))
             inside = [*items, *(item if isinstance(item, dict) else ())]
@@ -139,7 +139,7 @@ def _note(item: Any, entry: Entry, storages: set[int]) -> Iterable[Any]:
     return inside
 
 
-def _items(item: Any) -> tuple[Any, ...] | None:
+def _get_items(item: Any) -> tuple[Any, ...] | None:
     """What a container or an object holds now; None for what holds nothing that can be seen."""
     if isinstance(item, dict):
         return (*item.values(), *vars(item).values()) if hasattr(item, "__dict__") else tuple(item.values())
@@ -148,13 +148,13 @@ def _items(item: Any) -> tuple[Any, ...] | None:
     return tuple(vars(item).values()) if hasattr(item, "__dict__") else None
 
 
-def _same(now: tuple[Any, ...] | None, before: tuple[Any, ...]) -> bool:
+def _has_same_items(now: tuple[Any, ...] | None, before: tuple[Any, ...]) -> bool:
     return now is not None and len(now) == len(before) and all(map(operator.is_, now, before))
 
 
-def _version(tensor: torch.Tensor) -> int:
+def _get_version(tensor: torch.Tensor) -> int:
     return -1 if tensor.is_inference() else tensor._version
 
 
-def _half_a_share() -> int:
+def _get_default_limit() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // (os.cpu_count() or 1) // 2

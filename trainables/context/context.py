@@ -32,10 +32,10 @@ class Context:
         self.rank = rank
         self.world_size = world_size
         self.generator = torch.Generator()
-        self.kept = Cache()
+        self.cache_store = Cache()
         self.files = files
 
-    def anew(self) -> "Context":
+    def for_next_trial(self) -> "Context":
         """This context for another trial: nothing is shared but what `cache` keeps."""
         fresh = copy.copy(self)
         fresh.generator = torch.Generator()
@@ -50,11 +50,11 @@ class Context:
                 tensors or containers a trial changed is forgotten when that trial ends.
         """
 
-        def apart() -> Value:
-            with rng.apart(self.generator, self.device, zlib.crc32(name.encode())):
+        def make_isolated() -> Value:
+            with rng.isolated(self.generator, self.device, zlib.crc32(name.encode())):
                 return make()
 
-        value: Value = self.kept.get(name, apart)
+        value: Value = self.cache_store.get(name, make_isolated)
         return value
 
     def shard(self, data: Any, batch_size: int, shuffle: bool = True) -> Iterator[Any]:
@@ -68,7 +68,7 @@ class Context:
         """
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, but got {batch_size}.")
-        count = _length(data)
+        count = _get_length(data)
         order = torch.randperm(count, generator=self.generator) if shuffle else torch.arange(count)
         for indices in torch.split(order[self.rank :: self.world_size], batch_size):
             if len(indices):  # split gives nothing back as one empty part
@@ -86,7 +86,7 @@ class Context:
         dist.all_reduce(total)
         return [count > 0 for count in total.tolist()]
 
-    def sums(self, values: Mapping[str, float]) -> dict[str, float]:
+    def all_reduce_sums(self, values: Mapping[str, float]) -> dict[str, float]:
         """The sums of `values` over all ranks; a rank may lack some of the names."""
         totals: dict[str, float] = {}
         for part in self.gather(dict(values)):
@@ -96,8 +96,8 @@ class Context:
 
     def weighted_means(self, parts: Mapping[str, tuple[float, float]]) -> dict[str, float]:
         """Means over all ranks of what each holds as (weighted sum, weight); a mean over no weight is NaN."""
-        totals = self.sums({name: total for name, (total, _) in parts.items()})
-        weights = self.sums({name: weight for name, (_, weight) in parts.items()})
+        totals = self.all_reduce_sums({name: total for name, (total, _) in parts.items()})
+        weights = self.all_reduce_sums({name: weight for name, (_, weight) in parts.items()})
         return {name: total / weights[name] if weights[name] else math.nan for name, total in totals.items()}
 
     def gather(self, value: Any) -> list[Any]:
@@ -108,14 +108,14 @@ class Context:
         dist.all_gather_object(gathered, value)
         return gathered
 
-    def from_rank_0(self, value: Any) -> Any:
+    def broadcast_object(self, value: Any) -> Any:
         """The `value` that rank 0 has."""
         values = [value]
         if self.world_size > 1:
             dist.broadcast_object_list(values, src=0)
         return values[0]
 
-    def add_up(self, tensors: Sequence[torch.Tensor]) -> None:
+    def all_reduce(self, tensors: Sequence[torch.Tensor]) -> None:
         """Give `tensors` the sums of the values that they have on all ranks."""
         if self.world_size > 1:
             for tensor in tensors:
@@ -128,9 +128,9 @@ class Context:
                 dist.broadcast(tensor.data, src=0)
 
 
-def _length(data: Any) -> int:
+def _get_length(data: Any) -> int:
     if isinstance(data, dict | tuple):
-        lengths = {_length(part) for part in (data.values() if isinstance(data, dict) else data)}
+        lengths = {_get_length(part) for part in (data.values() if isinstance(data, dict) else data)}
         if len(lengths) != 1:
             raise ValueError(f"data must have parts of one length, but got lengths {sorted(lengths)}.")
         return lengths.pop()

@@ -25,7 +25,7 @@ def seed(generator: torch.Generator, rank: int, *place: int) -> None:
 
 
 @contextlib.contextmanager
-def alike(device: torch.device, *place: int) -> Iterator[None]:
+def same_on_all_ranks(device: torch.device, *place: int) -> Iterator[None]:
     """Torch draws the same numbers on all ranks inside, and goes on afterwards as if it had drawn none."""
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices):
@@ -34,29 +34,29 @@ def alike(device: torch.device, *place: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def apart(generator: torch.Generator, device: torch.device, *place: int) -> Iterator[None]:
+def isolated(generator: torch.Generator, device: torch.device, *place: int) -> Iterator[None]:
     """What is drawn inside depends on `place` alone, and is not felt outside."""
-    before = state(generator, device)
+    before = get_state(generator, device)
     seed(generator, 0, *place)
     try:
         yield
     finally:
-        restore(before, generator, device)
+        set_state(before, generator, device)
 
 
-def state(generator: torch.Generator, device: torch.device) -> dict[str, Any]:
+def get_state(generator: torch.Generator, device: torch.device) -> dict[str, Any]:
     """The state of every generator of this rank, in tensors and plain values."""
     name, keys, *rest = np.random.get_state()
     return {
         "python": random.getstate(),
         "numpy": [name, torch.from_numpy(np.asarray(keys).astype(np.int64)), *rest],
         "torch": torch.get_rng_state(),
-        "device": _device_state(device),
+        "device": _get_device_state(device),
         "shared": generator.get_state(),
     }
 
 
-def restore(saved: dict[str, Any], generator: torch.Generator, device: torch.device) -> None:
+def set_state(saved: dict[str, Any], generator: torch.Generator, device: torch.device) -> None:
     """Put every generator of this rank where `state` found it."""
     random.setstate(saved["python"])
     name, keys, *rest = saved["numpy"]
@@ -69,7 +69,7 @@ def restore(saved: dict[str, Any], generator: torch.Generator, device: torch.dev
     generator.set_state(saved["shared"])
 
 
-def _device_state(device: torch.device) -> torch.Tensor | None:
+def _get_device_state(device: torch.device) -> torch.Tensor | None:
     if device.type == "cuda":
         return torch.cuda.get_rng_state(device)
     return torch.mps.get_rng_state() if device.type == "mps" else None

@@ -4,12 +4,12 @@ import fcntl
 import hashlib
 from pathlib import Path
 
-from trainables.filesystem.paths import Remote, download, place
+from trainables.filesystem.paths import RemotePath, download, parse_path
 
 NAME = "searchlight-files"
 
 
-def on_this_node(where: str, temporary: str) -> Path:
+def cached_on_node(where: str, temporary: str) -> Path:
     """The folder `where`. Of one in a bucket, a copy that all workers of this node share.
 
     Args:
@@ -19,13 +19,13 @@ def on_this_node(where: str, temporary: str) -> Path:
     Raises:
         OSError: It cannot be read, or copied.
     """
-    found = place(where)
-    return found if isinstance(found, Path) else copied(found, Path(temporary) / NAME)
+    found = parse_path(where)
+    return found if isinstance(found, Path) else copy_to_node(found, Path(temporary) / NAME)
 
 
-def copied(source: Remote, below: Path) -> Path:
+def copy_to_node(source: RemotePath, below: Path) -> Path:
     """A copy of the folder `source`, made once. Of one that has changed since there is another."""
-    found = [(info.path, info.size, info.mtime_ns) for info in source.listed(recursive=True) if info.is_file]
+    found = [(info.path, info.size, info.mtime_ns) for info in source.list_entries(recursive=True) if info.is_file]
     target = below / hashlib.blake2b(str(found).encode(), digest_size=16).hexdigest()
     if not found:  # the task prepares nothing
         return target

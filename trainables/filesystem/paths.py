@@ -13,21 +13,21 @@ from pathlib import Path
 from typing import overload
 from urllib.parse import parse_qsl
 
-from trainables.filesystem.remote_path import Remote, at_once
+from trainables.filesystem.remote_path import RemotePath, run_concurrently
 
 __all__ = [
-    "Place", "Remote", "beside", "copy", "digest", "download", "modified_ns", "names_in", "on_disk", "place",
-    "remove_tree", "upload",
+    "RemotePath", "StoragePath", "compute_digest", "copy", "download", "get_modified_ns", "list_files", "local_copy",
+    "parse_path", "remove_tree", "upload", "with_suffix_added",
 ]  # fmt: skip
 
 SCHEMES = ("s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs")
 S3_OPTIONS = ("endpoint_override", "region", "scheme", "tls_ca_file_path")
 SECRET = re.compile("key|secret|token|password|signature|sas", re.IGNORECASE)
 
-Place = Path | Remote
+StoragePath = Path | RemotePath
 
 
-def place(where: str | Path | Remote) -> Place:
+def parse_path(where: str | Path | RemotePath) -> StoragePath:
     """A `Path` for a path or a file:// URI, else a `Remote` for a URI.
 
     What is in the query goes to the file system: `s3://bucket/path?endpoint_override=http://host:9000&region=here`.
@@ -37,7 +37,7 @@ def place(where: str | Path | Remote) -> Place:
         ValueError: The URI is of no known kind, names no bucket, or has credentials in it.
     """
     if not isinstance(where, str) or "://" not in where:
-        return where if isinstance(where, Remote) else Path(where)
+        return where if isinstance(where, RemotePath) else Path(where)
     scheme, _, rest = where.partition("://")
     path, _, query = rest.partition("?")
     authority, _, path = path.partition("/")
@@ -59,28 +59,28 @@ def place(where: str | Path | Remote) -> Place:
         raise ValueError(f"a place must name a bucket, but got {where}. Write {scheme}://bucket/path.")
     if scheme == "s3" and (unknown := [name for name in options if name not in S3_OPTIONS]):
         raise ValueError(f"the query of a place must be of {', '.join(S3_OPTIONS)}, but got {', '.join(unknown)}.")
-    return Remote(scheme, authority, path, query)
+    return RemotePath(scheme, authority, path, query)
 
 
 @overload
-def beside(where: Path, suffix: str) -> Path: ...
+def with_suffix_added(where: Path, suffix: str) -> Path: ...
 @overload
-def beside(where: Remote, suffix: str) -> Remote: ...
-def beside(where: Place, suffix: str) -> Place:
+def with_suffix_added(where: RemotePath, suffix: str) -> RemotePath: ...
+def with_suffix_added(where: StoragePath, suffix: str) -> StoragePath:
     """What lies beside a file under its name with `suffix`."""
     return where.with_name(where.name + suffix)
 
 
-def modified_ns(where: Place) -> int:
+def get_modified_ns(where: StoragePath) -> int:
     """When a file was written, in ns since 1970.
 
     Raises:
         FileNotFoundError: There is none.
     """
-    return where.modified_ns() if isinstance(where, Remote) else where.stat().st_mtime_ns
+    return where.get_modified_ns() if isinstance(where, RemotePath) else where.stat().st_mtime_ns
 
 
-def remove_tree(where: Place) -> None:
+def remove_tree(where: StoragePath) -> None:
     """Remove a folder and all that is in it. One that is not there is no error, on a disk no error is one."""
     if isinstance(where, Path):
         shutil.rmtree(where, ignore_errors=True)
@@ -90,7 +90,7 @@ def remove_tree(where: Place) -> None:
 
 
 @contextmanager
-def on_disk(where: Place) -> Iterator[Path]:
+def local_copy(where: StoragePath) -> Iterator[Path]:
     """A file or a folder on a disk: itself, or a copy for as long as this is open.
 
     Raises:
@@ -105,37 +105,39 @@ def on_disk(where: Place) -> Iterator[Path]:
         yield local
 
 
-def copy(source: Place, target: Place) -> None:
+def copy(source: StoragePath, target: StoragePath) -> None:
     """Copy a file. Within a bucket, nothing of it comes here.
 
     Raises:
         FileNotFoundError: There is none.
     """
-    if isinstance(source, Remote) and isinstance(target, Remote):
+    if isinstance(source, RemotePath) and isinstance(target, RemotePath):
         if replace(source, path="") == replace(target, path=""):
             source.copy_to(target)
         else:
             target.write_bytes(source.read_bytes())
-    elif isinstance(target, Remote):
+    elif isinstance(target, RemotePath):
         assert isinstance(source, Path)
         upload(source, target)
     else:
         download(source, target)
 
 
-def upload(source: Path, target: Remote, names: Sequence[str] | None = None) -> None:
+def upload(source: Path, target: RemotePath, names: Sequence[str] | None = None) -> None:
     """Put a file, or the files of a folder, into a bucket. Of a folder `names` alone, if there are any given.
 
     Raises:
         OSError: Not all of them could be; some may.
     """
     if not source.is_dir():
-        _put(source, target)
+        _upload_file(source, target)
         return
-    at_once(lambda name: _put(source / name, target / name), names_in(source) if names is None else names)
+    run_concurrently(
+        lambda name: _upload_file(source / name, target / name), list_files(source) if names is None else names
+    )
 
 
-def download(source: Place, target: Path) -> None:
+def download(source: StoragePath, target: Path) -> None:
     """Get a file, or the files of a folder, out of a bucket. Each comes whole or not at all.
 
     Raises:
@@ -147,34 +149,34 @@ def download(source: Place, target: Path) -> None:
         copied(source, target)
         return
     if source.is_file():
-        _get(source, target)
+        _download_file(source, target)
         return
-    names = source.names()
+    names = source.list_files()
     if not names:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(source))
-    at_once(lambda name: _get(source / name, target / name), names)
+    run_concurrently(lambda name: _download_file(source / name, target / name), names)
 
 
-def names_in(folder: Place) -> list[str]:
+def list_files(folder: StoragePath) -> list[str]:
     """Of all files in a folder and in those below it, in order: "sub/name". On a disk, links are followed."""
-    if isinstance(folder, Remote):
-        return folder.names()
+    if isinstance(folder, RemotePath):
+        return folder.list_files()
     paths = (Path(where, name) for where, _, names in os.walk(folder, followlinks=True) for name in names)
     return sorted(path.relative_to(folder).as_posix() for path in paths)
 
 
-def digest(where: Place) -> str:
+def compute_digest(where: StoragePath) -> str:
     """The SHA-256 of a file."""
     if isinstance(where, Path):
         with open(where, "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     found = hashlib.sha256()
-    for chunk in where.chunks():
+    for chunk in where.read_chunks():
         found.update(chunk)
     return found.hexdigest()
 
 
-def _put(source: Path, target: Remote) -> None:
+def _upload_file(source: Path, target: RemotePath) -> None:
     import pyarrow
 
     if not source.stat().st_size:
@@ -184,12 +186,12 @@ def _put(source: Path, target: Remote) -> None:
         target.write_bytes(file.read_buffer())
 
 
-def _get(source: Remote, target: Path) -> None:
+def _download_file(source: RemotePath, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f"{target.name}.{os.getpid()}.tmp")
     try:
         with open(temporary, "wb") as file:
-            file.writelines(source.chunks())
+            file.writelines(source.read_chunks())
         os.replace(temporary, target)
     finally:
         temporary.unlink(missing_ok=True)

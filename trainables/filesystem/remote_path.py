@@ -23,7 +23,7 @@ CHUNK = 16 * 2**20
 
 
 @dataclass(frozen=True, order=True)
-class Remote:
+class RemotePath:
     """A file or a folder in a bucket, or wherever else `pyarrow.fs` reaches. Made by `place`.
 
     A name, as `Path` is: nothing is asked of the bucket before a method that reads or writes. What these raise is what
@@ -39,7 +39,7 @@ class Remote:
     def __str__(self) -> str:
         return f"{self.scheme}://{self.authority}/{self.path}".rstrip("/") + (f"?{self.query}" if self.query else "")
 
-    def __truediv__(self, name: str) -> "Remote":
+    def __truediv__(self, name: str) -> "RemotePath":
         return replace(self, path=posixpath.join(self.path, name).strip("/"))
 
     @property
@@ -55,10 +55,10 @@ class Remote:
         return Path(self.name).suffix
 
     @property
-    def parent(self) -> "Remote":
+    def parent(self) -> "RemotePath":
         return replace(self, path=posixpath.dirname(self.path))
 
-    def with_name(self, name: str) -> "Remote":
+    def with_name(self, name: str) -> "RemotePath":
         return self.parent / name
 
     @property
@@ -69,34 +69,36 @@ class Remote:
     @property
     def filesystem(self) -> Any:
         """The `pyarrow.fs.FileSystem`, one for all places of a bucket in this process."""
-        return _filesystem(self.scheme, self.authority, self.query)[0]
+        return _get_filesystem(self.scheme, self.authority, self.query)[0]
 
     @property
     def key(self) -> str:
         """What `filesystem` calls it: for S3 the bucket and the key."""
-        root = _filesystem(self.scheme, self.authority, self.query)[1].rstrip("/")
+        root = _get_filesystem(self.scheme, self.authority, self.query)[1].rstrip("/")
         return f"{root}/{self.path}" if self.path else root or "/"
 
     def exists(self) -> bool:
-        return bool(self._info().type.name != "NotFound")
+        return bool(self._get_info().type.name != "NotFound")
 
     def is_file(self) -> bool:
-        return bool(self._info().is_file)
+        return bool(self._get_info().is_file)
 
     def is_dir(self) -> bool:
-        return bool(self._info().type.name == "Directory")
+        return bool(self._get_info().type.name == "Directory")
 
     def mkdir(self, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
         """Nothing: a folder is there once something is in it."""
 
     def read_bytes(self) -> bytes:
-        with self._told(), self.filesystem.open_input_file(self.key) as file:
+        with self._translate_errors(), self.filesystem.open_input_file(self.key) as file:
             size = file.size()
-            return b"".join(at_once(lambda start: file.read_at(min(CHUNK, size - start), start), range(0, size, CHUNK)))
+            return b"".join(
+                run_concurrently(lambda start: file.read_at(min(CHUNK, size - start), start), range(0, size, CHUNK))
+            )
 
-    def chunks(self) -> Iterator[bytes]:
+    def read_chunks(self) -> Iterator[bytes]:
         """What is in the file, piece by piece, for one that may be larger than the memory."""
-        with self._told(), self.filesystem.open_input_file(self.key) as file:
+        with self._translate_errors(), self.filesystem.open_input_file(self.key) as file:
             while chunk := file.read(CHUNK):
                 yield chunk
 
@@ -105,7 +107,7 @@ class Remote:
 
     def write_bytes(self, content: Any) -> int:
         """As `Path.write_bytes`; `content` may be whatever has a buffer."""
-        with self._told(), self.filesystem.open_output_stream(self.key, compression=None) as file:
+        with self._translate_errors(), self.filesystem.open_output_stream(self.key, compression=None) as file:
             # In one call: what is left half written by an exception would be published as it is.
             return int(file.write(content))
 
@@ -114,7 +116,7 @@ class Remote:
 
     def unlink(self, missing_ok: bool = False) -> None:
         try:
-            with self._told():
+            with self._translate_errors():
                 self.filesystem.delete_file(self.key)
         except FileNotFoundError:
             if not missing_ok:
@@ -122,48 +124,48 @@ class Remote:
 
     def remove_tree(self) -> None:
         """Remove the folder and all that is in it."""
-        with self._told():
+        with self._translate_errors():
             self.filesystem.delete_dir(self.key)
 
-    def copy_to(self, target: "Remote") -> None:
+    def copy_to(self, target: "RemotePath") -> None:
         """Copy the file to `target`, in the same bucket: nothing of it comes here."""
-        with self._told():
+        with self._translate_errors():
             self.filesystem.copy_file(self.key, target.key)
 
-    def iterdir(self) -> Iterator["Remote"]:
+    def iterdir(self) -> Iterator["RemotePath"]:
         """What is in the folder, in order; nothing if there is none."""
-        return iter([self / posixpath.basename(info.path) for info in self.listed(recursive=False)])
+        return iter([self / posixpath.basename(info.path) for info in self.list_entries(recursive=False)])
 
-    def glob(self, pattern: str) -> Iterator["Remote"]:
+    def glob(self, pattern: str) -> Iterator["RemotePath"]:
         """Those of `iterdir` whose name matches; `pattern` is of one level."""
         return (found for found in self.iterdir() if fnmatchcase(found.name, pattern))
 
-    def names(self) -> list[str]:
+    def list_files(self) -> list[str]:
         """Of all files in the folder and in those below it, in order: "sub/name"."""
         start = len(self.key.rstrip("/")) + 1
-        return [info.path[start:] for info in self.listed(recursive=True) if info.is_file]
+        return [info.path[start:] for info in self.list_entries(recursive=True) if info.is_file]
 
-    def modified_ns(self) -> int:
+    def get_modified_ns(self) -> int:
         """When the file was written, in ns since 1970, to the bucket's own precision: S3's is a second."""
-        info = self._info()
+        info = self._get_info()
         if not info.is_file:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self))
         return int(info.mtime_ns)
 
-    def listed(self, recursive: bool) -> list[Any]:
+    def list_entries(self, recursive: bool) -> list[Any]:
         """The `pyarrow.fs.FileInfo` of what is in the folder, in order; nothing if there is none."""
         from pyarrow.fs import FileSelector
 
-        with self._told():
+        with self._translate_errors():
             found = self.filesystem.get_file_info(FileSelector(self.key, allow_not_found=True, recursive=recursive))
         return sorted(found, key=lambda info: info.path)
 
-    def _info(self) -> Any:
-        with self._told():
+    def _get_info(self) -> Any:
+        with self._translate_errors():
             return self.filesystem.get_file_info(self.key)
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         """Errors as those of `Path`, which say where."""
         try:
             yield
@@ -176,7 +178,7 @@ class Remote:
             raise OSError(f"{self}: {reason}") from error
 
 
-def at_once(action: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+def run_concurrently(action: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
     if len(items) == 1:
         return [action(items[0])]
     with ThreadPoolExecutor(AT_ONCE, "files") as pool:
@@ -184,7 +186,7 @@ def at_once(action: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
 
 
 @functools.cache
-def _filesystem(scheme: str, authority: str, query: str) -> tuple[Any, str]:
+def _get_filesystem(scheme: str, authority: str, query: str) -> tuple[Any, str]:
     """The file system, and what it calls the folder above all."""
     from pyarrow import fs  # here: a search on a disk does without
 
@@ -192,8 +194,10 @@ def _filesystem(scheme: str, authority: str, query: str) -> tuple[Any, str]:
         found: tuple[Any, str] = fs.FileSystem.from_uri(f"{scheme}://{authority}/" + (f"?{query}" if query else ""))
         return found
     options = dict(parse_qsl(query))
-    endpoint = options.pop("endpoint_override", "") or _first_of("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL").rstrip("/")
-    region = options.pop("region", "") or _first_of("AWS_REGION", "AWS_DEFAULT_REGION")
+    endpoint = options.pop("endpoint_override", "") or _read_first_variable(
+        "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"
+    ).rstrip("/")
+    region = options.pop("region", "") or _read_first_variable("AWS_REGION", "AWS_DEFAULT_REGION")
     if not region:  # what is not AWS has none that matters
         region = "us-east-1" if endpoint else fs.resolve_s3_region(authority)
     made = fs.S3FileSystem(
@@ -208,5 +212,5 @@ def _filesystem(scheme: str, authority: str, query: str) -> tuple[Any, str]:
     return made, authority
 
 
-def _first_of(*variables: str) -> str:
+def _read_first_variable(*variables: str) -> str:
     return next((value for variable in variables if (value := os.environ.get(variable))), "")

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from trainables.isolation.process_settings import PROCESS, Setting, forget_warnings
-from trainables.isolation.resource_leaks import Leftovers, trim
+from trainables.isolation.resource_leaks import ResourceLeaks, release_free_memory
 from trainables.isolation.torch_settings import TORCH
 from trainables.task.loading import OwnModules, load_class
 
@@ -17,7 +17,7 @@ SETTINGS = {**TORCH, **PROCESS}
 UNREADABLE = object()
 
 
-class Process:
+class ProcessSnapshot:
     """This process as it is once it has imported a task: as every trial is to find it.
 
     Args:
@@ -41,25 +41,25 @@ class Process:
             load_class(reference)
             self._imported = True
         self._settings = {name: _read(setting) for name, setting in SETTINGS.items()}
-        self._leftovers = Leftovers()
+        self._leftovers = ResourceLeaks()
 
-    def reset(self) -> str:
+    def restore(self) -> str:
         """Make the process again what it was. Nothing may hold on to the trial any more.
 
         Returns:
             What is different all the same, or "".
         """
-        self._restore()  # first: hooks and handlers hold on to what the trial made
+        self._restore_settings()  # first: hooks and handlers hold on to what the trial made
         forget_warnings()
         torch.clear_autocast_cache()
         torch.compiler.reset()  # its limit of recompilations counts all trials together
         own = self._own.forget()
         gc.collect()
-        trim()
-        left = self._leftovers.found()
+        release_free_memory()
+        left = self._leftovers.find()
         gc.freeze()
         problem = self._import_again() if own else ""
-        different = self._restore()
+        different = self._restore_settings()
         _seed()
         return "; ".join(part for part in (left, problem, different) if part)
 
@@ -74,7 +74,7 @@ class Process:
             return f"{self._reference.partition(':')[0]} cannot be imported again: {type(error).__name__}: {error}"
         return ""
 
-    def _restore(self) -> str:
+    def _restore_settings(self) -> str:
         different = []
         for name, setting in SETTINGS.items():
             before = self._settings[name]

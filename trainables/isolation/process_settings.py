@@ -29,12 +29,12 @@ class Setting(NamedTuple):
     write: Callable[[Any], object]
 
 
-def attribute(owner: Any, name: str) -> Setting:
+def create_attribute_setting(owner: Any, name: str) -> Setting:
     """`owner.name`."""
     return Setting(lambda: getattr(owner, name), lambda value: setattr(owner, name, value))
 
 
-def items(container: Callable[[], Any]) -> Setting:
+def create_items_setting(container: Callable[[], Any]) -> Setting:
     """The items of a list or dict that others hold too, so that it stays the same object."""
 
     def write(items: Any) -> None:
@@ -54,37 +54,37 @@ def _restore_environment(before: dict[str, str]) -> None:
     os.environ.update({name: value for name, value in before.items() if os.environ.get(name) != value})
 
 
-def _folder() -> str:
+def _get_working_directory() -> str:
     try:
         return os.getcwd()
     except FileNotFoundError:  # it was deleted
         return ""
 
 
-def _umask() -> int:
+def _get_umask() -> int:
     mask = os.umask(0o077)  # there is no way to read it alone
     os.umask(mask)
     return mask
 
 
-def _limits() -> dict[int, tuple[int, int]]:
+def _get_resource_limits() -> dict[int, tuple[int, int]]:
     """Soft and hard, by the number of the resource."""
     numbers = sorted({getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")})
     return {number: resource.getrlimit(number) for number in numbers}
 
 
-def _restore_limits(before: dict[int, tuple[int, int]]) -> None:
+def _restore_resource_limits(before: dict[int, tuple[int, int]]) -> None:
     for number, limits in before.items():
         if resource.getrlimit(number) != limits:
             with suppress(ValueError, OSError):  # a hard one that was lowered stays, which is seen when they are read
                 resource.setrlimit(number, limits)
 
 
-def _signals() -> dict[int, Any]:
+def _get_signal_handlers() -> dict[int, Any]:
     return {number: signal.getsignal(number) for number in signal.valid_signals()}
 
 
-def _restore_signals(before: dict[int, Any]) -> None:
+def _restore_signal_handlers(before: dict[int, Any]) -> None:
     if threading.current_thread() is not threading.main_thread():
         return  # nor can a trial set one from here
     for number, handler in before.items():
@@ -103,7 +103,7 @@ LoggerState = tuple[int, bool, bool, list[Any], list[Any]]
 NEW_LOGGER: LoggerState = (logging.NOTSET, False, True, [], [])
 
 
-def _loggers() -> dict[str, LoggerState]:
+def _get_logger_states() -> dict[str, LoggerState]:
     """Those that are not as new ones are."""
     states = {}
     for name, logger in {"": logging.root, **logging.root.manager.loggerDict}.items():
@@ -115,7 +115,7 @@ def _loggers() -> dict[str, LoggerState]:
 
 
 def _restore_loggers(before: dict[str, LoggerState]) -> None:
-    now = _loggers()
+    now = _get_logger_states()
     for name in before.keys() | now.keys():
         state = before.get(name, NEW_LOGGER)
         if now.get(name, NEW_LOGGER) == state:
@@ -135,30 +135,33 @@ def _restore_threading_hooks(before: tuple[Any, Any, Any]) -> None:
     threading.setprofile(before[2])
 
 
-def _restore_folder(before: str) -> None:
+def _restore_working_directory(before: str) -> None:
     if before:
         os.chdir(before)
 
 
-def _decimal() -> tuple[Any, ...]:
+def _get_decimal_state() -> tuple[Any, ...]:
     state: tuple[Any, ...] = decimal.getcontext().__reduce__()[1]
     return state
 
 
 PROCESS = {
     "the environment": Setting(lambda: dict(os.environ), _restore_environment),
-    "the current folder": Setting(_folder, _restore_folder),
-    "the umask": Setting(_umask, os.umask),
-    "the limits of resources": Setting(_limits, _restore_limits),
+    "the current folder": Setting(_get_working_directory, _restore_working_directory),
+    "the umask": Setting(_get_umask, os.umask),
+    "the limits of resources": Setting(_get_resource_limits, _restore_resource_limits),
     "the locale": Setting(lambda: locale.setlocale(locale.LC_ALL), lambda name: locale.setlocale(locale.LC_ALL, name)),
-    "the signal handlers": Setting(_signals, _restore_signals),
-    "the warning filters": items(lambda: warnings.filters),
-    "the way warnings are shown": attribute(warnings, "showwarning"),
-    "the loggers": Setting(_loggers, _restore_loggers),
-    "the level below which nothing is logged": attribute(logging.root.manager, "disable"),
-    **{f"sys.{name}": attribute(sys, name) for name in ("stdin", "stdout", "stderr", "excepthook", "displayhook")},
-    "sys.unraisablehook": attribute(sys, "unraisablehook"),
-    **{f"sys.{name}": items(functools.partial(getattr, sys, name)) for name in ("argv", "path")},
+    "the signal handlers": Setting(_get_signal_handlers, _restore_signal_handlers),
+    "the warning filters": create_items_setting(lambda: warnings.filters),
+    "the way warnings are shown": create_attribute_setting(warnings, "showwarning"),
+    "the loggers": Setting(_get_logger_states, _restore_loggers),
+    "the level below which nothing is logged": create_attribute_setting(logging.root.manager, "disable"),
+    **{
+        f"sys.{name}": create_attribute_setting(sys, name)
+        for name in ("stdin", "stdout", "stderr", "excepthook", "displayhook")
+    },
+    "sys.unraisablehook": create_attribute_setting(sys, "unraisablehook"),
+    **{f"sys.{name}": create_items_setting(functools.partial(getattr, sys, name)) for name in ("argv", "path")},
     "the trace function": Setting(sys.gettrace, sys.settrace),
     "the profile function": Setting(sys.getprofile, sys.setprofile),
     "the hooks of threads": Setting(
@@ -170,8 +173,8 @@ PROCESS = {
     "the garbage collector": Setting(gc.isenabled, lambda on: gc.enable() if on else gc.disable()),
     "the thresholds of the garbage collector": Setting(gc.get_threshold, lambda counts: gc.set_threshold(*counts)),
     "the debug flags of the garbage collector": Setting(gc.get_debug, gc.set_debug),
-    "the callbacks of the garbage collector": items(lambda: gc.callbacks),
-    "the decimal context": Setting(_decimal, lambda state: decimal.setcontext(decimal.Context(*state))),
+    "the callbacks of the garbage collector": create_items_setting(lambda: gc.callbacks),
+    "the decimal context": Setting(_get_decimal_state, lambda state: decimal.setcontext(decimal.Context(*state))),
     "the timeout of sockets": Setting(socket.getdefaulttimeout, socket.setdefaulttimeout),
     "the start method of processes": Setting(
         lambda: multiprocessing.get_start_method(allow_none=True),

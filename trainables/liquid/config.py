@@ -14,7 +14,7 @@ from pydantic import (
 )
 
 from models.liquid.continual import Scenario
-from trainables.liquid.data import absolute, check
+from trainables.liquid.data import check, resolve_data
 from trainables.precision import Precision
 from trainables.task import TaskConfig, searchable
 
@@ -46,7 +46,7 @@ class SpikingConfig(Part):
     highest_rate: Share = Field(0.5, description="the same at most")
 
     @model_validator(mode="after")
-    def _leaves_room(self) -> "SpikingConfig":
+    def _check_rates(self) -> "SpikingConfig":
         if self.lowest_rate > self.highest_rate:
             raise ValueError(
                 f"must have a lowest_rate of at most its highest_rate, {self.highest_rate}, but got "
@@ -148,11 +148,11 @@ class LiquidConfig(TaskConfig):
 
     @field_validator("data")
     @classmethod
-    def _found_by_workers(cls, data: str) -> str:
-        return absolute(data)
+    def _resolve_data(cls, data: str) -> str:
+        return resolve_data(data)
 
     @model_validator(mode="after")
-    def _is_a_stream(self) -> "LiquidConfig":
+    def _check_stream(self) -> "LiquidConfig":
         if self.epochs < self.continual.tasks:
             raise ValueError(
                 f"epochs must be at least continual.tasks, {self.continual.tasks}, but got {self.epochs}. "

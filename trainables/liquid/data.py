@@ -16,7 +16,7 @@ NAMES = {
 }
 
 
-def absolute(data: str) -> str:
+def resolve_data(data: str) -> str:
     """`data` as workers find it, who run in a folder of their own.
 
     Raises:
@@ -49,10 +49,10 @@ def check(data: str, length: int, tasks: int, scenario: Scenario) -> None:
         else:
             stream(load(data, length), tasks, scenario)
     except ValueError as error:
-        raise ValueError(_of_the_config(str(error))) from error
+        raise ValueError(_rewrite_error(str(error))) from error
 
 
-def _of_the_config(problem: str) -> str:
+def _rewrite_error(problem: str) -> str:
     """A problem by the names that the parameters have."""
     for name, parameter in NAMES.items():
         if problem.startswith(name):

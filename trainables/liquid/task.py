@@ -24,7 +24,7 @@ from trainables.liquid import data
 from trainables.liquid.config import LiquidConfig
 from trainables.task import Task
 from trainables.update import UpdateReport
-from trainables.update.lr_schedules import warm, warm_cosine
+from trainables.update.lr_schedules import linear_warmup, warmup_cosine
 
 TESTED = 64  # sequences at a time
 ERRORS = {"bytes": "bpb", "values": "nmse"}  # what is told besides the score
@@ -70,9 +70,9 @@ class LiquidTask(Task[LiquidConfig]):
     def build(self) -> None:
         config = self.config
         kept = (config.data, config.length, config.continual.tasks, config.continual.scenario)
-        self.stream, digest = self.context.cache(f"stream {kept}", self._read)
-        self.dataset(_title(config.data), digest=digest, source=config.data)
-        self.dataset(_title(config.data), digest=digest, source=config.data, use="evaluation")
+        self.stream, digest = self.context.cache(f"stream {kept}", self._load_stream)
+        self.dataset(_format_title(config.data), digest=digest, source=config.data)
+        self.dataset(_format_title(config.data), digest=digest, source=config.data, use="evaluation")
         self.network = LiquidNetwork(
             self.stream.features,
             self.stream.outputs,
@@ -82,12 +82,12 @@ class LiquidTask(Task[LiquidConfig]):
             units=config.units,
             spikes=config.spiking.neurons,
             cell=config.cell,
-            neurons=self._neurons,
-            synapses=None if config.plasticity.rule == "none" else self._synapses,
+            neurons=self._create_neurons,
+            synapses=None if config.plasticity.rule == "none" else self._create_synapses,
             dropout=config.dropout,
         )
         self.modules = {"network": self.network}
-        self._optimize()
+        self._create_optimizers()
         self.past = Past(
             self.network,
             self.stream,
@@ -102,9 +102,9 @@ class LiquidTask(Task[LiquidConfig]):
             self.transforms = {"train": self.past.before_step}
         self.matrix = Matrix(self.stream.tasks)
         self.learning = 0  # which task
-        self.trained_on = self._none_yet()
+        self.trained_on = self._create_trained_mask()
 
-    def _optimize(self) -> None:
+    def _create_optimizers(self) -> None:
         config, named = self.config, dict(self.network.named_parameters())
         rates = [parameter for name, parameter in named.items() if name.endswith(".log_rates")]
         matrices = [parameter for parameter in named.values() if parameter.dim() > 1]
@@ -115,30 +115,32 @@ class LiquidTask(Task[LiquidConfig]):
         if rates:
             self.optimizers["rates"] = torch.optim.Adam(rates, lr=config.plasticity.meta_lr)
         updates = sum(
-            math.ceil(self.context.micro_batches(self._taken(epoch), config.batch_size) / config.accumulation)
+            math.ceil(self.context.micro_batches(self._count_samples(epoch), config.batch_size) / config.accumulation)
             for epoch in range(config.epochs)
         )
         if config.schedule == "cosine":
-            factor = functools.partial(warm_cosine, updates=updates, warmup=config.warmup)
+            factor = functools.partial(warmup_cosine, updates=updates, warmup=config.warmup)
         else:
-            factor = functools.partial(warm, rising=round(updates * config.warmup))
+            factor = functools.partial(linear_warmup, rising=round(updates * config.warmup))
         self.schedulers = [LambdaLR(optimizer, factor)]
 
     def train_batches(self, epoch: int) -> Iterator[Batch]:
         """This rank's batches of the task whose turn it is, each with samples of those before it."""
         config, context = self.config, self.context
-        self.learning = self._task_of(epoch)
+        self.learning = self._get_task_index(epoch)
         if epoch == 0:
-            self.matrix.record(0, self._untrained())
-        elif self.learning != self._task_of(epoch - 1):
+            self.matrix.record(0, self._compute_untrained_scores())
+        elif self.learning != self._get_task_index(epoch - 1):
             self._consolidate(self.learning - 1)
-            self.trained_on = self._none_yet()
-        order = torch.randperm(self.stream.size(self.learning), generator=context.generator)[: self._taken(epoch)]
+            self.trained_on = self._create_trained_mask()
+        order = torch.randperm(self.stream.size(self.learning), generator=context.generator)[
+            : self._count_samples(epoch)
+        ]
         self.trained_on[order] = True  # on all ranks, whichever of them trains on it
         share, due = config.replay.fraction / (1 - config.replay.fraction), 0.5  # what is less than one is due later
         for indices in context.shard(order, config.batch_size, shuffle=False):
             due += len(indices) * share
-            yield self._batch(indices, self.past.recall(int(due), torch.default_generator))
+            yield self._build_batch(indices, self.past.recall(int(due), torch.default_generator))
             due -= int(due)
 
     def loss(self, batch: Batch) -> tuple[Tensor, float]:
@@ -173,14 +175,14 @@ class LiquidTask(Task[LiquidConfig]):
             if not applied:
                 synapses.discard()
                 continue
-            self.context.add_up(synapses.pending())
+            self.context.all_reduce(synapses.pending())
             for name, value in (synapses.update() or {}).items():
                 self.log(f"plasticity_{layer}_{name}", value)
 
     def evaluate(self) -> dict[str, float]:
-        kind, domains = self.stream.kind, self._errors()
-        each = [_mean(task.values()) for task in domains]
-        error = _mean(each)
+        kind, domains = self.stream.kind, self._compute_errors()
+        each = [_compute_mean(task.values()) for task in domains]
+        error = _compute_mean(each)
         report = {"val/score": score_of(kind, error)}
         if kind != "labels":
             report[f"val/{ERRORS[kind]}"] = error
@@ -197,7 +199,9 @@ class LiquidTask(Task[LiquidConfig]):
         """The score on each task after each, of a stream of several."""
         if self.stream.tasks == 1 or not self.matrix.rows:
             return {}
-        return {"matrix": draw(self.matrix, self.stream.names, f"{_title(self.config.data)}: score on each task")}
+        return {
+            "matrix": draw(self.matrix, self.stream.names, f"{_format_title(self.config.data)}: score on each task")
+        }
 
     def predict(self, inputs: Any) -> Tensor:
         """The outputs for sequences: of labels a logit per class (B, outputs), else an answer per step (B, T, outputs).
@@ -229,12 +233,12 @@ class LiquidTask(Task[LiquidConfig]):
         self.learning = state["learning"]
         self.trained_on = state["trained_on"].cpu().clone()
 
-    def _read(self) -> tuple[Stream, str]:
+    def _load_stream(self) -> tuple[Stream, str]:
         config = self.config
         source = data.read(config.data, config.length, self.files)
         return stream(source, config.continual.tasks, config.continual.scenario), source.digest
 
-    def _neurons(self, count: int) -> LIF:
+    def _create_neurons(self, count: int) -> LIF:
         spiking = self.config.spiking
         return LIF(
             count,
@@ -246,7 +250,7 @@ class LiquidTask(Task[LiquidConfig]):
             learn_threshold=spiking.learn_threshold,
         )
 
-    def _synapses(self, pre: int, post: int) -> PlasticSynapses:
+    def _create_synapses(self, pre: int, post: int) -> PlasticSynapses:
         plasticity = self.config.plasticity
         pairs, target = {"tau_plus": plasticity.tau, "tau_minus": plasticity.tau}, {"target": plasticity.target_rate}
         constants = {
@@ -264,15 +268,15 @@ class LiquidTask(Task[LiquidConfig]):
             learn_rates=plasticity.meta,
         )
 
-    def _task_of(self, epoch: int) -> int:
+    def _get_task_index(self, epoch: int) -> int:
         """Which task is learned in it: each has as many epochs, or one more."""
         return min(epoch, self.config.epochs - 1) * self.stream.tasks // self.config.epochs
 
-    def _taken(self, epoch: int) -> int:
+    def _count_samples(self, epoch: int) -> int:
         """Sequences of it."""
-        return min(self.config.samples, self.stream.size(self._task_of(epoch)))
+        return min(self.config.samples, self.stream.size(self._get_task_index(epoch)))
 
-    def _batch(self, indices: Tensor, recalled: Recalled | None) -> Batch:
+    def _build_batch(self, indices: Tensor, recalled: Recalled | None) -> Batch:
         samples = self.stream.rows(self.learning, indices)
         tasks = torch.full((len(indices),), self.learning)
         if recalled is None:
@@ -286,21 +290,21 @@ class LiquidTask(Task[LiquidConfig]):
         generator = torch.Generator().manual_seed(1000 * config.seed + task)  # the same on all ranks
         share = slice(context.rank, None, context.world_size)
         seen = self.trained_on.nonzero().flatten()
-        self.past.learned(task, config.consolidation.fisher_samples, generator, share, context.add_up, seen)
+        self.past.learned(task, config.consolidation.fisher_samples, generator, share, context.all_reduce, seen)
 
-    def _none_yet(self) -> Tensor:
+    def _create_trained_mask(self) -> Tensor:
         """Which sequences of the task that is learned were trained on so far: none."""
         return torch.zeros(self.stream.size(self.learning), dtype=torch.bool)
 
     @torch.no_grad()
-    def _untrained(self) -> list[float]:
+    def _compute_untrained_scores(self) -> list[float]:
         """The score on each task before any is learned."""
         self.network.eval()
-        scores = [score_of(self.stream.kind, _mean(task.values())) for task in self._errors()]
+        scores = [score_of(self.stream.kind, _compute_mean(task.values())) for task in self._compute_errors()]
         self.network.train()
         return scores
 
-    def _errors(self) -> list[dict[str, float]]:
+    def _compute_errors(self) -> list[dict[str, float]]:
         """The error in each domain of each task."""
         config, context, kind = self.config, self.context, self.stream.kind
         sums: dict[str, tuple[float, float]] = {}
@@ -315,10 +319,10 @@ class LiquidTask(Task[LiquidConfig]):
         return [{name: means[f"{task} {name}"] for name in tests} for task, tests in enumerate(self.stream.tests)]
 
 
-def _mean(values: Iterable[float]) -> float:
+def _compute_mean(values: Iterable[float]) -> float:
     each = list(values)
     return math.fsum(each) / len(each)
 
 
-def _title(data: str) -> str:
+def _format_title(data: str) -> str:
     return data if data in SOURCES else Path(data).name

@@ -41,7 +41,7 @@ def searchable(
             raise ValueError("searchable must get a range or choices, but got both.")
         if default not in choices:
             raise ValueError(f"searchable default must be among its choices, but got {default!r} and {choices}.")
-        values = [_plain(choice) for choice in choices]
+        values = [_to_plain(choice) for choice in choices]
         odd = [value for value in values if not isinstance(value, str | int | float | None)]
         if odd:
             raise ValueError(f"searchable choices must be text, numbers, booleans or None, but got {odd[0]!r}.")
@@ -59,15 +59,15 @@ def searchable(
             raise ValueError(f"searchable range must be positive with log=True, but got {low}..{high}.")
         space = {"low": low, "high": high, "log": log, "step": step}
     if when is not None:
-        space["when"] = {name: [_plain(each) for each in _several(value)] for name, value in when.items()}
+        space["when"] = {name: [_to_plain(each) for each in _to_list(value)] for name, value in when.items()}
     return Field(default, description=description, json_schema_extra={"search": space})
 
 
-def _several(value: Any) -> Sequence[Any]:
+def _to_list(value: Any) -> Sequence[Any]:
     return list(value) if isinstance(value, list | tuple | set | frozenset) else [value]
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     return value.value if isinstance(value, Enum) else value
 
 

@@ -48,12 +48,12 @@ def digest_of(data: Any) -> str:
         ValueError: It holds something else.
     """
     sha = hashlib.sha256()
-    for part in _parts(data):
+    for part in _encode_data(data):
         sha.update(part)
     return sha.hexdigest()
 
 
-def _parts(data: Any) -> Iterator[bytes | memoryview]:
+def _encode_data(data: Any) -> Iterator[bytes | memoryview]:
     """What is hashed: of each value its kind and length before its content, so that no two are alike."""
     if isinstance(data, torch.Tensor):
         flat = data.detach().cpu().contiguous()
@@ -64,17 +64,17 @@ def _parts(data: Any) -> Iterator[bytes | memoryview]:
         yield f"array {array.dtype.str} {np.shape(data)}\n".encode()
         yield array.reshape(-1).view(np.uint8).data
     elif isinstance(data, np.ndarray):
-        yield from _parts(["object", list(data.shape), data.ravel().tolist()])
+        yield from _encode_data(["object", list(data.shape), data.ravel().tolist()])
     elif isinstance(data, Mapping):
         yield f"dict {len(data)}\n".encode()
         for key in sorted(data, key=repr):
-            yield from _parts((key, data[key]))
+            yield from _encode_data((key, data[key]))
     elif isinstance(data, list | tuple):
         yield f"list {len(data)}\n".encode()
         for item in data:
-            yield from _parts(item)
+            yield from _encode_data(item)
     elif isinstance(data, Path):
-        yield from _files(data)
+        yield from _encode_files(data)
     elif isinstance(data, str | bytes):
         content = data.encode() if isinstance(data, str) else data
         yield f"{type(data).__name__} {len(content)}\n".encode()
@@ -88,7 +88,7 @@ def _parts(data: Any) -> Iterator[bytes | memoryview]:
         )
 
 
-def _files(path: Path) -> Iterator[bytes]:
+def _encode_files(path: Path) -> Iterator[bytes]:
     files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
     for file in files:
         name = file.relative_to(path).as_posix() if file != path else ""

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainables.filesystem.paths import Place, Remote, beside, modified_ns, remove_tree
+from trainables.filesystem.paths import RemotePath, StoragePath, get_modified_ns, remove_tree, with_suffix_added
 
 Picture = NDArray[np.uint8]
 SUFFIX = ".pictures"  # of the folder beside a checkpoint that has those of its report
 NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 
-def checked(pictures: Any) -> dict[str, Picture]:
+def check_images(pictures: Any) -> dict[str, Picture]:
     """`pictures` themselves, if they are arrays of uint8 of shape (height, width, 3) by name.
 
     Raises:
@@ -26,24 +26,24 @@ def checked(pictures: Any) -> dict[str, Picture]:
     """
     if not isinstance(pictures, Mapping):
         raise ValueError(f"pictures must return arrays by name, but got {type(pictures).__name__}. Return a dict.")
-    problems = [problem for name, picture in pictures.items() if (problem := _problem(name, picture))]
+    problems = [problem for name, picture in pictures.items() if (problem := _describe_problem(name, picture))]
     if problems:
         raise ValueError(" ".join(problems))
     return dict(pictures)
 
 
-def save(pictures: Mapping[str, Picture], checkpoint: Place) -> None:
+def save(pictures: Mapping[str, Picture], checkpoint: StoragePath) -> None:
     """Write them as PNG beside `checkpoint`, before it: all of them or none, in a bucket once it is there."""
     from PIL import Image  # here: most tasks draw nothing
 
-    if isinstance(checkpoint, Remote):
-        remove_tree(beside(checkpoint, SUFFIX))  # the epoch is done again
+    if isinstance(checkpoint, RemotePath):
+        remove_tree(with_suffix_added(checkpoint, SUFFIX))  # the epoch is done again
         for name, picture in pictures.items():
             content = io.BytesIO()
             Image.fromarray(picture).save(content, "PNG")
-            (beside(checkpoint, SUFFIX) / f"{name}.png").write_bytes(content.getvalue())
+            (with_suffix_added(checkpoint, SUFFIX) / f"{name}.png").write_bytes(content.getvalue())
         return
-    folder = beside(checkpoint, SUFFIX)
+    folder = with_suffix_added(checkpoint, SUFFIX)
     staging = folder.with_name(f"{folder.name}.{os.getpid()}.tmp")
     shutil.rmtree(staging, ignore_errors=True)
     staging.mkdir(parents=True)
@@ -56,33 +56,35 @@ def save(pictures: Mapping[str, Picture], checkpoint: Place) -> None:
     staging.rename(folder)
 
 
-def best_in(folder: Place) -> Place | None:
+def find_best_images(folder: StoragePath) -> StoragePath | None:
     """The folder of the newest pictures among the checkpoints of a trial: those of its best report. None without any.
 
     They are drawn of reports alone that are better than all before them.
     """
-    if isinstance(folder, Remote):
-        return _best_in_bucket(folder)
+    if isinstance(folder, RemotePath):
+        return _find_best_in_bucket(folder)
     found = [(path.stat().st_mtime_ns, path) for path in folder.glob(f"*{SUFFIX}")]
     return max(found)[1] if found else None
 
 
-def _best_in_bucket(folder: Remote) -> Remote | None:
+def _find_best_in_bucket(folder: RemotePath) -> RemotePath | None:
     """As `best_in`. What has no checkpoint beside it may be half written, or of a report that there never was."""
-    found: list[tuple[int, int, Remote]] = []
+    found: list[tuple[int, int, RemotePath]] = []
     for path in folder.glob(f"*{SUFFIX}"):
         checkpoint = path.with_name(path.name.removesuffix(SUFFIX))
         with suppress(FileNotFoundError):
-            found.append((modified_ns(checkpoint), _epoch(checkpoint), path))  # of a second there may be several
+            found.append(
+                (get_modified_ns(checkpoint), _parse_epoch(checkpoint), path)
+            )  # of a second there may be several
     return max(found)[2] if found else None
 
 
-def _epoch(checkpoint: Remote) -> int:
+def _parse_epoch(checkpoint: RemotePath) -> int:
     number = re.match(r"epoch-(\d+)", checkpoint.name)
     return int(number[1]) if number else 0
 
 
-def _problem(name: Any, picture: Any) -> str:
+def _describe_problem(name: Any, picture: Any) -> str:
     if not isinstance(name, str) or not NAME.fullmatch(name):
         return f"pictures must have names of letters, digits, - and _ (at most 100), but got {name!r}. Rename it."
     if not isinstance(picture, np.ndarray):

@@ -27,7 +27,7 @@ class OwnModules:
     """
 
     def __init__(self, reference: str) -> None:
-        self._folder = _folder_of(reference.partition(":")[0])
+        self._folder = _find_module_folder(reference.partition(":")[0])
         self._others: set[str] = set()  # thousands, and looked at once
 
     def forget(self) -> bool:
@@ -50,7 +50,7 @@ class OwnModules:
         return f"{os.sep}site-packages{os.sep}" not in file
 
 
-def _folder_of(module: str) -> str | None:
+def _find_module_folder(module: str) -> str | None:
     """The folder of a module that is in no package."""
     if "." in module:
         return None

@@ -247,6 +247,6 @@ class Task(ABC, Generic[Config]):
         return resolve(self.config.precision, self.context.device)
 
 
-def loss_scale_of(config: TaskConfig) -> LossScale:
+def create_loss_scale(config: TaskConfig) -> LossScale:
     """The loss scale that `config` asks for."""
     return LossScale(initial=config.loss_scale, growth_interval=config.loss_scale_growth)

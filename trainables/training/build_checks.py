@@ -9,7 +9,7 @@ from torch.nn import Parameter
 
 from trainables.task import Task
 from trainables.update import Updater, UpdateReport
-from trainables.update.parameters import named_parameters, parameters_of
+from trainables.update.parameters import get_named_parameters, get_parameters
 
 logger = logging.getLogger(__name__)
 
@@ -40,8 +40,8 @@ def check_build(task: Task[Any]) -> dict[str, Parameter]:
                 f"{name}.schedulers must each have an `optimizer` of self.optimizers, "
                 f"but {type(scheduler).__name__} has not."
             )
-    named = named_parameters(task.modules)
-    owned = owned_by(optimizers)
+    named = get_named_parameters(task.modules)
+    owned = get_parameter_ids(optimizers)
     loose = [key for key, parameter in named.items() if parameter.requires_grad and id(parameter) not in owned]
     if loose:
         raise ValueError(
@@ -51,9 +51,9 @@ def check_build(task: Task[Any]) -> dict[str, Parameter]:
     return named
 
 
-def owned_by(optimizers: Iterable[torch.optim.Optimizer]) -> set[int]:
+def get_parameter_ids(optimizers: Iterable[torch.optim.Optimizer]) -> set[int]:
     """The ids of the parameters of `optimizers`."""
-    return {id(parameter) for optimizer in optimizers for parameter in parameters_of(optimizer)}
+    return {id(parameter) for optimizer in optimizers for parameter in get_parameters(optimizer)}
 
 
 def check_gradients(task: Task[Any], update: str, updater: Updater, report: UpdateReport) -> None:

@@ -19,7 +19,7 @@ AT_MOST = 100.0  # so many times the very first loss is what later ones are comp
 
 
 @dataclass
-class Blowup:
+class LossDivergenceDetector:
     """Watches the losses of one updater: the same on all ranks, since their losses are.
 
     The losses are compared with the second smallest of the first five: one may be near zero by chance, and the later
@@ -56,7 +56,7 @@ class Blowup:
             self.largest = max(self.largest, loss)
         return self.above >= IN_A_ROW
 
-    def evaluated(self, cost: float) -> None:
+    def add_evaluation(self, cost: float) -> None:
         """Count an evaluation.
 
         Args:
@@ -67,7 +67,7 @@ class Blowup:
         self.best = cost if self.best is None else min(cost, self.best)
 
 
-def not_finite(parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor] | None = None) -> str | None:
+def first_non_finite(parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor] | None = None) -> str | None:
     """The first parameter with an infinity or a NaN, or buffer with a NaN: in buffers, masks may hold infinities.
 
     Args:

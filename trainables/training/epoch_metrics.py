@@ -10,7 +10,7 @@ from trainables.update import UpdateReport
 
 
 @dataclass
-class Tally:
+class EpochTotals:
     """What one updater's windows of an epoch come to."""
 
     weight: float = 0.0
@@ -39,7 +39,7 @@ class Tally:
         return self.norms / self.applied if self.applied else math.nan
 
 
-def trained_metrics(task: Task[Any], tallies: Mapping[str, Tally], seconds: float) -> dict[str, float]:
+def training_metrics(task: Task[Any], tallies: Mapping[str, EpochTotals], seconds: float) -> dict[str, float]:
     """Of each update, and what the task noted: means over the epoch and all ranks, by name.
 
     Args:
@@ -50,7 +50,7 @@ def trained_metrics(task: Task[Any], tallies: Mapping[str, Tally], seconds: floa
     task.keep_noted()
     metrics: dict[str, float] = {}
     for name, tally in tallies.items():
-        prefix = prefix_of(name)
+        prefix = get_metric_prefix(name)
         updater = task.updaters[name]
         metrics[f"{prefix}/loss"] = tally.loss
         metrics[f"{prefix}/grad_norm"] = tally.grad_norm
@@ -64,6 +64,6 @@ def trained_metrics(task: Task[Any], tallies: Mapping[str, Tally], seconds: floa
     return metrics
 
 
-def prefix_of(name: str) -> str:
+def get_metric_prefix(name: str) -> str:
     """What the metrics of an update begin with."""
     return "train" if name == "train" else f"train/{name}"

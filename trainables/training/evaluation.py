@@ -8,11 +8,11 @@ import torch
 
 from trainables.context import Context
 from trainables.task import Task
-from trainables.task.images import Picture, checked
+from trainables.task.images import Picture, check_images
 from trainables.update.buffers import Buffers
 
 
-def evaluated(task: Task[Any], buffers: Buffers) -> dict[str, float]:
+def evaluate(task: Task[Any], buffers: Buffers) -> dict[str, float]:
     """What `task.evaluate` measures, reduced over ranks. Nothing of it stays: no state of a cell, no term that a loss
     notes.
 
@@ -20,11 +20,11 @@ def evaluated(task: Task[Any], buffers: Buffers) -> dict[str, float]:
         ValueError: A metric is neither a number nor (mean, weight).
     """
     buffers.broadcast(task.context)
-    with _evaluating(task, buffers):
-        return _reduced(task.evaluate(), task.context)
+    with _prepare_evaluation(task, buffers):
+        return _reduce_metrics(task.evaluate(), task.context)
 
 
-def drawn(task: Task[Any], buffers: Buffers) -> dict[str, Picture]:
+def render_images(task: Task[Any], buffers: Buffers) -> dict[str, Picture]:
     """What `task.pictures` draws, right after `evaluated`; nothing on ranks other than 0, which do not wait for it.
 
     Raises:
@@ -32,18 +32,18 @@ def drawn(task: Task[Any], buffers: Buffers) -> dict[str, Picture]:
     """
     if task.context.rank != 0 or type(task).pictures is Task.pictures:
         return {}
-    with _evaluating(task, buffers):
-        return checked(task.pictures())
+    with _prepare_evaluation(task, buffers):
+        return check_images(task.pictures())
 
 
 @contextlib.contextmanager
-def _evaluating(task: Task[Any], buffers: Buffers) -> Iterator[None]:
+def _prepare_evaluation(task: Task[Any], buffers: Buffers) -> Iterator[None]:
     """Evaluation mode, averaged weights, fp32 and no autograd inside, of which nothing stays."""
     before, noting = buffers.copy(), task.noting
     task.noting = {}
     no_autocast = torch.autocast(task.context.device.type, enabled=False)  # it may be called from within a loss
     try:
-        with _evaluation_mode(task.modules), contextlib.ExitStack() as averages, torch.no_grad(), no_autocast:
+        with _set_evaluation_mode(task.modules), contextlib.ExitStack() as averages, torch.no_grad(), no_autocast:
             for updater in task.updaters.values():
                 if updater.ema is not None:
                     averages.enter_context(updater.ema.applied())
@@ -53,7 +53,7 @@ def _evaluating(task: Task[Any], buffers: Buffers) -> Iterator[None]:
         task.noting = noting
 
 
-def _reduced(metrics: Mapping[str, float | tuple[Any, Any]], context: Context) -> dict[str, float]:
+def _reduce_metrics(metrics: Mapping[str, float | tuple[Any, Any]], context: Context) -> dict[str, float]:
     """Means over all ranks of what came as (mean, weight); of floats, those of rank 0."""
     weighted: dict[str, tuple[float, float]] = {}
     plain: dict[str, float] = {}
@@ -70,11 +70,11 @@ def _reduced(metrics: Mapping[str, float | tuple[Any, Any]], context: Context) -
                 f"evaluate must return a number or (mean, weight) for {name!r}, but got {value!r}."
             ) from error
     # All ranks must see the same: one that found a NaN by itself would leave the others behind.
-    return {**context.from_rank_0(plain), **context.weighted_means(weighted)}
+    return {**context.broadcast_object(plain), **context.weighted_means(weighted)}
 
 
 @contextlib.contextmanager
-def _evaluation_mode(modules: Mapping[str, torch.nn.Module]) -> Iterator[None]:
+def _set_evaluation_mode(modules: Mapping[str, torch.nn.Module]) -> Iterator[None]:
     """Every module in evaluation mode inside, and in the mode that it was in afterwards."""
     modes = [(part, part.training) for module in modules.values() for part in module.modules()]
     for module in modules.values():

@@ -9,12 +9,12 @@ import torch
 
 from trainables import checkpoint
 from trainables.context import Context, rng
-from trainables.filesystem.paths import Place
+from trainables.filesystem.paths import StoragePath
 from trainables.task.loading import load_class
 from trainables.training.trainer import BUILD
 from trainables.update.batches import to_device
-from trainables.update.buffers import Buffers, fit
-from trainables.update.parameters import named_parameters
+from trainables.update.buffers import Buffers, resize_buffers
+from trainables.update.parameters import get_named_parameters
 
 NUMBERS = "biufc"  # kinds of arrays that torch takes
 
@@ -39,13 +39,13 @@ class Predictor:
         self._reference = reference
         self._own_state = state["task"]
         # What build draws, as a fixed projection, is what it was in training.
-        with rng.apart(context.generator, context.device, config.seed, 0, BUILD):
+        with rng.isolated(context.generator, context.device, config.seed, 0, BUILD):
             self.task.build()
         for name, module in self.task.modules.items():
             module.to(context.device)
-            fit(module, state["modules"][name], context.device)
+            resize_buffers(module, state["modules"][name], context.device)
             module.load_state_dict(state["modules"][name])
-        self._take_averages(state["updaters"])
+        self._load_averages(state["updaters"])
         self.task.load_state_dict(self._own_state)
         for module in self.task.modules.values():
             module.eval().requires_grad_(False)
@@ -55,7 +55,7 @@ class Predictor:
         self._keeps_fp64 = any(parameter.dtype is torch.float64 for parameter in parameters)
 
     @classmethod
-    def load(cls, path: Place, device: str | torch.device | None = None) -> "Predictor":
+    def load(cls, path: StoragePath, device: str | torch.device | None = None) -> "Predictor":
         """What `save` wrote.
 
         Raises:
@@ -64,7 +64,7 @@ class Predictor:
         state = checkpoint.load(path)
         return cls(state["reference"], state, device)
 
-    def save(self, path: Place) -> None:
+    def save(self, path: StoragePath) -> None:
         """Write the weights and what else `load` needs, without what only training does."""
         modules = {name: module.state_dict() for name, module in self.task.modules.items()}
         config = self.task.config.model_dump(mode="json", round_trip=True)
@@ -80,9 +80,9 @@ class Predictor:
         Raises:
             ValueError: The task answers with something else than tensors, arrays and dicts of them.
         """
-        moved = to_device(_tensors(inputs), self.task.context.device, self._keeps_fp64)
-        with self._answering():
-            return _arrays(self.task.predict(moved), "predict")
+        moved = to_device(_to_tensors(inputs), self.task.context.device, self._keeps_fp64)
+        with self._prepare_prediction():
+            return _to_arrays(self.task.predict(moved), "predict")
 
     def example(self) -> Any:
         """A few inputs, in arrays.
@@ -91,17 +91,17 @@ class Predictor:
             ValueError: The task names something else.
         """
         context = self.task.context
-        with rng.apart(context.generator, context.device, self.task.config.seed, 0):
-            return _arrays(self.task.example(), "example")
+        with rng.isolated(context.generator, context.device, self.task.config.seed, 0):
+            return _to_arrays(self.task.example(), "example")
 
-    def _take_averages(self, updaters: Mapping[str, Any]) -> None:
-        named = named_parameters(self.task.modules)
+    def _load_averages(self, updaters: Mapping[str, Any]) -> None:
+        named = get_named_parameters(self.task.modules)
         for updater in updaters.values():
             for name, average in (updater["ema"] or {"shadow": {}})["shadow"].items():
                 named[name].data.copy_(average)
 
     @contextlib.contextmanager
-    def _answering(self) -> Iterator[None]:
+    def _prepare_prediction(self) -> Iterator[None]:
         """As `evaluate` is called: without autograd, and in fp32 unless the task says otherwise."""
         before = self._buffers.copy()
         try:
@@ -111,15 +111,15 @@ class Predictor:
             self._buffers.restore(before)
 
 
-def _tensors(inputs: Any) -> Any:
+def _to_tensors(inputs: Any) -> Any:
     if isinstance(inputs, Mapping):
-        return {name: _tensors(part) for name, part in inputs.items()}
+        return {name: _to_tensors(part) for name, part in inputs.items()}
     array = inputs.to_numpy() if hasattr(inputs, "to_numpy") else np.asarray(inputs)
     # A copy: torch does not take what may not be written to. Text is the task's to read.
     return torch.from_numpy(array.copy()) if array.dtype.kind in NUMBERS else array
 
 
-def _arrays(value: Any, method: str) -> Any:
+def _to_arrays(value: Any, method: str) -> Any:
     if isinstance(value, torch.Tensor):
         value = value.detach().cpu()
         half = value.dtype in (torch.float16, torch.bfloat16)
@@ -127,7 +127,7 @@ def _arrays(value: Any, method: str) -> Any:
     if isinstance(value, np.ndarray | np.generic):
         return np.asarray(value)
     if isinstance(value, Mapping):
-        return {name: _arrays(part, method) for name, part in value.items()}
+        return {name: _to_arrays(part, method) for name, part in value.items()}
     raise ValueError(
         f"{method} must return a tensor, an array or a dict of them, but got {type(value).__name__}. "
         "Give several of them names, in a dict."

@@ -16,7 +16,7 @@ CPU, MEMORY, GPU, GPU_MEMORY = "sys/cpu_percent", "sys/memory_gib", "sys/gpu_per
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
-class Usage:
+class ResourceUsage:
     """Of this process, from `begin` to `taken`."""
 
     def __init__(self, device: torch.device) -> None:
@@ -27,11 +27,11 @@ class Usage:
         """What follows counts, and nothing before it."""
         if self._device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._device)
-        self._has_peak = _forget_peak()
-        self._cpu_s = _cpu_s()
+        self._has_peak = _reset_peak_memory()
+        self._cpu_s = _measure_cpu_s()
         self._since = time.perf_counter()
 
-    def taken(self) -> dict[str, float]:
+    def measure(self) -> dict[str, float]:
         """Metrics, as far as the system tells them.
 
         - `sys/cpu_percent`: of a core, on average, with the processes of data loaders;
@@ -40,7 +40,7 @@ class Usage:
         - `sys/gpu_memory_gib`: the most that torch had allocated there, in GiB.
         """
         seconds = time.perf_counter() - self._since
-        metrics = {CPU: 100 * max(0.0, _cpu_s() - self._cpu_s) / max(seconds, 1e-9)}
+        metrics = {CPU: 100 * max(0.0, _measure_cpu_s() - self._cpu_s) / max(seconds, 1e-9)}
         if self._has_peak:
             held = next(line for line in STATUS.read_text().splitlines() if line.startswith("VmHWM:"))
             metrics[MEMORY] = int(held.split()[1]) / 2**20
@@ -51,14 +51,14 @@ class Usage:
         return metrics
 
 
-def of_all(ranks: Sequence[Mapping[str, float]]) -> dict[str, float]:
+def aggregate_usage(ranks: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Of a trial what its ranks have taken: CPU together, GPUs on average, memory of the one that needed most."""
     combine: dict[str, Callable[[Sequence[float]], float]] = {CPU: sum, MEMORY: max, GPU: mean, GPU_MEMORY: max}
     values = {name: [rank[name] for rank in ranks if name in rank] for name in combine}
     return {name: combine[name](known) for name, known in values.items() if known}
 
 
-def _forget_peak() -> bool:
+def _reset_peak_memory() -> bool:
     """Let Linux set the peak of this process back to what it holds now. Whether it did."""
     try:
         CLEAR.write_text("5")
@@ -67,7 +67,7 @@ def _forget_peak() -> bool:
     return True
 
 
-def _cpu_s() -> float:
+def _measure_cpu_s() -> float:
     """Seconds on a core, of this process and of those that it started."""
     ended = os.times()
     total = time.process_time() + ended.children_user + ended.children_system

@@ -16,19 +16,19 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from trainables import checkpoint
 from trainables.checkpoint import fork
 from trainables.context import rng
-from trainables.filesystem.paths import Place, Remote
+from trainables.filesystem.paths import RemotePath, StoragePath
 from trainables.precision import AUTO, Diverged
 from trainables.task import Task
 from trainables.task.images import Picture
-from trainables.task.task import loss_scale_of
-from trainables.training.build_checks import check_build, check_gradients, owned_by
-from trainables.training.divergence import Blowup, not_finite
-from trainables.training.epoch_metrics import Tally, prefix_of, trained_metrics
-from trainables.training.evaluation import drawn, evaluated
-from trainables.training.resource_usage import Usage, of_all
+from trainables.task.task import create_loss_scale
+from trainables.training.build_checks import check_build, check_gradients, get_parameter_ids
+from trainables.training.divergence import LossDivergenceDetector, first_non_finite
+from trainables.training.epoch_metrics import EpochTotals, get_metric_prefix, training_metrics
+from trainables.training.evaluation import evaluate, render_images
+from trainables.training.resource_usage import ResourceUsage, aggregate_usage
 from trainables.update import Ema, Updater, UpdateReport, windows
-from trainables.update.buffers import Buffers, fit
-from trainables.update.reduction import world_size
+from trainables.update.buffers import Buffers, resize_buffers
+from trainables.update.reduction import get_world_size
 
 logger = logging.getLogger(__name__)
 AnyTask = Task[Any]
@@ -37,7 +37,7 @@ BUILD, TRANSFORM = 1, 2  # what random numbers are for, beside epochs
 ENDLESS = 1000  # windows without weight in a row, after which a stream is taken to have nothing to train on
 
 
-class Training:
+class TrialTrainer:
     """One trial on one rank, from `build` on.
 
     Everything random is seeded anew for each epoch from (seed, epoch, rank), so a trial that goes on from a
@@ -56,9 +56,9 @@ class Training:
     """
 
     def __init__(self, task: AnyTask) -> None:
-        if task.context.world_size != world_size():
+        if task.context.world_size != get_world_size():
             raise ValueError(
-                f"context.world_size must be that of the process group, {world_size()}, but got "
+                f"context.world_size must be that of the process group, {get_world_size()}, but got "
                 f"{task.context.world_size}."
             )
         self.task = task
@@ -67,11 +67,11 @@ class Training:
         self.seconds = 0.0
         self.pictures: dict[str, Picture] = {}
         self._best: float | None = None  # the lowest cost that it was evaluated to
-        self._ahead = 0.0  # what the epochs of a stream took beyond their samples: the next one takes less
-        self.moved: Callable[[], None] = lambda: None
-        self.autosave: tuple[Place, float] | None = None
+        self._excess_samples = 0.0  # what the epochs of a stream took beyond their samples: the next one takes less
+        self.on_progress: Callable[[], None] = lambda: None
+        self.autosave: tuple[StoragePath, float] | None = None
         self._was_midway = False  # since the last epoch was done: there is a checkpoint of that
-        self._usage = Usage(task.context.device)
+        self._usage = ResourceUsage(task.context.device)
         # The same on all ranks: what build draws, a split of the data or a fixed projection, must not differ.
         rng.seed(task.context.generator, 0, task.config.seed, 0, BUILD)
         task.build()
@@ -81,11 +81,11 @@ class Training:
         self._buffers = Buffers(task.modules)
         task.context.broadcast(list(named.values()))
         self._buffers.broadcast(task.context)
-        self._tallies = {name: Tally() for name in task.updates}
-        self._blowups = {name: Blowup() for name in task.updates}
+        self._tallies = {name: EpochTotals() for name in task.updates}
+        self._blowups = {name: LossDivergenceDetector() for name in task.updates}
         self._plateaus: list[ReduceLROnPlateau] = [s for s in task.schedulers if isinstance(s, ReduceLROnPlateau)]
-        task.updaters = {name: self._updater(name, named) for name in task.updates}
-        self._built = fork.as_built(task, self._plateaus)
+        task.updaters = {name: self._create_updater(name, named) for name in task.updates}
+        self._built = fork.initial_state(task, self._plateaus)
         self._remaining: Iterator[list[Any]] | None = None  # windows of the epoch that is under way
         self._task_at_start: dict[str, Any] = {}  # the task's own state when it began
         self._writer = checkpoint.Writer()
@@ -128,47 +128,47 @@ class Training:
         self.epoch += 1
         self.windows = 0
         if task.epoch_samples is not None:
-            self._ahead = max(0.0, self._ahead + self.samples - task.epoch_samples)
+            self._excess_samples = max(0.0, self._excess_samples + self.samples - task.epoch_samples)
         trained = time.perf_counter()
-        metrics = {**trained_metrics(self.task, self._tallies, self.seconds), **self.evaluate()}
+        metrics = {**training_metrics(self.task, self._tallies, self.seconds), **self.evaluate()}
         if task.objective not in metrics:
             raise ValueError(
                 f"evaluate must return the objective {task.objective!r}, but got {', '.join(sorted(metrics))}."
             )
         cost = metrics[task.objective] * (-1 if task.mode == "max" else 1)
-        self.pictures = self._drawn(cost)
+        self.pictures = self._render_images(cost)
         self.seconds += time.perf_counter() - trained
         metrics["time/epoch_s"] = self.seconds
-        metrics |= of_all(task.context.gather(self._usage.taken()))
+        metrics |= aggregate_usage(task.context.gather(self._usage.measure()))
         if not math.isfinite(metrics[task.objective]):
             reason = f"{task.objective} is {metrics[task.objective]} after epoch {self.epoch}"
             raise Diverged(reason, metrics, agreed=True, kind="objective")
         for blowup in self._blowups.values():
-            blowup.evaluated(cost)
+            blowup.add_evaluation(cost)
         for plateau in self._plateaus:
             plateau.step(metrics[task.objective])  # once per epoch: what it counts are metrics, not updates
         return metrics
 
-    def save(self, path: Place) -> None:
+    def save(self, path: StoragePath) -> None:
         """Write the trial as it stands between two windows. Called on all ranks, written by rank 0.
 
         Raises:
             Diverged: A weight is not finite: it must not replace one that was good.
         """
-        state = self._state()
+        state = self._get_state()
         if self.task.context.rank == 0:
             self._writer.wait()
             checkpoint.save(state, path)
 
-    def discard(self, path: Place) -> None:
+    def discard(self, path: StoragePath) -> None:
         """Delete the checkpoint from the middle of an epoch, in a bucket while training goes on. Called on rank 0."""
-        if not isinstance(path, Remote):
+        if not isinstance(path, RemotePath):
             checkpoint.delete(path)
         elif self._was_midway:  # to find that there is none takes six requests
             self._writer.delete(path)
         self._was_midway = False
 
-    def load(self, path: Place) -> None:
+    def load(self, path: StoragePath) -> None:
         """Take up the trial where `path` was saved."""
         self.restore(checkpoint.load(path))
 
@@ -193,28 +193,28 @@ class Training:
             )
         if of_another:
             fork.check_shapes(task, state)
-            state = fork.adapted(state, self._built)
+            state = fork.adapt_state(state, self._built)
         for name, module in task.modules.items():
-            fit(module, state["modules"][name], task.context.device)
+            resize_buffers(module, state["modules"][name], task.context.device)
             module.load_state_dict(state["modules"][name])
         for name, updater in task.updaters.items():
             updater.load_state_dict(state["updaters"][name])
         for plateau, saved in zip(self._plateaus, state["plateaus"], strict=True):
             plateau.load_state_dict(saved)
-        self._blowups = {name: Blowup(**saved) for name, saved in state["blowups"].items()}
+        self._blowups = {name: LossDivergenceDetector(**saved) for name, saved in state["blowups"].items()}
         self._best = None if of_another else state["best"]
         self.epoch = state["epoch"]
         self.windows = 0
-        self._ahead = state["ahead"]
+        self._excess_samples = state["ahead"]
         self._remaining = None
         if midway is not None:
             self._was_midway = True
-            self._go_back(midway)
+            self._replay_epoch(midway)
         task.load_state_dict(state["task"])
         if midway is not None:
             context = task.context
             # Last: the generators must not see what else draws.
-            rng.restore(midway["ranks"][context.rank]["rng"], context.generator, context.device)
+            rng.set_state(midway["ranks"][context.rank]["rng"], context.generator, context.device)
 
     def close(self) -> None:
         """End what an epoch that is under way still holds: the checkpoint that is being written, and data loaders.
@@ -225,16 +225,16 @@ class Training:
         except OSError as error:  # the trial has ended, and its outcome is known: this one would not be read
             logger.warning("a checkpoint from the middle of an epoch could not be written: %s", error)
 
-    def _state(self) -> dict[str, Any]:
+    def _get_state(self) -> dict[str, Any]:
         self._check_finite()
         task = self.task
-        midway = self._midway() if self._remaining is not None else None
+        midway = self._get_mid_epoch_state() if self._remaining is not None else None
         if midway is None:
             self._buffers.broadcast(task.context)
         return {
             "epoch": self.epoch,
             "midway": midway,
-            "ahead": self._ahead,
+            "ahead": self._excess_samples,
             "best": self._best,
             "config": task.config.model_dump(mode="json", round_trip=True),
             "modules": {name: module.state_dict() for name, module in task.modules.items()},
@@ -245,14 +245,14 @@ class Training:
             "task": checkpoint.plain(task.state_dict()),
         }
 
-    def _midway(self) -> dict[str, Any]:
+    def _get_mid_epoch_state(self) -> dict[str, Any]:
         """What an epoch that is under way needs beside the state at its end: each rank has its own."""
         self._was_midway = True
         self.task.keep_noted()
         own = {
-            "rng": rng.state(self.task.context.generator, self.task.context.device),
-            "noted": {name: _moved(sums, "cpu") for name, sums in self.task.noted.items()},
-            "buffers": self._buffers.values(),
+            "rng": rng.get_state(self.task.context.generator, self.task.context.device),
+            "noted": {name: _move_sums(sums, "cpu") for name, sums in self.task.noted.items()},
+            "buffers": self._buffers.get_values(),
         }
         return {
             "windows": self.windows,
@@ -262,7 +262,7 @@ class Training:
             "ranks": self.task.context.gather(own),
         }
 
-    def _go_back(self, midway: Mapping[str, Any]) -> None:
+    def _replay_epoch(self, midway: Mapping[str, Any]) -> None:
         """Begin the epoch again and draw the windows that were trained, so that the next one is the next one."""
         task = self.task
         task.load_state_dict(midway["task_at_start"])
@@ -273,23 +273,23 @@ class Training:
         own = midway["ranks"][task.context.rank]
         self.windows = midway["windows"]
         self.seconds = midway["seconds"]
-        self._tallies.update((name, Tally(**tally)) for name, tally in midway["tallies"].items())
-        task.noted.update((name, _moved(sums, task.context.device)) for name, sums in own["noted"].items())
-        self._buffers.take(own["buffers"], task.context.device)
+        self._tallies.update((name, EpochTotals(**tally)) for name, tally in midway["tallies"].items())
+        task.noted.update((name, _move_sums(sums, task.context.device)) for name, sums in own["noted"].items())
+        self._buffers.set_values(own["buffers"], task.context.device)
 
     def _check_finite(self) -> None:
         """A weight of infinity or NaN, and a NaN in a buffer, where masks may hold infinities.
 
         Buffers differ between ranks: what one of them finds ends the trial on all.
         """
-        for name in self.task.context.gather(self._not_finite()):
+        for name in self.task.context.gather(self._find_non_finite()):
             if name is not None:
                 reason = f"{name} is not finite after epoch {self.epoch}, window {self.windows}"
                 raise Diverged(reason, agreed=True, kind="weights")
 
-    def _not_finite(self) -> str | None:
+    def _find_non_finite(self) -> str | None:
         for key, module in self.task.modules.items():
-            name = not_finite(dict(module.named_parameters()), dict(module.named_buffers()))
+            name = first_non_finite(dict(module.named_parameters()), dict(module.named_buffers()))
             if name is not None:
                 return f"{key}.{name}"
         return None
@@ -298,7 +298,7 @@ class Training:
         task = self.task
         rng.seed(task.context.generator, task.context.rank, task.config.seed, self.epoch)
         self._usage.begin()
-        self._tallies = {name: Tally() for name in task.updates}
+        self._tallies = {name: EpochTotals() for name in task.updates}
         task.noted.clear()
         task.noting.clear()
         self.windows = 0
@@ -314,7 +314,7 @@ class Training:
         saved_at, weightless = time.monotonic(), 0
         (stop,) = task.context.any(stopping())
         while not stop and (
-            task.epoch_samples is None or not self.windows or self._ahead + self.samples < task.epoch_samples
+            task.epoch_samples is None or not self.windows or self._excess_samples + self.samples < task.epoch_samples
         ):
             window = next(self._remaining, [])
             due = self.autosave is not None and time.monotonic() > saved_at + self.autosave[1]
@@ -332,7 +332,7 @@ class Training:
                     f"train_batches must give {task.epoch_samples:g} samples, but {ENDLESS} windows in a row had none."
                 )
             if due and self.autosave is not None:
-                state = self._state()
+                state = self._get_state()
                 if task.context.rank == 0:
                     self._writer.save(state, self.autosave[0])
                 saved_at = time.monotonic()
@@ -341,31 +341,31 @@ class Training:
 
     def evaluate(self) -> dict[str, float]:
         """The metrics of the trial as it stands, reduced over ranks. Nothing of it stays."""
-        self.moved()
-        metrics = evaluated(self.task, self._buffers)
-        self.moved()
+        self.on_progress()
+        metrics = evaluate(self.task, self._buffers)
+        self.on_progress()
         return metrics
 
-    def _drawn(self, cost: float) -> dict[str, Picture]:
+    def _render_images(self, cost: float) -> dict[str, Picture]:
         """What the task draws of an epoch that is better than all before it, by its `cost`."""
         if not math.isfinite(cost) or (self._best is not None and cost >= self._best):
             return {}
         self._best = cost
-        pictures = drawn(self.task, self._buffers)
-        self.moved()
+        pictures = render_images(self.task, self._buffers)
+        self.on_progress()
         return pictures
 
-    def _updater(self, name: str, named: Mapping[str, Parameter]) -> Updater:
+    def _create_updater(self, name: str, named: Mapping[str, Parameter]) -> Updater:
         task, config = self.task, self.task.config
         optimizers = {key: task.optimizers[key] for key in task.updates[name]}
-        owned = owned_by(optimizers.values())
+        owned = get_parameter_ids(optimizers.values())
         own = {key: p for key, p in named.items() if id(p) in owned}  # frozen ones too: they may be thawed
 
         def on_update(report: UpdateReport) -> None:
             self._tallies[name].add(report)
             if report.outcome == "applied":
                 task.keep_noted()
-                self._check_rise(name, report.loss)
+                self._check_loss_divergence(name, report.loss)
             elif report.outcome == "skipped" and task.updaters[name].consecutive_skips == 1:
                 _check_weights(own, task.updaters[name].steps, report)
             task.noting.clear()  # a window that is not applied leaves no terms either
@@ -385,35 +385,35 @@ class Training:
                 and getattr(scheduler, "optimizer", None) in optimizers.values()
             ],
             ema=Ema(own, config.ema_decay) if config.ema_decay else None,
-            loss_scale=loss_scale_of(config),
+            loss_scale=create_loss_scale(config),
             max_consecutive_skips=config.max_consecutive_skips,
             on_update=on_update,
             modules=task.modules,
-            transform=self._alike(name, task.transforms[name]) if name in task.transforms else None,
+            transform=self._with_shared_rng(name, task.transforms[name]) if name in task.transforms else None,
         )
 
-    def _check_rise(self, name: str, loss: float) -> None:
+    def _check_loss_divergence(self, name: str, loss: float) -> None:
         rise, blowup = self.task.config.max_loss_rise, self._blowups[name]
         if rise is not None and blowup.add(loss, rise):
             where = f"by epoch {self.epoch + 1}, window {self.windows + 1}"
-            reason = f"{prefix_of(name)}/loss rose to {loss:.3g} from {blowup.first[0]:.3g} {where}"
+            reason = f"{get_metric_prefix(name)}/loss rose to {loss:.3g} from {blowup.first[0]:.3g} {where}"
             raise Diverged(reason, agreed=True, kind="loss")
 
-    def _alike(self, name: str, transform: Callable[[], None]) -> Callable[[], None]:
+    def _with_shared_rng(self, name: str, transform: Callable[[], None]) -> Callable[[], None]:
         """`transform` with the same random numbers on all ranks: else their weights would drift apart."""
 
-        def transformed() -> None:
+        def apply_transform() -> None:
             task, updater = self.task, self.task.updaters[name]
             place = (task.config.seed, updater.steps, updater.skipped, TRANSFORM)
-            with rng.alike(task.context.device, *place):
+            with rng.same_on_all_ranks(task.context.device, *place):
                 transform()
 
-        return transformed
+        return apply_transform
 
 
 def _check_weights(weights: Mapping[str, Parameter], step: int, report: UpdateReport) -> None:
     """Skipped windows change no weight, so the first one in a row shows whether every window will be skipped."""
-    weight = not_finite(weights)
+    weight = first_non_finite(weights)
     if weight is not None:
         where = f"at step {step} the loss is {report.loss:g}, the gradient norm {report.grad_norm:g}"
         raise Diverged(f"{weight} is not finite: {where}", agreed=True, kind="weights")
@@ -421,13 +421,13 @@ def _check_weights(weights: Mapping[str, Parameter], step: int, report: UpdateRe
 
 def train(task: AnyTask, epochs: int | None = None) -> Iterator[dict[str, float]]:
     """Train `task` in this process and yield the report of each epoch: for tests, notebooks and debuggers."""
-    training = Training(task)
+    training = TrialTrainer(task)
     while training.epoch < (epochs or task.config.epochs):
         metrics = training.run_epoch()
         if metrics is not None:
             yield metrics
 
 
-def _moved(sums: tuple[Sum, Sum], device: str | torch.device) -> tuple[Sum, Sum]:
+def _move_sums(sums: tuple[Sum, Sum], device: str | torch.device) -> tuple[Sum, Sum]:
     first, second = (part.to(device) if isinstance(part, torch.Tensor) else part for part in sums)
     return first, second

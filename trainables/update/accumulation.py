@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 
-class Totals(NamedTuple):
+class WindowTotals(NamedTuple):
     """What a window comes to: its weight, its weighted mean loss, the factor that makes its accumulated gradients the
     gradient of that mean, and how many of this rank's losses are not finite."""
 
@@ -51,7 +51,7 @@ class Accumulation:
         self._alone = count == 1 and ranks == 1  # nothing else is there that a mean over nothing could spoil
         self._on_device = False  # once a weight of the window is
         self._certain: list[bool] = []  # which parameters had a gradient before that,
-        self.given: list[list[bool]] = []  # and which got one from each micro-batch since
+        self.gradient_flags: list[list[bool]] = []  # and which got one from each micro-batch since
 
     def add(self, mean_loss: Tensor, weight: float | Tensor) -> None:
         """Backward of a micro-batch of `weight` elements with the mean loss `mean_loss`.
@@ -68,7 +68,7 @@ class Accumulation:
                 self._on_device = True
                 self._certain = [parameter.grad is not None for parameter in self.parameters]
         else:
-            known = _checked(float(weight))
+            known = _check_weight(float(weight))
             if known == 0:
                 return  # a mean over nothing is NaN, and so would be its gradient
         if not mean_loss.requires_grad:
@@ -88,22 +88,22 @@ class Accumulation:
         if mean_loss.is_cuda:
             detached = detached.clone()  # a CUDA graph would write the next micro-batch's loss in its place
         if self._on_device:
-            counted = self._counted(weight)
-            self._backward_on_device(mean_loss, counted)
+            counted = self._to_valid_weight(weight)
+            self._run_backward_on_device(mean_loss, counted)
             self.losses.append(torch.where(counted == 0, 0.0, detached))
             self.weights.append(weight)
         else:
-            self._backward(mean_loss, known)
+            self._run_backward(mean_loss, known)
             self.losses.append(detached)
             self.weights.append(known)
 
-    def measured(self) -> list[Tensor]:
+    def local_totals(self) -> list[Tensor]:
         """What `totals` needs to know and only the device knows yet."""
         if self._on_device:
-            return [*self.losses, *(self._as_tensor(weight) for weight in self.weights)]
+            return [*self.losses, *(self._to_tensor(weight) for weight in self.weights)]
         return self.losses
 
-    def totals(self, read: Sequence[float]) -> Totals:
+    def compute_totals(self, read: Sequence[float]) -> WindowTotals:
         """What the window comes to. A gradient that only micro-batches without weight gave is None again.
 
         Args:
@@ -112,7 +112,7 @@ class Accumulation:
         Raises:
             ValueError: A weight that came as a tensor is not a finite number of at least 0.
         """
-        weights = [_checked(w) for w in read[len(self.losses) :]] if self._on_device else self.weights
+        weights = [_check_weight(w) for w in read[len(self.losses) :]] if self._on_device else self.weights
         total = loss_sum = largest = 0.0
         bad = 0
         for loss, weight in zip(read, weights, strict=False):
@@ -121,52 +121,56 @@ class Accumulation:
             largest = weight if weight > largest else largest
             bad += not math.isfinite(loss)
         if not total:
-            return Totals(0.0, math.nan, 1.0, 0)
-        if self.given:
-            self._drop_what_nothing_gave(weights)
-        return Totals(total, loss_sum / total, largest / total / self.scale, bad)
+            return WindowTotals(0.0, math.nan, 1.0, 0)
+        if self.gradient_flags:
+            self._drop_missing_gradients(weights)
+        return WindowTotals(total, loss_sum / total, largest / total / self.scale, bad)
 
-    def _drop_what_nothing_gave(self, weights: Sequence[float]) -> None:
-        since = weights[len(weights) - len(self.given) :]
+    def _drop_missing_gradients(self, weights: Sequence[float]) -> None:
+        since = weights[len(weights) - len(self.gradient_flags) :]
         for index, parameter in enumerate(self.parameters):
-            if not self._certain[index] and not any(w and g[index] for w, g in zip(since, self.given, strict=True)):
+            if not self._certain[index] and not any(
+                w and g[index] for w, g in zip(since, self.gradient_flags, strict=True)
+            ):
                 parameter.grad = None  # and not zero: weight decay would move its parameter
 
-    def sums(self) -> Tensor:
+    def compute_sums(self) -> Tensor:
         """The total weight and the weighted sum of the losses, on the device."""
-        dtype = counting_dtype(self.device)
+        dtype = get_weight_dtype(self.device)
         if not self.losses:
             return torch.zeros(2, dtype=dtype, device=self.device)
         losses = torch.stack(self.losses).to(dtype)
         if self._on_device:
-            weights = torch.stack([self._counted(weight) for weight in self.weights])
+            weights = torch.stack([self._to_valid_weight(weight) for weight in self.weights])
         else:
             weights = torch.tensor(self.weights, dtype=dtype).to(self.device, non_blocking=True)
         return torch.stack([weights.sum(), losses @ weights])
 
-    def present(self) -> Tensor:
+    def has_gradient(self) -> Tensor:
         """For each parameter a number above 0 if a micro-batch of weight gave it a gradient, on the device."""
-        if not self.given:
+        if not self.gradient_flags:
             flags = [float(parameter.grad is not None) for parameter in self.parameters]
             return torch.tensor(flags).to(self.device, non_blocking=True)
         certain = torch.tensor(self._certain).to(self.device, torch.float32, non_blocking=True)
-        given = torch.tensor(self.given).to(self.device, torch.float32, non_blocking=True)
-        since = torch.stack([self._counted(weight) for weight in self.weights[len(self.weights) - len(given) :]])
+        given = torch.tensor(self.gradient_flags).to(self.device, torch.float32, non_blocking=True)
+        since = torch.stack(
+            [self._to_valid_weight(weight) for weight in self.weights[len(self.weights) - len(given) :]]
+        )
         return certain + (since > 0).float() @ given
 
-    def _backward(self, mean_loss: Tensor, weight: float) -> None:
+    def _run_backward(self, mean_loss: Tensor, weight: float) -> None:
         reference = float(self.reference)
         if weight > reference and not self.summed:
             if reference:
-                torch._foreach_mul_(gradients_of(self.parameters), reference / weight)
+                torch._foreach_mul_(get_gradients(self.parameters), reference / weight)
             self.reference = reference = weight
         factor = weight / reference * self.scale
         seed = None if factor == 1 else torch.full_like(mean_loss, factor)
         # `inputs`: nothing is left behind in parameters that another update owns.
         torch.autograd.backward(mean_loss, seed, inputs=self.parameters)
 
-    def _backward_on_device(self, mean_loss: Tensor, weight: Tensor) -> None:
-        before = self._counted(self.reference)
+    def _run_backward_on_device(self, mean_loss: Tensor, weight: Tensor) -> None:
+        before = self._to_valid_weight(self.reference)
         self.reference = reference = before if self.summed else torch.maximum(before, weight)
         if self._alone:
             seed = None if self.scale == 1 else torch.full_like(mean_loss, self.scale)
@@ -178,28 +182,28 @@ class Accumulation:
         empty = ~(weight > 0)
         factor = torch.where(empty, 0.0, weight / reference) * self.scale
         torch.autograd.backward(mean_loss, factor.to(mean_loss.dtype), inputs=self.parameters)
-        self.given.append([parameter.grad is not None for parameter in self.parameters])
-        for gradient in gradients_of(self.parameters):
+        self.gradient_flags.append([parameter.grad is not None for parameter in self.parameters])
+        for gradient in get_gradients(self.parameters):
             gradient.masked_fill_(empty, 0.0)  # that of a mean over nothing is NaN, which no factor takes away
         kept = torch.where(reference > 0, before / reference, 1.0)
         for parameter, before_it in zip(self.parameters, earlier, strict=True):
             if before_it is not None:
                 before_it.mul_(kept)
-                parameter.grad = before_it if parameter.grad is None else _sum(before_it, parameter.grad)
+                parameter.grad = before_it if parameter.grad is None else _add_gradients(before_it, parameter.grad)
 
-    def _counted(self, weight: float | Tensor) -> Tensor:
+    def _to_valid_weight(self, weight: float | Tensor) -> Tensor:
         """`weight` on the device; one that is none is NaN there, and found when the total is read."""
-        tensor = self._as_tensor(weight)
+        tensor = self._to_tensor(weight)
         return torch.where(tensor >= 0, tensor, math.nan) if isinstance(weight, Tensor) else tensor
 
-    def _as_tensor(self, weight: float | Tensor) -> Tensor:
-        dtype = counting_dtype(self.device)
+    def _to_tensor(self, weight: float | Tensor) -> Tensor:
+        dtype = get_weight_dtype(self.device)
         if isinstance(weight, Tensor):
             return weight.detach().to(dtype).reshape(())
         return torch.full((), weight, dtype=dtype, device=self.device)  # no copy from the host, which would wait
 
 
-def gradients_of(parameters: Sequence[Tensor]) -> list[Tensor]:
+def get_gradients(parameters: Sequence[Tensor]) -> list[Tensor]:
     """The elements of all gradients that there are, to be changed in place; sparse ones are coalesced."""
     gradients = []
     for parameter in parameters:
@@ -231,17 +235,17 @@ def check_graph(loss: Tensor) -> None:
             nodes.extend(before for before, _ in node.next_functions)
 
 
-def _sum(first: Tensor, second: Tensor) -> Tensor:
+def _add_gradients(first: Tensor, second: Tensor) -> Tensor:
     """In place where it can be: a sparse gradient takes up no dense one."""
     return second.add_(first) if first.is_sparse else first.add_(second)
 
 
-def counting_dtype(device: torch.device) -> torch.dtype:
+def get_weight_dtype(device: torch.device) -> torch.dtype:
     """What weights on `device` are counted in: fp64 where there is one."""
     return torch.float32 if device.type == "mps" else torch.float64
 
 
-def _checked(weight: float) -> float:
+def _check_weight(weight: float) -> float:
     if not 0 <= weight < math.inf:
         raise ValueError(f"weight of a micro-batch must be a finite number of at least 0, but got {weight}.")
     return weight

@@ -33,10 +33,10 @@ def to_device(batch: Any, device: torch.device, keeps_fp64: bool) -> Any:
         if batch.dtype is torch.float64 and not keeps_fp64:
             batch = batch.float()
         return batch if batch.device == device else batch.to(device, non_blocking=True)
-    if type(batch) in (tuple, list) and _all_there(batch, device):
+    if type(batch) in (tuple, list) and _is_all_on_device(batch, device):
         return batch
     if type(batch) is dict:
-        if _all_there(batch.values(), device):
+        if _is_all_on_device(batch.values(), device):
             return batch
         return {key: to_device(value, device, keeps_fp64) for key, value in batch.items()}
     if callable(getattr(batch, "to", None)):
@@ -52,7 +52,7 @@ def to_device(batch: Any, device: torch.device, keeps_fp64: bool) -> Any:
     return batch
 
 
-def _all_there(parts: Iterable[Any], device: torch.device) -> bool:
+def _is_all_on_device(parts: Iterable[Any], device: torch.device) -> bool:
     """Whether there is nothing to be done, as there mostly is not on a CPU, where looking is cheaper than copying."""
     for part in parts:  # noqa: SIM110 - a generator would cost more than the copies
         if type(part) is not Tensor or part.device != device or part.dtype is torch.float64:

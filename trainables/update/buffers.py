@@ -14,7 +14,7 @@ from trainables.context import Context
 LOOKS = 4  # windows after which a part of a module without a buffer is taken to have none: looking takes its time
 
 
-class Kept(NamedTuple):
+class SavedBuffer(NamedTuple):
     """A buffer, where it is, and a copy of its values."""
 
     part: nn.Module
@@ -31,21 +31,21 @@ class Buffers:
         self._watched = self._parts
         self._unseen = LOOKS
 
-    def copy(self) -> list[Kept]:
+    def copy(self) -> list[SavedBuffer]:
         """The values of all buffers."""
         if not self._watched:
             return []
         if self._unseen:
             self._unseen -= 1
             if not self._unseen:
-                self._watched = list(dict.fromkeys(part for part, _, _ in self._places()))
-        return [Kept(part, name, buffer, buffer.clone()) for part, name, buffer in self._places()]
+                self._watched = list(dict.fromkeys(part for part, _, _ in self._find_buffers()))
+        return [SavedBuffer(part, name, buffer, buffer.clone()) for part, name, buffer in self._find_buffers()]
 
     @torch.no_grad()
-    def restore(self, copied: Sequence[Kept]) -> None:
+    def restore(self, copied: Sequence[SavedBuffer]) -> None:
         """Give the buffers the values that `copy` took; those that were None then are None again."""
         there = {(id(kept.part), kept.name) for kept in copied}
-        for part, name, _ in self._places():
+        for part, name, _ in self._find_buffers():
             if (id(part), name) not in there:
                 setattr(part, name, None)
         for part, name, buffer, values in copied:
@@ -65,13 +65,13 @@ class Buffers:
         if all(others == shapes[0] for others in shapes):
             context.broadcast(buffers)
         else:  # as the state of a cell has, that is as long as the last batch
-            self.take(context.from_rank_0(self.values()), context.device)
+            self.set_values(context.broadcast_object(self.get_values()), context.device)
 
-    def values(self) -> list[dict[str, Tensor]]:
+    def get_values(self) -> list[dict[str, Tensor]]:
         """The buffers of each part of the modules, on the CPU."""
         return [{name: buffer.cpu() for name, buffer in part.named_buffers(recurse=False)} for part in self._parts]
 
-    def take(self, values: Sequence[Mapping[str, Tensor]], device: torch.device) -> None:
+    def set_values(self, values: Sequence[Mapping[str, Tensor]], device: torch.device) -> None:
         """Replace all buffers by what `values` gave."""
         for part, own in zip(self._parts, values, strict=True):
             for name in {name for name, _ in part.named_buffers(recurse=False)} - own.keys():
@@ -79,11 +79,11 @@ class Buffers:
             for name, value in own.items():
                 setattr(part, name, value.to(device, copy=True))
 
-    def _places(self) -> list[tuple[nn.Module, str, Tensor]]:
+    def _find_buffers(self) -> list[tuple[nn.Module, str, Tensor]]:
         return [(part, name, buffer) for part in self._watched for name, buffer in part.named_buffers(recurse=False)]
 
 
-def fit(module: nn.Module, saved: Mapping[str, Tensor], device: torch.device) -> None:
+def resize_buffers(module: nn.Module, saved: Mapping[str, Tensor], device: torch.device) -> None:
     """Give the buffers of `module` the shapes that they have in `saved`, its state, which can then be loaded."""
     state = module.state_dict()
     parameters = dict(module.named_parameters(remove_duplicate=False))

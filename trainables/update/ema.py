@@ -27,7 +27,7 @@ class Ema:
         self._live = dict(parameters)
         self._half = any(parameter.dtype.itemsize < 4 for parameter in self._live.values())
         # Never the weights' own memory, and in fp32 also where those are not.
-        self._shadow = {name: _full(parameter.detach()).clone() for name, parameter in self._live.items()}
+        self._shadow = {name: _to_fp32(parameter.detach()).clone() for name, parameter in self._live.items()}
 
     @torch.no_grad()
     def restart(self) -> None:
@@ -42,7 +42,7 @@ class Ema:
         decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
         live: list[Tensor] = list(self._live.values())
         if self._half:
-            live = [_full(parameter) for parameter in live]
+            live = [_to_fp32(parameter) for parameter in live]
         torch._foreach_lerp_(list(self._shadow.values()), live, 1 - decay)
         self.updates += 1
 
@@ -73,5 +73,5 @@ class Ema:
             shadow.copy_(state["shadow"][name])
 
 
-def _full(tensor: Tensor) -> Tensor:
+def _to_fp32(tensor: Tensor) -> Tensor:
     return tensor.float() if tensor.dtype.itemsize < 4 else tensor

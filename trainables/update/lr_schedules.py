@@ -3,15 +3,15 @@
 import math
 
 
-def warm(update: int, rising: int) -> float:
+def linear_warmup(update: int, rising: int) -> float:
     """Up to 1 in so many updates, and 1 from then on."""
     return min(1.0, (update + 1) / max(1, rising))
 
 
-def warm_cosine(update: int, updates: int, warmup: float, lowest: float = 0.01) -> float:
+def warmup_cosine(update: int, updates: int, warmup: float, lowest: float = 0.01) -> float:
     """Up to 1 over a share `warmup` of the `updates`, then a half cosine down to `lowest`."""
     rising = max(1, round(updates * warmup))
     if update < rising:
-        return warm(update, rising)
+        return linear_warmup(update, rising)
     progress = min(1.0, (update - rising) / max(1, updates - rising))
     return lowest + (1 - lowest) * 0.5 * (1 + math.cos(math.pi * progress))

@@ -9,23 +9,23 @@ from torch import Tensor, nn
 Optimizers = Mapping[str, torch.optim.Optimizer]
 
 
-def parameters_of(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+def get_parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
     """All parameters of `optimizer`, frozen ones too."""
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
-def names_of(optimizers: Optimizers, modules: Mapping[str, nn.Module]) -> dict[int, str]:
+def get_parameter_names(optimizers: Optimizers, modules: Mapping[str, nn.Module]) -> dict[int, str]:
     """A name for each parameter, by its id: its place in `modules`, else what its optimizer knows of it."""
     names: dict[int, str] = {}
     for key, optimizer in optimizers.items():
-        names.update((id(parameter), f"{key}[{index}]") for index, parameter in enumerate(parameters_of(optimizer)))
+        names.update((id(parameter), f"{key}[{index}]") for index, parameter in enumerate(get_parameters(optimizer)))
         for group in optimizer.param_groups:  # which know names if the optimizer was given named_parameters()
             names.update((id(p), name) for p, name in zip(group["params"], group.get("param_names", ()), strict=False))
-    names.update((id(parameter), name) for name, parameter in named_parameters(modules).items())
+    names.update((id(parameter), name) for name, parameter in get_named_parameters(modules).items())
     return names
 
 
-def named_parameters(modules: Mapping[str, nn.Module]) -> dict[str, nn.Parameter]:
+def get_named_parameters(modules: Mapping[str, nn.Module]) -> dict[str, nn.Parameter]:
     """The parameters of `modules` by name, each once, also one that two modules share."""
     named: dict[str, nn.Parameter] = {}
     seen: set[int] = set()
@@ -53,7 +53,7 @@ def check_optimizers(optimizers: Optimizers, names: Mapping[int, str], bf16: boo
     if not optimizers:
         raise ValueError("optimizers must name at least one optimizer, but got none.")
     for key, optimizer in optimizers.items():
-        if _needs_closure(optimizer):
+        if _is_closure_required(optimizer):
             raise ValueError(
                 f"optimizer {key!r} must step without a closure, but got {type(optimizer).__name__}. "
                 "Use a first-order one."
@@ -64,16 +64,16 @@ def check_optimizers(optimizers: Optimizers, names: Mapping[int, str], bf16: boo
                 "Use another one, or one worker."
             )
     _check_owners(optimizers, names)
-    if not any(parameter.requires_grad for optimizer in optimizers.values() for parameter in parameters_of(optimizer)):
+    if not any(parameter.requires_grad for optimizer in optimizers.values() for parameter in get_parameters(optimizer)):
         raise ValueError(
             f"optimizers must hold a parameter that requires a gradient, but none of {', '.join(optimizers)} does. "
             "To train one update, no other one needs to be frozen: it reaches its own parameters alone."
         )
     for key, optimizer in optimizers.items():
-        _check_dtypes(key, parameters_of(optimizer), names, bf16)
+        _check_dtypes(key, get_parameters(optimizer), names, bf16)
 
 
-def _needs_closure(optimizer: torch.optim.Optimizer) -> bool:
+def _is_closure_required(optimizer: torch.optim.Optimizer) -> bool:
     parameters = inspect.signature(optimizer.step).parameters
     return "closure" in parameters and parameters["closure"].default is inspect.Parameter.empty
 
@@ -81,7 +81,7 @@ def _needs_closure(optimizer: torch.optim.Optimizer) -> bool:
 def _check_owners(optimizers: Optimizers, names: Mapping[int, str]) -> None:
     owners: dict[int, str] = {}
     for key, optimizer in optimizers.items():
-        for parameter in parameters_of(optimizer):
+        for parameter in get_parameters(optimizer):
             if id(parameter) in owners:
                 raise ValueError(
                     f"each parameter must belong to one optimizer, but {owners[id(parameter)]!r} and {key!r} share "

@@ -12,14 +12,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from trainables.update.accumulation import Accumulation, Totals
+from trainables.update.accumulation import Accumulation, WindowTotals
 
 
 class PeerFailed(RuntimeError):
     """Another rank raised in its part of a window, so that no rank can finish it."""
 
 
-def world_size() -> int:
+def get_world_size() -> int:
     """Ranks that train together, 1 without a process group."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
@@ -51,9 +51,9 @@ class Reducer:
             self._flat.zero_()
             self._flat[-3] = 1.0
         else:
-            held = [p.new_zeros(p.numel()) if p.grad is None else _flattened(p) for p in parameters]
+            held = [p.new_zeros(p.numel()) if p.grad is None else _flatten_gradient(p) for p in parameters]
             raised = torch.zeros(1, device=self.device)
-            torch.cat([*held, window.present(), raised, window.sums()], out=self._flat)
+            torch.cat([*held, window.has_gradient(), raised, window.compute_sums()], out=self._flat)
             if not window.summed:
                 self._flat[: -len(parameters) - 3].mul_(window.reference / window.scale)
         dist.all_reduce(self._flat)
@@ -62,7 +62,7 @@ class Reducer:
             parameter.grad = gradient if gradient.dtype == parameter.dtype else gradient.to(parameter.dtype)
         return list(measured)
 
-    def totals(self, parameters: Sequence[Tensor], read: Sequence[float]) -> Totals:
+    def compute_totals(self, parameters: Sequence[Tensor], read: Sequence[float]) -> WindowTotals:
         """What the window comes to on all ranks; a gradient that no rank has is None again.
 
         Args:
@@ -75,14 +75,14 @@ class Reducer:
         """
         present, (failed, weight, loss, *losses) = read[: len(parameters)], read[len(parameters) :]
         if failed:
-            raise PeerFailed(f"{failed:.0f} of {world_size()} ranks failed in this window; no rank can finish it")
+            raise PeerFailed(f"{failed:.0f} of {get_world_size()} ranks failed in this window; no rank can finish it")
         if not math.isfinite(weight):
             raise ValueError("weight of a micro-batch must be a finite number of at least 0, but a rank had another.")
         for parameter, ranks in zip(parameters, present, strict=True):
             if not ranks:  # None, and not zero: weight decay would move its parameter
                 parameter.grad = None
         bad = sum(not math.isfinite(loss) for loss in losses)
-        return Totals(weight, loss / weight if weight else math.nan, 1 / weight if weight else 1.0, bad)
+        return WindowTotals(weight, loss / weight if weight else math.nan, 1 / weight if weight else 1.0, bad)
 
     def prepare(self, parameters: Sequence[Tensor]) -> None:
         """Make room for the gradients and the numbers that go with them: before a window, since a rank that runs out
@@ -98,7 +98,7 @@ class Reducer:
         self._parts = (*views, measured)
 
 
-def _flattened(parameter: Tensor) -> Tensor:
+def _flatten_gradient(parameter: Tensor) -> Tensor:
     assert parameter.grad is not None
     gradient = parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
     return gradient.reshape(-1)

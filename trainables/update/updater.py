@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from trainables.precision import Diverged, LossScale, Precision, autocast, resolve
-from trainables.update.accumulation import Accumulation, Totals, check_graph, gradients_of
+from trainables.update.accumulation import Accumulation, WindowTotals, check_graph, get_gradients
 from trainables.update.batches import to_device
 from trainables.update.batches import windows as windows  # an update and what it takes come together
 from trainables.update.buffers import Buffers
 from trainables.update.ema import Ema
-from trainables.update.parameters import check_optimizers, names_of, parameters_of
-from trainables.update.reduction import Reducer, world_size
+from trainables.update.parameters import check_optimizers, get_parameter_names, get_parameters
+from trainables.update.reduction import Reducer, get_world_size
 
 Batch = TypeVar("Batch")
 Loss = Callable[[Batch], tuple[Tensor, float | Tensor]]
@@ -96,8 +96,8 @@ class Updater:
         self.device = torch.device(device)
         self.precision = resolve(precision, self.device)
         self.optimizers = dict(optimizers)
-        self.max_grad_norm = _checked_limits(max_grad_norm, self.optimizers)
-        self.schedulers = _checked_schedulers(schedulers)
+        self.max_grad_norm = _check_limits(max_grad_norm, self.optimizers)
+        self.schedulers = _check_schedulers(schedulers)
         self.ema = ema
         self.loss_scale = (loss_scale or LossScale()) if self.precision is Precision.FP16 else None
         self.max_consecutive_skips = max_consecutive_skips
@@ -110,10 +110,10 @@ class Updater:
         self._modules = dict(modules or {})
         self._buffers = Buffers(self._modules)
         self._bf16_parameters = bf16_parameters and self.precision is not Precision.FP16
-        self._take_parameters()
+        self._collect_parameters()
         self._graph_checked = False
         self._reducer = Reducer(self.device)
-        self._held: list[Tensor] = []  # which parameters had a gradient in the last window,
+        self._with_gradient: list[Tensor] = []  # which parameters had a gradient in the last window,
         self._norms: list[float] = []  # and its norm
 
     def update(self, window: Sequence[Batch], loss: Loss[Batch]) -> UpdateReport:
@@ -136,14 +136,16 @@ class Updater:
             raise ValueError(
                 f"window must be a sequence of micro-batches, but got {type(window).__name__}. See windows()."
             )
-        if self._identities() != self._taken:  # parameters were added to an optimizer, replaced, frozen or thawed
-            self._take_parameters()
+        if self._get_identities() != self._taken:  # parameters were added to an optimizer, replaced, frozen or thawed
+            self._collect_parameters()
         self._drop_gradients()
         trainable, steps = self._trainable, self.steps
         before = self._buffers.copy()
         try:
-            ranks = world_size()
-            report = self._flush(trainable, self._accumulate(trainable, window, loss, ranks), len(window), ranks)
+            ranks = get_world_size()
+            report = self._finish_window(
+                trainable, self._accumulate(trainable, window, loss, ranks), len(window), ranks
+            )
         finally:  # an error in a micro-batch must leave nothing behind for the next window
             self._drop_gradients()
             if self.steps == steps:
@@ -152,17 +154,17 @@ class Updater:
             self.on_update(report)
         return report
 
-    def _take_parameters(self) -> None:
-        self._names = names_of(self.optimizers, self._modules)
-        check_optimizers(self.optimizers, self._names, self._bf16_parameters, world_size())
-        self._parameters = [p for optimizer in self.optimizers.values() for p in parameters_of(optimizer)]
-        self._taken = self._identities()
+    def _collect_parameters(self) -> None:
+        self._names = get_parameter_names(self.optimizers, self._modules)
+        check_optimizers(self.optimizers, self._names, self._bf16_parameters, get_world_size())
+        self._parameters = [p for optimizer in self.optimizers.values() for p in get_parameters(optimizer)]
+        self._taken = self._get_identities()
         self._trainable = [parameter for parameter in self._parameters if parameter.requires_grad]
         self._keeps_fp64 = any(p.dtype == torch.float64 for p in self._parameters)
         # A norm in bf16 would be good to three digits.
         self._norm_dtype = torch.float32 if self._bf16_parameters and not self._keeps_fp64 else None
 
-    def _identities(self) -> list[int]:
+    def _get_identities(self) -> list[int]:
         """Which parameters there are, and by the sign which of them are trained."""
         groups = [group["params"] for optimizer in self.optimizers.values() for group in optimizer.param_groups]
         return [id(p) if p.requires_grad else -id(p) for parameters in groups for p in parameters]
@@ -174,7 +176,7 @@ class Updater:
     def gradient_norms(self) -> dict[str, float]:
         """By parameter, the norm of its true gradient in the last window; parameters without a gradient are not in
         it. After an empty window it is empty."""
-        return {self._names[id(p)]: norm for p, norm in zip(self._held, self._norms, strict=True)}
+        return {self._names[id(p)]: norm for p, norm in zip(self._with_gradient, self._norms, strict=True)}
 
     def _accumulate(
         self, trainable: list[Tensor], window: Sequence[Batch], loss: Loss[Batch], ranks: int
@@ -188,7 +190,7 @@ class Updater:
                 batch = to_device(batch, self.device, self._keeps_fp64)
                 with autocast(self.precision, self.device):
                     returned = loss(batch)
-                mean_loss, weight = _checked_loss(returned)
+                mean_loss, weight = _check_loss(returned)
                 if not self._graph_checked:
                     check_graph(mean_loss)
                     self._graph_checked = True
@@ -200,11 +202,13 @@ class Updater:
             raise
         return accumulation
 
-    def _flush(self, trainable: list[Tensor], window: Accumulation, micro_batches: int, ranks: int) -> UpdateReport:
+    def _finish_window(
+        self, trainable: list[Tensor], window: Accumulation, micro_batches: int, ranks: int
+    ) -> UpdateReport:
         totals = self._measure(trainable, window, ranks)
-        outcome, reason, norm = self._judge(totals)
+        outcome, reason, norm = self._decide_outcome(totals)
         if outcome == "empty":
-            self._held, self._norms = [], []
+            self._with_gradient, self._norms = [], []
             self.empty += 1
         elif outcome == "skipped":
             self._skip(norm, totals.loss)
@@ -215,30 +219,30 @@ class Updater:
             outcome, reason, totals.loss, norm, totals.weight, window.scale, micro_batches, totals.bad_losses
         )
 
-    def _measure(self, trainable: list[Tensor], window: Accumulation, ranks: int) -> Totals:
+    def _measure(self, trainable: list[Tensor], window: Accumulation, ranks: int) -> WindowTotals:
         """The totals of the window and the norms of its true gradients, in the one read on the host in a window."""
-        sums = window.measured() if ranks == 1 else [*self._reducer.reduce(trainable, window), *window.losses]
+        sums = window.local_totals() if ranks == 1 else [*self._reducer.reduce(trainable, window), *window.losses]
         held = [parameter for parameter in trainable if parameter.grad is not None]
-        norms, read = _read(gradients_of(held), sums, self._norm_dtype)
-        totals = window.totals(read) if ranks == 1 else self._reducer.totals(trainable, read)
-        if ranks > 1 or window.given:  # the totals showed that some gradients are none
+        norms, read = _read_norms(get_gradients(held), sums, self._norm_dtype)
+        totals = window.compute_totals(read) if ranks == 1 else self._reducer.compute_totals(trainable, read)
+        if ranks > 1 or window.gradient_flags:  # the totals showed that some gradients are none
             norms = [norm for parameter, norm in zip(held, norms, strict=True) if parameter.grad is not None]
             held = [parameter for parameter in held if parameter.grad is not None]
-        self._held = held
+        self._with_gradient = held
         self._norms = norms if totals.factor == 1 else [norm * totals.factor for norm in norms]
-        return self._transformed(totals) if self.transform and totals.weight and norms else totals
+        return self._apply_transform(totals) if self.transform and totals.weight and norms else totals
 
     @torch.no_grad()
-    def _transformed(self, totals: Totals) -> Totals:
+    def _apply_transform(self, totals: WindowTotals) -> WindowTotals:
         assert self.transform is not None
-        torch._foreach_mul_(gradients_of(self._held), totals.factor)
+        torch._foreach_mul_(get_gradients(self._with_gradient), totals.factor)
         self.transform()
-        self._held = [parameter for parameter in self._held if parameter.grad is not None]
+        self._with_gradient = [parameter for parameter in self._with_gradient if parameter.grad is not None]
         # A second read, since it may have changed anything.
-        self._norms, _ = _read(gradients_of(self._held), [], self._norm_dtype)
+        self._norms, _ = _read_norms(get_gradients(self._with_gradient), [], self._norm_dtype)
         return totals._replace(factor=1.0)
 
-    def _judge(self, totals: Totals) -> tuple[Literal["applied", "skipped", "empty"], str, float]:
+    def _decide_outcome(self, totals: WindowTotals) -> tuple[Literal["applied", "skipped", "empty"], str, float]:
         """What becomes of the window, why, and the norm of its gradient."""
         if not totals.weight:
             return "empty", "no weight", math.nan
@@ -249,22 +253,22 @@ class Updater:
             return "applied", "", norm
         if norm <= LARGEST_NORM:
             return "skipped", "non-finite loss", norm
-        finite = all(bool(gradient.isfinite().all()) for gradient in gradients_of(self._held))
+        finite = all(bool(gradient.isfinite().all()) for gradient in get_gradients(self._with_gradient))
         return "skipped", "gradient norm overflow" if finite else "non-finite gradient", norm
 
     def _finish_gradients(self, factor: float, norm: float) -> None:
         """Make the gradients true and clip them, in one multiplication."""
         if not isinstance(self.max_grad_norm, dict):
-            factor *= _clip(norm, self.max_grad_norm)
+            factor *= _compute_clip_factor(norm, self.max_grad_norm)
             if factor != 1:
-                torch._foreach_mul_(gradients_of(self._held), factor)
+                torch._foreach_mul_(get_gradients(self._with_gradient), factor)
             return
-        norms = {id(parameter): norm for parameter, norm in zip(self._held, self._norms, strict=True)}
+        norms = {id(parameter): norm for parameter, norm in zip(self._with_gradient, self._norms, strict=True)}
         for name, optimizer in self.optimizers.items():
-            held = [parameter for parameter in parameters_of(optimizer) if id(parameter) in norms]
-            own = factor * _clip(math.hypot(*(norms[id(p)] for p in held)), self.max_grad_norm[name])
+            held = [parameter for parameter in get_parameters(optimizer) if id(parameter) in norms]
+            own = factor * _compute_clip_factor(math.hypot(*(norms[id(p)] for p in held)), self.max_grad_norm[name])
             if held and own != 1:
-                torch._foreach_mul_(gradients_of(held), own)
+                torch._foreach_mul_(get_gradients(held), own)
 
     def _skip(self, norm: float, loss: float) -> None:
         self.skipped += 1
@@ -284,8 +288,8 @@ class Updater:
 
     def _apply(self) -> None:
         idle: list[torch.optim.Optimizer] = []
-        if len(self._held) < len(self._parameters):
-            idle = [o for o in self.optimizers.values() if all(p.grad is None for p in parameters_of(o))]
+        if len(self._with_gradient) < len(self._parameters):
+            idle = [o for o in self.optimizers.values() if all(p.grad is None for p in get_parameters(o))]
         for optimizer in self.optimizers.values():
             if optimizer not in idle:
                 optimizer.step()
@@ -319,7 +323,7 @@ class Updater:
         """Take up `state`. What only one side has starts anew: averages, or a loss scale after a change of
         precision."""
         for name, optimizer in self.optimizers.items():
-            optimizer.load_state_dict(_on_this_machine(state["optimizers"][name], optimizer))
+            optimizer.load_state_dict(_keep_local_kernels(state["optimizers"][name], optimizer))
         for scheduler, saved in zip(self.schedulers, state["schedulers"], strict=True):
             scheduler.load_state_dict(saved)
         if self.ema is not None and state["ema"]:
@@ -334,34 +338,36 @@ class Updater:
         self.consecutive_skips = state["consecutive_skips"]
 
 
-def _checked_loss(returned: Any) -> tuple[Tensor, Any]:
+def _check_loss(returned: Any) -> tuple[Tensor, Any]:
     if isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[0], Tensor):
         return returned
-    raise ValueError(f"loss must return (mean loss, weight), a tensor and a number, but got {_kind(returned)}.")
+    raise ValueError(
+        f"loss must return (mean loss, weight), a tensor and a number, but got {_describe_type(returned)}."
+    )
 
 
-def _kind(value: Any) -> str:
+def _describe_type(value: Any) -> str:
     name = type(value).__name__
     return f"({', '.join(type(part).__name__ for part in value)})" if isinstance(value, tuple) else name
 
 
-def _checked_limits(
+def _check_limits(
     limits: float | Mapping[str, float | None] | None, optimizers: Mapping[str, torch.optim.Optimizer]
 ) -> float | dict[str, float | None] | None:
     if isinstance(limits, Mapping):
         if limits.keys() != optimizers.keys():
             raise ValueError(f"max_grad_norm must name each of {sorted(optimizers)}, but got {sorted(limits)}.")
-        return {name: _checked_limit(limit) for name, limit in limits.items()}
-    return _checked_limit(limits)
+        return {name: _check_limit(limit) for name, limit in limits.items()}
+    return _check_limit(limits)
 
 
-def _checked_limit(limit: float | None) -> float | None:
+def _check_limit(limit: float | None) -> float | None:
     if limit is not None and not 0 < limit < math.inf:
         raise ValueError(f"max_grad_norm must be positive and finite or None, but got {limit}.")
     return limit
 
 
-def _checked_schedulers(schedulers: Sequence[Scheduler]) -> tuple[Scheduler, ...]:
+def _check_schedulers(schedulers: Sequence[Scheduler]) -> tuple[Scheduler, ...]:
     if any(isinstance(scheduler, ReduceLROnPlateau) for scheduler in schedulers):
         raise ValueError(
             "schedulers must step once per update, but got ReduceLROnPlateau. Step it with the metric after evaluation."
@@ -369,7 +375,7 @@ def _checked_schedulers(schedulers: Sequence[Scheduler]) -> tuple[Scheduler, ...
     return tuple(schedulers)
 
 
-def _on_this_machine(state: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+def _keep_local_kernels(state: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """`state` with the kernels that `optimizer` was built with, which its `load_state_dict` would replace by those
     of the machine that saved it."""
     kernels = ("fused", "foreach", "capturable", "differentiable")
@@ -378,7 +384,9 @@ def _on_this_machine(state: dict[str, Any], optimizer: torch.optim.Optimizer) ->
     return {**state, "param_groups": groups}
 
 
-def _read(gradients: list[Tensor], sums: list[Tensor], dtype: torch.dtype | None) -> tuple[list[float], list[float]]:
+def _read_norms(
+    gradients: list[Tensor], sums: list[Tensor], dtype: torch.dtype | None
+) -> tuple[list[float], list[float]]:
     """The norms of `gradients`, taken in `dtype`, and the numbers of `sums`, in one read on the host."""
     if not gradients and not sums:
         return [], []
@@ -387,5 +395,5 @@ def _read(gradients: list[Tensor], sums: list[Tensor], dtype: torch.dtype | None
     return numbers[: len(norms)], numbers[len(norms) :]
 
 
-def _clip(norm: float, limit: float | None) -> float:
+def _compute_clip_factor(norm: float, limit: float | None) -> float:
     return 1.0 if limit is None or norm <= limit else limit / (norm + 1e-6)

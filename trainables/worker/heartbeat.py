@@ -16,7 +16,7 @@ def beat(
     """
     caller = threading.get_ident()
 
-    def loop() -> None:
+    def send_repeatedly() -> None:
         while True:
             time.sleep(every_s)
             frames = sys._current_frames()
@@ -26,4 +26,4 @@ def beat(
             frames.clear()  # they hold on to what a trial has, which is to go when the trial ends
             send(progress(), stack)
 
-    threading.Thread(target=loop, daemon=True, name="heartbeat").start()
+    threading.Thread(target=send_repeatedly, daemon=True, name="heartbeat").start()

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 
-class Allowance:
+class SegmentBudget:
     """Counts what the epochs of a stretch take; a stretch without an allowance ends by its epochs alone.
 
     Args:
@@ -23,7 +23,7 @@ class Allowance:
     def is_spent(self) -> bool:
         return self._now is not None and self._now["spent"] >= self._now["until"]
 
-    def after(self, epoch: int, costs: Mapping[str, float]) -> dict[str, Any]:
+    def add_epoch(self, epoch: int, costs: Mapping[str, float]) -> dict[str, Any]:
         """Take in what `epoch` took, the same on all ranks.
 
         Returns:

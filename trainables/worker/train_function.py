@@ -30,11 +30,11 @@ except ImportError as error:  # not public: another version of Ray may have move
 
 from trainables.checkpoint import CheckpointError, directory
 from trainables.context import Context, rng
-from trainables.filesystem.paths import Place, Remote, beside, place
+from trainables.filesystem.paths import RemotePath, StoragePath, parse_path, with_suffix_added
 from trainables.task.loading import load_class
-from trainables.training.resource_usage import Usage, of_all
-from trainables.worker.segment_budget import Allowance
-from trainables.worker.worker import Workers, cut_short, work
+from trainables.training.resource_usage import ResourceUsage, aggregate_usage
+from trainables.worker.segment_budget import SegmentBudget
+from trainables.worker.worker import TrialRunner, interruption_report, work
 
 logger = logging.getLogger(__name__)
 
@@ -44,10 +44,10 @@ STAGING = ".tmp"  # where a checkpoint is put together on a disk
 
 def work_on_function(settings: dict[str, Any]) -> None:
     """As `worker.work`, where `task` is a function as "module:function" and `objective` a metric that it reports."""
-    work(settings, functools.partial(FunctionWorkers, settings["objective"]))
+    work(settings, functools.partial(FunctionRunner, settings["objective"]))
 
 
-class FunctionWorkers(Workers):
+class FunctionRunner(TrialRunner):
     """Runs stretches of a function's trials on one rank. Nothing of them is kept in memory: a trial goes on by
     calling the function again, with its last checkpoint."""
 
@@ -62,10 +62,10 @@ class FunctionWorkers(Workers):
         own = self._session.thread.ident if self._session and self._session.thread else None
         return own or super().thread
 
-    def _reports(self, stretch: dict[str, Any]) -> Iterator[Report]:
+    def _generate_reports(self, stretch: dict[str, Any]) -> Iterator[Report]:
         function: Any = load_class(self.task)
         arguments = stretch, self.objective, self.context, self.stopping, self._rays
-        self._session = Session(*arguments, self.gpus, self.others, lambda: self.leaving)
+        self._session = Session(*arguments, self.gpus, self.others, lambda: self.migrate_reason)
         try:
             for report in self._session.run(function):
                 self.progress += 1
@@ -74,7 +74,7 @@ class FunctionWorkers(Workers):
             self._session = None
 
 
-class Ended(BaseException):
+class TrialEnded(BaseException):
     """Unwinds the function of a trial that has ended. No Exception, so that the function's own handlers let it pass."""
 
 
@@ -123,15 +123,15 @@ class Session:
         self.objectives = (objective, *others)
         self.context = context
         self.stopping = stopping
-        self.folder = place(stretch["folder"])
+        self.folder = parse_path(stretch["folder"])
         self.number = 0  # of reports, those of earlier stretches included
-        self.checkpoints: list[tuple[Place, ray.train.ReportedCheckpoint]] = []
+        self.checkpoints: list[tuple[StoragePath, ray.train.ReportedCheckpoint]] = []
         self._rays = rays
         self._gpus = gpus
         self._leaving = leaving
-        self._allowance = Allowance(stretch.get("allowance"))
+        self._allowance = SegmentBudget(stretch.get("allowance"))
         self._since = time.perf_counter()
-        self._usage = Usage(context.device)
+        self._usage = ResourceUsage(context.device)
         self._reports: queue.SimpleQueue[Report | None] = queue.SimpleQueue()
         self._end: Report | None = None
         self._error: BaseException | None = None
@@ -149,14 +149,14 @@ class Session:
         """
         self._start()
         # A thread of its own: autograd's modes and the like are those that a thread starts with.
-        self.thread = threading.Thread(target=self._call, args=(function,), daemon=True, name="train-function")
+        self.thread = threading.Thread(target=self._call_function, args=(function,), daemon=True, name="train-function")
         set_train_fn_utils(self)  # until the next trial: a thread that this one leaves behind is refused here
         self.thread.start()
         while (report := self._reports.get()) is not None:
             yield report
         self.thread.join()
         if self.context.rank == 0:
-            self._tidy()
+            self._delete_staging()
         error, self._error = self._error, None  # its traceback holds on to all that the function had
         if self._end is None:
             assert error is not None
@@ -186,36 +186,36 @@ class Session:
         if threading.current_thread() is not self.thread:
             raise RuntimeError("ray.train.report must be called in the thread of the training function.")
         if self._end is not None:  # the function caught Ended, or reports on its way out
-            raise Ended
+            raise TrialEnded
         upload = checkpoint_upload_mode is ray.train.CheckpointUploadMode.NO_UPLOAD or checkpoint_upload_fn is not None
         if upload or validation:
             what = "a validation" if validation else "an upload of its own"
             self._fail(f"ray.train.report must leave its checkpoint to the search, but got {what}")
         self.number += 1
         path = self.folder / f"epoch-{self.number}-{self.stretch['attempt']}"
-        stop, usage = self.stopping.is_set(), self._usage.taken()
+        stop, usage = self.stopping.is_set(), self._usage.measure()
         own = _Arrival(False, checkpoint is not None, stop, self._leaving(), seconds, usage=usage)
         with contextlib.ExitStack() as stack:  # until a bucket has what this rank adds
-            source = self._add(checkpoint, path, bool(delete_local_checkpoint_after_upload), own, stack)
+            source = self._add_checkpoint_part(checkpoint, path, bool(delete_local_checkpoint_after_upload), own, stack)
             if self.context.rank == 0:
-                own.metrics, own.names = self._numbers(metrics)
-            arrivals = self._meet(own)
+                own.metrics, own.names = self._extract_numbers(metrics)
+            arrivals = self._gather_arrivals(own)
             own_numbers = arrivals[0].metrics
-            numbers = of_all([arrival.usage for arrival in arrivals]) | own_numbers
+            numbers = aggregate_usage([arrival.usage for arrival in arrivals]) | own_numbers
             costs = {"gpu_seconds": arrivals[0].seconds * self._gpus}
-            self._judge(numbers, arrivals[0].names, costs)
+            self._check_objectives(numbers, arrivals[0].names, costs)
             saved = any(arrival.checkpoint for arrival in arrivals)
             if saved:
-                self._publish(path, source, [arrival.files for arrival in arrivals], own_numbers)
+                self._publish_checkpoint(path, source, [arrival.files for arrival in arrivals], own_numbers)
         report = {"epoch": self.number, "metrics": numbers, "checkpoint": str(path) if saved else None}
-        report |= self._allowance.after(self.number, costs)
+        report |= self._allowance.add_epoch(self.number, costs)
         if self.number >= self.stretch["until"] or self._allowance.is_spent:
-            self._leave({**report, "done": True})
+            self._end_trial({**report, "done": True})
         self._reports.put({**report, "done": False})
         if any(arrival.stop for arrival in arrivals):
-            end = cut_short([(arrival.stop, arrival.leaving) for arrival in arrivals])
+            end = interruption_report([(arrival.stop, arrival.leaving) for arrival in arrivals])
             if saved or "leaving" not in end:  # without a checkpoint all would be done again
-                self._leave(end)
+                self._end_trial(end)
         self._usage.begin()
         self._since = time.perf_counter()
 
@@ -236,13 +236,13 @@ class Session:
         """Take the newest checkpoint that can be read; rank 0 chooses."""
         chosen: tuple[str, dict[str, Any]] | None = None
         if self.context.rank == 0:
-            self._tidy()
-            chosen = self._newest()
-        chosen = self.context.from_rank_0(chosen)
+            self._delete_staging()
+            chosen = self._find_newest_checkpoint()
+        chosen = self.context.broadcast_object(chosen)
         if chosen is not None:
             path, about = chosen
             self.number = about["epoch"]
-            self._keep(place(path), about["metrics"])
+            self._record_checkpoint(parse_path(path), about["metrics"])
         if self.number < self.stretch["epoch"]:
             logger.info(
                 "without a checkpoint of report %d it goes on after report %d: what it repeats is dropped",
@@ -250,25 +250,25 @@ class Session:
                 self.number,
             )
 
-    def _tidy(self) -> None:
+    def _delete_staging(self) -> None:
         """Remove what was to become a checkpoint and did not, here or in a worker that was lost.
 
         In a bucket that is under the name of the checkpoint, and goes when its trial has ended.
         """
-        if not isinstance(self.folder, Remote):
+        if not isinstance(self.folder, RemotePath):
             for left in self.folder.glob(f"epoch-*-{self.stretch['attempt']}{STAGING}"):
                 shutil.rmtree(left, ignore_errors=True)
 
-    def _newest(self) -> tuple[str, dict[str, Any]] | None:
+    def _find_newest_checkpoint(self) -> tuple[str, dict[str, Any]] | None:
         for name in [self.stretch["checkpoint"], *self.stretch["earlier"]]:
             if name is not None:
                 try:
-                    return name, directory.read(place(name))
+                    return name, directory.read(parse_path(name))
                 except CheckpointError as error:
                     logger.warning("%s The one before it is used.", error)
         return None
 
-    def _call(self, function: Callable[..., Any]) -> None:
+    def _call_function(self, function: Callable[..., Any]) -> None:
         try:
             if self.context.device.type == "cuda":
                 torch.cuda.set_device(self.context.device)  # each thread has a current device of its own
@@ -276,10 +276,10 @@ class Session:
             rng.seed(self.context.generator, 0, self.stretch["config"]["seed"], self.number)
             self._usage.begin()
             self._since = time.perf_counter()
-            function(*_arguments(function, self.stretch["config"]))
+            function(*_build_arguments(function, self.stretch["config"]))
             if self._end is None:
-                self._return()
-        except Ended:
+                self._finish_function()
+        except TrialEnded:
             pass
         except Exception as error:  # run() raises it
             self._error = error
@@ -289,14 +289,14 @@ class Session:
         finally:
             self._reports.put(None)
 
-    def _return(self) -> None:
+    def _finish_function(self) -> None:
         """The function is done with its trial, earlier perhaps than the search would have stopped it."""
-        self._meet(_Arrival(True))
+        self._gather_arrivals(_Arrival(True))
         if max(self.number, self.stretch["epoch"]) == 0:
             self._fail("the function must call ray.train.report, but returned without")
-        self._leave({"done": True, "outcome": "completed", "reason": ""})
+        self._end_trial({"done": True, "outcome": "completed", "reason": ""})
 
-    def _meet(self, own: _Arrival) -> list[_Arrival]:
+    def _gather_arrivals(self, own: _Arrival) -> list[_Arrival]:
         """Wait for all ranks; what each of them came with."""
         arrivals = self.context.gather(own)
         gone = [str(rank) for rank, arrival in enumerate(arrivals) if arrival.returned]
@@ -306,7 +306,7 @@ class Session:
             )
         return arrivals
 
-    def _judge(self, numbers: dict[str, float], names: str, costs: dict[str, float]) -> None:
+    def _check_objectives(self, numbers: dict[str, float], names: str, costs: dict[str, float]) -> None:
         """End the trial if an objective is missing or not finite."""
         for objective in self.objectives:
             if objective not in numbers:
@@ -318,26 +318,28 @@ class Session:
                 last = {"epoch": self.number, "metrics": numbers, "checkpoint": None, **costs}
                 divergence = {"kind": "objective", "epoch": self.number}
                 end = {"done": True, "outcome": "diverged", "reason": reason, "divergence": divergence, "last": last}
-                self._leave(end)
+                self._end_trial(end)
 
     def _fail(self, reason: str) -> NoReturn:
-        self._leave({"done": True, "outcome": "failed", "reason": reason})
+        self._end_trial({"done": True, "outcome": "failed", "reason": reason})
 
-    def _leave(self, report: Report) -> NoReturn:
+    def _end_trial(self, report: Report) -> NoReturn:
         self._end = report
-        raise Ended
+        raise TrialEnded
 
-    def _add(self, checkpoint: Any, path: Place, move: bool, own: _Arrival, stack: contextlib.ExitStack) -> Path | None:
+    def _add_checkpoint_part(
+        self, checkpoint: Any, path: StoragePath, move: bool, own: _Arrival, stack: contextlib.ExitStack
+    ) -> Path | None:
         """Take this rank's part of a checkpoint, which stays where it is until `stack` ends, if it is for a bucket."""
         if checkpoint is None:
             return None
         try:
             source = Path(stack.enter_context(checkpoint.as_directory()))
-            if isinstance(path, Remote):
-                own.files = directory.digests(source)
+            if isinstance(path, RemotePath):
+                own.files = directory.compute_digests(source)
             else:
-                directory.add(source, beside(path, STAGING))
-            if move and isinstance(path, Remote):
+                directory.add(source, with_suffix_added(path, STAGING))
+            if move and isinstance(path, RemotePath):
                 stack.callback(shutil.rmtree, source)
             elif move:
                 shutil.rmtree(source)
@@ -345,33 +347,33 @@ class Session:
         except OSError as error:  # the function's own handlers might go on without it
             self._fail(f"its checkpoint must be readable and its storage have room, but got {error}")
 
-    def _publish(
-        self, path: Place, source: Path | None, parts: Sequence[Mapping[str, str]], metrics: dict[str, float]
+    def _publish_checkpoint(
+        self, path: StoragePath, source: Path | None, parts: Sequence[Mapping[str, str]], metrics: dict[str, float]
     ) -> None:
         about = {"epoch": self.number, "metrics": metrics}
         try:
-            if isinstance(path, Remote):
+            if isinstance(path, RemotePath):
                 directory.put(source, path, parts, about, self.context)
             elif self.context.rank == 0:
-                directory.publish(beside(path, STAGING), path, about)
+                directory.publish(with_suffix_added(path, STAGING), path, about)
         except OSError as error:
-            what = "bucket must take" if isinstance(path, Remote) else "storage must have room for"
+            what = "bucket must take" if isinstance(path, RemotePath) else "storage must have room for"
             self._fail(f"its {what} a checkpoint, but got {error}")
-        self.context.from_rank_0(None)  # now it is there for all ranks
-        self._keep(path, metrics)
+        self.context.broadcast_object(None)  # now it is there for all ranks
+        self._record_checkpoint(path, metrics)
 
-    def _keep(self, path: Place, metrics: dict[str, float]) -> None:
-        if isinstance(path, Remote):
+    def _record_checkpoint(self, path: StoragePath, metrics: dict[str, float]) -> None:
+        if isinstance(path, RemotePath):
             checkpoint = ray.train.Checkpoint(path.key, path.filesystem)
         else:
             checkpoint = ray.train.Checkpoint.from_directory(path)
         status = ray.train.ReportedCheckpointStatus.COMMITTED
         self.checkpoints.append((path, ray.train.ReportedCheckpoint(checkpoint, metrics, status)))
 
-    def _numbers(self, metrics: Mapping[str, Any]) -> tuple[dict[str, float], str]:
+    def _extract_numbers(self, metrics: Mapping[str, Any]) -> tuple[dict[str, float], str]:
         """The metrics that are numbers, nested ones as "val/loss", and how all of them are told."""
-        flat = dict(_flat(metrics))
-        numbers = {name: number for name, value in flat.items() if (number := _number(value)) is not None}
+        flat = dict(_flatten_metrics(metrics))
+        numbers = {name: number for name, value in flat.items() if (number := _to_number(value)) is not None}
         others = {name: f"{name} ({type(value).__name__})" for name, value in flat.items() if name not in numbers}
         if new := {*others} - self._left_out:
             self._left_out |= new
@@ -381,7 +383,7 @@ class Session:
         return numbers, ", ".join([*sorted(numbers), *sorted(others.values())]) or "nothing"
 
 
-def _arguments(function: Callable[..., Any], config: dict[str, Any]) -> list[Any]:
+def _build_arguments(function: Callable[..., Any], config: dict[str, Any]) -> list[Any]:
     try:
         inspect.signature(function).bind(config)
     except TypeError:
@@ -389,15 +391,15 @@ def _arguments(function: Callable[..., Any], config: dict[str, Any]) -> list[Any
     return [config]
 
 
-def _flat(metrics: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _flatten_metrics(metrics: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in metrics.items():
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}/")
+            yield from _flatten_metrics(value, f"{prefix}{name}/")
         else:
             yield f"{prefix}{name}", value
 
 
-def _number(value: Any) -> float | None:
+def _to_number(value: Any) -> float | None:
     if (isinstance(value, torch.Tensor) and value.numel() == 1) or (isinstance(value, np.ndarray) and value.size == 1):
         value = value.item()
     if isinstance(value, int | float | np.number | np.bool_):

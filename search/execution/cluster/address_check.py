@@ -29,7 +29,7 @@ def check_address(address: str) -> None:
             "From elsewhere, submit the search: ray job submit --working-dir . -- python search/run.py ..."
         )
     if address == "auto":
-        found = _running_here()
+        found = _find_local_cluster()
         if found is None:
             raise UsageError(f"{rule}, but got auto, and none runs on this machine. Say host:port, or unset it.")
         address = found
@@ -40,10 +40,10 @@ def check_address(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_S).close()
     except OSError as error:
         raise UsageError(f"{rule}, but got {address}: {error}.") from error
-    _check_versions(address, _knock(address))
+    _check_versions(address, fetch_cluster_metadata(address))
 
 
-def _running_here() -> str | None:
+def _find_local_cluster() -> str | None:
     """What `ray.init` would take for `auto`."""
     from ray._private.services import get_ray_address_from_environment
 
@@ -54,7 +54,7 @@ def _running_here() -> str | None:
     return found
 
 
-def _knock(address: str) -> dict[str, str]:
+def fetch_cluster_metadata(address: str) -> dict[str, str]:
     """What the cluster says of itself. `ray.init` retries a refused token for 20 s, and then does not say why."""
     import grpc
     from ray._private.grpc_utils import init_grpc_channel

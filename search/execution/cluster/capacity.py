@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from search.config import SearchConfig
-from search.execution.cluster.resources import count_fitting, largest, nodes
+from search.execution.cluster.resources import autoscaler_limits, count_fitting_gangs, get_node_resources
 
 logger = logging.getLogger(__name__)
 LOOK_S = 1.0
 
 
-class Capacity:
+class CapacityMonitor:
     """Looks every second what the cluster holds.
 
     Args:
@@ -34,36 +34,36 @@ class Capacity:
         self._nodes = 0
         self.gangs = 0
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._look_often, daemon=True, name="capacity")
+        self._thread = threading.Thread(target=self._poll_cluster, daemon=True, name="capacity")
 
     def start(self) -> None:
-        self.look()
+        self.update()
         self._thread.start()
 
     def end(self) -> None:
         self._ended.set()
         self._thread.join()  # Ray ends a process that asks it for something while it shuts down
 
-    def look(self) -> None:
+    def update(self) -> None:
         """See what there is now."""
-        before, self._nodes = self._nodes, len(cluster := nodes())
-        growing = largest()
-        fit = count_fitting(self._config, self._worker, cluster, growing)
-        may = allowed(self._config.concurrency, fit, growing is not None)
+        before, self._nodes = self._nodes, len(cluster := get_node_resources())
+        growing = autoscaler_limits()
+        fit = count_fitting_gangs(self._config, self._worker, cluster, growing)
+        may = max_gangs(self._config.concurrency, fit, growing is not None)
         told, self.gangs = self.gangs, min(may, self._config.trials)
-        self._registry.holds.remote(max(fit, may))  # those beyond would be ended, and be begun again
+        self._registry.set_capacity.remote(max(fit, may))  # those beyond would be ended, and be begun again
         if told and told != self.gangs:
-            self._say(f"{_change(self._nodes - before)}: {self.gangs} at a time")
+            self._say(f"{_describe_change(self._nodes - before)}: {self.gangs} at a time")
 
-    def _look_often(self) -> None:
+    def _poll_cluster(self) -> None:
         while not self._ended.wait(LOOK_S):
             try:
-                self.look()
+                self.update()
             except Exception:  # of whatever type, if Ray's head is busy: there is another look to come
                 logger.exception("the cluster cannot be looked at")
 
 
-def allowed(concurrency: int | None, fit: int, grows: bool) -> int:
+def max_gangs(concurrency: int | None, fit: int, grows: bool) -> int:
     """How many gangs may run.
 
     Args:
@@ -76,7 +76,7 @@ def allowed(concurrency: int | None, fit: int, grows: bool) -> int:
     return concurrency if grows else max(1, min(concurrency, fit))
 
 
-def _change(nodes: int) -> str:
+def _describe_change(nodes: int) -> str:
     """How the number of nodes changed."""
     if nodes == 0:
         return "the cluster changed"

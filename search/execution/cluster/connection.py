@@ -16,14 +16,14 @@ from typing import Any, TextIO
 
 import ray
 
-from search.execution.cluster.local_machine import available_cpus, joins_cluster
+from search.execution.cluster.local_machine import count_available_cpus, uses_existing_cluster
 
 PACKAGES = ("search", "trainables", "models")  # travel to a cluster, so that its nodes run this very version
 OBJECT_STORE_BYTES = 256 * 2**20  # what passes through it is reports; Ray would take a third of the memory
 
 
 @contextmanager
-def connected(modules: Sequence[Path], root: Path, folder: Path) -> Iterator[None]:
+def ray_session(modules: Sequence[Path], root: Path, folder: Path) -> Iterator[None]:
     """Ray, started here unless RAY_ADDRESS names a cluster, and left again afterwards.
 
     Args:
@@ -34,18 +34,18 @@ def connected(modules: Sequence[Path], root: Path, folder: Path) -> Iterator[Non
     """
     code = folder / "code"
     if modules and not code.exists():  # else the search was taken up
-        _copy(modules, code)
-    ray_here = _joined(modules, root) if joins_cluster() else _started(root, code)
+        _copy_modules(modules, code)
+    ray_here = _join_cluster(modules, root) if uses_existing_cluster() else _start_local_cluster(root, code)
     # Around Ray: its threads print until it has shut down.
-    with redirect_stdout(_Filtered(sys.stderr)), ray_here:
+    with redirect_stdout(_RayOutputFilter(sys.stderr)), ray_here:
         yield
 
 
 @contextmanager
-def _joined(modules: Sequence[Path], root: Path) -> Iterator[None]:
+def _join_cluster(modules: Sequence[Path], root: Path) -> Iterator[None]:
     paths = [root / package for package in PACKAGES] + list(modules)
     runtime_env = {"py_modules": [str(path) for path in paths]}
-    _init(runtime_env=runtime_env)
+    _init_ray(runtime_env=runtime_env)
     try:
         yield
     finally:
@@ -53,15 +53,15 @@ def _joined(modules: Sequence[Path], root: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _started(root: Path, code: Path) -> Iterator[None]:
+def _start_local_cluster(root: Path, code: Path) -> Iterator[None]:
     temporary = Path(tempfile.mkdtemp(prefix="searchlight-", dir=os.environ.get("RAY_TMPDIR", "/tmp")))
-    with _removed_in_the_end(temporary):
+    with _remove_at_exit(temporary):
         # Through the environment of this process: with one in `runtime_env`, no worker process can be started ahead.
         paths = [str(code), str(root), *filter(None, [os.environ.get("PYTHONPATH")])]
-        with _environment(PYTHONPATH=os.pathsep.join(paths)):
-            _init(
+        with _set_environment(PYTHONPATH=os.pathsep.join(paths)):
+            _init_ray(
                 address="local",
-                num_cpus=available_cpus(),
+                num_cpus=count_available_cpus(),
                 object_store_memory=OBJECT_STORE_BYTES,
                 include_dashboard=False,
                 _temp_dir=str(temporary),
@@ -72,7 +72,7 @@ def _started(root: Path, code: Path) -> Iterator[None]:
             shut_down()
 
 
-def _init(**options: Any) -> None:
+def _init_ray(**options: Any) -> None:
     """Ray, without the handlers of signals that it puts over those of the search: its own print a stack first."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     ray.init(log_to_driver=False, logging_level=logging.WARNING, **options)
@@ -94,7 +94,7 @@ def shut_down() -> None:
         gc.enable()
 
 
-def _copy(modules: Sequence[Path], code: Path) -> None:
+def _copy_modules(modules: Sequence[Path], code: Path) -> None:
     """All of them or nothing: a search that was killed here must not be taken up with a part of its task."""
     unfinished = code.with_name(f"{code.name}.tmp")
     shutil.rmtree(unfinished, ignore_errors=True)
@@ -108,7 +108,7 @@ def _copy(modules: Sequence[Path], code: Path) -> None:
 
 
 @contextmanager
-def _removed_in_the_end(folder: Path) -> Iterator[None]:
+def _remove_at_exit(folder: Path) -> Iterator[None]:
     """Removes `folder` in the end, also if this process is killed: another one waits for that."""
     command = [sys.executable, "-I", "-S", str(Path(__file__).with_name("session_cleanup.py")), str(folder)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True, text=True) as janitor:
@@ -119,7 +119,7 @@ def _removed_in_the_end(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _environment(**variables: str) -> Iterator[None]:
+def _set_environment(**variables: str) -> Iterator[None]:
     before = dict(os.environ)
     os.environ.update(variables)
     try:
@@ -129,7 +129,7 @@ def _environment(**variables: str) -> Iterator[None]:
         os.environ.update(before)
 
 
-class _Filtered:
+class _RayOutputFilter:
     """Standard output while Ray runs: Ray prints its own warnings there, between lines meant for other programs.
 
     Dropped are the one about the number of worker processes, since a gang has six by design, on however few cores, and

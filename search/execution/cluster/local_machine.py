@@ -9,11 +9,11 @@ from optuna.distributions import CategoricalDistribution
 from search.config import SearchConfig
 from search.config.search_space import Space
 from search.errors import UsageError
-from trainables.precision import AUTO, supported
+from trainables.precision import AUTO, find_supported_precisions
 from trainables.task import TaskConfig
 
 
-def available_cpus() -> int:
+def count_available_cpus() -> int:
     """CPUs that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -24,7 +24,7 @@ def check_machine(config: SearchConfig, space: Space) -> None:
     Raises:
         UsageError: It has too few CPUs or GPUs, or lacks a precision.
     """
-    cpus, gpus = available_cpus(), torch.cuda.device_count()
+    cpus, gpus = count_available_cpus(), torch.cuda.device_count()
     problems = []
     for each, have, flag, unit in (
         (config.cpus_per_worker, cpus, "--cpus-per-worker", "CPUs"),
@@ -46,9 +46,9 @@ def check_machine(config: SearchConfig, space: Space) -> None:
             f"{', '.join(sorted(config.resources))}. Custom resources are declared by the nodes of a cluster."
         )
     device = torch.device("cuda" if gpus and config.gpus_per_worker != 0 else "cpu")
-    able = [mode.value for mode in supported(device)]
+    able = [mode.value for mode in find_supported_precisions(device)]
     searched = next((p.distribution for p in space.parameters if p.name == "precision"), None)
-    fixed = space.config({})
+    fixed = space.build_config({})
     wanted_modes: list[Any] = []
     if isinstance(fixed, TaskConfig):  # what a function calls precision is its own affair
         wanted_modes = list(searched.choices) if isinstance(searched, CategoricalDistribution) else [fixed.precision]
@@ -62,6 +62,6 @@ def check_machine(config: SearchConfig, space: Space) -> None:
         raise UsageError(*problems)
 
 
-def joins_cluster() -> bool:
+def uses_existing_cluster() -> bool:
     """Whether the search joins a Ray that runs, rather than starting its own: in a submitted job RAY_ADDRESS is set."""
     return os.environ.get("RAY_ADDRESS", "") not in ("", "local")

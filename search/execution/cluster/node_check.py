@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from search.errors import UsageError
-from trainables.filesystem.paths import Place, place, remove_tree
+from trainables.filesystem.paths import StoragePath, parse_path, remove_tree
 
 PROBE_S = 120.0  # of a node: it gets the code of the search first
 PACKAGES = ("torch", "numpy", "pydantic")  # what travels between driver and workers is read by these
@@ -18,7 +18,7 @@ STOP_WAIT, STOP_S = "RAY_JOB_STOP_WAIT_TIME_S", 30
 
 
 @dataclass(frozen=True)
-class Found:
+class NodeInfo:
     """What a node of the cluster has.
 
     Attributes:
@@ -35,7 +35,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Checked:
+class ClusterCheck:
     """What came of looking at all nodes.
 
     Attributes:
@@ -47,7 +47,9 @@ class Checked:
     rehearsal: bool = False
 
 
-def check_nodes(storage: Place, gpus_per_worker: float | None, growing: Mapping[str, float] | None) -> Checked:
+def check_nodes(
+    storage: StoragePath, gpus_per_worker: float | None, growing: Mapping[str, float] | None
+) -> ClusterCheck:
     """Whether every node of the cluster can train for a search.
 
     Args:
@@ -58,30 +60,32 @@ def check_nodes(storage: Place, gpus_per_worker: float | None, growing: Mapping[
     Raises:
         UsageError: All that is wrong, a line each.
     """
-    from search.execution.cluster.resources import staying  # imports Ray
+    from search.execution.cluster.resources import schedulable_nodes  # imports Ray
 
-    nodes = staying()
+    nodes = schedulable_nodes()
     probe = storage / f"probe-{uuid.uuid4().hex[:12]}"
     probe.mkdir(parents=True, exist_ok=True)
     try:
         (probe / "driver").write_text("of the driver")
-        answers = _ask(nodes, probe)
+        answers = _probe_nodes(nodes, probe)
     finally:
         remove_tree(probe)
-    stay = {node["NodeID"] for node in staying()}
+    stay = {node["NodeID"] for node in schedulable_nodes()}
     nodes = [node for node in nodes if node["NodeID"] in stay]  # one may have gone meanwhile, as spot nodes do
-    found = {id_: answer for id_, answer in answers.items() if id_ in stay and isinstance(answer, Found)}
+    found = {id_: answer for id_, answer in answers.items() if id_ in stay and isinstance(answer, NodeInfo)}
     gpus = {node["NodeID"]: node["Resources"].get("GPU", 0.0) for node in nodes}
-    real = any(each.devices or each.usable for each in found.values()) or any(_detected(n["Resources"]) for n in nodes)
+    real = any(each.devices or each.usable for each in found.values()) or any(
+        _has_detected_gpus(n["Resources"]) for n in nodes
+    )
     wanted = gpus_per_worker != 0.0
-    problems, ours = [], versions()
+    problems, ours = [], get_package_versions()
     for node in nodes:
         answer = answers[node["NodeID"]]
-        if isinstance(answer, Found):
+        if isinstance(answer, NodeInfo):
             needed = gpus[node["NodeID"]] if wanted and real else 0.0
-            problems += _problems(_name(node), needed, answer, ours, storage)
+            problems += _find_problems(_format_node_name(node), needed, answer, ours, storage)
         else:
-            problems.append(f"{_name(node)} {answer}")
+            problems.append(f"{_format_node_name(node)} {answer}")
     have_gpu = any(gpus.values()) or bool((growing or {}).get("GPU"))
     if gpus_per_worker and not have_gpu:
         problems.append(
@@ -91,7 +95,8 @@ def check_nodes(storage: Place, gpus_per_worker: float | None, growing: Mapping[
     if problems:
         raise UsageError(*dict.fromkeys(problems))
     notes = [
-        f"{_name(node)} has {found[id_].devices} GPUs that its Ray does not offer: `ray start` without --num-gpus does"
+        f"{_format_node_name(node)} has {found[id_].devices} GPUs that its Ray does not offer: "
+        "`ray start` without --num-gpus does"
         for node in nodes
         if wanted and found[id_ := node["NodeID"]].devices and not gpus[id_]
     ]
@@ -100,26 +105,26 @@ def check_nodes(storage: Place, gpus_per_worker: float | None, growing: Mapping[
     rehearsal = wanted and any(gpus.values()) and not real
     if rehearsal:
         notes.append("the GPUs of this cluster are declared, and none is there: a rehearsal, in which CPUs train")
-    return Checked(tuple(notes), rehearsal)
+    return ClusterCheck(tuple(notes), rehearsal)
 
 
-def _ask(nodes: Sequence[Mapping[str, Any]], probe: Place) -> dict[str, Found | str]:
+def _probe_nodes(nodes: Sequence[Mapping[str, Any]], probe: StoragePath) -> dict[str, NodeInfo | str]:
     """What each node has, by its id; or why it did not tell."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     # A process of its own for each: it looks at GPUs which nobody gave it.
-    look = ray.remote(num_cpus=0, max_calls=1, max_retries=0)(look_around)
+    look = ray.remote(num_cpus=0, max_calls=1, max_retries=0)(probe_node)
     asked = {}
     for node in nodes:
         there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
         has_gpus = bool(node["Resources"].get("GPU"))
         asked[look.options(scheduling_strategy=there).remote(str(probe), node["NodeID"], has_gpus)] = node["NodeID"]
     ready, late = ray.wait([*asked], num_returns=len(asked), timeout=PROBE_S)
-    answers: dict[str, Found | str] = {}
+    answers: dict[str, NodeInfo | str] = {}
     for answer in ready:
         try:
-            answers[asked[answer]] = Found(**ray.get(answer))
+            answers[asked[answer]] = NodeInfo(**ray.get(answer))
         except ray.exceptions.RayError as error:
             reason = " ".join(str(error).split())[:400]
             answers[asked[answer]] = f"must run what the search sends it, but: {reason}"
@@ -129,12 +134,19 @@ def _ask(nodes: Sequence[Mapping[str, Any]], probe: Place) -> dict[str, Found | 
     return answers
 
 
-def look_around(probe: str, node: str, has_gpus: bool) -> dict[str, Any]:
+def probe_node(probe: str, node: str, has_gpus: bool) -> dict[str, Any]:
     """Run on a node: what it has, as `Found`."""
-    return asdict(Found(versions(), _devices(), _usable() if has_gpus else None, _storage(place(probe), node)))
+    return asdict(
+        NodeInfo(
+            get_package_versions(),
+            _count_gpu_devices(),
+            _count_usable_gpus() if has_gpus else None,
+            _check_storage(parse_path(probe), node),
+        )
+    )
 
 
-def versions() -> dict[str, str]:
+def get_package_versions() -> dict[str, str]:
     """Of PACKAGES, without the build: a CPU build trains as that for a GPU would on a CPU."""
     found = dict.fromkeys(PACKAGES, "none")
     for name in PACKAGES:
@@ -143,18 +155,18 @@ def versions() -> dict[str, str]:
     return found
 
 
-def _devices() -> int:
+def _count_gpu_devices() -> int:
     return len([path for path in Path("/dev").glob("nvidia*") if path.name.removeprefix("nvidia").isdigit()])
 
 
-def _usable() -> int:
+def _count_usable_gpus() -> int:
     os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # Ray hides those that a task did not ask for
     import torch
 
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
-def _storage(probe: Place, node: str) -> str:
+def _check_storage(probe: StoragePath, node: str) -> str:
     try:
         if not (probe / "driver").exists():
             return "is not what the driver wrote to"
@@ -164,7 +176,7 @@ def _storage(probe: Place, node: str) -> str:
     return ""
 
 
-def _problems(name: str, gpus: float, found: Found, ours: Mapping[str, str], storage: Place) -> list[str]:
+def _find_problems(name: str, gpus: float, found: NodeInfo, ours: Mapping[str, str], storage: StoragePath) -> list[str]:
     """What keeps the node `name`, of which the search needs `gpus`, from training with a driver that has `ours`."""
     problems = []
     for package in PACKAGES:
@@ -186,16 +198,16 @@ def _problems(name: str, gpus: float, found: Found, ours: Mapping[str, str], sto
     return problems
 
 
-def _detected(resources: Mapping[str, float]) -> bool:
+def _has_detected_gpus(resources: Mapping[str, float]) -> bool:
     """Whether Ray itself found GPUs on the node, whatever it was told of them."""
     return any(name.startswith("accelerator_type:") for name in resources)
 
 
-def _name(node: Mapping[str, Any]) -> str:
+def _format_node_name(node: Mapping[str, Any]) -> str:
     return f"node {node['NodeManagerAddress']}"
 
 
-def note_of_job() -> str:
+def job_stop_warning() -> str:
     """What somebody who will say `ray job stop` should know; empty: nothing, or this is no submitted job."""
     wait_s = int(os.environ.get(STOP_WAIT, "3"))
     if "RAY_JOB_CONFIG_JSON_ENV_VAR" not in os.environ or wait_s >= STOP_S:

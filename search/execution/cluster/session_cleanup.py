@@ -22,7 +22,7 @@ def clean(folder: Path) -> None:
         return
     killed_at = time.monotonic()
     while time.monotonic() - killed_at < LIMIT_S:
-        left = users_of(folder)
+        left = find_session_processes(folder)
         if not left:
             break
         if time.monotonic() - killed_at > GRACE_S:
@@ -42,7 +42,7 @@ def remove(folder: Path) -> None:
         time.sleep(0.1)
 
 
-def users_of(folder: Path) -> list[int]:
+def find_session_processes(folder: Path) -> list[int]:
     """Ray's processes of this user that have a file in `folder` open, which all log into it. Without /proc, none."""
     found = []
     for descriptors in Path("/proc").glob("[0-9]*/fd"):

@@ -12,7 +12,7 @@ Amounts = Mapping[str, float]
 
 
 @dataclass(frozen=True)
-class Look:
+class ClusterSnapshot:
     """The cluster in one moment.
 
     Attributes:
@@ -26,12 +26,12 @@ class Look:
     free: Mapping[str, Amounts] = field(default_factory=dict)
     going: Mapping[str, str] = field(default_factory=dict)
 
-    def names(self, state: str) -> frozenset[str]:
+    def get_group_names(self, state: str) -> frozenset[str]:
         """The names of the groups in `state`: PENDING, they wait for room; CREATED, what they have is not `free`."""
         return frozenset(name for name, own in self.groups.values() if own == state)
 
 
-def look(job: str) -> Look:
+def take_snapshot(job: str) -> ClusterSnapshot:
     """Ask Ray. Takes milliseconds, and some more for each placement group."""
     state = ray._private.state.state
     groups = {
@@ -48,10 +48,10 @@ def look(job: str) -> Look:
     free: dict[str, Amounts] = state.available_resources_per_node()  # type: ignore[no-untyped-call]
     stay = [node for node in nodes if node not in going]
     total = {node: nodes[node]["Resources"] for node in stay}
-    return Look(groups, total, {node: free.get(node, {}) for node in stay}, going)
+    return ClusterSnapshot(groups, total, {node: free.get(node, {}) for node in stay}, going)
 
 
-def fullest(nodes: Look, need: Amounts, taken: Mapping[str, int]) -> str:
+def fullest_fitting_node(nodes: ClusterSnapshot, need: Amounts, taken: Mapping[str, int]) -> str:
     """The node that has the least left of those that have room, or "".
 
     Args:

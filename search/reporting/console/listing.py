@@ -3,15 +3,15 @@
 from typing import Any
 
 from search.errors import UsageError
-from trainables.filesystem.paths import Place
+from trainables.filesystem.paths import StoragePath
 
 
-def _show(planned: Any) -> None:
+def _print_plan(planned: Any) -> None:
     """What --dry-run prints: YAML that runs this search, with the resolved space as comments."""
     from search.config.flatten import flatten
-    from search.config.search_config import dump
+    from search.config.search_config import to_yaml
 
-    print(dump(planned.config), end="")
+    print(to_yaml(planned.config), end="")
     print(f"# {planned.schedule}" if planned.is_limited else "# a trial ends when its function returns")
     if planned.config.fidelity != "epochs" and planned.space.epochs is not None:
         print(f"# a trial ends after {planned.space.epochs} epochs at the latest")
@@ -28,25 +28,27 @@ def _show(planned: Any) -> None:
             print(f"# fixed: {key} {value}")
 
 
-def _list(storage: Place) -> None:
+def _print_searches(storage: StoragePath) -> None:
     """The searches in `storage`, newest last."""
     from search.analysis.best_trials import count_outcomes, find_best
-    from search.formatting import short
-    from search.storage.working_copy import names_in
-    from search.study.record import read
+    from search.formatting import format_value
+    from search.storage.working_copy import list_searches
+    from search.study.record import load_search
 
     try:
         if not storage.is_dir():
             raise UsageError(f"--storage must be a folder that exists, but there is no {storage}.")
-        names = names_in(storage)
+        names = list_searches(storage)
     except OSError as error:
         raise UsageError(f"--storage must be a place that can be read, but {error}.") from error
     for name in names:
         try:
-            searched = read(storage / name)
+            searched = load_search(storage / name)
         except UsageError as error:  # a database that is away keeps nobody from the others
             print(f"{name}  {error}")
             continue
         best = find_best(searched.trials, searched.mode)
         counts = ", ".join(f"{count} {outcome}" for outcome, count in count_outcomes(searched.trials).items())
-        print(f"{name}  {counts}  best {searched.objective} {short(best.value)}" if best else f"{name}  {counts}")
+        print(
+            f"{name}  {counts}  best {searched.objective} {format_value(best.value)}" if best else f"{name}  {counts}"
+        )

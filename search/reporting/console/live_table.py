@@ -11,8 +11,8 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from search.formatting import clock, short
-from search.reporting.console.tables import table_of
+from search.formatting import format_duration, format_value
+from search.reporting.console.tables import build_table
 from search.study.trial import OUTCOMES
 
 STYLES = {"completed": "green", "pruned": "", "diverged": "yellow", "failed": "red", "interrupted": "dim"}
@@ -20,7 +20,7 @@ SPEED = "time/samples_per_s"
 
 
 @dataclass
-class Row:
+class LiveRow:
     """A trial that has not ended.
 
     Attributes:
@@ -39,7 +39,7 @@ class Row:
 
 
 @dataclass
-class Board:
+class LiveTable:
     """A renderable of rich: what a summary says first, and then as many trials as there is room for.
 
     Attributes:
@@ -62,7 +62,7 @@ class Board:
     budget_s: float | None = None
     spent: Callable[[], float] = field(init=False)
     live: Callable[[], Collection[int]] = field(init=False)
-    rows: dict[int, Row] = field(default_factory=dict)
+    rows: dict[int, LiveRow] = field(default_factory=dict)
     ended: Counter[str] = field(default_factory=Counter)
     failure: str = ""
     epochs: int = 0
@@ -74,10 +74,10 @@ class Board:
         self._began = time.monotonic()
         self._first: tuple[float, float] | None = None  # report: when, and what had been spent by then
 
-    def start(self, number: int, values: Mapping[str, Any], epochs: int | None) -> None:
-        self.rows[number] = Row(values, epochs)
+    def add_trial(self, number: int, values: Mapping[str, Any], epochs: int | None) -> None:
+        self.rows[number] = LiveRow(values, epochs)
 
-    def recall(self, number: int, epoch: int, value: float) -> None:
+    def restore_report(self, number: int, epoch: int, value: float) -> None:
         """A report that was there before the search was taken up."""
         self.epochs += 1
         before = self.reached.get(number)
@@ -89,13 +89,13 @@ class Board:
             if math.isfinite(value) and (math.isnan(row.best) or self._is_better(value, row.best)):
                 row.best = value
 
-    def report(self, number: int, epoch: int, metrics: Mapping[str, float]) -> None:
-        self.recall(number, epoch, metrics[self.objective])
+    def record_report(self, number: int, epoch: int, metrics: Mapping[str, float]) -> None:
+        self.restore_report(number, epoch, metrics[self.objective])
         self._first = self._first or (time.monotonic(), self.spent())
         if number in self.rows:
             self.rows[number].speed = metrics.get(SPEED, 0.0)
 
-    def end(self, number: int, outcome: str, reason: str) -> Row | None:
+    def end_trial(self, number: int, outcome: str, reason: str) -> LiveRow | None:
         self.ended[outcome] += 1
         if outcome in ("diverged", "failed"):
             self.reached.pop(number, None)
@@ -107,31 +107,34 @@ class Board:
         rows = dict(self.rows)  # the search goes on meanwhile, in another thread
         live = set(self.live())
         trained = sorted(number for number in rows if number in live)
-        yield from self._summary(len(trained), len(rows) - len(trained), sum(rows[n].speed for n in trained))
+        yield from self._render_summary(len(trained), len(rows) - len(trained), sum(rows[n].speed for n in trained))
         room = options.size.height - 8  # the summary, the head, what is cut, and the cursor
         if trained and room > 0:
-            yield self._table({number: rows[number] for number in trained[:room]}, options.max_width)
+            yield self._build_table({number: rows[number] for number in trained[:room]}, options.max_width)
             if len(trained) > room:
                 yield Text(f"and {len(trained) - room} more", style="dim")
 
-    def _summary(self, trained: int, waiting: int, speed: float) -> Iterable[Text]:
+    def _render_summary(self, trained: int, waiting: int, speed: float) -> Iterable[Text]:
         ended = sum(self.ended.values())
         parts = [f"{ended} of {self.trials} trials done", f"{trained} training"]
-        yield _line([*parts, f"{waiting} waiting"] if waiting else parts, "bold")
+        yield _build_line([*parts, f"{waiting} waiting"] if waiting else parts, "bold")
         counts = [(outcome, self.ended[outcome]) for outcome in OUTCOMES if self.ended[outcome]]
         if counts:
             yield Text(", ").join(Text(f"{count} {outcome}", STYLES[outcome]) for outcome, count in counts)
         if self.failure:
-            yield _line([self.failure], STYLES["failed"])
+            yield _build_line([self.failure], STYLES["failed"])
         reached = [(value, number, epoch) for number, (value, epoch) in list(self.reached.items())]
         if reached:
             value, number, epoch = (max if self.mode == "max" else min)(reached, key=lambda best: best[0])
-            yield _line([f"best {self.objective} {short(value)}", f"trial {number}", f"epoch {epoch}"])
+            yield _build_line([f"best {self.objective} {format_value(value)}", f"trial {number}", f"epoch {epoch}"])
         gone = time.monotonic() - self._began
-        times = [f"{clock(gone)} gone", *(f"about {clock(left)} left" for left in self._left(gone))]
-        yield _line([*times, f"{speed:,.0f} samples/s"] if speed else times)
+        times = [
+            f"{format_duration(gone)} gone",
+            *(f"about {format_duration(left)} left" for left in self._estimate_remaining_s(gone)),
+        ]
+        yield _build_line([*times, f"{speed:,.0f} samples/s"] if speed else times)
 
-    def _left(self, gone: float) -> Sequence[float]:
+    def _estimate_remaining_s(self, gone: float) -> Sequence[float]:
         """Seconds, if anything can be said of them."""
         if sum(self.ended.values()) >= self.trials:
             return []
@@ -142,24 +145,24 @@ class Board:
             lefts.append((self.expected - spent) * pace)
         return [min(lefts)] if lefts and min(lefts) > 0 else []
 
-    def _table(self, rows: Mapping[int, Row], width: int) -> Table:
+    def _build_table(self, rows: Mapping[int, LiveRow], width: int) -> Table:
         columns = {
             "trial": [str(number) for number in rows],
             "epoch": [f"{row.epoch}/{row.epochs}" if row.epochs else str(row.epoch) for row in rows.values()],
-            self.objective: [_value(row.now) for row in rows.values()],
-            "best": [_value(row.best) for row in rows.values()],
+            self.objective: [_format_objective(row.now) for row in rows.values()],
+            "best": [_format_objective(row.best) for row in rows.values()],
         }
         for name in dict.fromkeys(name for row in rows.values() for name in row.values):
-            columns[name] = [short(row.values.get(name, "")) for row in rows.values()]
-        return table_of(columns, width)
+            columns[name] = [format_value(row.values.get(name, "")) for row in rows.values()]
+        return build_table(columns, width)
 
     def _is_better(self, value: float, other: float) -> bool:
         return value > other if self.mode == "max" else value < other
 
 
-def _line(parts: Sequence[str], style: str = "") -> Text:
+def _build_line(parts: Sequence[str], style: str = "") -> Text:
     return Text(", ".join(parts), style, no_wrap=True, overflow="ellipsis")
 
 
-def _value(value: float) -> str:
-    return "" if math.isnan(value) else short(value)
+def _format_objective(value: float) -> str:
+    return "" if math.isnan(value) else format_value(value)

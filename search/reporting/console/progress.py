@@ -13,9 +13,9 @@ from rich.text import Text
 from search.config.fidelity import UNLIMITED
 from search.config.flatten import flatten
 from search.config.search_space import Space
-from search.formatting import short
-from search.reporting.console.live_table import STYLES, Board, Row
-from search.study.trial import curve_of, outcome_of
+from search.formatting import format_value
+from search.reporting.console.live_table import STYLES, LiveRow, LiveTable
+from search.study.trial import get_outcome, intermediate_values
 
 LOOKS_PER_S = 1  # one takes up to 10 ms from the search
 
@@ -48,7 +48,7 @@ class Progress:
         budget_s: float | None = None,
         quiet: bool = False,
     ) -> None:
-        self.board = Board(objective, mode, trials, expected, budget_s)
+        self.board = LiveTable(objective, mode, trials, expected, budget_s)
         self._space = space
         self._console = console
         self._quiet = quiet
@@ -56,7 +56,7 @@ class Progress:
         if console.is_interactive and not quiet:
             self._live = Live(self.board, console=console, refresh_per_second=LOOKS_PER_S, transient=True)
         for trial in earlier:
-            self._recall(trial)
+            self._restore_trial(trial)
 
     def __enter__(self) -> "Progress":
         if self._live:
@@ -77,34 +77,34 @@ class Progress:
         """A line of its own that matters."""
         self._print(Text(text.rstrip()))
 
-    def trial_started(self, number: int, config: dict[str, Any], copied_from: int | None = None) -> None:
-        values = self._start(number, config)
+    def on_trial_start(self, number: int, config: dict[str, Any], copied_from: int | None = None) -> None:
+        values = self._add_trial(number, config)
         if self._live is None:
-            told = "  ".join(f"{name}={short(value)}" for name, value in values.items())
+            told = "  ".join(f"{name}={format_value(value)}" for name, value in values.items())
             origin = "" if copied_from is None else f"  from trial {copied_from}"
             self.say(f"trial {number:>3}  started   {told}{origin}")
 
-    def trial_named_data(self, number: int, datasets: list[dict[str, str]]) -> None:
+    def on_trial_datasets(self, number: int, datasets: list[dict[str, str]]) -> None:
         """Nobody watches for it: MLflow has it."""
 
-    def trial_reported(self, number: int, epoch: int, metrics: dict[str, float], at: float) -> None:
-        self.board.report(number, epoch, metrics)
+    def on_trial_report(self, number: int, epoch: int, metrics: dict[str, float], at: float) -> None:
+        self.board.record_report(number, epoch, metrics)
         if self._live is None:
-            value = short(metrics[self.board.objective])
+            value = format_value(metrics[self.board.objective])
             self.say(f"trial {number:>3}  epoch {epoch:<3} {self.board.objective} {value}")
 
-    def trial_ended(self, number: int, outcome: str, reason: str) -> None:
-        row = self.board.end(number, outcome, reason)
+    def on_trial_end(self, number: int, outcome: str, reason: str) -> None:
+        row = self.board.end_trial(number, outcome, reason)
         if self._live is not None:
-            self._print_ended(number, outcome, reason, row)
+            self._print_trial_end(number, outcome, reason, row)
         elif not self._quiet or outcome == "failed":
             self.warn(f"trial {number:>3}  {outcome:<9} {reason}")
 
-    def _print_ended(self, number: int, outcome: str, reason: str, row: Row | None) -> None:
+    def _print_trial_end(self, number: int, outcome: str, reason: str, row: LiveRow | None) -> None:
         """A line, with what the trial reached and what it was; that of one that failed may be longer."""
-        told = [] if row is None or math.isnan(row.best) else [f"{short(row.best)} after epoch {row.epoch}"]
+        told = [] if row is None or math.isnan(row.best) else [f"{format_value(row.best)} after epoch {row.epoch}"]
         told += [reason] if outcome in ("diverged", "failed") else []
-        told += [f"{name}={short(value)}" for name, value in row.values.items()] if row else []
+        told += [f"{name}={format_value(value)}" for name, value in row.values.items()] if row else []
         text = Text.assemble(f"trial {number:>3}  ", (f"{outcome:<9}", STYLES[outcome]), " ", "  ".join(told))
         if outcome != "failed":
             text.truncate(self._console.width, overflow="ellipsis")
@@ -113,19 +113,19 @@ class Progress:
     def _print(self, text: Text) -> None:
         self._console.print(text, highlight=False, soft_wrap=True)
 
-    def _start(self, number: int, config: dict[str, Any]) -> dict[str, Any]:
+    def _add_trial(self, number: int, config: dict[str, Any]) -> dict[str, Any]:
         """The searched parameters that apply to a trial of which the board is told."""
         chosen = self._space.choose(lambda parameter: config.get(parameter.name))
         values = {name: value for name, value in chosen.items() if name in config}
         epochs = config.get("epochs")
-        self.board.start(number, values, epochs if epochs and epochs < UNLIMITED else None)
+        self.board.add_trial(number, values, epochs if epochs and epochs < UNLIMITED else None)
         return values
 
-    def _recall(self, trial: FrozenTrial) -> None:
+    def _restore_trial(self, trial: FrozenTrial) -> None:
         number, finished = trial.number, trial.state.is_finished()
         if not finished:
-            self._start(number, flatten(trial.user_attrs.get("config", {})))
-        for epoch, value in sorted(curve_of(trial).items()):
-            self.board.recall(number, epoch, value)
+            self._add_trial(number, flatten(trial.user_attrs.get("config", {})))
+        for epoch, value in sorted(intermediate_values(trial).items()):
+            self.board.restore_report(number, epoch, value)
         if finished:
-            self.board.end(number, outcome_of(trial), trial.user_attrs.get("reason", ""))
+            self.board.end_trial(number, get_outcome(trial), trial.user_attrs.get("reason", ""))

@@ -6,7 +6,7 @@ from typing import Any, TextIO
 from rich.console import Console
 
 
-class Stream:
+class SafeStream:
     """A standard stream that ends no search when it goes away: a pipe that its reader closed, a terminal that was lost.
 
     Rich would end the process, and take standard output from it.
@@ -28,6 +28,6 @@ class Stream:
             self._stream.flush()
 
 
-def console_on(stream: TextIO, width: int | None = None) -> Console:
+def create_console(stream: TextIO, width: int | None = None) -> Console:
     """As wide as the terminal, unless a `width` is given."""
-    return Console(file=Stream(stream), width=width)  # type: ignore[arg-type]
+    return Console(file=SafeStream(stream), width=width)  # type: ignore[arg-type]

@@ -15,62 +15,62 @@ from rich.table import Table
 
 from search.config import SearchConfig
 from search.config.flatten import flatten
-from search.formatting import go_on, short
-from search.reporting.console.tables import trial_table, width_of
-from search.study.record import Searched
-from search.study.trial import best_epoch, best_value, curve_of
-from search.tracking.uri import URI, shown
-from trainables.filesystem.paths import Place
+from search.formatting import format_value, resume_command
+from search.reporting.console.tables import build_trial_table, get_table_width
+from search.study.record import SearchRecord
+from search.study.trial import get_best_epoch, get_best_value, intermediate_values
+from search.tracking.uri import URI, redact
+from trainables.filesystem.paths import StoragePath
 
 if TYPE_CHECKING:
-    from search.analysis.result import Result
+    from search.analysis.result import SearchResult
 
 OF_A_RUN = ("mode", "workers", "cpus_per_worker", "gpus_per_worker", "seed")  # what --once may come with, too
 AMONG_TRAININGS = "workflowType=machine_learning"  # MLflow's UI shows a run as an evaluation of an LLM without it
 
 
-def tell(console: Console, result: "Result", place: Place, quiet: bool = False) -> None:
+def print_summary(console: Console, result: "SearchResult", place: StoragePath, quiet: bool = False) -> None:
     """Print it. `quiet` leaves out what is no answer: the table of all trials, and where they diverged."""
 
-    def say(line: str) -> None:
+    def print_line(line: str) -> None:
         console.print(line, soft_wrap=True, highlight=False, markup=False)
 
     searched = result.searched
     if not quiet:
-        console.print(trial_table(searched.trials, searched.objectives, width_of(console)))
-        say("")
+        console.print(build_trial_table(searched.trials, searched.objectives, get_table_width(console)))
+        print_line("")
     counts = ", ".join(f"{count} {outcome}" for outcome, count in result.outcomes.items())
-    say(f"{counts} in {result.seconds:.0f} s{f', stopped: {result.stopped}' if result.stopped else ''}")
+    print_line(f"{counts} in {result.seconds:.0f} s{f', stopped: {result.stopped}' if result.stopped else ''}")
     for divergence in () if quiet else result.divergence:
-        say(f"diverged: {divergence}")
+        print_line(f"diverged: {divergence}")
     if "failed" in result.outcomes:
-        say(f"tracebacks: {place / 'errors'}")
+        print_line(f"tracebacks: {place / 'errors'}")
     trials = {trial.number: trial for trial in searched.trials}
     if result.best is not None:
-        _tell_best(console, searched, trials[result.best.trial_id])
-        say(f"checkpoint: {result.best.checkpoint or 'reported without one'}")
+        _print_best(console, searched, trials[result.best.trial_id])
+        print_line(f"checkpoint: {result.best.checkpoint or 'reported without one'}")
     if result.front:
-        say(f"front: {len(result.front)} trials{'' if quiet else ', marked *'}")
-    for line in how_to_look(result.mlflow, place):
-        say(f"look: {line}")
+        print_line(f"front: {len(result.front)} trials{'' if quiet else ', marked *'}")
+    for line in view_instructions(result.mlflow, place):
+        print_line(f"look: {line}")
     if "model" in result.mlflow:
-        say(f"load: mlflow.pyfunc.load_model({result.mlflow['model']!r})")
+        print_line(f"load: mlflow.pyfunc.load_model({result.mlflow['model']!r})")
     if searched.about["config"]["once"]:
         return
     if result.outcomes and "interrupted" not in result.outcomes:
-        say(f"more: {go_on(place)} --trials {2 * len(searched.trials)}")
+        print_line(f"more: {resume_command(place)} --trials {2 * len(searched.trials)}")
     if result.best is not None:
-        say(f"train: {train_again(searched, trials[result.best.trial_id])}")
+        print_line(f"train: {retrain_command(searched, trials[result.best.trial_id])}")
 
 
-def _tell_best(console: Console, searched: Searched, best: FrozenTrial) -> None:
+def _print_best(console: Console, searched: SearchRecord, best: FrozenTrial) -> None:
     """The best trial with what was searched, beside the task's own values where they were tried."""
-    value, epoch = best_value(best, searched.mode), best_epoch(best, searched.mode)
-    defaults = searched.defaults
+    value, epoch = get_best_value(best, searched.mode), get_best_epoch(best, searched.mode)
+    defaults = searched.default_trial
     others = defaults is not None and defaults.number != best.number
     which = f"trial {best.number}{'' if others or defaults is None else ' with the defaults'}"
     console.print(
-        f"best: {which}, {searched.objective} {short(value)} after epoch {epoch}",
+        f"best: {which}, {searched.objective} {format_value(value)} after epoch {epoch}",
         soft_wrap=True, highlight=False, markup=False, style="bold",
     )  # fmt: skip
     table = Table(box=None, pad_edge=False, show_header=others, header_style="dim")
@@ -78,20 +78,24 @@ def _tell_best(console: Console, searched: Searched, best: FrozenTrial) -> None:
     table.add_column(f"trial {best.number}")
     table.add_column("defaults", style="dim")
     if defaults is not None and others:
-        reached = short(best_value(defaults, searched.mode)) if curve_of(defaults) else "-"
-        table.add_row(f"  {searched.objective}", short(value), reached)
+        reached = format_value(get_best_value(defaults, searched.mode)) if intermediate_values(defaults) else "-"
+        table.add_row(f"  {searched.objective}", format_value(value), reached)
     for name, chosen in best.params.items():
-        table.add_row(f"  {name}", short(chosen), short(defaults.params.get(name, "-")) if defaults and others else "")
+        table.add_row(
+            f"  {name}",
+            format_value(chosen),
+            format_value(defaults.params.get(name, "-")) if defaults and others else "",
+        )
     console.print(table, highlight=False, markup=False, soft_wrap=True)
 
 
-def how_to_look(mlflow: Mapping[str, str], place: Place) -> Iterator[str]:
+def view_instructions(mlflow: Mapping[str, str], place: StoragePath) -> Iterator[str]:
     """The report, and where MLflow has the search: an address, or the command that serves it."""
     page = place / "report.html"
     with suppress(OSError):  # a bucket that is away, which was told
         if page.exists():
             yield str(page)
-    uri = shown(mlflow["tracking_uri"])
+    uri = redact(mlflow["tracking_uri"])
     parts = urlsplit(uri)
     path = f"#/experiments/{mlflow['experiment_id']}/runs/{mlflow['run_id']}?{AMONG_TRAININGS}"
     run = path if mlflow["run_id"] else ""  # MLflow has not answered yet
@@ -101,11 +105,11 @@ def how_to_look(mlflow: Mapping[str, str], place: Place) -> Iterator[str]:
     program = Path(sys.executable).with_name("mlflow")
     command = shlex.quote(str(program)) if program.exists() else f"{shlex.quote(sys.executable)} -m mlflow"
     # As the shell has it: it may hold a password.
-    store = f'"${URI}"' if shown(os.environ.get(URI, "")) == uri else shlex.quote(uri)
+    store = f'"${URI}"' if redact(os.environ.get(URI, "")) == uri else shlex.quote(uri)
     yield f"{command} ui --backend-store-uri {store}, then http://127.0.0.1:5000/{run}"
 
 
-def train_again(searched: Searched, best: FrozenTrial) -> str:
+def retrain_command(searched: SearchRecord, best: FrozenTrial) -> str:
     """The command that trains the best config once more, by itself."""
     config: Mapping[str, Any] = searched.about["config"]
     path, _, label = config["task"].rpartition(":")

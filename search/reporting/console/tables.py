@@ -8,47 +8,49 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from search.analysis.best_trials import by_best, pareto_front
-from search.config.fidelity import cumulated, shown
+from search.analysis.best_trials import select_pareto_trials, sort_by_objective
+from search.config.fidelity import cumulative_cost, format_amount
 from search.config.objectives import Objective
-from search.formatting import short
-from search.reporting.console.streams import console_on
-from search.study.trial import curve_of, outcome_of, point_of, reports_of
+from search.formatting import format_value
+from search.reporting.console.streams import create_console
+from search.study.trial import get_outcome, get_reports, intermediate_values, objective_values
 
 GAP = 2  # between two columns
 LONGEST = 16  # of a cell, where the terminal is narrow
 
 
-def trial_table(trials: Sequence[FrozenTrial], objectives: Sequence[Objective], width: int | None = None) -> Table:
+def build_trial_table(
+    trials: Sequence[FrozenTrial], objectives: Sequence[Objective], width: int | None = None
+) -> Table:
     """The trials, best by the first objective first, with as many of the searched parameters as `width` has room for.
 
     With several objectives, those on the Pareto front are marked.
     """
-    points = {trial.number: point_of(trial, objectives) for trial in trials}
-    ranked = by_best(trials, objectives)
+    points = {trial.number: objective_values(trial, objectives) for trial in trials}
+    ranked = sort_by_objective(trials, objectives)
     columns = {
         "trial": [str(trial.number) for trial in ranked],
-        "outcome": [outcome_of(trial) for trial in ranked],
-        "epochs": [str(max(curve_of(trial), default=0)) for trial in ranked],
-        "GPU-s": [_seconds(trial) for trial in ranked],
+        "outcome": [get_outcome(trial) for trial in ranked],
+        "epochs": [str(max(intermediate_values(trial), default=0)) for trial in ranked],
+        "GPU-s": [_format_gpu_seconds(trial) for trial in ranked],
     }
     if len(objectives) > 1:
-        front = {trial.number for trial in pareto_front(trials, objectives)}
+        front = {trial.number for trial in select_pareto_trials(trials, objectives)}
         columns["front"] = ["*" if trial.number in front else "" for trial in ranked]
     for place, objective in enumerate(objectives):
         reached = [points[trial.number] for trial in ranked]
-        columns[objective.metric] = [short(point[place]) if point else "-" for point in reached]
+        columns[objective.metric] = [format_value(point[place]) if point else "-" for point in reached]
     for name in dict.fromkeys(name for trial in trials for name in trial.params):
-        columns[name] = [short(trial.params.get(name, "-")) for trial in ranked]
-    return table_of(columns, width)
+        columns[name] = [format_value(trial.params.get(name, "-")) for trial in ranked]
+    return build_table(columns, width)
 
 
-def _seconds(trial: FrozenTrial) -> str:
-    seconds = max(cumulated(reports_of(trial), "gpu-seconds").values(), default=0.0)
-    return shown(seconds) if seconds else "-"
+def _format_gpu_seconds(trial: FrozenTrial) -> str:
+    seconds = max(cumulative_cost(get_reports(trial), "gpu-seconds").values(), default=0.0)
+    return format_amount(seconds) if seconds else "-"
 
 
-def side_by_side(rows: Sequence[Sequence[str]]) -> Table:
+def build_comparison_table(rows: Sequence[Sequence[str]]) -> Table:
     """Rows of plain text, the first of which is the head; what they are called stands on the left."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     head, *body = rows
@@ -59,17 +61,17 @@ def side_by_side(rows: Sequence[Sequence[str]]) -> Table:
     return table
 
 
-def report_console() -> Console:
+def create_report_console() -> Console:
     """Standard output, as wide as the terminal; in a file or a pipe, as wide as a table may need."""
-    return console_on(sys.stdout, None if sys.stdout.isatty() else 10_000)
+    return create_console(sys.stdout, None if sys.stdout.isatty() else 10_000)
 
 
-def width_of(console: Console) -> int | None:
+def get_table_width(console: Console) -> int | None:
     """How wide a table may be on `console`; None: as wide as it is."""
     return console.width if console.is_terminal else None
 
 
-def table_of(columns: Mapping[str, Sequence[str]], width: int | None = None) -> Table:
+def build_table(columns: Mapping[str, Sequence[str]], width: int | None = None) -> Table:
     """A table of `columns` by their head.
 
     Those that do not fit into `width` are left out, as all of them would be unreadable otherwise: the last ones.

@@ -1,5 +1,5 @@
 """The report of a search as one HTML file."""
 
-from search.reporting.html.report import save_page, write_page
+from search.reporting.html.report import try_write_report, write_report
 
-__all__ = ["save_page", "write_page"]
+__all__ = ["try_write_report", "write_report"]

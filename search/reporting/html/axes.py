@@ -10,9 +10,9 @@ from typing import Any
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import FrozenTrial
 
-from search.formatting import short
+from search.formatting import format_value
 from search.reporting.html import theme
-from search.study.record import Searched
+from search.study.record import SearchRecord
 
 ROOM = 0.04  # of the axis, beyond what was searched on either side
 SPREAD = 0.3  # how far from a choice the points of its trials may lie, so that they do not hide each other
@@ -37,29 +37,29 @@ class Axis:
     def log(self) -> bool:
         return bool(getattr(self.distribution, "log", False))
 
-    def at(self, trial: FrozenTrial) -> float:
+    def get_position(self, trial: FrozenTrial) -> float:
         """Where a trial is drawn: at its value, or near to its choice."""
         value = trial.params[self.name]
         if self.choices:
             return float(self.choices.index(value) + SPREAD * 2 * (trial.number * GOLDEN % 1 - 0.5))
         return float(value)
 
-    def share(self, value: float) -> float:
+    def to_share(self, value: float) -> float:
         """Of a number, how far it lies between the ends of what was searched: from 0 to 1."""
-        low, high, at = map(self._scaled, (self.distribution.low, self.distribution.high, value))
+        low, high, at = map(self._scale, (self.distribution.low, self.distribution.high, value))
         return (at - low) / (high - low) if high > low else 0.5
 
-    def value(self, share: float) -> float:
+    def from_share(self, share: float) -> float:
         """The number that lies so far between the ends."""
-        low, high = self._scaled(self.distribution.low), self._scaled(self.distribution.high)
+        low, high = self._scale(self.distribution.low), self._scale(self.distribution.high)
         scaled = low + share * (high - low)
         return math.exp(scaled) if self.log else scaled
 
-    def layout(self) -> dict[str, Any]:
+    def build_layout(self) -> dict[str, Any]:
         """Of plotly's axis."""
-        title = {"title_text": theme.plain(self.name)}
+        title = {"title_text": theme.escape_text(self.name)}
         if self.choices:
-            names = [theme.plain(short(choice)) for choice in self.choices]
+            names = [theme.escape_text(format_value(choice)) for choice in self.choices]
             return {
                 **title,
                 "tickvals": list(range(len(names))),
@@ -67,17 +67,17 @@ class Axis:
                 "range": [-0.5, len(names) - 0.5],
                 "showgrid": False,
             }
-        ends = [self.value(-ROOM), self.value(1 + ROOM)]
+        ends = [self.from_share(-ROOM), self.from_share(1 + ROOM)]
         if not self.log:
             return {**title, "range": ends}
         decades = math.log10(ends[1] / ends[0])
         return {**title, "type": "log", "range": [math.log10(end) for end in ends], "dtick": 1 if decades > 2 else "D2"}
 
-    def _scaled(self, value: float) -> float:
+    def _scale(self, value: float) -> float:
         return math.log(value) if self.log else float(value)
 
 
-def axes_of(searched: Searched, names: Sequence[str]) -> list[Axis]:
+def build_axes(searched: SearchRecord, names: Sequence[str]) -> list[Axis]:
     """Those of the parameters `names`, each of which some trial has."""
     latest = {name: d for trial in searched.trials for name, d in trial.distributions.items()}
     return [Axis(name, latest[name]) for name in names]
@@ -87,7 +87,7 @@ def is_number(axis: Axis) -> bool:
     return isinstance(axis.distribution, FloatDistribution | IntDistribution)
 
 
-def robust(values: Sequence[float | None], mode: str) -> list[float] | None:
+def robust_range(values: Sequence[float | None], mode: str) -> list[float] | None:
     """The range of an axis that shows all `values` but those so bad that the others would be one line beside them.
 
     None: all of them are shown.

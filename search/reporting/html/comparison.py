@@ -4,66 +4,76 @@ from collections.abc import Sequence
 
 from plotly.graph_objects import Figure, Scatter
 
-from search.analysis.comparison import Side, best_configs, differences, rows, verdict
+from search.analysis.comparison import (
+    SearchCurve,
+    build_comparison_rows,
+    build_config_rows,
+    config_differences,
+    summarize_difference,
+)
 from search.reporting.html import theme
-from search.reporting.html.axes import robust
+from search.reporting.html.axes import robust_range
 from search.reporting.html.section import Section
-from search.reporting.html.template import page
-from search.storage.atomic_file import write_whole
-from trainables.filesystem.paths import Place
+from search.reporting.html.template import render_page
+from search.storage.atomic_file import write_atomic
+from trainables.filesystem.paths import StoragePath
 
 ONE_EACH = "One search each: where they differ by little, chance may decide, and another --seed may turn it round."
 
 
-def write_comparison(sides: Sequence[Side], path: Place) -> None:
+def write_comparison(sides: Sequence[SearchCurve], path: StoragePath) -> None:
     """Write the page, all of it or nothing.
 
     Raises:
         OSError: It cannot be written.
     """
-    write_whole(path, _html(sides))
+    write_atomic(path, _render_html(sides))
 
 
-def _html(sides: Sequence[Side]) -> str:
+def _render_html(sides: Sequence[SearchCurve]) -> str:
     first, *others = sides
-    says = "\n".join(verdict(first, other) for other in others)
-    notes = [line for other in others for line in differences(first, other)]
-    sections = [Section("Which one found more", says, table=rows(sides), notes="\n".join([*notes, ONE_EACH]))]
+    says = "\n".join(summarize_difference(first, other) for other in others)
+    notes = [line for other in others for line in config_differences(first, other)]
+    sections = [
+        Section("Which one found more", says, table=build_comparison_rows(sides), notes="\n".join([*notes, ONE_EACH]))
+    ]
     if any(side.steps for side in sides):
         told = "The best value so far, over the time that each search ran and over the trials that it had begun."
-        sections.append(Section("Progress", told, _figures(sides)))
-    configs = best_configs(sides)
+        sections.append(Section("Progress", told, _build_figures(sides)))
+    configs = build_config_rows(sides)
     same = "The best trials have the same config." if len(configs) == 1 else "What their configs differ in."
     if all(side.best for side in sides):
         sections.append(Section("The best trials", same, table=configs if len(configs) > 1 else ()))
     subtitle = str(first.searched.about.get("config", {}).get("task", ""))
-    return page(" and ".join(side.name for side in sides), subtitle, sections)
+    return render_page(" and ".join(side.name for side in sides), subtitle, sections)
 
 
-def _figures(sides: Sequence[Side]) -> list[Figure]:
+def _build_figures(sides: Sequence[SearchCurve]) -> list[Figure]:
     metric, mode = sides[0].searched.objective, sides[0].searched.mode
     longest = max(side.seconds for side in sides)
     drawn = [(place, side) for place, side in enumerate(sides) if side.steps]
-    over_time = [_line(side, place, [step.seconds for step in side.steps], side.seconds) for place, side in drawn]
+    over_time = [_build_line(side, place, [step.seconds for step in side.steps], side.seconds) for place, side in drawn]
     trials = {side.name: len(side.searched.trials) for side in sides}
-    over_trials = [_line(side, place, [step.trials for step in side.steps], trials[side.name]) for place, side in drawn]
+    over_trials = [
+        _build_line(side, place, [step.trials for step in side.steps], trials[side.name]) for place, side in drawn
+    ]
     figures = [
-        theme.figure(*over_time, x="since the start", y=metric, half=True, xaxis=theme.time_axis(longest)),
-        theme.figure(*over_trials, x="trials begun", y=metric, half=True),
+        theme.build_figure(*over_time, x="since the start", y=metric, half=True, xaxis=theme.build_time_axis(longest)),
+        theme.build_figure(*over_trials, x="trials begun", y=metric, half=True),
     ]
     figures[1].update_xaxes(rangemode="tozero")
-    ends = robust([step.value for side in sides for step in side.steps], mode)
+    ends = robust_range([step.value for side in sides for step in side.steps], mode)
     return [figure.update_yaxes(range=ends) for figure in figures]
 
 
-def _line(side: Side, place: int, at: Sequence[float], until: float) -> Scatter:
+def _build_line(side: SearchCurve, place: int, at: Sequence[float], until: float) -> Scatter:
     """Steps, as far as the search went."""
     values = [step.value for step in side.steps]
     return Scatter(
         x=[*at, max(until, at[-1])],
         y=[*values, values[-1]],
         mode="lines",
-        name=theme.plain(side.name),
+        name=theme.escape_text(side.name),
         line={"color": theme.COLORWAY[place % len(theme.COLORWAY)], "width": 2.5, "shape": "hv"},
         showlegend=True,
         hovertemplate="%{y:.4~g}<extra></extra>",

@@ -17,7 +17,7 @@ HERE = Path(__file__).resolve().parent
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 
 
-def page(
+def render_page(
     title: str,
     subtitle: str,
     sections: Sequence[Section],
@@ -36,7 +36,7 @@ def page(
     places = iter(range(len(figures)))
     drawn = ",".join(to_json(figure, validate=False) for figure in figures)
     data = f'{{"template": {json.dumps({"layout": theme.TEMPLATE})}, "figures": [{drawn}]}}'
-    body = "\n".join(_section(section, [next(places) for _ in section.figures]) for section in sections)
+    body = "\n".join(_render_section(section, [next(places) for _ in section.figures]) for section in sections)
     tiles = "".join(f"<div><dt>{escape(label)}</dt><dd>{escape(value)}</dd></div>" for label, value in facts)
     return f"""<!DOCTYPE html>
 <html lang="en">
@@ -46,7 +46,7 @@ def page(
 <meta http-equiv="Content-Security-Policy" content="{POLICY}">
 <title>{escape(title)}</title>
 <style>
-{theme.css()}{_read("report.css")}</style>
+{theme.render_css()}{_read_asset("report.css")}</style>
 </head>
 <body>
 <header>
@@ -58,43 +58,43 @@ def page(
 <main>
 {body}
 </main>
-<script id="figures" type="application/json">{_in_script(data)}</script>
+<script id="figures" type="application/json">{_escape_script_json(data)}</script>
 <script>{get_plotlyjs()}</script>
 <script>
-{_read("report.js")}</script>
+{_read_asset("report.js")}</script>
 </body>
 </html>
 """
 
 
-def _section(section: Section, places: Sequence[int]) -> str:
+def _render_section(section: Section, places: Sequence[int]) -> str:
     parts = [f"<h2>{escape(section.title)}</h2>"]
     parts += [f"<p>{escape(text)}</p>" for text in section.says.split("\n") if text]
-    drawn = [_place(figure, place) for figure, place in zip(section.figures, places, strict=True)]
+    drawn = [_render_placeholder(figure, place) for figure, place in zip(section.figures, places, strict=True)]
     parts += ['<div class="figures">', *drawn, "</div>"] if drawn else []
-    parts += [_table(section.table)] if section.table else []
+    parts += [_render_table(section.table)] if section.table else []
     parts += [f'<p class="notes">{escape(text)}</p>' for text in section.notes.split("\n") if text]
     return "<section>\n" + "\n".join(parts) + "\n</section>"
 
 
-def _place(figure: Figure, place: int) -> str:
+def _render_placeholder(figure: Figure, place: int) -> str:
     """Where a figure will be drawn. It is as high as that from the start: nothing moves when it comes."""
     kind = "figure half" if figure.layout.meta == theme.HALF else "figure"
     height = figure.layout.height or theme.HEIGHT
     return f'<div class="{kind}" data-figure="{place}" style="min-height: {height}px"></div>'
 
 
-def _table(rows: Sequence[Sequence[str]]) -> str:
+def _render_table(rows: Sequence[Sequence[str]]) -> str:
     """Columns of numbers are aligned right. A phone scrolls the table, not the page."""
     head, *body = rows
     numbers = [all(_is_number(row[column]) for row in body) for column in range(len(head))]
 
-    def line(cells: Sequence[str], tag: str) -> str:
+    def render_row(cells: Sequence[str], tag: str) -> str:
         marks = (' class="number"' if number else "" for number in numbers)
         return "".join(f"<{tag}{mark}>{escape(cell)}</{tag}>" for cell, mark in zip(cells, marks, strict=True))
 
-    lines = "\n".join(f"<tr>{line(row, 'td')}</tr>" for row in body)
-    thead = f"<thead><tr>{line(head, 'th')}</tr></thead>"
+    lines = "\n".join(f"<tr>{render_row(row, 'td')}</tr>" for row in body)
+    thead = f"<thead><tr>{render_row(head, 'th')}</tr></thead>"
     return f'<div class="scroll"><table>{thead}<tbody>\n{lines}\n</tbody></table></div>'
 
 
@@ -106,10 +106,10 @@ def _is_number(cell: str) -> bool:
     return True
 
 
-def _in_script(data: str) -> str:
+def _escape_script_json(data: str) -> str:
     """JSON that cannot end the script it stands in."""
     return data.replace("<", "\\u003c")
 
 
-def _read(name: str) -> str:
+def _read_asset(name: str) -> str:
     return (HERE / name).read_text(encoding="utf-8")

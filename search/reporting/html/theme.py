@@ -12,7 +12,7 @@ from typing import Any
 
 from plotly.graph_objects import Figure
 
-from search.formatting import clock
+from search.formatting import format_duration
 
 LIGHT = {
     "ground": "#f6f7f9",
@@ -66,25 +66,27 @@ HEIGHT = 340  # pixels
 HALF = "half"  # what figures say of themselves that stand side by side, where there is room
 
 
-def css() -> str:
+def render_css() -> str:
     """The colors as CSS variables: dark where the reader has it so, and never on paper."""
-    light, dark = _variables(LIGHT), _variables(DARK)
+    light, dark = _render_css_variables(LIGHT), _render_css_variables(DARK)
     return (
         f":root {{ color-scheme: light; {light} }}\n"
         f"@media screen and (prefers-color-scheme: dark) {{ :root:not(.paper) {{ color-scheme: dark; {dark} }} }}\n"
     )
 
 
-def _variables(colors: Mapping[str, str]) -> str:
+def _render_css_variables(colors: Mapping[str, str]) -> str:
     return " ".join(f"--{name}: {color};" for name, color in colors.items())
 
 
-def plain(value: Any) -> str:
+def escape_text(value: Any) -> str:
     """Text for a figure, which would take `<b>` in it for bold."""
     return escape(str(value), quote=False)
 
 
-def figure(*traces: Any, x: str = "", y: str = "", height: int = HEIGHT, half: bool = False, **more: Any) -> Figure:
+def build_figure(
+    *traces: Any, x: str = "", y: str = "", height: int = HEIGHT, half: bool = False, **more: Any
+) -> Figure:
     """A figure of `traces` with titles of its axes.
 
     Args:
@@ -100,18 +102,18 @@ def figure(*traces: Any, x: str = "", y: str = "", height: int = HEIGHT, half: b
             "template": "none",  # the page has TEMPLATE once, for all
             "height": height,
             "meta": HALF if half else None,
-            "xaxis": {"title": {"text": plain(x)}},
-            "yaxis": {"title": {"text": plain(y)}},
+            "xaxis": {"title": {"text": escape_text(x)}},
+            "yaxis": {"title": {"text": escape_text(y)}},
         },
     )
     return drawn.update_layout(**more) if more else drawn
 
 
-def time_axis(seconds: float) -> dict[str, Any]:
+def build_time_axis(seconds: float) -> dict[str, Any]:
     """An axis of so many seconds since the start, with round times on it."""
     step = next((step for step in _STEPS if seconds / step <= TICKS), 86400 * ceil(seconds / 86400 / TICKS))
     times = [step * place for place in range(int(seconds / step) + 1)]
-    return {"tickvals": times, "ticktext": [clock(time) for time in times], "range": [0, 1.02 * seconds or 1]}
+    return {"tickvals": times, "ticktext": [format_duration(time) for time in times], "range": [0, 1.02 * seconds or 1]}
 
 
 TICKS = 6  # at most, which have room on a phone

@@ -10,17 +10,17 @@ from typing import Any
 
 from search.analysis.best_trials import find_best
 from search.config.flatten import flatten
-from search.config.libraries import settle
-from search.config.task_source import BUILT_IN, find_task
+from search.config.libraries import configure_libraries
+from search.config.task_source import BUILT_IN, load_task_source
 from search.errors import UsageError
-from search.formatting import log_it
-from search.storage.working_copy import at_hand
-from search.study.metadata import config_of
-from search.study.record import Searched, read
+from search.formatting import log_model_command
+from search.storage.working_copy import downloaded_copy
+from search.study.metadata import build_resume_config
+from search.study.record import SearchRecord, load_search
 from search.tracking.runs import LONGEST_PARAM
-from search.tracking.uri import URI, store_of, take_login, tracked
-from trainables.filesystem.paths import Place
-from trainables.filesystem.paths import place as as_place
+from search.tracking.uri import URI, move_credentials_to_environment, resolve_tracking_uri, tracking_environment
+from trainables.filesystem.paths import StoragePath
+from trainables.filesystem.paths import parse_path as as_place
 
 TIMEOUT_S = 900.0  # building a task may load its data
 ROOT = Path(__file__).resolve().parents[3]
@@ -30,7 +30,7 @@ class ModelError(RuntimeError):
     """There is no model of the best checkpoint; the message says why, and how to try again."""
 
 
-def log_best(place: Place, register: str = "") -> str:
+def log_best(place: StoragePath, register: str = "") -> str:
     """Log the best checkpoint of the search at `place`, and register it under a name if there is one.
 
     Returns:
@@ -39,29 +39,31 @@ def log_best(place: Place, register: str = "") -> str:
     Raises:
         ModelError: It could not be done. The search is as it was.
     """
-    settle()
-    take_login(os.environ)
+    configure_libraries()
+    move_credentials_to_environment(os.environ)
     try:
-        with at_hand(place) as folder:
-            return _made(*_request(read(place), place, folder, register))
+        with downloaded_copy(place) as folder:
+            return _run_log_model(*_build_request(load_search(place), place, folder, register))
     except (ModelError, UsageError, OSError) as error:
         raise ModelError(
-            f"the best checkpoint is no model in MLflow: {error} Try again: {log_it(place, register)}"
+            f"the best checkpoint is no model in MLflow: {error} Try again: {log_model_command(place, register)}"
         ) from error
 
 
-def _request(searched: Searched, place: Place, folder: Path, register: str) -> tuple[dict[str, Any], str]:
+def _build_request(
+    searched: SearchRecord, place: StoragePath, folder: Path, register: str
+) -> tuple[dict[str, Any], str]:
     """What `search.tracking.model.log_model` is asked for, and where MLflow is."""
     best = find_best(searched.trials, searched.mode)
     if best is None:
         raise ModelError("no trial was completed.")
     if best.checkpoint is None or not as_place(best.checkpoint).is_file():
         raise ModelError(f"trial {best.trial_id} has no checkpoint of a task, but {best.checkpoint}.")
-    config = config_of(searched.about, place, {})
-    tracking_uri, _ = store_of(config, tracked(searched.about))
+    config = build_resume_config(searched.about, place, {})
+    tracking_uri, _ = resolve_tracking_uri(config, tracking_environment(searched.about))
     path, _, name = config.task.rpartition(":")
     code = folder / "code"  # a cluster that was there before has none
-    modules = sorted(code.iterdir()) if code.is_dir() else find_task(config.task).modules
+    modules = sorted(code.iterdir()) if code.is_dir() else load_task_source(config.task).modules
     tags = {"search": place.name, "trial_id": best.trial_id, "objective": searched.objective, "value": best.value}
     request = {
         "reference": f"{Path(path).stem}:{name}" if path else BUILT_IN[name],
@@ -76,7 +78,7 @@ def _request(searched: Searched, place: Place, folder: Path, register: str) -> t
     return request, tracking_uri
 
 
-def _made(request: dict[str, Any], tracking_uri: str) -> str:
+def _run_log_model(request: dict[str, Any], tracking_uri: str) -> str:
     """The model's URI."""
     beside = {str(Path(module).parent) for module in request["code"]}
     paths = [*beside, str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]

@@ -17,10 +17,10 @@ from mlflow.exceptions import MlflowException
 from mlflow.models import Model, ModelSignature, infer_signature
 from mlflow.tracking import MlflowClient
 
-from search.tracking.errors import why
-from search.tracking.model.requirements import pinned
+from search.tracking.errors import describe_mlflow_error
+from search.tracking.model.requirements import pin_requirements
 from trainables import checkpoint
-from trainables.filesystem.paths import place
+from trainables.filesystem.paths import parse_path
 from trainables.training.predictor import Predictor
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -60,7 +60,7 @@ def log_model(
     run = _find_run(client, experiment, search_id)
     if made := _find_model(client, run, register, tags):
         return {"uri": made}
-    predictor = Predictor(reference, checkpoint.load(place(trained)))
+    predictor = Predictor(reference, checkpoint.load(parse_path(trained)))
     example = predictor.example()
     signature: ModelSignature = infer_signature(example, predictor(example))
     set_experiment(experiment_id=run.info.experiment_id)
@@ -81,7 +81,7 @@ def log_model(
             code_paths=[*(str(ROOT / package) for package in PACKAGES), *code],
             signature=signature,
             input_example=example,
-            pip_requirements=_requirements([Path(path) for path in code]),
+            pip_requirements=_collect_requirements([Path(path) for path in code]),
         )
     version = info.registered_model_version
     return {"uri": f"models:/{register}/{version}" if register else info.model_uri}
@@ -108,7 +108,7 @@ def _find_model(client: MlflowClient, run: Run, register: str, tags: dict[str, s
     return next((model.model_uri for model in models if tags.items() <= model.tags.items()), None)
 
 
-def _requirements(own: Sequence[Path]) -> list[str]:
+def _collect_requirements(own: Sequence[Path]) -> list[str]:
     """Of the task's files, and of those of ours that are needed: the workers' Ray is not."""
     ours = [
         Path(module.__file__)
@@ -116,12 +116,12 @@ def _requirements(own: Sequence[Path]) -> list[str]:
         if name.partition(".")[0] in PACKAGES and module.__file__
     ]
     files = [file for path in own for file in ([path] if path.is_file() else path.rglob("*.py"))]
-    return pinned([SERVED, *ours, *files])
+    return pin_requirements([SERVED, *ours, *files])
 
 
-def _line(error: BaseException) -> str:
+def _format_error(error: BaseException) -> str:
     if isinstance(error, MlflowException):
-        return f"MLflow {why(error).rstrip('.')}."
+        return f"MLflow {describe_mlflow_error(error).rstrip('.')}."
     return f"{type(error).__name__}: {' '.join(str(error).split())[:500].rstrip('.')}."
 
 
@@ -130,7 +130,7 @@ def main(request: Path, answer: Path) -> None:
     try:
         told = log_model(**json.loads(request.read_text(encoding="utf-8")))
     except (Exception, SystemExit) as error:  # the task's own code may raise anything, and MLflow does
-        told = {"error": _line(error)}
+        told = {"error": _format_error(error)}
     answer.write_text(json.dumps(told), encoding="utf-8")
 
 

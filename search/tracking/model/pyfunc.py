@@ -10,7 +10,7 @@ from mlflow.pyfunc.model import PythonModel
 from trainables.training.predictor import Predictor
 
 
-class Served(PythonModel):
+class TrialModel(PythonModel):
     """The best trial of a search."""
 
     def load_context(self, context: Any) -> None:
@@ -24,4 +24,4 @@ class Served(PythonModel):
         return self.predictor(model_input)
 
 
-set_model(Served())
+set_model(TrialModel())

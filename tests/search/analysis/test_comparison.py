@@ -12,12 +12,19 @@ from hypothesis import strategies as st
 from optuna.distributions import FloatDistribution, distribution_to_json
 from optuna.samplers import RandomSampler
 
-from search.analysis.comparison import best_configs, compare, differences, rows, side_of, verdict
+from search.analysis.comparison import (
+    build_comparison_rows,
+    build_config_rows,
+    compare,
+    config_differences,
+    search_curve,
+    summarize_difference,
+)
 from search.config.objectives import Objective
-from search.config.search_space import resolve
+from search.config.search_space import resolve_space
 from search.errors import UsageError
 from search.reporting.html.comparison import write_comparison
-from search.study.study import create
+from search.study.study import create_study
 from tests.conftest import ROOT
 from tests.search.reporting.html.page_studies import search, trial
 from trainables.task import TaskConfig, searchable
@@ -52,12 +59,12 @@ def cells(table, label):
 
 
 def test_the_one_that_found_more_is_told_with_how_much_and_when_each_had_as_much():
-    told = verdict(*sides(slow(), quick()))
+    told = summarize_difference(*sides(slow(), quick()))
     assert told == (
         "quick found more: val/score 0.8, where slow found 0.7. That is 0.1 (14 %) better. "
         "slow had 0.7 after 0:50 and 3 trials. quick had 0.7 after 0:40 and 2 trials."
     )
-    assert verdict(*sides(quick(), slow())) == told
+    assert summarize_difference(*sides(quick(), slow())) == told
 
 
 def test_of_a_loss_less_is_more():
@@ -66,19 +73,19 @@ def test_of_a_loss_less_is_more():
         search([trial(0, scores=[0.5])], objectives=loss, name="a"),
         search([trial(0, scores=[0.4])], objectives=loss, name="b"),
     )
-    assert verdict(*sides(first, other)).startswith("b found more: val/score 0.4, where a found 0.5.")
+    assert summarize_difference(*sides(first, other)).startswith("b found more: val/score 0.4, where a found 0.5.")
 
 
 def test_equal_ones_are_told_by_their_time_and_those_without_a_result_as_such():
-    assert "found the same val/score, 0.8. quick had 0.8 after 0:40 and 2 trials. twin" in verdict(
+    assert "found the same val/score, 0.8. quick had 0.8 after 0:40 and 2 trials. twin" in summarize_difference(
         *sides(quick(), quick("twin"))
     )
     nothing = search([trial(0, "failed")], name="none")
-    assert verdict(*sides(quick(), nothing)) == "none completed no trial, so there is nothing to compare."
+    assert summarize_difference(*sides(quick(), nothing)) == "none completed no trial, so there is nothing to compare."
 
 
 def test_the_table_has_values_times_trials_and_outcomes():
-    table = rows(sides(quick(), slow()))
+    table = build_comparison_rows(sides(quick(), slow()))
     assert table[0] == ["", "quick", "slow"]
     assert cells(table, "best val/score") == ["0.8", "0.7"]
     assert cells(table, "reached after") == ["0:40", "0:50"]
@@ -90,7 +97,7 @@ def test_the_table_has_values_times_trials_and_outcomes():
 
 
 def test_the_best_configs_are_told_by_what_differs():
-    assert best_configs(sides(quick(), slow())) == [["", "quick", "slow"], ["lr", "0.02", "0.05"]]
+    assert build_config_rows(sides(quick(), slow())) == [["", "quick", "slow"], ["lr", "0.02", "0.05"]]
 
 
 def test_other_code_other_ranges_and_other_constants_are_told():
@@ -105,12 +112,12 @@ def test_other_code_other_ranges_and_other_constants_are_told():
         searched={"lr": distribution_to_json(FloatDistribution(1e-4, 1e-2, log=True))},
         fixed={"epochs": 27, "seed": 1},
     )
-    assert differences(*sides(first, other)) == [
+    assert config_differences(*sides(first, other)) == [
         "The code of slow is other than that of quick: model.py.",
         "epochs was 9 in quick, 27 in slow.",
         "lr was searched in 0.0001..0.1:log in quick, searched in 0.0001..0.01:log in slow.",
     ]
-    assert differences(*sides(quick(), slow())) == []
+    assert config_differences(*sides(quick(), slow())) == []
 
 
 def test_other_data_is_told():
@@ -118,7 +125,7 @@ def test_other_data_is_told():
     for made, digest in ((first, "a"), (other, "b")):
         for each in made.trials:
             each.user_attrs["datasets"] = [{"name": "digits", "digest": digest}]
-    assert differences(*sides(first, other)) == ["The data of slow is other than that of quick: digits."]
+    assert config_differences(*sides(first, other)) == ["The data of slow is other than that of quick: digits."]
 
 
 def test_searches_that_are_not_after_the_same_are_refused_with_all_that_is_wrong():
@@ -142,12 +149,12 @@ def test_a_task_is_the_same_wherever_its_file_lies_and_equal_names_are_told_apar
 
 @given(st.lists(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=4), min_size=1, max_size=6))
 def test_steps_only_rise_and_end_at_the_best(scores):
-    side = side_of(search([trial(n, scores=each, began=7 * n) for n, each in enumerate(scores)]))
+    side = search_curve(search([trial(n, scores=each, began=7 * n) for n, each in enumerate(scores)]))
     values = [step.value for step in side.steps]
     assert values == sorted(set(values))
     assert values[-1] == side.best.value
     assert all(0 <= step.seconds <= side.seconds and 1 <= step.trials <= len(scores) for step in side.steps)
-    assert side.reached(side.best.value) == side.steps[-1]
+    assert side.find_improvement(side.best.value) == side.steps[-1]
 
 
 def test_the_page_has_what_was_told_and_is_whole(tmp_path):
@@ -171,9 +178,9 @@ class Config(TaskConfig):
 
 def left(folder, name, score):
     """A search with one trial, as its study has it."""
-    study, store = create(folder / name, lambda _: RandomSampler(seed=0), "val/score", "max")
-    number, values = study.ask(resolve(Config, {"precision": "fp32"}, {}))
-    study.note_config(number, values)
+    study, store = create_study(folder / name, lambda _: RandomSampler(seed=0), "val/score", "max")
+    number, values = study.ask(resolve_space(Config, {"precision": "fp32"}, {}))
+    study.record_config(number, values)
     study.report(number, 1, score, {"metrics": {"val/score": score}, "checkpoint": None, "time": 1.0e9})
     study.end(number, "completed")
     store.close()

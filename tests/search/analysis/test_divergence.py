@@ -186,7 +186,7 @@ def test_what_is_claimed_holds_for_the_trials_as_counted(rows, log):
         trials.append(trial)
     for found in find_divergence(trials):
         if found.region is not None:
-            inside = [flag for value, flag in rows if all(c.holds({"x": value}) for c in found.region.conditions)]
+            inside = [flag for value, flag in rows if all(c.is_met({"x": value}) for c in found.region.conditions)]
             assert (sum(inside), len(inside)) == (found.region.diverged, found.region.trials)
             assert found.region.diverged + found.region.diverged_elsewhere == found.diverged
 

@@ -43,7 +43,7 @@ def by_chance(_params, draw):
 
 def test_the_parameter_that_decides_is_told_and_noise_is_not():
     found = find_importances(drawn(40, by_rate))
-    assert found.mattering == ["lr"]
+    assert found.significant_names == ["lr"]
     assert found.trials == 40
     first, *others = found.each
     assert first.name == "lr"
@@ -55,13 +55,13 @@ def test_a_choice_and_a_weaker_number_are_told_beside_a_strong_one_in_their_orde
     found = find_importances(
         drawn(100, lambda p, draw: by_rate(p, draw) + 1.5 * (p["kind"] == "a") + 0.1 * p["width"], seed=1)
     )
-    assert found.mattering[:2] == ["lr", "kind"]
-    assert "noise" not in found.mattering
+    assert found.significant_names[:2] == ["lr", "kind"]
+    assert "noise" not in found.significant_names
 
 
 @pytest.mark.parametrize("seed", range(2))
 def test_where_chance_alone_decides_nothing_is_told(seed):
-    assert find_importances(drawn(30, by_chance, seed)).mattering == []
+    assert find_importances(drawn(30, by_chance, seed)).significant_names == []
 
 
 def test_few_trials_tell_nothing_and_that_is_said():
@@ -71,7 +71,7 @@ def test_few_trials_tell_nothing_and_that_is_said():
 
 def test_what_two_do_together_counts_for_both():
     found = find_importances(drawn(100, lambda p, draw: float((p["noise"] > 0.5) == (p["width"] > 4)), seed=1))
-    assert sorted(found.mattering[:2]) == ["noise", "width"]
+    assert sorted(found.significant_names[:2]) == ["noise", "width"]
     assert all(one.share > 0.4 for one in found.each[:2])
 
 
@@ -96,7 +96,7 @@ def test_a_parameter_that_applies_to_some_trials_alone_is_not_taken_for_what_dec
             del params["noise"]
 
     found = find_importances(drawn(60, lambda p, draw: 2.0 * ("noise" in p) + draw.random(), change=only_in_a))
-    assert found.mattering == ["kind"]
+    assert found.significant_names == ["kind"]
 
 
 def test_a_parameter_that_applies_to_some_trials_alone_may_matter_there():
@@ -105,8 +105,8 @@ def test_a_parameter_that_applies_to_some_trials_alone_may_matter_there():
             del params["noise"]
 
     found = find_importances(drawn(80, lambda p, draw: p.get("noise", 0.5) + 0.1 * draw.random(), change=only_in_a))
-    assert found.mattering[0] == "noise"
-    assert not {"lr", "width"} & set(found.mattering)
+    assert found.significant_names[0] == "noise"
+    assert not {"lr", "width"} & set(found.significant_names)
 
 
 def test_constants_and_equal_values_show_nothing():
@@ -128,4 +128,4 @@ def test_trials_that_were_stopped_and_diverged_count_by_how_far_they_came():
         scores = [9.0] if not good else [9.0, 5.0 + each.number % 7]
         outcome = "diverged" if rate > 3e-2 else "completed" if good else "pruned"
         trials.append(trial(each.number, outcome, scores, each.params, space=SPACE))
-    assert find_importances(search(trials)).mattering == ["lr"]
+    assert find_importances(search(trials)).significant_names == ["lr"]

@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from search.analysis.ranking import ranked
+from search.analysis.ranking import rank_trials
 from search.config.objectives import Objective
 from tests.search.reporting.html.page_studies import search, trial
 
 
 def order(made):
-    places = ranked(made)
+    places = rank_trials(made)
     return sorted(places, key=places.__getitem__)
 
 
@@ -26,7 +26,7 @@ def test_who_came_further_is_better_and_then_the_best_value_counts():
         ]
     )
     assert order(made) == [3, 1, 5, 2, 0, 4]
-    assert [ranked(made)[number] for number in order(made)] == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1])
+    assert [rank_trials(made)[number] for number in order(made)] == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1])
 
 
 def test_of_a_loss_the_lower_is_better():
@@ -36,7 +36,7 @@ def test_of_a_loss_the_lower_is_better():
 
 def test_equal_ones_and_those_that_diverged_share_their_place():
     trials = [trial(0, scores=[0.5]), trial(1, "diverged"), trial(2, scores=[0.5]), trial(3, "diverged", [0.9])]
-    assert ranked(search(trials)) == pytest.approx({0: 1 / 6, 2: 1 / 6, 1: 5 / 6, 3: 5 / 6})
+    assert rank_trials(search(trials)) == pytest.approx({0: 1 / 6, 2: 1 / 6, 1: 5 / 6, 3: 5 / 6})
 
 
 def test_what_is_not_known_is_left_out():
@@ -49,8 +49,8 @@ def test_what_is_not_known_is_left_out():
         copy,
         trial(4, "pruned"),
     ]
-    assert ranked(search(trials)) == {0: 0}
-    assert ranked(search([])) == {}
+    assert rank_trials(search(trials)) == {0: 0}
+    assert rank_trials(search([])) == {}
 
 
 def test_where_rungs_are_in_seconds_epochs_do_not_count():
@@ -70,7 +70,7 @@ def test_places_lie_between_0_and_1_around_the_middle_and_no_scale_changes_them(
     def made(scale):
         return search([trial(n, "pruned", [scale(score)] * epochs) for n, (epochs, score) in enumerate(rows)])
 
-    places = ranked(made(float))
+    places = rank_trials(made(float))
     assert all(0 <= place <= 1 for place in places.values())
     assert len(rows) == 1 or sum(places.values()) / len(rows) == pytest.approx(0.5)
-    assert places == ranked(made(lambda score: float(score) ** 3 + score))
+    assert places == rank_trials(made(lambda score: float(score) ** 3 + score))

@@ -1,4 +1,4 @@
-from search.analysis.timeline import elapsed
+from search.analysis.timeline import running_time
 from tests.search.reporting.html.page_studies import START, trial
 
 
@@ -7,7 +7,7 @@ def test_the_time_between_two_drivers_is_left_out():
         trial(0, scores=[0.1, 0.2], gang="a"),
         trial(1, scores=[0.1, 0.2, 0.3], began=1000.0, gang="b"),
     ]
-    clocked = elapsed(trials)
+    clocked = running_time(trials)
     assert clocked.total == 50
     assert clocked.pauses == [(20, 980)]
     at = START.timestamp()
@@ -16,11 +16,11 @@ def test_the_time_between_two_drivers_is_left_out():
 
 def test_what_is_shorter_than_half_a_minute_is_no_pause():
     trials = [trial(0, scores=[0.1], gang="a"), trial(1, scores=[0.1], began=35.0, gang="a")]
-    assert elapsed(trials).pauses == []
-    assert elapsed(trials).total == 45
+    assert running_time(trials).pauses == []
+    assert running_time(trials).total == 45
 
 
 def test_where_nothing_is_known_of_gangs_it_is_the_time_from_the_first_sign_to_the_last():
     trials = [trial(0, scores=[0.1]), trial(1, scores=[0.1], began=1000.0)]
-    assert (elapsed(trials).total, elapsed(trials).pauses) == (1010, [])
-    assert elapsed([]).total == 0
+    assert (running_time(trials).total, running_time(trials).pauses) == (1010, [])
+    assert running_time([]).total == 0

@@ -3,17 +3,17 @@
 import pytest
 from optuna.samplers import RandomSampler
 
-from search.analysis.timeline import Span, timeline
-from search.config.search_space import resolve
-from search.study.study import create
+from search.analysis.timeline import Span, build_timeline
+from search.config.search_space import resolve_space
+from search.study.study import create_study
 from tests.search.conftest import Config
 
 
 @pytest.fixture
 def played(tmp_path):
     """Plays trials, each a list of reports (gang, time, seconds) and of stretches; returns what the gangs did."""
-    study, store = create(tmp_path, RandomSampler, "val/loss", "min")
-    space = resolve(Config, {"precision": "fp32"}, {})
+    study, store = create_study(tmp_path, RandomSampler, "val/loss", "min")
+    space = resolve_space(Config, {"precision": "fp32"}, {})
 
     def play(*trials):
         for reports, stretches in trials:
@@ -22,8 +22,8 @@ def played(tmp_path):
                 kept = {"metrics": {"val/loss": 1.0}, "checkpoint": None, "gang": gang, "time": at, "seconds": seconds}
                 study.report(number, epoch, 1.0, kept)
             for stretch in stretches:
-                study.note_stretch(number, stretch)
-        return timeline(study.trials())
+                study.record_segment(number, stretch)
+        return build_timeline(study.get_trials())
 
     yield play
     store.close()

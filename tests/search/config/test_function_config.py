@@ -7,9 +7,9 @@ import optuna
 import pytest
 
 from search.config import load_config
-from search.config.function_config import config_class, read
-from search.config.search_space import resolve
-from search.config.task_source import find_task
+from search.config.function_config import build_function_config, parse_fixed_values
+from search.config.search_space import resolve_space
+from search.config.task_source import load_task_source
 from search.errors import UsageError
 from search.experiment import plan
 from tests.conftest import TASKS
@@ -33,11 +33,13 @@ def planned(tmp_path, monkeypatch):
 
 
 def space(fixed=(), searched=()):
-    return resolve(config_class(dict(fixed), dict(searched)), read(dict(fixed)), dict(searched))
+    return resolve_space(
+        build_function_config(dict(fixed), dict(searched)), parse_fixed_values(dict(fixed)), dict(searched)
+    )
 
 
 def config(**fixed):
-    return space(fixed).config({}).model_dump(mode="json", round_trip=True)
+    return space(fixed).build_config({}).model_dump(mode="json", round_trip=True)
 
 
 # Values
@@ -61,7 +63,11 @@ def test_a_config_holds_what_is_named_and_a_seed(planned):
 
 def test_a_dotted_name_is_a_value_in_a_group():
     made = space({"model.depth": "3", "lr": "0.1"}, {"model.width": "8..64"})
-    assert made.config({"model.width": 16}).model_dump() == {"seed": 0, "lr": 0.1, "model": {"depth": 3, "width": 16}}
+    assert made.build_config({"model.width": 16}).model_dump() == {
+        "seed": 0,
+        "lr": 0.1,
+        "model": {"depth": 3, "width": 16},
+    }
 
 
 @pytest.mark.parametrize(
@@ -185,7 +191,7 @@ def file(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["train", "plain", "more"])
 def test_a_function_of_a_config_is_found_with_the_files_beside_it(file, name):
-    source = find_task(f"{file}:{name}")
+    source = load_task_source(f"{file}:{name}")
     assert source.task_class is None
     assert source.reference == f"functions_of_a_user:{name}"
     assert source.modules == (file,)
@@ -194,7 +200,7 @@ def test_a_function_of_a_config_is_found_with_the_files_beside_it(file, name):
 @pytest.mark.parametrize("name", ["Model", "two", "number"])
 def test_what_is_neither_a_task_nor_a_function_of_a_config_is_refused_with_what_there_is(file, name):
     with pytest.raises(UsageError) as caught:
-        find_task(f"{file}:{name}")
+        load_task_source(f"{file}:{name}")
     assert str(caught.value) == (
         f"{file}:{name} must be a class that derives from Task, or a function of a config, but is neither. "
         "Choose from more, plain, train."
@@ -203,4 +209,4 @@ def test_what_is_neither_a_task_nor_a_function_of_a_config_is_refused_with_what_
 
 def test_a_name_that_is_not_in_the_file_is_refused_with_the_nearest(file):
     with pytest.raises(UsageError, match=r"must define 'trian', but does not\. Did you mean 'train'\?"):
-        find_task(f"{file}:trian")
+        load_task_source(f"{file}:trian")

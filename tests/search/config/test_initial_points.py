@@ -3,8 +3,8 @@
 import pytest
 from pydantic import model_validator
 
-from search.config.initial_points import first_points
-from search.config.search_space import resolve
+from search.config.initial_points import initial_points
+from search.config.search_space import resolve_space
 from search.errors import UsageError
 from trainables.task import TaskConfig, searchable
 
@@ -26,7 +26,7 @@ DEFAULTS = {"precision": "fp32", "lr": 1e-3, "width": 32}
 
 
 def points(*given, trials=9, fixed=None, searched=None):
-    return first_points(resolve(Config, fixed or {}, searched or {}), given, trials)
+    return initial_points(resolve_space(Config, fixed or {}, searched or {}), given, trials)
 
 
 def refused(*given, **options):

@@ -4,7 +4,7 @@ import pytest
 
 from search.config import load_config
 from search.config.objectives import Objective
-from search.config.search_config import dump
+from search.config.search_config import to_yaml
 from search.errors import UsageError
 from search.experiment import plan
 
@@ -48,7 +48,7 @@ def test_objectives_are_a_text_or_a_list_in_the_file_and_come_back_from_it(tmp_p
     file.write_text("task: arc\nobjective: [val/score, 'time/samples_per_s:max']\n")
     config = load_config({}, file)
     assert config.objective == ("val/score", SPEED)
-    file.write_text(dump(config))
+    file.write_text(to_yaml(config))
     assert load_config({}, file).objective == config.objective
     file.write_text("task: arc\nobjective: val/score\n")
     assert load_config({}, file).objective == ("val/score",)
@@ -99,10 +99,12 @@ def test_objectives_of_a_function_that_are_not_clear_are_refused(tmp_path, funct
 
 
 def test_no_more_trials_are_planned_than_there_are_combinations(tmp_path):
-    fixed = {"set": {name: value for name, value in planned(tmp_path).space.defaults().items() if name != "precision"}}
+    fixed = {
+        "set": {name: value for name, value in planned(tmp_path).space.get_defaults().items() if name != "precision"}
+    }
     few = planned(tmp_path, **fixed, search={"precision": "fp32,bf16"})
     assert (few.config.trials, few.trials) == (16, 2)
-    assert few.expected == few.schedule.expected(2)
+    assert few.expected_cost == few.schedule.expected_cost(2)
     assert planned(tmp_path).trials == 16
     copies = planned(tmp_path, **fixed, search={"precision": "fp32,bf16"}, scheduler="pbt")
     assert copies.trials == 16, "a copy differs from the other by its weights"

@@ -5,10 +5,10 @@ import pytest
 import yaml
 
 from search.config import SearchConfig, load_config
-from search.config.search_config import complete, dump
+from search.config.search_config import resolve_config, to_yaml
 from search.errors import UsageError
 from search.run import main
-from search.storage.locations import check_place
+from search.storage.locations import check_location
 
 
 def refused(given, file=None):
@@ -173,7 +173,7 @@ def test_an_earlier_search_is_named_by_its_name_by_its_folder_or_as_an_experimen
         "/else/where",
         "mlflow:theirs",
     ]
-    assert complete(config) == config
+    assert resolve_config(config) == config
 
 
 def test_every_option_that_says_what_to_search_can_be_given_in_a_file():
@@ -189,16 +189,16 @@ def test_the_dumped_yaml_starts_the_same_search_under_a_new_name(tmp_path):
     given |= {"register": "my model", "log_model": True}
     config = load_config({"task": "arc", "name": "one", "storage": str(tmp_path), **given})
     file = tmp_path / "search.yaml"
-    file.write_text(dump(config))
+    file.write_text(to_yaml(config))
     again = load_config({}, file)
     assert again.name != "one"
     assert again.model_copy(update={"name": "one"}) == config
 
 
 def test_completing_a_config_twice_changes_nothing():
-    config = complete(SearchConfig(task="some/file.py:Task", storage=Path("there")))
+    config = resolve_config(SearchConfig(task="some/file.py:Task", storage=Path("there")))
     assert config.task == f"{Path.cwd()}/some/file.py:Task"
-    assert complete(config) == config
+    assert resolve_config(config) == config
 
 
 def test_one_run_is_one_trial_that_is_never_stopped_early():
@@ -308,7 +308,7 @@ def test_amounts_are_in_the_unit_of_fidelity_and_come_back_from_the_yaml_as_they
     config = load_config({"task": "arc", **given})
     assert (config.max_fidelity, config.grace_period) == amounts
     file = tmp_path / "search.yaml"
-    file.write_text(dump(config))
+    file.write_text(to_yaml(config))
     again = load_config({}, file)
     assert (again.fidelity, again.max_fidelity, again.grace_period) == (config.fidelity, *amounts)
 
@@ -331,17 +331,17 @@ def test_an_option_of_another_scheduler_that_changes_nothing_is_no_mistake():
 def test_a_name_that_exists_is_refused(tmp_path):
     (tmp_path / "old").mkdir()
     with pytest.raises(UsageError, match=r"--name must be new, but old exists in .*\. Choose another\."):
-        check_place(tmp_path, "old")
+        check_location(tmp_path, "old")
 
 
 @pytest.mark.parametrize("name", ["a/b", "..", "-x", "a b"])
 def test_a_name_that_is_no_folder_name_is_refused(tmp_path, name):
     with pytest.raises(UsageError, match=r"--name must be letters, digits"):
-        check_place(tmp_path, name)
+        check_location(tmp_path, name)
 
 
 def test_a_storage_below_a_file_is_refused_and_nothing_is_written(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match=r"--storage must be a folder that can be written to, but got .*/file/runs"):
-        check_place(tmp_path / "file" / "runs", "one")
+        check_location(tmp_path / "file" / "runs", "one")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]

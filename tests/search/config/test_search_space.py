@@ -8,7 +8,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from pydantic import BaseModel, ConfigDict, Field
 
 from search.config.flatten import flatten
-from search.config.search_space import resolve
+from search.config.search_space import resolve_space
 from search.errors import UsageError
 from trainables.task import TaskConfig, searchable
 
@@ -36,12 +36,12 @@ def distributions(space):
 
 def refused(fixed=None, searched=None):
     with pytest.raises(UsageError) as caught:
-        resolve(Config, fixed or {}, searched or {})
+        resolve_space(Config, fixed or {}, searched or {})
     return list(caught.value.problems)
 
 
 def test_declared_fields_are_the_space_and_precision_is_in_it():
-    assert distributions(resolve(Config, {}, {})) == {
+    assert distributions(resolve_space(Config, {}, {})) == {
         "precision": CategoricalDistribution(["fp32", "bf16", "fp16"]),
         "lr": FloatDistribution(1e-5, 1e-1, log=True),
         "layers": IntDistribution(1, 6),
@@ -51,9 +51,9 @@ def test_declared_fields_are_the_space_and_precision_is_in_it():
 
 
 def test_a_fixed_parameter_is_not_searched_and_is_read_as_its_type():
-    space = resolve(Config, {"lr": "1e-2", "clip": "none", "bias": "false", "inner.depth": "3"}, {})
+    space = resolve_space(Config, {"lr": "1e-2", "clip": "none", "bias": "false", "inner.depth": "3"}, {})
     assert {"lr", "inner.depth"}.isdisjoint(distributions(space))
-    config = space.config({})
+    config = space.build_config({})
     assert (config.lr, config.clip, config.bias, config.inner.depth) == (1e-2, None, False, 3)
 
 
@@ -68,11 +68,11 @@ def test_a_fixed_parameter_is_not_searched_and_is_read_as_its_type():
     ],
 )
 def test_a_searched_range_replaces_the_declared_one(text, expected):
-    assert distributions(resolve(Config, {}, {"lr": text}))["lr"] == expected
+    assert distributions(resolve_space(Config, {}, {"lr": text}))["lr"] == expected
 
 
 def test_a_field_that_declares_nothing_can_be_searched():
-    space = resolve(Config, {}, {"hidden": "8..64:step=8", "bias": "true,false", "inner.kind": "a,b"})
+    space = resolve_space(Config, {}, {"hidden": "8..64:step=8", "bias": "true,false", "inner.kind": "a,b"})
     assert distributions(space)["hidden"] == IntDistribution(8, 64, step=8)
     assert distributions(space)["bias"] == CategoricalDistribution([True, False])
     assert distributions(space)["inner.kind"] == CategoricalDistribution(["a", "b"])
@@ -114,7 +114,7 @@ def test_two_dots_in_a_choice_of_text_are_no_range():
     class WithPath(TaskConfig):
         path: str = ""
 
-    space = resolve(WithPath, {}, {"path": "../a,../b"})
+    space = resolve_space(WithPath, {}, {"path": "../a,../b"})
     assert distributions(space)["path"] == CategoricalDistribution(["../a", "../b"])
 
 
@@ -123,7 +123,7 @@ def test_all_mistakes_are_told_at_once():
 
 
 def test_a_parameter_with_a_condition_is_suggested_only_where_it_holds():
-    space = resolve(Config, {}, {})
+    space = resolve_space(Config, {}, {})
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
     seen = [space.suggest(study.ask()) for _ in range(30)]
     assert {values["precision"] for values in seen} == {"fp32", "bf16", "fp16"}
@@ -132,8 +132,8 @@ def test_a_parameter_with_a_condition_is_suggested_only_where_it_holds():
 
 def test_a_condition_holds_on_a_fixed_value_too():
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
-    assert "scale_growth" in resolve(Config, {"precision": "fp16"}, {}).suggest(study.ask())
-    assert "scale_growth" not in resolve(Config, {"precision": "bf16"}, {}).suggest(study.ask())
+    assert "scale_growth" in resolve_space(Config, {"precision": "fp16"}, {}).suggest(study.ask())
+    assert "scale_growth" not in resolve_space(Config, {"precision": "bf16"}, {}).suggest(study.ask())
 
 
 def test_conditions_in_a_circle_are_refused():
@@ -142,19 +142,23 @@ def test_conditions_in_a_circle_are_refused():
         b: int = searchable(1, low=1, high=2, when={"a": 1})
 
     with pytest.raises(UsageError, match=r"must not depend on each other in a circle, but \['a', 'b'\] do"):
-        resolve(Circle, {}, {})
+        resolve_space(Circle, {}, {})
 
 
 def test_defaults_leave_out_what_lies_outside_of_the_searched_range():
-    assert resolve(Config, {}, {"lr": "1e-5..1e-4"}).defaults() == {"precision": "fp32", "layers": 2, "inner.depth": 2}
+    assert resolve_space(Config, {}, {"lr": "1e-5..1e-4"}).get_defaults() == {
+        "precision": "fp32",
+        "layers": 2,
+        "inner.depth": 2,
+    }
 
 
 @given(seed=st.integers(0, 2**16))
 def test_every_suggestion_is_a_valid_config_that_survives_the_way_to_a_worker(seed):
-    space = resolve(Config, {"bias": "false"}, {"clip": "0.1..2"})
+    space = resolve_space(Config, {"bias": "false"}, {"clip": "0.1..2"})
     trial = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=seed)).ask()
     values = space.suggest(trial)
-    config = space.config(values)
+    config = space.build_config(values)
     assert Config.model_validate(config.model_dump(mode="json")) == config
     assert {name: flatten(config.model_dump(mode="json"))[name] for name in values} == values
 
@@ -163,8 +167,8 @@ def test_a_parameter_may_depend_on_one_of_several_values():
     class Half(TaskConfig):
         growth: int = searchable(100, low=10, high=1000, when={"precision": ["fp16", "bf16"]})
 
-    space = resolve(Half, {}, {})
-    assert ["growth" in space.point({"precision": precision}) for precision in ("fp32", "fp16", "bf16")] == [
+    space = resolve_space(Half, {}, {})
+    assert ["growth" in space.parse_point({"precision": precision}) for precision in ("fp32", "fp16", "bf16")] == [
         False,
         True,
         True,

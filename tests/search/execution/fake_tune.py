@@ -17,7 +17,7 @@ class Gangs:
         self.study.live.clear()
         arguments = (self.study, self.space, self.schedule, "val/loss", self.trials, self.folder, attempt)
         self.searcher = StudySearcher(*arguments, observers=self.observers)
-        self.searcher.mend()
+        self.searcher.recover()
 
     def ask(self):
         """The next stretch, with the name that Tune has for it."""

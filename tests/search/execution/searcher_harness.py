@@ -4,9 +4,9 @@ import json
 
 from pydantic import model_validator
 
-from search.config.search_space import resolve
+from search.config.search_space import resolve_space
 from search.execution.searcher import StudySearcher
-from search.schedulers.asha import Halving
+from search.schedulers.asha import ASHAScheduler
 from trainables.task import TaskConfig, searchable
 
 
@@ -25,23 +25,23 @@ class Watching:
     def __init__(self):
         self.events = []
 
-    def trial_started(self, number, config, copied_from=None):
+    def on_trial_start(self, number, config, copied_from=None):
         self.events.append(("started", number))
 
-    def trial_reported(self, number, epoch, metrics, at):
+    def on_trial_report(self, number, epoch, metrics, at):
         self.events.append(("reported", number, epoch))
 
-    def trial_named_data(self, number, datasets):
+    def on_trial_datasets(self, number, datasets):
         self.events.append(("data", number, datasets))
 
-    def trial_ended(self, number, outcome, reason):
+    def on_trial_end(self, number, outcome, reason):
         self.events.append((outcome, number, reason))
 
 
 def searcher_over(study, folder, trials=3, rungs=(1, 3), fixed=None, mode="min", **options):
     """The searcher, the study, and what is told to observers."""
-    space = resolve(Config, {"precision": "fp32", **(fixed or {})}, {})
-    watching, schedule = Watching(), Halving(rungs, 3, mode)
+    space = resolve_space(Config, {"precision": "fp32", **(fixed or {})}, {})
+    watching, schedule = Watching(), ASHAScheduler(rungs, 3, mode)
     searcher = StudySearcher(study, space, schedule, "val/loss", trials, folder, "a", observers=[watching], **options)
     return searcher, study, watching
 

@@ -4,7 +4,7 @@ from ray.exceptions import ActorDiedError, OutOfMemoryError
 from ray.train import ControllerError, WorkerGroupError
 from ray.train.v2._internal.exceptions import WorkerGroupStartupTimeoutError
 
-from search.execution.failure_policy import FAILED_STARTS, Recovery, describe
+from search.execution.failure_policy import FAILED_STARTS, FailurePolicy, describe_failure
 
 
 def died(message):
@@ -15,8 +15,8 @@ CRASH = WorkerGroupError("a worker died", {0: died("Worker unexpectedly exits wi
 
 
 def recovery(limit, epoch=0):
-    made = Recovery(limit)
-    made.begin(epoch)
+    made = FailurePolicy(limit)
+    made.start_segment(epoch)
     return made
 
 
@@ -33,35 +33,35 @@ def test_a_trial_fails_once_its_workers_were_lost_more_often_than_the_limit(limi
 def test_the_next_trial_of_a_gang_is_not_charged_with_the_losses_of_the_one_before():
     made = recovery(1)
     assert kinds(made, 2, CRASH, "begun", "") == ["start", "fail"]
-    made.begin(0)
+    made.start_segment(0)
     assert kinds(made, 2, CRASH, "begun", "") == ["start", "fail"]
 
 
 def test_losses_are_forgiven_when_the_trial_got_further_and_not_when_it_did_an_epoch_again():
     made = recovery(1)
-    made.reached(3)
+    made.record_progress(3)
     assert kinds(made, 1, CRASH, "begun", "") == ["start"]
-    made.reached(2)
-    made.reached(3)
+    made.record_progress(2)
+    made.record_progress(3)
     assert kinds(made, 1, CRASH, "begun", "") == ["fail"]
     made = recovery(1)
     for epoch in range(1, 50):
-        made.reached(epoch)
+        made.record_progress(epoch)
         assert kinds(made, 1, CRASH, "begun", "") == ["start"]
 
 
 def test_workers_that_never_begin_end_the_gang_and_not_the_trial():
     made = recovery(100)
     assert kinds(made, FAILED_STARTS + 1, CRASH, "assigned", "") == ["start"] * FAILED_STARTS + ["give up"]
-    assert made.after(CRASH, "assigned", "").reason == "its workers cannot start: a process was killed or crashed"
-    assert recovery(0).after(CRASH, "assigned", "").note.startswith("its workers did not start (a process was killed")
+    assert made.decide(CRASH, "assigned", "").reason == "its workers cannot start: a process was killed or crashed"
+    assert recovery(0).decide(CRASH, "assigned", "").note.startswith("its workers did not start (a process was killed")
 
 
 def test_workers_that_were_to_end_or_had_nothing_to_do_cost_nothing():
     made = recovery(0)
     assert kinds(made, 50, CRASH, "begun", "20 trials") == ["start"] * 50
     assert kinds(made, 50, CRASH, "nothing", "") == ["start"] * 50
-    assert made.after(None, "begun", "20 trials").note == "begins in new workers: 20 trials"
+    assert made.decide(None, "begun", "20 trials").note == "begins in new workers: 20 trials"
 
 
 def test_no_room_costs_nothing_and_ends_the_gang():
@@ -73,13 +73,13 @@ def test_no_room_costs_nothing_and_ends_the_gang():
 def test_what_a_node_that_goes_away_costs_is_no_fault_of_the_trial():
     made = recovery(0, epoch=3)
     assert kinds(made, 9, CRASH, "begun", "", "node 10.0.0.3 is going away") == ["start"] * 9
-    left = made.after(None, "begun", "node 10.0.0.3 is going away", "node 10.0.0.3 is going away")
+    left = made.decide(None, "begun", "node 10.0.0.3 is going away", "node 10.0.0.3 is going away")
     assert left.note == "node 10.0.0.3 is going away, and it goes on elsewhere from epoch 3"
-    assert made.after(None, "nothing", "", "node 10.0.0.3 is going away").note == ""
+    assert made.decide(None, "nothing", "", "node 10.0.0.3 is going away").note == ""
 
 
 def test_out_of_memory_is_no_reason_to_try_again():
-    verdict = recovery(5).after(WorkerGroupError("oom", {1: OutOfMemoryError("killed")}), "begun", "")
+    verdict = recovery(5).decide(WorkerGroupError("oom", {1: OutOfMemoryError("killed")}), "begun", "")
     assert (verdict.kind, verdict.reason.partition(":")[0]) == ("fail", "out of memory")
 
 
@@ -93,4 +93,4 @@ def test_out_of_memory_is_no_reason_to_try_again():
     ],
 )
 def test_what_ended_workers_is_told_in_a_line(error, told):
-    assert describe(error) == told
+    assert describe_failure(error) == told

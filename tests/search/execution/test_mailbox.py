@@ -18,7 +18,7 @@ def report(epoch, done=False):
 def test_a_worker_waits_for_a_stretch_and_its_reports_come_back_in_order():
     async def scenario():
         mailbox = Mailbox()
-        waiting = asyncio.create_task(mailbox.next(0))
+        waiting = asyncio.create_task(mailbox.wait_for_segment(0))
         await asyncio.sleep(0)
         await mailbox.assign(STRETCH)
         turn, stretch = await waiting
@@ -33,8 +33,8 @@ def test_a_worker_that_has_seen_a_turn_waits_for_the_next():
     async def scenario():
         mailbox = Mailbox()
         await mailbox.assign(STRETCH)
-        turn, _ = await mailbox.next(0)
-        again = asyncio.create_task(mailbox.next(turn))
+        turn, _ = await mailbox.wait_for_segment(0)
+        again = asyncio.create_task(mailbox.wait_for_segment(turn))
         await asyncio.sleep(0.01)
         assert not again.done()
         await mailbox.assign({**STRETCH, "trial": 1})
@@ -47,9 +47,9 @@ def test_a_new_worker_goes_on_from_the_last_checkpoint_of_the_lost_one():
     async def scenario():
         mailbox = Mailbox()
         await mailbox.assign(STRETCH)
-        turn, _ = await mailbox.next(0)
+        turn, _ = await mailbox.wait_for_segment(0)
         await mailbox.put(turn, report(2))
-        return (await mailbox.next(0))[1]
+        return (await mailbox.wait_for_segment(0))[1]
 
     assert run(scenario()) == {**STRETCH, "epoch": 2, "checkpoint": "2.pt", "earlier": [None]}
 
@@ -59,9 +59,9 @@ def test_a_new_worker_knows_what_the_lost_one_had_spent():
         mailbox = Mailbox()
         spent = {"of": "samples", "epoch": 0, "spent": 0.0, "until": 100.0}
         await mailbox.assign({**STRETCH, "allowance": spent})
-        turn, _ = await mailbox.next(0)
+        turn, _ = await mailbox.wait_for_segment(0)
         await mailbox.put(turn, {**report(2), "allowance": {**spent, "epoch": 2, "spent": 40.0}})
-        return (await mailbox.next(0))[1]["allowance"]
+        return (await mailbox.wait_for_segment(0))[1]["allowance"]
 
     assert run(scenario()) == {"of": "samples", "epoch": 2, "spent": 40.0, "until": 100.0}
 
@@ -70,10 +70,10 @@ def test_the_checkpoints_before_the_last_one_are_kept_in_case_that_it_is_broken(
     async def scenario():
         mailbox = Mailbox()
         await mailbox.assign({**STRETCH, "epoch": 1, "checkpoint": "1.pt", "earlier": [None]})
-        turn, _ = await mailbox.next(0)
+        turn, _ = await mailbox.wait_for_segment(0)
         for epoch in (2, 3):
             await mailbox.put(turn, report(epoch))
-        return (await mailbox.next(0))[1]
+        return (await mailbox.wait_for_segment(0))[1]
 
     stretch = run(scenario())
     assert (stretch["epoch"], stretch["checkpoint"], stretch["earlier"]) == (3, "3.pt", ["2.pt", "1.pt", None])
@@ -84,9 +84,9 @@ def test_a_restart_hands_the_stretch_to_new_workers_and_says_how_far_the_old_one
         mailbox = Mailbox()
         await mailbox.assign(STRETCH)
         untouched = await mailbox.restart()
-        turn, _ = await mailbox.next(0)
+        turn, _ = await mailbox.wait_for_segment(0)
         begun = await mailbox.restart()
-        again, stretch = await mailbox.next(0)
+        again, stretch = await mailbox.wait_for_segment(0)
         await mailbox.put(again, report(3, done=True))
         return untouched, begun, await mailbox.restart(), again > turn, stretch
 
@@ -97,16 +97,16 @@ def test_workers_that_are_about_to_end_get_nothing_more_until_there_are_new_ones
     async def scenario():
         mailbox = Mailbox()
         await mailbox.assign(STRETCH)
-        turn, _ = await mailbox.next(0)
+        turn, _ = await mailbox.wait_for_segment(0)
         await mailbox.put(turn, {**report(3, done=True), "ending": "one rank failed"})
         sent = await mailbox.get()
         await mailbox.assign({**STRETCH, "trial": 1})
-        waiting = asyncio.create_task(mailbox.next(turn))
+        waiting = asyncio.create_task(mailbox.wait_for_segment(turn))
         await asyncio.sleep(0.01)
         assert not waiting.done()
         reached = await mailbox.restart()
         assert (await waiting)[1] is None
-        return sent, reached, (await mailbox.next(0))[1]["trial"]
+        return sent, reached, (await mailbox.wait_for_segment(0))[1]["trial"]
 
     sent, reached, trial = run(scenario())
     assert "ending" not in sent[0]
@@ -118,7 +118,7 @@ def test_a_report_that_answers_after_its_stretch_was_dropped_says_of_which_turn_
     async def scenario():
         mailbox = Mailbox()
         first = await mailbox.assign(STRETCH)
-        turn, _ = await mailbox.next(0)
+        turn, _ = await mailbox.wait_for_segment(0)
         answer = asyncio.create_task(mailbox.get())  # as the gang has it pending
         await asyncio.sleep(0)
         await mailbox.put(turn, report(1))
@@ -126,7 +126,7 @@ def test_a_report_that_answers_after_its_stretch_was_dropped_says_of_which_turn_
         await mailbox.drop()
         await mailbox.put(turn, report(2))
         second = await mailbox.assign({**STRETCH, "trial": 1})
-        turn, _ = await mailbox.next(turn)
+        turn, _ = await mailbox.wait_for_segment(turn)
         await mailbox.put(turn, report(7))
         return first, second, await answer, await mailbox.get()
 
@@ -138,7 +138,7 @@ def test_a_report_that_answers_after_its_stretch_was_dropped_says_of_which_turn_
 def test_workers_that_died_while_they_waited_take_nothing_that_is_for_the_new_ones():
     async def scenario():
         mailbox = Mailbox()
-        dead = asyncio.create_task(mailbox.next(0))
+        dead = asyncio.create_task(mailbox.wait_for_segment(0))
         await asyncio.sleep(0)
         await mailbox.restart()
         await mailbox.assign(STRETCH)
@@ -153,9 +153,9 @@ def test_what_lost_workers_still_send_after_a_restart_is_dropped():
     async def scenario():
         mailbox = Mailbox()
         await mailbox.assign(STRETCH)
-        old, _ = await mailbox.next(0)
+        old, _ = await mailbox.wait_for_segment(0)
         await mailbox.restart()
-        new, _ = await mailbox.next(0)
+        new, _ = await mailbox.wait_for_segment(0)
         await mailbox.put(old, report(1))
         await mailbox.put(new, report(2))
         return [report["epoch"] for report in await mailbox.get()]
@@ -169,19 +169,19 @@ def test_workers_stall_while_nobody_gets_anywhere(monkeypatch):
 
     async def scenario():
         mailbox = Mailbox()
-        nothing = mailbox.idle_s()
+        nothing = mailbox.get_idle_s()
         await mailbox.assign(STRETCH)
         clock[0] = 10.0
-        waiting = mailbox.idle_s()  # nobody has taken the stretch
-        turn, _ = await mailbox.next(0)
+        waiting = mailbox.get_idle_s()  # nobody has taken the stretch
+        turn, _ = await mailbox.wait_for_segment(0)
         clock[0] = 13.0
-        begun = mailbox.idle_s()
-        mailbox.beat(turn, 0, 1, "in loss")
-        moved = mailbox.idle_s()
+        begun = mailbox.get_idle_s()
+        mailbox.record_heartbeat(turn, 0, 1, "in loss")
+        moved = mailbox.get_idle_s()
         clock[0] = 18.0
-        mailbox.beat(turn, 0, 1, "in train_batches")
-        mailbox.beat(turn - 1, 1, 9, "of a lost worker")
-        return nothing, waiting, begun, moved, mailbox.idle_s(), mailbox.stacks()
+        mailbox.record_heartbeat(turn, 0, 1, "in train_batches")
+        mailbox.record_heartbeat(turn - 1, 1, 9, "of a lost worker")
+        return nothing, waiting, begun, moved, mailbox.get_idle_s(), mailbox.get_stacks()
 
     told = asyncio.run(scenario())
     assert told == ((0.0, 0.0), (10.0, 0.0), (0.0, 3.0), (0.0, 0.0), (0.0, 5.0), {0: "in train_batches"})
@@ -203,7 +203,7 @@ def test_a_report_of_a_worker_that_was_given_up_is_dropped():
 def test_closing_lets_every_worker_return():
     async def scenario():
         mailbox = Mailbox()
-        waiting = [asyncio.create_task(mailbox.next(0)) for _ in range(2)]
+        waiting = [asyncio.create_task(mailbox.wait_for_segment(0)) for _ in range(2)]
         await asyncio.sleep(0)
         await mailbox.close()
         return [stretch for _, stretch in await asyncio.gather(*waiting)]

@@ -10,9 +10,9 @@ from optuna.trial import TrialState
 from ray.tune.search import Searcher
 
 from search.analysis.best_trials import find_best
-from search.config.stop_condition import Target
-from search.execution.stoppers import Budget
-from search.study.trial import held_gpu_s, outcome_of, reports_of, stretches_of
+from search.config.stop_condition import StopCondition
+from search.execution.stoppers import Stoppers
+from search.study.trial import get_outcome, get_reports, get_segments, gpu_seconds_used
 from tests.search.execution.searcher_harness import Config, report, tuned
 
 
@@ -59,7 +59,7 @@ def test_a_combination_that_the_task_refuses_fails_without_costing_a_gang(make_s
             break
         assert stretch["stretch"]["config"]["lr"] <= 0.5
         report(searcher, f"t{turn}", 1, 0.5, done=True)
-    outcomes = [outcome_of(trial) for trial in study.trials()]
+    outcomes = [get_outcome(trial) for trial in study.trials()]
     assert set(outcomes) == {"completed", "failed"}
     assert len(outcomes) == 20
     assert {event[2] for event in watching.events if event[0] == "failed"} == {"lr must be at most 0.5."}
@@ -70,7 +70,7 @@ def test_a_failure_keeps_its_reason_and_its_traceback(make_searcher, tmp_path):
     searcher.suggest("t0")
     failure = {"outcome": "failed", "reason": "KeyError: 'x'", "traceback": "Traceback: here"}
     searcher.on_trial_complete("t0", tuned(True, **failure))
-    assert outcome_of(study.trial(0)) == "failed"
+    assert get_outcome(study.trial(0)) == "failed"
     assert study.trial(0).user_attrs["reason"] == "KeyError: 'x'"
     assert (tmp_path / "errors" / "trial-0.txt").read_text() == "Traceback: here"
 
@@ -107,7 +107,7 @@ def test_a_stopped_search_begins_nothing_and_leaves_its_trials_to_be_taken_up_ag
     stopping.set()
     assert searcher.suggest("t1") == Searcher.FINISHED
     searcher.close(prune=False)
-    assert outcome_of(study.trial(0)) == "interrupted"
+    assert get_outcome(study.trial(0)) == "interrupted"
     assert watching.events[-1] == ("interrupted", 0, "the search was stopped")
 
 
@@ -116,7 +116,7 @@ def test_at_the_end_what_waits_at_a_rung_is_pruned(make_searcher):
     searcher.suggest("t0")
     report(searcher, "t0", 1, 0.3, done=True)
     searcher.close(prune=True)
-    assert outcome_of(study.trial(0)) == "pruned"
+    assert get_outcome(study.trial(0)) == "pruned"
     assert watching.events[-1] == ("pruned", 0, "not among the best at epoch 1")
 
 
@@ -132,7 +132,7 @@ def test_an_objective_that_is_not_finite_ends_a_trial_and_is_never_its_value(mak
     trial = study.trial(0)
     assert (trial.state, trial.intermediate_values) == (TrialState.PRUNED, {1: 0.3})
     assert trial.user_attrs["divergence"] == {"kind": "objective", "epoch": 2}
-    assert str(reports_of(trial)[2]["metrics"]["val/loss"]) == str(value)
+    assert str(get_reports(trial)[2]["metrics"]["val/loss"]) == str(value)
     assert watching.events[-2:] == [("reported", 0, 2), ("diverged", 0, "it did")]
     assert find_best(study.trials(), mode) is None
     assert searcher.suggest("t1")["stretch"]["trial"] == 1, "the search goes on"
@@ -144,34 +144,34 @@ def test_a_trial_that_says_it_is_completed_is_so_before_its_last_epoch(make_sear
         searcher.suggest(tune_id)
     report(searcher, "t0", 1, 0.3)
     searcher.on_trial_complete("t0", tuned(True, outcome="completed", reason=""))
-    assert (outcome_of(study.trial(0)), study.trial(0).value) == ("completed", 0.3)
+    assert (get_outcome(study.trial(0)), study.trial(0).value) == ("completed", 0.3)
     report(searcher, "t1", 1, 0.4, done=True)
     assert searcher.suggest("t2") == Searcher.FINISHED, "a trial has come to its end: none goes on only for that"
 
 
 def test_the_trial_that_meets_the_target_is_completed_and_the_others_end_as_they_stand(make_searcher):
     stopping = threading.Event()
-    budget = Budget("val/loss", target=Target.read("val/loss<0.2"), stop=lambda reason: stopping.set())
+    budget = Stoppers("val/loss", target=StopCondition.from_text("val/loss<0.2"), stop=lambda reason: stopping.set())
     searcher, study, watching = make_searcher(rungs=(1, 3), stopping=stopping, budget=budget)
     for number, loss in enumerate([0.3, 0.1]):
         searcher.suggest(f"t{number}")
         report(searcher, f"t{number}", 1, loss, done=True)
     assert searcher.suggest("t2") == Searcher.FINISHED
     searcher.close(prune=True)
-    assert [outcome_of(trial) for trial in study.trials()] == ["pruned", "completed"]
+    assert [get_outcome(trial) for trial in study.trials()] == ["pruned", "completed"]
     assert ("completed", 1, "reached val/loss<0.2") in watching.events
 
 
 def test_the_target_may_be_met_in_the_middle_of_a_stretch(make_searcher):
     stopping = threading.Event()
-    budget = Budget("val/loss", target=Target.read("val/loss<0.2"), stop=lambda reason: stopping.set())
+    budget = Stoppers("val/loss", target=StopCondition.from_text("val/loss<0.2"), stop=lambda reason: stopping.set())
     searcher, study, _ = make_searcher(rungs=(9,), stopping=stopping, budget=budget)
     searcher.suggest("t0")
     report(searcher, "t0", 1, 0.1)
     assert stopping.is_set()
     searcher.on_trial_complete("t0", tuned(True, outcome="interrupted", reason="the search was stopped"))
     searcher.close(prune=True)
-    assert (outcome_of(study.trial(0)), study.trial(0).value) == ("completed", 0.1)
+    assert (get_outcome(study.trial(0)), study.trial(0).value) == ("completed", 0.1)
 
 
 def test_what_trials_hold_is_kept_with_each_report_and_at_the_end_of_a_stretch(make_searcher):
@@ -179,11 +179,11 @@ def test_what_trials_hold_is_kept_with_each_report_and_at_the_end_of_a_stretch(m
     searcher.suggest("t0")
     time.sleep(0.02)
     report(searcher, "t0", 1, 0.3)
-    reported = held_gpu_s(study.trial(0))
+    reported = gpu_seconds_used(study.trial(0))
     assert reported >= 0.02
     time.sleep(0.02)
     searcher.on_trial_complete("t0", tuned(True, outcome="failed", reason="KeyError: 'x'", traceback=""))
-    assert held_gpu_s(study.trial(0)) >= reported + 0.02
+    assert gpu_seconds_used(study.trial(0)) >= reported + 0.02
 
 
 def test_a_trial_that_found_no_room_held_nothing(make_searcher):
@@ -191,7 +191,7 @@ def test_a_trial_that_found_no_room_held_nothing(make_searcher):
     searcher.suggest("t0")
     searcher.on_trial_result("t0", tuned(False, waiting="no room for 1 x 1 CPU"))
     searcher.on_trial_complete("t0", None, error=True)
-    assert held_gpu_s(study.trial(0)) == searcher.budget.meter.total == 0
+    assert gpu_seconds_used(study.trial(0)) == searcher.budget.meter.total == 0
 
 
 def test_a_trial_whose_gang_must_move_goes_on_and_has_lost_nothing(make_searcher):
@@ -200,8 +200,8 @@ def test_a_trial_whose_gang_must_move_goes_on_and_has_lost_nothing(make_searcher
         assert searcher.suggest(f"t{turn}")["stretch"]["trial"] == 0
         searcher.on_trial_result(f"t{turn}", tuned(False, waiting="its own node is going away", begun=True))
         searcher.on_trial_complete(f"t{turn}", None, error=True)
-    assert len(stretches_of(study.trial(0))) == 3
-    assert held_gpu_s(study.trial(0)) > 0
+    assert len(get_segments(study.trial(0))) == 3
+    assert gpu_seconds_used(study.trial(0)) > 0
 
 
 def test_as_many_stretches_run_as_there_is_room_for_just_now(make_searcher):
@@ -218,7 +218,7 @@ def test_as_many_stretches_run_as_there_is_room_for_just_now(make_searcher):
 
 def test_five_trials_that_fail_alike_end_a_search_and_those_that_the_task_refuses_do_not(make_searcher):
     stopping = threading.Event()
-    budget = Budget("val/loss", trials=99, stop=lambda reason: stopping.set())
+    budget = Stoppers("val/loss", trials=99, stop=lambda reason: stopping.set())
     searcher, study, _ = make_searcher(trials=99, rungs=(1,), fixed={"limit": "0.5"}, stopping=stopping, budget=budget)
     for turn in range(5):
         assert not stopping.is_set()
@@ -255,5 +255,5 @@ def test_an_epoch_that_diverges_again_after_the_search_died_is_told_as_the_same_
     searcher.suggest("t1")
     last = {"epoch": 2, "metrics": {"val/loss": math.nan}, "checkpoint": None}
     searcher.on_trial_complete("t1", tuned(True, outcome="diverged", reason="it did", last=last))
-    assert outcome_of(study.trial(0)) == "diverged"
-    assert reports_of(study.trial(0))[2]["time"] == 12.0, "its time is what identifies it in MLflow"
+    assert get_outcome(study.trial(0)) == "diverged"
+    assert get_reports(study.trial(0))[2]["time"] == 12.0, "its time is what identifies it in MLflow"

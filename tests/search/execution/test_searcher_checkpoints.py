@@ -5,14 +5,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from search.execution.checkpoint_manager import Checkpoints
+from search.execution.checkpoint_manager import CheckpointManager
 from search.storage import retry
-from search.storage.deletion_queue import Deletions
-from search.study.trial import reports_of
+from search.storage.deletion_queue import DeletionQueue
+from search.study.trial import get_reports
 from tests.search.execution.searcher_harness import report, tuned
 from trainables import checkpoint
 from trainables.checkpoint.file import DIGEST
-from trainables.filesystem.paths import Remote, place
+from trainables.filesystem.paths import RemotePath, parse_path
 from trainables.task import images
 
 
@@ -75,7 +75,7 @@ def test_an_epoch_that_was_done_again_is_kept_and_not_told_again(make_searcher, 
     )
     reported(searcher, "t1", tmp_path, 3, 0.1, "b")
     assert [event for event in watching.events if event[0] == "reported"] == [("reported", 0, n) for n in (1, 2, 3)]
-    assert reports_of(study.trial(0))[2]["checkpoint"] == again
+    assert get_reports(study.trial(0))[2]["checkpoint"] == again
     assert sorted(path.name for path in tmp_path.glob("*.pt")) == ["epoch-2-b.pt", "epoch-3-b.pt"]
     assert "trial 0: epoch-2-a.pt is corrupt. The one before it is used." in caplog.text
 
@@ -113,7 +113,7 @@ def test_a_trial_without_checkpoints_goes_on_with_none_and_its_repeated_reports_
     assert (stretch["epoch"], stretch["checkpoint"], stretch["earlier"]) == (1, None, [])
     searcher.on_trial_result("t1", tuned(False, metrics={"val/loss": 0.7}, **content))
     assert study.trial(0).intermediate_values == {1: 0.3}
-    assert reports_of(study.trial(0))[1]["metrics"] == {"val/loss": 0.3}
+    assert get_reports(study.trial(0))[1]["metrics"] == {"val/loss": 0.3}
     assert [event for event in watching.events if event[0] == "reported"] == [("reported", 0, 1)]
 
 
@@ -141,11 +141,11 @@ def test_where_not_every_report_has_a_checkpoint_the_best_and_the_last_two_that_
 @pytest.fixture
 def in_bucket(make_searcher, s3):
     """Makes searchers whose checkpoints lie in a bucket, and that folder."""
-    folder = place(s3) / "checkpoints"
+    folder = parse_path(s3) / "checkpoints"
 
     def make(**given):
         searcher, study, watching = make_searcher(**given)
-        searcher.checkpoints = Checkpoints(folder, "min")
+        searcher.checkpoints = CheckpointManager(folder, "min")
         return searcher, study, watching
 
     return make, folder
@@ -172,7 +172,7 @@ def test_in_a_bucket_the_same_are_kept_once_the_search_has_ended(in_bucket):
     make, folder = in_bucket
     searcher, _, _ = make(trials=2, rungs=(4,))
     for tune_id, number in (("t0", "0"), ("t1", "1")):
-        assert place(searcher.suggest(tune_id)["stretch"]["folder"]) == folder / number
+        assert parse_path(searcher.suggest(tune_id)["stretch"]["folder"]) == folder / number
     checkpoint.save({}, folder / "1" / "midway-a.pt")
     trained(searcher, "t0", folder / "0", [0.3, 0.1, 0.2])
     trained(searcher, "t1", folder / "1", [0.3, 0.1, 0.2, 0.4], done=True)
@@ -196,7 +196,7 @@ def test_what_a_driver_that_was_killed_did_not_delete_in_a_bucket_the_next_one_d
     for tune_id, losses in (("t0", [0.1, 0.2]), ("t1", [0.3])):
         searcher.suggest(tune_id)
         with monkeypatch.context() as patch:
-            patch.setattr(Deletions, "submit", lambda *_: None)  # it was killed before
+            patch.setattr(DeletionQueue, "submit", lambda *_: None)  # it was killed before
             trained(searcher, tune_id, folder / tune_id[1], losses, done=len(losses) == 2)
     assert len(names(folder)) == 6
     resumed, _, _ = make(onto=study, trials=2, rungs=(2,))
@@ -213,7 +213,7 @@ def test_a_bucket_that_lets_nothing_be_deleted_is_told_once_and_the_search_goes_
     def refused(self, missing_ok=False):
         raise PermissionError(13, "Permission denied", str(self))
 
-    monkeypatch.setattr(Remote, "unlink", refused)
+    monkeypatch.setattr(RemotePath, "unlink", refused)
     trained(searcher, "t0", folder / "0", [0.3, 0.2, 0.1, 0.4, 0.5])
     searcher.close(prune=False)
     assert searcher.error is None
@@ -229,15 +229,15 @@ def test_a_trial_is_copied_in_a_bucket_from_the_newest_checkpoint_that_is_there_
     trained(searcher, "t0", folder / "0", [0.3, 0.1, 0.2])
     checkpoint.delete(folder / "0" / "epoch-3-a.pt")
     monkeypatch.setattr(retry, "BETWEEN_S", 0.01)
-    copy_to, away = Remote.copy_to, iter([True, True, False, False, False])
+    copy_to, away = RemotePath.copy_to, iter([True, True, False, False, False])
 
     def copied(self, target):
         if next(away):
             raise OSError(f"{self}: no route to host")
         copy_to(self, target)
 
-    monkeypatch.setattr(Remote, "copy_to", copied)
+    monkeypatch.setattr(RemotePath, "copy_to", copied)
     path, epoch = searcher.checkpoints.copy(study.trial(0), 1)
     assert (path, epoch) == (str(folder / "1" / "copied-from-0.pt"), 2)
-    assert checkpoint.load(place(path)) == {"epoch": 2}
+    assert checkpoint.load(parse_path(path)) == {"epoch": 2}
     assert "the search's bucket is lost" in caplog.text

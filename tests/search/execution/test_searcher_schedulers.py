@@ -9,12 +9,12 @@ from optuna.samplers import RandomSampler
 from optuna.trial import TrialState
 from pydantic import model_validator
 
-from search.config.search_space import resolve
-from search.schedulers.asha import Halving
-from search.schedulers.median_stopping import Median
-from search.schedulers.pbt import Population
-from search.study.study import create
-from search.study.trial import outcome_of
+from search.config.search_space import resolve_space
+from search.schedulers.asha import ASHAScheduler
+from search.schedulers.median_stopping import MedianStoppingScheduler
+from search.schedulers.pbt import PopulationBasedTraining
+from search.study.study import create_study
+from search.study.trial import get_outcome
 from tests.search.execution.fake_tune import Gangs
 from trainables.task import TaskConfig, searchable
 
@@ -34,9 +34,9 @@ class Watched(Gangs):
     """Reports what came of stretches, and keeps what observers are told."""
 
     def __init__(self, folder, schedule, trials, fixed):
-        study, self.lock = create(folder, RandomSampler, "val/loss", "min")
-        space = resolve(Config, {"precision": "fp32", **fixed}, {})
-        study.enqueue(space.defaults())
+        study, self.lock = create_study(folder, RandomSampler, "val/loss", "min")
+        space = resolve_space(Config, {"precision": "fp32", **fixed}, {})
+        study.enqueue(space.get_defaults())
         self.events = []
         super().__init__(study, space, schedule, trials, folder, observers=[self])
 
@@ -54,13 +54,13 @@ class Watched(Gangs):
             (self.searcher.on_trial_complete if done else self.searcher.on_trial_result)(name, result)
         assert self.searcher.error is None
 
-    def trial_started(self, number, config, copied_from=None):
+    def on_trial_start(self, number, config, copied_from=None):
         self.events.append(("started", number, copied_from))
 
-    def trial_reported(self, number, epoch, metrics, at):
+    def on_trial_report(self, number, epoch, metrics, at):
         pass
 
-    def trial_ended(self, number, outcome, reason):
+    def on_trial_end(self, number, outcome, reason):
         self.events.append((outcome, number, reason))
 
 
@@ -79,7 +79,7 @@ def gangs(tmp_path):
 
 def population(gangs, losses=(0.4, 0.1, 0.2, 0.3), trials=6, epochs=4, **fixed):
     """A population of four whose members have trained for an epoch."""
-    made = gangs(Population(4, 1, epochs, "min", 0), trials, **fixed)
+    made = gangs(PopulationBasedTraining(4, 1, epochs, "min", 0), trials, **fixed)
     for loss in losses:
         made.train(made.ask(), [loss])
     return made
@@ -89,19 +89,19 @@ def population(gangs, losses=(0.4, 0.1, 0.2, 0.3), trials=6, epochs=4, **fixed):
 
 
 def test_a_trial_below_the_median_ends_at_once_and_its_gang_gets_the_next(gangs):
-    made = gangs(Median(3, 1, "min"))
+    made = gangs(MedianStoppingScheduler(3, 1, "min"))
     for loss in (0.1, 0.2, 0.3):
         made.train(first := made.ask(), [loss])
         assert made.ask()[1]["trial"] == first[1]["trial"], "it goes on in the gang that holds it"
     made.train(made.ask(), [0.9])
     assert made.study.trial(3).state == TrialState.RUNNING
     assert made.ask()[1]["trial"] == 4
-    assert outcome_of(made.study.trial(3)) == "pruned"
+    assert get_outcome(made.study.trial(3)) == "pruned"
     assert made.events[-2:] == [("pruned", 3, "below the median of 3 trials at epoch 1"), ("started", 4, None)]
 
 
 def test_a_search_that_is_stopped_early_prunes_nobody_that_was_not_below_the_median(gangs):
-    made = gangs(Median(3, 1, "min"))
+    made = gangs(MedianStoppingScheduler(3, 1, "min"))
     made.train(made.ask(), [0.1])
     made.searcher.close(prune=True)
     assert made.events[-1] == ("interrupted", 0, "the search was stopped")
@@ -123,7 +123,7 @@ def test_the_worst_ends_and_a_copy_goes_on_from_the_checkpoint_of_the_best(gangs
     assert copy.state == TrialState.RUNNING
     assert copy.params["lr"] == stretch["config"]["lr"] == copy.user_attrs["config"]["lr"]
     assert copy.params["lr"] != made.study.trial(1).params["lr"]
-    assert (outcome_of(loser), loser.user_attrs["reason"]) == ("pruned", "replaced by a copy of 1")
+    assert (get_outcome(loser), loser.user_attrs["reason"]) == ("pruned", "replaced by a copy of 1")
     assert made.events[-2:] == [("started", 4, 1), ("pruned", 0, "replaced by a copy of 1")]
 
 
@@ -131,7 +131,7 @@ def test_a_copy_keeps_its_beginning_when_the_trial_that_it_copies_ends(gangs):
     made = population(gangs, epochs=2)
     _, stretch = made.ask()
     made.train(made.ask(), [0.05])  # its second epoch is its best: the checkpoint of the first is dropped
-    assert outcome_of(made.study.trial(1)) == "completed"
+    assert get_outcome(made.study.trial(1)) == "completed"
     assert not (made.folder / "checkpoints" / "1" / "epoch-1-a.pt").exists()
     assert Path(stretch["checkpoint"]).read_text() == "weights of 1 at 1"
     assert Path(f"{stretch['checkpoint']}.sha256").exists()
@@ -161,7 +161,7 @@ def test_when_a_copy_ends_its_beginning_is_deleted(gangs):
     made = population(gangs, epochs=2)
     asked = made.ask()
     made.train(asked, [0.05])
-    assert outcome_of(made.study.trial(4)) == "completed"
+    assert get_outcome(made.study.trial(4)) == "completed"
     assert sorted(p.name for p in Path(asked[1]["folder"]).iterdir()) == ["epoch-2-a.pt", "epoch-2-a.pt.sha256"]
 
 
@@ -226,29 +226,29 @@ def test_a_member_that_fails_is_replaced_by_a_copy_of_the_best(gangs):
 
 
 def test_a_trial_whose_last_report_was_the_last_thing_that_was_written_is_completed(gangs):
-    made = gangs(Median(1, 1, "min"), trials=1)
+    made = gangs(MedianStoppingScheduler(1, 1, "min"), trials=1)
     made.ask()
     made.study.report(0, 1, 0.5, {"metrics": {"val/loss": 0.5}, "checkpoint": None, "time": 0.0})
     made.begin("b")
     assert made.ask() is None
-    assert (outcome_of(made.study.trial(0)), made.study.trial(0).value) == ("completed", 0.5)
+    assert (get_outcome(made.study.trial(0)), made.study.trial(0).value) == ("completed", 0.5)
 
 
 def test_a_trial_that_had_come_to_its_end_when_the_search_died_is_completed_also_if_nothing_is_to_go_on(gangs):
-    made = gangs(Halving.straight(1, "min"), trials=1)
+    made = gangs(ASHAScheduler.without_stopping(1, "min"), trials=1)
     made.ask()
     made.study.report(0, 1, 0.5, {"metrics": {"val/loss": 0.5}, "checkpoint": None, "time": 0.0})
     made.begin("b")
     made.searcher.close(prune=True)  # at once, as when its target has been met
-    assert outcome_of(made.study.trial(0)) == "completed"
+    assert get_outcome(made.study.trial(0)) == "completed"
 
 
 def test_who_is_taken_up_with_more_trials_is_compared_with_those_that_were_pruned(gangs):
-    made = gangs(Halving.over(9, 3, 1, "min"), trials=3)
+    made = gangs(ASHAScheduler.from_config(9, 3, 1, "min"), trials=3)
     for loss in (0.1, 0.2, 0.3):
         made.train(made.ask(), [loss])
     made.searcher.close(prune=True)
-    assert [outcome_of(trial) for trial in made.study.trials()] == ["pruned"] * 3
+    assert [get_outcome(trial) for trial in made.study.trials()] == ["pruned"] * 3
     made.trials = 7
     made.begin("b")
     for _ in range(3):

@@ -2,7 +2,7 @@ import time
 from types import SimpleNamespace
 
 from search.execution import watchdog
-from search.execution.watchdog import Watch
+from search.execution.watchdog import Watchdog
 
 
 def test_gangs_that_wait_for_room_are_told_of_once_and_again_when_others_do(monkeypatch):
@@ -12,8 +12,8 @@ def test_gangs_that_wait_for_room_are_told_of_once_and_again_when_others_do(monk
     monkeypatch.setattr(watchdog.ray, "get", lambda answer, timeout: answer)
     free = {"CPU": 1.0, "node:10.0.0.1": 1.0, "memory": 9.0, "bundle_group_0_c9d6": 999.0, "CPU_group_c9d6": 2.0}
     monkeypatch.setattr(watchdog.ray, "available_resources", lambda: free)
-    registry = SimpleNamespace(doing=SimpleNamespace(remote=lambda: ([], waiting[0])))
-    looking = Watch(registry, "2 x 1 CPU", said.append)
+    registry = SimpleNamespace(statuses=SimpleNamespace(remote=lambda: ([], waiting[0])))
+    looking = Watchdog(registry, "2 x 1 CPU", said.append)
     looking.start()
     for count in (2, 0, 1):
         waiting[0] = count

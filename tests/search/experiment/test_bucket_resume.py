@@ -12,23 +12,23 @@ import yaml
 from typer.testing import CliRunner
 
 from search.config import load_config
-from search.config.search_config import dump
+from search.config.search_config import to_yaml
 from search.errors import UsageError
 from search.experiment import plan
-from search.experiment.resume import begin, take_up
-from search.experiment.task_files import prepared
+from search.experiment.resume import create_search, open_search
+from search.experiment.task_files import prepare_task_files
 from search.report import main as report
 from search.run import main as run
 from search.storage import lease
 from search.storage.bucket_journal import BucketJournal
 from search.storage.uploader import Uploader
-from search.storage.working_copy import LOCK, PREFIX, _root, at_hand, local, working
-from search.study.record import read
+from search.storage.working_copy import LOCK, PREFIX, _get_root, downloaded_copy, local_path_of, working_copy
+from search.study.record import load_search
 from tests.end_to_end.test_driver_crash import LR, TASKS, drive, told
 from tests.search.experiment.test_task_files import PREPARES
-from trainables.filesystem.node_cache import on_this_node
-from trainables.filesystem.paths import on_disk, place
-from trainables.filesystem.remote_path import Remote
+from trainables.filesystem.node_cache import cached_on_node
+from trainables.filesystem.paths import local_copy, parse_path
+from trainables.filesystem.remote_path import RemotePath
 
 
 class Killed(BaseException):
@@ -53,9 +53,9 @@ def config_of(storage, **given):
 
 def begun(storage, **given):
     planned = plan(config_of(storage, **LR, **given))
-    planned.config.folder.mkdir(parents=True)
-    uploader = Uploader(planned.config.folder, planned.config.place)
-    return planned, begin(planned, uploader.copy)
+    planned.config.local_path.mkdir(parents=True)
+    uploader = Uploader(planned.config.local_path, planned.config.path)
+    return planned, create_search(planned, uploader.copy)
 
 
 def die(journal):
@@ -97,13 +97,13 @@ def test_a_search_in_a_bucket_that_dies_is_the_search_that_never_died(s3, monkey
             commit_until(patch, moment, written)
             with pytest.raises(Killed):
                 drive(planned, dying, trained)
-        with at_hand(planned.config.place):
-            planned, again = take_up(planned.config.place, {})
+        with downloaded_copy(planned.config.path):
+            planned, again = open_search(planned.config.path, {})
             drive(planned, again, trained)
         assert told(again.study) == told(held.study), moment
         assert len(trained) <= len(once) + 1, "at most the epoch that ran is trained again"
-        for trial in read(planned.config.place).trials:
-            kept = {path.name for path in (planned.config.place / "checkpoints" / str(trial.number)).glob("*.pt")}
+        for trial in load_search(planned.config.path).trials:
+            kept = {path.name for path in (planned.config.path / "checkpoints" / str(trial.number)).glob("*.pt")}
             assert len(kept) <= 1, "of each trial the best alone is kept, of all its drivers"
 
 
@@ -112,33 +112,33 @@ def test_what_a_search_began_with_is_in_the_bucket_before_its_study(storage, mon
     put = BucketJournal._put
 
     def look(self):
-        seen.append({path.name for path in (place(storage) / "one").iterdir()})
+        seen.append({path.name for path in (parse_path(storage) / "one").iterdir()})
         put(self)
 
     monkeypatch.setattr(BucketJournal, "_put", look)
     planned, held = begun(storage)
     held.store.close()
     assert {"search.yaml", "study.lock"} <= seen[0]
-    kept = yaml.safe_load((planned.config.place / "search.yaml").read_text())
+    kept = yaml.safe_load((planned.config.path / "search.yaml").read_text())
     assert kept["storage"] == storage
-    assert load_config(yaml.safe_load(dump(planned.config)) | {"name": "two"}).place == place(storage) / "two"
+    assert load_config(yaml.safe_load(to_yaml(planned.config)) | {"name": "two"}).path == parse_path(storage) / "two"
 
 
 def test_what_a_task_prepares_is_made_once_and_lies_in_the_bucket(storage, tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "words", raising=False)
     (tmp_path / "words.py").write_text(PREPARES)
     planned = plan(config_of(storage, task=f"{tmp_path}/words.py:Words", trials=1))
-    with working(planned.config.place) as folder:
-        uploader = Uploader(folder, planned.config.place)
-        files = prepared(planned)
+    with working_copy(planned.config.path) as folder:
+        uploader = Uploader(folder, planned.config.path)
+        files = prepare_task_files(planned)
         uploader.copy()
     assert (files / "words.txt").read_text() == "one"
     assert str(files) == f"{storage}/one/files"
-    (planned.config.place / "errors" / "trial-0.txt").write_text("")
-    (planned.config.place / "errors" / "trial-0.txt").unlink()  # which leaves an empty folder there
-    with at_hand(planned.config.place) as folder, monkeypatch.context() as patch:
+    (planned.config.path / "errors" / "trial-0.txt").write_text("")
+    (planned.config.path / "errors" / "trial-0.txt").unlink()  # which leaves an empty folder there
+    with downloaded_copy(planned.config.path) as folder, monkeypatch.context() as patch:
         patch.setattr(planned.source.task_class, "prepare", None)
-        assert prepared(planned) == files
+        assert prepare_task_files(planned) == files
         assert not (folder / "files").exists(), "the driver needs none of it"
 
 
@@ -147,22 +147,22 @@ def test_a_search_that_could_not_begin_leaves_its_name_free(storage, monkeypatch
         patch.setattr(BucketJournal, "_put", lambda self: die(self))
         with pytest.raises(Killed):
             begun(storage)
-    assert not (place(storage) / "one").exists()
+    assert not (parse_path(storage) / "one").exists()
 
 
 def test_it_is_listed_reported_and_learned_from_without_a_folder_on_the_disk(storage, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     planned, held = begun(storage)
     drive(planned, held, [])
-    known = read(planned.config.place)
+    known = load_search(planned.config.path)
     listed = run_cli(run, "--list", "--storage", storage)
     assert listed.stdout.startswith("one  1 completed, "), listed.output
     reported = run_cli(report, "one", "--storage", storage)
     assert f"page: {storage}/one/report.html" in reported.output
-    with on_disk(planned.config.place / "trials.parquet") as file:
+    with local_copy(planned.config.path / "trials.parquet") as file:
         rows = pq.read_table(file).to_pylist()
     assert {row["trial_id"] for row in rows} == {trial.number for trial in known.trials}
-    assert str(local(planned.config.place)) not in (planned.config.place / "report.html").read_text()
+    assert str(local_path_of(planned.config.path)) not in (planned.config.path / "report.html").read_text()
     warm = plan(config_of(storage, **LR).model_copy(update={"name": "two", "warm_start": [f"{storage}/one"]})).warm
     assert len(warm.trials) == len(known.trials)
     assert config_of(storage, warm_start=["one"]).warm_start == [f"{storage}/one"]
@@ -223,18 +223,18 @@ def test_mlflow_must_have_a_place_of_its_own(storage, monkeypatch):
     with pytest.raises(UsageError, match=r"MLflow must have boto3 to write artifacts to s3://.* pip install boto3$"):
         plan(config_of(storage))
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://mlflow:5000")
-    assert plan(config_of(storage)).config.place == place(storage) / "one"
+    assert plan(config_of(storage)).config.path == parse_path(storage) / "one"
 
 
 def test_what_changes_in_the_folder_changes_in_the_bucket(storage, tmp_path, caplog, monkeypatch):
-    folder, to = tmp_path / "one", place(storage) / "one"
+    folder, to = tmp_path / "one", parse_path(storage) / "one"
     (folder / "code").mkdir(parents=True)
     (folder / "search.yaml").write_text("trials: 1")
     (folder / "code" / "task.py").write_text("pass")
     (folder / "report.html.7.tmp").write_text("half")
     uploader = Uploader(folder, to)
     uploader.copy()
-    assert to.names() == [], "what is there when it begins came from the bucket"
+    assert to.list_files() == [], "what is there when it begins came from the bucket"
     (folder / "search.yaml").write_text("trials: 12")
     (folder / "code").rename(folder / "code-1")
     (folder / "ray").mkdir()
@@ -243,14 +243,14 @@ def test_what_changes_in_the_folder_changes_in_the_bucket(storage, tmp_path, cap
     (folder / "code-1" / "ray" / "task.py").write_text("pass")
     (to / "code" / "task.py").write_text("pass")
     told_ = []
-    with uploader.ending(told_.append):
+    with uploader.flush_on_exit(told_.append):
         uploader.copy()
-        assert to.names() == ["code-1/ray/task.py", "code-1/task.py", "search.yaml"]
+        assert to.list_files() == ["code-1/ray/task.py", "code-1/task.py", "search.yaml"]
         (folder / "search.yaml").unlink()
         uploader.copy()
-        assert to.names() == ["code-1/ray/task.py", "code-1/task.py"]
+        assert to.list_files() == ["code-1/ray/task.py", "code-1/task.py"]
         (folder / "search.yaml").write_text("trials: 3")
-        monkeypatch.setattr(Remote, "write_bytes", lambda path, content: refuse(path))
+        monkeypatch.setattr(RemotePath, "write_bytes", lambda path, content: refuse(path))
     assert told_ == [f"{to} cannot be written: {to / 'search.yaml'}: no room; what has changed is not there"]
 
 
@@ -266,25 +266,25 @@ def test_the_folder_of_a_driver_that_was_killed_goes_with_the_next_one(tmp_path,
         (folder / LOCK).touch()
     with open(used / LOCK) as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        _root.cache_clear()
-        with at_hand(place(storage) / "one") as folder:
+        _get_root.cache_clear()
+        with downloaded_copy(parse_path(storage) / "one") as folder:
             assert folder.is_dir()
             assert folder.name == "one"
     assert not folder.exists()
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([used.name, folder.parent.parent.name])
-    _root.cache_clear()
+    _get_root.cache_clear()
 
 
 def test_workers_of_a_node_share_one_copy_of_what_a_task_prepared(storage, tmp_path, monkeypatch):
-    assert on_this_node(str(tmp_path), "nowhere") == tmp_path
-    files = place(storage) / "files"
-    assert not on_this_node(str(files), str(tmp_path)).exists(), "of a task that prepares nothing"
+    assert cached_on_node(str(tmp_path), "nowhere") == tmp_path
+    files = parse_path(storage) / "files"
+    assert not cached_on_node(str(files), str(tmp_path)).exists(), "of a task that prepares nothing"
     (files / "deep" / "words.txt").write_text("one")
-    first = on_this_node(str(files), str(tmp_path))
+    first = cached_on_node(str(files), str(tmp_path))
     assert (first / "deep" / "words.txt").read_text() == "one"
     with monkeypatch.context() as patch:
         patch.setattr("trainables.filesystem.node_cache.download", None)
-        assert on_this_node(str(files), str(tmp_path)) == first
+        assert cached_on_node(str(files), str(tmp_path)) == first
     (files / "deep" / "words.txt").write_text("other words")
-    assert (on_this_node(str(files), str(tmp_path)) / "deep" / "words.txt").read_text() == "other words"
+    assert (cached_on_node(str(files), str(tmp_path)) / "deep" / "words.txt").read_text() == "other words"
     assert (first / "deep" / "words.txt").read_text() == "one", "which others may read now"

@@ -10,8 +10,8 @@ import pytest
 from search.config import load_config
 from search.errors import UsageError
 from search.experiment import plan
-from search.experiment.resume import begin, take_up
-from search.formatting import go_on
+from search.experiment.resume import create_search, open_search
+from search.formatting import resume_command
 from tests.end_to_end.test_driver_crash import LR, TASKS, start
 
 SOURCE = """
@@ -39,13 +39,13 @@ def begun(tmp_path, monkeypatch):
     file.write_text(SOURCE.format(fields=BEFORE, mode="min"))
     options = {"task": f"{file}:Changing", "name": "one", "storage": tmp_path / "runs", "trials": 2}
     planned = plan(load_config({**options, "set": {"precision": "fp32", "epochs": 3}}))
-    planned.config.folder.mkdir(parents=True)
-    begin(planned).store.close()
+    planned.config.local_path.mkdir(parents=True)
+    create_search(planned).store.close()
     held = []
 
     def taken_up(fields=BEFORE, mode="min", given=None):
         file.write_text(SOURCE.format(fields=fields, mode=mode))
-        planned, own = take_up(tmp_path / "runs" / "one", given or {})
+        planned, own = open_search(tmp_path / "runs" / "one", given or {})
         held.append(own)
         return planned, own.notes
 
@@ -115,11 +115,11 @@ def test_code_is_set_aside_once_for_each_change_and_never_what_runs_now(tmp_path
         if fields:
             file.write_text(SOURCE.replace("Changing", "Edited").format(fields=fields, mode="min"))
         if folder.exists():
-            planned, held = take_up(folder, {})
+            planned, held = open_search(folder, {})
         else:
             planned = plan(load_config({"task": f"{file}:Edited", "name": "one", "storage": tmp_path / "runs"}))
             folder.mkdir(parents=True)
-            held = begin(planned)
+            held = create_search(planned)
         held.store.close()
         if not code.exists():
             code.parent.mkdir()
@@ -145,7 +145,7 @@ def test_a_search_on_a_disk_that_is_full_is_told_so_and_can_be_taken_up_later(tm
     given = {"study": url.format(tmp_path)} if url else {}
     planned, held = start(tmp_path, **given)
     held.store.close()
-    folder = planned.config.folder
+    folder = planned.config.local_path
     before = (folder / "search.yaml").read_text()
     with monkeypatch.context() as patch:
 
@@ -158,19 +158,19 @@ def test_a_search_on_a_disk_that_is_full_is_told_so_and_can_be_taken_up_later(tm
         with pytest.raises(
             UsageError, match=r"^--storage must be a folder that can be written to, but .*No space left"
         ):
-            take_up(folder, {"trials": 20})
+            open_search(folder, {"trials": 20})
     assert (folder / "search.yaml").read_text() == before
-    again, held = take_up(folder, {"trials": 20})
+    again, held = open_search(folder, {"trials": 20})
     held.store.close()
     assert again.config.trials == 20
 
 
 def test_a_search_that_cannot_be_written_never_began(tmp_path):
     planned = plan(load_config({"task": f"{TASKS / 'toy.py'}:Toy", "name": "one", "storage": tmp_path / "runs", **LR}))
-    (planned.config.folder / "study.journal").mkdir(parents=True)
+    (planned.config.local_path / "study.journal").mkdir(parents=True)
     with pytest.raises(UsageError, match=r"^--storage must be a folder that can be written to, but .*study\.journal"):
-        begin(planned)
-    assert not (planned.config.folder / "search.yaml").exists()
+        create_search(planned)
+    assert not (planned.config.local_path / "search.yaml").exists()
 
 
 def test_a_task_without_the_searched_parameter_or_with_another_objective_is_refused(begun):
@@ -189,18 +189,21 @@ def test_a_task_without_the_searched_parameter_or_with_another_objective_is_refu
 def test_a_search_that_runs_is_not_taken_up_by_a_second_driver(begun, tmp_path):
     begun()
     with pytest.raises(UsageError, match="one must not be running, but another process has it open"):
-        take_up(tmp_path / "runs" / "one", {})
+        open_search(tmp_path / "runs" / "one", {})
 
 
 def test_the_command_that_goes_on_names_the_folder_of_searches_wherever_it_was_said(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert go_on(tmp_path / "runs" / "one") == "python search/run.py --resume one"
-    assert go_on(tmp_path / "my runs" / "one") == f"python search/run.py --resume one --storage '{tmp_path}/my runs'"
+    assert resume_command(tmp_path / "runs" / "one") == "python search/run.py --resume one"
+    assert (
+        resume_command(tmp_path / "my runs" / "one")
+        == f"python search/run.py --resume one --storage '{tmp_path}/my runs'"
+    )
 
 
 def test_a_search_that_is_not_there_says_where_it_was_looked_for(tmp_path):
     with pytest.raises(UsageError, match=r"--resume must name a search in .*, but there is no .*/two/study\.journal"):
-        take_up(tmp_path / "two", {})
+        open_search(tmp_path / "two", {})
 
 
 def test_a_study_that_is_broken_in_its_middle_is_refused_and_one_that_is_broken_at_its_end_is_cut(begun, tmp_path):
@@ -219,25 +222,25 @@ def test_a_search_whose_yaml_and_task_are_gone_goes_on_from_its_study_and_its_co
     source = tmp_path / "gone.py"
     source.write_text(SOURCE.replace("Changing", "Gone").format(fields=BEFORE, mode="min"))
     planned = plan(load_config({"task": f"{source}:Gone", "name": "one", "storage": tmp_path / "runs"}))
-    code = planned.config.folder / "code"
+    code = planned.config.local_path / "code"
     code.mkdir(parents=True)
-    begin(planned).store.close()
+    create_search(planned).store.close()
     shutil.move(source, code)
     monkeypatch.delitem(sys.modules, "gone")  # it will be taken up by another process
-    (planned.config.folder / "search.yaml").unlink()
-    again, held = take_up(planned.config.folder, {})
+    (planned.config.local_path / "search.yaml").unlink()
+    again, held = open_search(planned.config.local_path, {})
     held.store.close()
     assert again.config.task == f"{code / 'gone.py'}:Gone"
     assert len(held.notes) == 1, "it is the same code"
-    assert (planned.config.folder / "search.yaml").exists()
+    assert (planned.config.local_path / "search.yaml").exists()
 
 
 def test_more_trials_leave_a_population_as_large_as_it_was(tmp_path):
     task = {"task": f"{TASKS / 'toy.py'}:Toy", "name": "one", "storage": tmp_path / "runs"}
     planned = plan(load_config({**task, **LR, "scheduler": "pbt", "trials": 8}))
-    planned.config.folder.mkdir(parents=True)
-    begin(planned).store.close()
-    again, held = take_up(planned.config.folder, {"trials": "30"})
+    planned.config.local_path.mkdir(parents=True)
+    create_search(planned).store.close()
+    again, held = open_search(planned.config.local_path, {"trials": "30"})
     held.store.close()
     assert str(again.schedule) == str(planned.schedule)
     assert again.config.population == 4

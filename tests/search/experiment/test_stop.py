@@ -11,12 +11,19 @@ from optuna.samplers import RandomSampler
 
 from search.config import load_config
 from search.config.objectives import Objective
-from search.config.search_space import resolve
-from search.config.stop_condition import Target
-from search.execution.stoppers import HOUR, Budget
+from search.config.search_space import resolve_space
+from search.config.stop_condition import StopCondition
+from search.execution.stoppers import HOUR, Stoppers
 from search.experiment import plan
-from search.experiment.stop import CHECK_S, Stop, budget_of, check_often, recall, stopped_by_signals
-from search.study.study import create
+from search.experiment.stop import (
+    CHECK_S,
+    StopRequest,
+    build_stoppers,
+    handle_signals,
+    restore_stoppers,
+    start_budget_timer,
+)
+from search.study.study import create_study
 from trainables.task import TaskConfig, searchable
 
 
@@ -24,19 +31,19 @@ class Config(TaskConfig):
     lr: float = searchable(1e-3, low=1e-5, high=1e-1, log=True)
 
 
-SPACE = resolve(Config, {}, {})
+SPACE = resolve_space(Config, {}, {})
 
 
 def stopping():
     said = []
-    return Stop(said.append), said
+    return StopRequest(said.append), said
 
 
 def test_the_first_budget_that_is_spent_is_the_reason():
     stop, said = stopping()
     stop("time budget")
     stop("2 GPU-hours")
-    assert (stop.reasons, stop.asked.is_set(), stop.interrupted) == (["time budget"], True, False)
+    assert (stop.reasons, stop.asked.is_set(), stop.is_interrupted) == (["time budget"], True, False)
     assert said == ["stopping: time budget"]
 
 
@@ -44,17 +51,17 @@ def test_the_user_may_interrupt_a_search_that_ends_already():
     stop, _ = stopping()
     stop("time budget")
     stop.interrupt()
-    assert stop.interrupted
+    assert stop.is_interrupted
     assert stop.reasons == ["time budget", "interrupted"]
 
 
 def test_the_time_budget_stops_in_time_and_not_after_the_end():
     stop, _ = stopping()
-    with stopped_by_signals(stop, 0.05):
+    with handle_signals(stop, 0.05):
         assert stop.asked.wait(10)
     assert stop.reasons == ["time budget"]
     late, _ = stopping()
-    with stopped_by_signals(late, 0.2):
+    with handle_signals(late, 0.2):
         pass
     assert not late.asked.wait(0.4)
 
@@ -67,7 +74,7 @@ def interrupt_again():
 def test_a_signal_stops_and_a_second_one_ends_at_once():
     stop, _ = stopping()
     before = signal.getsignal(signal.SIGTERM)
-    with stopped_by_signals(stop, None):
+    with handle_signals(stop, None):
         os.kill(os.getpid(), signal.SIGTERM)
         assert stop.asked.wait(10)
         with pytest.raises(KeyboardInterrupt):
@@ -78,9 +85,9 @@ def test_a_signal_stops_and_a_second_one_ends_at_once():
 
 def test_gpu_hours_are_noticed_while_no_trial_reports():
     stop, _ = stopping()
-    budget = Budget(gpu_hours=1e-9, stop=stop)
-    budget.began(0)
-    check_often(budget, stop.asked)
+    budget = Stoppers(gpu_hours=1e-9, stop=stop)
+    budget.record_segment_start(0)
+    start_budget_timer(budget, stop.asked)
     assert stop.asked.wait(10 * CHECK_S)
     assert stop.reasons == ["1e-09 GPU-hours"]
 
@@ -93,36 +100,36 @@ def test_a_gang_holds_the_gpus_of_its_workers_or_else_counts_its_workers(tmp_pat
     given = {"task": "arc", "storage": str(tmp_path), "concurrency": "1", "gpu_hours": "2"}
     planned = replace(plan(load_config(given)), config=load_config({**given, "workers": str(workers)}))
     stop, _ = stopping()
-    budget = budget_of(planned, worker, stop, print)
+    budget = build_stoppers(planned, worker, stop, print)
     start = time.monotonic()
-    budget.began(0)
+    budget.record_segment_start(0)
     time.sleep(0.02)
     assert gpus * 0.02 <= budget.meter.end(0) <= gpus * (time.monotonic() - start)
-    budget.meter.take(0, 2 * HOUR - 1)
-    budget.check()
+    budget.meter.restore(0, 2 * HOUR - 1)
+    budget.check_gpu_hours()
     assert stop.reasons == []
-    budget.meter.take(1, 1.0)
-    budget.check()
+    budget.meter.restore(1, 1.0)
+    budget.check_gpu_hours()
     assert stop.reasons == ["2 GPU-hours"]
 
 
 def test_all_trials_of_a_space_with_few_combinations_may_fail_alike(tmp_path):
     given = {"task": "arc", "storage": str(tmp_path), "search": {"precision": "fp32,bf16"}}
     planned = plan(load_config(given))
-    fixed = {name: value for name, value in planned.space.defaults().items() if name != "precision"}
+    fixed = {name: value for name, value in planned.space.get_defaults().items() if name != "precision"}
     planned = plan(load_config({**given, "set": fixed}))
     stop, _ = stopping()
-    budget = budget_of(planned, {"CPU": 1.0}, stop, print)
+    budget = build_stoppers(planned, {"CPU": 1.0}, stop, print)
     for number in range(2):
-        budget.began(number)
-        budget.failed(number, "KeyError: 'x'")
+        budget.record_segment_start(number)
+        budget.record_failure(number, "KeyError: 'x'")
     assert stop.reasons == ["the first 2 trials failed alike: KeyError: 'x'"]
 
 
 @pytest.fixture(params=[(), (Objective("speed", "max"),)], ids=["one objective", "two objectives"])
 def earlier(tmp_path, request):
     """Four trials as the study has them: the second one reported the best, then the others went on."""
-    study, lock = create(tmp_path, lambda n: RandomSampler(seed=n), "val/loss", "min", others=request.param)
+    study, lock = create_study(tmp_path, lambda n: RandomSampler(seed=n), "val/loss", "min", others=request.param)
     numbers = [study.ask(SPACE)[0] for _ in range(4)]
     told = [(0, 1, 0.5), (1, 1, 0.2), (0, 2, 0.4), (2, 1, 0.3)]
     for at, (number, epoch, loss) in enumerate(told):
@@ -133,10 +140,10 @@ def earlier(tmp_path, request):
             "held_gpu_s": 10.0 * epoch,
         }
         study.report(numbers[number], epoch, loss, report)
-    study.note_stretch(0, {"began": 0.0, "ended": 1.0, "held_gpu_s": 25.0})
+    study.record_segment(0, {"began": 0.0, "ended": 1.0, "held_gpu_s": 25.0})
     study.end(0, "completed")
     study.end(3, "diverged", "val/loss is nan after epoch 1")
-    yield study.trials()
+    yield study.get_trials()
     lock.close()
 
 
@@ -145,15 +152,15 @@ def at_a_rung(*numbers):
 
 
 def test_a_search_that_is_taken_up_again_knows_what_its_trials_held(earlier):
-    budget = Budget("val/loss", gpus=8)
-    recall(budget, earlier, at_a_rung())
-    assert [budget.meter.held(number) for number in range(3)] == [25.0, 10.0, 10.0]
+    budget = Stoppers("val/loss", gpus=8)
+    restore_stoppers(budget, earlier, at_a_rung())
+    assert [budget.meter.get_gpu_seconds(number) for number in range(3)] == [25.0, 10.0, 10.0]
     assert budget.meter.total == 45, "whatever its gangs hold now"
 
 
 def test_a_search_that_is_taken_up_again_with_nothing_left_to_spend_ends_before_a_trial_begins(earlier):
     stop, _ = stopping()
-    recall(Budget("val/loss", gpu_hours=45 / HOUR, stop=stop), earlier, at_a_rung())
+    restore_stoppers(Stoppers("val/loss", gpu_hours=45 / HOUR, stop=stop), earlier, at_a_rung())
     assert stop.reasons == ["0.0125 GPU-hours"]
 
 
@@ -162,21 +169,21 @@ def test_a_search_that_is_taken_up_again_with_nothing_left_to_spend_ends_before_
 )
 def test_a_search_that_is_taken_up_again_knows_how_long_its_best_has_been_the_best(earlier, waiting, patience, reached):
     stop, _ = stopping()
-    recall(Budget("val/loss", patience=patience, stop=stop), earlier, at_a_rung(*waiting))
+    restore_stoppers(Stoppers("val/loss", patience=patience, stop=stop), earlier, at_a_rung(*waiting))
     assert stop.reasons == ([f"no better val/loss in {patience} trials"] if reached else [])
 
 
 def test_a_search_that_is_taken_up_again_knows_that_its_target_was_met(earlier):
     stop, _ = stopping()
-    budget = Budget("val/loss", target=Target.read("val/loss<0.25"), stop=stop)
-    recall(budget, earlier, at_a_rung())
+    budget = Stoppers("val/loss", target=StopCondition.from_text("val/loss<0.25"), stop=stop)
+    restore_stoppers(budget, earlier, at_a_rung())
     assert budget.winners == {1}
     assert stop.reasons == ["val/loss<0.25 in trial 1"]
 
 
 def test_nothing_looks_at_the_clock_once_the_search_ends():
     asked = threading.Event()
-    check_often(Budget(), asked)
+    start_budget_timer(Stoppers(), asked)
     asked.set()
     deadline = time.monotonic() + 10
     while any(thread.name == "budget" for thread in threading.enumerate()) and time.monotonic() < deadline:

@@ -7,8 +7,8 @@ import pytest
 from search.config import load_config
 from search.errors import UsageError
 from search.experiment import plan
-from search.experiment.resume import begin, take_up
-from search.storage.cached_rdb import Mirror
+from search.experiment.resume import create_search, open_search
+from search.storage.cached_rdb import CachedRDBStorage
 from search.storage.study_store import open_store
 from tests.end_to_end.test_driver_crash import LR, TASKS, drive, told
 
@@ -20,14 +20,14 @@ class Killed(BaseException):
 def begun(folder):
     task = {"task": f"{TASKS / 'toy.py'}:Toy", "name": "one", "storage": folder / "runs", "trials": "5"}
     planned = plan(load_config({**task, **LR, "study": f"sqlite:///{folder}/studies.db"}))
-    planned.config.folder.mkdir(parents=True)
-    return planned, begin(planned)
+    planned.config.local_path.mkdir(parents=True)
+    return planned, create_search(planned)
 
 
 def ask_until(monkeypatch, moment, answered):
     """Kill the driver at question `moment` to the database: before it, or once it is `answered`."""
     asked = []
-    ask = Mirror._ask
+    ask = CachedRDBStorage._retry_on_disconnect
 
     def counted(self, action):
         asked.append(0)
@@ -37,7 +37,7 @@ def ask_until(monkeypatch, moment, answered):
             raise Killed
         return ask(self, action)
 
-    monkeypatch.setattr(Mirror, "_ask", counted)
+    monkeypatch.setattr(CachedRDBStorage, "_ask", counted)
     return asked
 
 
@@ -62,7 +62,7 @@ def test_a_search_in_a_database_that_dies_is_the_search_that_never_died(tmp_path
             with pytest.raises(Killed):
                 drive(planned, dying, trained)
         dying.store.close()  # as the kernel does
-        drive(*take_up(folder / "runs" / "one", {}), trained)
+        drive(*open_search(folder / "runs" / "one", {}), trained)
         again = open_store(folder / "runs" / "one", planned.config.study)
         study = held.study
         assert told(type(study)(again.storage, "one", study._sampler, "val/loss", "min")) == told(study), moment
@@ -76,18 +76,18 @@ def test_a_search_is_found_at_another_url_and_remembers_it(tmp_path):
     held.store.close()
     moved = tmp_path / "moved.db"
     (tmp_path / "studies.db").rename(moved)
-    folder = planned.config.folder
+    folder = planned.config.local_path
     with pytest.raises(UsageError, match=rf"there is no {folder} that is kept in sqlite:///.*studies\.db\. See --list"):
-        take_up(folder, {})
+        open_search(folder, {})
     for given in ({"study": f"sqlite:///{moved}"}, {}):
-        planned, held = take_up(folder, given)
+        planned, held = open_search(folder, given)
         assert planned.config.study == f"sqlite:///{moved}"
         drive(planned, held, [])
-    assert len(held.study.trials()) == 5
+    assert len(held.study.get_trials()) == 5
 
 
 def test_a_search_that_runs_is_not_taken_up(tmp_path):
     planned, held = begun(tmp_path)
     with pytest.raises(UsageError, match="one must not be running, but another process has it open"):
-        take_up(planned.config.folder, {})
+        open_search(planned.config.local_path, {})
     held.store.close()

@@ -6,7 +6,7 @@ import pytest
 
 from search.config import load_config
 from search.experiment import plan
-from search.experiment.task_files import prepared
+from search.experiment.task_files import prepare_task_files
 
 PREPARES = """
 import torch
@@ -53,7 +53,7 @@ def planned(tmp_path, monkeypatch):
     def make(*words, name="Words"):
         given = {"task": f"{tmp_path / 'words.py'}:{name}", "name": "demo", "storage": str(tmp_path / "runs")}
         plans = [plan(load_config({**given, "trials": 1, "set": {"word": word}})) for word in words]
-        plans[0].config.folder.mkdir(parents=True)
+        plans[0].config.local_path.mkdir(parents=True)
         return plans
 
     return make
@@ -61,28 +61,28 @@ def planned(tmp_path, monkeypatch):
 
 def test_a_task_prepares_with_the_settings_of_the_search(planned):
     (search,) = planned("two")
-    assert (prepared(search) / "words.txt").read_text() == "two"
+    assert (prepare_task_files(search) / "words.txt").read_text() == "two"
 
 
 def test_a_search_that_is_taken_up_has_its_files_as_they_were(planned):
     search, taken_up = planned("two", "three")
-    prepared(search)
-    assert (prepared(taken_up) / "words.txt").read_text() == "two"
+    prepare_task_files(search)
+    assert (prepare_task_files(taken_up) / "words.txt").read_text() == "two"
 
 
 def test_half_of_the_files_never_pass_for_all(planned):
     broken, mended = planned("broken", "two")
     with pytest.raises(ValueError, match="no words"):
-        prepared(broken)
+        prepare_task_files(broken)
     assert not list(broken.config.folder.iterdir())
-    assert (prepared(mended) / "words.txt").read_text() == "two"
+    assert (prepare_task_files(mended) / "words.txt").read_text() == "two"
 
 
 def test_a_task_that_prepares_nothing_leaves_no_folder(planned):
     (search,) = planned("one", name="Plain")
-    assert not prepared(search).exists()
+    assert not prepare_task_files(search).exists()
 
 
 def test_a_task_may_prepare_without_its_class(planned):
     (search,) = planned("two", name="Static")
-    assert (prepared(search) / "words.txt").read_text() == "two"
+    assert (prepare_task_files(search) / "words.txt").read_text() == "two"

@@ -9,15 +9,15 @@ from optuna.trial import TrialState
 from pydantic import Field
 
 from search.config import load_config
-from search.config.search_space import resolve
+from search.config.search_space import resolve_space
 from search.errors import UsageError
 from search.experiment import plan
-from search.experiment.resume import begin, take_up
-from search.experiment.warm_start import Earlier, as_shown, fit, load, save, warm_start
-from search.experiment.warm_start_sources import Found
-from search.samplers.factory import make_sampler
-from search.study.study import create
-from search.study.trial import outcome_of
+from search.experiment.resume import create_search, open_search
+from search.experiment.warm_start import PriorTrial, as_sampler_trials, load, load_warm_start, save, select_fitting
+from search.experiment.warm_start_sources import SourceTrial
+from search.samplers.factory import create_sampler
+from search.study.study import create_study
+from search.study.trial import get_outcome
 from tests.conftest import TASKS
 from trainables.task import TaskConfig, searchable
 
@@ -28,12 +28,12 @@ class Config(TaskConfig):
     hidden: int = 16
 
 
-SPACE = resolve(Config, {}, {})
+SPACE = resolve_space(Config, {}, {})
 BASE = {"precision": "fp32", "lr": 1e-3, "hidden": 16, "seed": 0}
 
 
 def found(outcome="completed", values=None, **config):
-    return Found(outcome, {**BASE, **config}, {1: 0.5} if values is None else values)
+    return SourceTrial(outcome, {**BASE, **config}, {1: 0.5} if values is None else values)
 
 
 def always_random(_number):
@@ -50,18 +50,18 @@ def test_a_trial_fits_by_its_searched_values_and_keeps_what_it_was():
         found("diverged", {}, lr=9e-2),
         found("interrupted", {1: 0.7}),
     ]
-    fitting, why_not = fit(SPACE, trials)
+    fitting, why_not = select_fitting(SPACE, trials)
     assert fitting == [
-        Earlier("completed", {"precision": "fp32", "lr": 1e-2}, {1: 0.5, 2: 0.3}),
-        Earlier("pruned", {"precision": "fp16", "lr": 1e-3, "growth": 50}, {1: 0.9}),
-        Earlier("diverged", {"precision": "fp32", "lr": 9e-2}, {}),
-        Earlier("pruned", {"precision": "fp32", "lr": 1e-3}, {1: 0.7}),
+        PriorTrial("completed", {"precision": "fp32", "lr": 1e-2}, {1: 0.5, 2: 0.3}),
+        PriorTrial("pruned", {"precision": "fp16", "lr": 1e-3, "growth": 50}, {1: 0.9}),
+        PriorTrial("diverged", {"precision": "fp32", "lr": 9e-2}, {}),
+        PriorTrial("pruned", {"precision": "fp32", "lr": 1e-3}, {1: 0.7}),
     ]
     assert why_not == []
 
 
 def test_values_may_be_texts_as_in_mlflow():
-    ((trial,), _) = fit(SPACE, [found(lr="0.01", precision="bf16", hidden="16")])
+    ((trial,), _) = select_fitting(SPACE, [found(lr="0.01", precision="bf16", hidden="16")])
     assert trial.point == {"precision": "bf16", "lr": 0.01}
 
 
@@ -78,7 +78,7 @@ def test_it_is_said_why_trials_do_not_fit():
         found(precision="fp16"),
         found(),
     ]
-    fitting, why_not = fit(SPACE, trials)
+    fitting, why_not = select_fitting(SPACE, trials)
     assert len(fitting) == 1
     assert why_not == [
         "2 have lr outside 1e-05..0.1:log",
@@ -91,14 +91,14 @@ def test_it_is_said_why_trials_do_not_fit():
 
 
 def test_what_was_searched_then_and_is_fixed_now_must_have_that_value():
-    space = resolve(Config, {"precision": "bf16"}, {})
-    fitting, why_not = fit(space, [found(precision=mode) for mode in ("fp32", "bf16", "fp16")])
+    space = resolve_space(Config, {"precision": "bf16"}, {})
+    fitting, why_not = select_fitting(space, [found(precision=mode) for mode in ("fp32", "bf16", "fp16")])
     assert [trial.point for trial in fitting] == [{"lr": 1e-3}]
     assert why_not == ["2 have precision other than bf16"]
 
 
 def test_what_never_varied_may_be_another_value_now_and_is_told():
-    fitting, why_not = fit(SPACE, [found(hidden=64, seed=1), found(hidden=64, seed=2)])
+    fitting, why_not = select_fitting(SPACE, [found(hidden=64, seed=1), found(hidden=64, seed=2)])
     assert len(fitting) == 2
     assert why_not == ["all had hidden=64, here 16"]
 
@@ -112,13 +112,13 @@ class Grouped(Config):
 
 
 def test_a_fixed_value_may_be_a_group_or_a_tuple():
-    space = resolve(Grouped, {}, {})
+    space = resolve_space(Grouped, {}, {})
     alike = found(**{"layers.a": 1, "layers.b": 2, "betas": [0.9, 0.99]})
     of_mlflow = found(**{"layers.a": "1", "layers.b": "2"})
     other = found(**{"layers.a": 1, "layers.b": 3, "betas": [0.9, 0.99]})
-    assert fit(space, [alike, of_mlflow])[1] == []
-    assert fit(space, [other])[1] == ["all had layers={'a': 1, 'b': 3}, here {'a': 1, 'b': 2}"]
-    assert fit(space, [alike, other])[1] == ["1 has layers other than {'a': 1, 'b': 2}"]
+    assert select_fitting(space, [alike, of_mlflow])[1] == []
+    assert select_fitting(space, [other])[1] == ["all had layers={'a': 1, 'b': 3}, here {'a': 1, 'b': 2}"]
+    assert select_fitting(space, [alike, other])[1] == ["1 has layers other than {'a': 1, 'b': 2}"]
 
 
 def test_a_sampler_sees_them_as_older_than_the_trials_of_the_search_which_do_not_change(tmp_path):
@@ -130,11 +130,11 @@ def test_a_sampler_sees_them_as_older_than_the_trials_of_the_search_which_do_not
             return super().infer_relative_search_space(study, trial)
 
     earlier = [
-        Earlier("completed", {"precision": "fp32", "lr": 1e-2}, {1: 0.5, 2: 0.3, 3: 0.4}),
-        Earlier("diverged", {"precision": "fp32", "lr": 9e-2}, {}),
+        PriorTrial("completed", {"precision": "fp32", "lr": 1e-2}, {1: 0.5, 2: 0.3, 3: 0.4}),
+        PriorTrial("diverged", {"precision": "fp32", "lr": 9e-2}, {}),
     ]
-    study, lock = create(
-        tmp_path, lambda number: Watching(seed=0), "val/loss", "min", earlier=as_shown(earlier, SPACE, "min")
+    study, lock = create_study(
+        tmp_path, lambda number: Watching(seed=0), "val/loss", "min", earlier=as_sampler_trials(earlier, SPACE, "min")
     )
     assert study.ask(SPACE)[0] == 0
     assert [(t.number, t.state, t.params["lr"]) for t in seen] == [
@@ -143,13 +143,13 @@ def test_a_sampler_sees_them_as_older_than_the_trials_of_the_search_which_do_not
     ]
     assert seen[0].value == 0.3
     assert seen[1].constraints == {"diverged": 1.0}
-    assert [trial.number for trial in study.trials()] == [0]
+    assert [trial.number for trial in study.get_trials()] == [0]
     lock.close()
 
 
 def test_what_was_tried_by_an_earlier_search_is_tried_again_if_this_one_is_to(tmp_path):
-    earlier = as_shown([Earlier("completed", {"precision": "fp32", "lr": 1e-2}, {1: 0.5})], SPACE, "min")
-    study, lock = create(tmp_path, always_random, "val/loss", "min", earlier=earlier)
+    earlier = as_sampler_trials([PriorTrial("completed", {"precision": "fp32", "lr": 1e-2}, {1: 0.5})], SPACE, "min")
+    study, lock = create_study(tmp_path, always_random, "val/loss", "min", earlier=earlier)
     for _ in range(2):
         study.enqueue({"precision": "fp32", "lr": 1e-2})
     assert study.ask(SPACE) == (0, {"precision": "fp32", "lr": 1e-2})
@@ -159,24 +159,28 @@ def test_what_was_tried_by_an_earlier_search_is_tried_again_if_this_one_is_to(tm
 
 @pytest.mark.parametrize("name", ["tpe", "gp", "cmaes", "qmc", "nsga2", "random"])
 def test_every_sampler_goes_on_beside_them(tmp_path, name):
-    earlier = [Earlier("completed", {"precision": "bf16", "lr": 10**-e}, {1: abs(e - 2.0)}) for e in (2.0, 3.0, 4.5)]
-    study, lock = create(
-        tmp_path, lambda n: make_sampler(name, 1, n), "val/loss", "min", earlier=as_shown(earlier * 2, SPACE, "min")
+    earlier = [PriorTrial("completed", {"precision": "bf16", "lr": 10**-e}, {1: abs(e - 2.0)}) for e in (2.0, 3.0, 4.5)]
+    study, lock = create_study(
+        tmp_path,
+        lambda n: create_sampler(name, 1, n),
+        "val/loss",
+        "min",
+        earlier=as_sampler_trials(earlier * 2, SPACE, "min"),
     )
     for expected in range(6):
         number, values = study.ask(SPACE)
         assert number == expected
         study.report(number, 1, values["lr"], {"metrics": {"val/loss": values["lr"]}, "checkpoint": None})
         study.end(number, "completed")
-    assert [outcome_of(trial) for trial in study.trials()] == ["completed"] * 6
+    assert [get_outcome(trial) for trial in study.get_trials()] == ["completed"] * 6
     lock.close()
 
 
 def distance(folder, earlier):
     """Mean distance, in powers of ten, of the first proposals from the best learning rate, 1e-2."""
     folder.mkdir()
-    shown = as_shown(earlier, SPACE, "min")
-    study, lock = create(folder, lambda n: make_sampler("tpe", 0, n), "val/loss", "min", earlier=shown)
+    shown = as_sampler_trials(earlier, SPACE, "min")
+    study, lock = create_study(folder, lambda n: create_sampler("tpe", 0, n), "val/loss", "min", earlier=shown)
     distances = [abs(math.log10(study.ask(SPACE)[1]["lr"]) + 2) for _ in range(20)]
     lock.close()
     return sum(distances) / len(distances)
@@ -184,12 +188,12 @@ def distance(folder, earlier):
 
 def test_tpe_proposes_what_did_well_from_its_first_trial_on(tmp_path):
     points = [10 ** -(1.1 + 0.13 * step) for step in range(30)]
-    earlier = [Earlier("pruned", {"precision": "fp32", "lr": lr}, {1: abs(math.log10(lr) + 2)}) for lr in points]
+    earlier = [PriorTrial("pruned", {"precision": "fp32", "lr": lr}, {1: abs(math.log10(lr) + 2)}) for lr in points]
     assert distance(tmp_path / "warm", earlier) < 0.7 * distance(tmp_path / "cold", [])
 
 
 def test_what_is_kept_in_the_folder_is_what_was_found(tmp_path):
-    earlier = [Earlier("completed", {"precision": "fp32", "lr": 0.1 + 0.2}, {1: 1 / 3, 10: 0.25})]
+    earlier = [PriorTrial("completed", {"precision": "fp32", "lr": 0.1 + 0.2}, {1: 1 / 3, 10: 0.25})]
     with pytest.raises(FileNotFoundError):
         load(tmp_path)
     save(tmp_path, earlier)
@@ -205,11 +209,11 @@ def old(tmp_path):
     folder = tmp_path / "old"
     folder.mkdir()
     (folder / "search.yaml").touch()
-    study, lock = create(folder, always_random, "val/loss", "min")
+    study, lock = create_study(folder, always_random, "val/loss", "min")
     for outcome, lr in (("completed", 0.02), ("diverged", 0.09), ("failed", 0.01)):
         study.enqueue({"precision": "bf16", "lr": lr})
         number, values = study.ask(SPACE)
-        study.note_config(number, SPACE.config(values).model_dump(mode="json"))
+        study.record_config(number, SPACE.build_config(values).model_dump(mode="json"))
         if outcome != "failed":
             study.report(number, 1, 0.25, {"metrics": {"val/loss": 0.25}, "checkpoint": None, "time": 0.0})
         study.end(number, outcome)
@@ -218,7 +222,7 @@ def old(tmp_path):
 
 
 def test_an_earlier_search_gives_its_trials_and_its_best_point(old):
-    warm = warm_start([str(old)], SPACE, "val/loss", "min", "")
+    warm = load_warm_start([str(old)], SPACE, "val/loss", "min", "")
     assert [trial.outcome for trial in warm.trials] == ["completed", "diverged"]
     assert warm.best == ({"precision": "bf16", "lr": 0.02},)
     assert warm.lines == ("2 of 3 trials of old fit: 1 failed",)
@@ -236,14 +240,14 @@ def test_an_earlier_search_gives_its_trials_and_its_best_point(old):
 )  # fmt: skip
 def test_a_source_that_is_none_or_was_after_something_else_is_refused(old, name, objective, mode, line):
     with pytest.raises(UsageError) as refused:
-        warm_start([str(old.parent / name)], SPACE, objective, mode, "")
+        load_warm_start([str(old.parent / name)], SPACE, objective, mode, "")
     assert refused.value.problems[0].endswith(line.format(folder=old.parent))
 
 
 def test_a_source_of_which_nothing_fits_is_refused_and_all_sources_are_told(old):
-    space = resolve(Config, {}, {"lr": "1e-5..1e-4"})
+    space = resolve_space(Config, {}, {"lr": "1e-5..1e-4"})
     with pytest.raises(UsageError) as refused:
-        warm_start([str(old), str(old.parent / "none")], space, "val/loss", "min", "")
+        load_warm_start([str(old), str(old.parent / "none")], space, "val/loss", "min", "")
     assert refused.value.problems[0] == (
         "--warm-start old must have trials that fit this search, but has none. "
         "0 of 3 trials of old fit: 2 have lr outside 1e-05..0.0001:log, 1 failed."
@@ -281,13 +285,13 @@ def store(tmp_path_factory):
 
 
 def test_runs_of_other_tools_and_ours_are_taken_by_their_parameters_and_the_objective(store):
-    warm = warm_start(["mlflow:theirs"], SPACE, "val/loss", "min", store)
+    warm = load_warm_start(["mlflow:theirs"], SPACE, "val/loss", "min", store)
     assert list(warm.trials) == [
-        Earlier("completed", {"precision": "bf16", "lr": 0.01}, {1: 0.5, 2: 0.25}),
-        Earlier("pruned", {"precision": "fp32", "lr": 0.02}, {1: 0.75}),
-        Earlier("diverged", {"precision": "fp16", "lr": 0.09, "growth": 50}, {1: 0.75}),
-        Earlier("pruned", {"precision": "fp32", "lr": 0.03}, {3: 0.375}),
-        Earlier("diverged", {"precision": "fp32", "lr": 0.08}, {}),
+        PriorTrial("completed", {"precision": "bf16", "lr": 0.01}, {1: 0.5, 2: 0.25}),
+        PriorTrial("pruned", {"precision": "fp32", "lr": 0.02}, {1: 0.75}),
+        PriorTrial("diverged", {"precision": "fp16", "lr": 0.09, "growth": 50}, {1: 0.75}),
+        PriorTrial("pruned", {"precision": "fp32", "lr": 0.03}, {3: 0.375}),
+        PriorTrial("diverged", {"precision": "fp32", "lr": 0.08}, {}),
     ]
     assert warm.best == ({"precision": "bf16", "lr": 0.01},)
     assert warm.lines == ("5 of 7 trials of mlflow:theirs fit: 1 failed, 1 reported nothing",)
@@ -302,13 +306,13 @@ def test_runs_of_other_tools_and_ours_are_taken_by_their_parameters_and_the_obje
 )
 def test_an_experiment_that_is_none_or_knows_no_such_metric_is_refused(store, name, objective, told):
     with pytest.raises(UsageError) as refused:
-        warm_start([f"mlflow:{name}"], SPACE, objective, "min", store)
+        load_warm_start([f"mlflow:{name}"], SPACE, objective, "min", store)
     assert refused.value.problems[0].endswith(told)
 
 
 def test_a_store_that_is_not_there_is_refused_and_not_made(tmp_path):
     with pytest.raises(UsageError, match=r"must be in a store that exists, but there is no .*/none\.db"):
-        warm_start(["mlflow:x"], SPACE, "val/loss", "min", f"sqlite:///{tmp_path}/none.db")
+        load_warm_start(["mlflow:x"], SPACE, "val/loss", "min", f"sqlite:///{tmp_path}/none.db")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -321,14 +325,14 @@ def begun(old, tmp_path):
     task = TASKS / "toy.py"
     given = {"task": f"{task}:Toy", "storage": str(tmp_path), "name": "new", "warm_start": ["old"], "concurrency": "1"}
     planned = plan(load_config({**given, "try": ["lr=0.03"], "search": {"lr": "1e-4..1e-1:log"}}))
-    planned.config.folder.mkdir()
-    begin(planned).store.close()
+    planned.config.local_path.mkdir()
+    create_search(planned).store.close()
     return planned
 
 
 def test_a_search_that_is_taken_up_again_knows_the_same_trials_and_tries_the_same_points_once(begun, old, tmp_path):
     old.rename(tmp_path / "gone")
-    _, held = take_up(begun.config.folder, {})
+    _, held = open_search(begun.config.folder, {})
     asked = [held.study.ask(begun.space)[1] for _ in range(4)]
     held.store.close()
     assert (
@@ -350,6 +354,6 @@ def test_a_search_whose_earlier_trials_are_lost_goes_on_without_them_and_says_so
     path.unlink()
     if content is not None:
         path.write_text(content)
-    _, held = take_up(begun.config.folder, {"trials": "20"})
+    _, held = open_search(begun.config.folder, {"trials": "20"})
     held.store.close()
     assert "warm-start.json cannot be read: the sampler knows nothing of earlier searches any more" in held.notes

@@ -6,10 +6,10 @@ import pyarrow.parquet as pq
 import pytest
 from optuna.samplers import RandomSampler
 
-from search.config.search_space import resolve
+from search.config.search_space import resolve_space
 from search.reporting import parquet_callback
-from search.reporting.parquet_callback import Exporter
-from search.study.study import create
+from search.reporting.parquet_callback import ParquetCallback
+from search.study.study import create_study
 from trainables.task import TaskConfig, searchable
 
 LIMIT_S = 20.0
@@ -25,20 +25,20 @@ class Searched:
     def __init__(self, folder):
         self.path = folder / "trials.parquet"
         self.said = []
-        self.study, self.store = create(folder, lambda number: RandomSampler(seed=number), "val/loss", "min")
-        self.exporter = Exporter(self.study, self.path, self.said.append)
+        self.study, self.store = create_study(folder, lambda number: RandomSampler(seed=number), "val/loss", "min")
+        self.exporter = ParquetCallback(self.study, self.path, self.said.append)
 
     def run_trial(self, epochs=3, pause_s=0.0):
-        number, values = self.study.ask(resolve(Config, {"precision": "fp32"}, {}))
-        self.study.note_config(number, values)
-        self.exporter.trial_started(number, values)
+        number, values = self.study.ask(resolve_space(Config, {"precision": "fp32"}, {}))
+        self.study.record_config(number, values)
+        self.exporter.on_trial_start(number, values)
         for epoch in range(1, epochs + 1):
             metrics = {"val/loss": 1 / epoch}
             self.study.report(number, epoch, 1 / epoch, {"metrics": metrics, "checkpoint": None})
-            self.exporter.trial_reported(number, epoch, metrics, 0.0)
+            self.exporter.on_trial_report(number, epoch, metrics, 0.0)
             time.sleep(pause_s)
         self.study.end(number, "completed")
-        self.exporter.trial_ended(number, "completed", "")
+        self.exporter.on_trial_end(number, "completed", "")
 
     def rows(self):
         with open(self.path, "rb") as file:  # by its path, pyarrow opens it twice: it may be another one by then
@@ -101,7 +101,7 @@ def test_at_the_end_it_has_all_that_came_since(searched, monkeypatch):
 
 def test_a_search_that_is_taken_up_and_has_nothing_more_to_do_writes_what_its_driver_had_not(searched, tmp_path):
     searched.run_trial()
-    Exporter(searched.study, searched.path, searched.said.append).end()
+    ParquetCallback(searched.study, searched.path, searched.said.append).end()
     assert len(searched.rows()) == 3
 
 
@@ -112,7 +112,7 @@ def test_a_disk_that_is_full_is_told_once_and_the_last_good_file_stays_until_the
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
     try:
-        searched.exporter.trial_reported(0, 3, {}, 0.0)
+        searched.exporter.on_trial_report(0, 3, {}, 0.0)
         until = time.monotonic() + LIMIT_S
         while not searched.said and time.monotonic() < until:
             time.sleep(0.01)

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from search.config.search_space import resolve
-from search.samplers.distinct import _are_alike
-from search.samplers.factory import make_sampler
-from search.study.study import create
+from search.config.search_space import resolve_space
+from search.samplers.distinct import _is_duplicate
+from search.samplers.factory import create_sampler
+from search.study.study import create_study
 from trainables.task import TaskConfig, searchable
 
 SAMPLERS = ["tpe", "gp", "cmaes", "qmc", "nsga2", "random"]
@@ -22,14 +22,14 @@ class Config(TaskConfig):
     beta: float = searchable(0.5, low=0.0, high=1.0, when={"precision": "fp16"})
 
 
-CONTINUOUS = resolve(Config, {"precision": "fp32"}, {})
-DISCRETE = resolve(Config, {"lr": 1e-3, "precision": "fp32"}, {"width": "1..4", "dropout": "0.1..0.3:step=0.1"})
-CONDITIONAL = resolve(Config, {"lr": 1e-3}, {"precision": "fp32,fp16", "beta": "0.0..1.0:step=0.5"})
+CONTINUOUS = resolve_space(Config, {"precision": "fp32"}, {})
+DISCRETE = resolve_space(Config, {"lr": 1e-3, "precision": "fp32"}, {"width": "1..4", "dropout": "0.1..0.3:step=0.1"})
+CONDITIONAL = resolve_space(Config, {"lr": 1e-3}, {"precision": "fp32,fp16", "beta": "0.0..1.0:step=0.5"})
 
 
 def search(folder, sampler, space, trials, parallel, seed=0):
     """The values of all trials; so many are asked for before one is told."""
-    study, lock = create(folder, partial(make_sampler, sampler, seed), "loss", "min")
+    study, lock = create_study(folder, partial(create_sampler, sampler, seed), "loss", "min")
     asked, waiting = [], []
     for _ in range(trials):
         number, values = study.ask(space)
@@ -80,7 +80,7 @@ def test_a_parameter_that_does_not_apply_makes_no_difference(tmp_path, sampler):
 
 
 def test_what_an_enqueued_trial_brings_with_it_stays_and_the_rest_is_new(tmp_path):
-    study, lock = create(tmp_path, partial(make_sampler, "random", 0), "loss", "min")
+    study, lock = create_study(tmp_path, partial(create_sampler, "random", 0), "loss", "min")
     for values in ({"width": 1, "dropout": 0.1}, {"width": 1, "dropout": 0.2}, {"width": 1}):
         study.enqueue(values)
         _, drawn = study.ask(DISCRETE)
@@ -89,15 +89,15 @@ def test_what_an_enqueued_trial_brings_with_it_stays_and_the_rest_is_new(tmp_pat
 
 
 def test_combinations_of_a_finite_space_are_those_that_can_be_suggested():
-    assert len(DISCRETE.combinations()) == 12
-    assert len(CONDITIONAL.combinations()) == 4
-    assert CONTINUOUS.combinations() is None
-    assert resolve(Config, {"lr": 1e-3, "precision": "fp32"}, {"width": "1..1000000"}).combinations() is None
+    assert len(DISCRETE.list_combinations()) == 12
+    assert len(CONDITIONAL.list_combinations()) == 4
+    assert CONTINUOUS.list_combinations() is None
+    assert resolve_space(Config, {"lr": 1e-3, "precision": "fp32"}, {"width": "1..1000000"}).list_combinations() is None
 
 
 @given(st.floats(1e-9, 1e9), st.floats(-3e-12, 3e-12))
 def test_values_are_alike_if_and_only_if_their_first_twelve_digits_are(value, off):
     moved = value * (1 + off)
-    assert _are_alike({"lr": value, "n": 1}, {"n": 1, "lr": moved}) == (f"{value:.12g}" == f"{moved:.12g}")
-    assert not _are_alike({"lr": value, "n": 1}, {"lr": moved, "n": 2})
-    assert not _are_alike({"lr": value}, {"lr": moved, "n": 1})
+    assert _is_duplicate({"lr": value, "n": 1}, {"n": 1, "lr": moved}) == (f"{value:.12g}" == f"{moved:.12g}")
+    assert not _is_duplicate({"lr": value, "n": 1}, {"lr": moved, "n": 2})
+    assert not _is_duplicate({"lr": value}, {"lr": moved, "n": 1})

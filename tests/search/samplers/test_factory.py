@@ -9,13 +9,13 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
-from search.analysis.best_trials import pareto_front
+from search.analysis.best_trials import select_pareto_trials
 from search.config.objectives import Objective
-from search.config.search_space import resolve
-from search.samplers.factory import make_sampler
-from search.study.record import read
-from search.study.study import create
-from search.study.trial import best_value, outcome_of, point_of
+from search.config.search_space import resolve_space
+from search.samplers.factory import create_sampler
+from search.study.record import load_search
+from search.study.study import create_study
+from search.study.trial import get_best_value, get_outcome, objective_values
 from trainables.task import TaskConfig, searchable
 
 LOSS, SPEED = Objective("loss", "min"), Objective("speed", "max")
@@ -29,8 +29,8 @@ class Config(TaskConfig):
     beta: float = searchable(0.5, low=0.0, high=1.0, when={"precision": "fp16"})
 
 
-PLAIN = resolve(Config, {"precision": "fp32"}, {})
-CONDITIONAL = resolve(Config, {}, {"precision": "fp32,fp16"})
+PLAIN = resolve_space(Config, {"precision": "fp32"}, {})
+CONDITIONAL = resolve_space(Config, {}, {"precision": "fp32,fp16"})
 
 
 def worth(values):
@@ -45,8 +45,8 @@ class Played:
     def __init__(self, folder, sampler, objectives, space=PLAIN, seed=0, trials=None, cliff=math.inf):
         folder.mkdir()
         self.folder = folder
-        make = partial(make_sampler, sampler, seed)
-        self.study, lock = create(folder, make, "loss", "min", others=objectives[1:])
+        make = partial(create_sampler, sampler, seed)
+        self.study, lock = create_study(folder, make, "loss", "min", others=objectives[1:])
         running = []
         for _ in range(trials or TRIALS.get(sampler, 60)):
             number, values = self.study.ask(space)
@@ -55,7 +55,7 @@ class Played:
             if len(running) == 4:
                 self.end(*running.pop(0), cliff)
         lock.close()
-        self.trials = self.study.trials()
+        self.trials = self.study.get_trials()
 
     def end(self, number, values, cliff):
         loss, speed = worth(values)
@@ -79,8 +79,8 @@ class Played:
     def area(self):
         """Of what the front dominates, above a loss of 3 and a speed of 0."""
         area, reached = 0.0, 0.0
-        ended = [trial for trial in self.trials if outcome_of(trial) in ("completed", "pruned")]
-        for loss, speed in sorted(point for trial in ended if (point := point_of(trial, BOTH))):
+        ended = [trial for trial in self.trials if get_outcome(trial) in ("completed", "pruned")]
+        for loss, speed in sorted(point for trial in ended if (point := objective_values(trial, BOTH))):
             if loss < 3 and speed > reached:
                 area += (3 - loss) * (speed - reached)
                 reached = speed
@@ -114,13 +114,13 @@ def test_with_two_objectives_a_sampler_that_learns_finds_a_better_front_than_ran
     assert sum(each.area() for each in played) / len(seeds) > at_random(len(played[0].trials))
     for each in played:
         assert len({tuple(trial.params.items()) for trial in each.trials}) == len(each.trials)
-        assert all(point_of(trial, BOTH) for trial in pareto_front(each.trials, BOTH))
+        assert all(objective_values(trial, BOTH) for trial in select_pareto_trials(each.trials, BOTH))
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "gp", "nsga2", "qmc", "random"])
 def test_two_objectives_go_with_parameters_that_depend_on_others_and_with_divergence(tmp_path, sampler):
     played = Played(tmp_path / "study", sampler, BOTH, CONDITIONAL, trials=18, cliff=1e-2)
-    assert {"completed", "pruned", "diverged", "failed"} <= {outcome_of(trial) for trial in played.trials}
+    assert {"completed", "pruned", "diverged", "failed"} <= {get_outcome(trial) for trial in played.trials}
     for trial in played.trials:
         assert ("beta" in trial.params) == (trial.params["precision"] == "fp16")
 
@@ -129,28 +129,28 @@ def test_two_objectives_go_with_parameters_that_depend_on_others_and_with_diverg
 def test_one_objective_goes_with_them_too(tmp_path, sampler):
     played = Played(tmp_path / "study", sampler, (LOSS,), CONDITIONAL, trials=40, cliff=1e-2)
     assert len({tuple(trial.params.items()) for trial in played.trials}) == 40
-    assert min(best_value(t, "min") for t in played.trials if outcome_of(t) == "completed") < 1
+    assert min(get_best_value(t, "min") for t in played.trials if get_outcome(t) == "completed") < 1
 
 
 def test_a_sampler_learns_from_two_objectives_where_trials_diverge(tmp_path):
     def diverged(sampler, seed):
         played = Played(tmp_path / f"{sampler}-{seed}", sampler, BOTH, seed=seed, cliff=2e-3)
-        return sum(outcome_of(trial) == "diverged" for trial in played.trials)
+        return sum(get_outcome(trial) == "diverged" for trial in played.trials)
 
     assert sum(diverged("tpe", s) for s in SEEDS) < 0.8 * sum(diverged("random", s) for s in SEEDS)
 
 
 def test_the_study_says_the_truth_and_keeps_it_valid_for_optuna(tmp_path):
     played = Played(tmp_path / "study", "tpe", BOTH, trials=20, cliff=1e-2)
-    searched = read(played.folder)
+    searched = load_search(played.folder)
     trials, objectives = searched.trials, searched.objectives
     assert objectives == BOTH
     states = {"completed": TrialState.COMPLETE, "failed": TrialState.FAIL, "interrupted": TrialState.RUNNING}
     for trial in trials:
-        assert trial.state == states.get(outcome_of(trial), TrialState.PRUNED)
-        if outcome_of(trial) == "completed":
-            assert tuple(trial.values) == point_of(trial, BOTH) == pytest.approx(worth(trial.params))
-        assert trial.constraints == ({"diverged": 1.0} if outcome_of(trial) == "diverged" else {})
+        assert trial.state == states.get(get_outcome(trial), TrialState.PRUNED)
+        if get_outcome(trial) == "completed":
+            assert tuple(trial.values) == objective_values(trial, BOTH) == pytest.approx(worth(trial.params))
+        assert trial.constraints == ({"diverged": 1.0} if get_outcome(trial) == "diverged" else {})
     (played.folder / "study.journal.lock").unlink()  # Optuna takes it for a lock of its own, and waits
     storage = JournalStorage(JournalFileBackend(str(played.folder / "study.journal")))
     loaded = optuna.load_study(study_name="study", storage=storage, sampler=optuna.samplers.TPESampler(seed=0))

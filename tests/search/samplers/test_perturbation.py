@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import search.samplers.perturbation
-from search.config.search_space import resolve
-from search.samplers.perturbation import explore
+from search.config.search_space import resolve_space
+from search.samplers.perturbation import perturb
 from trainables.task import TaskConfig, searchable
 
 
@@ -25,7 +25,7 @@ class Config(TaskConfig):
     growth: int = searchable(100, low=10, high=1000, log=True, when={"precision": "fp16"})
 
 
-SPACE = resolve(Config, {}, {})
+SPACE = resolve_space(Config, {}, {})
 PARAMETERS = {parameter.name: parameter for parameter in SPACE.parameters}
 VALUES = {name: getattr(Config(), name) for name in PARAMETERS if name not in ("precision", "growth")}
 VALUES["precision"] = "fp32"
@@ -37,7 +37,7 @@ def near(monkeypatch):
     monkeypatch.setattr(search.samplers.perturbation, "RESAMPLED", 0.0)
 
     def explored(**values):
-        return [explore(SPACE, {**VALUES, **values}, random.Random(seed)) for seed in range(30)]
+        return [perturb(SPACE, {**VALUES, **values}, random.Random(seed)) for seed in range(30)]
 
     return explored
 
@@ -70,36 +70,36 @@ def test_at_a_bound_a_value_moves_the_other_way(near):
 def test_a_parameter_comes_and_goes_with_the_one_that_it_depends_on():
     fp16 = {**VALUES, "precision": "fp16", "growth": 100}
     for seed in range(40):
-        near = explore(SPACE, fp16, random.Random(seed))
+        near = perturb(SPACE, fp16, random.Random(seed))
         assert ("growth" in near) == (near["precision"] == "fp16")
-    appeared = [explore(SPACE, {**VALUES, "precision": "bf16"}, random.Random(seed)) for seed in range(40)]
+    appeared = [perturb(SPACE, {**VALUES, "precision": "bf16"}, random.Random(seed)) for seed in range(40)]
     assert all(10 <= values["growth"] <= 1000 for values in appeared if values["precision"] == "fp16")
     assert any("growth" in values for values in appeared)
 
 
 def test_now_and_then_a_value_is_drawn_anew():
-    drawn = [explore(SPACE, VALUES, random.Random(seed))["lr"] for seed in range(400)]
+    drawn = [perturb(SPACE, VALUES, random.Random(seed))["lr"] for seed in range(400)]
     far = [lr for lr in drawn if not 0.0007 < lr < 0.0013]
     assert 0.15 < len(far) / len(drawn) < 0.35
     assert min(far) < 1e-4 < 1e-2 < max(far), "on the scale of the parameter"
 
 
 def test_what_is_fixed_stays_out():
-    space = resolve(Config, {"lr": "1e-2", "precision": "fp32"}, {})
-    near = explore(space, {name: value for name, value in VALUES.items() if name != "lr"}, random.Random(0))
+    space = resolve_space(Config, {"lr": "1e-2", "precision": "fp32"}, {})
+    near = perturb(space, {name: value for name, value in VALUES.items() if name != "lr"}, random.Random(0))
     assert "lr" not in near
-    assert space.config(near).lr == 1e-2
+    assert space.build_config(near).lr == 1e-2
 
 
 @given(seed=st.integers(0, 2**31), steps=st.integers(1, 12))
 def test_however_far_it_goes_it_stays_in_the_space(seed, steps):
     values = VALUES
     for step in range(steps):
-        values = explore(SPACE, values, random.Random(f"{seed}-{step}"))
+        values = perturb(SPACE, values, random.Random(f"{seed}-{step}"))
         for name, value in values.items():
             distribution = PARAMETERS[name].distribution
             assert distribution._contains(distribution.to_internal_repr(value)), (name, value)
-        assert SPACE.config(values).model_dump()
+        assert SPACE.build_config(values).model_dump()
     optuna.trial.create_trial(
         state=optuna.trial.TrialState.RUNNING,
         params=values,
@@ -108,13 +108,13 @@ def test_however_far_it_goes_it_stays_in_the_space(seed, steps):
 
 
 def test_the_same_seed_gives_the_same():
-    first, second = (explore(SPACE, VALUES, random.Random("0-7")) for _ in range(2))
+    first, second = (perturb(SPACE, VALUES, random.Random("0-7")) for _ in range(2))
     assert first == second
-    assert first != explore(SPACE, VALUES, random.Random("0-8"))
+    assert first != perturb(SPACE, VALUES, random.Random("0-8"))
 
 
 @pytest.mark.parametrize("value", [1e-5, 3e-4, 1e-1])
 def test_a_logarithmic_value_is_drawn_over_its_whole_range(value):
-    drawn = [math.log10(explore(SPACE, {**VALUES, "lr": value}, random.Random(seed))["lr"]) for seed in range(300)]
+    drawn = [math.log10(perturb(SPACE, {**VALUES, "lr": value}, random.Random(seed))["lr"]) for seed in range(300)]
     assert min(drawn) < -4.5
     assert max(drawn) > -1.5

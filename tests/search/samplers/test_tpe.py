@@ -7,8 +7,8 @@ from optuna.samplers import TPESampler
 from optuna.storages import InMemoryStorage
 
 from search.config.objectives import Objective
-from search.config.search_space import resolve
-from search.samplers.tpe import OnceTPE
+from search.config.search_space import resolve_space
+from search.samplers.tpe import FastTPESampler
 from search.study.study import SearchStudy
 from trainables.task import TaskConfig, searchable
 
@@ -22,7 +22,7 @@ class Config(TaskConfig):
     beta: float = searchable(0.9, low=0.5, high=0.999, when={"optimizer": "adamw"})
 
 
-SPACE = resolve(Config, {}, {})
+SPACE = resolve_space(Config, {}, {})
 
 
 def proposed(sampler, others):
@@ -48,4 +48,4 @@ def proposed(sampler, others):
 @pytest.mark.parametrize("others", [(), (Objective("size", "max"),)], ids=["one objective", "two"])
 def test_what_is_computed_once_per_trial_changes_no_proposal(others):
     theirs = proposed(lambda number: TPESampler(seed=number, multivariate=False, constant_liar=True), others)
-    assert proposed(OnceTPE, others) == theirs
+    assert proposed(FastTPESampler, others) == theirs

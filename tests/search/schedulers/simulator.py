@@ -5,7 +5,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from search.schedulers.base import End, Schedule, Standing, Stretch
+from search.schedulers.base import Prune, Scheduler, Segment, TrialProgress
 
 
 @dataclass
@@ -15,15 +15,15 @@ class Simulated:
     Where fidelity is not in epochs, a trial has a length and a price of its own; `lengths` gives trials theirs.
     """
 
-    schedule: Schedule
+    schedule: Scheduler
     budget: int
     gangs: int
     seed: int
-    check: Callable[[list[Standing], bool, Stretch | End | None], None] = lambda *_: None
+    check: Callable[[list[TrialProgress], bool, Segment | Prune | None], None] = lambda *_: None
     lengths: Sequence[int] = ()
-    trials: list[Standing] = field(default_factory=list)
-    stretches: list[tuple[int, Stretch]] = field(default_factory=list)
-    live: dict[int, Stretch] = field(default_factory=dict)
+    trials: list[TrialProgress] = field(default_factory=list)
+    stretches: list[tuple[int, Segment]] = field(default_factory=list)
+    live: dict[int, Segment] = field(default_factory=dict)
     most_at_once: int = 0
 
     def run(self) -> "Simulated":
@@ -44,11 +44,11 @@ class Simulated:
     def _decide(self, draw: random.Random, mischief: float) -> bool:
         """Ask once; whether there was anything to do."""
         may_start = len(self.trials) < self.budget
-        decision = self.schedule.next(self.trials, may_start)
+        decision = self.schedule.next_action(self.trials, may_start)
         fresh = replace(self.schedule)
         assert fresh.next([replace(t, values=dict(t.values)) for t in self.trials], may_start) == decision
         self.check(self.trials, may_start, decision)
-        if isinstance(decision, End):
+        if isinstance(decision, Prune):
             assert self.trials[decision.number].state == "waiting"
             self._change(decision.number, state="ended")
         elif decision is not None:
@@ -59,7 +59,7 @@ class Simulated:
                 self._change(decision.replaces, state="ended")
         return decision is not None
 
-    def _begin(self, stretch: Stretch, may_start: bool) -> None:
+    def _begin(self, stretch: Segment, may_start: bool) -> None:
         number = stretch.number
         if number is None:
             assert may_start, "no trial beyond the budget"
@@ -67,12 +67,12 @@ class Simulated:
             copy = (stretch.start, stretch.copied_from, stretch.replaces)
             spent = None if self.schedule.unit == "epochs" else {}
             length = self.lengths[number] if self.lengths else math.inf
-            self.trials.append(Standing(number, {}, "waiting", *copy, epochs=length, spent=spent))
+            self.trials.append(TrialProgress(number, {}, "waiting", *copy, epochs=length, spent=spent))
         trial = self.trials[number]
         assert trial.state == "waiting", "nothing runs twice at once, and nothing goes on that has ended"
         assert trial.epoch == stretch.start
-        assert trial.reached < stretch.until <= self.schedule.limit
-        assert not trial.is_over(self.schedule.limit)
+        assert trial.total_cost < stretch.until <= self.schedule.limit
+        assert not trial.is_complete(self.schedule.limit)
         self._change(number, state="running")
         self.live[number] = stretch
         self.stretches.append((number, stretch))
@@ -93,10 +93,10 @@ class Simulated:
             value = self.quality[number] + draw.random() / epoch
             self._change(number, values={**trial.values, epoch: round(value, draw.choice((1, 6)))})
             if trial.spent is not None:
-                self._change(number, spent={**trial.spent, epoch: trial.reached + self.prices[number]})
+                self._change(number, spent={**trial.spent, epoch: trial.total_cost + self.prices[number]})
             trial = self.trials[number]
-            over = trial.is_over(self.schedule.limit)
-            if over or trial.reached >= until:
+            over = trial.is_complete(self.schedule.limit)
+            if over or trial.total_cost >= until:
                 del self.live[number]
                 self._change(number, state="ended" if over else "waiting", finished=over)
 
@@ -109,9 +109,9 @@ class Simulated:
         self.trials[number] = replace(self.trials[number], **changes)
 
 
-def waiting(trials: list[Standing]) -> list[Standing]:
+def waiting(trials: list[TrialProgress]) -> list[TrialProgress]:
     return [trial for trial in trials if trial.state == "waiting"]
 
 
-def running(trials: list[Standing]) -> bool:
+def running(trials: list[TrialProgress]) -> bool:
     return any(trial.state == "running" for trial in trials)

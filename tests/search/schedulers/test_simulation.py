@@ -5,12 +5,12 @@ import statistics
 
 import pytest
 
-from search.schedulers.asha import Halving
-from search.schedulers.asha_stopping import Stopping
-from search.schedulers.base import End, Stretch
-from search.schedulers.hyperband import HyperBand
-from search.schedulers.median_stopping import Median
-from search.schedulers.pbt import Population
+from search.schedulers.asha import ASHAScheduler
+from search.schedulers.asha_stopping import ASHAStoppingScheduler
+from search.schedulers.base import Prune, Segment
+from search.schedulers.hyperband import HyperBandScheduler
+from search.schedulers.median_stopping import MedianStoppingScheduler
+from search.schedulers.pbt import PopulationBasedTraining
 from tests.search.schedulers.simulator import Simulated, running, waiting
 
 SEARCHES = 1500
@@ -36,7 +36,7 @@ def check_promotion(halving, bracket, stretch, out_of_turn_allowed):
     assert stretch.until == halving.rungs[halving.rungs.index(rung) + 1]
 
 
-@pytest.mark.parametrize("kind", [Halving, HyperBand])
+@pytest.mark.parametrize("kind", [ASHAScheduler, HyperBandScheduler])
 def test_halving_promotes_in_turn_and_brings_a_trial_to_its_end(kind):
     promoted = 0
     for seed in range(SEARCHES):
@@ -44,10 +44,10 @@ def test_halving_promotes_in_turn_and_brings_a_trial_to_its_end(kind):
         schedule = kind.over(epochs, draw.choice((2, 3)), 1, "min")
 
         def bracket_of(number, schedule=schedule):
-            return schedule.bracket_of(number) if kind is HyperBand else schedule
+            return schedule.bracket_of(number) if kind is HyperBandScheduler else schedule
 
         def check(trials, may_start, decision, schedule=schedule, bracket_of=bracket_of):
-            assert not isinstance(decision, End)
+            assert not isinstance(decision, Prune)
             if decision is None:
                 assert not may_start, "a gang is idle while a trial may start"
                 assert running(trials) or all(schedule.rests(trial) for trial in waiting(trials))
@@ -60,9 +60,9 @@ def test_halving_promotes_in_turn_and_brings_a_trial_to_its_end(kind):
 
         search = Simulated(schedule, budget, gangs, seed, check).run()
         promoted += sum(stretch.kind == "promoted" for _, stretch in search.stretches)
-        assert len(search.study.trial) == budget
-        whole = [trial for trial in search.study.trial if trial.epoch == epochs]
-        assert whole or not any(schedule.rests(t) for t in waiting(search.study.trial)), "the best runs to its end"
+        assert len(search.trials) == budget
+        whole = [trial for trial in search.trials if trial.epoch == epochs]
+        assert whole or not any(schedule.rests(t) for t in waiting(search.trials)), "the best runs to its end"
     assert promoted > SEARCHES
 
 
@@ -74,7 +74,7 @@ def value_at(trial, rung):
     return trial.values[reached[0]] if reached else None
 
 
-@pytest.mark.parametrize("kind", [Halving, HyperBand, Stopping])
+@pytest.mark.parametrize("kind", [ASHAScheduler, HyperBandScheduler, ASHAStoppingScheduler])
 def test_rungs_may_lie_in_samples_or_seconds_and_trials_may_cost_and_last_as_they_like(kind):
     ends = promoted = between = 0
     for seed in range(SEARCHES // 5):
@@ -86,17 +86,17 @@ def test_rungs_may_lie_in_samples_or_seconds_and_trials_may_cost_and_last_as_the
             nonlocal ends, promoted, between
             if decision is None:
                 assert not may_start, "a gang is idle while a trial may start"
-                assert kind is not Stopping or not waiting(trials)
-            elif isinstance(decision, End):
+                assert kind is not ASHAStoppingScheduler or not waiting(trials)
+            elif isinstance(decision, Prune):
                 ends += 1
-            elif decision.kind == "continued" and kind is not Stopping:
+            elif decision.kind == "continued" and kind is not ASHAStoppingScheduler:
                 trial = trials[decision.number]
                 between += trial.epoch > 0
                 assert trial.reached < decision.until, "it was cut off on its way"
-                own = schedule.bracket_of(trial.number).rungs if kind is HyperBand else schedule.rungs
+                own = schedule.bracket_of(trial.number).rungs if kind is HyperBandScheduler else schedule.rungs
                 last = trial.reached - trial.spent.get(trial.epoch - 1, 0.0)
                 assert not [rung for rung in own if trial.reached - last < rung <= trial.reached]
-            elif decision.kind == "promoted" and kind is Halving:
+            elif decision.kind == "promoted" and kind is ASHAScheduler:
                 promoted += 1
                 trial = trials[decision.number]
                 rung = max(rung for rung in schedule.rungs if rung <= trial.reached)
@@ -109,24 +109,24 @@ def test_rungs_may_lie_in_samples_or_seconds_and_trials_may_cost_and_last_as_the
 
         search = Simulated(schedule, budget, gangs, seed, check, lengths)
         search.run()
-        assert len(search.study.trial) == budget
-        for trial in search.study.trial:
+        assert len(search.trials) == budget
+        for trial in search.trials:
             assert trial.epoch <= lengths[trial.number]
             before = trial.spent.get(trial.epoch - 1, 0.0)
             assert before < schedule.limit, "nothing is trained beyond the last rung but the epoch that reaches it"
-    assert (kind is not Stopping) or ends > SEARCHES / 5
-    assert (kind is not Halving) or promoted > SEARCHES / 5
-    assert (kind is Stopping) or between > 0
+    assert (kind is not ASHAStoppingScheduler) or ends > SEARCHES / 5
+    assert (kind is not ASHAScheduler) or promoted > SEARCHES / 5
+    assert (kind is ASHAStoppingScheduler) or between > 0
 
 
 def test_without_a_scheduler_every_trial_has_its_own_length():
     for seed in range(SEARCHES // 10):
         draw, _, budget, gangs = drawn(seed)
         lengths = [draw.randint(1, 9) for _ in range(budget)]
-        schedule = Halving.straight(9, "min")
+        schedule = ASHAScheduler.without_stopping(9, "min")
         search = Simulated(schedule, budget, gangs, seed, lengths=lengths).run()
-        assert any(trial.finished for trial in search.study.trial) or search.study.trial
-        for trial in search.study.trial:
+        assert any(trial.finished for trial in search.trials) or search.trials
+        for trial in search.trials:
             assert trial.state == "ended"
             assert not trial.finished or trial.epoch == lengths[trial.number]
             assert trial.epoch <= lengths[trial.number]
@@ -137,7 +137,7 @@ def test_the_stopping_variant_ends_exactly_those_below_the_quantile_of_the_other
     for seed in range(SEARCHES):
         draw, epochs, budget, gangs = drawn(seed)
         factor = draw.choice((2, 3, 4))
-        schedule = Stopping.over(epochs, factor, 1, "min")
+        schedule = ASHAStoppingScheduler.from_config(epochs, factor, 1, "min")
 
         def behind(trial, trials, factor=factor):
             """By how much it is worse than the quantile; rounding may decide within the last digits."""
@@ -153,7 +153,7 @@ def test_the_stopping_variant_ends_exactly_those_below_the_quantile_of_the_other
             if decision is None:
                 assert not waiting(trials)
                 assert not may_start
-            elif isinstance(decision, End):
+            elif isinstance(decision, Prune):
                 trial = trials[decision.number]
                 assert trial.epoch in schedule.rungs
                 assert behind(trial, trials) > -1e-9
@@ -161,10 +161,10 @@ def test_the_stopping_variant_ends_exactly_those_below_the_quantile_of_the_other
                 assert behind(trials[decision.number], trials) < 1e-9
 
         search = Simulated(schedule, budget, gangs, seed, check).run()
-        assert len(search.study.trial) == budget
-        assert not waiting(search.study.trial)
+        assert len(search.trials) == budget
+        assert not waiting(search.trials)
         assert search.most_at_once == min(gangs, budget), "nobody pauses"
-        ended += sum(not trial.finished for trial in search.study.trial)
+        ended += sum(not trial.finished for trial in search.trials)
     assert ended > SEARCHES
 
 
@@ -182,13 +182,13 @@ def test_median_stopping_ends_exactly_the_trials_that_are_below():
     for seed in range(SEARCHES):
         draw, epochs, budget, gangs = drawn(seed)
         grace = draw.randint(1, epochs)
-        schedule = Median(epochs, grace, "min")
+        schedule = MedianStoppingScheduler(epochs, grace, "min")
 
         def check(trials, may_start, decision, grace=grace):
             if decision is None:
                 assert not waiting(trials)
                 assert not may_start
-            elif isinstance(decision, End):
+            elif isinstance(decision, Prune):
                 trial = trials[decision.number]
                 assert trial.epoch >= grace
                 assert below(trial, trials)
@@ -197,10 +197,10 @@ def test_median_stopping_ends_exactly_the_trials_that_are_below():
                 assert decision.until == decision.start + 1, "it is judged after each epoch"
 
         search = Simulated(schedule, budget, gangs, seed, check).run()
-        assert len(search.study.trial) == budget
-        assert not waiting(search.study.trial)
+        assert len(search.trials) == budget
+        assert not waiting(search.trials)
         assert search.most_at_once == min(gangs, budget)
-        ended += sum(trial.epoch < epochs for trial in search.study.trial)
+        ended += sum(trial.epoch < epochs for trial in search.trials)
     assert ended > SEARCHES
 
 
@@ -209,15 +209,15 @@ def check_population(schedule, trials, may_start, decision):
     there = [trial for trial in trials if trial.state != "ended" or trial.epoch == schedule.limit]
     members = [trial for trial in there if trial.number not in replaced]
     assert len(members) <= schedule.size
-    if isinstance(decision, End):
+    if isinstance(decision, Prune):
         assert decision.number in replaced, "only a copy ends a member"
     elif may_start and (decision is None or decision.kind == "continued"):
         assert len(members) == schedule.size, "every place is taken while trials may start"
     if decision is None:
         assert not waiting(trials), "a gang is idle while a member waits"
-    elif isinstance(decision, Stretch) and decision.kind == "continued":
+    elif isinstance(decision, Segment) and decision.kind == "continued":
         assert decision.start == min(trial.epoch for trial in waiting(trials)), "those that lag come first"
-    elif isinstance(decision, Stretch) and decision.kind == "copied":
+    elif isinstance(decision, Segment) and decision.kind == "copied":
         parent = trials[decision.copied_from]
         assert parent.state != "ended"
         assert decision.start in parent.values, "its checkpoint existed"
@@ -235,17 +235,17 @@ def test_a_population_keeps_its_size_and_copies_the_best_in_place_of_the_worst()
     copies = restarted = 0
     for seed in range(SEARCHES):
         draw, epochs, budget, gangs = drawn(seed)
-        schedule = Population(draw.randint(2, budget), draw.randint(1, epochs - 1), epochs, "min", seed)
+        schedule = PopulationBasedTraining(draw.randint(2, budget), draw.randint(1, epochs - 1), epochs, "min", seed)
 
         def check(trials, may_start, decision, schedule=schedule):
             nonlocal restarted
             check_population(schedule, trials, may_start, decision)
-            restarted += isinstance(decision, End)
+            restarted += isinstance(decision, Prune)
 
         search = Simulated(schedule, budget, gangs, seed, check).run()
-        assert not waiting(search.study.trial)
-        assert len(search.study.trial) >= schedule.size
-        copies += sum(trial.copied_from is not None for trial in search.study.trial)
+        assert not waiting(search.trials)
+        assert len(search.trials) >= schedule.size
+        copies += sum(trial.copied_from is not None for trial in search.trials)
     assert copies > SEARCHES
     assert restarted > 0, "some searches died between the start of a copy and the end of the one it replaces"
 
@@ -253,11 +253,11 @@ def test_a_population_keeps_its_size_and_copies_the_best_in_place_of_the_worst()
 @pytest.mark.parametrize(
     "schedule",
     [
-        Halving.over(9, 3, 1, "min"),
-        Stopping.over(9, 3, 1, "min"),
-        HyperBand.over(9, 3, 1, "min"),
-        Median(9, 1, "min"),
-        Population(4, 2, 9, "min", 0),
+        ASHAScheduler.from_config(9, 3, 1, "min"),
+        ASHAStoppingScheduler.from_config(9, 3, 1, "min"),
+        HyperBandScheduler.from_config(9, 3, 1, "min"),
+        MedianStoppingScheduler(9, 1, "min"),
+        PopulationBasedTraining(4, 2, 9, "min", 0),
     ],
     ids=lambda schedule: type(schedule).__name__,
 )

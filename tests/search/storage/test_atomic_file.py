@@ -5,15 +5,15 @@ import time
 
 import pytest
 
-from search.storage.atomic_file import whole, write_whole
+from search.storage.atomic_file import atomic_path, write_atomic
 
 
 def test_a_file_is_written_whole_or_stays_as_it_was(tmp_path):
     path = tmp_path / "search.yaml"
-    write_whole(path, "before")
+    write_atomic(path, "before")
 
     def break_off():
-        with whole(path) as file:
+        with atomic_path(path) as file:
             file.write_text("a half")
             assert path.read_text() == "before"
             raise OSError("the disk is full")
@@ -33,5 +33,5 @@ def test_what_a_killed_process_left_of_the_file_goes_and_what_may_be_written_now
         file.write_bytes(b"PAR1")
     for file in (left, alive):
         os.utime(file, (time.time() - 100,) * 2)
-    write_whole(tmp_path / "trials.parquet", "whole")
+    write_atomic(tmp_path / "trials.parquet", "whole")
     assert {path.name for path in tmp_path.iterdir()} == {"trials.parquet", alive.name, fresh.name}

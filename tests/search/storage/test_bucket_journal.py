@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from search.errors import StoreError, UsageError
 from search.storage import bucket_journal, lease, retry
-from search.storage.bucket_journal import BucketJournal, BucketReader, Segment, read_records
+from search.storage.bucket_journal import BucketJournal, BucketReader, JournalSegment, read_records
 from search.storage.lease import Lease
-from trainables.filesystem.paths import Remote, place
+from trainables.filesystem.paths import RemotePath, parse_path
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +26,7 @@ def quick(monkeypatch):
 
 @pytest.fixture
 def search(s3):
-    return place(s3) / "searches" / "one"
+    return parse_path(s3) / "searches" / "one"
 
 
 def records(search):
@@ -75,7 +75,7 @@ STEPS = st.lists(
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(STEPS)
 def test_what_was_committed_is_read_whatever_came_in_between(s3, monkeypatch, steps):
-    search = place(s3) / f"example-{time.monotonic_ns()}"
+    search = parse_path(s3) / f"example-{time.monotonic_ns()}"
     with monkeypatch.context() as patch:
         patch.setattr(bucket_journal, "Lease", Unleased)
         patch.setattr(bucket_journal, "SEGMENT_BYTES", 30)  # three records or four
@@ -106,7 +106,7 @@ def test_what_was_committed_is_read_whatever_came_in_between(s3, monkeypatch, st
 
 def failing(patch, journal, late):
     """A commit whose first attempt fails, and may arrive when the second one is done."""
-    put, lost = Remote.write_bytes, []
+    put, lost = RemotePath.write_bytes, []
 
     def fail_once(path, content):
         if not lost and path.parent.name == "study":
@@ -115,7 +115,7 @@ def failing(patch, journal, late):
         return put(path, content)
 
     with patch.context() as within:
-        within.setattr(Remote, "write_bytes", fail_once)
+        within.setattr(RemotePath, "write_bytes", fail_once)
         journal.commit()
     for path, content in lost if late else ():
         put(path, content)
@@ -128,14 +128,14 @@ def test_segments_are_written_again_until_they_are_large_enough(search):
         journal.commit()
     journal.close()
     names = [each.name for each in (search / "study").iterdir()]
-    assert [Segment.of(name).serial for name in names] == [0, 1, 2]
+    assert [JournalSegment.from_name(name).serial for name in names] == [0, 1, 2]
     assert records(search) == [*range(300)]
     (search / "study" / ".DS_Store").write_bytes(b"")
     with pytest.raises(UsageError, match=r"one/study must hold segments of a study alone, but has \.DS_Store\. Remove"):
         BucketJournal(search)
     (search / "study" / ".DS_Store").unlink()
     (search / "study" / names[1]).unlink()
-    first, last = (Segment.of(name).first for name in (names[1], names[2]))
+    first, last = (JournalSegment.from_name(name).first for name in (names[1], names[2]))
     with pytest.raises(UsageError, match=rf"those from {first} to {last} are missing\. Restore what was removed there"):
         read_records(search)
 
@@ -203,11 +203,11 @@ def test_a_claim_that_is_written_over_by_a_driver_that_wakes_up_is_made_again(se
     suspended._thread.join()
     successor = Lease(path, "one")
     assert successor.since >= suspended.since
-    suspended._write(suspended.since)  # the call in which it was suspended
+    suspended._write_claim(suspended.since)  # the call in which it was suspended
     with pytest.raises(StoreError, match="was taken up by another driver"):
         suspended.check()
     successor.check()
-    successor.give_back()
+    successor.release()
 
 
 def test_a_bucket_that_was_away_for_a_while_costs_nothing_and_one_that_stays_away_ends_it(
@@ -225,7 +225,7 @@ def test_a_bucket_that_was_away_for_a_while_costs_nothing_and_one_that_stays_awa
     write(journal, 2)
     with monkeypatch.context() as patch:
         patch.setattr(retry, "PATIENCE_S", 0.5)
-        patch.setattr(Remote, "write_bytes", lambda path, content: refuse(path))
+        patch.setattr(RemotePath, "write_bytes", lambda path, content: refuse(path))
         with pytest.raises(
             StoreError, match=r"the search's bucket was lost, and not found again in 0.5 s \(.*no route"
         ):

@@ -13,14 +13,14 @@ from optuna.samplers import RandomSampler
 from optuna.trial import TrialState
 
 from search.config.objectives import Objective
-from search.config.search_space import resolve
+from search.config.search_space import resolve_space
 from search.errors import StoreError, UsageError
-from search.samplers.factory import make_sampler
+from search.samplers.factory import create_sampler
 from search.storage import postgres
 from search.storage.study_store import check_store, open_store
-from search.study.record import read
-from search.study.study import create
-from search.study.trial import outcome_of, reports_of
+from search.study.record import load_search
+from search.study.study import create_study
+from search.study.trial import get_outcome, get_reports
 from tests.conftest import ROOT
 from trainables.task import TaskConfig, searchable
 
@@ -32,7 +32,7 @@ class Config(TaskConfig):
     lr: float = searchable(1e-3, low=1e-5, high=1e-1, log=True)
 
 
-SPACE = resolve(Config, {}, {})
+SPACE = resolve_space(Config, {}, {})
 
 
 @pytest.fixture
@@ -80,25 +80,25 @@ def told(trials):
 @pytest.mark.parametrize("url", KINDS, indirect=True)
 def test_what_the_driver_knows_is_what_others_read(tmp_path, url):
     folder = keep(tmp_path / "one", url)
-    study, store = create(folder, RandomSampler, "val/loss", "min", url=url)
+    study, store = create_study(folder, RandomSampler, "val/loss", "min", url=url)
     play(study)
-    searched = read(folder)
+    searched = load_search(folder)
     trials, objectives = searched.trials, searched.objectives
     assert objectives == (Objective("val/loss", "min"),)
-    assert told(trials) == told(study.trials())
-    assert [outcome_of(t) for t in trials] == ["completed", "pruned", "diverged", "failed", "interrupted"]
+    assert told(trials) == told(study.get_trials())
+    assert [get_outcome(t) for t in trials] == ["completed", "pruned", "diverged", "failed", "interrupted"]
     assert trials[0].value == 0.5
     assert trials[2].constraints == {"diverged": 1.0}
-    assert math.isnan(reports_of(trials[1])[2]["metrics"]["train/loss"])
+    assert math.isnan(get_reports(trials[1])[2]["metrics"]["train/loss"])
     store.close()
 
 
 @pytest.mark.parametrize("url", KINDS[1:], indirect=True)
 def test_a_study_that_is_opened_again_is_as_it_was_left(tmp_path, url):
     folder = keep(tmp_path / "one", url)
-    study, store = create(folder, RandomSampler, "val/loss", "min", url=url)
+    study, store = create_study(folder, RandomSampler, "val/loss", "min", url=url)
     play(study)
-    before = told(study.trials())
+    before = told(study.get_trials())
     store.close()
     again = open_store(folder, url)
     loaded = optuna.load_study(study_name="one", storage=again.storage)
@@ -113,11 +113,11 @@ def test_a_study_that_is_opened_again_is_as_it_was_left(tmp_path, url):
 def test_samplers_propose_the_same_wherever_the_study_is_kept(tmp_path, sampler):
     def search(name, url):
         folder = keep(tmp_path / name, url)
-        study, store = create(folder, partial(make_sampler, sampler, 1), "val/loss", "min", url=url)
+        study, store = create_study(folder, partial(create_sampler, sampler, 1), "val/loss", "min", url=url)
         drawn = []
         for _ in range(12):
             number, values = study.ask(SPACE)
-            study.note_config(number, values)
+            study.record_config(number, values)
             study.report(number, 1, values["lr"], {"metrics": {}, "checkpoint": None})
             study.end(number, "completed")
             drawn.append(values)
@@ -142,7 +142,7 @@ def test_a_second_driver_is_refused_until_the_first_has_ended(tmp_path, url, mon
 def test_a_driver_that_is_killed_holds_nothing(tmp_path, url):
     folder = keep(tmp_path / "one", url)
     code = (
-        "import sys, time; from pathlib import Path; from search.storage.store import open_store\n"
+        "import sys, time; from pathlib import Path; from search.storage.study_store import open_store\n"
         "store = open_store(Path(sys.argv[1]), sys.argv[2]); print('open', flush=True); time.sleep(60)"
     )
     command = [sys.executable, "-c", code, str(folder), url]
@@ -156,7 +156,7 @@ def test_a_driver_that_is_killed_holds_nothing(tmp_path, url):
 @pytest.mark.parametrize("url", KINDS[1:], indirect=True)
 def test_searches_that_start_at_once_in_an_empty_database_do_not_touch_each_other(tmp_path, url):
     def search(folder):
-        study, store = create(folder, RandomSampler, "val/loss", "min", url=url)
+        study, store = create_study(folder, RandomSampler, "val/loss", "min", url=url)
         for _ in range(5):
             play(study)
         store.close()
@@ -165,34 +165,34 @@ def test_searches_that_start_at_once_in_an_empty_database_do_not_touch_each_othe
     with ThreadPoolExecutor() as threads:
         list(threads.map(search, folders, timeout=120))
     for folder in folders:
-        assert [trial.number for trial in read(folder).trials] == list(range(25))
+        assert [trial.number for trial in load_search(folder).trials] == list(range(25))
 
 
 @pytest.mark.parametrize("url", KINDS[1:], indirect=True)
 def test_a_name_that_is_in_the_database_is_refused_for_a_new_search(tmp_path, url):
     check_store(url, "one")
     assert not (tmp_path / "studies.db").exists(), "a check writes nothing"
-    create(keep(tmp_path / "one", url), RandomSampler, "val/loss", "min", url=url, new=True)[1].close()
+    create_study(keep(tmp_path / "one", url), RandomSampler, "val/loss", "min", url=url, new=True)[1].close()
     check_store(url, "two")
     line = f"--name must be new, but one exists in --study {url}. Choose another."
     with pytest.raises(UsageError) as told_before:
         check_store(url, "one")
     with pytest.raises(UsageError) as told_late:
-        create(tmp_path / "one", RandomSampler, "val/loss", "min", url=url, new=True)
+        create_study(tmp_path / "one", RandomSampler, "val/loss", "min", url=url, new=True)
     assert str(told_before.value) == str(told_late.value) == line
-    create(keep(tmp_path / "two", url), RandomSampler, "val/loss", "min", url=url)[1].close()
+    create_study(keep(tmp_path / "two", url), RandomSampler, "val/loss", "min", url=url)[1].close()
 
 
 def test_a_study_that_is_not_in_the_database_cannot_be_read(tmp_path):
     url = f"sqlite:///{tmp_path}/studies.db"
     with pytest.raises(UsageError, match=r"name must be a search that has begun, but one is not in sqlite:///"):
-        read(keep(tmp_path / "one", url))
+        load_search(keep(tmp_path / "one", url))
 
 
 def test_a_journal_that_cannot_be_read_is_told_in_one_line(tmp_path):
     folder = tmp_path / "one"
     folder.mkdir()
-    create(folder, RandomSampler, "val/loss", "min")[1].close()
+    create_study(folder, RandomSampler, "val/loss", "min")[1].close()
     journal = folder / "study.journal"
     text = journal.read_bytes()
     for broken, line in [
@@ -202,12 +202,12 @@ def test_a_journal_that_cannot_be_read_is_told_in_one_line(tmp_path):
     ]:
         journal.write_bytes(broken)
         with pytest.raises(UsageError, match=rf"^{line}$"):
-            read(folder)
+            load_search(folder)
     journal.write_bytes(text)
     with pytest.raises(
         UsageError, match=r"^the folder of a search must have its name, one, but is .*two\. Rename it\.$"
     ):
-        read(folder.rename(tmp_path / "two"))
+        load_search(folder.rename(tmp_path / "two"))
 
 
 def test_a_database_that_cannot_be_used_is_told_in_one_line(tmp_path):
@@ -234,17 +234,17 @@ def test_a_database_that_one_may_only_read_is_refused(server, database, tmp_path
     server.execute(name, "REVOKE CREATE ON SCHEMA public FROM PUBLIC", "CREATE ROLE reader LOGIN")
     with pytest.raises(UsageError, match=rf"that reader may write to, but {name} is not\. GRANT CREATE ON SCHEMA"):
         check_store(url, "one")
-    create(keep(tmp_path / "one", database), RandomSampler, "val/loss", "min", url=database)[1].close()
+    create_study(keep(tmp_path / "one", database), RandomSampler, "val/loss", "min", url=database)[1].close()
     server.execute(name, "GRANT SELECT ON ALL TABLES IN SCHEMA public TO reader")
     with pytest.raises(UsageError, match=rf"that reader may write to, but {name} is not\. GRANT INSERT ON ALL TABLES"):
         check_store(url, "two")
-    assert read(keep(tmp_path / "one", url)).trials == []
+    assert load_search(keep(tmp_path / "one", url)).trials == []
 
 
 def test_a_missing_driver_of_the_database_is_named():
     code = (
         "import sys; sys.modules['psycopg'] = None\n"
-        "from search.storage.store import check_store; check_store('postgresql://somewhere/db', 'one')"
+        "from search.storage.study_store import check_store; check_store('postgresql://somewhere/db', 'one')"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.stderr.strip().splitlines()[-1] == (
@@ -255,14 +255,14 @@ def test_a_missing_driver_of_the_database_is_named():
 
 def test_a_search_goes_on_when_its_database_comes_back(server, database, tmp_path):
     folder = keep(tmp_path / "one", database)
-    study, store = create(folder, RandomSampler, "val/loss", "min", url=database)
+    study, store = create_study(folder, RandomSampler, "val/loss", "min", url=database)
     for _ in range(3):
         play(study)
         server.stop()
         server.start()
     play(study)
-    assert [trial.number for trial in study.trials()] == list(range(20))
-    assert told(read(folder).trials) == told(study.trials())
+    assert [trial.number for trial in study.get_trials()] == list(range(20))
+    assert told(load_search(folder).trials) == told(study.get_trials())
     with pytest.raises(UsageError, match="must not be running"):
         open_store(folder, database)
     store.close()
@@ -279,7 +279,7 @@ def test_a_connection_that_is_cut_at_any_moment_costs_nothing(server, database, 
         "            'WHERE datname = %s AND pid <> pg_backend_pid()', (sys.argv[2],))\n"
         "        time.sleep(draw.uniform(0.05, 0.25))"
     )
-    study, store = create(keep(tmp_path / "one", database), RandomSampler, "val/loss", "min", url=database)
+    study, store = create_study(keep(tmp_path / "one", database), RandomSampler, "val/loss", "min", url=database)
     before = server.log().count(CUT)
     cutting = subprocess.Popen([sys.executable, "-c", cutter, f"{server.url}/postgres", name])
     try:
@@ -290,23 +290,23 @@ def test_a_connection_that_is_cut_at_any_moment_costs_nothing(server, database, 
     finally:
         cutting.kill()
         cutting.wait(timeout=10)
-    ended = [outcome_of(trial) for trial in study.trials()]
+    ended = [get_outcome(trial) for trial in study.get_trials()]
     assert ended == ["completed", "pruned", "diverged", "failed", "interrupted"] * rounds
     assert server.log().count(CUT) >= before + 8
-    assert told(read(tmp_path / "one").trials) == told(study.trials())
+    assert told(load_search(tmp_path / "one").trials) == told(study.get_trials())
     store.close()
 
 
 def test_a_search_whose_database_stays_away_ends_and_asks_no_more(server, database, tmp_path, monkeypatch):
     monkeypatch.setattr(postgres, "PATIENCE_S", 1.0)
-    study, store = create(keep(tmp_path / "one", database), RandomSampler, "val/loss", "min", url=database)
+    study, store = create_study(keep(tmp_path / "one", database), RandomSampler, "val/loss", "min", url=database)
     number, _ = study.ask(SPACE)
     server.stop()
     try:
         with pytest.raises(
             StoreError, match=r"the study's database was lost, and not found again in 1 s \(.*refused\)$"
         ):
-            study.note_config(number, {})
+            study.record_config(number, {})
         start = time.monotonic()
         with pytest.raises(StoreError, match="was lost before"):
             study.end(number, "failed")
@@ -319,13 +319,13 @@ def test_a_search_whose_database_stays_away_ends_and_asks_no_more(server, databa
 def test_a_study_that_another_driver_has_taken_over_is_not_written_any_more(server, database, tmp_path, monkeypatch):
     monkeypatch.setattr(postgres, "PATIENCE_S", 1.0)
     folder = keep(tmp_path / "one", database)
-    study, store = create(folder, RandomSampler, "val/loss", "min", url=database)
+    study, store = create_study(folder, RandomSampler, "val/loss", "min", url=database)
     number, _ = study.ask(SPACE)
     server.stop()
     server.start()
     other = open_store(folder, database)
     with pytest.raises(StoreError, match="another process has the study open"):
-        study.note_config(number, {"lr": 1.0})
-    assert "config" not in read(folder).trials[0].user_attrs
+        study.record_config(number, {"lr": 1.0})
+    assert "config" not in load_search(folder).trials[0].user_attrs
     other.close()
     store.close()

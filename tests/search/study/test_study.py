@@ -10,12 +10,12 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
 from search.config.objectives import Objective
-from search.config.search_space import resolve
+from search.config.search_space import resolve_space
 from search.errors import UsageError
-from search.samplers.factory import make_sampler
-from search.study.record import read
-from search.study.study import create
-from search.study.trial import best_epoch, best_value, outcome_of, reports_of
+from search.samplers.factory import create_sampler
+from search.study.record import load_search
+from search.study.study import create_study
+from search.study.trial import get_best_epoch, get_best_value, get_outcome, get_reports
 from trainables.task import TaskConfig, searchable
 
 
@@ -23,7 +23,7 @@ class Config(TaskConfig):
     lr: float = searchable(1e-3, low=1e-5, high=1e-1, log=True)
 
 
-SPACE = resolve(Config, {}, {})
+SPACE = resolve_space(Config, {}, {})
 
 
 class Watching(RandomSampler):
@@ -40,7 +40,7 @@ class Watching(RandomSampler):
 
 @pytest.fixture
 def study(tmp_path):
-    made, lock = create(tmp_path, RandomSampler, "val/loss", "min")
+    made, lock = create_study(tmp_path, RandomSampler, "val/loss", "min")
     yield made
     lock.close()
 
@@ -55,10 +55,10 @@ def test_a_completed_trial_has_its_best_report_as_its_value(study):
         report(study, number, epoch, value)
     study.end(number, "completed")
     trial = study.trial(number)
-    assert (trial.state, trial.value, outcome_of(trial)) == (TrialState.COMPLETE, 0.2, "completed")
-    assert best_epoch(trial, "min") == 2
-    assert best_value(trial, "max") == 0.5
-    assert reports_of(trial)[3]["checkpoint"] == "0-3.pt"
+    assert (trial.state, trial.value, get_outcome(trial)) == (TrialState.COMPLETE, 0.2, "completed")
+    assert get_best_epoch(trial, "min") == 2
+    assert get_best_value(trial, "max") == 0.5
+    assert get_reports(trial)[3]["checkpoint"] == "0-3.pt"
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_other_ends_are_told_as_what_they_are(study, outcome, state, broken):
     number, _ = study.ask(SPACE)
     study.end(number, outcome, "because")
     trial = study.trial(number)
-    assert (trial.state, outcome_of(trial), trial.user_attrs["reason"]) == (state, outcome, "because")
+    assert (trial.state, get_outcome(trial), trial.user_attrs["reason"]) == (state, outcome, "because")
     assert trial.constraints == broken
 
 
@@ -85,7 +85,7 @@ def test_a_diverged_trial_keeps_its_kind_and_its_epoch(study):
 
 def test_a_sampler_sees_a_trial_that_waits_at_a_rung_as_pruned_and_a_live_one_as_running(tmp_path):
     sampler = Watching()
-    study, lock = create(tmp_path, lambda _: sampler, "val/loss", "min")
+    study, lock = create_study(tmp_path, lambda _: sampler, "val/loss", "min")
     waiting, _ = study.ask(SPACE)
     report(study, waiting, 1, 0.5)
     live, _ = study.ask(SPACE)
@@ -93,14 +93,14 @@ def test_a_sampler_sees_a_trial_that_waits_at_a_rung_as_pruned_and_a_live_one_as
     study.live.add(live)
     study.ask(SPACE)
     assert sampler.shown[-1] == [TrialState.PRUNED, TrialState.RUNNING]
-    assert [t.state for t in study.trials()] == [TrialState.RUNNING] * 3, "what is stored does not change"
+    assert [t.state for t in study.get_trials()] == [TrialState.RUNNING] * 3, "what is stored does not change"
     lock.close()
 
 
 def distance_after_30_waiting_trials(folder, report_them):
     """Mean distance, in powers of ten, of the next suggestions from the best learning rate, 1e-2."""
     folder.mkdir()
-    study, lock = create(folder, partial(make_sampler, "tpe", 0), "val/loss", "min")
+    study, lock = create_study(folder, partial(create_sampler, "tpe", 0), "val/loss", "min")
     for _ in range(30):
         number, values = study.ask(SPACE)
         if report_them:
@@ -123,9 +123,9 @@ def test_an_enqueued_trial_comes_first_and_counts_only_once_it_has_begun(study):
 
 
 def test_a_second_driver_is_refused(tmp_path):
-    _, lock = create(tmp_path, RandomSampler, "val/loss", "min")
+    _, lock = create_study(tmp_path, RandomSampler, "val/loss", "min")
     with pytest.raises(UsageError, match="must not be running, but another process has it open"):
-        create(tmp_path, RandomSampler, "val/loss", "min")
+        create_study(tmp_path, RandomSampler, "val/loss", "min")
     lock.close()
 
 
@@ -138,7 +138,7 @@ def test_optuna_itself_reads_the_journal(study, tmp_path):
     )
     assert loaded.best_value == 0.5
     study.enqueue({"lr": 0.05})  # which has not begun
-    searched = read(tmp_path)
+    searched = load_search(tmp_path)
     trials, objectives = searched.trials, searched.objectives
     assert (len(trials), objectives) == (1, (Objective("val/loss", "min"),))
 
@@ -146,20 +146,20 @@ def test_optuna_itself_reads_the_journal(study, tmp_path):
 def test_a_nan_metric_beside_the_objective_survives_the_journal(study, tmp_path):
     number, _ = study.ask(SPACE)
     study.report(number, 1, 0.5, {"metrics": {"train/loss": float("nan")}, "checkpoint": ""})
-    value = reports_of(read(tmp_path).trials[0])[1]["metrics"]["train/loss"]
+    value = get_reports(load_search(tmp_path).trials[0])[1]["metrics"]["train/loss"]
     assert json.dumps(value) == "NaN"
 
 
 def test_reading_a_search_that_is_not_there_says_so(tmp_path):
     with pytest.raises(UsageError, match=r"name must be a search in .*, but there is no .*study\.journal"):
-        read(tmp_path / "nothing")
+        load_search(tmp_path / "nothing")
 
 
 @pytest.mark.parametrize("name", ["tpe", "gp", "cmaes", "qmc", "nsga2", "random"])
 def test_every_sampler_of_the_command_line_searches_and_repeats_with_its_seed(name, tmp_path):
     def search(folder):
         folder.mkdir()
-        study, lock = create(folder, partial(make_sampler, name, 1), "val/loss", "min")
+        study, lock = create_study(folder, partial(create_sampler, name, 1), "val/loss", "min")
         drawn = []
         for _ in range(12):
             number, values = study.ask(SPACE)
@@ -176,18 +176,18 @@ def test_every_sampler_of_the_command_line_searches_and_repeats_with_its_seed(na
 
 @pytest.mark.parametrize("sampler", ["tpe", "gp", "cmaes", "qmc", "nsga2", "random"])
 def test_a_copy_begins_with_all_that_it_has_and_samplers_go_on_beside_it(tmp_path, sampler):
-    made, lock = create(tmp_path, partial(make_sampler, sampler, 0), "val/loss", "min")
+    made, lock = create_study(tmp_path, partial(create_sampler, sampler, 0), "val/loss", "min")
     for _ in range(3):
         number, _ = made.ask(SPACE)
         report(made, number, 1, 0.1 * number)
-    expected = made.next_number()
-    number = made.begin_copy(SPACE, {"precision": "bf16", "lr": 0.01}, {"config": {"lr": 0.01}, "copied_from": 1})
+    expected = made.get_next_number()
+    number = made.create_copy(SPACE, {"precision": "bf16", "lr": 0.01}, {"config": {"lr": 0.01}, "copied_from": 1})
     assert number == expected == 3
-    copy = made.trial(number)
+    copy = made.get_trial(number)
     assert (copy.state, copy.params) == (TrialState.RUNNING, {"precision": "bf16", "lr": 0.01})
     assert copy.user_attrs == {"config": {"lr": 0.01}, "copied_from": 1}
     report(made, number, 2, 0.05)
     made.end(number, "completed")
-    assert made.trial(number).value == 0.05
+    assert made.get_trial(number).value == 0.05
     assert made.ask(SPACE)[0] == 4
     lock.close()

@@ -5,12 +5,12 @@ from optuna.samplers import RandomSampler
 
 from search.config import load_config
 from search.config.objectives import Objective
-from search.config.search_space import resolve
-from search.study.study import create
-from search.tracking.datasets import as_inputs
-from search.tracking.events import events_of
-from search.tracking.tracker import Tracker
-from search.tracking.uri import store_of
+from search.config.search_space import resolve_space
+from search.study.study import create_study
+from search.tracking.datasets import to_dataset_inputs
+from search.tracking.events import build_trial_events
+from search.tracking.tracker import MLflowCallback
+from search.tracking.uri import resolve_tracking_uri
 from trainables.task import TaskConfig, searchable
 
 DIGEST = "0123456789abcdef" * 4
@@ -24,14 +24,14 @@ class Config(TaskConfig):
 
 
 def track(settings):
-    return Tracker(settings, *store_of(settings, {}), [Objective("val/score", "max")], "the search")
+    return MLflowCallback(settings, *resolve_tracking_uri(settings, {}), [Objective("val/score", "max")], "the search")
 
 
 def play(tracker, number, datasets):
-    tracker.trial_started(number, {"lr": 0.1})
-    tracker.trial_named_data(number, datasets)
-    tracker.trial_reported(number, 1, {"val/score": 0.5}, 1e9)
-    tracker.trial_ended(number, "completed", "")
+    tracker.on_trial_start(number, {"lr": 0.1})
+    tracker.on_trial_datasets(number, datasets)
+    tracker.on_trial_report(number, 1, {"val/score": 0.5}, 1e9)
+    tracker.on_trial_end(number, "completed", "")
 
 
 def inputs_of(run):
@@ -40,7 +40,7 @@ def inputs_of(run):
 
 def test_runs_have_the_data_of_their_trial_and_the_parent_has_each_once_also_when_it_is_told_again(tmp_path):
     settings = load_config({"task": "arc", "name": "one", "storage": str(tmp_path)})
-    settings.folder.mkdir()
+    settings.local_path.mkdir()
     for trials in ([[TRAINING, EVALUATION], [TRAINING, EVALUATION]], [[TRAINING, EVALUATION], None, [OTHER]]):
         tracker = track(settings)
         for number, datasets in enumerate(trials):
@@ -59,7 +59,7 @@ def test_runs_have_the_data_of_their_trial_and_the_parent_has_each_once_also_whe
 
 def test_a_data_set_of_two_uses_is_one_input_and_its_source_is_told_as_what_it_is():
     both = [TRAINING, {**TRAINING, "use": "evaluation"}, EVALUATION, OTHER]
-    first, second, third = as_inputs(both).values()
+    first, second, third = to_dataset_inputs(both).values()
     assert [tag.value for tag in first.tags] == ["training, evaluation"]
     assert (first.dataset.source_type, first.dataset.source) == ("http", '{"url": "https://example.org/digits"}')
     assert second.dataset.source_type == "code"
@@ -67,12 +67,12 @@ def test_a_data_set_of_two_uses_is_one_input_and_its_source_is_told_as_what_it_i
 
 
 def test_what_a_trial_named_is_told_from_the_study_too(tmp_path):
-    study, store = create(tmp_path, RandomSampler, "val/score", "max")
-    number, _ = study.ask(resolve(Config, {}, {}))
-    study.note_config(number, {"lr": 0.1})
-    study.note_datasets(number, [TRAINING])
+    study, store = create_study(tmp_path, RandomSampler, "val/score", "max")
+    number, _ = study.ask(resolve_space(Config, {}, {}))
+    study.record_config(number, {"lr": 0.1})
+    study.record_datasets(number, [TRAINING])
     study.report(number, 1, 0.5, {"metrics": {"val/score": 0.5}, "checkpoint": None, "time": 1e9})
-    events = events_of(study.trial(number), [Objective("val/score", "max")])
+    events = build_trial_events(study.get_trial(number), [Objective("val/score", "max")])
     store.close()
     assert [event["kind"] for event in events] == ["started", "data", "reported"]
     assert events[1]["datasets"] == [TRAINING]

@@ -9,12 +9,12 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from search.analysis.best_trials import find_best
-from search.reporting.console.summary import how_to_look
-from search.reporting.html.report import write_page
-from search.study.record import read
-from search.tracking.description import note_of_search
-from search.tracking.tracker import Tracker
-from search.tracking.uri import store_of
+from search.reporting.console.summary import view_instructions
+from search.reporting.html.report import write_report
+from search.study.record import load_search
+from search.tracking.description import render_description
+from search.tracking.tracker import MLflowCallback
+from search.tracking.uri import resolve_tracking_uri
 from tests.search.stored_studies import Search
 from tests.servers.mlflow import MlflowServer
 
@@ -46,18 +46,18 @@ def search_in(folder):
 
 
 def tell(search, url):
-    searched, page = read(search.config.folder), search.config.folder / "report.html"
-    write_page(searched, page)
+    searched, page = load_search(search.config.folder), search.config.folder / "report.html"
+    write_report(searched, page)
     best = find_best(searched.trials, searched.mode)
-    note = note_of_search(search.config.folder, ["lr"], searched.objectives, best, None, [])
-    where = store_of(search.config, {"MLFLOW_TRACKING_URI": url})
-    tracker = Tracker(search.config, *where, searched.objectives, searched.about["id"], searched.trials)
+    note = render_description(search.config.folder, ["lr"], searched.objectives, best, None, [])
+    where = resolve_tracking_uri(search.config, {"MLFLOW_TRACKING_URI": url})
+    tracker = MLflowCallback(search.config, *where, searched.objectives, searched.about["id"], searched.trials)
     tracker.finish("FINISHED", note, {"best/val/score": best.value}, [page], 120.0)
     runs = MlflowClient(url).search_runs([tracker.experiment_id])
     mlflow = {"tracking_uri": url, "experiment_id": tracker.experiment_id, "run_id": tracker.run_id}
     return SimpleNamespace(
         url=url,
-        link=list(how_to_look(mlflow, search.config.folder))[-1],
+        link=list(view_instructions(mlflow, search.config.folder))[-1],
         experiment=tracker.experiment_id,
         ids={run.info.run_name: run.info.run_id for run in runs},
         lr=[str(trial.params["lr"]) for trial in searched.trials],

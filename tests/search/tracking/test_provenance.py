@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from search.tracking.provenance import LONGEST_DIFF, digest, frozen, read, write
+from search.tracking.provenance import LONGEST_DIFF, compute_digest, list_installed_packages, read, write
 
 IDENTITY = {f"GIT_{who}_{what}": "a@b.c" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
 
@@ -84,7 +84,7 @@ def test_what_is_not_committed_is_told_and_kept(project):
 
 def test_without_a_repository_that_has_it_the_version_is_a_digest_of_its_files(project):
     one, _ = written(project)
-    assert one["code"] == digest([project / "helper.py", project / "my_task.py"])
+    assert one["code"] == compute_digest([project / "helper.py", project / "my_task.py"])
     (project / "helper.py").write_text("b = 1\n")
     two, _ = written(project)
     assert two["code"].startswith("sha256:")
@@ -109,7 +109,7 @@ def test_the_environment_has_the_machine_and_what_ray_has_and_no_variables(proje
 def test_the_packages_are_pinned_as_pip_pins_them(project):
     written(project)
     lines = (project.parent / "search" / "requirements.txt").read_text().splitlines()
-    assert lines == frozen()
+    assert lines == list_installed_packages()
     assert any(line.startswith("mlflow==") for line in lines)
     frozen_by_pip = subprocess.run([sys.executable, "-m", "pip", "freeze", "--all"], capture_output=True, text=True)
     if frozen_by_pip.returncode == 0:

@@ -4,10 +4,10 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from search.config.libraries import SETTINGS
-from search.study.study import create
+from search.study.study import create_study
 from search.tracking import tracker as tracking
-from search.tracking.tracker import Tracker
-from search.tracking.uri import store_of
+from search.tracking.tracker import MLflowCallback
+from search.tracking.uri import resolve_tracking_uri
 from tests.search.stored_studies import Search, replayed
 
 
@@ -45,14 +45,16 @@ def test_a_search_that_died_before_its_first_report_has_ended(tmp_path):
 def test_trials_that_were_cut_off_when_more_had_come_than_is_kept_in_memory_are_interrupted(tmp_path, monkeypatch):
     monkeypatch.setattr(tracking, "MOST", 2)
     search = Search(tmp_path)
-    where = store_of(search.config, {})
-    tracker = Tracker(search.config, *where, search.study.objectives, "id of one", trials=search.study.trials)
+    where = resolve_tracking_uri(search.config, {})
+    tracker = MLflowCallback(
+        search.config, *where, search.study.objectives, "id of one", trials=search.study.get_trials
+    )
     search.observers = [tracker]
     for number in (search.begin(), search.begin(), search.begin()):
         search.report(number, 1, 0.5)
     search.end(0, "completed")
     for number in (1, 2):
-        tracker.trial_ended(number, "interrupted", "the search was stopped")
+        tracker.on_trial_end(number, "interrupted", "the search was stopped")
     tracker.finish("KILLED", "", {}, [], 60.0)
     search.store.close()
     assert statuses(search) == {"parent": "KILLED", "0": "FINISHED", "1": "KILLED", "2": "KILLED"}
@@ -83,8 +85,8 @@ def test_a_search_that_never_began_is_refused_in_a_line(tmp_path):
     search = Search(tmp_path)
     search.store.close()
     search.config = search.config.model_copy(update={"name": "empty"})
-    search.config.folder.mkdir()
-    _, search.store = create(search.config.folder, lambda number: None, "val/score", "max")
+    search.config.local_path.mkdir()
+    _, search.store = create_study(search.config.local_path, lambda number: None, "val/score", "max")
     refused = replayed(search)
     assert refused.exit_code == 2
     assert refused.stderr.splitlines() == ["name must be a search that has begun, but empty ended before it did."]

@@ -14,12 +14,12 @@ from PIL import Image
 
 from search.config import load_config
 from search.config.objectives import Objective
-from search.config.search_space import resolve
-from search.study.study import create
+from search.config.search_space import resolve_space
+from search.study.study import create_study
 from search.tracking import tracker as tracking
 from search.tracking.runs import Runs
-from search.tracking.tracker import Tracker, TrackingError
-from search.tracking.uri import store_of
+from search.tracking.tracker import MLflowCallback, TrackingError
+from search.tracking.uri import resolve_tracking_uri
 from trainables.task import TaskConfig, images, searchable
 
 
@@ -29,25 +29,25 @@ class Config(TaskConfig):
 
 def config(tmp_path, name="one", **given):
     made = load_config({"task": "arc", "name": name, "storage": str(tmp_path), **given})
-    made.folder.mkdir(parents=True)
-    (made.folder / "search.yaml").write_text("task: arc\n")
+    made.local_path.mkdir(parents=True)
+    (made.local_path / "search.yaml").write_text("task: arc\n")
     return made
 
 
 def track(settings, environment=None, search_id=None, others=(), **more):
     objectives = (Objective("val/score", "max"), *others)
-    where = store_of(settings, environment or {})
-    return Tracker(settings, *where, objectives, search_id or uuid.uuid4().hex, **more)
+    where = resolve_tracking_uri(settings, environment or {})
+    return MLflowCallback(settings, *where, objectives, search_id or uuid.uuid4().hex, **more)
 
 
 def play(tracker):
     """Two trials: one completed, one that diverged."""
-    tracker.trial_started(0, {"lr": 0.1, "inner.depth": 2, "precision": "fp16"})
-    tracker.trial_started(1, {"lr": 0.2, "inner.depth": 3, "precision": "fp32"})
+    tracker.on_trial_start(0, {"lr": 0.1, "inner.depth": 2, "precision": "fp16"})
+    tracker.on_trial_start(1, {"lr": 0.2, "inner.depth": 3, "precision": "fp32"})
     for epoch in (1, 2, 3):
-        tracker.trial_reported(0, epoch, {"val/score": epoch / 10, "train/loss": math.nan}, 1e9 + epoch)
-    tracker.trial_ended(1, "diverged", "val/score is nan")
-    tracker.trial_ended(0, "completed", "")
+        tracker.on_trial_report(0, epoch, {"val/score": epoch / 10, "train/loss": math.nan}, 1e9 + epoch)
+    tracker.on_trial_end(1, "diverged", "val/score is nan")
+    tracker.on_trial_end(0, "completed", "")
 
 
 def finish(tracker, files=(), timeout_s=60.0):
@@ -56,10 +56,10 @@ def finish(tracker, files=(), timeout_s=60.0):
 
 def test_of_several_objectives_a_run_has_those_of_its_best_report(tmp_path):
     tracker = track(config(tmp_path), others=[Objective("speed", "max")])
-    tracker.trial_started(0, {"lr": 0.1})
+    tracker.on_trial_start(0, {"lr": 0.1})
     for epoch, (score, rate) in enumerate([(0.1, 9.0), (0.3, 5.0), (0.2, 7.0), (0.4, math.nan)], start=1):
-        tracker.trial_reported(0, epoch, {"val/score": score, "speed": rate}, 1e9 + epoch)
-    tracker.trial_ended(0, "diverged", "speed is nan")
+        tracker.on_trial_report(0, epoch, {"val/score": score, "speed": rate}, 1e9 + epoch)
+    tracker.on_trial_end(0, "diverged", "speed is nan")
     finish(tracker)
     metrics = runs_of(tracker)["0"].data.metrics
     assert (metrics["best/val/score"], metrics["best/speed"]) == (0.3, 5.0)
@@ -95,11 +95,11 @@ def test_a_search_is_a_parent_run_with_a_child_per_trial(tmp_path):
 
 def test_values_that_are_not_finite_are_kept_as_far_as_a_store_can(tmp_path):
     tracker = track(config(tmp_path))
-    tracker.trial_started(0, {"lr": 0.1})
+    tracker.on_trial_start(0, {"lr": 0.1})
     values = {"val/nan": math.nan, "val/inf": math.inf, "val/low": -math.inf}
-    tracker.trial_reported(0, 1, {"val/score": 0.5, **values}, 1e9 + 1)
-    tracker.trial_reported(0, 2, {"val/score": math.inf, **values}, 1e9 + 2)
-    tracker.trial_ended(0, "diverged", "val/score is inf after epoch 2")
+    tracker.on_trial_report(0, 1, {"val/score": 0.5, **values}, 1e9 + 1)
+    tracker.on_trial_report(0, 2, {"val/score": math.inf, **values}, 1e9 + 2)
+    tracker.on_trial_end(0, "diverged", "val/score is inf after epoch 2")
     finish(tracker)
     metrics = runs_of(tracker)["0"].data.metrics
     assert math.isnan(metrics["val/nan"])
@@ -125,7 +125,7 @@ def test_two_searches_share_a_store_without_mixing(tmp_path):
 def test_trials_are_there_before_their_first_report_however_long_an_epoch_is(tmp_path, monkeypatch):
     monkeypatch.setattr(tracking, "LATEST_S", 0.1)
     tracker = track(config(tmp_path))
-    tracker.trial_started(0, {"lr": 0.1})
+    tracker.on_trial_start(0, {"lr": 0.1})
     deadline = time.monotonic() + 60
     while not tracker.run_id or "0" not in runs_of(tracker):
         assert time.monotonic() < deadline, "it did not come within the time"
@@ -144,12 +144,12 @@ def test_no_call_waits_for_the_store(tmp_path):
 
 def test_what_mlflow_refuses_does_not_hold_up_the_rest_and_is_kept(tmp_path):
     tracker = track(config(tmp_path))
-    tracker.trial_started(0, {"lr": 0.1, "long": "x" * 7000})
-    tracker.trial_reported(0, 1, {"val/acc@1": 0.5, "val/score": 0.5}, 1e9)
-    tracker.trial_started(1, {"lr": 0.2})
-    tracker.trial_reported(1, 2, {"val/score": math.nan, "val/" + "x" * 600: 0.5}, 1e9)
-    tracker.trial_ended(0, "failed", "because " * 2000)
-    tracker.trial_ended(1, "completed", "")
+    tracker.on_trial_start(0, {"lr": 0.1, "long": "x" * 7000})
+    tracker.on_trial_report(0, 1, {"val/acc@1": 0.5, "val/score": 0.5}, 1e9)
+    tracker.on_trial_start(1, {"lr": 0.2})
+    tracker.on_trial_report(1, 2, {"val/score": math.nan, "val/" + "x" * 600: 0.5}, 1e9)
+    tracker.on_trial_end(0, "failed", "because " * 2000)
+    tracker.on_trial_end(1, "completed", "")
     with pytest.raises(TrackingError, match=r"but refused some of it: .*\. 1 events are kept in"):
         finish(tracker)
     runs = runs_of(tracker)
@@ -159,18 +159,18 @@ def test_what_mlflow_refuses_does_not_hold_up_the_rest_and_is_kept(tmp_path):
 
 def left_by_a_driver(tmp_path):
     """A study of three trials: one completed, one that diverged, one that still goes on."""
-    study, journal = create(tmp_path, RandomSampler, "val/score", "max")
-    space = resolve(Config, {"precision": "fp32"}, {})
+    study, journal = create_study(tmp_path, RandomSampler, "val/score", "max")
+    space = resolve_space(Config, {"precision": "fp32"}, {})
     for number in range(3):
         study.ask(space)
-        study.note_config(number, {"lr": 0.5})
+        study.record_config(number, {"lr": 0.5})
         for epoch in (1, 2):
             report = {"metrics": {"val/score": number + epoch / 10}, "checkpoint": None, "time": 1e9 + epoch}
             study.report(number, epoch, report["metrics"]["val/score"], report)
     for number in (0, 1):
         study.end(number, ("completed", "diverged")[number], "")
     journal.close()
-    return study.trials()
+    return study.get_trials()
 
 
 def everything(tracker):
@@ -209,18 +209,18 @@ def test_a_search_that_is_taken_up_continues_its_runs_and_tells_what_its_driver_
     for number in (0, 2):
         draw(settings, number)
     dead = track(settings, search_id="abc")  # it sent a part, and died
-    dead.trial_started(0, {"lr": 0.5})
-    dead.trial_reported(0, 1, {"val/score": 0.1}, 1e9 + 1)
-    dead.trial_started(2, {"lr": 0.5})
-    dead.trial_reported(2, 1, {"val/score": 2.1}, 1e9 + 1)
-    dead.trial_ended(2, "interrupted", "the search was stopped")
+    dead.on_trial_start(0, {"lr": 0.5})
+    dead.on_trial_report(0, 1, {"val/score": 0.1}, 1e9 + 1)
+    dead.on_trial_start(2, {"lr": 0.5})
+    dead.on_trial_report(2, 1, {"val/score": 2.1}, 1e9 + 1)
+    dead.on_trial_end(2, "interrupted", "the search was stopped")
     finish(dead)
     assert drawn(dead) == {"2": 21}, "an interrupted trial too, and one that has not ended not yet"
     draw(settings, 2, epoch=3)
     trials = left_by_a_driver(study)
     tracker = track(settings, search_id="abc", earlier=trials)
-    tracker.trial_reported(2, 3, {"val/score": 2.3}, 1e9 + 3)
-    tracker.trial_ended(2, "completed", "")
+    tracker.on_trial_report(2, 3, {"val/score": 2.3}, 1e9 + 3)
+    tracker.on_trial_end(2, "completed", "")
     finish(tracker)
     assert tracker.run_id == dead.run_id
     assert drawn(tracker) == {"0": 1, "2": 23}
@@ -233,7 +233,7 @@ def test_a_search_that_is_taken_up_continues_its_runs_and_tells_what_its_driver_
         expected = [(int((1e9 + epoch) * 1000), epoch, number + epoch / 10) for epoch in epochs]
         assert shown[str(number)][3]["val/score"] == expected, "each report once"
     again = track(settings, search_id="abc", earlier=trials)
-    again.trial_reported(2, 3, {"val/score": 2.3}, 1e9 + 3)
+    again.on_trial_report(2, 3, {"val/score": 2.3}, 1e9 + 3)
     finish(again)
     curves = {name: run[3]["val/score"] for name, run in shown.items() if name != "parent"}
     assert {name: run[3]["val/score"] for name, run in everything(again).items() if name != "parent"} == curves
@@ -254,9 +254,9 @@ def test_a_search_that_is_taken_up_and_spends_its_trials_has_not_been_stopped(tm
 def test_what_was_never_sent_comes_when_the_search_is_taken_up_and_its_file_goes(tmp_path):
     settings, study = config(tmp_path), tmp_path / "study"
     study.mkdir()
-    (settings.folder / "mlflow-unsent.jsonl").write_text("{}\n")
+    (settings.local_path / "mlflow-unsent.jsonl").write_text("{}\n")
     tracker = track(settings, search_id="abc", earlier=left_by_a_driver(study))
-    tracker.trial_ended(2, "pruned", "not among the best")
+    tracker.on_trial_end(2, "pruned", "not among the best")
     finish(tracker)
     assert [run.info.status for _, run in sorted(runs_of(tracker).items())] == [
         "FINISHED",
@@ -264,15 +264,15 @@ def test_what_was_never_sent_comes_when_the_search_is_taken_up_and_its_file_goes
         "KILLED",
         "FINISHED",
     ]
-    assert not (settings.folder / "mlflow-unsent.jsonl").exists()
+    assert not (settings.local_path / "mlflow-unsent.jsonl").exists()
 
 
 def test_what_is_more_than_one_call_takes_is_told_in_several(tmp_path):
     tracker = track(config(tmp_path))
-    tracker.trial_started(0, {f"p{number}": number for number in range(250)})
+    tracker.on_trial_start(0, {f"p{number}": number for number in range(250)})
     for epoch in range(1, 61):
-        tracker.trial_reported(0, epoch, {f"val/m{number}": epoch / 100 for number in range(40)}, 1e9 + epoch)
-    tracker.trial_ended(0, "completed", "")
+        tracker.on_trial_report(0, epoch, {f"val/m{number}": epoch / 100 for number in range(40)}, 1e9 + epoch)
+    tracker.on_trial_end(0, "completed", "")
     finish(tracker)
     run = runs_of(tracker)["0"]
     assert len(run.data.params) == 250
@@ -284,10 +284,10 @@ def test_what_is_more_than_one_call_takes_is_told_in_several(tmp_path):
 def test_the_artifacts_of_a_driver_that_died_before_it_sent_them_come_with_the_next_one(tmp_path):
     settings, study = config(tmp_path), tmp_path / "study"
     study.mkdir()
-    dead = Runs(settings, *store_of(settings, {}), "abc", [Objective("val/score", "max")])
+    dead = Runs(settings, *resolve_tracking_uri(settings, {}), "abc", [Objective("val/score", "max")])
     dead.open()
     tracker = track(settings, search_id="abc", earlier=left_by_a_driver(study))
-    tracker.trial_ended(2, "pruned", "not among the best")
+    tracker.on_trial_end(2, "pruned", "not among the best")
     finish(tracker)
     assert tracker.run_id == dead.run_id
     kept = MlflowClient(tracker.tracking_uri).list_artifacts(tracker.run_id)
@@ -349,7 +349,7 @@ def test_a_disk_that_is_full_hides_nothing_of_what_mlflow_lacks(tmp_path, monkey
     settings = config(tmp_path)
     tracker = track(settings, {"MLFLOW_TRACKING_URI": "http://127.0.0.1:9"}, say=said.append)
     play(tracker)
-    (settings.folder / "mlflow-unsent.jsonl").mkdir()  # what cannot be written to
+    (settings.local_path / "mlflow-unsent.jsonl").mkdir()  # what cannot be written to
     with pytest.raises(TrackingError, match="Nothing is lost"):
         finish(tracker, timeout_s=2.0)
     assert said[-1].startswith("what MLflow has not taken cannot be kept: ")

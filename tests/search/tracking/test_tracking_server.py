@@ -9,8 +9,8 @@ from mlflow.tracking import MlflowClient
 
 from search.config.libraries import SETTINGS
 from search.tracking import tracker as tracking
-from search.tracking.tracker import Tracker, TrackingError
-from search.tracking.uri import store_of
+from search.tracking.tracker import MLflowCallback, TrackingError
+from search.tracking.uri import resolve_tracking_uri
 from tests.search.stored_studies import Search, replayed
 from tests.servers.mlflow import ADMIN, MlflowServer
 from tests.servers.process import free_port
@@ -44,9 +44,9 @@ def guarded(tmp_path_factory):
 
 def track(search, uri, said=None):
     """A tracker of `search`; what it says to the user goes to `said`."""
-    where = store_of(search.config, {"MLFLOW_TRACKING_URI": uri})
+    where = resolve_tracking_uri(search.config, {"MLFLOW_TRACKING_URI": uri})
     told = search.study.objectives, search.study.about["id"]
-    tracker = Tracker(
+    tracker = MLflowCallback(
         search.config,
         *where,
         *told,
@@ -105,7 +105,7 @@ def wait_until(condition, timeout_s=120):
 
 def test_a_server_with_postgresql_has_the_runs_and_their_artifacts(tmp_path, postgres_backed):
     search, client = Search(tmp_path), MlflowClient(postgres_backed.url)
-    checkpoint = search.config.folder / "checkpoints" / "0" / "epoch-3-a.pt"
+    checkpoint = search.config.local_path / "checkpoints" / "0" / "epoch-3-a.pt"
     images.save({"one": np.zeros((2, 2, 3), np.uint8)}, checkpoint)
     tracker = track(search, postgres_backed.url)
     play(search)
@@ -157,7 +157,7 @@ def test_a_server_that_goes_away_and_comes_back_lacks_nothing_however_long_that_
     finish(tracker)
     check(postgres_backed.url, search, epochs=40)
     assert said[1:] == [f"MLflow at {postgres_backed.url} is back, and is told what it missed"]
-    assert not (search.config.folder / "mlflow-unsent.jsonl").exists()
+    assert not (search.config.local_path / "mlflow-unsent.jsonl").exists()
 
 
 def test_what_a_server_that_never_answered_lacks_is_told_by_a_replay(tmp_path, postgres_backed):
@@ -186,7 +186,7 @@ def test_what_a_server_that_never_answered_lacks_is_told_by_a_replay(tmp_path, p
     assert "Best val/score" in runs["parent"].data.tags["mlflow.note.content"]
     files = [file.path for file in MlflowClient(postgres_backed.url).list_artifacts(runs["parent"].info.run_id)]
     assert {"search.yaml", "trials.parquet"} <= {*files}
-    assert not (search.config.folder / "mlflow-unsent.jsonl").exists()
+    assert not (search.config.local_path / "mlflow-unsent.jsonl").exists()
     assert "lacked no trial" in replayed(search).stdout
     again = check(postgres_backed.url, search)
     assert again["parent"].data.tags["stopped"] == "time budget"
@@ -204,10 +204,10 @@ def test_the_trials_of_a_search_that_was_killed_are_interrupted_until_it_is_take
     assert runs["2"].data.tags["outcome"] == "interrupted"
     assert "--resume killed" in runs["parent"].data.tags["mlflow.note.content"]
     tracker = track(search, postgres_backed.url)
-    tracker.hurry()
+    tracker.request_connection()
     wait_until(lambda: runs_in(postgres_backed.url, search)["2"].info.status == "RUNNING")
     assert "outcome" not in runs_in(postgres_backed.url, search)["2"].data.tags
-    tracker.trial_ended(2, "pruned", "not among the best")
+    tracker.on_trial_end(2, "pruned", "not among the best")
     finish(tracker)
     assert runs_in(postgres_backed.url, search)["2"].info.status == "KILLED"
 

@@ -3,7 +3,7 @@ import pytest
 from search.config import load_config
 from search.errors import UsageError
 from search.experiment import plan
-from search.tracking.uri import check_tracking, shown, store_of, take_login
+from search.tracking.uri import check_tracking, move_credentials_to_environment, redact, resolve_tracking_uri
 
 URI = "MLFLOW_TRACKING_URI"
 
@@ -13,24 +13,24 @@ def config(tmp_path, **given):
 
 
 def test_by_default_runs_and_artifacts_lie_beside_the_searches(tmp_path):
-    assert store_of(config(tmp_path), {}) == (f"sqlite:///{tmp_path}/mlflow.db", tmp_path / "mlartifacts")
+    assert resolve_tracking_uri(config(tmp_path), {}) == (f"sqlite:///{tmp_path}/mlflow.db", tmp_path / "mlartifacts")
 
 
 def test_a_server_keeps_artifacts_itself_and_a_database_does_not(tmp_path):
     settings = config(tmp_path)
-    assert store_of(settings, {URI: "http://host:5000"}) == ("http://host:5000", None)
+    assert resolve_tracking_uri(settings, {URI: "http://host:5000"}) == ("http://host:5000", None)
     database = "postgresql+psycopg://host/runs"
-    assert store_of(settings, {URI: database}) == (database, tmp_path / "mlartifacts")
+    assert resolve_tracking_uri(settings, {URI: database}) == (database, tmp_path / "mlartifacts")
 
 
 def test_a_file_is_found_from_wherever_the_search_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert store_of(config(tmp_path), {URI: "sqlite:///runs.db"})[0] == f"sqlite:///{tmp_path}/runs.db"
+    assert resolve_tracking_uri(config(tmp_path), {URI: "sqlite:///runs.db"})[0] == f"sqlite:///{tmp_path}/runs.db"
 
 
 def test_what_a_yaml_file_says_goes_before_the_environment(tmp_path):
     settings = config(tmp_path, tracking_uri="http://one:5000")
-    assert store_of(settings, {URI: "http://other:5000"})[0] == "http://one:5000"
+    assert resolve_tracking_uri(settings, {URI: "http://other:5000"})[0] == "http://one:5000"
 
 
 @pytest.mark.parametrize(
@@ -99,24 +99,24 @@ def test_a_password_that_a_search_would_write_down_is_refused_without_being_show
 
 
 def test_a_uri_is_shown_without_a_password():
-    assert shown("http://user:secret@host:5000/path") == "http://host:5000/path"
-    assert shown("http://token@host:5000") == "http://host:5000"
-    assert shown("postgresql://user:secret@host/runs") == "postgresql://user@host/runs"
-    assert shown("postgresql://user@host/runs") == "postgresql://user@host/runs"
-    assert shown("sqlite:////a@b/runs.db") == "sqlite:////a@b/runs.db"
-    assert shown("") == ""
+    assert redact("http://user:secret@host:5000/path") == "http://host:5000/path"
+    assert redact("http://token@host:5000") == "http://host:5000"
+    assert redact("postgresql://user:secret@host/runs") == "postgresql://user@host/runs"
+    assert redact("postgresql://user@host/runs") == "postgresql://user@host/runs"
+    assert redact("sqlite:////a@b/runs.db") == "sqlite:////a@b/runs.db"
+    assert redact("") == ""
 
 
 def test_a_login_in_the_uri_of_a_server_moves_to_its_own_variables():
     environment = {URI: "https://user:p%40ss@host/mlflow", "other": "kept"}
-    take_login(environment)
+    move_credentials_to_environment(environment)
     assert environment == {
         URI: "https://host/mlflow",
         "MLFLOW_TRACKING_USERNAME": "user",
         "MLFLOW_TRACKING_PASSWORD": "p@ss",
         "other": "kept",
     }
-    take_login(environment)
+    move_credentials_to_environment(environment)
     assert environment["MLFLOW_TRACKING_USERNAME"] == "user"
 
 

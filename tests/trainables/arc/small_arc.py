@@ -11,7 +11,7 @@ from models.arc import Puzzle, load_puzzles
 from trainables.arc import ArcTask
 from trainables.arc.task import ArcConfig
 from trainables.context import Context
-from trainables.training.trainer import Training
+from trainables.training.trainer import TrialTrainer
 
 SMALL: dict[str, Any] = {
     "max_side": 6,
@@ -30,20 +30,20 @@ KEPT = Context()  # puzzles and what a language model says of them are prepared 
 def arc(task_class: type[ArcTask] = ArcTask, **config: Any) -> ArcTask:
     """A small task; `prompt` adds to what is small of it."""
     prompt = {**SMALL["prompt"], **config.pop("prompt", {})}
-    return task_class(ArcConfig.model_validate({**SMALL, **config, "prompt": prompt}), KEPT.anew())
+    return task_class(ArcConfig.model_validate({**SMALL, **config, "prompt": prompt}), KEPT.for_next_trial())
 
 
-def weights(training: Training, name: str) -> dict[str, torch.Tensor]:
+def weights(training: TrialTrainer, name: str) -> dict[str, torch.Tensor]:
     """Copies of the parameters of a module."""
     return {key: p.detach().clone() for key, p in training.task.modules[name].named_parameters()}
 
 
-def moved(training: Training, name: str, before: dict[str, torch.Tensor]) -> set[bool]:
+def moved(training: TrialTrainer, name: str, before: dict[str, torch.Tensor]) -> set[bool]:
     """Whether the parameters of a module are others than before: {True} if all are, {False} if none is."""
     return {not torch.equal(value, before[key]) for key, value in weights(training, name).items()}
 
 
-def window(training: Training) -> list[Any]:
+def window(training: TrialTrainer) -> list[Any]:
     """The first micro-batch of the first epoch, as a window."""
     return [next(iter(training.task.train_batches(0)))]
 

@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from models.arc import load_puzzles
-from search.config.search_space import resolve
+from search.config.search_space import resolve_space
 from search.errors import UsageError
 from trainables.arc import data
 from trainables.arc.task import ArcConfig
@@ -16,7 +16,7 @@ from trainables.arc.task import ArcConfig
 def problems(fixed, searched=None):
     """What the command line says of `--set` and `--search`."""
     with pytest.raises(UsageError) as caught:
-        resolve(ArcConfig, fixed, searched or {})
+        resolve_space(ArcConfig, fixed, searched or {})
     return [problem.removeprefix("--set ") for problem in caught.value.problems]
 
 

@@ -12,7 +12,7 @@ from tests.trainables.two_ranks import RANKS
 from trainables.arc import ArcTask
 from trainables.arc.task import ArcConfig
 from trainables.context import Context
-from trainables.training.trainer import Training
+from trainables.training.trainer import TrialTrainer
 
 SIZES = [(1, 1), (1, 5), (3, 1), (4, 4), (5, 3), (7, 2), (22, 1), (100, 3)]  # of batches, and of windows in batches
 
@@ -47,7 +47,7 @@ def samples_by_epoch(
 ) -> list[float]:
     """How many samples a trial was trained on after each epoch."""
     config = RegressionConfig(batch_size=batch_size, accumulation=accumulation, epochs=epochs)
-    training = Training(task(config, Context(rank=rank, world_size=world_size)))
+    training = TrialTrainer(task(config, Context(rank=rank, world_size=world_size)))
     seen = []
     for _ in range(epochs):
         training.run_epoch()
@@ -87,14 +87,14 @@ def test_a_stream_on_two_ranks_is_never_more_than_a_window_ahead(pair, batch_siz
 
 def test_a_stream_goes_on_from_a_checkpoint_with_what_it_was_ahead(tmp_path):
     config = RegressionConfig(batch_size=4, accumulation=2)
-    straight, first = Training(Stream(config)), Training(Stream(config))
+    straight, first = TrialTrainer(Stream(config)), TrialTrainer(Stream(config))
     expected = []
     for _ in range(4):
         straight.run_epoch()
         expected.append(list(straight.task.samples))
     first.run_epoch()
     first.save(tmp_path / "state.pt")
-    second = Training(Stream(config))
+    second = TrialTrainer(Stream(config))
     second.load(tmp_path / "state.pt")
     for _ in range(3):
         second.run_epoch()

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from tests.trainables.arc.small_arc import arc, moved, weights, window
 from tests.trainables.toy_models import every_precision, identical, timeless
 from trainables.arc import ArcTask
-from trainables.training.trainer import Training
+from trainables.training.trainer import TrialTrainer
 
 EVERYTHING = {
     "curriculum_start": 0.6,
@@ -25,14 +25,14 @@ EVERYTHING = {
 
 @every_precision
 def test_a_window_is_one_update_of_the_agent_and_one_of_the_policy(precision):  # C67
-    training = Training(arc(precision=precision, accumulation=2))
+    training = TrialTrainer(arc(precision=precision, accumulation=2))
     training.run_epoch()
     assert {name: updater.steps for name, updater in training.task.updaters.items()} == {"train": 3, "policy": 3}
 
 
 @every_precision
 def test_each_update_moves_every_parameter_of_its_own_and_no_other(precision):  # C65, C66
-    training = Training(arc(precision=precision))
+    training = TrialTrainer(arc(precision=precision))
     task = training.task
     for update, loss, own in ("policy", task.policy_loss, {"policy"}), ("train", task.loss, {"agent", "prompt"}):
         before = {name: weights(training, name) for name in task.modules}
@@ -54,7 +54,7 @@ class Spoilt(ArcTask):
 
 @every_precision
 def test_an_infinite_loss_of_the_policy_discards_that_step_of_the_policy_alone(precision):  # C74, C76
-    training = Training(arc(Spoilt, precision=precision))
+    training = TrialTrainer(arc(Spoilt, precision=precision))
     report = training.run_epoch()
     assert (report["train/updates"], report["train/policy/updates"]) == (5, 4)
     assert (report["amp/skipped"], report["amp/skipped/policy"]) == (0, 1)
@@ -65,7 +65,7 @@ def test_an_infinite_loss_of_the_policy_discards_that_step_of_the_policy_alone(p
 
 @every_precision
 def test_rewards_beyond_all_measure_stop_the_policy_and_nothing_else(precision):  # C74
-    training = Training(arc(precision=precision, reward_scale=1e35, loss_scale=1024.0))
+    training = TrialTrainer(arc(precision=precision, reward_scale=1e35, loss_scale=1024.0))
     before = weights(training, "policy")
     report = training.run_epoch()
     assert moved(training, "policy", before) == {False}
@@ -76,14 +76,14 @@ def test_rewards_beyond_all_measure_stop_the_policy_and_nothing_else(precision):
 
 @every_precision
 def test_large_rewards_are_clipped_and_learned_from(precision):
-    report = Training(arc(precision=precision, reward_scale=1e6)).run_epoch()
+    report = TrialTrainer(arc(precision=precision, reward_scale=1e6)).run_epoch()
     assert report["amp/skipped/policy"] <= 1
     assert report["train/policy/grad_norm"] > 1e3
 
 
 def test_rates_clipping_and_loss_scale_of_the_policy_are_its_own():  # C76
     task = arc(precision="fp16", policy_lr=5e-3)
-    Training(task)
+    TrialTrainer(task)
     train, policy = task.updaters["train"], task.updaters["policy"]
     assert list(policy.optimizers) == ["policy"]
     assert list(train.optimizers) == ["agent", "prompt"]
@@ -92,7 +92,7 @@ def test_rates_clipping_and_loss_scale_of_the_policy_are_its_own():  # C76
 
 
 def test_the_curriculum_changes_the_direction_of_the_gradient():  # C83
-    training = Training(arc())
+    training = TrialTrainer(arc())
     (batch,) = window(training)
 
     def direction(ratio):
@@ -108,7 +108,7 @@ def test_the_curriculum_changes_the_direction_of_the_gradient():  # C83
 
 
 def test_the_ratio_goes_from_start_to_end_over_the_warmup_and_stays_there():  # C84
-    training = Training(arc(curriculum_start=0.6, curriculum_end=0.2, curriculum_warmup=2, episodes=8, epochs=5))
+    training = TrialTrainer(arc(curriculum_start=0.6, curriculum_end=0.2, curriculum_warmup=2, episodes=8, epochs=5))
     ratios = []
     for _ in range(5):
         training.run_epoch()
@@ -128,7 +128,7 @@ def state(training):
 @functools.cache
 def straight(precision, train):
     """The reports and the state of a trial that was never interrupted."""
-    training = Training(arc(**EVERYTHING, precision=precision, prompt={"train": train}))
+    training = TrialTrainer(arc(**EVERYTHING, precision=precision, prompt={"train": train}))
     reports = [timeless(training.run_epoch()) for _ in range(3)]
     return reports, training.task.ratio, state(training)
 
@@ -148,12 +148,12 @@ def test_a_trial_that_goes_on_from_a_checkpoint_is_the_one_that_was_never_interr
     expected, ratio, final = straight(precision, train)
     assert expected[0]["train/reward"] != expected[1]["train/reward"]
     config = {**EVERYTHING, "precision": precision, "prompt": {"train": train}}
-    stopped = Training(arc(**config))
+    stopped = TrialTrainer(arc(**config))
     stopped.run_epoch()
     if until:
         assert stopped.run_epoch(lambda: stopped.windows == until) is None
     stopped.save(tmp_path / "middle.pt")
-    resumed = Training(arc(**config))
+    resumed = TrialTrainer(arc(**config))
     resumed.load(tmp_path / "middle.pt")
     assert identical([timeless(resumed.run_epoch()) for _ in range(2)], expected[1:])
     assert resumed.task.ratio == ratio

@@ -13,7 +13,7 @@ from trainables import checkpoint
 from trainables.arc import ArcTask, data
 from trainables.arc.task import ArcConfig
 from trainables.context import Context
-from trainables.training.trainer import Training
+from trainables.training.trainer import TrialTrainer
 
 MODES = ["frozen", "prefix", "full"]
 
@@ -21,7 +21,7 @@ MODES = ["frozen", "prefix", "full"]
 @pytest.mark.parametrize("fuse", ["gate", "concat", "mean"])
 @pytest.mark.parametrize("train", MODES)
 def test_the_encoder_learns_in_every_mode_and_its_gradient_is_reported(train, fuse):
-    training = Training(arc(episodes=8, prompt={"train": train, "fuse": fuse}))
+    training = TrialTrainer(arc(episodes=8, prompt={"train": train, "fuse": fuse}))
     before = weights(training, "prompt")
     report = training.run_epoch()  # of one window
     norms = training.task.updaters["train"].gradient_norms()
@@ -35,7 +35,7 @@ def test_the_encoder_learns_in_every_mode_and_its_gradient_is_reported(train, fu
 
 @pytest.mark.parametrize("train", MODES)
 def test_a_checkpoint_holds_a_language_model_only_if_it_learned(tmp_path, train):
-    training = Training(arc(episodes=8, prompt={"train": train}))
+    training = TrialTrainer(arc(episodes=8, prompt={"train": train}))
     training.save(tmp_path / "epoch-0.pt")
     held = checkpoint.load(tmp_path / "epoch-0.pt")["modules"]["prompt"]
     assert any("language" in name for name in held) == (train == "full")
@@ -47,7 +47,7 @@ def test_a_checkpoint_holds_a_language_model_only_if_it_learned(tmp_path, train)
 )
 def test_a_language_model_of_ones_own_is_read_and_trained(saved, train, precision):
     task = arc(episodes=8, precision=precision, prompt={"model": str(saved), "train": train, "text": "grids"})
-    training = Training(task)
+    training = TrialTrainer(task)
     report = training.run_epoch()
     assert report["train/prompt_grad_norm"] > 0
     assert task.modules["prompt"].text[0].normalized_shape == (32,)
@@ -114,7 +114,9 @@ def test_a_trial_does_not_feel_whether_its_texts_were_read_before():
     context = Context()
 
     def report():
-        return timeless(Training(ArcTask(ArcConfig(**{**SMALL, "max_side": 5}), context.anew())).run_epoch())
+        return timeless(
+            TrialTrainer(ArcTask(ArcConfig(**{**SMALL, "max_side": 5}), context.for_next_trial())).run_epoch()
+        )
 
     assert identical(report(), report())
 

@@ -11,7 +11,7 @@ from trainables.arc import ArcTask
 from trainables.arc.task import ArcConfig
 from trainables.context import Context
 from trainables.training.predictor import Predictor
-from trainables.training.trainer import Training, train
+from trainables.training.trainer import TrialTrainer, train
 
 ALWAYS = {"risk", "risk_sizes", "ambiguity", "consistency"}
 POLICY = {"reward", "reward_exact", "reinforce", "pathwise", "information_gain", "value_loss", "entropy", "kl"}
@@ -20,7 +20,7 @@ POLICY = {"reward", "reward_exact", "reinforce", "pathwise", "information_gain",
 def test_it_learns_beyond_the_identity_and_beyond_where_it_started():
     sizes = {"max_side": 8, "width": 24, "layers": 2, "episodes": 160, "epochs": 4, "agent_lr": 6e-3}
     sizes |= {"curriculum_start": 0.0, "curriculum_end": 0.0}  # the same loss, of the same puzzles, in every epoch
-    start = Training(arc(**sizes)).evaluate()
+    start = TrialTrainer(arc(**sizes)).evaluate()
     reports = list(train(arc(**sizes)))
     assert reports[-1]["train/loss"] < 0.9 * reports[0]["train/loss"]
     assert reports[-1]["val/cell_lift"] > start["val/cell_lift"] + 0.05
@@ -75,7 +75,7 @@ def test_the_ranks_of_a_trial_share_its_episodes_and_its_puzzles():
     seen, puzzles = [], []
     for rank in range(3):
         context = Context(rank=rank, world_size=3)
-        context.kept = KEPT.kept
+        context.cache_store = KEPT.cache_store
         task = ArcTask(config, context)
         task.build()
         task.context.generator.manual_seed(0)
@@ -91,7 +91,7 @@ def test_the_ranks_of_a_trial_share_its_episodes_and_its_puzzles():
 def epoch_on(rank, data):
     plain = {**SMALL, "episodes": 16, "use_prompt": False, "use_policy": False}  # no language model is imported
     task = ArcTask(ArcConfig(**plain, data=data), Context(rank=rank, world_size=2))
-    training = Training(task)
+    training = TrialTrainer(task)
     report = training.run_epoch()
     return len(task.puzzles), report, [picture.shape for picture in training.pictures.values()]
 
@@ -106,7 +106,7 @@ def test_a_rank_without_a_puzzle_of_its_own_reports_what_the_others_found(pair, 
 
 @pytest.mark.parametrize("puzzles", [1, 4, 13])
 def test_its_picture_has_six_tests_at_most(tmp_path, puzzles):
-    training = Training(arc(data=few(tmp_path, puzzles), episodes=8))
+    training = TrialTrainer(arc(data=few(tmp_path, puzzles), episodes=8))
     training.run_epoch()
     picture = training.pictures["puzzles"]
     assert picture.dtype == np.uint8
@@ -120,7 +120,7 @@ def test_its_picture_has_six_tests_at_most(tmp_path, puzzles):
     [({}, 0), ({}, 40), ({"use_policy": False, "use_prompt": False}, 0), ({"prompt": {"train": "prefix"}}, 70)],
 )
 def test_a_model_of_it_answers_a_puzzle_as_the_evaluation_does_without_its_answers(tmp_path, config, which):
-    training = Training(arc(**config, views=2, ema_decay=0.9, data=few(tmp_path, 1, which)))
+    training = TrialTrainer(arc(**config, views=2, ema_decay=0.9, data=few(tmp_path, 1, which)))
     training.run_epoch()
     training.save(tmp_path / "epoch-1.pt")
     predictor = Predictor("trainables.arc:ArcTask", checkpoint.load(tmp_path / "epoch-1.pt"), "cpu")
@@ -165,7 +165,7 @@ def test_puzzles_of_two_sources_are_named_by_each(tmp_path):
 
 def test_the_learning_rates_rise_then_fall_and_are_never_zero():
     task = arc(episodes=80, batch_size=16, accumulation=2, epochs=4, warmup=0.25, steps=1, candidates=1)
-    training = Training(task)
+    training = TrialTrainer(task)
     rates = []
     for _ in range(4):
         training.task.after_update = lambda report: rates.append(

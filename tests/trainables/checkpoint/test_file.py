@@ -16,8 +16,9 @@ import torch
 from tests.trainables.toy_models import identical
 from trainables import checkpoint
 from trainables.checkpoint import CheckpointError, Writer
+from trainables.checkpoint.file import ABOUT
 from trainables.filesystem import remote_path
-from trainables.filesystem.paths import Remote, names_in, place
+from trainables.filesystem.paths import RemotePath, list_files, parse_path
 
 STATE = {"epoch": 3, "weights": {"w": torch.arange(6.0).reshape(2, 3), "none": None}, "names": ["a", "b"], "lr": 1e-3}
 
@@ -107,7 +108,7 @@ def test_a_crash_at_any_write_to_a_bucket_leaves_the_old_state_or_the_new_one(s3
     class Crash(BaseException):
         pass
 
-    folder, writes, write = place(s3), itertools.count(), Remote.write_bytes
+    folder, writes, write = parse_path(s3), itertools.count(), RemotePath.write_bytes
 
     def crash(self, content):
         if next(writes) == moment:
@@ -116,7 +117,7 @@ def test_a_crash_at_any_write_to_a_bucket_leaves_the_old_state_or_the_new_one(s3
 
     checkpoint.save(STATE, folder / "state.pt")
     with monkeypatch.context() as patch, pytest.raises(Crash) if moment < 3 else nullcontext():
-        patch.setattr(Remote, "write_bytes", crash)
+        patch.setattr(RemotePath, "write_bytes", crash)
         checkpoint.save({"epoch": 4}, folder / "state.pt")
     assert checkpoint.load(folder / "state.pt")["epoch"] == (3 if moment < 2 else 4)
     checkpoint.save({"epoch": 5}, folder / "state.pt")
@@ -147,7 +148,7 @@ def test_a_deleted_checkpoint_is_gone_and_may_be_deleted_again(anywhere):
 
 def test_a_bucket_that_is_not_reached_is_no_checkpoint_that_is_missing(s3, monkeypatch):
     monkeypatch.setattr(remote_path, "ATTEMPTS", 1)
-    path = place(f"{s3}/state.pt?endpoint_override=http://127.0.0.1:1")
+    path = parse_path(f"{s3}/state.pt?endpoint_override=http://127.0.0.1:1")
     with pytest.raises(OSError, match=re.escape(str(path))) as error:
         checkpoint.load(path)
     assert not isinstance(error.value, FileNotFoundError)
@@ -223,15 +224,15 @@ def test_where_files_cannot_have_two_names_a_checkpoint_is_copied(tmp_path, monk
 
 
 def test_a_directory_has_a_second_name_too(anywhere):
-    for name in (checkpoint.ABOUT, "a", "sub/b"):
+    for name in (ABOUT, "a", "sub/b"):
         (anywhere / "first" / name).parent.mkdir(parents=True, exist_ok=True)
         (anywhere / "first" / name).write_text(name)
     checkpoint.link(anywhere / "first", anywhere / "new" / "second")
     checkpoint.delete(anywhere / "first")
     assert not (anywhere / "first").exists()
     second = anywhere / "new" / "second"
-    assert {name: (second / name).read_text() for name in names_in(second)} == {
-        name: name for name in (checkpoint.ABOUT, "a", "sub/b")
+    assert {name: (second / name).read_text() for name in list_files(second)} == {
+        name: name for name in (ABOUT, "a", "sub/b")
     }
 
 

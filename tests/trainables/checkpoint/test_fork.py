@@ -10,27 +10,27 @@ import torch
 from tests.trainables.toy_models import PRECISIONS, Cycled, Regression, RegressionConfig, identical, state, timeless
 from tests.trainables.worker.local_worker import metrics, workers
 from trainables import checkpoint
-from trainables.training.trainer import Training
+from trainables.training.trainer import TrialTrainer
 
 STEPS = 4  # of the schedule of Regression: times 0.7 each
 
 
 def trained(tmp_path: Any, epochs: int = 2, task: type = Regression, **settings: Any) -> dict[str, Any]:
     """The checkpoint of a trial after some epochs."""
-    training = Training(task(RegressionConfig(**{"epochs": 9, **settings})))
+    training = TrialTrainer(task(RegressionConfig(**{"epochs": 9, **settings})))
     for _ in range(epochs):
         training.run_epoch()
     training.save(tmp_path / "winner.pt")
     return checkpoint.load(tmp_path / "winner.pt")
 
 
-def copied(saved: dict[str, Any], task: type = Regression, **settings: Any) -> Training:
-    training = Training(task(RegressionConfig(**{"epochs": 9, **settings})))
+def copied(saved: dict[str, Any], task: type = Regression, **settings: Any) -> TrialTrainer:
+    training = TrialTrainer(task(RegressionConfig(**{"epochs": 9, **settings})))
     training.restore(deepcopy(saved), of_another=True)  # what was taken up is trained in place
     return training
 
 
-def group(training: Training) -> dict[str, Any]:
+def group(training: TrialTrainer) -> dict[str, Any]:
     return training.task.optimizers["adam"].param_groups[0]
 
 
@@ -38,7 +38,7 @@ def group(training: Training) -> dict[str, Any]:
 def test_a_copy_with_the_same_hyperparameters_is_the_trial_that_it_copies(tmp_path, precision):
     settings = {"precision": precision, "ema_decay": 0.9, "dropout": 0.3, "accumulation": 2, "loss_scale_growth": 3}
     saved = trained(tmp_path, **settings)
-    going_on = Training(Regression(RegressionConfig(epochs=9, **settings)))
+    going_on = TrialTrainer(Regression(RegressionConfig(epochs=9, **settings)))
     going_on.restore(deepcopy(saved))
     copy = copied(saved, **settings)
     for _ in range(2):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.trainables.toy_models import Augmented, identical, timeless
 from trainables.context import Context
 from trainables.context.cache import Cache
-from trainables.worker.worker import Workers
+from trainables.worker.worker import TrialRunner
 
 KIB = 2**10
 
@@ -63,7 +63,7 @@ def test_it_never_holds_more_than_its_limits(asked, limit, entries):
     for number, kib in asked:
         value = cache.get(f"value {number}", block(kib))
         assert value.numel() % KIB == 0
-        assert cache.size("cpu") <= limit * KIB
+        assert cache.get_size("cpu") <= limit * KIB
         assert len(cache._kept) <= entries
 
 
@@ -102,7 +102,7 @@ def test_a_value_above_the_limit_is_made_each_time_and_told(caplog):
 def test_a_value_counts_with_the_memory_that_it_holds(value):
     cache = Cache()
     cache.get("value", lambda: value)
-    assert 16 * KIB <= cache.size("cpu") < 24 * KIB
+    assert 16 * KIB <= cache.get_size("cpu") < 24 * KIB
 
 
 # Changes
@@ -182,7 +182,7 @@ class Cached(Augmented):
 def trial(tmp_path):
     """Runs a trial: its metrics, and what it noted."""
 
-    def trial(worker: Workers, number: int, **config: Any) -> tuple[list[dict[str, float]], list[str]]:
+    def trial(worker: TrialRunner, number: int, **config: Any) -> tuple[list[dict[str, float]], list[str]]:
         stretch = {"trial": number, "config": {"epochs": 2, **config}, "epoch": 0, "until": 2, "checkpoint": None}
         folder = str(tmp_path / f"trial-{number}")
         reports = list(worker.run({**stretch, "earlier": [], "folder": folder, "attempt": "a"}))
@@ -192,8 +192,8 @@ def trial(tmp_path):
     return trial
 
 
-def workers(task: str = "tests.trainables.context.test_cache:Cached") -> Workers:
-    return Workers(task, Context(), threading.Event())
+def workers(task: str = "tests.trainables.context.test_cache:Cached") -> TrialRunner:
+    return TrialRunner(task, Context(), threading.Event())
 
 
 def test_a_value_survives_its_trial_and_the_next_does_not_feel_whether_it_was_there(trial):
@@ -218,7 +218,7 @@ def test_a_trial_that_writes_into_a_value_is_named_and_the_next_does_not_feel_it
 def test_an_object_of_the_tasks_own_class_is_not_kept_beyond_its_class(trial, tmp_path, monkeypatch):
     """Its module is imported anew: `isinstance` would be wrong, and the module's state would live on."""
     (tmp_path / "own_cached.py").write_text(
-        "from tests.trainables.toys import Regression\n"
+        "from tests.trainables.toy_models import Regression\n"
         "class Data:\n    pass\n"
         "class Mine(Regression):\n"
         "    def build(self):\n"
@@ -235,16 +235,17 @@ def test_an_object_of_the_tasks_own_class_is_not_kept_beyond_its_class(trial, tm
 
 
 def test_the_puzzles_of_the_built_in_task_are_prepared_once(monkeypatch):
-    from trainables.arc import data, task
+    from trainables.arc import ArcTask, data
+    from trainables.arc.config import ArcConfig
 
     context = Context()
-    task = task.ArcTask(task.ArcConfig(max_side=5, views=1), context)
+    task = ArcTask(ArcConfig(max_side=5, views=1), context)
     task.build()
     monkeypatch.setattr(data, "load_puzzles", lambda *arguments, **more: pytest.fail("loaded again"))
-    again = task.ArcTask(task.ArcConfig(max_side=5, views=1, agent_lr=1e-2), context.anew())
+    again = ArcTask(ArcConfig(max_side=5, views=1, agent_lr=1e-2), context.for_next_trial())
     again.build()
     assert again.pool is task.pool
-    assert not context.kept._kept[next(iter(context.kept._kept))].changed()
+    assert not context.cache_store._kept[next(iter(context.cache_store._kept))].has_changed()
 
 
 def test_the_limit_is_a_share_of_the_machines_memory():

@@ -90,7 +90,7 @@ def test_a_single_rank_is_its_own_world():
     context.broadcast([tensor])
     assert tensor.tolist() == [1.0, 1.0]
     assert context.any(True, False) == [True, False]
-    assert context.sums({"a": 1.5}) == {"a": 1.5}
+    assert context.all_reduce_sums({"a": 1.5}) == {"a": 1.5}
     means = context.weighted_means({"mean": (6.0, 4.0), "nothing": (0.0, 0.0)})
     assert means["mean"] == 1.5
     assert math.isnan(means["nothing"])

@@ -14,27 +14,27 @@ import pytest
 
 from tests.conftest import ROOT
 from trainables.filesystem import paths, remote_path
-from trainables.filesystem.paths import Remote, place
+from trainables.filesystem.paths import RemotePath, parse_path
 
 
 def test_a_path_and_a_file_uri_are_on_the_disk_and_other_uris_are_elsewhere(tmp_path):
-    assert place("runs") == Path("runs")
-    assert place(tmp_path) == tmp_path
-    assert place(f"file://{tmp_path}") == tmp_path
-    there = place("s3://bucket/path/")
-    assert isinstance(there, Remote)
-    assert place(there) is there
+    assert parse_path("runs") == Path("runs")
+    assert parse_path(tmp_path) == tmp_path
+    assert parse_path(f"file://{tmp_path}") == tmp_path
+    there = parse_path("s3://bucket/path/")
+    assert isinstance(there, RemotePath)
+    assert parse_path(there) is there
 
 
 @pytest.mark.parametrize("query", ["", "?region=eu-west-1&scheme=http"])
 def test_a_remote_place_has_the_names_that_a_path_has(query):
-    there = place(f"s3://bucket/runs{query}") / "a" / "epoch-1.pt"
+    there = parse_path(f"s3://bucket/runs{query}") / "a" / "epoch-1.pt"
     assert str(there) == f"s3://bucket/runs/a/epoch-1.pt{query}"
-    assert place(str(there)) == there
+    assert parse_path(str(there)) == there
     assert (there.name, there.stem, there.suffix) == ("epoch-1.pt", "epoch-1", ".pt")
     assert str(there.parent) == f"s3://bucket/runs/a{query}"
     assert str(there.with_name("b")) == f"s3://bucket/runs/a/b{query}"
-    assert str(place(f"s3://bucket{query}") / "x") == f"s3://bucket/x{query}"
+    assert str(parse_path(f"s3://bucket{query}") / "x") == f"s3://bucket/x{query}"
     assert {there: 1}[pickle.loads(pickle.dumps(there))] == 1
     assert not isinstance(there, Path)
 
@@ -44,8 +44,8 @@ def test_a_remote_place_has_the_names_that_a_path_has(query):
     ["gs://anonymous@bucket/a/b", "abfs://bucket@account.dfs.core.windows.net/a/b", "s3://bucket/a/b?region=here"],
 )
 def test_a_place_of_another_kind_is_what_its_file_system_calls_it(uri):
-    assert str(place(uri)) == uri
-    assert place(uri).key == "bucket/a/b"
+    assert str(parse_path(uri)) == uri
+    assert parse_path(uri).key == "bucket/a/b"
 
 
 def test_who_stays_on_the_disk_does_without_pyarrow():
@@ -73,7 +73,7 @@ def test_who_stays_on_the_disk_does_without_pyarrow():
 )
 def test_a_uri_that_is_no_place_is_refused_without_what_is_secret_in_it(uri, told):
     with pytest.raises(ValueError, match=told) as error:
-        place(uri)
+        parse_path(uri)
     assert "hush" not in str(error.value)
 
 
@@ -91,7 +91,7 @@ def test_what_is_written_is_read_replaced_listed_and_deleted(anywhere):
     assert sorted(path.name for path in (anywhere / "sub").iterdir()) == [file.name, "other"]
     assert [*(anywhere / "sub").glob("midway*.pt")] == [file]
     assert [*(anywhere / "nothing").glob("*")] == []
-    assert abs(paths.modified_ns(file) / 1e9 - time.time()) < 60
+    assert abs(paths.get_modified_ns(file) / 1e9 - time.time()) < 60
     file.unlink()
     assert not file.exists()
     file.unlink(missing_ok=True)
@@ -102,7 +102,7 @@ def test_what_is_written_is_read_replaced_listed_and_deleted(anywhere):
 
 def test_a_file_that_is_not_there_is_no_file(anywhere):
     missing = anywhere / "missing"
-    for action in (missing.read_bytes, missing.unlink, lambda: paths.modified_ns(missing)):
+    for action in (missing.read_bytes, missing.unlink, lambda: paths.get_modified_ns(missing)):
         with pytest.raises(FileNotFoundError, match=r"No such file or directory.*missing"):
             action()
     with pytest.raises(FileNotFoundError):
@@ -115,25 +115,25 @@ def test_folders_go_into_a_bucket_and_come_back_as_they_were(s3, tmp_path):
     for name, each in content.items():
         (tmp_path / "there" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "there" / name).write_bytes(each)
-    there = place(s3) / "x"
+    there = parse_path(s3) / "x"
     paths.upload(tmp_path / "there", there)
-    assert paths.names_in(there) == there.names() == [*content]
+    assert paths.list_files(there) == there.list_files() == [*content]
     paths.copy(there / "b" / "c.bin", there / "copy")
     paths.download(there, tmp_path / "back")
-    found = {name: (tmp_path / "back" / name).read_bytes() for name in paths.names_in(tmp_path / "back")}
+    found = {name: (tmp_path / "back" / name).read_bytes() for name in paths.list_files(tmp_path / "back")}
     assert found == content | {"copy": content["b/c.bin"]}
-    assert paths.digest(there / "copy") == paths.digest(tmp_path / "back" / "copy")
-    with paths.on_disk(there / "b") as copy:
-        assert paths.names_in(copy) == ["c.bin", "d/e"]
+    assert paths.compute_digest(there / "copy") == paths.compute_digest(tmp_path / "back" / "copy")
+    with paths.local_copy(there / "b") as copy:
+        assert paths.list_files(copy) == ["c.bin", "d/e"]
     assert not copy.exists()
     with pytest.raises(FileNotFoundError, match="nothing"):
-        paths.download(place(s3) / "nothing", tmp_path / "nothing")
+        paths.download(parse_path(s3) / "nothing", tmp_path / "nothing")
     assert not (tmp_path / "nothing").exists()
 
 
 def test_a_bucket_that_is_not_there_is_told(s3):
     with pytest.raises(FileNotFoundError, match="s3://no-such-bucket/x"):
-        place("s3://no-such-bucket/x").write_bytes(b"x")
+        parse_path("s3://no-such-bucket/x").write_bytes(b"x")
 
 
 class Refusing(BaseHTTPRequestHandler):
@@ -150,7 +150,7 @@ class Refusing(BaseHTTPRequestHandler):
 def test_a_bucket_that_refuses_is_told_without_the_credentials(s3, s3_server):
     server = HTTPServer(("127.0.0.1", 0), Refusing)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    file = place(f"s3://theirs/x?endpoint_override=http://127.0.0.1:{server.server_port}")
+    file = parse_path(f"s3://theirs/x?endpoint_override=http://127.0.0.1:{server.server_port}")
     for action in (file.read_bytes, lambda: file.write_bytes(b"x"), file.unlink, lambda: [*file.iterdir()]):
         with pytest.raises(PermissionError, match="s3://theirs/x") as error:
             action()
@@ -162,7 +162,7 @@ def test_a_bucket_that_refuses_is_told_without_the_credentials(s3, s3_server):
 def test_an_endpoint_in_the_uri_goes_before_the_one_of_the_environment(s3, s3_server, monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     here = s3_server.url.removeprefix("http://")
-    file = place(f"{s3}/a?scheme=http&endpoint_override={here}&region=us-east-1") / "b"
+    file = parse_path(f"{s3}/a?scheme=http&endpoint_override={here}&region=us-east-1") / "b"
     file.write_bytes(b"here")
     assert file.read_bytes() == b"here"
 
@@ -179,7 +179,7 @@ def test_an_endpoint_that_does_not_answer_is_told_in_time(s3, monkeypatch):
             caller.connect_ex(("127.0.0.1", port))
         began = time.monotonic()
         with pytest.raises(OSError, match=rf"s3://deaf/x\?.*{port}"):
-            place(f"s3://deaf/x?endpoint_override=http://127.0.0.1:{port}").write_bytes(b"x")
+            parse_path(f"s3://deaf/x?endpoint_override=http://127.0.0.1:{port}").write_bytes(b"x")
         assert time.monotonic() - began < 15
         for caller in callers:
             caller.close()

@@ -18,8 +18,8 @@ from torch import nn
 from tests.trainables.isolation.leaky_tasks import KEPT, LEAKS
 from tests.trainables.toy_models import FULL, Augmented, Regression, identical, timeless
 from trainables.context import Context
-from trainables.isolation.process import SETTINGS, Process
-from trainables.worker.worker import Workers
+from trainables.isolation.process import SETTINGS, ProcessSnapshot
+from trainables.worker.worker import TrialRunner
 
 HERE = "tests.trainables.isolation.test_process"
 REFERENCE = {**FULL, "precision": "bf16", "epochs": 2}
@@ -49,11 +49,11 @@ class Reference(Augmented):
 @pytest.fixture(autouse=True)
 def _process_as_it_was():
     """So that what is not reset here fails its own test alone."""
-    process = Process(f"{HERE}:Leaky")
+    process = ProcessSnapshot(f"{HERE}:Leaky")
     yield
     KEPT.clear()
     OBSERVED.clear()
-    process.reset()
+    process.restore()
     gc.unfreeze()
 
 
@@ -76,11 +76,11 @@ def stretch(tmp_path):
     return make
 
 
-def workers(task: str, **limits: Any) -> Workers:
-    return Workers(task if "." in task or ":" in task else f"{HERE}:{task}", Context(), threading.Event(), **limits)
+def workers(task: str, **limits: Any) -> TrialRunner:
+    return TrialRunner(task if "." in task or ":" in task else f"{HERE}:{task}", Context(), threading.Event(), **limits)
 
 
-def run(worker: Workers, stretch: dict[str, Any]) -> list[dict[str, Any]]:
+def run(worker: TrialRunner, stretch: dict[str, Any]) -> list[dict[str, Any]]:
     reports = list(worker.run(stretch))
     assert reports[-1]["done"]
     return reports
@@ -111,14 +111,14 @@ def expected(tmp_path_factory):
 @pytest.mark.parametrize("leak", LEAKS)
 def test_what_a_trial_changed_is_as_it_was_for_the_next(stretch, expected, leak):
     worker = workers("Leaky")
-    worker._process.reset()  # a generator is seeded, all else stays
+    worker._process.restore()  # a generator is seeded, all else stays
     _, felt = LEAKS[leak]
     before = felt()
     run(worker, stretch(fault=leak))
     (observed,) = OBSERVED
     assert observed != before, "this leak leaks nothing"
     assert felt() == before
-    assert worker.worn == ""
+    assert worker.recycle_reason == ""
     worker.task = f"{HERE}:Reference"
     assert identical(metrics(run(worker, stretch(1, 2, **REFERENCE))), expected)
 
@@ -127,7 +127,7 @@ def test_what_a_trial_changed_is_as_it_was_for_the_next(stretch, expected, leak)
 def test_what_several_trials_changed_together_is_as_it_was(stretch, expected, seed):
     chosen = random.Random(seed)
     worker = workers("Leaky")
-    worker._process.reset()
+    worker._process.restore()
     before = {name: LEAKS[name][1]() for name in LEAKS}
     for trial in range(2):
         run(worker, stretch(trial, fault="|".join(chosen.sample(sorted(LEAKS), 6))))
@@ -157,7 +157,7 @@ def test_a_setting_that_cannot_be_set_back_wears_the_process(stretch, monkeypatc
         run(worker, stretch(fault="recursion limit"))
     finally:
         sys.setrecursionlimit(limit)
-    assert worker.worn == "the trial changed the recursion limit for good"
+    assert worker.recycle_reason == "the trial changed the recursion limit for good"
 
 
 def test_the_context_of_a_trial_is_its_own(stretch):
@@ -177,7 +177,7 @@ class Meddling(Regression):
 TASK_FILE = """
 import itertools, random
 import numpy, torch
-from tests.trainables.toys import Regression
+from tests.trainables.toy_models import Regression
 from {name}_helper import counter, numbers
 
 drawn = torch.rand(1).item() + random.random() + numpy.random.rand()
@@ -217,7 +217,7 @@ def test_what_the_modules_of_a_task_hold_is_not_felt_by_the_next_trial(stretch, 
     assert [report["val/count"] for report in first] == [0, 1]
     assert [report["val/late"] for report in first] == [1, 2]
     assert identical(second, first)
-    assert worker.worn == ""
+    assert worker.recycle_reason == ""
 
 
 def test_a_trial_that_goes_on_keeps_the_modules_that_it_has(stretch, own_task):
@@ -261,7 +261,7 @@ def test_what_torch_load_may_make_is_a_class_of_the_modules_as_they_are_now(stre
         classes.append(state[0] if isinstance(state, tuple) else state)
         assert classes[-1] is sys.modules["own_safe"].State
     assert len(set(classes)) == 3
-    assert worker.worn == ""
+    assert worker.recycle_reason == ""
 
 
 def test_a_task_file_that_exits_fails_its_trial_alone(stretch, own_task):
@@ -280,27 +280,27 @@ def test_a_task_that_cannot_be_imported_twice_wears_the_process_and_fails_no_tri
         del threading.seen
     assert "outcome" not in report
     reason = "own_once cannot be imported again: ValueError: registered already"
-    assert worker.worn == reason
+    assert worker.recycle_reason == reason
 
 
 def test_importing_the_modules_of_a_task_anew_costs_milliseconds(own_task):
-    process = Process(own_task("own_quick"))
-    process.reset()
+    process = ProcessSnapshot(own_task("own_quick"))
+    process.restore()
     seconds = []
     for _ in range(20):
         start = time.perf_counter()
-        process.reset()
+        process.restore()
         seconds.append(time.perf_counter() - start)
     assert sorted(seconds)[10] < 0.03  # 5 ms where nothing else runs
 
 
 def test_a_reset_leaves_nothing_behind_that_grows(own_task):
-    process = Process(own_task("own_grows"))
+    process = ProcessSnapshot(own_task("own_grows"))
     for _ in range(3):
-        process.reset()
+        process.restore()
     counts = []
     for _ in range(2):
-        process.reset()
+        process.restore()
         counts.append((gc.get_freeze_count(), len(sys.modules), len(sys.path)))
     assert counts[1][1:] == counts[0][1:]
     assert counts[1][0] - counts[0][0] < 200

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from tests.trainables.toy_models import Regression
 from trainables.context import Context
-from trainables.worker.worker import Workers
+from trainables.worker.worker import TrialRunner
 
 HERE = "tests.trainables.isolation.test_resource_leaks"
 MIB = 2**20
@@ -132,7 +132,7 @@ def _nothing_is_left_of_these_tests():
 def run(tmp_path):
     """Runs a trial of one epoch; its last report."""
 
-    def run(worker: Workers, trial: int = 0, until: int = 1, **config: Any) -> dict[str, Any]:
+    def run(worker: TrialRunner, trial: int = 0, until: int = 1, **config: Any) -> dict[str, Any]:
         stretch = {"trial": trial, "config": {"epochs": 1, **config}, "epoch": 0, "until": until, "checkpoint": None}
         folder = str(tmp_path / f"trial-{trial}")
         return list(worker.run({**stretch, "earlier": [], "folder": folder, "attempt": "a"}))[-1]
@@ -140,8 +140,8 @@ def run(tmp_path):
     return run
 
 
-def workers(task: str = "Leaving", **limits: Any) -> Workers:
-    return Workers(f"{HERE}:{task}", Context(), threading.Event(), **limits)
+def workers(task: str = "Leaving", **limits: Any) -> TrialRunner:
+    return TrialRunner(f"{HERE}:{task}", Context(), threading.Event(), **limits)
 
 
 @pytest.mark.parametrize("left", LEAVES)
@@ -149,7 +149,7 @@ def test_what_a_trial_left_running_or_open_wears_the_process(run, left):
     worker = workers()
     report = run(worker, fault=left)
     assert "outcome" not in report
-    assert worker.worn.startswith(LEAVES[left][1])
+    assert worker.recycle_reason.startswith(LEAVES[left][1])
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -157,7 +157,7 @@ def test_what_a_trial_left_running_or_open_wears_the_process(run, left):
 def test_what_ends_with_the_trial_or_soon_after_does_not(run, ends):
     worker = workers()
     report = run(worker, fault=ends)
-    assert worker.worn == ""
+    assert worker.recycle_reason == ""
     assert "notes" not in report
 
 
@@ -167,7 +167,7 @@ def test_the_process_of_a_data_loader_ends_with_its_trial(run):
     start = time.monotonic()
     for trial in range(2):
         assert run(worker, trial, epochs=1)["epoch"] == 1
-        assert worker.worn == ""
+        assert worker.recycle_reason == ""
     assert time.monotonic() - start < 5, "the collector waited for them"
     assert set(multiprocessing.active_children()) == others
 
@@ -177,43 +177,43 @@ def test_a_trial_that_failed_holds_on_to_nothing(run):
     worker = workers("Loaded")
     report = run(worker, fault="raises in evaluate")
     assert report["outcome"] == "failed"
-    assert worker.worn == ""
+    assert worker.recycle_reason == ""
 
 
 def test_a_trial_that_destroys_the_process_group_wears_the_process(run):
     make_group()
     worker = workers()
     run(worker, fault="no group")
-    assert worker.worn == "the trial destroyed the process group"
+    assert worker.recycle_reason == "the trial destroyed the process group"
 
 
 def test_the_first_reason_stays(run):
     worker = workers(recycle_after=2)
     run(worker, 0, fault="a thread")
-    reason = worker.worn
+    reason = worker.recycle_reason
     assert "notes" not in run(worker, 1)
-    assert worker.worn == reason
+    assert worker.recycle_reason == reason
 
 
 def test_a_process_is_worn_after_so_many_trials(run):
     worker = workers(recycle_after=3)
     reports = []
     for trial in range(3):
-        assert worker.worn == ""
+        assert worker.recycle_reason == ""
         reports.append(run(worker, trial))
-    assert worker.worn == "3 trials"
+    assert worker.recycle_reason == "3 trials"
     assert not any("notes" in report for report in reports)  # the gang says it, of the trial that begins in new workers
 
 
 def test_a_trial_that_can_go_on_is_no_end_of_one(run):
     worker = workers(recycle_after=1)
     run(worker, 0, epochs=2, fault="a thread")
-    assert (worker.worn, worker.held) == ("", (0, 1))
-    worker.make_room({"trial": 0, "epoch": 1})
-    assert (worker.worn, worker.held) == ("", (0, 1))
-    worker.make_room({"trial": 1, "epoch": 0})
+    assert (worker.recycle_reason, worker.held) == ("", (0, 1))
+    worker.drop_trial_unless_continued({"trial": 0, "epoch": 1})
+    assert (worker.recycle_reason, worker.held) == ("", (0, 1))
+    worker.drop_trial_unless_continued({"trial": 1, "epoch": 0})
     assert worker.held is None
-    assert worker.worn == LEAVES["a thread"][1]
+    assert worker.recycle_reason == LEAVES["a thread"][1]
 
 
 def test_growth_above_the_limit_wears_the_process(run):
@@ -221,7 +221,7 @@ def test_growth_above_the_limit_wears_the_process(run):
     worn = []
     for trial in range(4):
         run(worker, trial, fault="memory")
-        worn.append(worker.worn)
+        worn.append(worker.recycle_reason)
     assert worn == ["", "", "memory grew by 0.1 GiB over 3 trials", worn[2]]
 
 
@@ -229,12 +229,12 @@ def test_growth_below_the_limit_does_not(run):
     worker = workers(memory_growth=0.1)
     for trial in range(6):
         run(worker, trial)
-    assert worker.worn == ""
+    assert worker.recycle_reason == ""
 
 
 def test_what_the_cache_keeps_is_no_growth(run):
     worker = workers(memory_growth=0.1)
     run(worker, 0)
     run(worker, 1, fault="cache")  # 128 MiB
-    assert worker.context.kept.size("cpu") >= 128 * MIB
-    assert worker.worn == ""
+    assert worker.context.cache_store.get_size("cpu") >= 128 * MIB
+    assert worker.recycle_reason == ""

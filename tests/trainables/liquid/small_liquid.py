@@ -9,7 +9,7 @@ from trainables.context import Context
 from trainables.liquid import LiquidTask
 from trainables.liquid.config import LiquidConfig
 from trainables.liquid.task import Batch
-from trainables.training.trainer import Training
+from trainables.training.trainer import TrialTrainer
 
 SMALL: dict[str, Any] = {
     "width": 8,
@@ -37,10 +37,10 @@ def config_of(**config: Any) -> LiquidConfig:
 
 
 def liquid(task_class: type[LiquidTask] = LiquidTask, **config: Any) -> LiquidTask:
-    return task_class(config_of(**config), KEPT.anew())
+    return task_class(config_of(**config), KEPT.for_next_trial())
 
 
-def drawn(training: Training, epoch: int) -> list[Batch]:
+def drawn(training: TrialTrainer, epoch: int) -> list[Batch]:
     """The micro-batches of an epoch."""
     return list(training.task.train_batches(epoch))
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from search.config.search_space import resolve
+from search.config.search_space import resolve_space
 from search.errors import UsageError
 from trainables.liquid.config import RULES, LiquidConfig
 
@@ -16,7 +16,7 @@ STRENGTHS = ("consolidation.ewc_strength", "consolidation.si_strength")
 def problems(fixed: dict[str, str], searched: dict[str, str] | None = None) -> list[str]:
     """What the command line says of `--set` and `--search`."""
     with pytest.raises(UsageError) as caught:
-        resolve(LiquidConfig, fixed, searched or {})
+        resolve_space(LiquidConfig, fixed, searched or {})
     return [problem.removeprefix("--set ") for problem in caught.value.problems]
 
 
@@ -89,18 +89,18 @@ def test_no_number_is_infinite_without_a_command_line_either(value: float) -> No
 
 
 def test_parameters_are_searched_where_they_matter_and_nowhere_else() -> None:
-    parameters = {parameter.name: parameter for parameter in resolve(LiquidConfig, {}, {}).parameters}
+    parameters = {parameter.name: parameter for parameter in resolve_space(LiquidConfig, {}, {}).parameters}
     rate, ewc, si = (parameters[name] for name in ("plasticity.rate", *STRENGTHS))
     for rule in RULES:
-        assert rate.applies({"plasticity.rule": rule})
-    assert not rate.applies({"plasticity.rule": "none"})
+        assert rate.is_active({"plasticity.rule": rule})
+    assert not rate.is_active({"plasticity.rule": "none"})
     for strength, method in ((ewc, "ewc"), (si, "si")):
-        assert [m for m in ("none", "ewc", "si") if strength.applies({"consolidation.method": m})] == [method]
+        assert [m for m in ("none", "ewc", "si") if strength.is_active({"consolidation.method": m})] == [method]
 
 
 def test_a_fixed_rule_or_method_decides_what_is_searched_with_it() -> None:
     def searched(**fixed: str) -> dict[str, Any]:
-        space = resolve(LiquidConfig, {name.replace("__", "."): value for name, value in fixed.items()}, {})
+        space = resolve_space(LiquidConfig, {name.replace("__", "."): value for name, value in fixed.items()}, {})
         return space.choose(lambda parameter: str(parameter))
 
     names = searched(plasticity__rule="none", consolidation__method="none")
@@ -112,8 +112,8 @@ def test_a_fixed_rule_or_method_decides_what_is_searched_with_it() -> None:
 
 
 def test_what_is_set_and_suggested_by_nested_names_reaches_its_part() -> None:
-    space = resolve(LiquidConfig, {"continual.tasks": "2", "plasticity.meta": "true"}, {"replay.size": "10..20"})
-    config = space.config({"replay.size": 12, "spiking.slope": 7.0})
+    space = resolve_space(LiquidConfig, {"continual.tasks": "2", "plasticity.meta": "true"}, {"replay.size": "10..20"})
+    config = space.build_config({"replay.size": 12, "spiking.slope": 7.0})
     assert isinstance(config, LiquidConfig)
     assert (config.continual.tasks, config.plasticity.meta, config.replay.size) == (2, True, 12)
     assert (config.spiking.slope, config.spiking.neurons) == (7.0, 32)

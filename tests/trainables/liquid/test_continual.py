@@ -12,7 +12,7 @@ from tests.trainables.liquid.small_liquid import drawn, liquid
 from tests.trainables.toy_models import recorded_gradients
 from trainables.liquid import LiquidTask
 from trainables.liquid.task import Batch
-from trainables.training.trainer import Training
+from trainables.training.trainer import TrialTrainer
 from trainables.update import UpdateReport
 
 
@@ -40,7 +40,7 @@ class Watched(LiquidTask):
 @pytest.mark.parametrize("fraction", [0.25, 0.5, 0.75])
 def test_a_micro_batch_has_the_share_that_was_asked_for_of_earlier_tasks(fraction: float, balanced: bool) -> None:
     task = liquid(Watched, replay={"fraction": fraction, "balanced": balanced}, epochs=5)  # C101
-    training = Training(task)
+    training = TrialTrainer(task)
     for epoch in range(5):
         training.run_epoch()
         recalled = torch.zeros(5, dtype=torch.long)
@@ -66,7 +66,7 @@ def test_a_micro_batch_has_the_share_that_was_asked_for_of_earlier_tasks(fractio
 
 def test_so_little_that_a_micro_batch_has_none_of_it_is_replayed_in_every_other_one() -> None:  # C101
     task = liquid(batch_size=1, samples=30, replay={"fraction": 0.25}, epochs=5)
-    training = Training(task)
+    training = TrialTrainer(task)
     training.run_epoch()
     assert sum(batch.recalled for batch in drawn(training, 1)) == 10
 
@@ -75,7 +75,7 @@ def test_so_little_that_a_micro_batch_has_none_of_it_is_replayed_in_every_other_
 @pytest.mark.parametrize("accumulation", [1, 2, 3])
 def test_what_is_replayed_has_its_part_in_the_weight_of_a_window(data: str, accumulation: int) -> None:  # C101
     task = liquid(Watched, data=data, accumulation=accumulation, replay={"fraction": 0.5}, epochs=5)
-    training = Training(task)
+    training = TrialTrainer(task)
     training.run_epoch()
     training.run_epoch()
     steps = {"digits": 1, "series": 8}[data]
@@ -90,7 +90,7 @@ def rows(samples: Samples) -> set[bytes]:
 
 def test_nothing_of_tests_or_of_later_tasks_is_ever_trained_on() -> None:  # C101
     task = liquid(Watched, samples=200, epochs=5, replay={"size": 60})
-    training = Training(task)
+    training = TrialTrainer(task)
     stream = task.stream
     own = [rows(stream.rows(number, torch.arange(stream.size(number)))) for number in range(5)]
     tested = set().union(*(rows(samples) for tests in stream.tests for samples in tests.values()))
@@ -108,7 +108,7 @@ def test_nothing_of_tests_or_of_later_tasks_is_ever_trained_on() -> None:  # C10
 @pytest.mark.parametrize("balanced", [True, False])
 def test_nothing_is_kept_of_a_task_that_it_was_not_trained_on(balanced: bool) -> None:
     task = liquid(Watched, samples=24, epochs=10, replay={"size": 60, "balanced": balanced})
-    training = Training(task)
+    training = TrialTrainer(task)
     trained: list[set[bytes]] = [set() for _ in range(5)]
     for _ in range(10):
         training.run_epoch()
@@ -125,7 +125,7 @@ def test_nothing_is_kept_of_a_task_that_it_was_not_trained_on(balanced: bool) ->
 
 def test_answers_are_remembered_from_when_their_task_had_been_learned() -> None:
     task = liquid(Watched, epochs=5, replay={"logits_weight": 1.0})
-    training = Training(task)
+    training = TrialTrainer(task)
     reports = [training.run_epoch() for _ in range(2)]
     assert reports[0] is not None
     assert reports[1] is not None
@@ -147,7 +147,7 @@ def fisher(task: LiquidTask) -> Tensor:
 
 def test_each_task_has_a_fisher_of_its_own() -> None:  # C100
     task = liquid(consolidation={"method": "ewc", "fisher_samples": 40, "decay": 0.0}, epochs=5)
-    Training(task)
+    TrialTrainer(task)
     found = []
     for number in (0, 1, 2):
         task.trained_on = torch.ones(task.stream.size(number), dtype=torch.bool)
@@ -162,7 +162,7 @@ def test_each_task_has_a_fisher_of_its_own() -> None:  # C100
 @pytest.mark.parametrize("method", ["ewc", "si"])
 def test_what_holds_weights_is_nothing_until_they_leave_where_a_task_ended(method: str) -> None:  # C100
     task = liquid(Watched, consolidation={"method": method}, epochs=5)
-    training = Training(task)
+    training = TrialTrainer(task)
     training.run_epoch()
     drawn(training, 1)  # which is when the first task is kept
     penalty = task.past.penalty()
@@ -181,7 +181,7 @@ def test_a_hold_is_part_of_the_one_step_of_a_window(accumulation: int) -> None: 
     """The gradient of the step is that of the task and that of the penalty, once, however the window is cut."""
     strong = {"method": "ewc", "ewc_strength": 1e4, "fisher_samples": 40}
     task = liquid(consolidation=strong, epochs=5, accumulation=accumulation, max_grad_norm=None, weight_decay=0.0)
-    training = Training(task)
+    training = TrialTrainer(task)
     training.run_epoch()
     window = drawn(training, 1)[:accumulation]
     parameters = [p for group in task.optimizers["network"].param_groups for p in group["params"]]
@@ -213,7 +213,7 @@ def test_a_stronger_hold_moves_weights_less(method: str, precision: str) -> None
     for strength in (0.0, 1e6):
         parts = {"method": method, f"{method}_strength": strength, "fisher_samples": 40}
         task = liquid(consolidation=parts, continual={"tasks": 2}, epochs=2, precision=precision, lr=1e-3, samples=64)
-        training = Training(task)
+        training = TrialTrainer(task)
         training.run_epoch()
         start = torch.cat([p.detach().flatten() for p in task.network.parameters()])
         report = training.run_epoch()
@@ -230,7 +230,7 @@ def test_a_window_that_is_skipped_leaves_synaptic_intelligence_as_it_was() -> No
             return loss * torch.inf, weight
 
     task = liquid(Spoilt, consolidation={"method": "si"}, continual={"tasks": 1})
-    training = Training(task)
+    training = TrialTrainer(task)
     training.run_epoch()
     assert task.past.hold is not None
     assert not any(path.any() for path in task.past.hold.state_dict()["path"].values())
@@ -244,7 +244,7 @@ def test_a_window_that_is_skipped_leaves_synaptic_intelligence_as_it_was() -> No
 def test_no_update_has_a_learning_rate_of_0(warmup: float, schedule: str) -> None:  # C102
     epochs = 5  # as many as there are tasks
     task = liquid(warmup=warmup, schedule=schedule, epochs=epochs, accumulation=3, lr=2e-3, samples=40)
-    training = Training(task)
+    training = TrialTrainer(task)
     rates: list[float] = []
     optimizer = task.optimizers["network"]
     optimizer.register_step_pre_hook(lambda optimizer, *_: rates.append(optimizer.param_groups[0]["lr"]))
@@ -264,7 +264,7 @@ def test_a_window_that_is_skipped_does_not_advance_the_schedule() -> None:  # C1
             return loss * (torch.inf if self.updaters["train"].skipped < 2 else 1.0), weight
 
     task = liquid(Spoilt, warmup=1.0, epochs=5, lr=2e-3)
-    training = Training(task)
+    training = TrialTrainer(task)
     training.run_epoch()
     assert (task.updaters["train"].steps, task.updaters["train"].skipped) == (2, 2)
     (scheduler,) = task.schedulers
@@ -281,7 +281,7 @@ def test_a_window_that_is_skipped_does_not_advance_the_schedule() -> None:  # C1
 )
 def test_each_task_has_as_many_epochs_or_one_more(epochs: int, expected: list[int]) -> None:
     task = liquid(Watched, epochs=epochs, samples=8)
-    training = Training(task)
+    training = TrialTrainer(task)
     learned, rows = [], []
     for _ in range(epochs):
         training.run_epoch()

@@ -12,7 +12,7 @@ from tests.trainables.toy_models import identical, timeless
 from tests.trainables.two_ranks import RANKS
 from trainables.context import Context
 from trainables.liquid import LiquidTask
-from trainables.training.trainer import Training
+from trainables.training.trainer import TrialTrainer
 
 HELD = {"consolidation": {"method": "ewc", "ewc_strength": 100.0}, "plasticity": {"rule": "homeostatic", "meta": True}}
 STREAM: dict[str, Any] = {"data": "series", "continual": {"tasks": 2}, "epochs": 2, "lr": 1e-3, **HELD}
@@ -20,7 +20,7 @@ STREAM: dict[str, Any] = {"data": "series", "continual": {"tasks": 2}, "epochs":
 
 def trained(rank: int, ranks: int, config: dict[str, Any], folder: str = "") -> dict[str, Any]:
     """The reports of a trial, and what it is in the end."""
-    training = Training(LiquidTask(config_of(**config), Context(rank=rank, world_size=ranks)))
+    training = TrialTrainer(LiquidTask(config_of(**config), Context(rank=rank, world_size=ranks)))
     if folder:
         training.load(Path(folder) / "rank-0.pt")
     reports = [timeless(training.run_epoch() or {}) for _ in range(training.epoch, training.task.config.epochs)]
@@ -38,7 +38,7 @@ def on_two(rank: int, config: dict[str, Any], folder: str = "") -> dict[str, Any
 
 def stopped(rank: int, config: dict[str, Any], folder: str) -> None:
     """Stop in the first epoch of the second task, after two windows."""
-    training = Training(LiquidTask(config_of(**config), Context(rank=rank, world_size=RANKS)))
+    training = TrialTrainer(LiquidTask(config_of(**config), Context(rank=rank, world_size=RANKS)))
     training.run_epoch()
     asked = itertools.count()  # before any window, then at the beginning of each, which is finished
     assert training.run_epoch(lambda: next(asked) == 2) is None

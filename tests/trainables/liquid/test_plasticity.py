@@ -10,7 +10,7 @@ from tests.trainables.toy_models import every_precision, identical
 from trainables.liquid import LiquidTask
 from trainables.liquid.config import LiquidConfig
 from trainables.liquid.task import Batch
-from trainables.training.trainer import Training
+from trainables.training.trainer import TrialTrainer
 from trainables.update import UpdateReport
 
 FULL = {"plasticity": {"rule": "pair"}, "continual": {"tasks": 2}, "epochs": 2}
@@ -53,7 +53,7 @@ class Empty(Watched):
 @pytest.mark.parametrize("accumulation", [1, 2, 3, 4, 8])
 def test_they_follow_applied_updates_alone(precision: str, accumulation: int) -> None:  # C99
     task = liquid(Spoilt, **FULL, precision=precision, accumulation=accumulation, samples=64)
-    training = Training(task)
+    training = TrialTrainer(task)
     before = plastic(task)
     training.run_epoch()
     training.run_epoch()
@@ -70,7 +70,7 @@ def test_they_follow_applied_updates_alone(precision: str, accumulation: int) ->
 
 def test_a_loss_scale_that_overflows_moves_none() -> None:  # C99
     task = liquid(Watched, **FULL, precision="fp16", loss_scale=2.0**24, samples=200)
-    report = Training(task).run_epoch()
+    report = TrialTrainer(task).run_epoch()
     assert report is not None
     assert report["amp/skipped"] > 0
     assert task.seen[0] == ("skipped", False)
@@ -79,7 +79,7 @@ def test_a_loss_scale_that_overflows_moves_none() -> None:  # C99
 
 def test_a_window_without_weight_moves_none() -> None:  # C99
     task = liquid(Empty, **FULL)
-    Training(task).run_epoch()
+    TrialTrainer(task).run_epoch()
     assert task.seen == [("empty", False)] + [("applied", True)] * 3
 
 
@@ -89,7 +89,7 @@ def test_a_window_moves_them_alike_however_it_is_cut(rule: str, meta: bool) -> N
     found = []
     for size in (8, 4, 3, 1):
         task = liquid(plasticity={"rule": rule, "meta": meta}, max_grad_norm=None)
-        Training(task)
+        TrialTrainer(task)
         batch = next(iter(task.train_batches(0)))
         cuts = [slice(start, start + size) for start in range(0, 8, size)]
         task.update([Batch(batch.samples.rows(cut), batch.tasks[cut], 0, None) for cut in cuts])
@@ -102,7 +102,7 @@ def test_a_window_moves_them_alike_however_it_is_cut(rule: str, meta: bool) -> N
 @every_precision
 def test_neither_an_evaluation_nor_what_is_kept_of_a_task_moves_them(precision: str) -> None:  # C99
     task = liquid(**FULL, precision=precision, consolidation={"method": "ewc"}, replay={"logits_weight": 0.5})
-    training = Training(task)
+    training = TrialTrainer(task)
     training.run_epoch()
     before = plastic(task)
     training.evaluate()
@@ -114,7 +114,7 @@ def test_neither_an_evaluation_nor_what_is_kept_of_a_task_moves_them(precision: 
 @pytest.mark.parametrize("rule", ["pair", "triplet", "homeostatic", "bcm"])
 def test_learned_rates_are_learned_and_their_rule_reports_what_it_did(rule: str) -> None:
     task = liquid(plasticity={"rule": rule, "meta": True}, continual={"tasks": 1}, epochs=2)
-    training = Training(task)
+    training = TrialTrainer(task)
     (start,) = [synapses.log_rates for synapses in task.network.synapses()]
     assert start is not None
     assert not start.any()
@@ -132,7 +132,7 @@ def test_learned_rates_are_learned_and_their_rule_reports_what_it_did(rule: str)
 @pytest.mark.parametrize("layers", [1, 3])
 def test_every_layer_has_synapses_of_its_own(layers: int) -> None:
     task = liquid(Watched, **FULL, layers=layers)
-    training = Training(task)
+    training = TrialTrainer(task)
     before = plastic(task)
     training.run_epoch()
     assert len(before) == layers
@@ -150,7 +150,7 @@ class Poked(LiquidTask):
 
 def test_an_evaluation_has_averaged_weights_and_the_plastic_ones_as_they_are() -> None:  # C103
     task = liquid(Poked, **FULL, ema_decay=0.9)
-    Training(task).run_epoch()
+    TrialTrainer(task).run_epoch()
     ema = task.updaters["train"].ema
     assert ema is not None
     shadow = ema.state_dict()["shadow"]

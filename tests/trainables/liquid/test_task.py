@@ -17,7 +17,7 @@ from trainables.context import Context
 from trainables.liquid import LiquidTask, data
 from trainables.precision import Diverged
 from trainables.training.predictor import Predictor
-from trainables.training.trainer import Training, train
+from trainables.training.trainer import TrialTrainer, train
 
 FIGURES = ("average", "forgetting", "backward_transfer", "forward_transfer", "learning_accuracy")
 LIQUID = "trainables.liquid:LiquidTask"
@@ -69,7 +69,7 @@ def test_every_cell_trains_with_every_part_switched_on(cell: str, data: str) -> 
 @pytest.mark.parametrize("scenario", ["task", "domain", "class"])
 def test_a_report_has_the_score_of_all_tasks_and_the_figures_of_the_matrix(scenario: str) -> None:
     task = liquid(continual={"scenario": scenario, "tasks": 5}, epochs=5, samples=8)
-    training = Training(task)
+    training = TrialTrainer(task)
     for learned in range(1, 6):
         report = training.run_epoch()
         assert report is not None
@@ -83,7 +83,7 @@ def test_a_report_has_the_score_of_all_tasks_and_the_figures_of_the_matrix(scena
 
 
 def test_a_single_task_has_no_matrix_to_report_or_to_draw() -> None:
-    training = Training(liquid(continual={"tasks": 1}, epochs=1))
+    training = TrialTrainer(liquid(continual={"tasks": 1}, epochs=1))
     report = training.run_epoch()
     assert report is not None
     assert not {f"val/{name}" for name in FIGURES} & set(report)
@@ -185,8 +185,8 @@ class Poisoned(LiquidTask):
 @pytest.mark.parametrize("data", ["digits", "series", "text"])
 def test_an_evaluation_that_is_not_finite_is_told_and_kept_out_of_the_matrix(data: str, texts: Path) -> None:  # C105
     config = config_of(data=data, epochs=5, samples=8)
-    task = Poisoned(config, Context(files=texts) if data == "text" else KEPT.anew())
-    training = Training(task)
+    task = Poisoned(config, Context(files=texts) if data == "text" else KEPT.for_next_trial())
+    training = TrialTrainer(task)
     training.run_epoch()
     training.run_epoch()
     rows = [list(row) for row in task.matrix.rows]
@@ -223,7 +223,7 @@ def straight(request: pytest.FixtureRequest) -> tuple[dict[str, Any], list[dict[
     """A trial that was never interrupted: its config, its reports, and what it is in the end."""
     torch.set_num_threads(1)
     config = {**COMMON, **KEPT_UP[request.param]}
-    training = Training(liquid(**config))
+    training = TrialTrainer(liquid(**config))
     return config, [timeless(training.run_epoch() or {}) for _ in range(4)], state(training)
 
 
@@ -237,7 +237,7 @@ def test_a_trial_that_goes_on_is_the_one_that_was_never_interrupted(
 ) -> None:
     """Epoch 2 is the first one of the second task; at window 0 the one before it has just ended."""
     config, expected, final = straight
-    stopped = Training(liquid(**config))
+    stopped = TrialTrainer(liquid(**config))
     for _ in range(epoch):
         stopped.run_epoch()
     if window:
@@ -245,7 +245,7 @@ def test_a_trial_that_goes_on_is_the_one_that_was_never_interrupted(
     stopped.save(tmp_path / "stopped.pt")
     held = state(stopped)
     scramble()
-    resumed = Training(liquid(**config))
+    resumed = TrialTrainer(liquid(**config))
     resumed.load(tmp_path / "stopped.pt")
     if window:
         assert identical(state(resumed), held)
@@ -259,14 +259,14 @@ def test_a_stream_of_text_or_series_goes_on_too(tmp_path: Path, texts: Path, dat
         config: dict[str, Any] = {**COMMON, "consolidation": {"method": "ewc"}, "replay": {"logits_weight": 0.5}}
         return with_files(texts, **config) if data == "text" else liquid(data=data, **config)
 
-    through = Training(task())
+    through = TrialTrainer(task())
     expected = [timeless(through.run_epoch() or {}) for _ in range(4)]
-    stopped = Training(task())
+    stopped = TrialTrainer(task())
     for _ in range(2):
         stopped.run_epoch()
     assert stopped.run_epoch(lambda: stopped.windows >= 1) is None
     stopped.save(tmp_path / "stopped.pt")
-    resumed = Training(task())
+    resumed = TrialTrainer(task())
     resumed.load(tmp_path / "stopped.pt")
     assert identical([timeless(resumed.run_epoch() or {}) for _ in range(2)], expected[2:])
 
@@ -288,8 +288,8 @@ def test_a_model_of_it_answers_as_the_trial_did(
     tmp_path: Path, texts: Path, data: str, shape: tuple[int, ...], precision: str
 ) -> None:
     config = config_of(data=data, precision=precision, ema_decay=0.9, plasticity={"rule": "pair", "meta": True})
-    task = Answering(config, Context(files=texts) if data == "text" else KEPT.anew())
-    training = Training(task)
+    task = Answering(config, Context(files=texts) if data == "text" else KEPT.for_next_trial())
+    training = TrialTrainer(task)
     training.run_epoch()
     training.save(tmp_path / "epoch-1.pt")
     saved = checkpoint.load(tmp_path / "epoch-1.pt")

@@ -12,10 +12,10 @@ from tests.trainables.toy_models import Regression, RegressionConfig
 from tests.trainables.worker.local_worker import metrics, stretch_in, workers
 from trainables import checkpoint
 from trainables.context import Context
-from trainables.filesystem.paths import Place, beside, place
+from trainables.filesystem.paths import StoragePath, parse_path, with_suffix_added
 from trainables.task import images
 from trainables.training import evaluation
-from trainables.training.trainer import Training, train
+from trainables.training.trainer import TrialTrainer, train
 from trainables.update import Ema
 
 LOSSES = (0.5, 0.7, 0.4, 0.4)  # of the epochs: the first and the third are better than all before them
@@ -44,12 +44,12 @@ class Upwards(Drawing):
     mode = "max"
 
 
-def drawn_in(folder: Place) -> dict[str, list[str]]:
+def drawn_in(folder: StoragePath) -> dict[str, list[str]]:
     """The pictures beside each checkpoint, by its name."""
     return {path.stem: sorted(file.name for file in path.iterdir()) for path in folder.glob("*.pictures")}
 
 
-def value_of(path: Place) -> int:
+def value_of(path: StoragePath) -> int:
     """The one value that all of a picture has."""
     picture = np.asarray(Image.open(io.BytesIO(path.read_bytes())))
     assert (picture.shape, picture.dtype) == ((2, 5, 3), np.uint8)
@@ -62,7 +62,7 @@ def value_of(path: Place) -> int:
 
 @pytest.mark.parametrize(("task", "expected"), [(Drawing, [1, 3]), (Upwards, [1, 2])])
 def test_a_report_that_is_better_than_all_before_it_is_drawn_and_no_other(task, expected):
-    training = Training(task(RegressionConfig(epochs=4)))
+    training = TrialTrainer(task(RegressionConfig(epochs=4)))
     found = []
     for epoch in range(1, 5):
         training.run_epoch()
@@ -75,8 +75,11 @@ def test_what_is_drawn_lies_beside_the_checkpoint_of_its_report(anywhere):
     assert [report["epoch"] for report in reports] == [1, 2, 3, 4]
     assert drawn_in(anywhere / "trial-0") == {"epoch-1-a.pt": ["epoch.png"], "epoch-3-a.pt": ["epoch.png"]}
     for report in (reports[0], reports[2]):
-        assert value_of(beside(place(report["checkpoint"]), images.SUFFIX) / "epoch.png") == report["epoch"]
-    best = images.best_in(anywhere / "trial-0")
+        assert (
+            value_of(with_suffix_added(parse_path(report["checkpoint"]), images.SUFFIX) / "epoch.png")
+            == report["epoch"]
+        )
+    best = images.find_best_images(anywhere / "trial-0")
     assert best is not None
     assert value_of(best / "epoch.png") == 3
 
@@ -97,9 +100,9 @@ def test_a_copy_of_another_trial_has_a_best_of_its_own(stretch, tmp_path):
 
 def test_a_checkpoint_that_is_deleted_takes_its_pictures_with_it(anywhere):
     for report in workers(task=TASK).run(stretch_in(anywhere, until=1)):
-        checkpoint.delete(place(report["checkpoint"]))
+        checkpoint.delete(parse_path(report["checkpoint"]))
     assert list((anywhere / "trial-0").iterdir()) == []
-    assert images.best_in(anywhere / "trial-0") is None
+    assert images.find_best_images(anywhere / "trial-0") is None
 
 
 # In which state
@@ -133,7 +136,7 @@ class Looking(Regression):
 
 def test_it_is_drawn_as_it_was_evaluated_and_trains_on_as_it_was():
     task = Looking(RegressionConfig(ema_decay=0.9, precision="bf16"))
-    training = Training(task)
+    training = TrialTrainer(task)
     training.run_epoch()
     evaluated, drawn = task.states["evaluated"], task.states["drawn"]
     weights, own = drawn.pop("state"), task.modules["model"].state_dict()
@@ -160,11 +163,11 @@ def test_a_task_that_draws_nothing_is_not_brought_into_that_state_again(monkeypa
 
 
 def test_ranks_other_than_the_first_draw_nothing():
-    training = Training(Drawing(RegressionConfig()))
+    training = TrialTrainer(Drawing(RegressionConfig()))
     training.run_epoch()
-    assert evaluation.drawn(training.task, training._buffers)
+    assert evaluation.render_images(training.task, training._buffers)
     training.task.context = Context(rank=1, world_size=2)
-    assert evaluation.drawn(training.task, training._buffers) == {}
+    assert evaluation.render_images(training.task, training._buffers) == {}
 
 
 # What is no picture
@@ -218,11 +221,11 @@ def test_pictures_are_replaced_all_at_once_or_not_at_all(tmp_path):
 
 
 def test_in_a_bucket_pictures_without_their_checkpoint_are_none_that_count(s3):
-    folder = place(s3) / "trial-0"
+    folder = parse_path(s3) / "trial-0"
     for epoch in (9, 10, 11):  # of one second, perhaps
         images.save({"one": GOOD}, folder / f"epoch-{epoch}-a.pt")
         if epoch < 11:
             checkpoint.save({}, folder / f"epoch-{epoch}-a.pt")
-    assert images.best_in(folder) == folder / "epoch-10-a.pt.pictures"
+    assert images.find_best_images(folder) == folder / "epoch-10-a.pt.pictures"
     images.save({"two": GOOD}, folder / "epoch-10-a.pt")
-    assert (folder / "epoch-10-a.pt.pictures").names() == ["two.png"]
+    assert (folder / "epoch-10-a.pt.pictures").list_files() == ["two.png"]

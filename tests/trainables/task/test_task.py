@@ -13,7 +13,7 @@ from tests.trainables.toy_models import Adversaries, Regression, RegressionConfi
 from trainables.context import Context
 from trainables.precision import Precision
 from trainables.task import Task, TaskConfig, searchable
-from trainables.training.trainer import Training
+from trainables.training.trainer import TrialTrainer
 
 
 def space(field: Any) -> dict[str, Any]:
@@ -199,19 +199,19 @@ class Built(Task[TaskConfig]):
 )
 def test_a_wrong_build_is_refused_before_training(wrong, message):
     with pytest.raises(ValueError, match=message):
-        Training(Built(wrong))
+        TrialTrainer(Built(wrong))
 
 
 @pytest.mark.parametrize("right", ["", "frozen parameter"])
 def test_a_right_build_is_trained(right):
-    report = Training(Built(right)).run_epoch()
+    report = TrialTrainer(Built(right)).run_epoch()
     assert report is not None
     assert report["train/updates"] == 1
 
 
 def test_evaluate_must_return_the_objective():
     with pytest.raises(ValueError, match=r"evaluate must return the objective 'val/loss', but got .*val/lost"):
-        Training(Built("no objective")).run_epoch()
+        TrialTrainer(Built("no objective")).run_epoch()
 
 
 def test_without_a_search_a_task_prepares_its_files_itself(tmp_path):

@@ -13,7 +13,7 @@ from tests.trainables.toy_models import Adversaries, Endless, Regression, Regres
 from trainables.context import Context
 from trainables.precision import Diverged, Precision
 from trainables.task import Task, TaskConfig
-from trainables.training.trainer import Training, train
+from trainables.training.trainer import TrialTrainer, train
 
 
 class Parts(Task[TaskConfig]):
@@ -62,7 +62,7 @@ class Parts(Task[TaskConfig]):
 
 
 def test_a_loss_without_a_graph_ends_the_trial_at_once():  # C29
-    training = Training(Parts("graph"))
+    training = TrialTrainer(Parts("graph"))
     with pytest.raises(ValueError, match="loss must depend on a parameter that is trained, but got a constant"):
         training.run_epoch()
     assert training.task.updaters["train"].steps == 0
@@ -71,7 +71,7 @@ def test_a_loss_without_a_graph_ends_the_trial_at_once():  # C29
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("check", ["module", "parameter"])
 def test_an_update_whose_parameters_get_no_gradient_is_told_by_its_optimizers(precision, check):  # C29
-    training = Training(Parts("all", precision=precision, gradient_check=check))
+    training = TrialTrainer(Parts("all", precision=precision, gradient_check=check))
     with pytest.raises(
         ValueError, match="loss of update 'train' must depend on what agent, prompt trains, but none of their param"
     ):
@@ -93,7 +93,7 @@ def test_parameters_without_a_gradient_are_an_error_where_each_must_have_one(): 
     with pytest.raises(
         ValueError, match=r"gradient_check=parameter all parameters must get a gradient, but 1 of 8 .*: prompt\.spare"
     ):
-        Training(Parts("a parameter", gradient_check="parameter")).run_epoch()
+        TrialTrainer(Parts("a parameter", gradient_check="parameter")).run_epoch()
 
 
 @pytest.mark.parametrize("check", ["module", "parameter"])
@@ -101,7 +101,7 @@ def test_a_module_that_the_loss_passes_by_is_an_error(check):  # C31
     with pytest.raises(
         ValueError, match=r"module 'prompt' must have a gradient in the first update, but its .* is none"
     ):
-        Training(Parts("the prompt", gradient_check=check)).run_epoch()
+        TrialTrainer(Parts("the prompt", gradient_check=check)).run_epoch()
 
 
 def test_a_module_whose_gradient_is_zero_is_an_error():  # C31
@@ -109,20 +109,20 @@ def test_a_module_whose_gradient_is_zero_is_an_error():  # C31
         ValueError,
         match=r"module 'encoder' must have a gradient .* is zero: it would not learn\. .*gradient_check=skip",
     ):
-        Training(Parts("the encoder, by zero")).run_epoch()
+        TrialTrainer(Parts("the encoder, by zero")).run_epoch()
 
 
 @pytest.mark.parametrize("wrong", ["the prompt", "the encoder, by zero", "a parameter", "all"])
 def test_what_is_meant_can_be_allowed(wrong, caplog):  # C29, C30, C31
     with caplog.at_level(logging.WARNING, logger="trainables"):
-        report = Training(Parts(wrong, gradient_check="skip")).run_epoch()
+        report = TrialTrainer(Parts(wrong, gradient_check="skip")).run_epoch()
     assert report["train/updates"] == (0 if wrong == "all" else 2)
     assert caplog.records == []
 
 
 def test_the_check_is_made_at_the_first_window_that_is_applied():  # C31
     task = Parts("an overflow", precision="fp16", gradient_check="parameter")
-    training = Training(task)
+    training = TrialTrainer(task)
     training.run_epoch()
     assert (task.updaters["train"].steps, task.updaters["train"].skipped) == (0, 2)
     task.loss = lambda batch: (task.modules["head"](task.modules["encoder"](batch)).square().mean(), 2)
@@ -139,10 +139,10 @@ def test_later_windows_may_leave_a_module_out(tmp_path):  # C31
             self.wrong = "the prompt" if self.updaters["train"].steps else ""
             return super().loss(batch)
 
-    training = Training(Curriculum())
+    training = TrialTrainer(Curriculum())
     training.run_epoch()
     training.save(tmp_path / "state.pt")
-    resumed = Training(Curriculum())
+    resumed = TrialTrainer(Curriculum())
     resumed.load(tmp_path / "state.pt")
     assert resumed.run_epoch()["train/updates"] == 4
 
@@ -153,7 +153,7 @@ def test_each_update_is_checked_by_itself():  # C29, C31
             return self.modules["discriminator"](batch).mean(), len(batch)
 
     with pytest.raises(ValueError, match="loss of update 'generator' must depend on what g trains"):
-        Training(OneSided(TaskConfig())).run_epoch()
+        TrialTrainer(OneSided(TaskConfig())).run_epoch()
 
 
 # Transforms of an update
@@ -168,7 +168,7 @@ def test_a_transform_of_an_update_that_there_is_not_is_refused():
     with pytest.raises(
         ValueError, match=r"Transformed\.transforms must be for updates among \['train'\], but got \['trian'\]"
     ):
-        Training(Transformed())
+        TrialTrainer(Transformed())
 
 
 class Transforming(Adversaries):
@@ -192,7 +192,7 @@ class Transforming(Adversaries):
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_a_transform_changes_the_finished_gradients_of_its_update_alone(precision):
     task = Transforming(lambda gradient: gradient.fill_(2.0), precision=precision, max_grad_norm=None, accumulation=3)
-    training = Training(task)
+    training = TrialTrainer(task)
     before = task.weights()
     report = training.run_epoch()
     moved = [a - b for a, b in zip(task.weights()["generator"], before["generator"], strict=True)]
@@ -203,7 +203,7 @@ def test_a_transform_changes_the_finished_gradients_of_its_update_alone(precisio
 
 def test_what_a_transform_spoils_is_not_applied():
     task = Transforming(lambda gradient: gradient.fill_(math.nan), max_consecutive_skips=2)
-    training = Training(task)
+    training = TrialTrainer(task)
     before = task.weights()["generator"]
     with pytest.raises(Diverged, match="3 windows in a row were not finite"):
         training.run_epoch()
@@ -221,7 +221,7 @@ def test_an_endless_stream_that_never_has_weight_is_an_error():
 
     task = Ignored(RegressionConfig(accumulation=2))
     with pytest.raises(ValueError, match=r"must give 10 samples, but 1000 windows in a row had none"):
-        Training(task).run_epoch()
+        TrialTrainer(task).run_epoch()
     assert task.handed_out == 2000
 
 
@@ -231,7 +231,7 @@ def test_an_endless_stream_may_have_windows_without_weight_in_between():
             loss, weight = super().loss(batch)
             return loss, weight if self.handed_out % 900 == 0 else 0
 
-    report = Training(Rare(RegressionConfig())).run_epoch()
+    report = TrialTrainer(Rare(RegressionConfig())).run_epoch()
     assert report["train/updates"] == 3
 
 
@@ -248,7 +248,7 @@ def test_a_task_in_the_best_precision_of_its_device_says_which_it_is(caplog):  #
     task = Listening(RegressionConfig(precision="auto"))
     assert task.precision is Precision.BF16
     with caplog.at_level(logging.INFO, logger="trainables"):
-        training = Training(task)
+        training = TrialTrainer(task)
     assert [record.getMessage() for record in caplog.records] == ["precision auto is bf16 on cpu"]
     training.run_epoch()
     assert task.dtype is torch.bfloat16
@@ -259,5 +259,5 @@ def test_a_task_in_the_best_precision_of_its_device_says_which_it_is(caplog):  #
 
 def test_a_precision_that_was_named_is_not_spoken_of(caplog):
     with caplog.at_level(logging.INFO, logger="trainables"):
-        Training(Regression(RegressionConfig(precision="bf16")))
+        TrialTrainer(Regression(RegressionConfig(precision="bf16")))
     assert caplog.records == []

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from tests.trainables.toy_models import Regression, RegressionConfig, identical, timeless
 from trainables.context import Context
 from trainables.precision import Diverged, LossScale
-from trainables.training.trainer import Training
+from trainables.training.trainer import TrialTrainer
 from trainables.update import Updater
 from trainables.update.reduction import PeerFailed
-from trainables.worker.worker import Workers
+from trainables.worker.worker import TrialRunner
 
 # What runs on each rank
 
@@ -84,7 +84,7 @@ TASKS = {"noisy": Noisy, "undecided": Undecided, "cells": Cells}
 
 
 def epoch(rank: int, task: str, size: int) -> dict[str, Any]:
-    training = Training(TASKS[task](RegressionConfig(size=size), Context(rank=rank, world_size=2)))
+    training = TrialTrainer(TASKS[task](RegressionConfig(size=size), Context(rank=rank, world_size=2)))
     report = timeless(training.run_epoch())
     return {"report": report, "state": dict(training.task.modules["model"].state_dict())}
 
@@ -93,7 +93,7 @@ def diverges_alone(rank: int, folder: str) -> dict[str, Any] | str:
     """What a worker makes of it."""
     task = f"{__name__}:Undecided"
     stretch = {"trial": 0, "epoch": 0, "until": 1, "checkpoint": None, "earlier": [], "folder": folder, "attempt": "a"}
-    workers = Workers(task, Context(rank=rank, world_size=2), threading.Event())
+    workers = TrialRunner(task, Context(rank=rank, world_size=2), threading.Event())
     try:
         (report,) = workers.run({**stretch, "config": {"fault": "diverges alone"}})
     except PeerFailed as error:

@@ -17,7 +17,7 @@ from tests.trainables.two_ranks import LIMIT, Pair
 from trainables import checkpoint
 from trainables.context import Context
 from trainables.precision import Diverged
-from trainables.training.trainer import Training
+from trainables.training.trainer import TrialTrainer
 from trainables.update import Ema, Updater
 from trainables.update.reduction import PeerFailed
 
@@ -96,7 +96,7 @@ class Faulty(Regression):
 
 def fault_in_a_trial(rank: int, folder: str) -> tuple[str, int]:
     """An epoch that is saved after each window."""
-    training = Training(Faulty(RegressionConfig(), Context(rank=rank, world_size=2)))
+    training = TrialTrainer(Faulty(RegressionConfig(), Context(rank=rank, world_size=2)))
     training.autosave = (Path(folder) / "midway.pt", 0.0)
     try:
         training.run_epoch()
@@ -115,7 +115,7 @@ class Spoiled(Regression):
 
 
 def nan_in_a_buffer_of_one_rank(rank: int, folder: str) -> str:
-    training = Training(Spoiled(RegressionConfig(), Context(rank=rank, world_size=2)))
+    training = TrialTrainer(Spoiled(RegressionConfig(), Context(rank=rank, world_size=2)))
     training.autosave = (Path(folder) / "midway.pt", 0.0)
     try:
         training.run_epoch()

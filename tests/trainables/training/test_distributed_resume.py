@@ -25,7 +25,7 @@ from tests.trainables.two_ranks import RANKS
 from trainables import checkpoint
 from trainables.checkpoint import CheckpointError
 from trainables.context import Context
-from trainables.training.trainer import Training
+from trainables.training.trainer import TrialTrainer
 
 SETTINGS = {**FULL, "size": 45}  # six micro-batches on each rank, three windows
 SMOOTH = {"size": 22, "max_grad_norm": None}
@@ -50,19 +50,19 @@ class Smooth(Regression):
 
 
 def straight(rank: int, settings: dict[str, Any], epochs: int) -> dict[str, Any]:
-    training = Training(Augmented(RegressionConfig(**settings), Context(rank=rank, world_size=RANKS)))
+    training = TrialTrainer(Augmented(RegressionConfig(**settings), Context(rank=rank, world_size=RANKS)))
     return {"reports": [timeless(training.run_epoch()) for _ in range(epochs)], "state": copy.deepcopy(state(training))}
 
 
 def saved_after_an_epoch(rank: int, settings: dict[str, Any], folder: str) -> None:
-    training = Training(Augmented(RegressionConfig(**settings), Context(rank=rank, world_size=RANKS)))
+    training = TrialTrainer(Augmented(RegressionConfig(**settings), Context(rank=rank, world_size=RANKS)))
     training.run_epoch()
     training.save(Path(folder) / f"rank-{rank}.pt")
 
 
 def interrupted(rank: int, settings: dict[str, Any], epoch: int, window: int, folder: str) -> dict[str, Any]:
     """Save after so many windows, and go on in memory for a window: what is saved later does not matter."""
-    training = Training(Augmented(RegressionConfig(**settings), Context(rank=rank, world_size=RANKS)))
+    training = TrialTrainer(Augmented(RegressionConfig(**settings), Context(rank=rank, world_size=RANKS)))
     for _ in range(epoch):
         training.run_epoch()
     asked = itertools.count()  # first before any window, then at the beginning of each, which is finished
@@ -76,7 +76,7 @@ def interrupted(rank: int, settings: dict[str, Any], epoch: int, window: int, fo
 
 def resumed(rank: int, settings: dict[str, Any], file: str, epochs: int) -> dict[str, Any]:
     scramble()
-    training = Training(Augmented(RegressionConfig(**settings), Context(rank=rank, world_size=RANKS)))
+    training = TrialTrainer(Augmented(RegressionConfig(**settings), Context(rank=rank, world_size=RANKS)))
     training.load(Path(file))
     loaded = copy.deepcopy(state(training))
     reports = [timeless(training.run_epoch()) for _ in range(epochs)]
@@ -84,14 +84,14 @@ def resumed(rank: int, settings: dict[str, Any], file: str, epochs: int) -> dict
 
 
 def saving_itself(rank: int, settings: dict[str, Any], folder: str) -> None:
-    training = Training(Augmented(RegressionConfig(**settings), Context(rank=rank, world_size=RANKS)))
+    training = TrialTrainer(Augmented(RegressionConfig(**settings), Context(rank=rank, world_size=RANKS)))
     training.autosave = (Path(folder) / f"auto-{rank}.pt", 0.0 if rank else 3600.0)  # due on one rank is due on all
     training.run_epoch(lambda: training.windows >= 1)
     training.save(Path(folder) / f"asked-{rank}.pt")
 
 
 def refused(rank: int, settings: dict[str, Any], file: str) -> str:
-    training = Training(Augmented(RegressionConfig(**settings), Context(rank=rank, world_size=RANKS)))
+    training = TrialTrainer(Augmented(RegressionConfig(**settings), Context(rank=rank, world_size=RANKS)))
     try:
         training.load(Path(file))
     except CheckpointError as error:
@@ -101,7 +101,7 @@ def refused(rank: int, settings: dict[str, Any], file: str) -> str:
 
 def smooth_epochs(rank: int, world_size: int, load: str | None, save: str | None, epochs: int) -> dict[str, Any]:
     config = RegressionConfig(**SMOOTH, batch_size=8 // world_size)
-    training = Training(Smooth(config, Context(rank=rank, world_size=world_size)))
+    training = TrialTrainer(Smooth(config, Context(rank=rank, world_size=world_size)))
     if load is not None:
         training.load(Path(load))
     reports = [timeless(training.run_epoch()) for _ in range(epochs)]
@@ -163,7 +163,7 @@ def test_an_epoch_on_two_ranks_saves_itself_when_one_of_them_finds_it_due(pair, 
 
 def test_one_rank_does_not_take_up_the_middle_of_an_epoch_of_two(pair, tmp_path):  # H79, H80
     pair.run(interrupted, SETTINGS, 1, 1, str(tmp_path))
-    training = Training(Augmented(RegressionConfig(**SETTINGS)))
+    training = TrialTrainer(Augmented(RegressionConfig(**SETTINGS)))
     before = copy.deepcopy(state(training))
     with pytest.raises(
         CheckpointError,
@@ -174,7 +174,7 @@ def test_one_rank_does_not_take_up_the_middle_of_an_epoch_of_two(pair, tmp_path)
 
 
 def test_two_ranks_do_not_take_up_the_middle_of_an_epoch_of_one(pair, tmp_path):  # H79, H80
-    training = Training(Augmented(RegressionConfig(**SETTINGS)))
+    training = TrialTrainer(Augmented(RegressionConfig(**SETTINGS)))
     training.run_epoch(lambda: training.windows == 1)
     training.save(tmp_path / "one.pt")
     for message in pair.run(refused, SETTINGS, str(tmp_path / "one.pt")):

@@ -22,7 +22,7 @@ from tests.trainables.toy_models import (
 )
 from tests.trainables.two_ranks import RANKS
 from trainables.context import Context
-from trainables.training.trainer import Training
+from trainables.training.trainer import TrialTrainer
 
 # What runs on each rank
 
@@ -48,7 +48,7 @@ class Uneven(Regression):
 
 
 def trial(rank: int, task: type[Any], settings: dict[str, Any], epochs: int) -> dict[str, Any]:
-    training = Training(task(RegressionConfig(**settings), Context(rank=rank, world_size=RANKS)))
+    training = TrialTrainer(task(RegressionConfig(**settings), Context(rank=rank, world_size=RANKS)))
     reports = [timeless(training.run_epoch()) for _ in range(epochs)]
     updater = training.task.updaters["train"]
     counted = (updater.steps, updater.skipped, updater.empty)
@@ -58,7 +58,7 @@ def trial(rank: int, task: type[Any], settings: dict[str, Any], epochs: int) -> 
 def own_windows(rank: int, precision: str) -> list[list[float]]:
     """The weights after trials whose accumulation differs between the ranks."""
     config = RegressionConfig(precision=precision, accumulation=1 + 2 * rank, size=40, loss_scale=1024.0)
-    training = Training(Sharded(config, Context(rank=rank, world_size=RANKS)))
+    training = TrialTrainer(Sharded(config, Context(rank=rank, world_size=RANKS)))
     training.run_epoch()
     return [p.tolist() for p in training.task.modules["model"].parameters()]
 
@@ -66,26 +66,26 @@ def own_windows(rank: int, precision: str) -> list[list[float]]:
 def cycle(rank: int, settings: dict[str, Any]) -> dict[str, Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # as of a schedule that is stepped before its optimizer
-        training = Training(Cycled(RegressionConfig(**settings), Context(rank=rank, world_size=RANKS)))
+        training = TrialTrainer(Cycled(RegressionConfig(**settings), Context(rank=rank, world_size=RANKS)))
         for _ in range(training.task.config.epochs):
             training.run_epoch()
     return training.task.followed()
 
 
 def stopped_on_one_rank(rank: int, after: int) -> tuple[Any, int]:
-    training = Training(Sharded(RegressionConfig(), Context(rank=rank, world_size=RANKS)))
+    training = TrialTrainer(Sharded(RegressionConfig(), Context(rank=rank, world_size=RANKS)))
     updater = training.task.updaters["train"]
     return training.run_epoch(lambda: rank == 1 and updater.steps == after), updater.steps
 
 
 def same_shards(rank: int) -> list[int]:
-    training = Training(Sharded(RegressionConfig(size=23), Context(rank=rank, world_size=RANKS)))
+    training = TrialTrainer(Sharded(RegressionConfig(size=23), Context(rank=rank, world_size=RANKS)))
     training.run_epoch()
     return [int(i) for batch in training.task.context.shard(torch.arange(23), 4) for i in batch]
 
 
 def random_numbers(rank: int) -> dict[str, list[float]]:
-    training = Training(Sharded(RegressionConfig(), Context(rank=rank, world_size=RANKS)))
+    training = TrialTrainer(Sharded(RegressionConfig(), Context(rank=rank, world_size=RANKS)))
     training.run_epoch()
     return {
         "torch": torch.rand(2).tolist(),

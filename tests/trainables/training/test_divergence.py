@@ -17,21 +17,21 @@ from trainables import checkpoint
 from trainables.context import Context
 from trainables.precision import Diverged
 from trainables.task import TaskConfig
-from trainables.training.divergence import AT_MOST, FIRST, IN_A_ROW, Blowup
-from trainables.training.trainer import Training
+from trainables.training.divergence import AT_MOST, FIRST, IN_A_ROW, LossDivergenceDetector
+from trainables.training.trainer import TrialTrainer
 
 RISE = 1000.0
 FAR = 1e300
 
 
-def alarm(losses: Any, blowup: Blowup | None = None) -> int | None:
+def alarm(losses: Any, blowup: LossDivergenceDetector | None = None) -> int | None:
     """How many of `losses` there were when it was given."""
-    blowup = blowup or Blowup()
+    blowup = blowup or LossDivergenceDetector()
     return next((count for count, loss in enumerate(losses, start=1) if blowup.add(loss, RISE)), None)
 
 
-def begun(*losses: float) -> Blowup:
-    blowup = Blowup()
+def begun(*losses: float) -> LossDivergenceDetector:
+    blowup = LossDivergenceDetector()
     assert alarm(losses, blowup) is None
     return blowup
 
@@ -96,24 +96,24 @@ def test_a_loss_may_rise_without_end_while_the_objective_gets_better(gets_better
     alarms = []
     for epoch in range(30):
         alarms.append(alarm([3.0**epoch] * 10, blowup))
-        blowup.evaluated(-epoch if gets_better else 0.0)
+        blowup.add_evaluation(-epoch if gets_better else 0.0)
     assert any(alarms) == seen
 
 
 def test_the_first_evaluation_alone_shows_no_progress():
     blowup = begun(*[1.0] * FIRST, *[900.0] * 10)
-    blowup.evaluated(0.5)
+    blowup.add_evaluation(0.5)
     assert alarm([1100.0] * 10, blowup) == IN_A_ROW
 
 
 @given(st.lists(st.floats(-1e5, 1e5), min_size=1, max_size=60), st.integers(0, 59))
 def test_its_state_can_be_taken_up_at_any_window(losses, cut):
-    straight, blowup = Blowup(), Blowup()
+    straight, blowup = LossDivergenceDetector(), LossDivergenceDetector()
     expected = [straight.add(loss, RISE) for loss in losses]
     got = []
     for window, loss in enumerate(losses):
         if window == cut:
-            blowup = Blowup(**asdict(blowup))
+            blowup = LossDivergenceDetector(**asdict(blowup))
         got.append(blowup.add(loss, RISE))
     assert got == expected
     assert blowup == straight
@@ -137,7 +137,7 @@ STEEP: dict[str, Any] = {"lr": 3.0, "max_grad_norm": None, "size": 160, "epochs"
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_a_trial_whose_loss_blows_up_ends_within_its_epoch_and_says_from_where(precision):
-    training = Training(Steep(RegressionConfig(**STEEP, precision=precision)))
+    training = TrialTrainer(Steep(RegressionConfig(**STEEP, precision=precision)))
     with pytest.raises(
         Diverged, match=r"^train/loss rose to \d\.\d+e\+\d\d from \d\.\d+ by epoch 1, window \d\d$"
     ) as end:
@@ -148,34 +148,34 @@ def test_a_trial_whose_loss_blows_up_ends_within_its_epoch_and_says_from_where(p
 
 def test_in_fp16_it_ends_too():
     with pytest.raises(Diverged) as end:
-        Training(Steep(RegressionConfig(**STEEP, precision="fp16"))).run_epoch()
+        TrialTrainer(Steep(RegressionConfig(**STEEP, precision="fp16"))).run_epoch()
     assert end.value.kind in ("loss", "loss_scale")
 
 
 @every_precision
 def test_a_stable_rate_is_left_alone(precision):
-    training = Training(Steep(RegressionConfig(**{**STEEP, "lr": 0.1}, precision=precision)))
+    training = TrialTrainer(Steep(RegressionConfig(**{**STEEP, "lr": 0.1}, precision=precision)))
     assert max(training.run_epoch()["train/loss"] for _ in range(5)) < 1.0
 
 
 def test_the_rule_can_be_switched_off():
     config = RegressionConfig(**{**STEEP, "size": 80}, max_loss_rise=None)
-    assert Training(Steep(config)).run_epoch()["train/loss"] > 1e6
+    assert TrialTrainer(Steep(config)).run_epoch()["train/loss"] > 1e6
     with pytest.raises(Diverged):
-        Training(Steep(config.model_copy(update={"max_loss_rise": 1000.0}))).run_epoch()
+        TrialTrainer(Steep(config.model_copy(update={"max_loss_rise": 1000.0}))).run_epoch()
 
 
 def test_a_trial_that_goes_on_from_the_middle_of_an_epoch_ends_at_the_same_window(tmp_path):
-    def end_of(training: Training) -> str:
+    def end_of(training: TrialTrainer) -> str:
         with pytest.raises(Diverged) as end:
             training.run_epoch()
         return str(end.value)
 
     config = RegressionConfig(**STEEP)
-    expected = end_of(Training(Steep(config)))
+    expected = end_of(TrialTrainer(Steep(config)))
     last = int(expected.split()[-1])
     for window in (1, last - 2):  # among the first losses, and between two that are above the limit
-        first, second = Training(Steep(config)), Training(Steep(config))
+        first, second = TrialTrainer(Steep(config)), TrialTrainer(Steep(config))
         assert first.run_epoch(lambda trained=first, window=window: trained.windows >= window) is None
         first.save(tmp_path / "midway.pt")
         second.load(tmp_path / "midway.pt")
@@ -183,7 +183,7 @@ def test_a_trial_that_goes_on_from_the_middle_of_an_epoch_ends_at_the_same_windo
 
 
 def test_each_update_has_a_start_of_its_own(tmp_path):
-    training = Training(Adversaries(TaskConfig()))
+    training = TrialTrainer(Adversaries(TaskConfig()))
     training.run_epoch()
     training.save(tmp_path / "state.pt")
     saved = checkpoint.load(tmp_path / "state.pt")["blowups"]
@@ -209,7 +209,7 @@ class Rising(Regression):
 
 
 def test_a_curriculum_that_makes_the_loss_a_million_times_larger_is_no_divergence():
-    training = Training(Rising(RegressionConfig(epochs=8)))
+    training = TrialTrainer(Rising(RegressionConfig(epochs=8)))
     losses = [timeless(training.run_epoch())["train/loss"] for _ in range(8)]
     assert losses[-1] > 1e4 * max(1.0, losses[0])
 
@@ -225,7 +225,7 @@ def test_weights_that_are_not_finite_end_a_trial_at_its_first_skipped_window(pre
             if self.updaters["train"].steps == 2:
                 self.modules["model"][4].weight.data[0, 3] = value
 
-    training = Training(Broken(RegressionConfig(precision=precision, loss_scale=1.0)))
+    training = TrialTrainer(Broken(RegressionConfig(precision=precision, loss_scale=1.0)))
     with pytest.raises(Diverged, match=r"^model\.4\.weight is not finite: at step 2 the loss is (nan|inf)") as end:
         training.run_epoch()
     assert (end.value.kind, end.value.agreed) == ("weights", True)
@@ -236,7 +236,7 @@ def test_weights_that_are_not_finite_end_a_trial_at_its_first_skipped_window(pre
 
 
 def end_on(rank: int) -> tuple[str, str, bool]:
-    training = Training(Steep(RegressionConfig(**STEEP), Context(rank=rank, world_size=2)))
+    training = TrialTrainer(Steep(RegressionConfig(**STEEP), Context(rank=rank, world_size=2)))
     try:
         while True:
             training.run_epoch()

@@ -10,7 +10,7 @@ from trainables import checkpoint
 from trainables.checkpoint import CheckpointError
 from trainables.task import Task
 from trainables.training.predictor import Predictor
-from trainables.training.trainer import Training
+from trainables.training.trainer import TrialTrainer
 
 PLAIN = f"{__name__}:Plain"
 
@@ -51,7 +51,7 @@ class Two(Regression):
 
 def trained(tmp_path, task, **settings):
     """A trial after an epoch, and its checkpoint."""
-    training = Training(task(RegressionConfig(**{"dropout": 0.3, "epochs": 2, **settings})))
+    training = TrialTrainer(task(RegressionConfig(**{"dropout": 0.3, "epochs": 2, **settings})))
     training.run_epoch()
     training.save(tmp_path / "epoch-1.pt")
     return training, checkpoint.load(tmp_path / "epoch-1.pt")

@@ -10,8 +10,8 @@ import torch
 
 from trainables.context import Context
 from trainables.training import resource_usage
-from trainables.training.resource_usage import CLEAR, CPU, GPU, GPU_MEMORY, MEMORY, Usage, of_all
-from trainables.worker.worker import Workers
+from trainables.training.resource_usage import CLEAR, CPU, GPU, GPU_MEMORY, MEMORY, ResourceUsage, aggregate_usage
+from trainables.worker.worker import TrialRunner
 
 on_linux = pytest.mark.skipif(not CLEAR.exists(), reason="the system does not tell the peak of a process")
 
@@ -24,34 +24,34 @@ def keep_busy(seconds):
 
 @on_linux
 def test_memory_is_the_peak_of_what_came_since_the_beginning():
-    usage = Usage(torch.device("cpu"))
-    before = usage.taken()[MEMORY]
+    usage = ResourceUsage(torch.device("cpu"))
+    before = usage.measure()[MEMORY]
     block = torch.ones(2**26)  # 256 MiB
     del block
-    assert usage.taken()[MEMORY] > before + 0.2
+    assert usage.measure()[MEMORY] > before + 0.2
     usage.begin()
-    assert usage.taken()[MEMORY] < before + 0.1
+    assert usage.measure()[MEMORY] < before + 0.1
 
 
 def test_the_cpu_is_that_of_the_process_and_of_those_that_it_started():
-    usage = Usage(torch.device("cpu"))
+    usage = ResourceUsage(torch.device("cpu"))
     start = time.perf_counter()
     keep_busy(0.2)
-    percent, most = usage.taken()[CPU], 100 * (time.process_time()) / (time.perf_counter() - start)
+    percent, most = usage.measure()[CPU], 100 * (time.process_time()) / (time.perf_counter() - start)
     assert 100 * 0.2 / (time.perf_counter() - start) <= percent <= most
     usage.begin()
     child = multiprocessing.get_context("fork").Process(target=keep_busy, args=(0.5,))
     child.start()
     time.sleep(0.4)
-    while_it_runs = usage.taken()[CPU]
+    while_it_runs = usage.measure()[CPU]
     child.join(30)
     assert while_it_runs > 10
-    assert usage.taken()[CPU] > 0
+    assert usage.measure()[CPU] > 0
 
 
 def test_where_the_peak_of_a_process_cannot_be_set_back_it_is_not_told(tmp_path, monkeypatch):
     monkeypatch.setattr(resource_usage, "CLEAR", tmp_path)  # a folder: it cannot be written to
-    assert {*Usage(torch.device("cpu")).taken()} == {CPU}
+    assert {*ResourceUsage(torch.device("cpu")).measure()} == {CPU}
 
 
 def test_a_gpu_that_does_not_tell_how_busy_it_is_fails_no_trial(monkeypatch):
@@ -61,7 +61,7 @@ def test_a_gpu_that_does_not_tell_how_busy_it_is_fails_no_trial(monkeypatch):
     monkeypatch.setattr(torch.cuda, "utilization", refuse)
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: None)
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 2**30)
-    metrics = Usage(torch.device("cuda", 0)).taken()
+    metrics = ResourceUsage(torch.device("cuda", 0)).measure()
     assert metrics[GPU_MEMORY] == 1.0
     assert GPU not in metrics
 
@@ -69,12 +69,12 @@ def test_a_gpu_that_does_not_tell_how_busy_it_is_fails_no_trial(monkeypatch):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_gpu_memory_is_what_tensors_took_there():
     device = torch.device("cuda", 0)
-    usage = Usage(device)
-    before = usage.taken()[GPU_MEMORY]
+    usage = ResourceUsage(device)
+    before = usage.measure()[GPU_MEMORY]
     block = torch.ones(2**26, device=device)
     del block
-    assert usage.taken()[GPU_MEMORY] == pytest.approx(before + 0.25, abs=0.01)
-    assert 0 <= usage.taken()[GPU] <= 100
+    assert usage.measure()[GPU_MEMORY] == pytest.approx(before + 0.25, abs=0.01)
+    assert 0 <= usage.measure()[GPU] <= 100
 
 
 def test_of_several_ranks_the_cpu_is_added_up_and_memory_is_that_of_the_largest():
@@ -82,13 +82,13 @@ def test_of_several_ranks_the_cpu_is_added_up_and_memory_is_that_of_the_largest(
         {CPU: 150.0, MEMORY: 2.0, GPU: 90.0, GPU_MEMORY: 5.0},
         {CPU: 50.0, MEMORY: 3.0, GPU: 70.0, GPU_MEMORY: 4.0},
     ]
-    assert of_all(ranks) == {CPU: 200.0, MEMORY: 3.0, GPU: 80.0, GPU_MEMORY: 5.0}
-    assert of_all([{CPU: 1.0}, {CPU: 2.0, MEMORY: 1.0}]) == {CPU: 3.0, MEMORY: 1.0}
+    assert aggregate_usage(ranks) == {CPU: 200.0, MEMORY: 3.0, GPU: 80.0, GPU_MEMORY: 5.0}
+    assert aggregate_usage([{CPU: 1.0}, {CPU: 2.0, MEMORY: 1.0}]) == {CPU: 3.0, MEMORY: 1.0}
 
 
 @on_linux
 def test_each_report_of_a_trial_has_it(tmp_path):
-    worker = Workers("tests.trainables.toy_models:Regression", Context(), threading.Event())
+    worker = TrialRunner("tests.trainables.toy_models:Regression", Context(), threading.Event())
     about = {"config": {"epochs": 2}, "folder": str(tmp_path), "attempt": "a", "checkpoint": None, "earlier": []}
     reports = list(worker.run({"trial": 0, "epoch": 0, "until": 2, **about}))
     assert [report["epoch"] for report in reports] == [1, 2]

@@ -19,7 +19,7 @@ from tests.trainables.toy_models import (
 from trainables.context import Context
 from trainables.precision import Diverged
 from trainables.task import TaskConfig
-from trainables.training.trainer import Training, train
+from trainables.training.trainer import TrialTrainer, train
 from trainables.update import Updater
 
 # Over the whole trial
@@ -104,7 +104,7 @@ def test_a_plateau_is_not_judged_by_an_objective_that_is_not_finite():  # F61
         losses = (3.0, float("nan"))
 
     task = Lost(CONFIG)
-    training = Training(task)
+    training = TrialTrainer(task)
     training.run_epoch()
     with pytest.raises(Diverged):
         training.run_epoch()
@@ -114,16 +114,16 @@ def test_a_plateau_is_not_judged_by_an_objective_that_is_not_finite():  # F61
 @pytest.mark.parametrize("epochs", [1, 2, 3, 4])
 @pytest.mark.parametrize("windows", [0, 2])
 def test_a_plateau_goes_on_from_a_checkpoint(tmp_path, epochs, windows):  # F61
-    straight = Training(Plateau(CONFIG))
+    straight = TrialTrainer(Plateau(CONFIG))
     expected = [timeless(straight.run_epoch()) for _ in range(5)]
     at_the_end = state(straight)
-    first = Training(Plateau(CONFIG))
+    first = TrialTrainer(Plateau(CONFIG))
     for _ in range(epochs):
         first.run_epoch()
     if windows:
         assert first.run_epoch(lambda: first.windows == windows) is None
     first.save(tmp_path / "state.pt")
-    second = Training(Plateau(CONFIG))
+    second = TrialTrainer(Plateau(CONFIG))
     second.load(tmp_path / "state.pt")
     assert second.task.plateau.state_dict() == first.task.plateau.state_dict()
     assert identical([timeless(second.run_epoch()) for _ in range(5 - epochs)], expected[epochs:])

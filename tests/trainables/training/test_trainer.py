@@ -26,7 +26,7 @@ from trainables.checkpoint import CheckpointError
 from trainables.context import Context
 from trainables.precision import Diverged
 from trainables.task import TaskConfig
-from trainables.training.trainer import Training, train
+from trainables.training.trainer import TrialTrainer, train
 
 # Checkpoints
 
@@ -44,17 +44,17 @@ from trainables.training.trainer import Training, train
 @pytest.mark.parametrize("interrupted_after", [1, 3])
 def test_an_interrupted_trial_is_the_uninterrupted_one_bit_for_bit(tmp_path, settings, interrupted_after):  # H76
     config = RegressionConfig(**{**FULL, **settings})
-    straight = Training(Regression(config))
+    straight = TrialTrainer(Regression(config))
     expected = [timeless(straight.run_epoch()) for _ in range(4)]
     if "loss_scale" in settings:
         assert expected[0]["amp/skipped"] > 0
 
     path = tmp_path / "state.pt"
-    first = Training(Regression(config))
+    first = TrialTrainer(Regression(config))
     reports = [timeless(first.run_epoch()) for _ in range(interrupted_after)]
     first.save(path)
     scramble()
-    second = Training(Regression(config))
+    second = TrialTrainer(Regression(config))
     second.load(path)
     assert second.epoch == interrupted_after
     reports += [timeless(second.run_epoch()) for _ in range(4 - interrupted_after)]
@@ -65,7 +65,7 @@ def test_an_interrupted_trial_is_the_uninterrupted_one_bit_for_bit(tmp_path, set
 
 def test_saving_changes_nothing(tmp_path):
     config = RegressionConfig(**FULL)
-    saved, unsaved = Training(Regression(config)), Training(Regression(config))
+    saved, unsaved = TrialTrainer(Regression(config)), TrialTrainer(Regression(config))
     for _ in range(2):
         assert identical(timeless(saved.run_epoch()), timeless(unsaved.run_epoch()))
         saved.save(tmp_path / "state.pt")
@@ -74,7 +74,7 @@ def test_saving_changes_nothing(tmp_path):
 
 def test_a_corrupt_checkpoint_is_refused_and_the_trial_left_as_it_was(tmp_path):  # H84
     path = tmp_path / "state.pt"
-    training = Training(Regression(RegressionConfig()))
+    training = TrialTrainer(Regression(RegressionConfig()))
     training.run_epoch()
     training.save(path)
     training.run_epoch()
@@ -106,7 +106,7 @@ def test_epochs_do_not_repeat_each_others_randomness():
 
 def test_an_epoch_trains_each_sample_once_and_says_so():
     task = Regression(RegressionConfig(size=22, batch_size=4, accumulation=4))
-    report = Training(task).run_epoch()
+    report = TrialTrainer(task).run_epoch()
     assert report["val/seen"] == 22
     assert report["train/updates"] == 2  # six micro-batches: a window of four and a tail of two
     assert report["amp/skipped"] == 0
@@ -129,7 +129,7 @@ class Slow(Regression):
 
 def test_an_epoch_takes_the_time_of_its_training_and_of_its_evaluation_once():
     task = Slow(RegressionConfig(size=22))
-    training = Training(task)
+    training = TrialTrainer(task)
     training.run_epoch()  # it pays for what is loaded late
     start = time.perf_counter()
     report = training.run_epoch()
@@ -139,7 +139,7 @@ def test_an_epoch_takes_the_time_of_its_training_and_of_its_evaluation_once():
 
 
 def test_an_fp16_trial_reports_its_loss_scale():
-    report = Training(Regression(RegressionConfig(precision="fp16", loss_scale=128.0))).run_epoch()
+    report = TrialTrainer(Regression(RegressionConfig(precision="fp16", loss_scale=128.0))).run_epoch()
     assert report["amp/loss_scale"] == 128.0
 
 
@@ -154,13 +154,13 @@ def test_the_reported_loss_is_the_mean_over_samples(accumulation):  # A16
             self.optimizers = {"sgd": torch.optim.SGD(self.modules["model"].parameters(), lr=0.0)}
             self.schedulers = []
 
-    report = Training(Still(RegressionConfig(accumulation=accumulation))).run_epoch()
+    report = TrialTrainer(Still(RegressionConfig(accumulation=accumulation))).run_epoch()
     assert report["train/loss"] == pytest.approx(report["val/loss"], rel=1e-6)
 
 
 def test_an_epoch_of_an_endless_stream_ends_after_its_samples():  # C15
     task = Endless(RegressionConfig(accumulation=2))
-    training = Training(task)
+    training = TrialTrainer(task)
     for updates, batches in ((2, 4), (3, 2), (4, 2), (5, 2), (7, 4)):  # ten samples an epoch, eight a window
         report = training.run_epoch()
         assert report["train/updates"] == updates
@@ -168,7 +168,7 @@ def test_an_epoch_of_an_endless_stream_ends_after_its_samples():  # C15
 
 
 def test_a_stop_ends_the_epoch_at_the_next_window_without_a_report():  # A9, C15
-    training = Training(Regression(RegressionConfig()))
+    training = TrialTrainer(Regression(RegressionConfig()))
     asked = itertools.count()
     assert training.run_epoch(lambda: next(asked) == 2) is None
     assert training.epoch == 0
@@ -179,7 +179,7 @@ def test_a_stop_ends_the_epoch_at_the_next_window_without_a_report():  # A9, C15
 def test_a_stopped_trial_goes_on_from_its_checkpoint_as_if_it_had_not_been_stopped(tmp_path):
     config = RegressionConfig(**FULL)
     expected = [timeless(report) for report in train(Regression(config))]
-    training = Training(Regression(config))
+    training = TrialTrainer(Regression(config))
     training.run_epoch()
     training.save(tmp_path / "state.pt")
     asked = itertools.count()
@@ -195,7 +195,7 @@ def test_an_objective_that_is_not_finite_ends_the_trial(value):  # C105
             return {"val/loss": value, "val/other": 1.0}
 
     with pytest.raises(Diverged, match=f"val/loss is {value} after epoch 1"):
-        Training(Lost(RegressionConfig())).run_epoch()
+        TrialTrainer(Lost(RegressionConfig())).run_epoch()
 
 
 def test_another_metric_may_be_nan():
@@ -203,7 +203,7 @@ def test_another_metric_may_be_nan():
         def evaluate(self) -> dict[str, Any]:
             return {"val/loss": 1.0, "val/other": math.nan, "val/mean": (math.nan, 0), "val/part": (2.0, 3)}
 
-    report = Training(Unsure(RegressionConfig())).run_epoch()
+    report = TrialTrainer(Unsure(RegressionConfig())).run_epoch()
     assert math.isnan(report["val/other"])
     assert math.isnan(report["val/mean"])
     assert report["val/part"] == 2.0
@@ -215,7 +215,7 @@ def test_a_trial_whose_windows_are_all_skipped_ends_as_diverged():  # matrix 38,
         Diverged,
         match=r"4 windows in a row were not finite: at step 0 .* the gradient norm nan, first in model\.0\.weight",
     ):
-        Training(task).run_epoch()
+        TrialTrainer(task).run_epoch()
 
 
 def test_an_epoch_without_an_applied_window_reports_no_loss_instead_of_zero():  # C06
@@ -223,7 +223,7 @@ def test_an_epoch_without_an_applied_window_reports_no_loss_instead_of_zero():  
         def train_batches(self, epoch: int) -> list[Any]:
             return []
 
-    report = Training(Idle(RegressionConfig())).run_epoch()
+    report = TrialTrainer(Idle(RegressionConfig())).run_epoch()
     assert math.isnan(report["train/loss"])
     assert math.isnan(report["train/grad_norm"])
     assert report["train/updates"] == 0
@@ -245,7 +245,7 @@ def test_a_noted_term_is_reported_as_its_weighted_mean():
             self.log("half", torch.tensor(1.0, dtype=torch.float16), 30_000)  # infinite in fp16, as a sum
             return loss, weight
 
-    training = Training(Noting(RegressionConfig(size=22, batch_size=4, accumulation=2)))
+    training = TrialTrainer(Noting(RegressionConfig(size=22, batch_size=4, accumulation=2)))
     for epoch in range(2):
         report = training.run_epoch()
         assert report["train/epoch"] == epoch  # the second one starts from nothing
@@ -288,7 +288,7 @@ class Watched(Regression):
 
 @pytest.mark.parametrize("fails", [False, True], ids=["returns", "raises"])
 def test_evaluation_finds_averages_and_eval_mode_and_leaves_everything_as_it_was(fails):  # F65, C90
-    training = Training(Watched(RegressionConfig(precision="bf16", ema_decay=0.9, dropout=0.5)))
+    training = TrialTrainer(Watched(RegressionConfig(precision="bf16", ema_decay=0.9, dropout=0.5)))
     task = training.task
     task.fails = fails
     live: list[torch.Tensor] = []
@@ -316,7 +316,7 @@ def test_evaluation_finds_averages_and_eval_mode_and_leaves_everything_as_it_was
 
 
 def test_without_averages_evaluation_finds_the_weights_themselves():
-    training = Training(Watched(RegressionConfig()))
+    training = TrialTrainer(Watched(RegressionConfig()))
     training.run_epoch()
     assert identical(training.task.found["weights"], [p.detach() for p in training.task.modules["model"].parameters()])
 
@@ -338,7 +338,7 @@ def test_evaluation_does_not_change_what_is_trained_afterwards():
 
 def test_each_update_moves_its_own_parameters_and_leaves_no_gradient_anywhere():
     task = Adversaries(TaskConfig(ema_decay=0.9))
-    report = Training(task).run_epoch()
+    report = TrialTrainer(task).run_epoch()
     assert (
         task.trace
         == [
@@ -354,7 +354,7 @@ def test_each_update_moves_its_own_parameters_and_leaves_no_gradient_anywhere():
 
 def test_several_updates_go_on_from_a_checkpoint_bit_for_bit(tmp_path):
     config = TaskConfig(precision="fp16", ema_decay=0.9, accumulation=2)
-    straight, first, second = (Training(Adversaries(config)) for _ in range(3))
+    straight, first, second = (TrialTrainer(Adversaries(config)) for _ in range(3))
     expected = [timeless(straight.run_epoch()) for _ in range(2)]
     first.run_epoch()
     first.save(tmp_path / "state.pt")
@@ -373,7 +373,7 @@ def test_each_schedule_follows_the_update_of_its_optimizer():
             self.updaters["discriminator"].update(window, self.discriminator_loss)
 
     task = OneSided(TaskConfig())
-    Training(task).run_epoch()
+    TrialTrainer(task).run_epoch()
     rates = {name: optimizer.param_groups[0]["lr"] for name, optimizer in task.optimizers.items()}
     assert rates == {"g": 1e-2, "d": 1e-2 / 8}
 
@@ -385,7 +385,7 @@ def test_two_modules_may_share_a_weight():
             self.modules["again"] = nn.Sequential(self.modules["model"][0])
 
     task = Tied(RegressionConfig(ema_decay=0.9))
-    training = Training(task)
+    training = TrialTrainer(task)
     training.run_epoch()
     assert task.modules["again"][0].weight is task.modules["model"][0].weight
 
@@ -409,6 +409,6 @@ def test_what_build_draws_is_the_same_on_all_ranks_and_what_training_draws_is_no
 
     tasks = [Splits(RegressionConfig(), Context(rank=rank)) for rank in (0, 1)]
     for task in tasks:
-        Training(task).run_epoch()
+        TrialTrainer(task).run_epoch()
     assert tasks[0].split == tasks[1].split
     assert tasks[0].drawn != tasks[1].drawn

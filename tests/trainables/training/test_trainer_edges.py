@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from tests.trainables.toy_models import Regression, RegressionConfig, identical, timeless
-from trainables.checkpoint.selection import newest
+from trainables.checkpoint.selection import find_resume_checkpoint
 from trainables.context import Context
 from trainables.task import TaskConfig
-from trainables.training.trainer import Training, train
+from trainables.training.trainer import TrialTrainer, train
 
 NAN = float("nan")
 
@@ -42,7 +42,7 @@ def test_a_skipped_window_leaves_no_term():
         def after_update(self, report: Any) -> None:
             self.log("windows", 1.0)
 
-    report = Training(Spoiled(RegressionConfig())).run_epoch()
+    report = TrialTrainer(Spoiled(RegressionConfig())).run_epoch()
     assert report["amp/skipped"] == 1
     assert report["train/term"] == report["train/term"]  # no NaN
     assert report["train/windows"] == 1.0
@@ -62,8 +62,8 @@ def test_an_evaluation_gives_a_sign_of_life_before_it_and_after_it():
             events.append("evaluate")
             return super().evaluate()
 
-    training = Training(Noting(RegressionConfig()))
-    training.moved = lambda: events.append("moved")
+    training = TrialTrainer(Noting(RegressionConfig()))
+    training.on_progress = lambda: events.append("moved")
     training.evaluate()
     assert events == ["moved", "evaluate", "moved"]
 
@@ -84,7 +84,7 @@ class Cells(Regression):
 
 
 def test_what_an_evaluation_does_to_the_state_of_a_cell_does_not_stay():
-    training = Training(Cells(RegressionConfig()))
+    training = TrialTrainer(Cells(RegressionConfig()))
     training.run_epoch()
     model = training.task.modules["model"]
     before = model.state.clone()
@@ -97,12 +97,12 @@ def test_what_an_evaluation_does_to_the_state_of_a_cell_does_not_stay():
 def test_a_cell_whose_state_changes_its_shape_goes_on_from_a_checkpoint(tmp_path, windows):  # H76
     config = RegressionConfig(epochs=3)
     expected = [timeless(report) for report in train(Cells(config))]
-    first = Training(Cells(config))
+    first = TrialTrainer(Cells(config))
     reports = [timeless(first.run_epoch())]
     if windows:
         assert first.run_epoch(lambda: first.windows == windows) is None
     first.save(tmp_path / "state.pt")
-    second = Training(Cells(config))
+    second = TrialTrainer(Cells(config))
     second.load(tmp_path / "state.pt")
     reports += [timeless(second.run_epoch()) for _ in range(2)]
     assert identical(reports, expected)
@@ -118,7 +118,7 @@ def test_build_draws_other_numbers_than_the_first_epoch():
             self.drawn += [torch.randperm(50, generator=self.context.generator), torch.rand(5)]
             return super().train_batches(epoch)
 
-    training = Training(Drawing(RegressionConfig()))
+    training = TrialTrainer(Drawing(RegressionConfig()))
     training.run_epoch()
     split, weights, order, dropout = training.task.drawn
     assert not torch.equal(split, order)
@@ -135,7 +135,7 @@ def test_the_averages_of_a_layer_that_is_thawed_later_are_there():
             self.modules["model"][0].requires_grad_(epoch > 0)
             return super().train_batches(epoch)
 
-    training = Training(Thawing(RegressionConfig(ema_decay=0.9)))
+    training = TrialTrainer(Thawing(RegressionConfig(ema_decay=0.9)))
     before = copy.deepcopy(training.task.modules["model"][0].weight.detach())
     for _ in range(2):
         training.run_epoch()
@@ -147,7 +147,7 @@ def test_the_averages_of_a_layer_that_is_thawed_later_are_there():
 
 def test_a_context_that_is_not_that_of_the_process_group_is_refused():
     with pytest.raises(ValueError, match=r"world_size must be that of the process group, 1, but got 2"):
-        Training(Regression(RegressionConfig(), Context(rank=0, world_size=2)))
+        TrialTrainer(Regression(RegressionConfig(), Context(rank=0, world_size=2)))
 
 
 def test_a_metric_that_is_no_number_is_named():
@@ -156,18 +156,18 @@ def test_a_metric_that_is_no_number_is_named():
             return {"val/loss": 1.0, "val/other": None}
 
     with pytest.raises(ValueError, match=r"a number or \(mean, weight\) for 'val/other', but got None"):
-        Training(Odd(RegressionConfig())).run_epoch()
+        TrialTrainer(Odd(RegressionConfig())).run_epoch()
 
 
 def test_a_checkpoint_from_the_middle_of_an_epoch_is_for_as_many_ranks_as_saved_it(tmp_path):  # H80
-    training = Training(Regression(RegressionConfig()))
+    training = TrialTrainer(Regression(RegressionConfig()))
     training.run_epoch()
     training.save(tmp_path / "epoch-1-a.pt")
     training.run_epoch(lambda: training.windows == 2)
     training.save(tmp_path / "midway-a.pt")
     stretch = {"folder": str(tmp_path), "epoch": 1, "checkpoint": str(tmp_path / "epoch-1-a.pt"), "earlier": []}
-    assert newest(stretch, ranks=1)[0] == tmp_path / "midway-a.pt"
-    assert newest(stretch, ranks=2)[0] == tmp_path / "epoch-1-a.pt"
+    assert find_resume_checkpoint(stretch, ranks=1)[0] == tmp_path / "midway-a.pt"
+    assert find_resume_checkpoint(stretch, ranks=2)[0] == tmp_path / "epoch-1-a.pt"
 
 
 def test_modules_may_have_any_name(tmp_path: Path):
@@ -176,7 +176,7 @@ def test_modules_may_have_any_name(tmp_path: Path):
             super().build()
             self.modules["items"] = nn.Linear(1, 1).requires_grad_(False)
 
-    training = Training(Named(RegressionConfig()))
+    training = TrialTrainer(Named(RegressionConfig()))
     training.run_epoch()
     training.save(tmp_path / "state.pt")
     training.load(tmp_path / "state.pt")

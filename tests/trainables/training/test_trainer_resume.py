@@ -29,7 +29,7 @@ from trainables import checkpoint
 from trainables.checkpoint import CheckpointError
 from trainables.precision import Diverged
 from trainables.task import TaskConfig
-from trainables.training.trainer import Training
+from trainables.training.trainer import TrialTrainer
 
 
 class OwnOrder(Augmented):
@@ -62,13 +62,13 @@ def config_of(task: type[Any], **settings: Any) -> TaskConfig:
     return RegressionConfig(**{**FULL, **settings}) if task is not Adversaries else TaskConfig(accumulation=1)
 
 
-def after(training: Training, window: int) -> Callable[[], bool]:
+def after(training: TrialTrainer, window: int) -> Callable[[], bool]:
     return lambda: training.windows >= window
 
 
-def stopped(task: type[Any], config: TaskConfig, epoch: int, window: int) -> Training:
+def stopped(task: type[Any], config: TaskConfig, epoch: int, window: int) -> TrialTrainer:
     """A trial that was stopped after so many windows of the epoch after `epoch`."""
-    training = Training(task(config))
+    training = TrialTrainer(task(config))
     for _ in range(epoch):
         training.run_epoch()
     assert training.run_epoch(after(training, window)) is None
@@ -76,20 +76,20 @@ def stopped(task: type[Any], config: TaskConfig, epoch: int, window: int) -> Tra
     return training
 
 
-def epochs_of(training: Training, count: int) -> list[dict[str, float]]:
+def epochs_of(training: TrialTrainer, count: int) -> list[dict[str, float]]:
     return [timeless(training.run_epoch()) for _ in range(count)]
 
 
 def uninterrupted(task: type[Any], config: TaskConfig, count: int) -> tuple[list[dict[str, float]], dict[str, Any]]:
     """The reports of the first epochs, and what the trial is afterwards."""
-    training = Training(task(config))
+    training = TrialTrainer(task(config))
     return epochs_of(training, count), state(training)
 
 
 def resume_elsewhere(task: type[Any], path: Path, precision: str, count: int) -> Any:
     """What a process does that knows nothing but the file."""
     torch.set_num_threads(1)
-    training = Training(task(config_of(task, precision=precision)))
+    training = TrialTrainer(task(config_of(task, precision=precision)))
     training.load(path)
     return epochs_of(training, count), state(training)
 
@@ -107,7 +107,7 @@ def test_a_trial_goes_on_bit_for_bit_from_the_middle_of_an_epoch(tmp_path, preci
     first.save(tmp_path / "midway.pt")
     held = state(first)
     scramble()
-    second = Training(Augmented(config))
+    second = TrialTrainer(Augmented(config))
     second.load(tmp_path / "midway.pt")
     assert identical(state(second), held)
     assert identical(epochs_of(second, 3 - epoch), expected[epoch:])
@@ -133,7 +133,7 @@ def test_a_trial_is_saved_resumed_and_saved_again_at_every_window(tmp_path):  # 
     expected, at_the_end = uninterrupted(Augmented, config, 2)
     reports: list[dict[str, float]] = []
     for _ in range(20):
-        training = Training(Augmented(config))
+        training = TrialTrainer(Augmented(config))
         if (tmp_path / "midway.pt").exists():
             training.load(tmp_path / "midway.pt")
         report = training.run_epoch(after(training, training.windows + 1))
@@ -166,7 +166,7 @@ def test_the_next_window_is_the_next_one_wherever_the_data_come_from(tmp_path, t
     trained.save(tmp_path / "midway.pt")
     trained.close()
     scramble()
-    resumed = Training(task(config))
+    resumed = TrialTrainer(task(config))
     resumed.load(tmp_path / "midway.pt")
     assert identical(epochs_of(resumed, 2), expected)
     assert identical(state(resumed), at_the_end)
@@ -184,7 +184,7 @@ def test_the_middle_of_an_epoch_after_skipped_windows_keeps_the_lower_scale(tmp_
         2**26 / 2**skipped,
     )
     first.save(tmp_path / "midway.pt")
-    second = Training(Augmented(config))
+    second = TrialTrainer(Augmented(config))
     second.load(tmp_path / "midway.pt")
     loaded = second.task.updaters["train"]
     assert identical(loaded.state_dict(), updater.state_dict())
@@ -202,7 +202,7 @@ def test_a_task_finds_its_state_of_the_epochs_start_when_batches_are_drawn_again
     config = config_of(Augmented)
     first = stopped(Recording, config, 1, 2)
     first.save(tmp_path / "midway.pt")
-    second = Training(Recording(config))
+    second = TrialTrainer(Recording(config))
     second.load(tmp_path / "midway.pt")
     second.run_epoch()
     assert found == [(0, 0.0, 0.0), (1, 22.0, 6.0), (1, 22.0, 6.0)]
@@ -220,13 +220,13 @@ def test_a_stop_in_the_middle_of_a_window_acts_after_it(tmp_path):  # H77, C51
     stopping = threading.Event()
     config = config_of(Augmented, accumulation=4)
     expected, at_the_end = uninterrupted(Augmented, config, 1)
-    training = Training(Interrupted(config))
+    training = TrialTrainer(Interrupted(config))
     assert training.run_epoch(stopping.is_set) is None
     assert (training.windows, training.task.updaters["train"].steps, training.task.seen) == (1, 1, 16)
     assert training.task.drawn == 4, "what is drawn and not trained would be lost"
     assert all(p.grad is None for p in training.task.modules["model"].parameters())
     training.save(tmp_path / "midway.pt")
-    second = Training(Augmented(config))
+    second = TrialTrainer(Augmented(config))
     second.load(tmp_path / "midway.pt")
     assert identical(epochs_of(second, 1), expected)
     assert identical(state(second), at_the_end)
@@ -238,7 +238,7 @@ def test_a_stop_in_the_middle_of_a_window_acts_after_it(tmp_path):  # H77, C51
 def test_an_epoch_saves_itself_while_it_goes_on_and_a_trial_goes_on_from_there(tmp_path):  # H85
     config = config_of(Augmented, precision="fp16", accumulation=1)
     expected, at_the_end = uninterrupted(Augmented, config, 2)
-    first = Training(Augmented(config))
+    first = TrialTrainer(Augmented(config))
     first.autosave = (tmp_path / "auto.pt", 0.0)
     assert first.run_epoch(after(first, 3)) is None
     first.save(tmp_path / "asked.pt")  # after the other one is written
@@ -248,7 +248,7 @@ def test_an_epoch_saves_itself_while_it_goes_on_and_a_trial_goes_on_from_there(t
     assert identical(own, asked)
     first.autosave = None
     assert identical(epochs_of(first, 2), expected)
-    second = Training(Augmented(config))
+    second = TrialTrainer(Augmented(config))
     second.load(tmp_path / "auto.pt")
     assert second.windows == 3
     assert identical(epochs_of(second, 2), expected)
@@ -256,7 +256,7 @@ def test_an_epoch_saves_itself_while_it_goes_on_and_a_trial_goes_on_from_there(t
 
 
 def test_saving_itself_waits_for_its_time(tmp_path):
-    training = Training(Augmented(config_of(Augmented)))
+    training = TrialTrainer(Augmented(config_of(Augmented)))
     training.autosave = (tmp_path / "auto.pt", 3600.0)
     training.run_epoch()
     assert list(tmp_path.iterdir()) == []
@@ -264,7 +264,7 @@ def test_saving_itself_waits_for_its_time(tmp_path):
 
 def test_an_epoch_that_cannot_be_saved_is_an_error(tmp_path):  # H85
     (tmp_path / "file").write_text("")
-    training = Training(Augmented(config_of(Augmented, accumulation=1)))
+    training = TrialTrainer(Augmented(config_of(Augmented, accumulation=1)))
     training.autosave = (tmp_path / "file" / "auto.pt", 0.0)
     with pytest.raises(OSError, match="file"):
         training.run_epoch()
@@ -277,7 +277,7 @@ def test_an_epoch_that_cannot_be_saved_is_an_error(tmp_path):  # H85
 @pytest.mark.parametrize("epoch_under_way", [False, True])
 def test_a_weight_that_is_not_finite_never_replaces_a_good_one(tmp_path, value, epoch_under_way):  # H86
     path = tmp_path / "state.pt"
-    training = Training(Augmented(config_of(Augmented)))
+    training = TrialTrainer(Augmented(config_of(Augmented)))
     training.run_epoch()
     if epoch_under_way:
         training.run_epoch(after(training, 1))
@@ -298,7 +298,7 @@ def test_an_epoch_that_saves_itself_stops_at_a_weight_that_is_not_finite(tmp_pat
             if self.updaters["train"].steps == 2:
                 self.modules["model"][0].bias.data[1] = math.inf
 
-    training = Training(Broken(config_of(Augmented)))
+    training = TrialTrainer(Broken(config_of(Augmented)))
     training.autosave = (tmp_path / "auto.pt", 0.0)
     with pytest.raises(Diverged, match=r"model\.0\.bias is not finite after epoch 0, window 2"):
         training.run_epoch()
@@ -312,7 +312,7 @@ def test_a_mask_may_hold_infinities_and_a_buffer_no_nan(tmp_path):  # H86
             super().build()
             self.modules["model"].register_buffer("mask", torch.full((2, 2), -math.inf).triu(1))
 
-    training = Training(Masked(config_of(Augmented)))
+    training = TrialTrainer(Masked(config_of(Augmented)))
     training.run_epoch()
     training.save(tmp_path / "state.pt")
     training.task.modules["model"][1].running_var[0] = math.nan
@@ -336,8 +336,8 @@ def test_a_checkpoint_that_lacks_the_state_of_a_rank_is_refused(tmp_path):  # H7
 
 def test_a_checkpoint_of_the_end_of_an_epoch_undoes_the_one_that_is_under_way(tmp_path):
     config = config_of(Augmented)
-    expected = epochs_of(Training(Augmented(config)), 2)
-    training = Training(Augmented(config))
+    expected = epochs_of(TrialTrainer(Augmented(config)), 2)
+    training = TrialTrainer(Augmented(config))
     training.run_epoch()
     training.save(tmp_path / "end.pt")
     training.run_epoch(after(training, 2))

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from tests.trainables.toy_models import Regression, RegressionConfig, identical, samples, slope_loss
-from trainables.training.trainer import Training
+from trainables.training.trainer import TrialTrainer
 from trainables.update import Ema, Updater
 
 
@@ -111,7 +111,7 @@ def test_evaluation_with_averages_finds_the_live_buffers():  # F64
             return super().evaluate()
 
     found: dict[str, Any] = {}
-    training = Training(Watched(RegressionConfig(ema_decay=0.9)))
+    training = TrialTrainer(Watched(RegressionConfig(ema_decay=0.9)))
     training.run_epoch()
     model = training.task.modules["model"]
     assert set(found) == {"1.running_mean", "1.running_var", "1.num_batches_tracked", "weight"}
@@ -150,7 +150,7 @@ def test_an_evaluation_between_two_micro_batches_leaves_the_window_as_it_was(pre
     for curious in (False, True):
         task = Curious(RegressionConfig(precision=precision, ema_decay=0.9, accumulation=3, loss_scale=1024.0))
         task.curious = curious
-        training = Training(task)
+        training = TrialTrainer(task)
         report = training.run_epoch()
         results.append((report["val/loss"], training.task.updaters["train"].state_dict()))
     assert results[0][1]["steps"] == 2

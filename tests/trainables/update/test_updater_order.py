@@ -174,8 +174,8 @@ DOCUMENTED = {"_replace", "_fields"}  # of a named tuple
 # What has no documented name. `torch_settings.py` is made of it: each of its settings is written and read by a test.
 NEEDED = {
     "cache.py": {"_version", "_nnz"},
-    "isolation.py": {"_dynamo", "_functorch", "_inductor"},
-    "leftovers.py": {"_MultiProcessingDataLoaderIter", "_shutdown_workers", "_threads", "_target", "_world"},
+    "process.py": {"_dynamo", "_functorch", "_inductor"},
+    "resource_leaks.py": {"_MultiProcessingDataLoaderIter", "_shutdown_workers", "_threads", "_target", "_world"},
 }
 
 

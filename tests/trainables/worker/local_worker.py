@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.trainables.toy_models import timeless
 from trainables.context import Context
-from trainables.worker.worker import Workers
+from trainables.worker.worker import TrialRunner
 
 TASK = "tests.trainables.toy_models:Regression"
 CONFIG = {"dropout": 0.3, "accumulation": 2, "ema_decay": 0.9, "precision": "fp16", "epochs": 4}
@@ -28,8 +28,8 @@ def stretch_in(
     }
 
 
-def workers(stopping: threading.Event | None = None, task: str = TASK) -> Workers:
-    return Workers(task, Context(), stopping or threading.Event())
+def workers(stopping: threading.Event | None = None, task: str = TASK) -> TrialRunner:
+    return TrialRunner(task, Context(), stopping or threading.Event())
 
 
 def metrics(reports: list[dict[str, Any]]) -> list[dict[str, float]]:

@@ -13,7 +13,7 @@ from torch import Tensor
 from tests.trainables.toy_models import Regression
 from tests.trainables.two_ranks import LIMIT, RANKS, Pair
 from trainables.context import Context
-from trainables.worker.worker import Workers
+from trainables.worker.worker import TrialRunner
 
 
 class Sick(Regression):
@@ -48,7 +48,7 @@ class Sick(Regression):
 
 def stretch_on_rank(rank: int, stretch: dict[str, Any]) -> tuple[list[dict[str, Any]], str, float]:
     """The reports of a stretch, what it raised, and the seconds that it took."""
-    workers = Workers(f"{__name__}:Sick", Context(rank=rank, world_size=RANKS), threading.Event())
+    workers = TrialRunner(f"{__name__}:Sick", Context(rank=rank, world_size=RANKS), threading.Event())
     reports, raised, start = [], "", time.monotonic()
     try:
         for report in workers.run(stretch):

@@ -13,9 +13,9 @@ from tests.trainables.worker.test_worker_resume import AfterWindows, metrics, ru
 from trainables.checkpoint import CheckpointError, directory, file
 from trainables.context import Context
 from trainables.filesystem import paths, remote_path
-from trainables.filesystem.paths import place
-from trainables.worker.train_function import FunctionWorkers
-from trainables.worker.worker import Workers
+from trainables.filesystem.paths import parse_path
+from trainables.worker.train_function import FunctionRunner
+from trainables.worker.worker import TrialRunner
 
 CONFIG = {**FULL, "precision": "fp16"}  # three windows per epoch
 
@@ -33,7 +33,7 @@ def stretch(s3):
             "until": until,
             "checkpoint": found[0] if found else None,
             "earlier": [*found[1:], None] if found else [],
-            "folder": str(place(storage) / "trial-0"),
+            "folder": str(parse_path(storage) / "trial-0"),
             "attempt": attempt,
         }
 
@@ -42,7 +42,7 @@ def stretch(s3):
 
 def in_bucket(stretch):
     """The files of a trial, without their digests."""
-    return [name for name in place(stretch["folder"]).names() if not name.endswith(".sha256")]
+    return [name for name in parse_path(stretch["folder"]).list_files() if not name.endswith(".sha256")]
 
 
 def spoil(file):
@@ -66,7 +66,7 @@ def test_a_trial_goes_on_from_the_middle_of_an_epoch_in_a_bucket(stretch, window
 
 
 def test_an_epoch_saves_itself_in_a_bucket_while_it_goes_on_and_is_deleted_when_it_is_done(stretch):
-    worker = Workers("tests.trainables.toy_models:Augmented", Context(), AfterWindows(), autosave_s=0.0)
+    worker = TrialRunner("tests.trainables.toy_models:Augmented", Context(), AfterWindows(), autosave_s=0.0)
     reports = list(worker.run(stretch(until=2)))
     assert identical(metrics(reports), straight(2))
     assert worker.training is not None
@@ -86,7 +86,7 @@ def test_a_bucket_is_asked_to_delete_what_was_saved_alone_and_no_trial_fails_whe
     monkeypatch.setattr(file, "delete", refused)
     assert [report["epoch"] for report in run(stretch(until=3))] == [1, 2, 3]
     assert asked == []
-    workers = Workers("tests.trainables.toy_models:Augmented", Context(), AfterWindows(), autosave_s=0.0)
+    workers = TrialRunner("tests.trainables.toy_models:Augmented", Context(), AfterWindows(), autosave_s=0.0)
     assert [report["epoch"] for report in workers.run(stretch(until=3, attempt="b"))] == [1, 2, 3]
     assert workers.training is not None
     workers.training.close()
@@ -97,8 +97,8 @@ def test_a_bucket_is_asked_to_delete_what_was_saved_alone_and_no_trial_fails_whe
 def test_a_checkpoint_that_is_corrupt_in_a_bucket_is_told_and_the_one_before_it_is_used(stretch):
     first = run(stretch(until=2))
     run(stretch(2, 3, first), 1)
-    spoil(place(stretch()["folder"]) / "midway-a.pt")
-    spoil(place(first[-1]["checkpoint"]))
+    spoil(parse_path(stretch()["folder"]) / "midway-a.pt")
+    spoil(parse_path(first[-1]["checkpoint"]))
     second = run(stretch(2, 3, first, attempt="b"))
     assert identical(metrics(second), straight(3)[1:])
     assert [note.partition("/trial-0/")[2].partition(" ")[0] for note in second[0]["notes"]] == [
@@ -127,14 +127,14 @@ def call(function, stretch, rank=0, ranks=1):
     """The reports of a function."""
     task = f"tests.trainables.worker.train_functions:{function}"
     context = Context("cpu", rank, ranks) if ranks > 1 else Context()
-    return list(FunctionWorkers("loss", task, context, threading.Event()).run(stretch))
+    return list(FunctionRunner("loss", task, context, threading.Event()).run(stretch))
 
 
 @pytest.mark.usefixtures("as_in_a_worker")
 def test_a_function_goes_on_from_its_directory_in_a_bucket(stretch):
     first = call("resumes", stretch(**PLAIN))
     assert [report["checkpoint"] for report in first] == [f"{stretch()['folder']}/epoch-{n}-a" for n in (1, 2, 3)]
-    assert (place(first[1]["checkpoint"]) / "epoch").read_text() == "2"
+    assert (parse_path(first[1]["checkpoint"]) / "epoch").read_text() == "2"
     second = call("resumes", stretch(3, 4, first, **PLAIN))
     assert train_functions.SEEN == [(0, 0, 0), (0, 3, 1)]
     assert [report["epoch"] for report in second] == [4]
@@ -144,7 +144,7 @@ def test_a_function_goes_on_from_its_directory_in_a_bucket(stretch):
 @pytest.mark.parametrize("damage", ["corrupt", "half uploaded", "gone"])
 def test_a_directory_in_a_bucket_that_is_not_whole_is_told_and_the_one_before_it_is_used(stretch, damage):
     first = call("resumes", stretch(**PLAIN))
-    path = place(first[-1]["checkpoint"])
+    path = parse_path(first[-1]["checkpoint"])
     if damage == "corrupt":
         (path / "epoch").write_text("99")
     elif damage == "gone":
@@ -184,21 +184,21 @@ def test_all_ranks_put_their_files_into_one_directory_of_a_bucket(
     ours, theirs = pair.run(call_on, s3_server.env, function, str(tmp_path), stretch(until=len(losses), **PLAIN))
     assert [timeless(report["metrics"]) for report in ours] == [{"loss": loss} for loss in losses]
     assert ours == theirs
-    path = place(ours[0]["checkpoint"])
+    path = parse_path(ours[0]["checkpoint"])
     assert directory.read(path)["epoch"] == 1
-    assert path.names() == [directory.ABOUT, *parts]
+    assert path.list_files() == [directory.ABOUT, *parts]
     assert (path / parts[-1]).read_text() == "1", "of those that have one of a name, the last rank's"
 
 
 def test_of_files_that_several_ranks_have_each_is_put_by_the_last():
-    assert directory.claims([{"a": "0", "b": "0"}, {}, {"b": "2"}]) == [{"a": "0"}, {}, {"b": "2"}]
+    assert directory.assign_files([{"a": "0", "b": "0"}, {}, {"b": "2"}]) == [{"a": "0"}, {}, {"b": "2"}]
 
 
 def test_a_directory_is_none_before_all_of_it_is_there(s3, tmp_path):
     (tmp_path / "state").write_text("state")
-    path = place(s3) / "c"
+    path = parse_path(s3) / "c"
     paths.upload(tmp_path, path)
     with pytest.raises(CheckpointError, match=f"{path} must be readable"):
         directory.read(path)
-    directory.put(tmp_path, path, [directory.digests(tmp_path)], {"epoch": 4}, Context())
+    directory.put(tmp_path, path, [directory.compute_digests(tmp_path)], {"epoch": 4}, Context())
     assert directory.read(path)["epoch"] == 4

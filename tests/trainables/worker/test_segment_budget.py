@@ -14,9 +14,9 @@ from tests.trainables.toy_models import Regression, identical, timeless
 from tests.trainables.two_ranks import RANKS, Pair
 from trainables import checkpoint
 from trainables.context import Context
-from trainables.training.trainer import Training
-from trainables.worker.segment_budget import Allowance
-from trainables.worker.worker import Workers
+from trainables.training.trainer import TrialTrainer
+from trainables.worker.segment_budget import SegmentBudget
+from trainables.worker.worker import TrialRunner
 
 SAMPLES = 22  # in an epoch of the toy
 
@@ -29,20 +29,20 @@ SAMPLES = 22  # in an epoch of the toy
 )
 def test_it_is_spent_by_the_first_epoch_that_reaches_it_whoever_goes_on_in_between(costs, until, restarts, back):
     """After a restart, whose worker begins up to `back` epochs earlier, the report's own allowance is all there is."""
-    allowance = Allowance({"of": "samples", "epoch": 0, "spent": 0.0, "until": until})
+    allowance = SegmentBudget({"of": "samples", "epoch": 0, "spent": 0.0, "until": until})
     expected = next((n for n, total in enumerate(itertools.accumulate(costs), start=1) if total >= until), None)
     for epoch, cost in enumerate(costs, start=1):
-        report = allowance.after(epoch, {"samples": cost})
+        report = allowance.add_epoch(epoch, {"samples": cost})
         assert allowance.is_spent == (expected is not None and epoch >= expected)
         if epoch in restarts:
-            allowance = Allowance(report["allowance"])
+            allowance = SegmentBudget(report["allowance"])
             for again in range(max(1, epoch - back), epoch + 1):  # done again: it counts once
-                assert allowance.after(again, {"samples": costs[again - 1]})["allowance"] == report["allowance"]
+                assert allowance.add_epoch(again, {"samples": costs[again - 1]})["allowance"] == report["allowance"]
 
 
 def test_without_one_there_is_no_limit_and_a_report_holds_its_costs_alone():
-    allowance = Allowance(None)
-    assert allowance.after(1, {"samples": 5.0}) == {"samples": 5.0}
+    allowance = SegmentBudget(None)
+    assert allowance.add_epoch(1, {"samples": 5.0}) == {"samples": 5.0}
     assert not allowance.is_limited
     assert not allowance.is_spent
 
@@ -65,8 +65,8 @@ def stretch(folder: Path, epoch: int = 0, start: Any = None, **allowance: Any) -
     }
 
 
-def workers(task: str = "toys:Regression", **options: Any) -> Workers:
-    return Workers(f"tests.trainables.{task}", Context(), threading.Event(), **options)
+def workers(task: str = "toys:Regression", **options: Any) -> TrialRunner:
+    return TrialRunner(f"tests.trainables.{task}", Context(), threading.Event(), **options)
 
 
 def test_a_report_tells_its_samples_and_its_gpu_seconds(tmp_path):
@@ -109,7 +109,7 @@ def test_an_epoch_that_is_done_again_because_its_checkpoint_is_broken_does_not_c
 
 def test_the_time_of_an_epoch_that_was_interrupted_is_that_of_its_parts(tmp_path):
     task = Regression(Regression.config_class().model_validate({"epochs": 2, "size": SAMPLES}))
-    training = Training(task)
+    training = TrialTrainer(task)
     asked = iter([False, False, True])
     assert training.run_epoch(lambda: next(asked)) is None
     training.save(tmp_path / "midway.pt")
@@ -145,10 +145,10 @@ def test_a_faster_precision_gets_more_epochs_for_its_gpu_seconds(tmp_path):
 # Ranks
 
 
-class OwnClock(Workers):
+class OwnClock(TrialRunner):
     """Rank 1 believes that each epoch took it a hundred times as long."""
 
-    def _costs(self, training: Training) -> dict[str, float]:
+    def _compute_costs(self, training: TrialTrainer) -> dict[str, float]:
         return {"samples": training.samples, "gpu_seconds": 1.0 + 99.0 * self.context.rank}
 
 

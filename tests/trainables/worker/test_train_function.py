@@ -21,7 +21,7 @@ from tests.trainables.toy_models import timeless
 from tests.trainables.worker import train_functions
 from trainables.checkpoint import CheckpointError, delete, directory
 from trainables.context import Context
-from trainables.worker.train_function import Ended, FunctionWorkers, Session
+from trainables.worker.train_function import FunctionRunner, Session, TrialEnded
 
 pytestmark = pytest.mark.usefixtures("as_in_a_worker")
 LIMIT_S = 30.0
@@ -50,7 +50,7 @@ def stretch(tmp_path):
 
 def workers(function, objective="loss", stopping=None, **options):
     task = f"tests.trainables.worker.train_functions:{function}"
-    return FunctionWorkers(objective, task, Context(), stopping or threading.Event(), **options)
+    return FunctionRunner(objective, task, Context(), stopping or threading.Event(), **options)
 
 
 def run(function, stretch, **options):
@@ -269,7 +269,7 @@ def test_a_search_that_is_stopped_ends_a_trial_at_its_next_report_which_counts(s
 def test_a_trial_that_is_to_go_on_elsewhere_leaves_at_its_next_report_with_a_checkpoint(stretch):
     stopping = threading.Event()
     worker = workers("every_third", stopping=stopping)
-    worker.leaving = "node 10.0.0.3 is going away"
+    worker.migrate_reason = "node 10.0.0.3 is going away"
     stopping.set()
     reports = list(worker.run(stretch(until=9)))
     assert [report.get("checkpoint") is not None for report in reports] == [False, False, True, False]
@@ -306,7 +306,7 @@ def test_reports_take_what_those_of_ray_take():
     for name in ("report", "get_checkpoint"):
         ours, theirs = (inspect.signature(getattr(owner, name)) for owner in (Session, TrainFnUtils))
         assert list(ours.parameters) == list(theirs.parameters)
-    assert not issubclass(Ended, Exception)
+    assert not issubclass(TrialEnded, Exception)
 
 
 # Checkpoint directories
@@ -367,7 +367,7 @@ def run_on(rank, function, scratch, stretch, stop_on=None):
     if rank == stop_on:
         stopping.set()
     task = f"tests.trainables.worker.train_functions:{function}"
-    return list(FunctionWorkers("loss", task, Context("cpu", rank, 2), stopping).run(stretch))
+    return list(FunctionRunner("loss", task, Context("cpu", rank, 2), stopping).run(stretch))
 
 
 def test_all_ranks_put_their_files_into_one_checkpoint_and_the_metrics_are_those_of_rank_0(pair, stretch, tmp_path):

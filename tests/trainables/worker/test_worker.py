@@ -26,7 +26,7 @@ from trainables import checkpoint
 from trainables.context import Context
 from trainables.precision import Diverged
 from trainables.training.trainer import train
-from trainables.worker.worker import Workers, check_others, cut_short, load_class
+from trainables.worker.worker import TrialRunner, check_secondary_objectives, interruption_report, load_class
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -93,7 +93,7 @@ def test_the_first_report_since_a_task_was_built_has_the_data_that_it_named(stre
 
 
 def test_a_report_without_one_of_the_objectives_fails_its_trial_and_says_what_there_is(stretch):
-    worker = Workers(TASK, Context(), threading.Event(), others=["time/samples_per_s", "val/size"])
+    worker = TrialRunner(TASK, Context(), threading.Event(), others=["time/samples_per_s", "val/size"])
     (report,) = worker.run(stretch())
     assert (report["done"], report["outcome"]) == (True, "failed")
     assert report["reason"].startswith("ValueError: a report must have the objective 'val/size', but got amp/")
@@ -102,7 +102,7 @@ def test_a_report_without_one_of_the_objectives_fails_its_trial_and_says_what_th
 
 def test_an_objective_beside_the_first_that_is_not_finite_ends_its_trial_as_diverged():
     with pytest.raises(Diverged, match="train/grad_norm is inf after epoch 2") as caught:
-        check_others(["train/grad_norm"], {"train/grad_norm": math.inf}, "after epoch 2")
+        check_secondary_objectives(["train/grad_norm"], {"train/grad_norm": math.inf}, "after epoch 2")
     assert caught.value.metrics == {"train/grad_norm": math.inf}
 
 
@@ -265,9 +265,9 @@ def test_a_stop_interrupts_the_trial_before_its_next_window(stretch, tmp_path):
 def test_a_trial_goes_on_elsewhere_unless_any_rank_knows_that_the_search_is_to_stop():
     going, stop, nothing = (True, "node 10.0.0.3 is going away"), (True, ""), (False, "")
     for ranks in ([going], [going, going], [going, nothing], [nothing, (False, going[1])]):
-        assert cut_short(ranks) == {"done": True, "leaving": going[1]}
+        assert interruption_report(ranks) == {"done": True, "leaving": going[1]}
     for ranks in ([stop], [stop, going], [nothing, stop]):
-        assert cut_short(ranks)["outcome"] == "interrupted"
+        assert interruption_report(ranks)["outcome"] == "interrupted"
 
 
 def test_an_interrupted_trial_goes_on_from_its_last_report(stretch):
@@ -308,7 +308,7 @@ def test_a_trial_that_was_interrupted_in_an_epoch_does_not_go_on_in_memory(stret
 # Progress
 
 SEEN: list[tuple[str, int]] = []  # what ran, and how far the worker said to be
-WATCHED: list[Workers] = []
+WATCHED: list[TrialRunner] = []
 
 
 class Watched(Regression):

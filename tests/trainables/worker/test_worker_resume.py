@@ -16,7 +16,7 @@ from tests.trainables.two_ranks import RANKS
 from trainables import checkpoint
 from trainables.context import Context
 from trainables.training.trainer import train
-from trainables.worker.worker import Workers
+from trainables.worker.worker import TrialRunner
 
 CONFIG = {**FULL, "precision": "fp16"}  # three windows per epoch
 
@@ -57,7 +57,7 @@ def run(
     stretch: dict[str, Any], windows: float = math.inf, task: str = "toys:Augmented", autosave_s: float = 300.0
 ) -> list[dict[str, Any]]:
     """The reports of a fresh worker that is stopped after so many windows."""
-    return list(Workers(f"tests.trainables.{task}", Context(), AfterWindows(windows), autosave_s).run(stretch))
+    return list(TrialRunner(f"tests.trainables.{task}", Context(), AfterWindows(windows), autosave_s).run(stretch))
 
 
 class Vanishing(Augmented):
@@ -227,7 +227,7 @@ def test_a_checkpoint_that_is_gone_is_passed_over(stretch):  # H84
 
 def on_rank(rank: int, stretch: dict[str, Any], windows: float) -> list[dict[str, Any]]:
     context = Context(rank=rank, world_size=RANKS)
-    return list(Workers("tests.trainables.toy_models:Augmented", context, AfterWindows(windows)).run(stretch))
+    return list(TrialRunner("tests.trainables.toy_models:Augmented", context, AfterWindows(windows)).run(stretch))
 
 
 @pytest.mark.parametrize("broken", [False, True], ids=["good", "broken"])

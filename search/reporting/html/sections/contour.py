@@ -10,8 +10,8 @@ from plotly.graph_objects import Contour, Figure, Scatter
 
 from search.reporting.html import theme
 from search.reporting.html.axes import Axis, is_number
-from search.study.record import Searched
-from search.study.trial import outcome_of
+from search.study.record import SearchRecord
+from search.study.trial import get_outcome
 
 FEWEST = 30  # trials: fewer leave holes that would be guessed
 TOLD = 0.3  # of how trials differ, that their neighbours must tell for a surface to be drawn
@@ -22,7 +22,7 @@ FAR = 2.0  # widths from the nearest trial: what lies beyond is left white
 Array = NDArray[np.float64]
 
 
-def contour_of(searched: Searched, across: Axis, up: Axis, places: Mapping[int, float]) -> tuple[Figure, str]:
+def build_contour(searched: SearchRecord, across: Axis, up: Axis, places: Mapping[int, float]) -> tuple[Figure, str]:
     """How many trials a point beats: a surface where trials tell of their neighbours, their points alone elsewhere.
 
     Returns:
@@ -32,26 +32,26 @@ def contour_of(searched: Searched, across: Axis, up: Axis, places: Mapping[int, 
     beats = np.array([1 - places[trial.number] for trial in trials])
     surface, width = None, None
     if is_number(across) and is_number(up) and len(trials) >= FEWEST:
-        points = np.array([[axis.share(trial.params[axis.name]) for axis in (across, up)] for trial in trials])
-        width = _width(points, beats)
-        surface = None if width is None else _surface(points, beats, width)
-    figure = theme.figure(*_traces(trials, beats, surface, across, up), height=420)
-    figure.update_xaxes(**across.layout()).update_yaxes(**up.layout())
-    return figure, _says(across, up, surface is not None)
+        points = np.array([[axis.to_share(trial.params[axis.name]) for axis in (across, up)] for trial in trials])
+        width = _select_bandwidth(points, beats)
+        surface = None if width is None else _interpolate_surface(points, beats, width)
+    figure = theme.build_figure(*_build_traces(trials, beats, surface, across, up), height=420)
+    figure.update_xaxes(**across.build_layout()).update_yaxes(**up.build_layout())
+    return figure, _summary_text(across, up, surface is not None)
 
 
-def _says(across: Axis, up: Axis, drawn: bool) -> str:
+def _summary_text(across: Axis, up: Axis, drawn: bool) -> str:
     told = f"{across.name} and {up.name} together: the color is how many trials one beats"
     if drawn:
         return f"{told}. Between the points it is what their neighbours say; no trial lies where nothing is drawn."
     return f"{told}. There are points alone, since they tell too little of what lies between them."
 
 
-def _width(points: Array, beats: Array) -> float | None:
+def _select_bandwidth(points: Array, beats: Array) -> float | None:
     """The neighbourhood from which trials are told best by the others; None if none tells them."""
     best: tuple[float, float] | None = None
     for width in WIDTHS:
-        weights = _weights(points, points, width)
+        weights = _compute_kernel_weights(points, points, width)
         np.fill_diagonal(weights, 0.0)
         total = weights.sum(1)
         known = total > 1e-3
@@ -63,23 +63,23 @@ def _width(points: Array, beats: Array) -> float | None:
     return best[1] if best and best[0] <= 1 - TOLD else None
 
 
-def _surface(points: Array, beats: Array, width: float) -> list[list[float | None]]:
+def _interpolate_surface(points: Array, beats: Array, width: float) -> list[list[float | None]]:
     grid = np.linspace(0, 1, STEPS)
     places = np.stack(np.meshgrid(grid, grid), axis=-1).reshape(-1, 2)
-    weights = _weights(places, points, width)
+    weights = _compute_kernel_weights(places, points, width)
     near = np.sqrt(((places[:, None] - points[None]) ** 2).sum(-1)).min(1) <= FAR * width
     values = weights @ beats / np.maximum(weights.sum(1), 1e-12)
     rows = zip(values.reshape(STEPS, STEPS), near.reshape(STEPS, STEPS), strict=True)
     return [[float(v) if n else None for v, n in zip(row, seen, strict=True)] for row, seen in rows]
 
 
-def _weights(places: Array, points: Array, width: float) -> Array:
+def _compute_kernel_weights(places: Array, points: Array, width: float) -> Array:
     distance: Array = ((places[:, None] - points[None]) ** 2).sum(-1)
     near: Array = np.exp(-distance / (2 * width * width))
     return near
 
 
-def _traces(
+def _build_traces(
     trials: Sequence[FrozenTrial], beats: Array, surface: list[list[float | None]] | None, across: Axis, up: Axis
 ) -> list[Any]:
     scale = {"title": {"text": "beats"}, "tickformat": ".0%", "outlinewidth": 0, "thickness": 12}
@@ -87,18 +87,18 @@ def _traces(
     traces: list[Any] = []
     if surface is not None:
         grid = np.linspace(0, 1, STEPS)
-        x, y = ([axis.value(share) for share in grid] for axis in (across, up))
+        x, y = ([axis.from_share(share) for share in grid] for axis in (across, up))
         lines = {"start": 0.1, "end": 0.9, "size": 0.1, "showlines": False}
         traces.append(Contour(x=x, y=y, z=surface, zmin=0, zmax=1, contours=lines, hoverinfo="skip", **colors))
         marker: dict[str, Any] = {"color": theme.CARD, "size": 6}
     else:
         marker = {"color": beats, "cmin": 0, "cmax": 1, "size": 10, **colors}
     best = int(beats.argmax())
-    text = [f"trial {trial.number}, {outcome_of(trial)}" for trial in trials]
+    text = [f"trial {trial.number}, {get_outcome(trial)}" for trial in trials]
     traces.append(
         Scatter(
-            x=[across.at(trial) for trial in trials],
-            y=[up.at(trial) for trial in trials],
+            x=[across.get_position(trial) for trial in trials],
+            y=[up.get_position(trial) for trial in trials],
             customdata=beats,
             text=text,
             mode="markers",
@@ -108,6 +108,6 @@ def _traces(
         )
     )
     ring = {"size": 18, "symbol": "circle-open", "color": theme.ORANGE, "line": {"width": 3}}
-    at = {"x": [across.at(trials[best])], "y": [up.at(trials[best])]}
+    at = {"x": [across.get_position(trials[best])], "y": [up.get_position(trials[best])]}
     traces.append(Scatter(**at, mode="markers", name="best", showlegend=True, marker=ring, hoverinfo="skip"))
     return traces

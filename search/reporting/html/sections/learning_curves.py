@@ -6,55 +6,57 @@ from collections.abc import Sequence
 from optuna.trial import FrozenTrial
 from plotly.graph_objects import Scatter
 
-from search.analysis.incumbent import leading
-from search.formatting import counted, listed
+from search.analysis.incumbent import incumbent
+from search.formatting import join_words, pluralize
 from search.reporting.html import theme
-from search.reporting.html.axes import robust
+from search.reporting.html.axes import robust_range
 from search.reporting.html.section import Section
-from search.study.record import Searched
-from search.study.trial import OUTCOMES, curve_of, outcome_of
+from search.study.record import SearchRecord
+from search.study.trial import OUTCOMES, get_outcome, intermediate_values
 
 FADED = {"completed": 0.6, "pruned": 0.5, "diverged": 0.7, "failed": 0.7, "interrupted": 0.5}
 DIGITS = 5  # more is not seen, and a search may have 100,000 reports
 
 
-def section(searched: Searched) -> Section | None:
+def build(searched: SearchRecord) -> Section | None:
     """A trace for each outcome and one for the best trial, since 500 of them would be slow; None without a curve."""
-    reported = [trial for trial in searched.trials if curve_of(trial)]
-    if all(len(curve_of(trial)) == 1 for trial in reported):
+    reported = [trial for trial in searched.trials if intermediate_values(trial)]
+    if all(len(intermediate_values(trial)) == 1 for trial in reported):
         return None
-    best = leading(searched)
+    best = incumbent(searched)
     traces = []
     for outcome in OUTCOMES:
-        trials = [trial for trial in reported if outcome_of(trial) == outcome]
+        trials = [trial for trial in reported if get_outcome(trial) == outcome]
         if trials:
-            traces += [_lines(trials, outcome), _ends(trials, outcome)]
+            traces += [_build_curves(trials, outcome), _build_end_markers(trials, outcome)]
     if best:
-        traces.append(_best(best))
-    figure = theme.figure(*traces, x="epoch", y=searched.objective, height=400)
-    figure.update_yaxes(range=robust([y for trial in reported for y in curve_of(trial).values()], searched.mode))
+        traces.append(_build_best_curve(best))
+    figure = theme.build_figure(*traces, x="epoch", y=searched.objective, height=400)
+    figure.update_yaxes(
+        range=robust_range([y for trial in reported for y in intermediate_values(trial).values()], searched.mode)
+    )
     figure.update_xaxes(tickformat="d", rangemode="tozero")
-    return Section("Learning curves", _says(reported), [figure])
+    return Section("Learning curves", _summary_text(reported), [figure])
 
 
-def _says(trials: Sequence[FrozenTrial]) -> str:
-    longest = max(max(curve_of(trial)) for trial in trials)
-    ends = Counter(max(curve_of(trial)) for trial in trials if outcome_of(trial) == "pruned")
-    full = sum(max(curve_of(trial)) == longest for trial in trials)
-    told = f"{counted(len(trials), 'trial')} reported; {full} of them came to epoch {longest}, the last."
+def _summary_text(trials: Sequence[FrozenTrial]) -> str:
+    longest = max(max(intermediate_values(trial)) for trial in trials)
+    ends = Counter(max(intermediate_values(trial)) for trial in trials if get_outcome(trial) == "pruned")
+    full = sum(max(intermediate_values(trial)) == longest for trial in trials)
+    told = f"{pluralize(len(trials), 'trial')} reported; {full} of them came to epoch {longest}, the last."
     if ends:
-        stops = listed([f"{count} after epoch {epoch}" for epoch, count in ends.most_common(3)])
-        told += f" {counted(ends.total(), 'trial')} stopped early{', most often' if len(ends) > 3 else ':'} {stops}."
+        stops = join_words([f"{count} after epoch {epoch}" for epoch, count in ends.most_common(3)])
+        told += f" {pluralize(ends.total(), 'trial')} stopped early{', most often' if len(ends) > 3 else ':'} {stops}."
     return told
 
 
-def _lines(trials: Sequence[FrozenTrial], outcome: str) -> Scatter:
+def _build_curves(trials: Sequence[FrozenTrial], outcome: str) -> Scatter:
     """The curves of all `trials` as one trace, with gaps between them."""
     x: list[int | None] = []
     y: list[float | None] = []
     numbers: list[int | None] = []
     for trial in trials:
-        curve = sorted(curve_of(trial).items())
+        curve = sorted(intermediate_values(trial).items())
         x += [*(epoch for epoch, _ in curve), None]
         y += [*(float(f"{value:.{DIGITS}g}") for _, value in curve), None]
         numbers += [trial.number] * len(curve) + [None]
@@ -67,13 +69,13 @@ def _lines(trials: Sequence[FrozenTrial], outcome: str) -> Scatter:
         legendgroup=outcome,
         opacity=FADED[outcome],
         line={"color": theme.OUTCOME_COLORS[outcome], "width": 1.25},
-        hovertemplate=_hover(outcome),
+        hovertemplate=_build_hover_template(outcome),
     )
 
 
-def _ends(trials: Sequence[FrozenTrial], outcome: str) -> Scatter:
+def _build_end_markers(trials: Sequence[FrozenTrial], outcome: str) -> Scatter:
     """Where they end, so that curves of one report are seen too."""
-    last = [max(curve_of(trial).items()) for trial in trials]
+    last = [max(intermediate_values(trial).items()) for trial in trials]
     return Scatter(
         x=[epoch for epoch, _ in last],
         y=[value for _, value in last],
@@ -83,12 +85,12 @@ def _ends(trials: Sequence[FrozenTrial], outcome: str) -> Scatter:
         showlegend=False,
         marker={"color": theme.OUTCOME_COLORS[outcome], "symbol": theme.SYMBOLS[outcome], "size": 6},
         opacity=min(1.0, FADED[outcome] + 0.3),
-        hovertemplate=_hover(outcome),
+        hovertemplate=_build_hover_template(outcome),
     )
 
 
-def _best(trial: FrozenTrial) -> Scatter:
-    curve = sorted(curve_of(trial).items())
+def _build_best_curve(trial: FrozenTrial) -> Scatter:
+    curve = sorted(intermediate_values(trial).items())
     return Scatter(
         x=[epoch for epoch, _ in curve],
         y=[value for _, value in curve],
@@ -97,9 +99,9 @@ def _best(trial: FrozenTrial) -> Scatter:
         name=f"best (trial {trial.number})",
         line={"color": theme.INK, "width": 3.5},
         marker={"size": 7},
-        hovertemplate=_hover("the best"),
+        hovertemplate=_build_hover_template("the best"),
     )
 
 
-def _hover(told: str) -> str:
+def _build_hover_template(told: str) -> str:
     return f"trial %{{customdata}}, {told}<br>epoch %{{x}}: %{{y:.4~g}}<extra></extra>"

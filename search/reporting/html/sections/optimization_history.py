@@ -6,90 +6,101 @@ from itertools import accumulate
 from optuna.trial import FrozenTrial
 from plotly.graph_objects import Figure, Scatter
 
-from search.analysis.best_trials import Improvement, improvements
-from search.analysis.incumbent import judged, leading
-from search.analysis.timeline import Elapsed, elapsed
-from search.formatting import change, clock, counted, short
+from search.analysis.best_trials import ImprovingReport, find_improving_reports
+from search.analysis.incumbent import comparable_trials, incumbent
+from search.analysis.timeline import RunningTime, running_time
+from search.formatting import format_change, format_duration, format_value, pluralize
 from search.reporting.html import theme
-from search.reporting.html.axes import robust
+from search.reporting.html.axes import robust_range
 from search.reporting.html.section import Section
-from search.study.record import Searched
-from search.study.trial import OUTCOMES, best_epoch, best_value, curve_of, outcome_of, reports_of
+from search.study.record import SearchRecord
+from search.study.trial import OUTCOMES, get_best_epoch, get_best_value, get_outcome, get_reports, intermediate_values
 
 
-def section(searched: Searched) -> Section | None:
+def build(searched: SearchRecord) -> Section | None:
     """The best value so far over the time that the search ran, and over its trials; None if none reported."""
-    counts, best = judged(searched), leading(searched)
+    counts, best = comparable_trials(searched), incumbent(searched)
     if best is None:
         return None
-    clocked = elapsed(searched.trials)
-    reported = [trial for trial in searched.trials if curve_of(trial)]
-    steps = improvements(counts, searched.mode)
-    figures = [_over_trials(searched, reported, counts)]
+    clocked = running_time(searched.trials)
+    reported = [trial for trial in searched.trials if intermediate_values(trial)]
+    steps = find_improving_reports(counts, searched.mode)
+    figures = [_build_trial_figure(searched, reported, counts)]
     if steps:
-        figures.insert(0, _over_time(searched, steps, clocked))
-    return Section("Progress", _says(searched, steps, clocked, best.number), figures)
+        figures.insert(0, _build_time_figure(searched, steps, clocked))
+    return Section("Progress", _summary_text(searched, steps, clocked, best.number), figures)
 
 
-def _says(searched: Searched, steps: Sequence[Improvement], clocked: Elapsed, best: int) -> str:
+def _summary_text(searched: SearchRecord, steps: Sequence[ImprovingReport], clocked: RunningTime, best: int) -> str:
     later = [trial for trial in searched.trials if trial.number > best]
     told = []
     if steps:
         (_, first, value), (at, last, reached) = steps[0], steps[-1]
-        began = f"The first report, of trial {first}, was {searched.objective} {short(value)}."
-        ended = f"The best came after {clock(clocked(at))} of {clock(clocked.total)}, from trial {last}"
-        told += [began, f"{ended}: {change(reached, value)} better." if reached != value else "None was better."]
+        began = f"The first report, of trial {first}, was {searched.objective} {format_value(value)}."
+        spent = f"{format_duration(clocked.at(at))} of {format_duration(clocked.total)}"
+        ended = f"The best came after {spent}, from trial {last}"
+        told += [began, f"{ended}: {format_change(reached, value)} better." if reached != value else "None was better."]
     told.append(
-        f"{counted(len(later), 'trial')} begun after the best one did not beat it."
+        f"{pluralize(len(later), 'trial')} begun after the best one did not beat it."
         if later
         else "It is of the last trial that was begun: more trials may well find more."
     )
     if pauses := clocked.pauses:
-        length = clock(sum(seconds for _, seconds in pauses))
-        told.append(f"Nothing ran in {counted(len(pauses), 'pause')}, {length} in all: left out, and dashed below.")
+        length = format_duration(sum(seconds for _, seconds in pauses))
+        told.append(f"Nothing ran in {pluralize(len(pauses), 'pause')}, {length} in all: left out, and dashed below.")
     return " ".join(told)
 
 
-def _over_time(searched: Searched, steps: Sequence[Improvement], clocked: Elapsed) -> Figure:
+def _build_time_figure(searched: SearchRecord, steps: Sequence[ImprovingReport], clocked: RunningTime) -> Figure:
     """The best so far as steps, and each trial where it reported its best."""
     traces = []
     for outcome in OUTCOMES:
-        trials = [trial for trial in searched.trials if curve_of(trial) and outcome_of(trial) == outcome]
+        trials = [trial for trial in searched.trials if intermediate_values(trial) and get_outcome(trial) == outcome]
         placed = [
-            (clocked(report["time"]), trial)
+            (clocked.at(report["time"]), trial)
             for trial in trials
-            if "time" in (report := reports_of(trial)[best_epoch(trial, searched.mode)])
+            if "time" in (report := get_reports(trial)[get_best_epoch(trial, searched.mode)])
         ]
         if placed:
-            traces.append(_dots(searched, outcome, [x for x, _ in placed], [trial for _, trial in placed]))
-    times = [*(clocked(at) for at, _, _ in steps), clocked.total]
+            traces.append(
+                _build_trial_markers(searched, outcome, [x for x, _ in placed], [trial for _, trial in placed])
+            )
+    times = [*(clocked.at(at) for at, _, _ in steps), clocked.total]
     values = [*(value for _, _, value in steps), steps[-1][2]]
-    traces.append(_line(times, values, "best so far"))
-    figure = theme.figure(*traces, x="time since the start", y=searched.objective, xaxis=theme.time_axis(clocked.total))
-    figure.update_yaxes(range=robust([y for trace in traces for y in trace.y], searched.mode))
+    traces.append(_build_best_line(times, values, "best so far"))
+    figure = theme.build_figure(
+        *traces, x="time since the start", y=searched.objective, xaxis=theme.build_time_axis(clocked.total)
+    )
+    figure.update_yaxes(range=robust_range([y for trace in traces for y in trace.y], searched.mode))
     for after, _ in clocked.pauses:
         figure.add_vline(x=after, line={"color": theme.FAINT, "dash": "dash", "width": 1})
     return figure
 
 
-def _over_trials(searched: Searched, reported: Sequence[FrozenTrial], counts: Sequence[FrozenTrial]) -> Figure:
+def _build_trial_figure(
+    searched: SearchRecord, reported: Sequence[FrozenTrial], counts: Sequence[FrozenTrial]
+) -> Figure:
     """The same by the number of the trial."""
     better = max if searched.mode == "max" else min
     dots = [
-        _dots(searched, outcome, [trial.number for trial in trials], trials)
+        _build_trial_markers(searched, outcome, [trial.number for trial in trials], trials)
         for outcome in OUTCOMES
-        if (trials := [trial for trial in reported if outcome_of(trial) == outcome])
+        if (trials := [trial for trial in reported if get_outcome(trial) == outcome])
     ]
-    best = list(accumulate((best_value(trial, searched.mode) for trial in counts), better))
-    line = _line([*(trial.number for trial in counts), searched.trials[-1].number], [*best, best[-1]], "best so far")
-    figure = theme.figure(*dots, line, x="trial, in the order of their start", y=searched.objective)
-    return figure.update_yaxes(range=robust([y for trace in (*dots, line) for y in trace.y], searched.mode))
+    best = list(accumulate((get_best_value(trial, searched.mode) for trial in counts), better))
+    line = _build_best_line(
+        [*(trial.number for trial in counts), searched.trials[-1].number], [*best, best[-1]], "best so far"
+    )
+    figure = theme.build_figure(*dots, line, x="trial, in the order of their start", y=searched.objective)
+    return figure.update_yaxes(range=robust_range([y for trace in (*dots, line) for y in trace.y], searched.mode))
 
 
-def _dots(searched: Searched, outcome: str, x: Sequence[float], trials: Sequence[FrozenTrial]) -> Scatter:
+def _build_trial_markers(
+    searched: SearchRecord, outcome: str, x: Sequence[float], trials: Sequence[FrozenTrial]
+) -> Scatter:
     return Scatter(
         x=x,
-        y=[best_value(trial, searched.mode) for trial in trials],
+        y=[get_best_value(trial, searched.mode) for trial in trials],
         customdata=[trial.number for trial in trials],
         mode="markers",
         name=outcome,
@@ -98,7 +109,7 @@ def _dots(searched: Searched, outcome: str, x: Sequence[float], trials: Sequence
     )
 
 
-def _line(x: Sequence[float], y: Sequence[float], name: str) -> Scatter:
+def _build_best_line(x: Sequence[float], y: Sequence[float], name: str) -> Scatter:
     return Scatter(
         x=x, y=y, mode="lines", name=name, line={"color": theme.INK, "width": 2.5, "shape": "hv"}, hoverinfo="skip"
     )

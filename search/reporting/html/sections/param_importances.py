@@ -3,14 +3,14 @@
 from plotly.graph_objects import Bar, Figure
 
 from search.analysis.importance import FEWEST, SHUFFLES, SURE, Importance, Importances, find_importances
-from search.analysis.ranking import ranked
-from search.formatting import counted, listed, percent
+from search.analysis.ranking import rank_trials
+from search.formatting import format_percent, join_words, pluralize
 from search.reporting.html import theme
-from search.reporting.html.axes import axes_of
+from search.reporting.html.axes import build_axes
 from search.reporting.html.section import Section
-from search.reporting.html.sections.contour import contour_of
-from search.reporting.html.sections.slice import slice_of, where_the_best_lie
-from search.study.record import Searched
+from search.reporting.html.sections.contour import build_contour
+from search.reporting.html.sections.slice import build_slice, describe_best_range
+from search.study.record import SearchRecord
 
 MOST = 12  # bars: what is below is nothing
 SLICES = 4
@@ -19,32 +19,32 @@ NOTES = (
     "Trials are compared by their place: who ran to the end comes before who came less far, then the best value "
     "counts, and who diverged is last. A share is how much worse the places of trials are told from the parameters "
     "when the values of one are shuffled among them, by a forest of trees that has not seen those trials; what two "
-    f"parameters do together counts for both. The lines are its interval of {percent(SURE)}, from how much it differs "
-    "between halves of the trials. A parameter matters if that is above 0, and its share more than any gets by chance, "
-    f"with values that belong to other trials, in all but one of {SHUFFLES} shuffles."
+    f"parameters do together counts for both. The lines are its interval of {format_percent(SURE)}, from how much it "
+    "differs between halves of the trials. A parameter matters if that is above 0, and its share more than any gets by "
+    f"chance, with values that belong to other trials, in all but one of {SHUFFLES} shuffles."
 )
 
 
-def section(searched: Searched) -> Section | None:
+def build(searched: SearchRecord) -> Section | None:
     """None where no parameter was searched."""
     if not any(trial.params for trial in searched.trials):
         return None
     found = find_importances(searched)
     if found.chance is None:
-        return Section("What mattered", _nothing(found))
-    places = ranked(searched)
-    names = found.mattering[:SLICES] or [one.name for one in found.each[:UNSURE]]
-    axes = axes_of(searched, names)
-    says = [_says(searched, found), *(where_the_best_lie(searched, axis, places) for axis in axes)]
-    figures = [_bars(found), *(slice_of(searched, axis, places) for axis in axes)]
-    if len(found.mattering) > 1:
-        contour, told = contour_of(searched, axes[0], axes[1], places)
+        return Section("What mattered", _explain_no_importances(found))
+    places = rank_trials(searched)
+    names = found.significant_names[:SLICES] or [one.name for one in found.each[:UNSURE]]
+    axes = build_axes(searched, names)
+    says = [_summary_text(searched, found), *(describe_best_range(searched, axis, places) for axis in axes)]
+    figures = [_build_bar_chart(found), *(build_slice(searched, axis, places) for axis in axes)]
+    if len(found.significant_names) > 1:
+        contour, told = build_contour(searched, axes[0], axes[1], places)
         figures.append(contour)
         says.append(told)
     return Section("What mattered", "\n".join(says), figures, notes=NOTES)
 
 
-def _nothing(found: Importances) -> str:
+def _explain_no_importances(found: Importances) -> str:
     if found.trials < FEWEST:
         return (
             f"Too few trials to tell: {found.trials} can be compared, and with fewer than {FEWEST} "
@@ -53,47 +53,47 @@ def _nothing(found: Importances) -> str:
     return f"Nothing can be told: the {found.trials} trials have equal values, or equal parameters."
 
 
-def _says(searched: Searched, found: Importances) -> str:
+def _summary_text(searched: SearchRecord, found: Importances) -> str:
     of_one = f" by {searched.objective}, the first objective" if len(searched.objectives) > 1 else ""
-    told = f"From {counted(found.trials, 'trial')}{of_one}: "
+    told = f"From {pluralize(found.trials, 'trial')}{of_one}: "
     mattering = [one for one in found.each if one.matters]
     rest = [one.name for one in found.each if not one.matters]
     if not mattering:
         return (
             f"{told}it cannot be told what mattered. No parameter explains clearly more of how trials differ than "
-            f"chance may, {percent(found.chance or 0)} here. More trials may tell."
+            f"chance may, {format_percent(found.chance or 0)} here. More trials may tell."
         )
     first, *others = mattering
     told += (
-        f"{first.name} mattered most: {percent(first.share)} of how trials differ follows from it "
-        f"({percent(first.low)} to {percent(first.high)})."
+        f"{first.name} mattered most: {format_percent(first.share)} of how trials differ follows from it "
+        f"({format_percent(first.low)} to {format_percent(first.high)})."
     )
     if others:
-        told += f" Then {listed([_short(one) for one in others])}."
+        told += f" Then {join_words([_format_importance(one) for one in others])}."
     if rest:
-        told += f" Whether {listed(rest)} did anything is not clear: it may be nothing, or chance, "
-        told += f"which gives up to {percent(found.chance or 0)}."
+        told += f" Whether {join_words(rest)} did anything is not clear: it may be nothing, or chance, "
+        told += f"which gives up to {format_percent(found.chance or 0)}."
     return told
 
 
-def _short(one: Importance) -> str:
-    return f"{one.name} {percent(one.share)} ({percent(one.low)} to {percent(one.high)})"
+def _format_importance(one: Importance) -> str:
+    return f"{one.name} {format_percent(one.share)} ({format_percent(one.low)} to {format_percent(one.high)})"
 
 
-def _bars(found: Importances) -> Figure:
+def _build_bar_chart(found: Importances) -> Figure:
     """The highest above. What chance may have given is gray."""
     shown = [*reversed(found.each[:MOST])]
     lengths = {"array": [one.high - one.share for one in shown], "arrayminus": [one.share - one.low for one in shown]}
     bars = Bar(
         x=[one.share for one in shown],
-        y=[theme.plain(one.name) for one in shown],
+        y=[theme.escape_text(one.name) for one in shown],
         orientation="h",
         marker={"color": [theme.ACCENT if one.matters else theme.GRAY for one in shown]},
         error_x={"symmetric": False, "color": theme.INK, "thickness": 1.5, "width": 5, **lengths},
         hovertemplate="%{y}: %{x:.1%}<extra></extra>",
         showlegend=False,
     )
-    figure = theme.figure(bars, x="share of how trials differ", height=90 + 34 * len(shown))
+    figure = theme.build_figure(bars, x="share of how trials differ", height=90 + 34 * len(shown))
     figure.update_xaxes(tickformat=".0%", rangemode="tozero").update_yaxes(showgrid=False)
     if found.chance:
         figure.add_vline(x=found.chance, line={"color": theme.FAINT, "dash": "dash", "width": 1})

@@ -6,62 +6,66 @@ from collections.abc import Sequence
 from optuna.trial import FrozenTrial
 from plotly.graph_objects import Figure, Scatter
 
-from search.analysis.best_trials import FrontTrial, find_front
-from search.formatting import counted, short
+from search.analysis.best_trials import ParetoTrial, find_pareto_front
+from search.formatting import format_value, pluralize
 from search.reporting.html import theme
 from search.reporting.html.section import Section
-from search.study.record import Searched
-from search.study.trial import SETTLED, outcome_of, point_of
+from search.study.record import SearchRecord
+from search.study.trial import WITH_RESULT, get_outcome, objective_values
 
 
-def section(searched: Searched) -> Section | None:
+def build(searched: SearchRecord) -> Section | None:
     """The first objective against each of the others; None if there is one alone, or nothing on the front."""
     if len(searched.objectives) == 1:
         return None
-    front = find_front(searched.trials, searched.objectives)
+    front = find_pareto_front(searched.trials, searched.objectives)
     if not front:
         return None
     first, *others = searched.objectives
     points = [
         (trial, point)
         for trial in searched.trials
-        if outcome_of(trial) in SETTLED
-        and (point := point_of(trial, searched.objectives)) is not None
+        if get_outcome(trial) in WITH_RESULT
+        and (point := objective_values(trial, searched.objectives)) is not None
         and all(map(math.isfinite, point))
     ]
-    figures = [_figure(first.metric, other.metric, place, points, front) for place, other in enumerate(others, start=1)]
+    figures = [
+        _build_figure(first.metric, other.metric, place, points, front) for place, other in enumerate(others, start=1)
+    ]
     names = list(dict.fromkeys(name for trial in searched.trials for name in trial.params))
     by_number = {trial.number: trial for trial in searched.trials}
     rows = [["trial", *front[0].values, *names]]
     for trial in front:
         params = by_number[trial.trial_id].params
         cells = [*trial.values.values(), *(params.get(name, "-") for name in names)]
-        rows.append([str(trial.trial_id), *map(short, cells)])
-    return Section("Pareto front", _says(searched, points, front), figures, rows)
+        rows.append([str(trial.trial_id), *map(format_value, cells)])
+    return Section("Pareto front", _summary_text(searched, points, front), figures, rows)
 
 
-def _says(
-    searched: Searched, points: Sequence[tuple[FrozenTrial, Sequence[float]]], front: Sequence[FrontTrial]
+def _summary_text(
+    searched: SearchRecord, points: Sequence[tuple[FrozenTrial, Sequence[float]]], front: Sequence[ParetoTrial]
 ) -> str:
-    told = [f"{counted(len(front), 'trial')} of {len(points)} are beaten by no other one in all objectives."]
+    told = [f"{pluralize(len(front), 'trial')} of {len(points)} are beaten by no other one in all objectives."]
     for objective in searched.objectives:
         better = max if objective.mode == "max" else min
         best = better(front, key=lambda trial: trial.values[objective.metric])
-        told.append(f"{objective.metric} is best in trial {best.trial_id}, {short(best.values[objective.metric])}.")
+        told.append(
+            f"{objective.metric} is best in trial {best.trial_id}, {format_value(best.values[objective.metric])}."
+        )
     return " ".join(told)
 
 
-def _figure(
+def _build_figure(
     x: str,
     y: str,
     place: int,
     points: Sequence[tuple[FrozenTrial, Sequence[float]]],
-    front: Sequence[FrontTrial],
+    front: Sequence[ParetoTrial],
 ) -> Figure:
     on_front = {trial.trial_id for trial in front}
     beaten = [(trial, point) for trial, point in points if trial.number not in on_front]
     ordered = sorted((trial for trial in front if math.isfinite(trial.values[y])), key=lambda trial: trial.values[x])
-    return theme.figure(
+    return theme.build_figure(
         Scatter(
             x=[point[0] for _, point in beaten],
             y=[point[place] for _, point in beaten],

@@ -8,15 +8,15 @@ from statistics import mean, median
 from optuna.trial import FrozenTrial
 from plotly.graph_objects import Box, Figure
 
-from search.analysis.baseline import config_of, reached_by
-from search.analysis.incumbent import judged, leading
+from search.analysis.baseline import get_best_value_until, get_flat_config
+from search.analysis.incumbent import comparable_trials, incumbent
 from search.config.objectives import Mode
-from search.formatting import listed, percent, short
+from search.formatting import format_percent, format_value, join_words
 from search.reporting.html import theme
-from search.reporting.html.axes import robust
+from search.reporting.html.axes import robust_range
 from search.reporting.html.section import Section
-from search.study.record import Searched
-from search.study.trial import best_value, curve_of, outcome_of, reports_of
+from search.study.record import SearchRecord
+from search.study.trial import get_best_value, get_outcome, get_reports, intermediate_values
 
 PRECISIONS = ("fp32", "bf16", "fp16")
 SPEED, GPU_MEMORY, MEMORY = "time/samples_per_s", "sys/gpu_memory_gib", "sys/memory_gib"
@@ -31,100 +31,117 @@ class Measure:
     title: str
     of: Callable[[FrozenTrial], float | None]
     typical: Callable[[list[float]], float] = median
-    show: Callable[[float], str] = short
+    show: Callable[[float], str] = format_value
     better: Mode | None = None  # of the objective
     ticks: str = ""  # of its axis, as d3 has it
 
-    def known(self, trials: Sequence[FrozenTrial]) -> list[float]:
+    def collect_values(self, trials: Sequence[FrozenTrial]) -> list[float]:
         return [value for trial in trials if (value := self.of(trial)) is not None]
 
-    def by_mode(self, modes: Modes) -> dict[str, float]:
-        return {mode: self.typical(known) for mode, trials in modes.items() if (known := self.known(trials))}
+    def aggregate_by_mode(self, modes: Modes) -> dict[str, float]:
+        return {mode: self.typical(known) for mode, trials in modes.items() if (known := self.collect_values(trials))}
 
 
-def section(searched: Searched) -> Section | None:
+def build(searched: SearchRecord) -> Section | None:
     """What each mode reached and cost; None for functions, of which it is not known."""
-    modes = {mode: trials for mode in PRECISIONS if (trials := _of(mode, searched.trials))}
+    modes = {mode: trials for mode in PRECISIONS if (trials := _select_mode_trials(mode, searched.trials))}
     if not modes:
         return None
-    measures = [measure for measure in _measures(searched) if measure.known(searched.trials)]
-    table = _table(searched, modes, measures)
+    measures = [measure for measure in _build_measures(searched) if measure.collect_values(searched.trials)]
+    table = _build_table(searched, modes, measures)
     if len(modes) == 1:
         return Section("Precision", f"All trials ran in {next(iter(modes))}.", table=table)
     # A figure in which all is nothing says no more than the table.
-    figures = [_boxes(modes, measure) for measure in measures if any(measure.known(searched.trials))]
-    return Section("Precision", " ".join(_says(searched, modes, measures)), figures, table, NOTE)
+    figures = [_build_box_plot(modes, measure) for measure in measures if any(measure.collect_values(searched.trials))]
+    return Section("Precision", " ".join(_summary_text(searched, modes, measures)), figures, table, NOTE)
 
 
-def _of(mode: str, trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
-    return [trial for trial in trials if config_of(trial).get("precision") == mode]
+def _select_mode_trials(mode: str, trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
+    return [trial for trial in trials if get_flat_config(trial).get("precision") == mode]
 
 
-def _measures(searched: Searched) -> Iterator[Measure]:
-    epoch = _compared_at(searched)
+def _build_measures(searched: SearchRecord) -> Iterator[Measure]:
+    epoch = _find_comparison_epoch(searched)
     if epoch is not None:
         yield Measure(
-            _quality(searched, epoch), lambda trial: reached_by(trial, epoch, searched.mode), better=searched.mode
+            _format_quality_title(searched, epoch),
+            lambda trial: get_best_value_until(trial, epoch, searched.mode),
+            better=searched.mode,
         )
-    yield Measure("samples per second", lambda trial: median(values) if (values := _values(trial, SPEED)) else None)
+    yield Measure(
+        "samples per second", lambda trial: median(values) if (values := _get_finite_values(trial, SPEED)) else None
+    )
     # Where there is a GPU, its memory is what runs out.
-    memory = next((of for of in (GPU_MEMORY, MEMORY) if any(_values(trial, of) for trial in searched.trials)), MEMORY)
+    memory = next(
+        (of for of in (GPU_MEMORY, MEMORY) if any(_get_finite_values(trial, of) for trial in searched.trials)), MEMORY
+    )
     title = "GPU memory, GiB" if memory == GPU_MEMORY else "memory, GiB"
-    yield Measure(title, lambda trial: max(_values(trial, memory), default=None), typical=max)
-    yield Measure("updates skipped", _skipped, typical=mean, show=percent, ticks=".2~%")
+    yield Measure(title, lambda trial: max(_get_finite_values(trial, memory), default=None), typical=max)
+    yield Measure("updates skipped", _compute_skipped_share, typical=mean, show=format_percent, ticks=".2~%")
 
 
-def _compared_at(searched: Searched) -> int | None:
+def _find_comparison_epoch(searched: SearchRecord) -> int | None:
     """The last epoch that all trials came to but those that broke off; which went further was chosen by the value."""
-    return min((max(curve_of(trial)) for trial in judged(searched)), default=None)
+    return min((max(intermediate_values(trial)) for trial in comparable_trials(searched)), default=None)
 
 
-def _quality(searched: Searched, epoch: int) -> str:
+def _format_quality_title(searched: SearchRecord, epoch: int) -> str:
     return f"{searched.objective} by epoch {epoch}"
 
 
-def _says(searched: Searched, modes: Modes, measures: Sequence[Measure]) -> Iterator[str]:
-    bests = _bests(searched, modes)
+def _summary_text(searched: SearchRecord, modes: Modes, measures: Sequence[Measure]) -> Iterator[str]:
+    bests = _find_best_values(searched, modes)
     if bests:
         first, *others = sorted(bests, key=bests.__getitem__, reverse=searched.mode == "max")
-        against = f", against {listed([f'{short(bests[mode])} in {mode}' for mode in others])}" if others else ""
-        yield f"The best value, {short(bests[first])}, came in {first}{against}."
-    typical = {measure.title: measure.by_mode(modes) for measure in measures}
-    epoch = _compared_at(searched)
+        against = (
+            f", against {join_words([f'{format_value(bests[mode])} in {mode}' for mode in others])}" if others else ""
+        )
+        yield f"The best value, {format_value(bests[first])}, came in {first}{against}."
+    typical = {measure.title: measure.aggregate_by_mode(modes) for measure in measures}
+    epoch = _find_comparison_epoch(searched)
     if epoch is not None:
-        shown = [f"{short(value)} in {mode}" for mode, value in typical[_quality(searched, epoch)].items()]
-        yield f"By epoch {epoch}, which all came to that did not break off, the median is {listed(shown)}."
+        shown = [
+            f"{format_value(value)} in {mode}"
+            for mode, value in typical[_format_quality_title(searched, epoch)].items()
+        ]
+        yield f"By epoch {epoch}, which all came to that did not break off, the median is {join_words(shown)}."
     speeds = typical.get("samples per second", {})
     if len(speeds) > 1:
         slowest, *_, fastest = sorted(speeds, key=speeds.__getitem__)
         yield f"{fastest} was fastest, {speeds[fastest] / speeds[slowest]:.2g} times {slowest}."
-    diverged = {mode: count for mode, trials in modes.items() if (count := _diverged(trials))}
+    diverged = {mode: count for mode, trials in modes.items() if (count := _count_diverged(trials))}
     told = [f"{count} of {len(modes[mode])} in {mode}" for mode, count in diverged.items()]
-    yield f"{listed(told)} diverged." if told else "None diverged."
+    yield f"{join_words(told)} diverged." if told else "None diverged."
 
 
-def _table(searched: Searched, modes: Modes, measures: Sequence[Measure]) -> list[list[str]]:
-    typical = [(measure, measure.by_mode(modes)) for measure in measures]
+def _build_table(searched: SearchRecord, modes: Modes, measures: Sequence[Measure]) -> list[list[str]]:
+    typical = [(measure, measure.aggregate_by_mode(modes)) for measure in measures]
     rows = [["precision", "trials", f"best {searched.objective}", *(measure.title for measure in measures), "diverged"]]
-    bests = _bests(searched, modes)
+    bests = _find_best_values(searched, modes)
     for mode, trials in modes.items():
         values = [measure.show(of[mode]) if mode in of else "-" for measure, of in typical]
         rows.append(
-            [mode, str(len(trials)), short(bests[mode]) if mode in bests else "-", *values, str(_diverged(trials))]
+            [
+                mode,
+                str(len(trials)),
+                format_value(bests[mode]) if mode in bests else "-",
+                *values,
+                str(_count_diverged(trials)),
+            ]
         )
     return rows
 
 
-def _bests(searched: Searched, modes: Modes) -> dict[str, float]:
-    leaders = {mode: leading(searched, trials) for mode, trials in modes.items()}
-    return {mode: best_value(trial, searched.mode) for mode, trial in leaders.items() if trial is not None}
+def _find_best_values(searched: SearchRecord, modes: Modes) -> dict[str, float]:
+    leaders = {mode: incumbent(searched, trials) for mode, trials in modes.items()}
+    return {mode: get_best_value(trial, searched.mode) for mode, trial in leaders.items() if trial is not None}
 
 
-def _diverged(trials: Sequence[FrozenTrial]) -> int:
-    return sum(outcome_of(trial) == "diverged" for trial in trials)
+def _count_diverged(trials: Sequence[FrozenTrial]) -> int:
+    return sum(get_outcome(trial) == "diverged" for trial in trials)
 
 
-def _boxes(modes: Modes, measure: Measure) -> Figure:
+def _build_box_plot(modes: Modes, measure: Measure) -> Figure:
     """A point for each trial, and the quartiles of its mode."""
     boxes = []
     for mode, trials in modes.items():
@@ -144,24 +161,24 @@ def _boxes(modes: Modes, measure: Measure) -> Figure:
                 hovertemplate="trial %{customdata}: %{y:.4~g}<extra></extra>",
             )
         )
-    figure = theme.figure(*boxes, y=measure.title, height=260, half=True, showlegend=False)
-    shown = robust([y for box in boxes for y in box.y], measure.better) if measure.better else None
+    figure = theme.build_figure(*boxes, y=measure.title, height=260, half=True, showlegend=False)
+    shown = robust_range([y for box in boxes for y in box.y], measure.better) if measure.better else None
     return figure.update_yaxes(
         range=shown, rangemode="normal" if measure.better else "tozero", tickformat=measure.ticks
     )
 
 
-def _values(trial: FrozenTrial, metric: str) -> list[float]:
-    values = [report["metrics"].get(metric) for report in reports_of(trial).values()]
+def _get_finite_values(trial: FrozenTrial, metric: str) -> list[float]:
+    values = [report["metrics"].get(metric) for report in get_reports(trial).values()]
     return [value for value in values if isinstance(value, int | float) and math.isfinite(value)]
 
 
-def _skipped(trial: FrozenTrial) -> float | None:
+def _compute_skipped_share(trial: FrozenTrial) -> float | None:
     """The share of updates that were skipped, of all updates of the task; None if none was ever reported.
 
     Both are counted from the trial's start, and its last report has them all.
     """
-    reports = list(reports_of(trial).values())
+    reports = list(get_reports(trial).values())
     last = reports[-1]["metrics"] if reports else {}
     done = sum(last[name] for name in last if name.startswith("train/") and name.endswith("/updates"))
     skipped = sum(last[name] for name in last if name == "amp/skipped" or name.startswith("amp/skipped/"))

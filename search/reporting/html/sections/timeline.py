@@ -5,26 +5,26 @@ from collections.abc import Mapping, Sequence
 
 from plotly.graph_objects import Bar, Figure
 
-from search.analysis.timeline import Elapsed, Span, elapsed, timeline
-from search.formatting import clock, counted, percent
+from search.analysis.timeline import RunningTime, Span, build_timeline, running_time
+from search.formatting import format_duration, format_percent, pluralize
 from search.reporting.html import theme
 from search.reporting.html.section import Section
-from search.study.record import Searched
+from search.study.record import SearchRecord
 
 KINDS = {"training": theme.BLUE, "start-up": theme.ORANGE, "waiting": theme.GRAY}
 MANY = 300  # bars, which have no room for a border
 ROW, MOST = 26, 1000  # pixels of a gang, and of all of them
 
 
-def section(searched: Searched) -> Section | None:
+def build(searched: SearchRecord) -> Section | None:
     """A Gantt chart of the gangs; None if nothing is known of them."""
-    spans = timeline(searched.trials)
+    spans = build_timeline(searched.trials)
     if not spans:
         return None
-    return Section("Where the time went", _says(spans), [_chart(spans, elapsed(searched.trials))])
+    return Section("Where the time went", _summary_text(spans), [_build_chart(spans, running_time(searched.trials))])
 
 
-def _says(spans: Sequence[Span]) -> str:
+def _summary_text(spans: Sequence[Span]) -> str:
     seconds: defaultdict[str, float] = defaultdict(float)
     for span in spans:
         seconds[span.kind] += span.end - span.start
@@ -33,35 +33,42 @@ def _says(spans: Sequence[Span]) -> str:
         return ""
     shares = {kind: seconds[kind] / together for kind in KINDS}
     gangs = len({span.gang for span in spans})
-    told = f"{counted(gangs, 'gang')} trained in {percent(shares['training'])} of the {clock(together)} that "
+    told = f"{pluralize(gangs, 'gang')} trained in {format_percent(shares['training'])} "
+    told += f"of the {format_duration(together)} that "
     told += "it held its workers" if gangs == 1 else "they held their workers, taken together"
-    started, waited = percent(shares["start-up"]), percent(shares["waiting"])
+    started, waited = format_percent(shares["start-up"]), format_percent(shares["waiting"])
     return f"{told}; {started} went into the start of workers and trials, {waited} into waiting."
 
 
-def _chart(spans: Sequence[Span], clocked: Elapsed) -> Figure:
+def _build_chart(spans: Sequence[Span], clocked: RunningTime) -> Figure:
     """A row for each gang, in the order of their start; a trace for each kind, since thousands would be slow."""
     first: dict[str, float] = {}
     for span in sorted(spans, key=lambda span: span.start):
         first.setdefault(span.gang, span.start)
     rows = {gang: f"gang {number}" for number, gang in enumerate(first, start=1)}
-    bars = [_bars(kind, own, rows, clocked) for kind in KINDS if (own := [span for span in spans if span.kind == kind])]
-    figure = theme.figure(*bars, x="time since the start", height=min(MOST, 110 + ROW * len(rows)), barmode="overlay")
-    figure.update_xaxes(theme.time_axis(clocked.total))
+    bars = [
+        _build_bars(kind, own, rows, clocked)
+        for kind in KINDS
+        if (own := [span for span in spans if span.kind == kind])
+    ]
+    figure = theme.build_figure(
+        *bars, x="time since the start", height=min(MOST, 110 + ROW * len(rows)), barmode="overlay"
+    )
+    figure.update_xaxes(theme.build_time_axis(clocked.total))
     figure.update_yaxes(categoryorder="array", categoryarray=list(rows.values()), autorange="reversed", type="category")
     for after, _ in clocked.pauses:
         figure.add_vline(x=after, line={"color": theme.FAINT, "dash": "dash", "width": 1})
     return figure
 
 
-def _bars(kind: str, spans: Sequence[Span], rows: Mapping[str, str], clocked: Elapsed) -> Bar:
+def _build_bars(kind: str, spans: Sequence[Span], rows: Mapping[str, str], clocked: RunningTime) -> Bar:
     trials = [f", trial {span.trial}" if span.trial is not None else "" for span in spans]
-    lengths = [clock(span.end - span.start) for span in spans]
+    lengths = [format_duration(span.end - span.start) for span in spans]
     return Bar(
         orientation="h",
         y=[rows[span.gang] for span in spans],
-        base=[clocked(span.start) for span in spans],
-        x=[clocked(span.end) - clocked(span.start) for span in spans],
+        base=[clocked.at(span.start) for span in spans],
+        x=[clocked.at(span.end) - clocked.at(span.start) for span in spans],
         customdata=[f"{kind}{trial}, {length}" for trial, length in zip(trials, lengths, strict=True)],
         name=kind,
         marker={"color": KINDS[kind], "line": {"color": theme.CARD, "width": 1 if len(spans) < MANY else 0}},

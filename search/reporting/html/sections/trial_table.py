@@ -1,26 +1,28 @@
 """All trials as a table."""
 
-from search.analysis.best_trials import by_best
-from search.formatting import counted, short
+from search.analysis.best_trials import sort_by_objective
+from search.formatting import format_value, pluralize
 from search.reporting.html.section import Section
-from search.study.record import Searched
-from search.study.trial import curve_of, outcome_of, point_of
+from search.study.record import SearchRecord
+from search.study.trial import get_outcome, intermediate_values, objective_values
 
 MOST = 100
 
 
-def section(searched: Searched) -> Section | None:
+def build(searched: SearchRecord) -> Section | None:
     """Best first; None if none began."""
     if not searched.trials:
         return None
     names = list(dict.fromkeys(name for trial in searched.trials for name in trial.params))
-    points = {trial.number: point_of(trial, searched.objectives) for trial in searched.trials}
-    ranked = by_best(searched.trials, searched.objectives)
+    points = {trial.number: objective_values(trial, searched.objectives) for trial in searched.trials}
+    ranked = sort_by_objective(searched.trials, searched.objectives)
     rows = [["trial", "outcome", "epochs", *(objective.metric for objective in searched.objectives), *names]]
     for trial in ranked[:MOST]:
-        values = list(map(short, points[trial.number] or ["-"] * len(searched.objectives)))
-        cells = [short(trial.params.get(name, "-")) for name in names]
-        rows.append([str(trial.number), outcome_of(trial), str(max(curve_of(trial), default=0)), *values, *cells])
+        values = list(map(format_value, points[trial.number] or ["-"] * len(searched.objectives)))
+        cells = [format_value(trial.params.get(name, "-")) for name in names]
+        rows.append(
+            [str(trial.number), get_outcome(trial), str(max(intermediate_values(trial), default=0)), *values, *cells]
+        )
     left = len(ranked) - MOST
-    notes = f"{counted(left, 'trial')} more in trials.parquet, which has every report." if left > 0 else ""
+    notes = f"{pluralize(left, 'trial')} more in trials.parquet, which has every report." if left > 0 else ""
     return Section("All trials", "Best first, by their best report.", table=rows, notes=notes)

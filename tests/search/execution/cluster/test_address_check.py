@@ -11,12 +11,12 @@ from search.execution.cluster import address_check, node_check, resources
 from search.execution.cluster.address_check import check_address
 from search.execution.cluster.node_check import (
     STOP_WAIT,
-    Checked,
-    Found,
+    ClusterCheck,
+    NodeInfo,
     check_nodes,
-    look_around,
-    note_of_job,
-    versions,
+    get_package_versions,
+    job_stop_warning,
+    probe_node,
 )
 
 SAME = {"ray_version": ray.__version__, "python_version": platform.python_version()}
@@ -80,7 +80,7 @@ def test_auto_is_the_cluster_on_this_machine(here, refusing):
 
 def test_driver_and_cluster_have_the_same_ray_and_python(listening, monkeypatch):
     theirs = dict(SAME)
-    monkeypatch.setattr(address_check, "_knock", lambda address: theirs)
+    monkeypatch.setattr(address_check, "fetch_cluster_metadata", lambda address: theirs)
     check_address(listening)
     for other in ({"ray_version": "2.59.0"}, {"python_version": "3.12.1"}):
         theirs.update(SAME | other)
@@ -102,8 +102,10 @@ def asked(tmp_path, monkeypatch):
             for name, (resources, _) in nodes.items()
         ]
         before_and_after = iter([there, [node for node in there if node["NodeID"] not in gone]])
-        monkeypatch.setattr(resources, "staying", lambda: next(before_and_after))
-        monkeypatch.setattr(node_check, "_ask", lambda asked, probe: {name: said for name, (_, said) in nodes.items()})
+        monkeypatch.setattr(resources, "schedulable_nodes", lambda: next(before_and_after))
+        monkeypatch.setattr(
+            node_check, "_probe_nodes", lambda asked, probe: {name: said for name, (_, said) in nodes.items()}
+        )
         try:
             return check_nodes(tmp_path, gpus_per_worker, growing)
         finally:
@@ -113,14 +115,14 @@ def asked(tmp_path, monkeypatch):
 
 
 def found(devices=0, usable=None, storage="", **others):
-    return Found({**versions(), **others}, devices, usable, storage)
+    return NodeInfo({**get_package_versions(), **others}, devices, usable, storage)
 
 
 HEAD = ({}, found())
 
 
 def test_nodes_that_can_train_are_taken_without_a_word(asked):
-    assert asked({"head": HEAD, "gpu": ({"GPU": 2.0, "accelerator_type:L4": 1.0}, found(2, 2))}) == Checked()
+    assert asked({"head": HEAD, "gpu": ({"GPU": 2.0, "accelerator_type:L4": 1.0}, found(2, 2))}) == ClusterCheck()
 
 
 def test_all_that_is_wrong_is_told_at_once_by_node(asked, tmp_path):
@@ -133,7 +135,9 @@ def test_all_that_is_wrong_is_told_at_once_by_node(asked, tmp_path):
     with pytest.raises(UsageError) as told:
         asked({"head": HEAD, **bad})
     old, away, blind, mute = told.value.problems
-    assert old.startswith(f"node old must have torch {versions()['torch']}, as the driver has, but has 1.0.0. Install")
+    assert old.startswith(
+        f"node old must have torch {get_package_versions()['torch']}, as the driver has, but has 1.0.0. Install"
+    )
     assert f"on node away {tmp_path} cannot be written: read-only. Say a bucket" in away
     assert blind.startswith("node blind must let torch use its 2 GPUs, but it sees 1. Install")
     assert mute == "node mute must answer within 120 s, but does not. Look at its Ray."
@@ -144,7 +148,7 @@ def test_a_node_that_goes_away_meanwhile_stops_no_search(asked):
         "spot": ({"GPU": 1.0}, "must run what the search sends it, but: it died"),
         "full": ({}, found(storage="x")),
     }
-    assert asked({"head": ({"GPU": 1.0}, found(1, 1)), **nodes}, gone=nodes) == Checked()
+    assert asked({"head": ({"GPU": 1.0}, found(1, 1)), **nodes}, gone=nodes) == ClusterCheck()
 
 
 def test_gpus_that_are_declared_and_nowhere_to_be_seen_are_a_rehearsal(asked):
@@ -167,9 +171,9 @@ def test_gpus_that_no_trial_will_use_are_told_of(asked):
 
 def test_who_trains_on_cpus_need_not_care_for_gpus(asked):
     nodes = {"head": ({}, found(devices=4)), "blind": ({"GPU": 2.0}, found(2, 1))}
-    assert asked(nodes, gpus_per_worker=0.0) == Checked()
-    assert asked({"worker": ({"GPU": 1.0}, found(0, 0))}, gpus_per_worker=0.0) == Checked()
-    assert asked({"head": HEAD}, gpus_per_worker=0.0) == Checked()
+    assert asked(nodes, gpus_per_worker=0.0) == ClusterCheck()
+    assert asked({"worker": ({"GPU": 1.0}, found(0, 0))}, gpus_per_worker=0.0) == ClusterCheck()
+    assert asked({"head": HEAD}, gpus_per_worker=0.0) == ClusterCheck()
 
 
 def test_gpus_are_not_asked_of_a_cluster_that_has_none_and_gets_none(asked):
@@ -177,31 +181,31 @@ def test_gpus_are_not_asked_of_a_cluster_that_has_none_and_gets_none(asked):
         UsageError, match=r"--gpus-per-worker must be 0 .* but got 0.5, and Ray sees none on its 1 nodes"
     ):
         asked({"head": HEAD}, gpus_per_worker=0.5)
-    assert asked({"head": HEAD}, gpus_per_worker=0.5, growing={"GPU": 8.0}) == Checked()
-    assert asked({"head": HEAD}, growing={"GPU": 8.0}) == Checked()
+    assert asked({"head": HEAD}, gpus_per_worker=0.5, growing={"GPU": 8.0}) == ClusterCheck()
+    assert asked({"head": HEAD}, growing={"GPU": 8.0}) == ClusterCheck()
 
 
 def test_a_node_tells_what_it_has_and_that_it_writes_beside_the_driver(tmp_path):
     (tmp_path / "driver").write_text("of the driver")
-    answer = json.loads(json.dumps(look_around(str(tmp_path), "node", has_gpus=False)))
-    assert Found(**answer) == Found(versions(), answer["devices"], None, "")
-    assert versions()["torch"] != "none"
+    answer = json.loads(json.dumps(probe_node(str(tmp_path), "node", has_gpus=False)))
+    assert NodeInfo(**answer) == NodeInfo(get_package_versions(), answer["devices"], None, "")
+    assert get_package_versions()["torch"] != "none"
     assert (tmp_path / "node").is_file()
 
 
 def test_a_node_tells_why_the_storage_is_not_what_the_driver_wrote_to(tmp_path):
-    assert look_around(str(tmp_path), "node", has_gpus=False)["storage"] == "is not what the driver wrote to"
+    assert probe_node(str(tmp_path), "node", has_gpus=False)["storage"] == "is not what the driver wrote to"
     (tmp_path / "driver").write_text("of the driver")
     (tmp_path / "node").mkdir()  # root writes anywhere else
-    assert "cannot be written: " in look_around(str(tmp_path), "node", has_gpus=False)["storage"]
+    assert "cannot be written: " in probe_node(str(tmp_path), "node", has_gpus=False)["storage"]
 
 
 @pytest.mark.parametrize(("wait", "told"), [(None, "after 3 s"), ("10", "after 10 s"), ("30", ""), ("60", "")])
 def test_a_submitted_job_that_will_be_killed_early_says_so(wait, told, monkeypatch):
     monkeypatch.delenv(STOP_WAIT, raising=False)
-    assert note_of_job() == "", "nobody submitted this"
+    assert job_stop_warning() == "", "nobody submitted this"
     monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
     if wait:
         monkeypatch.setenv(STOP_WAIT, wait)
-    assert told in note_of_job()
-    assert bool(note_of_job()) == bool(told)
+    assert told in job_stop_warning()
+    assert bool(job_stop_warning()) == bool(told)

@@ -4,7 +4,7 @@ import torch
 import trainables.precision
 from search.config import load_config
 from search.errors import UsageError
-from search.execution.cluster.resources import count_gangs, worker_resources
+from search.execution.cluster.resources import num_gangs, resolve_worker_resources
 from search.experiment import plan
 from trainables.precision import Precision
 
@@ -16,7 +16,7 @@ def planned(tmp_path, **given):
 @pytest.fixture
 def device_without_fp16(monkeypatch):
     """Stands in for a device that says no to fp16, which no CPU does."""
-    real = trainables.precision._runs
+    real = trainables.precision._is_supported
     monkeypatch.setattr(
         trainables.precision, "_runs", lambda mode, device: mode is not Precision.FP16 and real(mode, device)
     )
@@ -39,8 +39,8 @@ def test_a_precision_that_the_device_has_is_planned(tmp_path, device_without_fp1
 
 
 def test_the_seed_of_the_search_is_that_of_its_trials_unless_they_have_one(tmp_path):
-    assert planned(tmp_path, seed="7").space.config({}).seed == 7
-    assert planned(tmp_path, seed="7", set={"seed": "3"}).space.config({}).seed == 3
+    assert planned(tmp_path, seed="7").space.build_config({}).seed == 7
+    assert planned(tmp_path, seed="7", set={"seed": "3"}).space.build_config({}).seed == 3
 
 
 def test_one_run_searches_nothing(tmp_path):
@@ -105,8 +105,8 @@ def test_how_long_a_trial_is_cannot_be_searched_by_a_scheduler_that_decides_on_i
 def test_a_searched_length_may_be_as_long_as_the_longest(tmp_path, given, expected):
     found = planned(tmp_path, scheduler="none", search={"epochs": given})
     assert found.schedule.limit == expected
-    assert found.expected is None, "nobody knows what will be suggested"
-    assert planned(tmp_path, scheduler="none", trials="4").expected == 36
+    assert found.expected_cost is None, "nobody knows what will be suggested"
+    assert planned(tmp_path, scheduler="none", trials="4").expected_cost == 36
 
 
 def test_lengths_may_be_searched_where_trials_are_measured_otherwise(tmp_path):
@@ -139,25 +139,25 @@ def test_a_population_whose_members_are_never_compared_is_refused(tmp_path):
 )
 def test_as_many_gangs_run_as_the_cluster_holds(tmp_path, given, cluster, gangs):
     config = load_config({"task": "arc", "storage": str(tmp_path), **given})
-    assert count_gangs(config, worker_resources(config, cluster), cluster) == gangs
+    assert num_gangs(config, resolve_worker_resources(config, cluster), cluster) == gangs
 
 
 def test_a_cluster_that_grows_holds_what_it_may_grow_to(tmp_path):
     config = load_config({"task": "arc", "storage": str(tmp_path), "gpus_per_worker": "1", "trials": "100"})
     head, grown = node(4), {"CPU": 260.0, "GPU": 32.0}
-    assert count_gangs(config, worker_resources(config, [head]), [head], grown) == 32
+    assert num_gangs(config, resolve_worker_resources(config, [head]), [head], grown) == 32
 
 
 def test_workers_get_gpus_where_there_are_none_yet_if_the_cluster_may_grow_to_some(tmp_path):
     config = load_config({"task": "arc", "storage": str(tmp_path)})
-    assert "GPU" not in worker_resources(config, [node(4)])
-    assert "GPU" not in worker_resources(config, [node(4)], {"CPU": 64.0})
-    assert worker_resources(config, [node(4)], {"CPU": 64.0, "GPU": 8.0})["GPU"] == 1.0
+    assert "GPU" not in resolve_worker_resources(config, [node(4)])
+    assert "GPU" not in resolve_worker_resources(config, [node(4)], {"CPU": 64.0})
+    assert resolve_worker_resources(config, [node(4)], {"CPU": 64.0, "GPU": 8.0})["GPU"] == 1.0
 
 
 def test_more_gangs_than_fit_now_may_be_asked_of_a_cluster_that_grows(tmp_path):
     config = load_config({"task": "arc", "storage": str(tmp_path), "concurrency": "8"})
-    assert count_gangs(config, {"CPU": 1.0}, [node(2)], {"CPU": 4.0}) == 8
+    assert num_gangs(config, {"CPU": 1.0}, [node(2)], {"CPU": 4.0}) == 8
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_more_gangs_than_fit_now_may_be_asked_of_a_cluster_that_grows(tmp_path):
 def test_gangs_that_do_not_fit_into_the_cluster_are_refused(tmp_path, given, cluster):
     config = load_config({"task": "arc", "storage": str(tmp_path), **given})
     with pytest.raises(UsageError, match=r"must fit into the cluster, but its nodes have \{'CPU': \d\.0"):
-        count_gangs(config, worker_resources(config, cluster), cluster)
+        num_gangs(config, resolve_worker_resources(config, cluster), cluster)
 
 
 @pytest.mark.parametrize(

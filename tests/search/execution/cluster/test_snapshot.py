@@ -1,7 +1,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from search.execution.cluster.snapshot import Look, fullest
+from search.execution.cluster.snapshot import ClusterSnapshot, fullest_fitting_node
 
 NEED = {"CPU": 1.0, "GPU": 1.0}
 
@@ -9,18 +9,18 @@ NEED = {"CPU": 1.0, "GPU": 1.0}
 def looked(**free):
     """Nodes of eight CPUs and four GPUs, of which so many are left."""
     left = {node: {"CPU": cpus, "GPU": gpus} for node, (cpus, gpus) in free.items()}
-    return Look(total={node: {"CPU": 8.0, "GPU": 4.0} for node in free}, free=left)
+    return ClusterSnapshot(total={node: {"CPU": 8.0, "GPU": 4.0} for node in free}, free=left)
 
 
 def test_the_node_with_the_least_left_is_the_fullest_and_one_without_room_is_none():
-    assert fullest(looked(a=(8.0, 4.0), b=(7.0, 3.0), c=(4.0, 0.0)), NEED, {}) == "b"
-    assert fullest(looked(a=(8.0, 4.0), b=(0.0, 4.0)), NEED, {}) == "a"
-    assert fullest(looked(b=(0.5, 4.0), c=(8.0, 0.0)), NEED, {}) == ""
-    assert fullest(Look(), NEED, {}) == ""
+    assert fullest_fitting_node(looked(a=(8.0, 4.0), b=(7.0, 3.0), c=(4.0, 0.0)), NEED, {}) == "b"
+    assert fullest_fitting_node(looked(a=(8.0, 4.0), b=(0.0, 4.0)), NEED, {}) == "a"
+    assert fullest_fitting_node(looked(b=(0.5, 4.0), c=(8.0, 0.0)), NEED, {}) == ""
+    assert fullest_fitting_node(ClusterSnapshot(), NEED, {}) == ""
 
 
 def test_a_node_that_lacks_what_is_asked_for_takes_none():
-    assert fullest(looked(a=(8.0, 4.0)), {"fpga": 1.0}, {}) == ""
+    assert fullest_fitting_node(looked(a=(8.0, 4.0)), {"fpga": 1.0}, {}) == ""
 
 
 @settings(max_examples=50, deadline=None)
@@ -28,7 +28,7 @@ def test_a_node_that_lacks_what_is_asked_for_takes_none():
 def test_gangs_that_start_at_once_fill_one_node_after_the_other(gpus, gangs):
     nodes, taken = looked(**{node: (8.0, float(count)) for node, count in gpus.items()}), {}
     for _ in range(gangs):
-        node = fullest(nodes, NEED, taken)
+        node = fullest_fitting_node(nodes, NEED, taken)
         if node:
             assert all(taken.get(other, 0) in (0, gpus[other]) for other in gpus if other != node)
             taken[node] = taken.get(node, 0) + 1

@@ -13,7 +13,7 @@ from contextlib import suppress
 import pytest
 from rich.console import Console
 
-from search.config.search_space import resolve
+from search.config.search_space import resolve_space
 from search.reporting.console.progress import Progress
 from trainables.task import TaskConfig, searchable
 
@@ -35,11 +35,11 @@ def shown():
     def play(terminal):
         stream = io.StringIO()
         console = Console(file=stream, force_terminal=terminal, force_interactive=terminal, width=120)
-        with Progress(resolve(Config, {}, {}), "val/loss", "min", 2, 6.0, console) as progress:
-            progress.trial_started(0, {"precision": "bf16", "lr": 0.01, "epochs": 9})
-            progress.trial_reported(0, 1, {"val/loss": 0.5}, 0.0)
-            progress.trial_reported(0, 2, {"val/loss": 0.75}, 0.0)
-            progress.trial_ended(0, "diverged", "val/loss is nan")
+        with Progress(resolve_space(Config, {}, {}), "val/loss", "min", 2, 6.0, console) as progress:
+            progress.on_trial_start(0, {"precision": "bf16", "lr": 0.01, "epochs": 9})
+            progress.on_trial_report(0, 1, {"val/loss": 0.5}, 0.0)
+            progress.on_trial_report(0, 2, {"val/loss": 0.75}, 0.0)
+            progress.on_trial_end(0, "diverged", "val/loss is nan")
         return stream.getvalue()
 
     return play
@@ -56,16 +56,16 @@ def test_elsewhere_there_are_plain_lines(shown):
 
 def test_a_copy_is_told_with_the_trial_that_it_goes_on_from():
     stream = io.StringIO()
-    progress = Progress(resolve(Config, {}, {}), "val/loss", "min", 2, 6.0, Console(file=stream, width=120))
-    progress.trial_started(7, {"precision": "bf16", "lr": 0.01}, 3)
+    progress = Progress(resolve_space(Config, {}, {}), "val/loss", "min", 2, 6.0, Console(file=stream, width=120))
+    progress.on_trial_start(7, {"precision": "bf16", "lr": 0.01}, 3)
     assert stream.getvalue() == "trial   7  started   precision=bf16  lr=0.01  from trial 3\n"
 
 
 def test_parameters_that_do_not_apply_are_not_shown():
     stream = io.StringIO()
-    progress = Progress(resolve(Halves, {}, {}), "val/loss", "min", 2, 6.0, Console(file=stream, width=120))
-    progress.trial_started(0, {"precision": "bf16", "scale": 2.0})
-    progress.trial_started(1, {"precision": "fp16", "scale": 2.0})
+    progress = Progress(resolve_space(Halves, {}, {}), "val/loss", "min", 2, 6.0, Console(file=stream, width=120))
+    progress.on_trial_start(0, {"precision": "bf16", "scale": 2.0})
+    progress.on_trial_start(1, {"precision": "fp16", "scale": 2.0})
     assert [line.split()[3:] for line in stream.getvalue().splitlines()] == [
         ["precision=bf16"],
         ["precision=fp16", "scale=2"],
@@ -75,12 +75,12 @@ def test_parameters_that_do_not_apply_are_not_shown():
 def test_a_quiet_search_shows_failures_and_warnings_alone():
     stream = io.StringIO()
     console = Console(file=stream, width=120, force_terminal=True, force_interactive=True)
-    with Progress(resolve(Config, {}, {}), "val/loss", "min", 2, 6.0, console, quiet=True) as progress:
+    with Progress(resolve_space(Config, {}, {}), "val/loss", "min", 2, 6.0, console, quiet=True) as progress:
         progress.say("search s: starting Ray")
         for number, outcome in enumerate(["completed", "failed", "pruned"]):
-            progress.trial_started(number, {"precision": "bf16", "lr": 0.01})
-            progress.trial_reported(number, 1, {"val/loss": 0.5}, 0.0)
-            progress.trial_ended(number, outcome, "because")
+            progress.on_trial_start(number, {"precision": "bf16", "lr": 0.01})
+            progress.on_trial_report(number, 1, {"val/loss": 0.5}, 0.0)
+            progress.on_trial_end(number, outcome, "because")
         progress.warn("no news for 60 s")
     assert stream.getvalue() == "trial   1  failed    because\nno news for 60 s\n"
 
@@ -95,21 +95,21 @@ def test_in_a_terminal_a_trial_that_ended_is_a_line_and_where_the_search_stands_
 # A search as a process of its own: rich asks the standard streams of the process how large the terminal is.
 PLAYED = """
 import sys, time
-from search.terminal.console import console_on
-from search.terminal.progress import Progress
-from search.space import resolve
+from search.reporting.console.streams import create_console
+from search.reporting.console.progress import Progress
+from search.config.search_space import resolve_space
 from trainables.task import TaskConfig, searchable
 
 class Config(TaskConfig):
     lr: float = searchable(1e-3, low=1e-5, high=1e-1, log=True)
 
-with Progress(resolve(Config, {}, {}), "val/loss", "min", 50, 150.0, console_on(sys.stderr)) as progress:
+with Progress(resolve_space(Config, {}, {}), "val/loss", "min", 50, 150.0, create_console(sys.stderr)) as progress:
     for number in range(40):
-        progress.trial_started(number, {"precision": "bf16", "lr": 0.01, "epochs": 9})
+        progress.on_trial_start(number, {"precision": "bf16", "lr": 0.01, "epochs": 9})
     for number in range(20):
         time.sleep(PAUSE_S)
-        progress.trial_reported(number, 1, {"val/loss": 1.0 / (number + 1), "time/samples_per_s": 10.0}, 0.0)
-        progress.trial_ended(number, "failed" if number == 3 else "pruned", "because it was " + "so " * 40)
+        progress.on_trial_report(number, 1, {"val/loss": 1.0 / (number + 1), "time/samples_per_s": 10.0}, 0.0)
+        progress.on_trial_end(number, "failed" if number == 3 else "pruned", "because it was " + "so " * 40)
     time.sleep(1.1)
 print("all is well")
 """

@@ -10,13 +10,13 @@ from optuna.samplers import RandomSampler
 from rich.console import Console
 
 from search.analysis.best_trials import count_outcomes, find_best
-from search.analysis.result import Result
+from search.analysis.result import SearchResult
 from search.config import SearchConfig
-from search.config.search_config import complete
-from search.config.search_space import resolve
-from search.reporting.console.summary import tell
-from search.study.record import read
-from search.study.study import create
+from search.config.search_config import resolve_config
+from search.config.search_space import resolve_space
+from search.reporting.console.summary import print_summary
+from search.study.record import load_search
+from search.study.study import create_study
 from tests.conftest import ROOT
 from trainables.arc.task import ArcConfig
 
@@ -27,26 +27,28 @@ class Ended:
     """A search that has ended, and what is told of it; `best` is the trial that was best."""
 
     def __init__(self, folder, best, **options):
-        self.config = complete(SearchConfig(task="arc", name=folder.name, storage=folder.parent, **options))
+        self.config = resolve_config(SearchConfig(task="arc", name=folder.name, storage=folder.parent, **options))
         self.folder = folder
-        space = resolve(ArcConfig, self.config.set, self.config.search)
-        study, store = create(folder, lambda number: RandomSampler(seed=number), "val/score", "max")
-        study.remember({"config": self.config.model_dump(mode="json", by_alias=True), "first": [space.defaults()]})
-        study.enqueue(space.defaults())
+        space = resolve_space(ArcConfig, self.config.set, self.config.search)
+        study, store = create_study(folder, lambda number: RandomSampler(seed=number), "val/score", "max")
+        study.save_metadata(
+            {"config": self.config.model_dump(mode="json", by_alias=True), "first": [space.get_defaults()]}
+        )
+        study.enqueue(space.get_defaults())
         for outcome in ("completed", "pruned", "failed"):
             number, values = study.ask(space)
-            study.note_config(number, space.config(values).model_dump(mode="json"))
+            study.record_config(number, space.build_config(values).model_dump(mode="json"))
             if outcome != "failed":
                 score = 0.5 if number == best else 0.25
                 study.report(number, 1, score, {"metrics": {"val/score": score}, "checkpoint": f"{number}-1.pt"})
             study.end(number, outcome)
         store.close()
-        self.searched = read(folder)
+        self.searched = load_search(folder)
         self.mlflow = {"tracking_uri": f"sqlite:///{folder}/mlflow.db", "experiment_id": "1", "run_id": "abc"}
 
     def told(self, quiet=False, width=10_000):
         trials = self.searched.trials
-        result = Result(
+        result = SearchResult(
             self.folder.name,
             count_outcomes(trials),
             find_best(trials, "max"),
@@ -58,7 +60,7 @@ class Ended:
             self.searched,
         )
         stream = io.StringIO()
-        tell(Console(file=stream, width=width), result, self.folder, quiet)
+        print_summary(Console(file=stream, width=width), result, self.folder, quiet)
         return stream.getvalue()
 
     def line(self, name):
@@ -144,9 +146,9 @@ def test_quiet_leaves_out_the_table_and_keeps_the_best_and_the_commands(ended):
 def test_a_narrow_terminal_has_whole_columns(ended):
     stream = io.StringIO()
     console = Console(file=stream, width=60, force_terminal=True, color_system=None)
-    from search.reporting.console.tables import trial_table, width_of
+    from search.reporting.console.tables import build_trial_table, get_table_width
 
-    console.print(trial_table(ended.searched.trials, ended.searched.objectives, width_of(console)))
+    console.print(build_trial_table(ended.searched.trials, ended.searched.objectives, get_table_width(console)))
     head, *rows = stream.getvalue().splitlines()
     assert head.split()[:6] == [
         "trial",

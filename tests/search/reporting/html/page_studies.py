@@ -7,7 +7,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution
 from optuna.trial import TrialState, create_trial
 
 from search.config.objectives import Objective
-from search.study.record import Searched
+from search.study.record import SearchRecord
 
 START = datetime(2026, 5, 4, 12, 0, 0)
 STATES = {
@@ -65,7 +65,7 @@ def trial(
 def search(trials, first=None, name="demo", objectives=SCORE):
     """A search of `trials`, whose defaults are the point `first`."""
     about = {"config": {"task": "my_task.py:MyTask"}, "first": [first] if first is not None else []}
-    return Searched(name, trials, objectives, about)
+    return SearchRecord(name, trials, objectives, about)
 
 
 def many(count=60, epochs=9, gangs=4, seed=0):

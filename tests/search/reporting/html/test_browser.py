@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from search.reporting.html.report import write_page
+from search.reporting.html.report import write_report
 from search.reporting.html.theme import DARK, LIGHT
 from tests.search.reporting.html.page_studies import many
 
@@ -19,7 +19,7 @@ SIZES = "figures => figures.map(figure => [figure.querySelectorAll('.main-svg').
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
     path = tmp_path_factory.mktemp("page") / "report.html"
-    write_page(many(40), path)
+    write_report(many(40), path)
     return path
 
 

@@ -10,11 +10,11 @@ import pytest
 from optuna.distributions import CategoricalDistribution
 
 from search.config.objectives import Objective
-from search.reporting.html.report import html_of, save_page, write_page
+from search.reporting.html.report import render_report, try_write_report, write_report
 from search.reporting.html.section import Section
-from search.reporting.html.template import page
-from search.reporting.html.theme import figure, plain
-from search.study.record import Searched
+from search.reporting.html.template import render_page
+from search.reporting.html.theme import build_figure, escape_text
+from search.study.record import SearchRecord
 from tests.search.reporting.html.page_studies import many, search, trial
 
 NASTY = "<script>alert(1)</script>"
@@ -48,7 +48,7 @@ def headings(html):
 
 
 def test_the_most_important_comes_first():
-    assert headings(html_of(many(60))) == [
+    assert headings(render_report(many(60))) == [
         "The best trial",
         "Progress",
         "Learning curves",
@@ -61,7 +61,7 @@ def test_the_most_important_comes_first():
 
 
 def test_the_head_says_what_was_searched_when_and_what_came_of_it():
-    text = Page(html_of(many(60), "python search/run.py --config runs/night-run/search.yaml")).text
+    text = Page(render_report(many(60), "python search/run.py --config runs/night-run/search.yaml")).text
     assert "night-run" in text
     assert "my_task.py:MyTask · begun 4 May 2026, 12:00 · 60 trials: " in text
     assert re.search(r"best val/score\s*0\.\d+\s*gain over the defaults\s*\+0\.\d+ \(\d+ %\)\s*trials\s*60", text)
@@ -69,14 +69,14 @@ def test_the_head_says_what_was_searched_when_and_what_came_of_it():
 
 
 def test_a_browser_fetches_nothing_for_it():
-    parsed = Page(html_of(many(20)))
+    parsed = Page(render_report(many(20)))
     assert not [tag for tag, attributes in parsed.tags if tag in ("link", "img", "iframe") or "src" in attributes]
     policies = [a["content"] for tag, a in parsed.tags if a.get("http-equiv") == "Content-Security-Policy"]
     assert policies[0].startswith("default-src 'none';")
 
 
 def test_figures_have_no_colors_but_those_of_the_page():
-    drawn = json.dumps(Page(html_of(many(60))).figures)
+    drawn = json.dumps(Page(render_report(many(60))).figures)
     colors = set(re.findall(r'"[\w]*color": "([^"]*)"', drawn))
     assert {color for color in colors if not color.startswith("var(--")} <= {"rgba(0,0,0,0)"}
     assert len(colors) > 5
@@ -90,12 +90,14 @@ def test_what_users_name_stays_text():
         for n in range(3)
     ]
     broken = trial(3, "failed", params={NASTY: NASTY}, reason=f"ValueError: {NASTY}", space=space)
-    html = html_of(search([*trials, broken], {NASTY: NASTY}, NASTY, objectives), f"python search/run.py '{NASTY}'")
+    html = render_report(
+        search([*trials, broken], {NASTY: NASTY}, NASTY, objectives), f"python search/run.py '{NASTY}'"
+    )
     assert NASTY not in html
     parsed = Page(html)
     assert sum(tag == "script" for tag, _ in parsed.tags) == 3
     titles = [drawn["layout"]["xaxis"]["title"]["text"] for drawn in parsed.figures]
-    assert plain(NASTY) in titles
+    assert escape_text(NASTY) in titles
     assert NASTY not in json.dumps(parsed.figures)
 
 
@@ -114,7 +116,7 @@ def test_what_users_name_stays_text():
     ids=["none", "one that runs", "one", "all failed", "all diverged", "extremes", "not finite", "no parameters"],
 )
 def test_there_is_a_page_for_any_search(trials):
-    parsed = Page(html_of(search(trials, {"lr": 0.01})))
+    parsed = Page(render_report(search(trials, {"lr": 0.01})))
     assert f"{len(trials)} trial" in parsed.text
     assert "NaN" not in parsed.scripts[0]
     assert "Infinity" not in parsed.scripts[0]
@@ -122,7 +124,7 @@ def test_there_is_a_page_for_any_search(trials):
 
 def test_a_search_that_died_before_it_had_put_down_what_it_is_has_a_page():
     assert "Progress" in headings(
-        html_of(Searched("demo", [trial(0, scores=[0.1])], (Objective("val/score", "max"),), {}))
+        render_report(SearchRecord("demo", [trial(0, scores=[0.1])], (Objective("val/score", "max"),), {}))
     )
 
 
@@ -130,34 +132,36 @@ def test_a_copy_begins_where_it_was_copied():
     copied = trial(1, scores=[0.1, 0.2, 0.3, 0.4])
     del copied.intermediate_values[1], copied.intermediate_values[2]
     copied.set_user_attr("copied_from", 0)
-    curves = Page(html_of(search([trial(0, "pruned", [0.1, 0.2]), copied]))).figures[2]
+    curves = Page(render_report(search([trial(0, "pruned", [0.1, 0.2]), copied]))).figures[2]
     assert [3, 4, None] in [trace["x"] for trace in curves["data"]]
 
 
 def test_a_number_column_is_aligned_right_and_a_word_column_is_not():
-    html = page("t", "s", [Section("x", "y", table=[["name", "value"], ["a", "1.5"], ["b", "-"], ["c", "1e-05"]])])
+    html = render_page(
+        "t", "s", [Section("x", "y", table=[["name", "value"], ["a", "1.5"], ["b", "-"], ["c", "1e-05"]])]
+    )
     assert '<th>name</th><th class="number">value</th>' in html
 
 
 def test_each_line_of_a_section_is_a_paragraph():
-    html = page("t", "s", [Section("x", "one\ntwo", [figure()], notes="three\nfour")])
+    html = render_page("t", "s", [Section("x", "one\ntwo", [build_figure()], notes="three\nfour")])
     assert re.findall(r"<p[^>]*>(\w+)</p>", html) == ["s", "one", "two", "three", "four"]
 
 
 def test_it_is_written_whole_or_not_at_all(tmp_path):
     path = tmp_path / "report.html"
-    write_page(many(10), path)
+    write_report(many(10), path)
     before = path.read_text()
     (tmp_path / f"report.html.{os.getpid()}.tmp").mkdir()  # it cannot be written to
     with pytest.raises(OSError, match=r"report\.html\.\d+\.tmp"):
-        write_page(many(20), path)
+        write_report(many(20), path)
     assert path.read_text() == before
 
 
 def test_a_page_that_cannot_be_written_is_told_in_a_line_and_leaves_nothing_behind(tmp_path):
     told = []
-    assert save_page(many(10), tmp_path / "report.html", told.append)
-    assert not save_page(many(10), tmp_path / "gone" / "report.html", told.append)
+    assert try_write_report(many(10), tmp_path / "report.html", told.append)
+    assert not try_write_report(many(10), tmp_path / "gone" / "report.html", told.append)
     (line,) = told
     assert line.startswith(f"{tmp_path / 'gone' / 'report.html'} cannot be written: FileNotFoundError")
     assert line.endswith(f"; python search/report.py gone --storage {tmp_path} writes it again")

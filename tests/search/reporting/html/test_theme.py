@@ -69,7 +69,7 @@ def test_each_outcome_and_each_precision_has_a_color_of_its_own():
 
 def test_a_time_axis_has_few_and_round_times():
     for seconds in (0.5, 3, 59, 61, 170, 4000, 20_000, 10**6, 10**8):
-        axis = theme.time_axis(seconds)
+        axis = theme.build_time_axis(seconds)
         assert len(axis["tickvals"]) <= theme.TICKS + 1
         assert axis["range"][1] >= seconds
-    assert theme.time_axis(170)["ticktext"] == ["0:00", "0:30", "1:00", "1:30", "2:00", "2:30"]
+    assert theme.build_time_axis(170)["ticktext"] == ["0:00", "0:30", "1:00", "1:30", "2:00", "2:30"]

@@ -12,17 +12,17 @@ from mlflow.tracking import MlflowClient
 from optuna.samplers import RandomSampler
 
 from search.config import load_config
-from search.config.search_space import resolve
-from search.config.validators import model_name
-from search.study.study import create
+from search.config.search_space import resolve_space
+from search.config.validators import parse_model_name
+from search.study.study import create_study
 from search.tracking.model.best_model import ModelError, log_best
-from search.tracking.model.requirements import pinned
+from search.tracking.model.requirements import pin_requirements
 from tests.conftest import ROOT, TASKS
 from trainables import checkpoint
-from trainables.filesystem.paths import place
+from trainables.filesystem.paths import parse_path
 from trainables.task import TaskConfig, searchable
 from trainables.training.predictor import Predictor
-from trainables.training.trainer import Training
+from trainables.training.trainer import TrialTrainer
 
 INPUTS = [[0.5, -1.0, 2.0, 0.0], [1.0, 1.0, -1.0, 3.0]]
 
@@ -60,20 +60,20 @@ class Searched:
     def __init__(self, storage, name="one", experiment="Toy"):
         given = {"task": f"{TASKS / 'toy.py'}:Toy", "name": name, "storage": str(storage), "experiment": experiment}
         self.config = load_config(given)
-        self.folder = self.config.folder
+        self.folder = self.config.local_path
         (self.folder / "code").mkdir(parents=True)
         for file in ("toy.py", "beside.py"):
             (self.folder / "code" / file).write_bytes((TASKS / file).read_bytes())
         (self.folder / "search.yaml").write_text("")
-        self.study, store = create(self.folder, RandomSampler, "val/loss", "min", new=True)
+        self.study, store = create_study(self.folder, RandomSampler, "val/loss", "min", new=True)
         about = {"id": f"id of {name}", "config": self.config.model_dump(mode="json", by_alias=True)}
-        self.study.remember({**about, "tracking_uri": ""})
-        self.number, _ = self.study.ask(resolve(Config, {}, {}))
+        self.study.save_metadata({**about, "tracking_uri": ""})
+        self.number, _ = self.study.ask(resolve_space(Config, {}, {}))
         self.close = store.close
 
     def end(self, path):
         """The trial is completed with the checkpoint at `path`."""
-        self.study.note_config(self.number, {"precision": "bf16", "inner": {"width": 8}})
+        self.study.record_config(self.number, {"precision": "bf16", "inner": {"width": 8}})
         report = {"metrics": {"val/loss": 0.25}, "checkpoint": path and str(path), "time": 0.0}
         self.study.report(self.number, 1, 0.25, report)
         self.study.end(self.number, "completed")
@@ -88,7 +88,7 @@ def searched(tmp_path_factory):
     try:
         from toy import Toy, ToyConfig
 
-        training = Training(Toy(ToyConfig(precision="bf16", ema_decay=0.9, epochs=2)))
+        training = TrialTrainer(Toy(ToyConfig(precision="bf16", ema_decay=0.9, epochs=2)))
         training.run_epoch()
         path = made.folder / "checkpoints" / "0" / "epoch-1.pt"
         training.save(path)
@@ -175,7 +175,7 @@ def test_what_mlflow_does_not_know_of_is_told_with_the_command_to_try_again(tmp_
 
 def test_a_checkpoint_that_lies_in_a_bucket_is_a_model_as_well(searched, s3):
     other = Searched(searched.config.storage, "bucket")
-    path = place(s3) / "bucket" / "checkpoints" / "0" / "epoch-1.pt"
+    path = parse_path(s3) / "bucket" / "checkpoints" / "0" / "epoch-1.pt"
     checkpoint.link(searched.folder / "checkpoints" / "0" / "epoch-1.pt", path)
     other.end(path)
     searched.client.create_run(searched.experiment, tags={"search_id": "id of bucket"})
@@ -208,20 +208,22 @@ def test_a_process_that_takes_too_long_or_dies_is_told_with_the_command_to_try_a
 @pytest.mark.parametrize("name", ["a/b", "a:b", "", "../a", ".", "-a", "a" * 300, "50%"])
 def test_a_name_that_a_registry_may_refuse_is_refused(name):
     with pytest.raises(ValueError, match="must be a name of letters"):
-        model_name(name)
+        parse_model_name(name)
 
 
 @pytest.mark.parametrize("name", ["a", "My model_2.1-b", "main.ml.größe", "x" * 200])
 def test_a_name_that_a_registry_takes_is_taken(name):
-    assert model_name(name) == name
+    assert parse_model_name(name) == name
 
 
 def test_what_files_import_is_pinned_to_what_is_installed_wherever_they_import_it(tmp_path):
     (tmp_path / "task.py").write_text("import os\nimport numpy.linalg\ndef late():\n    from yaml import safe_load\n")
     (tmp_path / "other.py").write_text("import task\nfrom . import torch\nimport not_installed_at_all\n")
-    assert pinned(tmp_path.glob("*.py")) == sorted([f"PyYAML=={version('pyyaml')}", f"numpy=={version('numpy')}"])
+    assert pin_requirements(tmp_path.glob("*.py")) == sorted(
+        [f"PyYAML=={version('pyyaml')}", f"numpy=={version('numpy')}"]
+    )
 
 
 def test_a_local_version_is_pinned_as_package_indexes_have_it(tmp_path):
     (tmp_path / "task.py").write_text("import torch\n")
-    assert pinned([tmp_path / "task.py"]) == [f"torch=={version('torch').partition('+')[0]}"]
+    assert pin_requirements([tmp_path / "task.py"]) == [f"torch=={version('torch').partition('+')[0]}"]

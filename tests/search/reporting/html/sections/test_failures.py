@@ -1,4 +1,4 @@
-from search.reporting.html.sections.failures import section
+from search.reporting.html.sections.failures import build
 from tests.search.reporting.html.page_studies import many, search, trial
 
 
@@ -10,7 +10,7 @@ def test_reasons_that_differ_in_numbers_alone_are_counted_together():
         trial(3, "failed", reason="RuntimeError: 9 GiB asked at 0x7e12"),
         trial(4, "diverged", [0.1], reason="train/loss is not finite", divergence={"kind": "loss", "epoch": 1}),
     ]
-    told = section(search(trials))
+    told = build(search(trials))
     assert told.table[1:] == [
         ["2", "failed", "RuntimeError: 12.5 GiB asked at 0x7f00 (and 1 that differ in numbers)", "1, 3"],
         ["1", "failed", "ValueError: no such file", "2"],
@@ -22,12 +22,12 @@ def test_reasons_that_differ_in_numbers_alone_are_counted_together():
 
 
 def test_where_trials_diverge_is_told():
-    assert "Diverged: fp16" in section(many(80, seed=3)).says
+    assert "Diverged: fp16" in build(many(80, seed=3)).says
 
 
 def test_a_reason_that_is_not_known_is_not_made_up():
-    assert section(search([trial(0, "failed")])).table[1][2] == "no reason is known"
+    assert build(search([trial(0, "failed")])).table[1][2] == "no reason is known"
 
 
 def test_nothing_is_said_if_nothing_broke_off():
-    assert section(search([trial(0, scores=[0.1]), trial(1, "pruned", [0.1]), trial(2, "interrupted")])) is None
+    assert build(search([trial(0, scores=[0.1]), trial(1, "pruned", [0.1]), trial(2, "interrupted")])) is None

@@ -1,10 +1,10 @@
-from search.reporting.html.sections.learning_curves import section
+from search.reporting.html.sections.learning_curves import build
 from tests.search.reporting.html.page_studies import many, search, trial
 
 
 def test_few_traces_show_all_curves_and_the_best_one_stands_out():
     made = many(200, epochs=20)
-    (figure,) = section(made).figures
+    (figure,) = build(made).figures
     assert len(figure.data) <= 11
     lines = [trace for trace in figure.data if trace.mode == "lines"]
     reported = sum(len(trial.intermediate_values) for trial in made.trials)
@@ -18,16 +18,16 @@ def test_few_traces_show_all_curves_and_the_best_one_stands_out():
 
 def test_it_is_told_how_many_came_how_far():
     trials = [trial(0, scores=[0.1, 0.2, 0.3]), trial(1, "pruned", [0.1]), trial(2, "pruned", [0.1, 0.2])]
-    told = section(search(trials)).says
+    told = build(search(trials)).says
     assert "3 trials reported; 1 of them came to epoch 3, the last." in told
     assert "2 trials stopped early: 1 after epoch 1 and 1 after epoch 2." in told
 
 
 def test_a_curve_of_one_report_is_a_point_that_is_seen():
-    (figure,) = section(search([trial(0, scores=[0.1, 0.2]), trial(1, "pruned", [0.15])])).figures
+    (figure,) = build(search([trial(0, scores=[0.1, 0.2]), trial(1, "pruned", [0.15])])).figures
     assert any("markers" in trace.mode and list(trace.y) == [0.15] for trace in figure.data)
 
 
 def test_reports_alone_are_no_curves():
-    assert section(search([trial(0, scores=[0.1]), trial(1, "failed")])) is None
-    assert section(search([])) is None
+    assert build(search([trial(0, scores=[0.1]), trial(1, "failed")])) is None
+    assert build(search([])) is None

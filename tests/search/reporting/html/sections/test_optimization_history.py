@@ -1,4 +1,4 @@
-from search.reporting.html.sections.optimization_history import section
+from search.reporting.html.sections.optimization_history import build
 from tests.search.reporting.html.page_studies import search, trial
 
 
@@ -9,7 +9,7 @@ def test_the_way_to_the_best_value_is_told_and_drawn():
         trial(2, scores=[0.5], began=30.0, params={"lr": 0.03}),
         trial(3, "pruned", [0.1], began=50.0, params={"lr": 0.04}),
     ]
-    told = section(search(trials))
+    told = build(search(trials))
     assert "The first report, of trial 0, was val/score 0.2." in told.says
     assert "The best came after 0:40 of 1:00, from trial 2: 0.3 (150 %) better." in told.says
     assert "1 trial begun after the best one did not beat it." in told.says
@@ -25,7 +25,7 @@ def test_a_pause_between_two_drivers_is_left_out_and_marked():
         trial(0, scores=[0.2], gang="a"),
         trial(1, scores=[0.5], began=4000.0, params={"lr": 0.02}, gang="b"),
     ]
-    told = section(search(trials))
+    told = build(search(trials))
     assert "after 0:20 of 0:20" in told.says
     assert "1 pause, 1:06:30 in all: left out" in told.says
     assert [line.x0 for line in told.figures[0].layout.shapes] == [10]
@@ -33,11 +33,11 @@ def test_a_pause_between_two_drivers_is_left_out_and_marked():
 
 def test_what_diverged_trials_reported_is_shown_but_is_no_progress():
     trials = [trial(0, scores=[0.2]), trial(1, "diverged", [0.9], began=10.0)]
-    told = section(search(trials))
+    told = build(search(trials))
     assert "None was better." in told.says
     assert max(told.figures[1].data[-1].y) == 0.2
     assert 0.9 in told.figures[1].data[0].y or 0.9 in told.figures[1].data[1].y
 
 
 def test_there_is_no_progress_without_a_result():
-    assert section(search([trial(0, "failed"), trial(1, "diverged", [0.9])])) is None
+    assert build(search([trial(0, "failed"), trial(1, "diverged", [0.9])])) is None

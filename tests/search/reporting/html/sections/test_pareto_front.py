@@ -1,7 +1,7 @@
 import math
 
 from search.config.objectives import Objective
-from search.reporting.html.sections.pareto_front import section
+from search.reporting.html.sections.pareto_front import build
 from tests.search.reporting.html.page_studies import search, trial
 
 TWO = (Objective("val/score", "max"), Objective("size", "min"))
@@ -13,7 +13,7 @@ def sized(number, score, size, outcome="completed"):
 
 def test_the_front_is_drawn_and_listed_best_by_the_first_objective_first():
     trials = [sized(0, 0.5, 4.0), sized(1, 0.9, 9.0), sized(2, 0.4, 6.0), sized(3, 0.95, 1.0, "failed")]
-    told = section(search(trials, objectives=TWO))
+    told = build(search(trials, objectives=TWO))
     assert told.says.startswith("2 trials of 3 are beaten by no other one in all objectives.")
     assert "size is best in trial 0, 4." in told.says
     assert told.table == [["trial", "val/score", "size", "lr"], ["1", "0.9", "9", "0.02"], ["0", "0.5", "4", "0.01"]]
@@ -28,16 +28,16 @@ def test_three_objectives_have_a_figure_for_each_after_the_first_and_no_line():
     trials = [
         trial(n, scores=[0.1 * n], metrics=lambda epoch, n=n: {"size": float(n), "time": 5.0 - n}) for n in (1, 2)
     ]
-    told = section(search(trials, objectives=three))
+    told = build(search(trials, objectives=three))
     assert len(told.figures) == 2
     assert told.figures[1].data[-1].mode == "markers"
 
 
 def test_what_is_not_finite_is_not_drawn():
-    told = section(search([sized(0, 0.5, 4.0), sized(1, 0.9, math.inf)], objectives=TWO))
+    told = build(search([sized(0, 0.5, 4.0), sized(1, 0.9, math.inf)], objectives=TWO))
     assert math.inf not in [y for trace in told.figures[0].data for y in trace.y]
 
 
 def test_one_objective_has_no_front():
-    assert section(search([trial(0, scores=[0.1])])) is None
-    assert section(search([trial(0, "failed")], objectives=TWO)) is None
+    assert build(search([trial(0, scores=[0.1])])) is None
+    assert build(search([trial(0, "failed")], objectives=TWO)) is None

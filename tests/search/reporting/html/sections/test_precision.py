@@ -1,6 +1,6 @@
 import math
 
-from search.reporting.html.sections.precision import section
+from search.reporting.html.sections.precision import build
 from tests.search.reporting.html.page_studies import many, search, trial
 
 
@@ -23,7 +23,7 @@ def test_modes_are_side_by_side_with_what_they_reached_and_cost():
         in_mode(2, "fp16", [0.3, 0.6], of=metrics(220.0, 6.0, skipped=2)),
         in_mode(3, "fp16", [0.1], "diverged", of=metrics(220.0, 6.0, skipped=4)),
     ]
-    told = section(search(trials))
+    told = build(search(trials))
     head, *rows = told.table
     table = [dict(zip(head, row, strict=True)) for row in rows]
     assert [row["precision"] for row in table] == ["fp32", "fp16"]
@@ -43,7 +43,7 @@ def test_updates_of_several_kinds_count_together():
     def of(epoch):
         return {"train/g/updates": 60, "train/d/updates": 30, "amp/skipped/g": 10, "amp/skipped/d": 0}
 
-    told = section(search([in_mode(0, "fp16", [0.1], of=of), in_mode(1, "fp32", [0.1])]))
+    told = build(search([in_mode(0, "fp16", [0.1], of=of), in_mode(1, "fp32", [0.1])]))
     assert [row[-2] for row in told.table] == ["updates skipped", "-", "10 %"]
 
 
@@ -54,7 +54,7 @@ def test_they_are_compared_where_all_trials_came_to_and_not_among_those_that_wer
         in_mode(2, "bf16", [0.2], "pruned"),
     ]
     assert "By epoch 1, which all came to that did not break off, the median is 0.2 in fp32 and 0.2 in bf16." in (
-        section(search(trials)).says
+        build(search(trials)).says
     )
 
 
@@ -63,7 +63,7 @@ def test_what_no_trial_reported_is_left_out_and_what_is_not_finite_too():
         in_mode(0, "fp32", [0.1], of=lambda epoch: {"time/samples_per_s": math.nan}),
         in_mode(1, "bf16", [0.1]),
     ]
-    assert section(search(trials)).table[0] == [
+    assert build(search(trials)).table[0] == [
         "precision",
         "trials",
         "best val/score",
@@ -73,16 +73,16 @@ def test_what_no_trial_reported_is_left_out_and_what_is_not_finite_too():
 
 
 def test_one_mode_is_told_without_figures():
-    told = section(search([in_mode(0, "bf16", [0.1])]))
+    told = build(search([in_mode(0, "bf16", [0.1])]))
     assert (told.says, told.figures) == ("All trials ran in bf16.", ())
 
 
 def test_nothing_is_said_of_functions():
-    assert section(search([trial(0, scores=[0.1])])) is None
+    assert build(search([trial(0, scores=[0.1])])) is None
 
 
 def test_modes_in_which_all_broke_off_are_there_too():
-    told = section(search([in_mode(0, "fp32", [0.1]), in_mode(1, "fp16", [], "diverged")]))
+    told = build(search([in_mode(0, "fp32", [0.1]), in_mode(1, "fp16", [], "diverged")]))
     assert told.table[2][:3] == ["fp16", "1", "-"]
     assert "1 of 1 in fp16 diverged." in told.says
-    assert len(section(many(40)).table) == 4
+    assert len(build(many(40)).table) == 4

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-from search.analysis.ranking import ranked
-from search.reporting.html.axes import Axis, axes_of
-from search.reporting.html.sections.contour import contour_of
-from search.reporting.html.sections.param_importances import section
-from search.reporting.html.sections.slice import slice_of, where_the_best_lie
+from search.analysis.ranking import rank_trials
+from search.reporting.html.axes import Axis, build_axes
+from search.reporting.html.sections.contour import build_contour
+from search.reporting.html.sections.param_importances import build
+from search.reporting.html.sections.slice import build_slice, describe_best_range
 from tests.search.reporting.html.page_studies import search, trial
 
 SPACE = {
@@ -39,17 +39,17 @@ def chance(_params, draw):
 
 
 def sliced(made, name):
-    (axis,) = axes_of(made, [name])
-    return slice_of(made, axis, ranked(made))
+    (axis,) = build_axes(made, [name])
+    return build_slice(made, axis, rank_trials(made))
 
 
 def lies(made, name):
-    (axis,) = axes_of(made, [name])
-    return where_the_best_lie(made, axis, ranked(made))
+    (axis,) = build_axes(made, [name])
+    return describe_best_range(made, axis, rank_trials(made))
 
 
 def contour(made, across="lr", up="decay"):
-    figure, says = contour_of(made, *axes_of(made, [across, up]), ranked(made))
+    figure, says = build_contour(made, *build_axes(made, [across, up]), rank_trials(made))
     return [trace.type for trace in figure.data], says, figure
 
 
@@ -57,7 +57,7 @@ def contour(made, across="lr", up="decay"):
 
 
 def test_what_mattered_is_told_with_its_interval_and_drawn_with_a_slice_each_and_both_together():
-    made = section(drawn(60, hill))
+    made = build(drawn(60, hill))
     first, *sentences = made.says.split("\n")
     assert first.startswith("From 60 trials: lr mattered most: ")
     assert "Then decay" in first
@@ -70,24 +70,24 @@ def test_what_mattered_is_told_with_its_interval_and_drawn_with_a_slice_each_and
 
 
 def test_where_nothing_can_be_told_that_is_said_and_two_slices_are_shown():
-    made = section(drawn(25, chance))
+    made = build(drawn(25, chance))
     assert "it cannot be told what mattered" in made.says
     assert len(made.figures) == 3
 
 
 def test_too_few_trials_are_said_to_be_too_few():
-    made = section(drawn(8, hill))
+    made = build(drawn(8, hill))
     assert made.says.startswith("Too few trials to tell: 8 can be compared")
     assert not made.figures
 
 
 def test_a_search_without_parameters_has_no_such_section():
-    assert section(search([trial(0, scores=[0.5], params={})])) is None
-    assert section(search([])) is None
+    assert build(search([trial(0, scores=[0.5], params={})])) is None
+    assert build(search([])) is None
 
 
 def test_that_all_trials_are_equal_is_said():
-    assert section(drawn(20, lambda p, draw: 1.0)).says.startswith("Nothing can be told: the 20 trials")
+    assert build(drawn(20, lambda p, draw: 1.0)).says.startswith("Nothing can be told: the 20 trials")
 
 
 # Slices
@@ -193,10 +193,10 @@ def test_points_alone_are_drawn_where_a_surface_would_be_a_guess(count, score, u
 @given(st.floats(1e-6, 1e6), st.floats(1.01, 1e6), st.booleans(), st.floats(0, 1))
 def test_a_value_lies_where_its_share_of_what_was_searched_says(low, factor, log, share):
     axis = Axis("x", FloatDistribution(low, low * factor, log=log))
-    assert axis.share(axis.value(share)) == pytest.approx(share, abs=1e-6)
-    start, end = axis.layout()["range"]
+    assert axis.to_share(axis.from_share(share)) == pytest.approx(share, abs=1e-6)
+    start, end = axis.build_layout()["range"]
     assert start < (math.log10(low) if log else low) < end
 
 
 def test_one_number_alone_lies_in_the_middle():
-    assert Axis("x", IntDistribution(3, 3)).share(3) == 0.5
+    assert Axis("x", IntDistribution(3, 3)).to_share(3) == 0.5

@@ -1,6 +1,6 @@
 import pytest
 
-from search.reporting.html.sections.timeline import section
+from search.reporting.html.sections.timeline import build
 from tests.search.reporting.html.page_studies import many, search, trial
 
 
@@ -10,7 +10,7 @@ def test_each_gang_has_a_row_and_shares_of_its_time_are_told():
         trial(1, scores=[0.1, 0.2], began=25.0, gang="a"),
         trial(2, scores=[0.1, 0.2, 0.3, 0.4], began=3.0, gang="b"),
     ]
-    told = section(search(trials))
+    told = build(search(trials))
     assert told.says.startswith("2 gangs trained in 94 % of the 1:25 that they held their workers, taken together;")
     assert told.says.endswith("0 % went into the start of workers and trials, 6 % into waiting.")
     (figure,) = told.figures
@@ -22,15 +22,15 @@ def test_each_gang_has_a_row_and_shares_of_its_time_are_told():
 
 
 def test_a_pause_has_no_width():
-    (figure,) = section(many(40, gangs=2)).figures
+    (figure,) = build(many(40, gangs=2)).figures
     assert len(figure.layout.shapes) == 1
     assert max(base + length for bar in figure.data for base, length in zip(bar.base, bar.x, strict=True)) < 3600
 
 
 def test_many_gangs_still_fit_a_page():
-    (figure,) = section(search([trial(n, scores=[0.1], gang=f"g{n}") for n in range(200)])).figures
+    (figure,) = build(search([trial(n, scores=[0.1], gang=f"g{n}") for n in range(200)])).figures
     assert figure.layout.height <= 1000
 
 
 def test_nothing_is_said_where_nothing_is_known():
-    assert section(search([trial(0, scores=[0.1])])) is None
+    assert build(search([trial(0, scores=[0.1])])) is None
