@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from peers import VERSIONS, accelerator, hf_trainer, lightning
+from reference_trainers import VERSIONS, accelerator, hf_trainer, lightning
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, IterableDataset

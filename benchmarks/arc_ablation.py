@@ -7,7 +7,7 @@ All variants have the same seeds, so a difference is that of pairs. Each is trai
 
 import argparse
 
-from benchmarks.runs import difference, mean, train_all
+from benchmarks.task_runs import difference, mean, train_all
 from trainables.arc import ArcTask
 
 VARIANTS = {

@@ -10,8 +10,8 @@ from statistics import fmean
 
 import numpy as np
 
-from benchmarks.runs import in_processes
-from models.arc.families import EASY
+from benchmarks.task_runs import in_processes
+from models.arc.generators.families import EASY
 from trainables.arc import ArcTask
 from trainables.arc.config import ArcConfig
 from trainables.training.trainer import TrialTrainer

@@ -17,7 +17,7 @@ from typing import Any, get_args
 
 import torch
 
-from benchmarks.runs import Report, deviation, mean, train_all
+from benchmarks.task_runs import Report, deviation, mean, train_all
 from models.liquid.continual import Scenario
 from trainables.liquid import LiquidTask
 from trainables.liquid.task import Batch

@@ -18,9 +18,9 @@ import numpy as np
 import optuna
 from optuna.importance import get_param_importances
 
-from benchmarks.quality.clock import simulate
 from benchmarks.quality.problems import OBJECTIVE, Curve, Problem, Values
-from benchmarks.quality.sides import Searchlight
+from benchmarks.quality.simulator import simulate
+from benchmarks.quality.strategies import Searchlight
 from search.analysis.importance import FEWEST, Importances, find_importances
 from search.config.objectives import Objective
 from search.config.search_space import resolve_space

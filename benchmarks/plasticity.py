@@ -13,7 +13,7 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.runs import difference, mean, train_all
+from benchmarks.task_runs import difference, mean, train_all
 from trainables.liquid import LiquidTask
 
 STILL = 1e-12  # a rate that moves nothing

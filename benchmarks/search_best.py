@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.runs import deviation, mean, train_all
+from benchmarks.task_runs import deviation, mean, train_all
 from search.analysis.best_trials import find_best
 from search.config.task_source import load_task_source
 from search.study.record import load_search

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from quality.clock import Run, simulate
 from quality.problems import Problem, all_problems
-from quality.sides import SIDES
+from quality.simulator import Run, simulate
+from quality.strategies import SIDES
 from quality.variants import VARIANTS
 from scipy.stats import wilcoxon
 

@@ -122,7 +122,7 @@ def search(trials: int, workers: int, folder: str, at_a_time: int) -> list[str]:
 
 
 def peer(how: str, trials: int, workers: int, folder: str, at_a_time: int) -> list[str]:
-    return [str(HERE / "peer_tune.py"), how, str(trials), str(workers), str(at_a_time), folder]
+    return [str(HERE / "reference_tune.py"), how, str(trials), str(workers), str(at_a_time), folder]
 
 
 def compare(trials: int, peer_trials: int, workers: int, at_a_time: int) -> None:

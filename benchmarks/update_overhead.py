@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
-from peers import VERSIONS, Fabric, TrainerCallback, accelerator, default_data_collator, hf_trainer
+from reference_trainers import VERSIONS, Fabric, TrainerCallback, accelerator, default_data_collator, hf_trainer
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn

@@ -94,7 +94,7 @@ def test_the_comparison_of_searches_tells_of_every_side_and_keeps_every_seed(tmp
 
 def test_what_the_notes_say_of_searches_is_what_was_measured():
     measured = (ROOT / "benchmarks" / "results" / "search_quality.txt").read_text(encoding="utf-8")
-    notes = (ROOT / "docs" / "search-notes.md").read_text(encoding="utf-8")
+    notes = (ROOT / "docs" / "search-quality.md").read_text(encoding="utf-8")
     row = re.compile(
         r"^ +(\w+)(?: +[\d.]+ [\d.]+-[\d.]+){3} +([\d.]+) [\d.]+-[\d.]+ +([\d.]+|inf) ", flags=re.MULTILINE
     )

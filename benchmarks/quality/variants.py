@@ -1,4 +1,4 @@
-"""What was tried beside our defaults: docs/search-notes.md tells what came of it.
+"""What was tried beside our defaults: docs/search-quality.md tells what came of it.
 
 Each differs from the default in what its name says, and `before` in all that was changed for what was measured here.
 """
@@ -18,7 +18,7 @@ from search.schedulers.base import Scheduler, TrialProgress
 from search.study.study import SearchStudy
 
 from .problems import Problem
-from .sides import Make, Searchlight
+from .strategies import Make, Searchlight
 
 
 class KeepsPlaces(ASHAScheduler):

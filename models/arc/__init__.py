@@ -4,17 +4,17 @@ from models.arc.agent import GridAgent
 from models.arc.attempts import View, all_attempts, read_views, two_attempts
 from models.arc.augment import Augmentation
 from models.arc.canvas import BORDER, FIRST_COLOUR, PAD, SYMBOLS, to_canvas, to_grid
+from models.arc.contamination import check_disjoint, without
 from models.arc.curriculum import Curriculum
+from models.arc.datasets import SOURCES, load_puzzles
+from models.arc.episodes import Batch, Episode, TestEpisodes, TrainingPool, rehearsals
 from models.arc.evaluation import Exam, attempts, prepare
-from models.arc.examples import Batch, Episode, TestEpisodes, TrainingPool, rehearsals
-from models.arc.leaks import check_disjoint, without
 from models.arc.losses import cell_loss
-from models.arc.picture import Case, draw
+from models.arc.metrics import metrics, tally
 from models.arc.policy import PromptPolicy
 from models.arc.puzzles import Grid, Puzzle, digest, from_arrays, to_arrays
-from models.arc.scoring import metrics, tally
+from models.arc.rendering import Case, draw
 from models.arc.solver import Solver, Weights
-from models.arc.sources import SOURCES, load_puzzles
 
 __all__ = [
     "BORDER",

@@ -4,10 +4,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from models.arc.baselines import GUESSES, agreement, extents, guess_outputs, guess_sizes
 from models.arc.blocks import LARGEST_CANVAS, GridBlock, Lookup, PlaceEmbedding
 from models.arc.canvas import SYMBOLS
-from models.arc.guesses import GUESSES, agreement, extents, guess_outputs, guess_sizes
-from models.arc.refine import Reading, Refiner
+from models.arc.refinement import Reading, Refiner
 
 ROLES = 7
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from models.arc import free_energy
 from models.arc.attempts import View, all_attempts, read_views
 from models.arc.canvas import PAD
-from models.arc.examples import TestEpisodes, rehearsals
+from models.arc.episodes import TestEpisodes, rehearsals
 from models.arc.puzzles import Grid, Puzzle
 from models.arc.solver import Solver
 

@@ -5,8 +5,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from models.arc.baselines import extents
 from models.arc.canvas import BORDER, FIRST_COLOUR, PAD, likeliest_sizes
-from models.arc.guesses import extents
 
 CELL_LIFT = 0.2
 SIZE = 0.1

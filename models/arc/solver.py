@@ -12,12 +12,12 @@ from models.arc import free_energy, policy
 from models.arc.agent import GridAgent
 from models.arc.canvas import PAD
 from models.arc.curriculum import mix
-from models.arc.examples import Batch
+from models.arc.episodes import Batch
 from models.arc.losses import PAD_WEIGHT, cell_loss, consistency, layout_loss
 from models.arc.policy import Gaussian, PromptPolicy
 from models.arc.prompt.encoder import PromptEncoder
 from models.arc.prompt.features import puzzle_features
-from models.arc.refine import Reading, Refiner
+from models.arc.refinement import Reading, Refiner
 from models.arc.reward import rewards, total
 
 

@@ -22,7 +22,7 @@ def create_sampler(name: str, seed: int, number: int) -> BaseSampler:
     """
     own = random.Random(f"{seed}-{number}").getrandbits(31)
     samplers: dict[str, Any] = {
-        # Each parameter by itself: Optuna's default, all of them together, finds less (docs/search-notes.md).
+        # Each parameter by itself: Optuna's default, all of them together, finds less (docs/search-quality.md).
         "tpe": lambda: FastTPESampler(own),
         "gp": lambda: GPSampler(seed=own, warn_independent_sampling=False),
         "cmaes": lambda: CmaEsSampler(seed=own, warn_independent_sampling=False),

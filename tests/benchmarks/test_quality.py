@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.quality import hartmann
-from benchmarks.quality.clock import SWITCH_S, Job, simulate
 from benchmarks.quality.problems import Curve, Problem, all_problems
-from benchmarks.quality.sides import SIDES
+from benchmarks.quality.simulator import SWITCH_S, Job, simulate
+from benchmarks.quality.strategies import SIDES
 from search.config.search_space import resolve_space
 from trainables.task import TaskConfig, searchable
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from models.liquid.continual import Scenario, class_groups
 from models.liquid.data import DOMAINS, SOURCES, Source, build_corpus, load
 from models.liquid.data import check as check_source
-from models.liquid.stream import stream
+from models.liquid.task_stream import stream
 
 CORPUS = "corpus"
 NAMES = {

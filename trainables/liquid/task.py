@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 
-from models.liquid.answers import errors, losses, score_of
 from models.liquid.continual import Matrix, draw
+from models.liquid.continual.strategy import Past, Recalled
 from models.liquid.data import SOURCES, Samples
+from models.liquid.losses import errors, losses, score_of
 from models.liquid.network import LiquidNetwork
-from models.liquid.past import Past, Recalled
 from models.liquid.plasticity import RULES, PlasticSynapses
 from models.liquid.spiking import LIF
-from models.liquid.stream import Stream, stream
+from models.liquid.task_stream import Stream, stream
 from trainables.liquid import data
 from trainables.liquid.config import LiquidConfig
 from trainables.task import Task

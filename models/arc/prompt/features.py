@@ -12,8 +12,8 @@ import math
 import torch
 from torch import Tensor
 
+from models.arc.baselines import extents, guess_sizes
 from models.arc.canvas import FIRST_COLOUR, SYMBOLS
-from models.arc.guesses import extents, guess_sizes
 from models.arc.puzzles import COLOURS, LARGEST_SIDE
 
 FEATURES: tuple[str, ...] = (

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from models.liquid.cells.cell import Cell
 from models.liquid.cells.cfc_function import cfc_sequence
-from models.liquid.shapes import at_least_fp32, initial_state
+from models.liquid.sequence_inputs import at_least_fp32, initial_state
 
 Mode = Literal["default", "no_gate", "pure"]
 

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from models.liquid.cells.cell import Cell
-from models.liquid.shapes import at_least_fp32, initial_state
+from models.liquid.sequence_inputs import at_least_fp32, initial_state
 
 
 class LTC(Cell):

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from models.liquid.cells.cell import Cell
-from models.liquid.shapes import at_least_fp32, initial_state
+from models.liquid.sequence_inputs import at_least_fp32, initial_state
 
 
 def linear_scan(a: Tensor, b: Tensor, h0: Tensor) -> Tensor:

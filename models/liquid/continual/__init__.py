@@ -1,9 +1,9 @@
 """Learning tasks one after another: streams, consolidation, replay, and the matrix that tells what was forgotten."""
 
+from models.liquid.continual.accuracy_matrix import Matrix
 from models.liquid.continual.ewc import EWC
 from models.liquid.continual.fisher import fisher_diagonal, sampled_log_likelihood
-from models.liquid.continual.matrix import Matrix
-from models.liquid.continual.picture import draw
+from models.liquid.continual.plot import draw
 from models.liquid.continual.replay import Draw, Reservoir, der_loss
 from models.liquid.continual.scenario import Scenario, allowed, class_groups, masked_logits, outputs, targets
 from models.liquid.continual.si import SI

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models.liquid.shapes import at_least_fp32, check_sequence, initial_state
+from models.liquid.sequence_inputs import at_least_fp32, check_sequence, initial_state
 from models.liquid.spiking.lif_function import lif_sequence
 from models.liquid.spiking.surrogate import SURROGATES
 

@@ -9,7 +9,7 @@ from hypothesis.strategies import floats, integers, lists
 
 from models.arc import Grid, Puzzle, load_puzzles
 from models.arc.difficulty import _objects, difficulty, levels
-from models.arc.generators import FAMILIES, generate
+from models.arc.generators.generator import FAMILIES, generate
 
 GRIDS = arrays(np.uint8, array_shapes(min_dims=2, max_dims=2, max_side=9), elements=integers(0, 3))
 

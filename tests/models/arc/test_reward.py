@@ -9,8 +9,8 @@ from torch import Tensor
 
 from models.arc import BORDER, FIRST_COLOUR, PAD, SYMBOLS, Grid, read_views, to_canvas
 from models.arc.canvas import to_canvases
+from models.arc.metrics import cell_accuracy
 from models.arc.reward import Rewards, rewards, total
-from models.arc.scoring import cell_accuracy
 
 SIDE = 7
 bounded = settings(deadline=None, derandomize=True, max_examples=50)

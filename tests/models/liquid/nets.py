@@ -9,7 +9,7 @@ from models.liquid.data import Domain, Kind, Samples, Source
 from models.liquid.network import LiquidNetwork
 from models.liquid.plasticity import Pair, PlasticSynapses
 from models.liquid.spiking import LIF
-from models.liquid.stream import Stream, stream
+from models.liquid.task_stream import Stream, stream
 
 
 def network(features: int = 3, outputs: int = 4, answers: Any = "step", **options: Any) -> LiquidNetwork:

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.liquid.answers import losses
 from models.liquid.data import Samples
+from models.liquid.losses import losses
 from tests.trainables.liquid.small_liquid import drawn, liquid
 from tests.trainables.toy_models import recorded_gradients
 from trainables.liquid import LiquidTask

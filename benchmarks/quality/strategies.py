@@ -26,8 +26,8 @@ from search.schedulers.base import Scheduler
 from search.schedulers.factory import create_scheduler
 from search.study.study import SearchStudy
 
-from .clock import Job, Side
 from .problems import OBJECTIVE, Problem
+from .simulator import Job, Side
 
 UNLIMITED = 10**9  # trials: time is what ends a search here
 

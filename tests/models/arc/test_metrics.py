@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from models.arc import Puzzle, metrics, tally
-from models.arc.scoring import SUMS, cell_accuracy
+from models.arc.metrics import SUMS, cell_accuracy
 
 
 def grid(*rows: list[int]) -> np.ndarray:

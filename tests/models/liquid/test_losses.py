@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from models.liquid.answers import errors, log_likelihood, losses, score_of
 from models.liquid.data import Kind, Samples
+from models.liquid.losses import errors, log_likelihood, losses, score_of
 from tests.models.liquid.nets import network, of
 
 

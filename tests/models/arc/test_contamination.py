@@ -3,7 +3,7 @@ import pytest
 
 from models.arc import Puzzle, load_puzzles
 from models.arc.augment import SYMMETRIES, Augmentation
-from models.arc.leaks import PUBLISHED, Leak, check_disjoint, find_leaks, without
+from models.arc.contamination import PUBLISHED, Leak, check_disjoint, find_leaks, without
 from models.arc.puzzles import Pair
 
 SOURCES = ["arc-agi-1", "arc-agi-2", "generated", "generated-easy"]

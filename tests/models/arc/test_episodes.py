@@ -4,7 +4,7 @@ import torch
 
 from models.arc import PAD, Batch, GridAgent, Puzzle, TestEpisodes, TrainingPool, to_canvas, to_grid
 from models.arc.attempts import all_attempts, read_views
-from models.arc.scoring import tally
+from models.arc.metrics import tally
 
 
 def with_other_answers(puzzles: list[Puzzle]) -> list[Puzzle]:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from models.liquid.continual import Matrix, draw
-from models.liquid.continual.picture import CELL_HEIGHT, FRAME, HIGH, LOW
+from models.liquid.continual.plot import CELL_HEIGHT, FRAME, HIGH, LOW
 
 NAMES = ["0 1", "2 3", "4 5"]
 ROWS = [[0.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.5, 1.0, 0.0], [0.25, 0.5, 1.0]]

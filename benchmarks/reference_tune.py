@@ -3,7 +3,7 @@
 The recipe: ray.tune.Tuner over a function that builds and fits a TorchTrainer, with TuneReportCallback and
 OptunaSearch (docs.ray.io, "Hyperparameter Tuning with Ray Tune"). `inline` trains in the trial itself.
 
-    python benchmarks/peer_tune.py recipe|inline TRIALS WORKERS AT_A_TIME FOLDER
+    python benchmarks/reference_tune.py recipe|inline TRIALS WORKERS AT_A_TIME FOLDER
 """
 
 import os

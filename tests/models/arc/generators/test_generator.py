@@ -10,8 +10,8 @@ from hypothesis.strategies import floats, integers, sampled_from
 
 from models.arc import Grid, Puzzle, digest
 from models.arc.augment import SYMMETRIES, transform
-from models.arc.generators import EASY, FAMILIES, generate, generate_split
-from models.arc.leaks import find_leaks
+from models.arc.contamination import find_leaks
+from models.arc.generators.generator import EASY, FAMILIES, generate, generate_split
 from models.arc.puzzles import Pair
 
 Cell = tuple[int, int]

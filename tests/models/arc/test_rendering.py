@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from models.arc.picture import CELL, HEADER, PALETTE, PANEL, RIGHT, WRONG, Case, draw
+from models.arc.rendering import CELL, HEADER, PALETTE, PANEL, RIGHT, WRONG, Case, draw
 
 
 def rgb(colour):

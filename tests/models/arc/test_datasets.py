@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from models.arc import Puzzle, digest, load_puzzles
-from models.arc.generators import EASY, FAMILIES
-from models.arc.sources import RE_ARC_PUZZLES
+from models.arc.datasets import RE_ARC_PUZZLES
+from models.arc.generators.generator import EASY, FAMILIES
 
 
 def write(folder: Path, split: str, name: str, content: object) -> None:

@@ -3,8 +3,8 @@ import pytest
 import torch
 
 from models.arc import to_grid
+from models.arc.baselines import agreement, guess_outputs, guess_sizes
 from models.arc.canvas import to_canvases
-from models.arc.guesses import agreement, guess_outputs, guess_sizes
 
 SIDE = 9
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.liquid.answers import losses
+from models.liquid.continual.strategy import Past
 from models.liquid.data import Kind
-from models.liquid.past import Past
-from models.liquid.stream import stream
+from models.liquid.losses import losses
+from models.liquid.task_stream import stream
 from tests.models.liquid.nets import labelled, network, of
 
 KINDS: list[Kind] = ["labels", "bytes", "values"]

@@ -7,11 +7,11 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from models.liquid.answers import log_likelihood
 from models.liquid.continual import EWC, SI, Reservoir, der_loss, fisher_diagonal
 from models.liquid.data import Samples
+from models.liquid.losses import log_likelihood
 from models.liquid.network import LiquidNetwork
-from models.liquid.stream import Stream
+from models.liquid.task_stream import Stream
 
 ANSWERED = 64  # sequences at a time
 

@@ -5,7 +5,7 @@ import torch
 
 from models.liquid.continual import Scenario
 from models.liquid.data import Kind
-from models.liquid.stream import Stream, stream
+from models.liquid.task_stream import Stream, stream
 from tests.models.liquid.nets import continued, labelled
 
 

@@ -9,10 +9,10 @@ import torch
 from optuna.distributions import FloatDistribution
 from optuna.trial import create_trial
 
-from benchmarks import runs, search_best
+from benchmarks import search_best, task_runs
 from benchmarks.continual import METHODS, SCENARIOS, JointTask, unmet
-from benchmarks.runs import deviation, difference, mean
 from benchmarks.search_best import without
+from benchmarks.task_runs import deviation, difference, mean
 from search.config.objectives import Objective
 from search.study.record import SearchRecord
 from trainables.liquid import LiquidTask
@@ -46,11 +46,13 @@ def test_the_defaults_of_a_config_are_what_the_search_did_not_vary_within_a_part
 
 
 def test_each_config_is_trained_under_each_seed_and_told_by_its_best_or_its_last_report(monkeypatch):
-    monkeypatch.setattr(runs, "in_processes", lambda function, items, processes: [function(item) for item in items])
+    monkeypatch.setattr(
+        task_runs, "in_processes", lambda function, items, processes: [function(item) for item in items]
+    )
     small = {"epochs": 3, "samples": 64, "continual": {"tasks": 1}}
     configs = [small, small | {"lr": 1e-3}]
     best, last = (
-        runs.train_all(LiquidTask, configs, seeds=2, processes=1, first_seed=7, which=which)
+        task_runs.train_all(LiquidTask, configs, seeds=2, processes=1, first_seed=7, which=which)
         for which in ("best", "last")
     )
     for number, config in enumerate(configs):
@@ -107,7 +109,9 @@ def test_the_best_of_a_search_is_trained_again_beside_the_defaults_of_whatever_t
         "mine", study.trials, (Objective("val/score", "max"), Objective("val/forgetting", "min")), about
     )
     monkeypatch.setattr(search_best, "read", lambda folder: searched)
-    monkeypatch.setattr(runs, "in_processes", lambda function, items, processes: [function(item) for item in items])
+    monkeypatch.setattr(
+        task_runs, "in_processes", lambda function, items, processes: [function(item) for item in items]
+    )
     monkeypatch.setattr("sys.argv", ["search_best.py", "runs/mine", "--seeds", "2"])
     search_best.main()
     first, *rows = capsys.readouterr().out.splitlines()
