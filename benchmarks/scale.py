@@ -1,7 +1,7 @@
 """A search of 2,000 trials over 256 gangs of which only the training is simulated.
 
 Real are Tune with its event loop and its manager of actors, the study, the sampler (TPE over 15 parameters), MLflow,
-trials.parquet, the report, the registry, and the code of the gangs; see simulated_gangs.py for what stands in for a gang's
+trials.parquet, the report, the registry, and the code of the gangs; see simulated_gangs.py for what replaces a gang's
 workers. Time is real too: a trial trains for a minute, in four epochs with a report each, all trials the same minute
 (which is the worst case: those that begin together end together). With asha, most trials train less.
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 
 from models.liquid.continual import Matrix, draw
-from models.liquid.continual.strategy import Past, Recalled
+from models.liquid.continual.strategy import ContinualStrategy, ReplayBatch
 from models.liquid.data import SOURCES, Samples
 from models.liquid.losses import errors, losses, score_of
 from models.liquid.network import LiquidNetwork
@@ -88,7 +88,7 @@ class LiquidTask(Task[LiquidConfig]):
         )
         self.modules = {"network": self.network}
         self._create_optimizers()
-        self.past = Past(
+        self.past = ContinualStrategy(
             self.network,
             self.stream,
             method=config.consolidation.method,
@@ -276,7 +276,7 @@ class LiquidTask(Task[LiquidConfig]):
         """Sequences of it."""
         return min(self.config.samples, self.stream.size(self._get_task_index(epoch)))
 
-    def _build_batch(self, indices: Tensor, recalled: Recalled | None) -> Batch:
+    def _build_batch(self, indices: Tensor, recalled: ReplayBatch | None) -> Batch:
         samples = self.stream.rows(self.learning, indices)
         tasks = torch.full((len(indices),), self.learning)
         if recalled is None:

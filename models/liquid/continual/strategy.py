@@ -16,7 +16,7 @@ from models.liquid.task_stream import Stream
 ANSWERED = 64  # sequences at a time
 
 
-class Recalled(NamedTuple):
+class ReplayBatch(NamedTuple):
     """Sequences of earlier tasks.
 
     Attributes:
@@ -29,7 +29,7 @@ class Recalled(NamedTuple):
     logits: Tensor | None
 
 
-class Past:
+class ContinualStrategy:
     """Consolidation of weights and replay of samples over the tasks of a stream.
 
     Args:
@@ -85,13 +85,13 @@ class Past:
         """What moving away from earlier tasks costs; None: nothing holds the weights."""
         return None if self.hold is None else self.hold.penalty()
 
-    def recall(self, count: int, generator: torch.Generator) -> Recalled | None:
+    def recall(self, count: int, generator: torch.Generator) -> ReplayBatch | None:
         """So many sequences of earlier tasks; None while there are none, or none are asked for."""
         if self.reservoir is None or not count or not self.reservoir.size:
             return None
         tasks, indices, slots = self.reservoir.draw(count, generator, self.balanced)
         logits = self.reservoir.logits(slots) if self.with_logits else None
-        return Recalled(self.stream.rows(tasks, indices), tasks, logits)
+        return ReplayBatch(self.stream.rows(tasks, indices), tasks, logits)
 
     def distance(self, outputs: Tensor, logits: Tensor, allowed: Tensor) -> Tensor:
         """How far answers are from remembered ones, of each sequence, (B,).

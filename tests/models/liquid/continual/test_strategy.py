@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.liquid.continual.strategy import Past
+from models.liquid.continual.strategy import ContinualStrategy
 from models.liquid.data import Kind
 from models.liquid.losses import losses
 from models.liquid.task_stream import stream
@@ -19,13 +19,13 @@ def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def move(past: Past) -> None:
+def move(past: ContinualStrategy) -> None:
     with torch.no_grad():
         for parameter in past.parameters.values():
             parameter += 0.1 * torch.randn_like(parameter)
 
 
-def fisher(past: Past) -> dict[str, Tensor]:
+def fisher(past: ContinualStrategy) -> dict[str, Tensor]:
     assert past.hold is not None
     return past.hold.state_dict()["fisher"]
 
@@ -33,19 +33,19 @@ def fisher(past: Past) -> dict[str, Tensor]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_is_held_or_recalled_before_a_task_has_been_learned(kind: Kind) -> None:
     stream, net = of(kind)
-    past = Past(net, stream, method="ewc", strength=10.0, remembered=4)
+    past = ContinualStrategy(net, stream, method="ewc", strength=10.0, remembered=4)
     move(past)
     penalty = past.penalty()
     assert penalty is not None
     assert penalty == 0
     assert past.recall(3, seeded()) is None
-    assert Past(net, stream).penalty() is None
+    assert ContinualStrategy(net, stream).penalty() is None
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_weights_are_free_where_a_task_left_them_and_pulled_back_from_elsewhere(kind: Kind) -> None:  # C100
     stream, net = of(kind)
-    past = Past(net, stream, method="ewc", strength=10.0)
+    past = ContinualStrategy(net, stream, method="ewc", strength=10.0)
     past.learned(0, 4, seeded())
     there = {name: parameter.detach().clone() for name, parameter in past.parameters.items()}
     penalty = past.penalty()
@@ -66,7 +66,7 @@ def test_tasks_need_different_weights(kind: Kind) -> None:  # C100
     stream, net = of(kind)
     found = []
     for task in (0, 1):
-        past = Past(net, stream, method="ewc", strength=1.0)
+        past = ContinualStrategy(net, stream, method="ewc", strength=1.0)
         past.learned(task, 100, seeded())
         found.append(torch.cat([values.flatten() for values in fisher(past).values()]))
     assert (found[0] - found[1]).norm() > 0.05 * found[0].norm()
@@ -74,7 +74,7 @@ def test_tasks_need_different_weights(kind: Kind) -> None:  # C100
 
 def test_the_fisher_of_a_task_that_masks_outputs_leaves_those_of_others_free() -> None:  # C100
     stream, net = of("labels", scenario="task")
-    past = Past(net, stream, method="ewc", strength=1.0)
+    past = ContinualStrategy(net, stream, method="ewc", strength=1.0)
     past.learned(0, 100, seeded())
     bias = fisher(past)["head.bias"]
     assert (bias[:2] > 0).all()
@@ -87,7 +87,7 @@ def test_labels_are_drawn_anew_for_each_sequence() -> None:
     net = network(made.features, made.outputs, "sequence")
     net.head.weight.data.zero_()
     net.head.bias.data.zero_()
-    past = Past(net, made, method="ewc", strength=1.0)
+    past = ContinualStrategy(net, made, method="ewc", strength=1.0)
     past.learned(0, 300, seeded())
     assert torch.allclose(fisher(past)["head.bias"], torch.full((4,), 3 / 16), atol=0.05)
 
@@ -95,11 +95,11 @@ def test_labels_are_drawn_anew_for_each_sequence() -> None:
 @pytest.mark.parametrize("samples", [4, 5, 100])
 def test_ranks_measure_together_what_one_would_measure_alone(samples: int) -> None:
     stream, net = of("labels")
-    alone = Past(net, stream, method="ewc", strength=1.0, remembered=6)
+    alone = ContinualStrategy(net, stream, method="ewc", strength=1.0, remembered=6)
     alone.learned(0, samples, seeded())
     sums: list[list[Tensor]] = []
     for rank in (0, 1):
-        past = Past(net, stream, method="ewc", strength=1.0, remembered=6)
+        past = ContinualStrategy(net, stream, method="ewc", strength=1.0, remembered=6)
         past.learned(0, samples, seeded(), slice(rank, None, 2), sums.append)
         memories = [one.state_dict()["reservoir"] for one in (alone, past)]
         assert torch.equal(memories[0]["indices"], memories[1]["indices"])
@@ -117,7 +117,7 @@ def test_a_task_that_is_kept_leaves_no_trace_in_the_network(kind: Kind, method: 
     net.blocks[0].eval()
     modes = [module.training for module in net.modules()]
     before = {name: value.clone() for name, value in net.state_dict().items()}
-    past = Past(net, stream, method=method, strength=1.0, remembered=4, with_logits=True)
+    past = ContinualStrategy(net, stream, method=method, strength=1.0, remembered=4, with_logits=True)
     past.learned(0, 4, seeded())
     assert [module.training for module in net.modules()] == modes
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
@@ -130,7 +130,7 @@ def test_a_task_that_is_kept_leaves_no_trace_in_the_network(kind: Kind, method: 
 @pytest.mark.parametrize("count", [1, 7, 30])
 def test_as_many_are_recalled_as_asked_for_and_of_each_task_as_many(kind: Kind, learned: int, count: int) -> None:
     stream, net = of(kind, tasks=4)  # C101
-    past = Past(net, stream, remembered=8)
+    past = ContinualStrategy(net, stream, remembered=8)
     for task in range(learned):
         past.learned(task, 1, seeded(task))
     recalled = past.recall(count, seeded())
@@ -151,7 +151,7 @@ def test_as_many_are_recalled_as_asked_for_and_of_each_task_as_many(kind: Kind, 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_remembered_is_what_was_answered_when_its_task_had_been_learned(kind: Kind) -> None:
     stream, net = of(kind)
-    past = Past(net, stream, remembered=8, with_logits=True)
+    past = ContinualStrategy(net, stream, remembered=8, with_logits=True)
     allowed = stream.allowed[0].expand(5, -1)
     past.learned(0, 1, seeded())
     then = past.recall(5, seeded(1))
@@ -175,7 +175,7 @@ def test_what_is_remembered_is_what_was_answered_when_its_task_had_been_learned(
 
 def test_the_distance_to_remembered_answers_is_a_mean_over_steps_and_the_outputs_that_count() -> None:
     stream, net = of("labels")
-    past = Past(net, stream)
+    past = ContinualStrategy(net, stream)
     allowed = torch.tensor([[True, True, False, False]])
     steps, logits = torch.randn(1, 3, 4), torch.randn(1, 3, 4)
     expected = (steps - logits)[..., :2].square().mean()
@@ -188,8 +188,8 @@ def test_it_goes_on_from_its_state(method: Any) -> None:
     stream, net = of("labels", tasks=4)
     net.requires_grad_(True)
 
-    def kept() -> Past:
-        return Past(net, stream, method=method, strength=3.0, remembered=6, with_logits=True)
+    def kept() -> ContinualStrategy:
+        return ContinualStrategy(net, stream, method=method, strength=3.0, remembered=6, with_logits=True)
 
     first = kept()
     first.before_step()
@@ -225,7 +225,7 @@ def test_it_goes_on_from_its_state(method: Any) -> None:
 
 def test_an_update_that_is_not_applied_has_no_part_in_what_mattered() -> None:  # C99
     stream, net = of("labels")
-    past = Past(net, stream, method="si", strength=1.0)
+    past = ContinualStrategy(net, stream, method="si", strength=1.0)
     net(stream.samples.inputs).outputs.square().mean().backward()
     past.before_step()
     past.after_step(False)
@@ -247,17 +247,17 @@ def test_an_update_that_is_not_applied_has_no_part_in_what_mattered() -> None:  
 )
 def test_the_state_of_another_method_is_refused(theirs: dict[str, Any], own: dict[str, Any], told: str) -> None:
     stream, net = of("labels")
-    past = Past(net, stream, **theirs)
+    past = ContinualStrategy(net, stream, **theirs)
     past.learned(0, 2, seeded())
     with pytest.raises(ValueError, match=told):
-        Past(net, stream, **own).load_state_dict(past.state_dict())
+        ContinualStrategy(net, stream, **own).load_state_dict(past.state_dict())
 
 
 def test_what_was_remembered_without_answers_is_answered_when_it_is_taken_up_by_who_needs_them() -> None:
     stream, net = of("labels")
-    without = Past(net, stream, remembered=6)
+    without = ContinualStrategy(net, stream, remembered=6)
     without.learned(0, 1, seeded())
-    past = Past(net, stream, remembered=6, with_logits=True)
+    past = ContinualStrategy(net, stream, remembered=6, with_logits=True)
     past.load_state_dict(without.state_dict())
     recalled = past.recall(4, seeded())
     assert recalled is not None
