@@ -5,7 +5,6 @@ import json
 import re
 import shlex
 import statistics
-from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -52,20 +51,19 @@ def test_every_link_leads_somewhere(page):
     assert not missing
 
 
-def test_every_file_of_its_tree_exists():
-    (tree,) = re.findall(r"## Where things are\n\n```\n(.*?)```", README, flags=re.DOTALL)
-    named = defaultdict(set)
-    folder = ""
+def test_tree_names_every_package_and_nothing_else():
+    (tree,) = re.findall(r"## Where things are\n.*?```\n(.*?)```", README, flags=re.DOTALL)
+    named, folder = set(), Path()
     for line in tree.splitlines():
+        name = line.split()[0]
         if not line.startswith(" "):
-            folder = line.split()[0]
-            assert (ROOT / folder).exists(), folder
-        else:
-            files = re.findall(r"\b\w+\.py\b", line)
-            packages = re.findall(r"^  (\w+)/", line)
-            assert files or packages
-            assert all((ROOT / folder / package / "__init__.py").exists() for package in packages), line
-            assert all((ROOT / folder / file).is_file() for file in files), line
-            named[folder.strip("/")] |= set(files)
-    assert {"run.py", "gang.py"} <= named["search"]
-    assert {"task.py", "update.py"} <= named["trainables"]
+            folder = Path(name)
+        path = folder / name if line.startswith(" ") else folder
+        assert (ROOT / path).exists(), line
+        named.add(str(path))
+    packages = {
+        str(init.parent.relative_to(ROOT))
+        for top in ("search", "trainables")
+        for init in ROOT.glob(f"{top}/*/__init__.py")
+    }
+    assert packages <= named

@@ -32,7 +32,7 @@ class PlacedWorkerGroup(WorkerGroup):
         name, strategy = self._train_run_context.run_config.name, context.placement_strategy
         bundles, node = [context.resources_per_worker] * context.num_workers, ""
         if strategy == "PACK":
-            node = ray.get(settings["registry"].place.remote(settings["gang"]), timeout=CALL_S)
+            node = ray.get(settings["registry"].choose_node.remote(settings["gang"]), timeout=CALL_S)
         if node:
             on_one = DefaultPlacementGroupHandle(
                 placement_group(bundles, "STRICT_PACK", name, _soft_target_node_id=node)  # the only one that takes it

@@ -108,7 +108,7 @@ def test_the_best_of_a_search_is_trained_again_beside_the_defaults_of_whatever_t
     searched = SearchRecord(
         "mine", study.trials, (Objective("val/score", "max"), Objective("val/forgetting", "min")), about
     )
-    monkeypatch.setattr(search_best, "read", lambda folder: searched)
+    monkeypatch.setattr(search_best, "load_search", lambda folder: searched)
     monkeypatch.setattr(
         task_runs, "in_processes", lambda function, items, processes: [function(item) for item in items]
     )

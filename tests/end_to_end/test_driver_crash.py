@@ -88,7 +88,7 @@ def drive(planned, held, trained, gangs=1, seed=0):
         planned.schedule,
         planned.objective,
         config.trials,
-        config.place,
+        config.path,
         attempt=str(len(trained)),
         observers=[watching],
     )
@@ -146,7 +146,7 @@ def told(study):
             "reason": trial.user_attrs["reason"],
             "config": trial.user_attrs["config"],
         }
-        for trial in study.trials()
+        for trial in study.get_trials()
     ]
 
 

@@ -64,12 +64,16 @@ def test_a_precision_that_the_device_lacks_is_refused_and_not_replaced(precision
     ],
 )
 def test_auto_is_bf16_else_fp16_on_a_gpu_else_fp32(monkeypatch, device, runs, expected):  # C46
-    monkeypatch.setattr("trainables.precision._runs", lambda precision, on: on.type == device and precision in runs)
+    monkeypatch.setattr(
+        "trainables.precision._is_supported", lambda precision, on: on.type == device and precision in runs
+    )
     assert resolve("auto", torch.device(device)) == expected
 
 
 def test_auto_is_resolved_where_the_trial_runs_and_not_where_its_config_is_made(monkeypatch):  # C47
-    monkeypatch.setattr("trainables.precision._runs", lambda precision, on: precision == "fp32")  # on the driver
+    monkeypatch.setattr(
+        "trainables.precision._is_supported", lambda precision, on: precision == "fp32"
+    )  # on the driver
     config = RegressionConfig(precision="auto")
     assert Regression(config).precision == "fp32"
     sent = config.model_dump(mode="json")
@@ -79,7 +83,7 @@ def test_auto_is_resolved_where_the_trial_runs_and_not_where_its_config_is_made(
 
 
 def test_a_config_may_ask_for_what_only_the_worker_can_run(monkeypatch):  # C47
-    monkeypatch.setattr("trainables.precision._runs", lambda precision, on: precision == "fp32")
+    monkeypatch.setattr("trainables.precision._is_supported", lambda precision, on: precision == "fp32")
     config = RegressionConfig(precision="fp16")
     with pytest.raises(ValueError, match=r"precision must be one that cpu supports, but got fp16\. Choose from fp32"):
         TrialTrainer(Regression(config))

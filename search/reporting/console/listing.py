@@ -23,7 +23,7 @@ def _print_plan(planned: Any) -> None:
     for line in planned.warm.lines:
         print(f"# warm start: {line}")
     searched = {parameter.name for parameter in planned.space.parameters}
-    for key, value in flatten(planned.space.config({}).model_dump(mode="json")).items():
+    for key, value in flatten(planned.space.build_config({}).model_dump(mode="json")).items():
         if key not in searched:
             print(f"# fixed: {key} {value}")
 

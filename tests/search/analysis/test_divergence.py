@@ -201,8 +201,8 @@ def test_what_is_claimed_holds_for_the_trials_as_counted(rows, log):
     ],
 )
 def test_a_condition_holds_at_its_bound_or_choice(condition, inside, outside):
-    assert condition.holds({condition.parameter: inside})
-    assert not condition.holds({condition.parameter: outside})
+    assert condition.is_met({condition.parameter: inside})
+    assert not condition.is_met({condition.parameter: outside})
 
 
 def test_a_region_may_lie_in_a_parameter_that_only_some_of_the_trials_have():

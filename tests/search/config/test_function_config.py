@@ -57,8 +57,8 @@ def test_a_fixed_value_is_read_as_yaml_reads_it(text, value):
 
 
 def test_a_config_holds_what_is_named_and_a_seed(planned):
-    assert planned().space.config({"lr": 1e-3}).model_dump() == {"lr": 1e-3, "epochs": 9, "seed": 0}
-    assert planned(seed="4").space.config({"lr": 1e-3}).model_dump()["seed"] == 4
+    assert planned().space.build_config({"lr": 1e-3}).model_dump() == {"lr": 1e-3, "epochs": 9, "seed": 0}
+    assert planned(seed="4").space.build_config({"lr": 1e-3}).model_dump()["seed"] == 4
 
 
 def test_a_dotted_name_is_a_value_in_a_group():
@@ -91,11 +91,11 @@ def test_what_is_searched_has_the_type_of_its_bounds_or_choices(text, kind, valu
 def test_nothing_is_searched_or_tried_that_was_not_named(planned):
     found = planned()
     assert [parameter.name for parameter in found.space.parameters] == ["lr"]
-    assert found.space.defaults() == {}
+    assert found.space.get_defaults() == {}
 
 
 def test_a_precision_of_a_function_is_its_own_affair(planned):
-    assert planned(set={"epochs": "9", "precision": "16-mixed"}).space.config({}).precision == "16-mixed"
+    assert planned(set={"epochs": "9", "precision": "16-mixed"}).space.build_config({}).precision == "16-mixed"
 
 
 # Objective, epochs, schedule

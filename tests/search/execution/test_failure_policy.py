@@ -21,7 +21,7 @@ def recovery(limit, epoch=0):
 
 
 def kinds(made, times, *arguments):
-    return [made.after(*arguments).kind for _ in range(times)]
+    return [made.decide(*arguments).kind for _ in range(times)]
 
 
 @pytest.mark.parametrize("limit", [0, 1, 3])

@@ -41,7 +41,7 @@ def test_a_trial_that_reaches_its_last_epoch_is_completed_with_its_best_value(ma
     for epoch, loss in enumerate([0.3, 0.1], start=1):
         report(searcher, "t0", epoch, loss)
     report(searcher, "t0", 3, 0.2, done=True)
-    assert study.trial(0).value == 0.1
+    assert study.get_trial(0).value == 0.1
     assert watching.events[-1] == ("completed", 0, "")
     assert searcher.suggest("t1") == Searcher.FINISHED
 
@@ -59,7 +59,7 @@ def test_a_combination_that_the_task_refuses_fails_without_costing_a_gang(make_s
             break
         assert stretch["stretch"]["config"]["lr"] <= 0.5
         report(searcher, f"t{turn}", 1, 0.5, done=True)
-    outcomes = [get_outcome(trial) for trial in study.trials()]
+    outcomes = [get_outcome(trial) for trial in study.get_trials()]
     assert set(outcomes) == {"completed", "failed"}
     assert len(outcomes) == 20
     assert {event[2] for event in watching.events if event[0] == "failed"} == {"lr must be at most 0.5."}
@@ -70,8 +70,8 @@ def test_a_failure_keeps_its_reason_and_its_traceback(make_searcher, tmp_path):
     searcher.suggest("t0")
     failure = {"outcome": "failed", "reason": "KeyError: 'x'", "traceback": "Traceback: here"}
     searcher.on_trial_complete("t0", tuned(True, **failure))
-    assert get_outcome(study.trial(0)) == "failed"
-    assert study.trial(0).user_attrs["reason"] == "KeyError: 'x'"
+    assert get_outcome(study.get_trial(0)) == "failed"
+    assert study.get_trial(0).user_attrs["reason"] == "KeyError: 'x'"
     assert (tmp_path / "errors" / "trial-0.txt").read_text() == "Traceback: here"
 
 
@@ -83,7 +83,7 @@ def test_a_trial_whose_gang_was_lost_goes_on_from_its_last_report_and_fails_at_t
     stretch = searcher.suggest("t1")["stretch"]
     assert (stretch["trial"], stretch["epoch"], stretch["checkpoint"]) == (0, 1, "/nowhere/t0-1.pt")
     searcher.on_trial_complete("t1", None, error=True)
-    assert study.trial(0).user_attrs["reason"] == "its gang was lost 2 times: unknown"
+    assert study.get_trial(0).user_attrs["reason"] == "its gang was lost 2 times: unknown"
 
 
 def test_an_error_of_the_search_itself_is_kept_and_ends_it_in_good_order(make_searcher, monkeypatch):
@@ -106,8 +106,8 @@ def test_a_stopped_search_begins_nothing_and_leaves_its_trials_to_be_taken_up_ag
     report(searcher, "t0", 1, 0.3, done=True)
     stopping.set()
     assert searcher.suggest("t1") == Searcher.FINISHED
-    searcher.close(prune=False)
-    assert get_outcome(study.trial(0)) == "interrupted"
+    searcher.finish(prune=False)
+    assert get_outcome(study.get_trial(0)) == "interrupted"
     assert watching.events[-1] == ("interrupted", 0, "the search was stopped")
 
 
@@ -115,8 +115,8 @@ def test_at_the_end_what_waits_at_a_rung_is_pruned(make_searcher):
     searcher, study, watching = make_searcher()
     searcher.suggest("t0")
     report(searcher, "t0", 1, 0.3, done=True)
-    searcher.close(prune=True)
-    assert get_outcome(study.trial(0)) == "pruned"
+    searcher.finish(prune=True)
+    assert get_outcome(study.get_trial(0)) == "pruned"
     assert watching.events[-1] == ("pruned", 0, "not among the best at epoch 1")
 
 
@@ -129,12 +129,12 @@ def test_an_objective_that_is_not_finite_ends_a_trial_and_is_never_its_value(mak
     lost = {"epoch": 2, "metrics": {"val/loss": value, "val/other": math.nan}, "checkpoint": None}
     ended = {"outcome": "diverged", "reason": "it did", "divergence": {"kind": "objective", "epoch": 2}, "last": lost}
     searcher.on_trial_complete("t0", tuned(True, **ended))
-    trial = study.trial(0)
+    trial = study.get_trial(0)
     assert (trial.state, trial.intermediate_values) == (TrialState.PRUNED, {1: 0.3})
     assert trial.user_attrs["divergence"] == {"kind": "objective", "epoch": 2}
     assert str(get_reports(trial)[2]["metrics"]["val/loss"]) == str(value)
     assert watching.events[-2:] == [("reported", 0, 2), ("diverged", 0, "it did")]
-    assert find_best(study.trials(), mode) is None
+    assert find_best(study.get_trials(), mode) is None
     assert searcher.suggest("t1")["stretch"]["trial"] == 1, "the search goes on"
 
 
@@ -144,7 +144,7 @@ def test_a_trial_that_says_it_is_completed_is_so_before_its_last_epoch(make_sear
         searcher.suggest(tune_id)
     report(searcher, "t0", 1, 0.3)
     searcher.on_trial_complete("t0", tuned(True, outcome="completed", reason=""))
-    assert (get_outcome(study.trial(0)), study.trial(0).value) == ("completed", 0.3)
+    assert (get_outcome(study.get_trial(0)), study.get_trial(0).value) == ("completed", 0.3)
     report(searcher, "t1", 1, 0.4, done=True)
     assert searcher.suggest("t2") == Searcher.FINISHED, "a trial has come to its end: none goes on only for that"
 
@@ -157,8 +157,8 @@ def test_the_trial_that_meets_the_target_is_completed_and_the_others_end_as_they
         searcher.suggest(f"t{number}")
         report(searcher, f"t{number}", 1, loss, done=True)
     assert searcher.suggest("t2") == Searcher.FINISHED
-    searcher.close(prune=True)
-    assert [get_outcome(trial) for trial in study.trials()] == ["pruned", "completed"]
+    searcher.finish(prune=True)
+    assert [get_outcome(trial) for trial in study.get_trials()] == ["pruned", "completed"]
     assert ("completed", 1, "reached val/loss<0.2") in watching.events
 
 
@@ -170,8 +170,8 @@ def test_the_target_may_be_met_in_the_middle_of_a_stretch(make_searcher):
     report(searcher, "t0", 1, 0.1)
     assert stopping.is_set()
     searcher.on_trial_complete("t0", tuned(True, outcome="interrupted", reason="the search was stopped"))
-    searcher.close(prune=True)
-    assert (get_outcome(study.trial(0)), study.trial(0).value) == ("completed", 0.1)
+    searcher.finish(prune=True)
+    assert (get_outcome(study.get_trial(0)), study.get_trial(0).value) == ("completed", 0.1)
 
 
 def test_what_trials_hold_is_kept_with_each_report_and_at_the_end_of_a_stretch(make_searcher):
@@ -179,11 +179,11 @@ def test_what_trials_hold_is_kept_with_each_report_and_at_the_end_of_a_stretch(m
     searcher.suggest("t0")
     time.sleep(0.02)
     report(searcher, "t0", 1, 0.3)
-    reported = gpu_seconds_used(study.trial(0))
+    reported = gpu_seconds_used(study.get_trial(0))
     assert reported >= 0.02
     time.sleep(0.02)
     searcher.on_trial_complete("t0", tuned(True, outcome="failed", reason="KeyError: 'x'", traceback=""))
-    assert gpu_seconds_used(study.trial(0)) >= reported + 0.02
+    assert gpu_seconds_used(study.get_trial(0)) >= reported + 0.02
 
 
 def test_a_trial_that_found_no_room_held_nothing(make_searcher):
@@ -191,7 +191,7 @@ def test_a_trial_that_found_no_room_held_nothing(make_searcher):
     searcher.suggest("t0")
     searcher.on_trial_result("t0", tuned(False, waiting="no room for 1 x 1 CPU"))
     searcher.on_trial_complete("t0", None, error=True)
-    assert gpu_seconds_used(study.trial(0)) == searcher.budget.meter.total == 0
+    assert gpu_seconds_used(study.get_trial(0)) == searcher.budget.meter.total == 0
 
 
 def test_a_trial_whose_gang_must_move_goes_on_and_has_lost_nothing(make_searcher):
@@ -200,8 +200,8 @@ def test_a_trial_whose_gang_must_move_goes_on_and_has_lost_nothing(make_searcher
         assert searcher.suggest(f"t{turn}")["stretch"]["trial"] == 0
         searcher.on_trial_result(f"t{turn}", tuned(False, waiting="its own node is going away", begun=True))
         searcher.on_trial_complete(f"t{turn}", None, error=True)
-    assert len(get_segments(study.trial(0))) == 3
-    assert gpu_seconds_used(study.trial(0)) > 0
+    assert len(get_segments(study.get_trial(0))) == 3
+    assert gpu_seconds_used(study.get_trial(0)) > 0
 
 
 def test_as_many_stretches_run_as_there_is_room_for_just_now(make_searcher):
@@ -225,7 +225,7 @@ def test_five_trials_that_fail_alike_end_a_search_and_those_that_the_task_refuse
         searcher.suggest(f"t{turn}")
         searcher.on_trial_complete(f"t{turn}", tuned(True, outcome="failed", reason="KeyError: 'x'", traceback=""))
     assert stopping.is_set()
-    reasons = [trial.user_attrs["reason"] for trial in study.trials()]
+    reasons = [trial.user_attrs["reason"] for trial in study.get_trials()]
     assert reasons.count("KeyError: 'x'") == 5
     assert reasons.count("lr must be at most 0.5.") > 0
 
@@ -235,25 +235,25 @@ def test_an_epoch_that_had_diverged_when_the_search_died_counts_if_it_does_not_d
     searcher.suggest("t0")
     report(searcher, "t0", 1, 0.3)
     lost = {"metrics": {"val/loss": math.nan}, "checkpoint": None, "time": 0.0}
-    study.note_report(0, 2, lost)  # and the driver is killed before it has written that the trial ends
+    study.record_report(0, 2, lost)  # and the driver is killed before it has written that the trial ends
     study.live.clear()
     searcher, study, _ = make_searcher(trials=1, rungs=(2,), onto=study)
-    searcher.mend()
+    searcher.recover()
     assert searcher.suggest("t1")["stretch"]["epoch"] == 1
     report(searcher, "t1", 2, 0.2, done=True)
-    assert (study.trial(0).state, study.trial(0).value) == (TrialState.COMPLETE, 0.2)
+    assert (study.get_trial(0).state, study.get_trial(0).value) == (TrialState.COMPLETE, 0.2)
 
 
 def test_an_epoch_that_diverges_again_after_the_search_died_is_told_as_the_same_report(make_searcher):
     searcher, study, _ = make_searcher(trials=1, rungs=(2,))
     searcher.suggest("t0")
     report(searcher, "t0", 1, 0.3)
-    study.note_report(0, 2, {"metrics": {"val/loss": math.nan}, "checkpoint": None, "time": 12.0})
+    study.record_report(0, 2, {"metrics": {"val/loss": math.nan}, "checkpoint": None, "time": 12.0})
     study.live.clear()
     searcher, study, _ = make_searcher(trials=1, rungs=(2,), onto=study)
-    searcher.mend()
+    searcher.recover()
     searcher.suggest("t1")
     last = {"epoch": 2, "metrics": {"val/loss": math.nan}, "checkpoint": None}
     searcher.on_trial_complete("t1", tuned(True, outcome="diverged", reason="it did", last=last))
-    assert get_outcome(study.trial(0)) == "diverged"
-    assert get_reports(study.trial(0))[2]["time"] == 12.0, "its time is what identifies it in MLflow"
+    assert get_outcome(study.get_trial(0)) == "diverged"
+    assert get_reports(study.get_trial(0))[2]["time"] == 12.0, "its time is what identifies it in MLflow"

@@ -75,7 +75,7 @@ def test_an_epoch_that_was_done_again_is_kept_and_not_told_again(make_searcher, 
     )
     reported(searcher, "t1", tmp_path, 3, 0.1, "b")
     assert [event for event in watching.events if event[0] == "reported"] == [("reported", 0, n) for n in (1, 2, 3)]
-    assert get_reports(study.trial(0))[2]["checkpoint"] == again
+    assert get_reports(study.get_trial(0))[2]["checkpoint"] == again
     assert sorted(path.name for path in tmp_path.glob("*.pt")) == ["epoch-2-b.pt", "epoch-3-b.pt"]
     assert "trial 0: epoch-2-a.pt is corrupt. The one before it is used." in caplog.text
 
@@ -100,7 +100,7 @@ def test_the_middle_of_an_epoch_stays_when_its_trial_is_only_interrupted(make_se
     folder.mkdir(parents=True)
     (folder / "midway-a.pt").write_bytes(b"")
     searcher.on_trial_complete("t0", tuned(True, outcome="interrupted", reason="the search was stopped"))
-    searcher.close(prune=True)
+    searcher.finish(prune=True)
     assert [path.name for path in folder.iterdir()] == ["midway-a.pt"]
 
 
@@ -112,8 +112,8 @@ def test_a_trial_without_checkpoints_goes_on_with_none_and_its_repeated_reports_
     stretch = searcher.suggest("t1")["stretch"]
     assert (stretch["epoch"], stretch["checkpoint"], stretch["earlier"]) == (1, None, [])
     searcher.on_trial_result("t1", tuned(False, metrics={"val/loss": 0.7}, **content))
-    assert study.trial(0).intermediate_values == {1: 0.3}
-    assert get_reports(study.trial(0))[1]["metrics"] == {"val/loss": 0.3}
+    assert study.get_trial(0).intermediate_values == {1: 0.3}
+    assert get_reports(study.get_trial(0))[1]["metrics"] == {"val/loss": 0.3}
     assert [event for event in watching.events if event[0] == "reported"] == [("reported", 0, 1)]
 
 
@@ -152,7 +152,7 @@ def in_bucket(make_searcher, s3):
 
 
 def names(folder):
-    return [name for name in folder.names() if not name.endswith(DIGEST)]
+    return [name for name in folder.list_files() if not name.endswith(DIGEST)]
 
 
 def trained(searcher, tune_id, folder, losses, done=False):
@@ -182,7 +182,7 @@ def test_in_a_bucket_the_same_are_kept_once_the_search_has_ended(in_bucket):
         str(folder / "0" / "epoch-3-a.pt"),
         [str(folder / "0" / "epoch-2-a.pt"), None],
     )
-    searcher.close(prune=False)
+    searcher.finish(prune=False)
     pairs = [(0, 2), (0, 3), (1, 2)]
     kept = [
         (f"{number}/epoch-{epoch}-a.pt", f"{number}/epoch-{epoch}-a.pt.pictures/one.png") for number, epoch in pairs
@@ -200,7 +200,7 @@ def test_what_a_driver_that_was_killed_did_not_delete_in_a_bucket_the_next_one_d
             trained(searcher, tune_id, folder / tune_id[1], losses, done=len(losses) == 2)
     assert len(names(folder)) == 6
     resumed, _, _ = make(onto=study, trials=2, rungs=(2,))
-    resumed.mend()
+    resumed.recover()
     resumed.checkpoints.close()
     assert names(folder) == [f"{number}/epoch-1-a.pt{more}" for number in (0, 1) for more in ("", ".pictures/one.png")]
 
@@ -215,7 +215,7 @@ def test_a_bucket_that_lets_nothing_be_deleted_is_told_once_and_the_search_goes_
 
     monkeypatch.setattr(RemotePath, "unlink", refused)
     trained(searcher, "t0", folder / "0", [0.3, 0.2, 0.1, 0.4, 0.5])
-    searcher.close(prune=False)
+    searcher.finish(prune=False)
     assert searcher.error is None
     assert caplog.text.count("checkpoints that are not needed could not be deleted, --resume does it") == 1
 
@@ -237,7 +237,7 @@ def test_a_trial_is_copied_in_a_bucket_from_the_newest_checkpoint_that_is_there_
         copy_to(self, target)
 
     monkeypatch.setattr(RemotePath, "copy_to", copied)
-    path, epoch = searcher.checkpoints.copy(study.trial(0), 1)
+    path, epoch = searcher.checkpoints.copy(study.get_trial(0), 1)
     assert (path, epoch) == (str(folder / "1" / "copied-from-0.pt"), 2)
     assert checkpoint.load(parse_path(path)) == {"epoch": 2}
     assert "the search's bucket is lost" in caplog.text

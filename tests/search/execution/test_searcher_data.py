@@ -20,9 +20,9 @@ def test_what_a_trial_trains_on_is_kept_with_it_and_told(make_searcher):
     searcher.suggest("t0")
     report(searcher, "t0", 1, 0.3, datasets=[digits("a")])
     report(searcher, "t0", 2, 0.2, done=True)
-    assert get_datasets(study.trial(0)) == [digits("a")]
+    assert get_datasets(study.get_trial(0)) == [digits("a")]
     assert [event for event in watching.events if event[0] == "data"] == [("data", 0, [digits("a")])]
-    assert "datasets" not in get_reports(study.trial(0))[1]
+    assert "datasets" not in get_reports(study.get_trial(0))[1]
 
 
 @pytest.mark.parametrize(

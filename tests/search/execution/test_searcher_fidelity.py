@@ -50,7 +50,7 @@ class Costly(Gangs):
         """The whole search on one gang; the epochs of each trial."""
         while (asked := self.ask()) is not None:
             self.train(asked)
-        return [max(trial.intermediate_values) for trial in self.study.trials()]
+        return [max(trial.intermediate_values) for trial in self.study.get_trials()]
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def test_a_stretch_carries_what_its_trial_may_spend_beside_its_epochs(gangs):
 def test_what_an_epoch_took_is_kept_with_its_report(gangs):
     made = gangs(ASHAScheduler((20.0,), 3, "min", "samples"), precision="bf16", epochs=9)
     made.train(made.ask())
-    reports = get_reports(made.study.trial(0))
+    reports = get_reports(made.study.get_trial(0))
     assert [(report["samples"], report["gpu_seconds"]) for report in reports.values()] == [(10.0, 1.0)] * 2
     assert made.searcher.spent == 20.0
 
@@ -91,17 +91,17 @@ def test_what_an_epoch_took_is_kept_with_its_report(gangs):
 def test_a_trial_is_completed_where_it_has_got_all_that_it_gets_or_at_its_last_epoch(gangs, limit, epochs):
     made = gangs(ASHAScheduler.without_stopping(limit, "min", "samples"), trials=1, precision="fp32", epochs=9)
     assert made.run() == [epochs]
-    assert get_outcome(made.study.trial(0)) == "completed"
+    assert get_outcome(made.study.get_trial(0)) == "completed"
 
 
 def test_a_faster_precision_has_twice_the_epochs_at_each_rung(gangs):
     schedule = ASHAScheduler((4.0, 12.0), 3, "min", "gpu-seconds")
     made = gangs(schedule, trials=12, searched={"precision": "fp32,bf16"}, epochs=99)
     made.run()
-    reached = {(trial.params["precision"], max(trial.intermediate_values)) for trial in made.study.trials()}
+    reached = {(trial.params["precision"], max(trial.intermediate_values)) for trial in made.study.get_trials()}
     assert reached >= {("fp32", 2), ("bf16", 4)}
     assert reached <= {("fp32", 2), ("bf16", 4), ("fp32", 6), ("bf16", 12)}
-    best = [get_outcome(trial) for trial in made.study.trials() if max(trial.intermediate_values) in (6, 12)]
+    best = [get_outcome(trial) for trial in made.study.get_trials() if max(trial.intermediate_values) in (6, 12)]
     assert set(best) == {"completed"}
 
 
@@ -110,7 +110,7 @@ def test_samplers_compare_trials_that_were_stopped_at_the_same_rung(gangs):
     for _ in range(2):
         made.train(made.ask())
     shown = made.study._study.get_trials()
-    assert [trial.intermediate_values for trial in made.study.trials()] != [t.intermediate_values for t in shown]
+    assert [trial.intermediate_values for trial in made.study.get_trials()] != [t.intermediate_values for t in shown]
     assert [max(trial.intermediate_values) for trial in shown] == [1, 1]
 
 
@@ -132,22 +132,22 @@ def test_a_trial_whose_last_report_was_the_last_thing_written_is_completed(gangs
         made.study.report(0, epoch, 0.5, report)
     made.begin("b")
     assert made.ask() is None
-    assert get_outcome(made.study.trial(0)) == "completed"
+    assert get_outcome(made.study.get_trial(0)) == "completed"
 
 
 def test_without_a_scheduler_a_searched_length_is_that_of_each_trial(gangs):
     made = gangs(ASHAScheduler.without_stopping(9, "min"), trials=12, searched={"epochs": "2..9"}, precision="fp32")
     assert made.space.epochs == 9
-    lengths = [made.study.trial(n).params["epochs"] for n, _ in enumerate(made.run())]
-    assert [max(trial.intermediate_values) for trial in made.study.trials()] == lengths
+    lengths = [made.study.get_trial(n).params["epochs"] for n, _ in enumerate(made.run())]
+    assert [max(trial.intermediate_values) for trial in made.study.get_trials()] == lengths
     assert len(set(lengths)) > 1
-    assert {get_outcome(trial) for trial in made.study.trials()} == {"completed"}
+    assert {get_outcome(trial) for trial in made.study.get_trials()} == {"completed"}
 
 
 def test_lengths_may_be_searched_where_rungs_are_not_epochs(gangs):
     schedule = ASHAScheduler((30.0, 90.0), 3, "min", "samples")
     made = gangs(schedule, trials=9, searched={"epochs": "1,2,5"}, precision="fp32")
-    for epochs, trial in zip(made.run(), made.study.trials(), strict=True):
+    for epochs, trial in zip(made.run(), made.study.get_trials(), strict=True):
         assert epochs in (min(3, trial.params["epochs"]), min(9, trial.params["epochs"]))
         assert get_outcome(trial) == "completed" or epochs == 3 < trial.params["epochs"]
 
@@ -155,9 +155,9 @@ def test_lengths_may_be_searched_where_rungs_are_not_epochs(gangs):
 def test_the_stopping_variant_tells_at_once_who_was_not_among_the_best(gangs):
     made = gangs(ASHAStoppingScheduler.from_config(9, 3, 1, "min"), trials=9, precision="fp32")
     made.run()
-    outcomes = {trial.number: get_outcome(trial) for trial in made.study.trials()}
+    outcomes = {trial.number: get_outcome(trial) for trial in made.study.get_trials()}
     assert set(outcomes.values()) == {"completed", "pruned"}
-    for trial in made.study.trials():
+    for trial in made.study.get_trials():
         last = max(trial.intermediate_values)
         assert (outcomes[trial.number] == "completed") == (last == 9)
         assert last == 9 or trial.user_attrs["reason"] == f"not among the best at epoch {last}"

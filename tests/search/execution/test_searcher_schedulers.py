@@ -94,16 +94,16 @@ def test_a_trial_below_the_median_ends_at_once_and_its_gang_gets_the_next(gangs)
         made.train(first := made.ask(), [loss])
         assert made.ask()[1]["trial"] == first[1]["trial"], "it goes on in the gang that holds it"
     made.train(made.ask(), [0.9])
-    assert made.study.trial(3).state == TrialState.RUNNING
+    assert made.study.get_trial(3).state == TrialState.RUNNING
     assert made.ask()[1]["trial"] == 4
-    assert get_outcome(made.study.trial(3)) == "pruned"
+    assert get_outcome(made.study.get_trial(3)) == "pruned"
     assert made.events[-2:] == [("pruned", 3, "below the median of 3 trials at epoch 1"), ("started", 4, None)]
 
 
 def test_a_search_that_is_stopped_early_prunes_nobody_that_was_not_below_the_median(gangs):
     made = gangs(MedianStoppingScheduler(3, 1, "min"))
     made.train(made.ask(), [0.1])
-    made.searcher.close(prune=True)
+    made.searcher.finish(prune=True)
     assert made.events[-1] == ("interrupted", 0, "the search was stopped")
 
 
@@ -118,11 +118,11 @@ def test_the_worst_ends_and_a_copy_goes_on_from_the_checkpoint_of_the_best(gangs
     assert stretch["earlier"] == [None]
     assert Path(stretch["checkpoint"]).read_text() == "weights of 1 at 1"
     assert Path(stretch["checkpoint"]).parent == made.folder / "checkpoints" / "4"
-    copy, loser = made.study.trial(4), made.study.trial(0)
+    copy, loser = made.study.get_trial(4), made.study.get_trial(0)
     assert copy.user_attrs["copied_from"] == 1
     assert copy.state == TrialState.RUNNING
     assert copy.params["lr"] == stretch["config"]["lr"] == copy.user_attrs["config"]["lr"]
-    assert copy.params["lr"] != made.study.trial(1).params["lr"]
+    assert copy.params["lr"] != made.study.get_trial(1).params["lr"]
     assert (get_outcome(loser), loser.user_attrs["reason"]) == ("pruned", "replaced by a copy of 1")
     assert made.events[-2:] == [("started", 4, 1), ("pruned", 0, "replaced by a copy of 1")]
 
@@ -131,7 +131,7 @@ def test_a_copy_keeps_its_beginning_when_the_trial_that_it_copies_ends(gangs):
     made = population(gangs, epochs=2)
     _, stretch = made.ask()
     made.train(made.ask(), [0.05])  # its second epoch is its best: the checkpoint of the first is dropped
-    assert get_outcome(made.study.trial(1)) == "completed"
+    assert get_outcome(made.study.get_trial(1)) == "completed"
     assert not (made.folder / "checkpoints" / "1" / "epoch-1-a.pt").exists()
     assert Path(stretch["checkpoint"]).read_text() == "weights of 1 at 1"
     assert Path(f"{stretch['checkpoint']}.sha256").exists()
@@ -161,7 +161,7 @@ def test_when_a_copy_ends_its_beginning_is_deleted(gangs):
     made = population(gangs, epochs=2)
     asked = made.ask()
     made.train(asked, [0.05])
-    assert get_outcome(made.study.trial(4)) == "completed"
+    assert get_outcome(made.study.get_trial(4)) == "completed"
     assert sorted(p.name for p in Path(asked[1]["folder"]).iterdir()) == ["epoch-2-a.pt", "epoch-2-a.pt.sha256"]
 
 
@@ -171,15 +171,15 @@ def test_a_driver_that_dies_between_the_two_writes_loses_no_place_and_fills_none
         dying.setattr(made.study, "end", lambda *_: 1 / 0)
         made.searcher.suggest("t99")
     assert isinstance(made.searcher.error, ZeroDivisionError)
-    assert made.study.trial(0).state == made.study.trial(4).state == TrialState.RUNNING
+    assert made.study.get_trial(0).state == made.study.get_trial(4).state == TrialState.RUNNING
     made.begin("b")
     stretches = [made.ask()[1] for _ in range(4)]
     assert {stretch["trial"] for stretch in stretches} == {1, 2, 3, 4}
-    assert made.study.trial(0).user_attrs["reason"] == "replaced by a copy of 1"
+    assert made.study.get_trial(0).user_attrs["reason"] == "replaced by a copy of 1"
     (copy,) = [stretch for stretch in stretches if stretch["trial"] == 4]
     assert Path(copy["checkpoint"]).read_text() == "weights of 1 at 1"
     assert made.ask() is None
-    assert len(made.study.trials()) == 5
+    assert len(made.study.get_trials()) == 5
 
 
 def test_another_driver_decides_as_the_first_would_have(gangs):
@@ -187,7 +187,7 @@ def test_another_driver_decides_as_the_first_would_have(gangs):
     made.begin("b")
     _, stretch = made.ask()
     assert (stretch["trial"], stretch["attempt"]) == (4, "b")
-    assert made.study.trial(4).user_attrs["copied_from"] == 1
+    assert made.study.get_trial(4).user_attrs["copied_from"] == 1
 
 
 def test_copies_count_as_trials_and_when_those_are_spent_nobody_is_replaced(gangs):
@@ -195,13 +195,13 @@ def test_copies_count_as_trials_and_when_those_are_spent_nobody_is_replaced(gang
     made.ask()
     others = [made.ask()[1]["trial"] for _ in range(3)]
     assert (others, made.ask()) == ([1, 2, 3], None)
-    assert len(made.study.trials()) == 5
+    assert len(made.study.get_trials()) == 5
 
 
 def test_a_task_that_refuses_whatever_is_near_gets_a_copy_as_it_is(gangs, caplog):
     made = population(gangs, only="0.5", trials=40)
     assert {event[0] for event in made.events} == {"started", "failed"}
-    copies = [trial for trial in made.study.trials() if "copied_from" in trial.user_attrs]
+    copies = [trial for trial in made.study.get_trials() if "copied_from" in trial.user_attrs]
     assert copies
     assert {trial.params["lr"] for trial in copies} == {0.5}
     assert "the task refused 20 combinations near to {'lr': 0.5}" in caplog.text
@@ -221,8 +221,8 @@ def test_a_member_that_fails_is_replaced_by_a_copy_of_the_best(gangs):
     report = {"done": True, "outcome": "failed", "reason": "KeyError: 'x'"}
     made.searcher.on_trial_complete(name, {"done": True, "reports": json.dumps([report])})
     assert made.ask()[1]["trial"] == 4
-    assert made.study.trial(4).user_attrs["copied_from"] == 0
-    assert made.study.trial(3).user_attrs["reason"] == "KeyError: 'x'"
+    assert made.study.get_trial(4).user_attrs["copied_from"] == 0
+    assert made.study.get_trial(3).user_attrs["reason"] == "KeyError: 'x'"
 
 
 def test_a_trial_whose_last_report_was_the_last_thing_that_was_written_is_completed(gangs):
@@ -231,7 +231,7 @@ def test_a_trial_whose_last_report_was_the_last_thing_that_was_written_is_comple
     made.study.report(0, 1, 0.5, {"metrics": {"val/loss": 0.5}, "checkpoint": None, "time": 0.0})
     made.begin("b")
     assert made.ask() is None
-    assert (get_outcome(made.study.trial(0)), made.study.trial(0).value) == ("completed", 0.5)
+    assert (get_outcome(made.study.get_trial(0)), made.study.get_trial(0).value) == ("completed", 0.5)
 
 
 def test_a_trial_that_had_come_to_its_end_when_the_search_died_is_completed_also_if_nothing_is_to_go_on(gangs):
@@ -239,16 +239,16 @@ def test_a_trial_that_had_come_to_its_end_when_the_search_died_is_completed_also
     made.ask()
     made.study.report(0, 1, 0.5, {"metrics": {"val/loss": 0.5}, "checkpoint": None, "time": 0.0})
     made.begin("b")
-    made.searcher.close(prune=True)  # at once, as when its target has been met
-    assert get_outcome(made.study.trial(0)) == "completed"
+    made.searcher.finish(prune=True)  # at once, as when its target has been met
+    assert get_outcome(made.study.get_trial(0)) == "completed"
 
 
 def test_who_is_taken_up_with_more_trials_is_compared_with_those_that_were_pruned(gangs):
     made = gangs(ASHAScheduler.from_config(9, 3, 1, "min"), trials=3)
     for loss in (0.1, 0.2, 0.3):
         made.train(made.ask(), [loss])
-    made.searcher.close(prune=True)
-    assert [get_outcome(trial) for trial in made.study.trials()] == ["pruned"] * 3
+    made.searcher.finish(prune=True)
+    assert [get_outcome(trial) for trial in made.study.get_trials()] == ["pruned"] * 3
     made.trials = 7
     made.begin("b")
     for _ in range(3):

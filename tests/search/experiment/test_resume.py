@@ -60,7 +60,7 @@ def test_a_search_that_is_taken_up_is_what_it_was(begun):
     assert [str(p) for p in planned.space.parameters] == ["0.001..0.1"]
     assert planned.space.epochs == 3
     assert planned.config.trials == 2
-    assert planned.space.config({}).layers == {"a": 2}
+    assert planned.space.build_config({}).layers == {"a": 2}
 
 
 def test_options_that_leave_its_trials_alone_can_be_given_anew(begun, tmp_path):
@@ -102,7 +102,7 @@ def test_a_task_that_changed_meanwhile_goes_on_with_the_space_that_was_and_says_
 def test_a_value_that_is_a_group_stays_what_it_was(begun):
     planned, notes = begun(BEFORE.replace("a=2", "a=3"))
     assert "layers stays {'a': 2}, as before, and is not {'a': 3}" in notes
-    assert planned.space.config({}).layers == {"a": 2}
+    assert planned.space.build_config({}).layers == {"a": 2}
 
 
 def test_code_is_set_aside_once_for_each_change_and_never_what_runs_now(tmp_path, monkeypatch):

@@ -37,7 +37,7 @@ def ask_until(monkeypatch, moment, answered):
             raise Killed
         return ask(self, action)
 
-    monkeypatch.setattr(CachedRDBStorage, "_ask", counted)
+    monkeypatch.setattr(CachedRDBStorage, "_retry_on_disconnect", counted)
     return asked
 
 

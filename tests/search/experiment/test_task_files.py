@@ -74,7 +74,7 @@ def test_half_of_the_files_never_pass_for_all(planned):
     broken, mended = planned("broken", "two")
     with pytest.raises(ValueError, match="no words"):
         prepare_task_files(broken)
-    assert not list(broken.config.folder.iterdir())
+    assert not list(broken.config.local_path.iterdir())
     assert (prepare_task_files(mended) / "words.txt").read_text() == "two"
 
 

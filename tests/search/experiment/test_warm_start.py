@@ -332,7 +332,7 @@ def begun(old, tmp_path):
 
 def test_a_search_that_is_taken_up_again_knows_the_same_trials_and_tries_the_same_points_once(begun, old, tmp_path):
     old.rename(tmp_path / "gone")
-    _, held = open_search(begun.config.folder, {})
+    _, held = open_search(begun.config.local_path, {})
     asked = [held.study.ask(begun.space)[1] for _ in range(4)]
     held.store.close()
     assert (
@@ -350,10 +350,10 @@ def test_a_search_that_is_taken_up_again_knows_the_same_trials_and_tries_the_sam
 
 @pytest.mark.parametrize("content", [None, "[{", "[{}]"])
 def test_a_search_whose_earlier_trials_are_lost_goes_on_without_them_and_says_so(begun, content):
-    path = begun.config.folder / "warm-start.json"
+    path = begun.config.local_path / "warm-start.json"
     path.unlink()
     if content is not None:
         path.write_text(content)
-    _, held = open_search(begun.config.folder, {"trials": "20"})
+    _, held = open_search(begun.config.local_path, {"trials": "20"})
     held.store.close()
     assert "warm-start.json cannot be read: the sampler knows nothing of earlier searches any more" in held.notes

@@ -46,7 +46,7 @@ class Simulated:
         may_start = len(self.trials) < self.budget
         decision = self.schedule.next_action(self.trials, may_start)
         fresh = replace(self.schedule)
-        assert fresh.next([replace(t, values=dict(t.values)) for t in self.trials], may_start) == decision
+        assert fresh.next_action([replace(t, values=dict(t.values)) for t in self.trials], may_start) == decision
         self.check(self.trials, may_start, decision)
         if isinstance(decision, Prune):
             assert self.trials[decision.number].state == "waiting"

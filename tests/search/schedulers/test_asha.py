@@ -134,7 +134,7 @@ def simulate(schedule, budget, gangs, value):
                      "ended" if max(v, default=0) == schedule.rungs[-1] else "waiting")
             for n, v in values.items()
         ]  # fmt: skip
-        stretch = schedule.next(standings, len(values) < budget) if len(running) < gangs else None
+        stretch = schedule.next_action(standings, len(values) < budget) if len(running) < gangs else None
         if stretch is not None:
             number = len(values) if stretch.number is None else stretch.number
             values.setdefault(number, {})

@@ -41,7 +41,7 @@ def test_halving_promotes_in_turn_and_brings_a_trial_to_its_end(kind):
     promoted = 0
     for seed in range(SEARCHES):
         draw, epochs, budget, gangs = drawn(seed)
-        schedule = kind.over(epochs, draw.choice((2, 3)), 1, "min")
+        schedule = kind.from_config(epochs, draw.choice((2, 3)), 1, "min")
 
         def bracket_of(number, schedule=schedule):
             return schedule.bracket_of(number) if kind is HyperBandScheduler else schedule
@@ -79,7 +79,7 @@ def test_rungs_may_lie_in_samples_or_seconds_and_trials_may_cost_and_last_as_the
     ends = promoted = between = 0
     for seed in range(SEARCHES // 5):
         draw, _, budget, gangs = drawn(seed)
-        schedule = kind.over(draw.choice((5.0, 9.0, 20.0)), draw.choice((2, 3)), 1.0, "min", "gpu-seconds")
+        schedule = kind.from_config(draw.choice((5.0, 9.0, 20.0)), draw.choice((2, 3)), 1.0, "min", "gpu-seconds")
         lengths = [draw.choice((2, 6, 100)) for _ in range(budget)]
 
         def check(trials, may_start, decision, schedule=schedule):
@@ -227,7 +227,7 @@ def check_population(schedule, trials, may_start, decision):
             better = [t for t in trials if min(t.values, default=99) <= loser.epoch]
             latest = [t.values[max(e for e in t.values if e <= loser.epoch)] for t in better]
             worse = sum(value < loser.values[loser.epoch] for value in latest)
-            assert worse >= schedule.size - schedule.quarter, "it is among the worst"
+            assert worse >= schedule.size - schedule.quantile_size, "it is among the worst"
             assert loser.epoch % schedule.interval == 0
 
 

@@ -60,7 +60,7 @@ def play(study):
     """Five trials: one of each end, and one that goes on."""
     for outcome in ("completed", "pruned", "diverged", "failed", "running"):
         number, values = study.ask(SPACE)
-        study.note_config(number, {"lr": values["lr"], "inner": {"kind": "a"}})
+        study.record_config(number, {"lr": values["lr"], "inner": {"kind": "a"}})
         for epoch in (1, 2):
             report = {"metrics": {"val/loss": 1.0 / epoch, "train/loss": math.nan}, "checkpoint": f"{epoch}.pt"}
             study.report(number, epoch, 1.0 / epoch, report)

@@ -54,7 +54,7 @@ def test_a_completed_trial_has_its_best_report_as_its_value(study):
     for epoch, value in enumerate([0.5, 0.2, 0.3], start=1):
         report(study, number, epoch, value)
     study.end(number, "completed")
-    trial = study.trial(number)
+    trial = study.get_trial(number)
     assert (trial.state, trial.value, get_outcome(trial)) == (TrialState.COMPLETE, 0.2, "completed")
     assert get_best_epoch(trial, "min") == 2
     assert get_best_value(trial, "max") == 0.5
@@ -72,7 +72,7 @@ def test_a_completed_trial_has_its_best_report_as_its_value(study):
 def test_other_ends_are_told_as_what_they_are(study, outcome, state, broken):
     number, _ = study.ask(SPACE)
     study.end(number, outcome, "because")
-    trial = study.trial(number)
+    trial = study.get_trial(number)
     assert (trial.state, get_outcome(trial), trial.user_attrs["reason"]) == (state, outcome, "because")
     assert trial.constraints == broken
 
@@ -80,7 +80,7 @@ def test_other_ends_are_told_as_what_they_are(study, outcome, state, broken):
 def test_a_diverged_trial_keeps_its_kind_and_its_epoch(study):
     number, _ = study.ask(SPACE)
     study.end(number, "diverged", "because", {"kind": "loss", "epoch": 3})
-    assert study.trial(number).user_attrs["divergence"] == {"kind": "loss", "epoch": 3}
+    assert study.get_trial(number).user_attrs["divergence"] == {"kind": "loss", "epoch": 3}
 
 
 def test_a_sampler_sees_a_trial_that_waits_at_a_rung_as_pruned_and_a_live_one_as_running(tmp_path):
@@ -118,7 +118,7 @@ def test_tpe_learns_from_trials_that_wait(tmp_path):
 
 def test_an_enqueued_trial_comes_first_and_counts_only_once_it_has_begun(study):
     study.enqueue({"lr": 0.05, "precision": "bf16"})
-    assert study.trials() == []
+    assert study.get_trials() == []
     assert study.ask(SPACE) == (0, {"precision": "bf16", "lr": 0.05})
 
 

@@ -46,10 +46,10 @@ def search_in(folder):
 
 
 def tell(search, url):
-    searched, page = load_search(search.config.folder), search.config.folder / "report.html"
+    searched, page = load_search(search.config.local_path), search.config.local_path / "report.html"
     write_report(searched, page)
     best = find_best(searched.trials, searched.mode)
-    note = render_description(search.config.folder, ["lr"], searched.objectives, best, None, [])
+    note = render_description(search.config.local_path, ["lr"], searched.objectives, best, None, [])
     where = resolve_tracking_uri(search.config, {"MLFLOW_TRACKING_URI": url})
     tracker = MLflowCallback(search.config, *where, searched.objectives, searched.about["id"], searched.trials)
     tracker.finish("FINISHED", note, {"best/val/score": best.value}, [page], 120.0)
@@ -57,7 +57,7 @@ def tell(search, url):
     mlflow = {"tracking_uri": url, "experiment_id": tracker.experiment_id, "run_id": tracker.run_id}
     return SimpleNamespace(
         url=url,
-        link=list(view_instructions(mlflow, search.config.folder))[-1],
+        link=list(view_instructions(mlflow, search.config.local_path))[-1],
         experiment=tracker.experiment_id,
         ids={run.info.run_name: run.info.run_id for run in runs},
         lr=[str(trial.params["lr"]) for trial in searched.trials],

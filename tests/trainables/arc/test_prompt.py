@@ -61,7 +61,7 @@ BEFORE = Context()
 
 
 def build(context, **config):
-    task = ArcTask(ArcConfig.model_validate({**SMALL, "max_side": 5, **config}), context.anew())
+    task = ArcTask(ArcConfig.model_validate({**SMALL, "max_side": 5, **config}), context.for_next_trial())
     task.build()
     return task
 

@@ -50,7 +50,7 @@ def test_a_place_of_another_kind_is_what_its_file_system_calls_it(uri):
 
 def test_who_stays_on_the_disk_does_without_pyarrow():
     program = (
-        "import sys; from trainables.filesystem.paths import place; place('runs').exists(); "
+        "import sys; from trainables.filesystem.paths import parse_path; parse_path('runs').exists(); "
         "print('pyarrow' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)

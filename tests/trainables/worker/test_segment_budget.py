@@ -65,7 +65,7 @@ def stretch(folder: Path, epoch: int = 0, start: Any = None, **allowance: Any) -
     }
 
 
-def workers(task: str = "toys:Regression", **options: Any) -> TrialRunner:
+def workers(task: str = "toy_models:Regression", **options: Any) -> TrialRunner:
     return TrialRunner(f"tests.trainables.{task}", Context(), threading.Event(), **options)
 
 

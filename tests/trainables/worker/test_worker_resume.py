@@ -54,7 +54,7 @@ def stretch(tmp_path):
 
 
 def run(
-    stretch: dict[str, Any], windows: float = math.inf, task: str = "toys:Augmented", autosave_s: float = 300.0
+    stretch: dict[str, Any], windows: float = math.inf, task: str = "toy_models:Augmented", autosave_s: float = 300.0
 ) -> list[dict[str, Any]]:
     """The reports of a fresh worker that is stopped after so many windows."""
     return list(TrialRunner(f"tests.trainables.{task}", Context(), AfterWindows(windows), autosave_s).run(stretch))

@@ -18,7 +18,7 @@ def device_without_fp16(monkeypatch):
     """Stands in for a device that says no to fp16, which no CPU does."""
     real = trainables.precision._is_supported
     monkeypatch.setattr(
-        trainables.precision, "_runs", lambda mode, device: mode is not Precision.FP16 and real(mode, device)
+        trainables.precision, "_is_supported", lambda mode, device: mode is not Precision.FP16 and real(mode, device)
     )
 
 

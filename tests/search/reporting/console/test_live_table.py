@@ -23,27 +23,27 @@ def shown(board, width=80, height=24):
 
 def test_a_summary_tells_how_trials_ended_and_why_the_last_one_failed(board):
     for number, outcome in enumerate(["completed", "failed", "failed"]):
-        board.start(number, {}, 9)
-        board.end(number, outcome, f"because of {number}")
-    board.start(3, {}, 9)
+        board.add_trial(number, {}, 9)
+        board.end_trial(number, outcome, f"because of {number}")
+    board.add_trial(3, {}, 9)
     assert shown(board)[:3] == ["3 of 4 trials done, 1 training", "1 completed, 2 failed", "trial 2: because of 2"]
 
 
 def test_the_best_is_that_by_the_mode_of_all_trials_that_may_be_the_result_whatever_is_not_finite(board):
-    board.start(0, {}, 9)
+    board.add_trial(0, {}, 9)
     for epoch, value in enumerate([0.25, 0.5, float("nan"), float("inf")], start=1):
-        board.report(0, epoch, {"val/score": value})
+        board.record_report(0, epoch, {"val/score": value})
     assert "best val/score 0.5, trial 0, epoch 2" in shown(board)
-    board.report(1, 1, {"val/score": 0.125})
-    board.end(0, "diverged", "")
+    board.record_report(1, 1, {"val/score": 0.125})
+    board.end_trial(0, "diverged", "")
     assert "best val/score 0.125, trial 1, epoch 1" in shown(board)
 
 
 def test_trials_that_wait_are_counted_and_those_that_are_trained_have_a_row(board):
     for number in range(3):
-        board.start(number, {"lr": 0.5} if number else {"scale": 2.0}, 9 if number else None)
-        board.report(number, 1, {"val/score": 0.25, "time/samples_per_s": 100.0})
-        board.report(number, 2, {"val/score": 0.125, "time/samples_per_s": 600.0})
+        board.add_trial(number, {"lr": 0.5} if number else {"scale": 2.0}, 9 if number else None)
+        board.record_report(number, 1, {"val/score": 0.25, "time/samples_per_s": 100.0})
+        board.record_report(number, 2, {"val/score": 0.125, "time/samples_per_s": 600.0})
     board.live = lambda: {0, 2}
     lines = shown(board)
     assert lines[0] == "0 of 4 trials done, 2 training, 1 waiting"
@@ -56,28 +56,28 @@ def test_trials_that_wait_are_counted_and_those_that_are_trained_have_a_row(boar
 
 
 def test_what_is_left_follows_from_the_pace_since_the_first_report(board):
-    board.start(0, {}, 9)
+    board.add_trial(0, {}, 9)
     board.wait(60)  # in which workers started
-    board.report(0, 1, {"val/score": 0.25})
+    board.record_report(0, 1, {"val/score": 0.25})
     assert shown(board)[2] == "1:00 gone"
     board.wait(20)
     for epoch in (2, 3):
-        board.report(0, epoch, {"val/score": 0.25})
+        board.record_report(0, epoch, {"val/score": 0.25})
     assert shown(board)[2] == "1:20 gone, about 1:00 left"
     board.budget_s = 90.0
     assert shown(board)[2] == "1:20 gone, about 0:10 left"
     for number in range(4):
-        board.end(number, "completed", "")
+        board.end_trial(number, "completed", "")
     assert shown(board)[3] == "1:20 gone"
 
 
 def test_what_was_reported_before_a_search_is_taken_up_counts_and_takes_no_time(board):
-    board.recall(0, 1, 0.5)
-    board.recall(0, 2, 0.75)
-    board.start(1, {}, 9)
-    board.report(1, 1, {"val/score": 0.25})
+    board.restore_report(0, 1, 0.5)
+    board.restore_report(0, 2, 0.75)
+    board.add_trial(1, {}, 9)
+    board.record_report(1, 1, {"val/score": 0.25})
     board.wait(10)
-    board.report(1, 2, {"val/score": 0.25})
+    board.record_report(1, 2, {"val/score": 0.25})
     lines = shown(board)
     assert lines[1] == "best val/score 0.75, trial 0, epoch 2"
     assert lines[2] == "0:10 gone, about 0:50 left"
@@ -86,7 +86,7 @@ def test_what_was_reported_before_a_search_is_taken_up_counts_and_takes_no_time(
 @pytest.mark.parametrize(("height", "rows"), [(24, 16), (12, 4), (9, 1), (5, 0)])
 def test_a_table_has_as_many_trials_as_the_terminal_has_room_for(board, height, rows):
     for number in range(30):
-        board.start(number, {}, 9)
+        board.add_trial(number, {}, 9)
     lines = shown(board, height=height)
     assert len(lines) <= height
     assert sum("/9" in line for line in lines) == rows
@@ -96,7 +96,7 @@ def test_a_table_has_as_many_trials_as_the_terminal_has_room_for(board, height, 
 
 @pytest.mark.parametrize(("width", "last"), [(59, "gamma"), (52, "beta"), (51, "alpha")])
 def test_columns_that_do_not_fit_are_left_out_and_the_others_stay_whole(board, width, last):
-    board.start(0, {"alpha": 0.001234, "beta": "a long word", "gamma": 3}, 27)
+    board.add_trial(0, {"alpha": 0.001234, "beta": "a long word", "gamma": 3}, 27)
     head, row = shown(board, width=width)[-2:]
     assert head.split()[-1] == last
     assert "…" not in row
