@@ -1,6 +1,7 @@
 """How much of its training a trial has got: what it is measured in, and what has come together by each report."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from itertools import accumulate
 from typing import Any, Literal
 
 Unit = Literal["epochs", "samples", "gpu-seconds"]
@@ -29,12 +30,7 @@ def epoch_cost(report: Mapping[str, Any], unit: Unit) -> float:
 
 
 def cumulative_cost(reports: Mapping[int, Mapping[str, Any]], unit: Unit) -> dict[int, float]:
-    """By epoch, what the trial has got when it was done, in order; an epoch counts once, however often it was done."""
-
-    def accumulate() -> Iterator[tuple[int, float]]:
-        total = 0.0
-        for epoch in sorted(reports):
-            total += epoch_cost(reports[epoch], unit)
-            yield epoch, total
-
-    return dict(accumulate())
+    """Return the budget that a trial had used after each epoch, in order; a repeated epoch counts once."""
+    epochs = sorted(reports)
+    costs = (epoch_cost(reports[epoch], unit) for epoch in epochs)
+    return dict(zip(epochs, accumulate(costs), strict=True))

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 import optuna
@@ -12,14 +13,14 @@ from pydantic.fields import FieldInfo
 from search.config.flatten import get_nested, nest
 from search.config.space_parsing import (
     MANY,
-    _build_distribution,
-    _build_type_adapter,
-    _format_problem,
-    _get_conditions,
-    _get_declaration,
-    _parse_distribution,
-    _parse_none,
-    _parse_value,
+    build_distribution,
+    build_type_adapter,
+    format_problem,
+    get_conditions,
+    get_declaration,
+    parse_distribution,
+    parse_none,
+    parse_value,
 )
 from search.errors import UsageError, format_validation_errors, suggest_nearest
 
@@ -104,13 +105,13 @@ class Space:
     def value_parser(self, name: str) -> Callable[[Any], Any]:
         """What reads a value, text included, as configs have parameter `name`. It raises a UsageError if it cannot."""
         field = _collect_fields(self.config_class)[name]
-        adapter = _build_type_adapter(field)
+        adapter = build_type_adapter(field)
 
         def parse(value: Any) -> Any:
             try:
-                found = adapter.validate_python(_parse_none(field, value))
+                found = adapter.validate_python(parse_none(field, value))
             except ValidationError as error:
-                raise UsageError(_format_problem(name, error)) from error
+                raise UsageError(format_problem(name, error)) from error
             return adapter.dump_python(found, mode="json")
 
         return parse
@@ -159,39 +160,34 @@ def resolve_space(config_class: type[BaseModel], fixed: Mapping[str, Any], searc
         UsageError: All that is wrong, a line each.
     """
     fields = _collect_fields(config_class)
-    problems: list[str] = []
+    problems = [
+        f"{option} {name} must name a parameter, but there is no {name!r}. {suggest_nearest(name, fields)}"
+        for option, named in (("--set", fixed), ("--search", searched))
+        for name in named
+        if name not in fields
+    ]
     values: dict[str, Any] = {}
-    for name, value in fixed.items():
-        if name not in fields:
-            problems.append(
-                f"--set {name} must name a parameter, but there is no {name!r}. {suggest_nearest(name, fields)}"
-            )
-        elif name in searched:
+    for name in (name for name in fixed if name in fields):
+        if name in searched:
             problems.append(f"{name} must be set or searched, but got both. Drop one of them.")
-        else:
-            try:
-                values[name] = _parse_value(fields[name], value)
-            except ValidationError as error:
-                problems.append(f"--set {_format_problem(name, error)}")
-    parameters: list[Parameter] = []
-    for name, text in searched.items():
-        if name not in fields:
-            problems.append(
-                f"--search {name} must name a parameter, but there is no {name!r}. {suggest_nearest(name, fields)}"
-            )
             continue
         try:
-            parameters.append(
-                Parameter(name, _parse_distribution(name, str(text), fields[name]), _get_conditions(fields[name]))
-            )
+            values[name] = parse_value(fields[name], fixed[name])
+        except ValidationError as error:
+            problems.append(f"--set {format_problem(name, error)}")
+    parameters: list[Parameter] = []
+    for name in (name for name in searched if name in fields):
+        try:
+            distribution = parse_distribution(name, str(searched[name]), fields[name])
+            parameters.append(Parameter(name, distribution, get_conditions(fields[name])))
         except UsageError as error:
             problems.extend(error.problems)
     if problems:
         raise UsageError(*problems)
     for name, field in fields.items():
-        declared = _get_declaration(field)
+        declared = get_declaration(field)
         if declared is not None and name not in values and name not in searched:
-            parameters.append(Parameter(name, _build_distribution(declared, field), _get_conditions(field)))
+            parameters.append(Parameter(name, build_distribution(declared, field), get_conditions(field)))
     for parameter in parameters:
         for parent in parameter.when:
             if parent not in fields:
@@ -226,7 +222,7 @@ def restore_space(
             )
         )
     parameters = [
-        Parameter(name, distribution, _get_conditions(fields[name])) for name, distribution in distributions.items()
+        Parameter(name, distribution, get_conditions(fields[name])) for name, distribution in distributions.items()
     ]
     space = Space(config_class, tuple(parameters), {name: fixed[name] for name in fixed if name in fields})
     try:
@@ -283,18 +279,16 @@ def _suggest(trial: optuna.Trial, name: str, distribution: BaseDistribution) -> 
     return trial.suggest_float(name, low_f, high_f, log=distribution.log, step=distribution.step)
 
 
-def topological_order(parameters: list[Parameter]) -> list[Parameter]:
-    """In an order in which a parameter comes after those that it depends on.
+def topological_order(parameters: Sequence[Parameter]) -> list[Parameter]:
+    """Return the parameters in an order in which each comes after those that it depends on.
 
     Raises:
         UsageError: Some depend on each other in a circle.
     """
-    waiting, ordered = list(parameters), list[Parameter]()
-    while waiting:
-        names = {parameter.name for parameter in waiting}
-        ready = [parameter for parameter in waiting if not names & set(parameter.when)]
-        if not ready:
-            raise UsageError(f"parameters must not depend on each other in a circle, but {sorted(names)} do.")
-        ordered.extend(ready)
-        waiting = [parameter for parameter in waiting if parameter not in ready]
-    return ordered
+    by_name = {parameter.name: parameter for parameter in parameters}
+    sorter = TopologicalSorter({name: [p for p in by_name[name].when if p in by_name] for name in by_name})
+    try:
+        return [by_name[name] for name in sorter.static_order()]
+    except CycleError as error:
+        circle = sorted(set(error.args[1]))
+        raise UsageError(f"parameters must not depend on each other in a circle, but {circle} do.") from error

@@ -14,17 +14,17 @@ from search.errors import UsageError, format_validation_errors
 MANY = 10_000  # combinations, above which a space is as good as infinite
 
 
-def _get_declaration(field: FieldInfo) -> dict[str, Any] | None:
+def get_declaration(field: FieldInfo) -> dict[str, Any] | None:
     extra = field.json_schema_extra
     space = extra.get("search") if isinstance(extra, dict) else None
     return space if isinstance(space, dict) else None
 
 
-def _get_conditions(field: FieldInfo) -> dict[str, Sequence[Any]]:
-    return dict((_get_declaration(field) or {}).get("when") or {})
+def get_conditions(field: FieldInfo) -> dict[str, Sequence[Any]]:
+    return dict((get_declaration(field) or {}).get("when") or {})
 
 
-def _build_distribution(declared: Mapping[str, Any], field: FieldInfo) -> BaseDistribution:
+def build_distribution(declared: Mapping[str, Any], field: FieldInfo) -> BaseDistribution:
     if "choices" in declared:
         return CategoricalDistribution(declared["choices"])
     low, high, log, step = declared["low"], declared["high"], declared["log"], declared["step"]
@@ -33,7 +33,7 @@ def _build_distribution(declared: Mapping[str, Any], field: FieldInfo) -> BaseDi
     return FloatDistribution(low, high, log=log, step=step)
 
 
-def _parse_distribution(name: str, text: str, field: FieldInfo) -> BaseDistribution:
+def parse_distribution(name: str, text: str, field: FieldInfo) -> BaseDistribution:
     """Read a range or a list of choices for `field`."""
     body, *options = text.split(":")
     where = f"--search {name}"
@@ -41,7 +41,7 @@ def _parse_distribution(name: str, text: str, field: FieldInfo) -> BaseDistribut
         return _parse_choices(name, text, field)
     if not {int, float} & _get_types(field):
         raise UsageError(f"{where} must be a list of choices like a,b, but got {text!r}: it is not a number.")
-    declared = _get_declaration(field) or {}
+    declared = get_declaration(field) or {}
     log, step = bool(declared.get("log", False)), None
     for option in options:
         if option in ("log", "linear"):
@@ -54,10 +54,10 @@ def _parse_distribution(name: str, text: str, field: FieldInfo) -> BaseDistribut
         raise UsageError(f"{where} must have a step or a log scale, but got both in {text!r}.")
     log = log and step is None
     try:
-        low, high = (_parse_value(field, bound) for bound in body.split("..", 1))
+        low, high = (parse_value(field, bound) for bound in body.split("..", 1))
         width = None if step is None else TypeAdapter(int if int in _get_types(field) else float).validate_python(step)
     except ValidationError as error:
-        raise UsageError(f"--search {_format_problem(name, error)}") from error
+        raise UsageError(f"--search {format_problem(name, error)}") from error
     if low is None or high is None or not low < high:
         raise UsageError(f"{where} must have low < high, but got {body}. {'Swap the bounds.' if low != high else ''}")
     if log and low <= 0:
@@ -68,14 +68,14 @@ def _parse_distribution(name: str, text: str, field: FieldInfo) -> BaseDistribut
         raise UsageError(f"{where} must have a step between 0 and {high - low:g}, but got {width:g}.")
     if width is not None and abs(round((high - low) / width) * width - (high - low)) > 1e-9 * (high - low):
         raise UsageError(f"{where} must have a step that leads from {low:g} to {high:g}, but got {width:g}.")
-    return _build_distribution({"low": low, "high": high, "log": log, "step": width}, field)
+    return build_distribution({"low": low, "high": high, "log": log, "step": width}, field)
 
 
 def _parse_choices(name: str, text: str, field: FieldInfo) -> BaseDistribution:
     try:
-        values = [_parse_value(field, choice.strip()) for choice in text.split(",")]
+        values = [parse_value(field, choice.strip()) for choice in text.split(",")]
     except ValidationError as error:
-        raise UsageError(f"--search {_format_problem(name, error)}") from error
+        raise UsageError(f"--search {format_problem(name, error)}") from error
     values = [value.value if isinstance(value, Enum) else value for value in values]
     if len(set(values)) < max(2, len(values)):
         raise UsageError(
@@ -85,17 +85,17 @@ def _parse_choices(name: str, text: str, field: FieldInfo) -> BaseDistribution:
     return CategoricalDistribution(values)
 
 
-def _parse_value(field: FieldInfo, value: Any) -> Any:
+def parse_value(field: FieldInfo, value: Any) -> Any:
     """`value` as the type of `field`, within its bounds."""
-    return _build_type_adapter(field).validate_python(_parse_none(field, value))
+    return build_type_adapter(field).validate_python(parse_none(field, value))
 
 
-def _build_type_adapter(field: FieldInfo) -> TypeAdapter[Any]:
+def build_type_adapter(field: FieldInfo) -> TypeAdapter[Any]:
     typed: Any = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
     return TypeAdapter(typed, config=ConfigDict(allow_inf_nan=False))
 
 
-def _parse_none(field: FieldInfo, value: Any) -> Any:
+def parse_none(field: FieldInfo, value: Any) -> Any:
     none = isinstance(value, str) and value.lower() in ("none", "null") and NoneType in _get_types(field)
     return None if none else value
 
@@ -105,7 +105,7 @@ def _get_types(field: FieldInfo) -> set[Any]:
     return set(get_args(annotation)) if get_origin(annotation) in (Union, UnionType) else {annotation}
 
 
-def _format_problem(name: str, error: ValidationError) -> str:
+def format_problem(name: str, error: ValidationError) -> str:
     """The first problem with the value of `name`: a union gives one per member."""
     problem = format_validation_errors(error)[0]
     return f"{name} must {problem.split(' must ', 1)[1]}" if " must " in problem else f"{name} {problem}"
