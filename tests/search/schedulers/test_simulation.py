@@ -24,7 +24,7 @@ def drawn(seed):
 
 def broke_off(trial, limit):
     """Whether it diverged or failed: it holds no place at its rungs any more."""
-    return trial.state == "ended" and trial.epoch < trial.epochs and trial.reached < limit
+    return trial.state == "ended" and trial.epoch < trial.epochs and trial.total_cost < limit
 
 
 def check_promotion(halving, bracket, stretch, out_of_turn_allowed):
@@ -44,13 +44,13 @@ def test_halving_promotes_in_turn_and_brings_a_trial_to_its_end(kind):
         schedule = kind.from_config(epochs, draw.choice((2, 3)), 1, "min")
 
         def bracket_of(number, schedule=schedule):
-            return schedule.bracket_of(number) if kind is HyperBandScheduler else schedule
+            return schedule.get_bracket(number) if kind is HyperBandScheduler else schedule
 
         def check(trials, may_start, decision, schedule=schedule, bracket_of=bracket_of):
             assert not isinstance(decision, Prune)
             if decision is None:
                 assert not may_start, "a gang is idle while a trial may start"
-                assert running(trials) or all(schedule.rests(trial) for trial in waiting(trials))
+                assert running(trials) or all(schedule.is_paused_at_rung(trial) for trial in waiting(trials))
                 return
             if decision.kind == "promoted":
                 halving = bracket_of(decision.number)
@@ -92,20 +92,20 @@ def test_rungs_may_lie_in_samples_or_seconds_and_trials_may_cost_and_last_as_the
             elif decision.kind == "continued" and kind is not ASHAStoppingScheduler:
                 trial = trials[decision.number]
                 between += trial.epoch > 0
-                assert trial.reached < decision.until, "it was cut off on its way"
-                own = schedule.bracket_of(trial.number).rungs if kind is HyperBandScheduler else schedule.rungs
-                last = trial.reached - trial.spent.get(trial.epoch - 1, 0.0)
-                assert not [rung for rung in own if trial.reached - last < rung <= trial.reached]
+                assert trial.total_cost < decision.until, "it was cut off on its way"
+                own = schedule.get_bracket(trial.number).rungs if kind is HyperBandScheduler else schedule.rungs
+                last = trial.total_cost - trial.spent.get(trial.epoch - 1, 0.0)
+                assert not [rung for rung in own if trial.total_cost - last < rung <= trial.total_cost]
             elif decision.kind == "promoted" and kind is ASHAScheduler:
                 promoted += 1
                 trial = trials[decision.number]
-                rung = max(rung for rung in schedule.rungs if rung <= trial.reached)
+                rung = max(rung for rung in schedule.rungs if rung <= trial.total_cost)
                 known = [(t, value) for t in trials if (value := value_at(t, rung)) is not None]
                 held = [value for t, value in known if not broke_off(t, schedule.limit)]
                 better = sum(value < value_at(trial, rung) for value in held)
                 if may_start or running(trials):
                     assert better < len(known) // schedule.reduction_factor
-                assert decision.until == next(r for r in schedule.rungs if r > trial.reached)
+                assert decision.until == next(r for r in schedule.rungs if r > trial.total_cost)
 
         search = Simulated(schedule, budget, gangs, seed, check, lengths)
         search.run()
