@@ -7,7 +7,7 @@ from math import isfinite
 from statistics import quantiles
 from typing import Any
 
-from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.distributions import CategoricalDistribution
 from optuna.trial import FrozenTrial
 
 from search.formatting import format_value
@@ -81,10 +81,6 @@ def build_axes(searched: SearchRecord, names: Sequence[str]) -> list[Axis]:
     """Those of the parameters `names`, each of which some trial has."""
     latest = {name: d for trial in searched.trials for name, d in trial.distributions.items()}
     return [Axis(name, latest[name]) for name in names]
-
-
-def is_number(axis: Axis) -> bool:
-    return isinstance(axis.distribution, FloatDistribution | IntDistribution)
 
 
 def robust_range(values: Sequence[float | None], mode: str) -> list[float] | None:

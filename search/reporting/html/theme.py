@@ -26,9 +26,6 @@ LIGHT = {
     "magenta": "#a8357f",
     "violet": "#560f87",
     "gray": "#878d97",
-    "least": "#e3ebfb",  # the scale from little to much
-    "middle": "#6f95ea",
-    "most": "#12286b",
 }
 DARK = {
     "ground": "#101318",
@@ -42,16 +39,12 @@ DARK = {
     "magenta": "#fb9eb4",
     "violet": "#ad8afe",
     "gray": "#7d848f",
-    "least": "#1d2b4d",
-    "middle": "#4a76d8",
-    "most": "#dce8ff",
 }
 HUES = ("blue", "orange", "green", "magenta", "violet", "gray")
 
 INK, FAINT, LINE, CARD = (f"var(--{name})" for name in ("ink", "faint", "line", "card"))
 BLUE, ORANGE, GREEN, MAGENTA, VIOLET, GRAY = (f"var(--{name})" for name in HUES)
 ACCENT = BLUE  # what a figure is about: the best trial
-SCALE = [[0.0, "var(--least)"], [0.5, "var(--middle)"], [1.0, "var(--most)"]]
 OUTCOME_COLORS = {"completed": BLUE, "pruned": GRAY, "diverged": ORANGE, "failed": MAGENTA, "interrupted": VIOLET}
 SYMBOLS = {
     "completed": "circle",
@@ -133,7 +126,6 @@ TEMPLATE: dict[str, Any] = {
     "paper_bgcolor": "rgba(0,0,0,0)",
     "plot_bgcolor": "rgba(0,0,0,0)",
     "colorway": COLORWAY,
-    "colorscale": {"sequential": SCALE},
     "margin": {"l": 8, "r": 8, "t": 8, "b": 8, "pad": 4},
     "xaxis": _AXIS,
     "yaxis": _AXIS,
@@ -141,7 +133,6 @@ TEMPLATE: dict[str, Any] = {
     "hovermode": "closest",
     "hoverlabel": {"bgcolor": CARD, "bordercolor": LINE, "font": {"color": INK}, "align": "left"},
     "legend": {"orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom", "font": {"color": FAINT}},
-    "coloraxis": {"colorbar": {"outlinewidth": 0, "thickness": 12}},
     "bargap": 0.35,
     "dragmode": False,
 }

@@ -8,7 +8,6 @@ from search.formatting import format_percent, join_words, pluralize
 from search.reporting.html import theme
 from search.reporting.html.axes import build_axes
 from search.reporting.html.section import Section
-from search.reporting.html.sections.contour import build_contour
 from search.reporting.html.sections.slice import build_slice, describe_best_range
 from search.study.record import SearchRecord
 
@@ -37,10 +36,6 @@ def build(searched: SearchRecord) -> Section | None:
     axes = build_axes(searched, names)
     says = [_summary_text(searched, found), *(describe_best_range(searched, axis, places) for axis in axes)]
     figures = [_build_bar_chart(found), *(build_slice(searched, axis, places) for axis in axes)]
-    if len(found.significant_names) > 1:
-        contour, told = build_contour(searched, axes[0], axes[1], places)
-        figures.append(contour)
-        says.append(told)
     return Section("What mattered", "\n".join(says), figures, notes=NOTES)
 
 

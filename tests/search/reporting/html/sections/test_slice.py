@@ -10,7 +10,6 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 
 from search.analysis.ranking import rank_trials
 from search.reporting.html.axes import Axis, build_axes
-from search.reporting.html.sections.contour import build_contour
 from search.reporting.html.sections.param_importances import build
 from search.reporting.html.sections.slice import build_slice, describe_best_range
 from tests.search.reporting.html.page_studies import search, trial
@@ -48,25 +47,20 @@ def lies(made, name):
     return describe_best_range(made, axis, rank_trials(made))
 
 
-def contour(made, across="lr", up="decay"):
-    figure, says = build_contour(made, *build_axes(made, [across, up]), rank_trials(made))
-    return [trace.type for trace in figure.data], says, figure
-
-
 # The section
 
 
-def test_what_mattered_is_told_with_its_interval_and_drawn_with_a_slice_each_and_both_together():
+def test_what_mattered_is_told_with_its_interval_and_drawn_with_a_slice_each():
     made = build(drawn(60, hill))
     first, *sentences = made.says.split("\n")
     assert first.startswith("From 60 trials: lr mattered most: ")
     assert "Then decay" in first
     assert "Whether kind did anything is not clear: it may be nothing, or chance, which gives up to" in first
-    assert [sentence.split()[0] for sentence in sentences] == ["lr:", "decay:", "lr"]
+    assert [sentence.split()[0] for sentence in sentences] == ["lr:", "decay:"]
     bars, *others = made.figures
     assert list(bars.data[0].y) == ["kind", "decay", "lr"]
-    assert [figure.layout.xaxis.title.text for figure in others] == ["lr", "decay", "lr"]
-    assert [figure.layout.xaxis.type for figure in others] == ["log", None, "log"]
+    assert [figure.layout.xaxis.title.text for figure in others] == ["lr", "decay"]
+    assert [figure.layout.xaxis.type for figure in others] == ["log", None]
 
 
 def test_where_nothing_can_be_told_that_is_said_and_two_slices_are_shown():
@@ -148,43 +142,6 @@ def test_it_is_told_where_the_best_lie_and_whether_that_is_the_end_of_what_was_s
 def test_of_a_choice_it_is_told_how_many_of_the_best_have_it():
     made = drawn(50, lambda p, draw: 2 * (p["kind"] == "b") + draw.random())
     assert lies(made, "kind") == "kind: of the best 5 trials, it is b in 5."
-
-
-# The two that mattered most
-
-
-def test_a_surface_is_drawn_where_neighbours_tell_of_each_other_and_its_top_is_that_of_the_function():
-    kinds, says, figure = contour(drawn(80, hill))
-    assert kinds == ["contour", "scatter", "scatter"]
-    assert "their neighbours say" in says
-    surface = figure.data[0]
-    cells = [
-        (value, x, y)
-        for row, y in zip(surface.z, surface.y, strict=True)
-        for value, x in zip(row, surface.x, strict=True)
-        if value is not None
-    ]
-    _, x, y = max(cells)
-    assert abs(math.log10(x) + 3) < 0.6
-    assert abs(y - 0.3) < 0.2
-
-
-def test_nothing_is_drawn_where_no_trial_lies():
-    made = drawn(120, hill)
-    kept = [each for each in made.trials if each.params["decay"] < 0.6]
-    surface = contour(search(kept))[2].data[0]
-    assert any(value is not None for row in surface.z for value in row)
-    assert all(value is None for row, y in zip(surface.z, surface.y, strict=True) if y > 0.99 for value in row)
-
-
-@pytest.mark.parametrize(
-    ("count", "score", "up"), [(20, hill, "decay"), (80, chance, "decay"), (80, hill, "kind")], ids=str
-)
-def test_points_alone_are_drawn_where_a_surface_would_be_a_guess(count, score, up):
-    kinds, says, figure = contour(drawn(count, score), up=up)
-    assert kinds == ["scatter", "scatter"]
-    assert "points alone" in says
-    assert len(figure.data[0].x) == count
 
 
 # Axes
