@@ -1,15 +1,22 @@
-"""What is called when a trial starts, reports or ends."""
+"""The calls by which a search tells others that a trial starts, reports or ends."""
 
-from typing import Any, Protocol
+from typing import Any
 
 
-class TrialCallback(Protocol):
-    """What follows a search as it goes. None of these may raise or wait: they run on Tune's event loop.
+class TrialCallback:
+    """A base class of what follows a search. Its methods must not raise or wait: they run on Tune's event loop.
 
-    A config comes flat, by dotted name; `at` is in seconds since 1970.
+    A config is flat, by dotted name. `at` is in seconds since 1970.
     """
 
-    def on_trial_start(self, number: int, config: dict[str, Any], copied_from: int | None = None) -> None: ...
-    def on_trial_datasets(self, number: int, datasets: list[dict[str, str]]) -> None: ...
-    def on_trial_report(self, number: int, epoch: int, metrics: dict[str, float], at: float) -> None: ...
-    def on_trial_end(self, number: int, outcome: str, reason: str) -> None: ...
+    def on_trial_start(self, number: int, config: dict[str, Any], copied_from: int | None = None) -> None:
+        """Trial `number` starts, as a copy of another trial if `copied_from` is given."""
+
+    def on_trial_datasets(self, number: int, datasets: list[dict[str, str]]) -> None:
+        """Trial `number` uses `datasets`."""
+
+    def on_trial_report(self, number: int, epoch: int, metrics: dict[str, float], at: float) -> None:
+        """Trial `number` reports `metrics` after `epoch` epochs."""
+
+    def on_trial_end(self, number: int, outcome: str, reason: str) -> None:
+        """Trial `number` ends."""

@@ -7,12 +7,14 @@ from typing import Any
 
 import ray
 
+from search.execution.callback import TrialCallback
+
 QUIET_S = 60.0  # without any news the terminal says what is going on
 ROOM_S = 10.0  # a gang that waits for room so long is told of
 LOOK_S = 2.0
 
 
-class Watchdog:
+class Watchdog(TrialCallback):
     """Observes a search, and asks its gangs what they do when it has seen nothing for a while.
 
     Args:

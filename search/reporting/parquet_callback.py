@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from search.execution.callback import TrialCallback
 from search.formatting import report_command
 from search.reporting.parquet import write_parquet
 from search.study.study import SearchStudy
@@ -17,7 +18,7 @@ EVERY_S = 3.0
 SHARE = 0.02  # of the time, at most: a search with many reports is written less often
 
 
-class ParquetCallback:
+class ParquetCallback(TrialCallback):
     """Observes a search and writes its reports to `path`, in a thread of its own, every few seconds if there are any.
 
     The study is asked here, on the thread of the search that writes it, and for the one trial that an event is about,
@@ -48,9 +49,6 @@ class ParquetCallback:
 
     def on_trial_start(self, number: int, config: dict[str, Any], copied_from: int | None = None) -> None:
         self._trials[number] = self._study.get_trial(number)
-
-    def on_trial_datasets(self, number: int, datasets: list[dict[str, str]]) -> None:
-        """No column of trials.parquet."""
 
     def on_trial_report(self, number: int, epoch: int, metrics: dict[str, float], at: float) -> None:
         self._refresh_trial(number)

@@ -13,6 +13,7 @@ from optuna.trial import FrozenTrial
 
 from search.config import SearchConfig
 from search.config.objectives import Objective
+from search.execution.callback import TrialCallback
 from search.formatting import replay_command
 from search.study.trial import get_reports
 from search.tracking import spool
@@ -45,7 +46,7 @@ class TrackingError(RuntimeError):
     """MLflow could not be told all; the message says what to do."""
 
 
-class MLflowCallback:
+class MLflowCallback(TrialCallback):
     """Observes a search and tells MLflow. Every call returns at once; `finish` waits until all is told.
 
     Begins with the first report, or half a minute after the search: until then the gangs start, and MLflow's import

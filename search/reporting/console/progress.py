@@ -13,6 +13,7 @@ from rich.text import Text
 from search.config.fidelity import UNLIMITED
 from search.config.flatten import flatten
 from search.config.search_space import Space
+from search.execution.callback import TrialCallback
 from search.formatting import format_value
 from search.reporting.console.live_table import STYLES, LiveRow, LiveTable
 from search.study.trial import get_outcome, intermediate_values
@@ -20,7 +21,7 @@ from search.study.trial import get_outcome, intermediate_values
 LOOKS_PER_S = 1  # one takes up to 10 ms from the search
 
 
-class Progress:
+class Progress(TrialCallback):
     """Observes a search and shows it on standard error.
 
     Args:
@@ -83,9 +84,6 @@ class Progress:
             told = "  ".join(f"{name}={format_value(value)}" for name, value in values.items())
             origin = "" if copied_from is None else f"  from trial {copied_from}"
             self.say(f"trial {number:>3}  started   {told}{origin}")
-
-    def on_trial_datasets(self, number: int, datasets: list[dict[str, str]]) -> None:
-        """Nobody watches for it: MLflow has it."""
 
     def on_trial_report(self, number: int, epoch: int, metrics: dict[str, float], at: float) -> None:
         self.board.record_report(number, epoch, metrics)
