@@ -36,7 +36,7 @@ def main() -> None:
         print("there is no search in runs whose best could be trained again: make search makes one")
         return
     searched = load_search(folder)
-    best = find_best(searched.trials, searched.objectives[0].mode)
+    best = find_best(searched.trials, searched.objective)
     if best is None:
         sys.exit(f"{folder} must have a trial that was completed or pruned, but has none.")
     task = load_task_source(searched.about["config"]["task"]).task_class

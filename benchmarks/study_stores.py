@@ -16,6 +16,7 @@ from optuna.samplers import RandomSampler
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage, get_storage
 from optuna.storages.journal import JournalFileBackend
 
+from search.config.objectives import Objective
 from search.config.search_space import resolve_space
 from search.storage.study_store import open_store
 from search.study.study import SearchStudy
@@ -34,7 +35,7 @@ SPACE = resolve_space(Config, {}, {})
 
 
 def measure(name: str, storage: BaseStorage, trials: int) -> None:
-    study = SearchStudy(storage, f"bench-{time.time_ns()}", RandomSampler, "val/loss", "min")
+    study = SearchStudy(storage, f"bench-{time.time_ns()}", RandomSampler, [Objective("val/loss", "min")])
     wall, cpu = [time.perf_counter()], [time.process_time()]
     for index in range(trials):
         number, values = study.ask(SPACE)

@@ -56,7 +56,8 @@ def drive(side: str, uri: str, trials: int, at_once: int, reports: int) -> dict[
     with tempfile.TemporaryDirectory() as storage:
         config = load_config({"task": "arc", "name": "search", "storage": storage})
         config.local_path.mkdir()
-        study, store = create_study(config.local_path, lambda number: RandomSampler(number), "val/score", "max")
+        objectives = [Objective("val/score", "max")]
+        study, store = create_study(config.local_path, lambda number: RandomSampler(number), objectives)
         tracker = None
         if side != "none":
             where = resolve_tracking_uri(config, {"MLFLOW_TRACKING_URI": uri})

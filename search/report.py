@@ -17,11 +17,12 @@ import typer
 
 from search.analysis import comparison
 from search.analysis.divergence import find_divergence
+from search.analysis.ranking import trial_rows
 from search.config.validators import check_model_name
 from search.errors import UsageError
 from search.reporting.console.tables import (
     build_comparison_table,
-    build_trial_table,
+    build_table,
     create_report_console,
     get_table_width,
 )
@@ -54,7 +55,7 @@ def main(
         print(error, file=sys.stderr)
         raise typer.Exit(2) from error
     console = create_report_console()
-    console.print(build_trial_table(searched.trials, searched.objectives, get_table_width(console)))
+    console.print(build_table(trial_rows(searched.trials, searched.objectives), get_table_width(console)))
     for divergence in find_divergence(searched.trials):
         console.print(f"diverged: {divergence}", highlight=False, soft_wrap=True)
     page = folder / "report.html"

@@ -91,7 +91,7 @@ def curves(page: Page, report: Path) -> bytes:
 def drawn(folder: Path) -> list[Path]:
     """What the best trial drew."""
     searched = load_search(folder)
-    best = find_best(searched.trials, searched.objectives[0].mode)
+    best = find_best(searched.trials, searched.objective)
     assert best is not None
     pictures = find_best_images(folder / "checkpoints" / str(best.trial_id))
     assert pictures is not None

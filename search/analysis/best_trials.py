@@ -1,14 +1,15 @@
-"""What came of a search: how its trials ended, the best one, the Pareto front."""
+"""The results of a search: how its trials ended, the best one, the Pareto front."""
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from optuna.trial import FrozenTrial
 
-from search.config.objectives import Mode, Objective, get_sign
+from search.config.flatten import flatten
+from search.config.objectives import Objective
 from search.study.trial import (
     OUTCOMES,
     WITH_RESULT,
@@ -25,7 +26,7 @@ from search.study.trial import (
 class BestTrial:
     """The best trial: its number, value, config, and the checkpoint of the report that has the value.
 
-    A function may report without one.
+    A function may report without a checkpoint.
     """
 
     trial_id: int
@@ -45,92 +46,148 @@ class ParetoTrial:
 
 
 class ImprovingReport(NamedTuple):
-    """A report with a better (first) objective than all before it: when, in seconds since 1970, and of which trial."""
+    """A report that was better than all before it: its time in seconds since 1970, its trial, its value."""
 
     at: float
     trial: int
     value: float
 
 
+class BestReport(NamedTuple):
+    """The best report of a trial: its epoch, all objectives by name, and when the trial last reported."""
+
+    epoch: int
+    point: dict[str, float]
+    last_at: float
+
+
+class BestReports:
+    """The best report of each trial by the first objective, updated with each report."""
+
+    def __init__(self, objectives: Sequence[Objective]) -> None:
+        self._objectives = objectives
+        self._reports: dict[int, BestReport] = {}
+
+    def record_report(self, number: int, epoch: int, metrics: Mapping[str, float], at: float = 0.0) -> None:
+        """Record a report of trial `number` that was made `at`. It is ignored if an objective is not finite."""
+        point = {objective.metric: metrics.get(objective.metric, math.nan) for objective in self._objectives}
+        if all(map(math.isfinite, point.values())):
+            report = BestReport(epoch, point, at)
+            self._reports[number] = self._choose([self._reports.get(number, report), report])._replace(last_at=at)
+
+    def discard(self, number: int) -> None:
+        """Forget trial `number`, which has no result."""
+        self._reports.pop(number, None)
+
+    def get_best(self, number: int) -> BestReport | None:
+        """Return the best report of trial `number`, or None if it reported nothing finite."""
+        return self._reports.get(number)
+
+    def find_incumbent(self) -> tuple[int, BestReport] | None:
+        """Return the number and the report of the best trial, or None if no trial reported."""
+        reports = dict(self._reports)  # another thread may add to them
+        best = self._choose(list(reports.values())) if reports else None
+        return next(((number, report) for number, report in reports.items() if report is best), None)
+
+    def _choose(self, reports: Sequence[BestReport]) -> BestReport:
+        first = self._objectives[0]
+        return first.best(reports, key=lambda report: report.point[first.metric])
+
+
 def count_outcomes(trials: Sequence[FrozenTrial]) -> dict[str, int]:
-    """How many trials ended how, in the order of OUTCOMES; outcomes that did not occur are left out."""
+    """Return how many trials ended how, in the order of OUTCOMES. Outcomes that did not occur are left out."""
     counts = Counter(get_outcome(trial) for trial in trials)
     return {outcome: counts[outcome] for outcome in OUTCOMES if counts[outcome]}
 
 
-def find_best(trials: Sequence[FrozenTrial], mode: str) -> BestTrial | None:
-    """The best of the trials that were completed or pruned."""
-    judged = [t for t in trials if get_outcome(t) in WITH_RESULT and intermediate_values(t)]
-    if not judged:
+def select_comparable_trials(trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
+    """Return the trials with a result, or those that can continue as long as no trial has a result."""
+    reported = [trial for trial in trials if intermediate_values(trial)]
+    settled = [trial for trial in reported if get_outcome(trial) in WITH_RESULT]
+    return settled or [trial for trial in reported if get_outcome(trial) == "interrupted"]
+
+
+def find_incumbent(trials: Sequence[FrozenTrial], objective: Objective) -> FrozenTrial | None:
+    """Return the best of the comparable trials, the first of equal ones, or None if there are none."""
+    bests = BestReports([objective])
+    for trial in select_comparable_trials(trials):
+        bests.record_report(trial.number, 0, {objective.metric: get_best_value(trial, objective)})
+    found = bests.find_incumbent()
+    return next((trial for trial in trials if found and trial.number == found[0]), None)
+
+
+def find_best(trials: Sequence[FrozenTrial], objective: Objective) -> BestTrial | None:
+    """Return the best of the trials that were completed or pruned, or None if there is none."""
+    best = find_incumbent(trials, objective)
+    if best is None or get_outcome(best) not in WITH_RESULT:
         return None
-    best = (max if mode == "max" else min)(judged, key=lambda trial: get_best_value(trial, mode))
-    return BestTrial(
-        best.number, get_best_value(best, mode), best.user_attrs["config"], _get_best_checkpoint(best, mode)
-    )
+    value, checkpoint = get_best_value(best, objective), _get_best_checkpoint(best, objective)
+    return BestTrial(best.number, value, best.user_attrs["config"], checkpoint)
 
 
-def sort_by_objective(trials: Sequence[FrozenTrial], objectives: Sequence[Objective]) -> list[FrozenTrial]:
-    """Best by the first objective first; those that reported nothing come last."""
-    points, better = (
-        {trial.number: objective_values(trial, objectives) for trial in trials},
-        get_sign(objectives[0].mode),
-    )
-    return sorted(trials, key=lambda t: better * point[0] if (point := points[t.number]) else math.inf)
-
-
-def find_improving_reports(trials: Sequence[FrozenTrial], mode: Mode) -> list[ImprovingReport]:
-    """The reports of `trials` that were better than all before them."""
-    told = sorted(
+def find_improving_reports(trials: Sequence[FrozenTrial], objective: Objective) -> list[ImprovingReport]:
+    """Return the reports of `trials` that were better than all before them."""
+    reports = sorted(
         ImprovingReport(report["time"], trial.number, intermediate_values(trial)[epoch])
         for trial in trials
         for epoch, report in get_reports(trial).items()
         if epoch in intermediate_values(trial) and "time" in report
     )
     found: list[ImprovingReport] = []
-    for each in told:
-        if not found or get_sign(mode) * (each.value - found[-1].value) < 0:
-            found.append(each)
+    for report in reports:
+        if not found or objective.is_better(report.value, found[-1].value):
+            found.append(report)
     return found
 
 
 def find_pareto_front(trials: Sequence[FrozenTrial], objectives: Sequence[Objective]) -> list[ParetoTrial]:
-    """The Pareto front, best by the first objective first."""
+    """Return the Pareto front, best by the first objective first."""
     names = [objective.metric for objective in objectives]
     return [
         ParetoTrial(
             trial.number,
             dict(zip(names, objective_values(trial, objectives) or (), strict=True)),
             trial.user_attrs["config"],
-            _get_best_checkpoint(trial, objectives[0].mode),
+            _get_best_checkpoint(trial, objectives[0]),
         )
         for trial in select_pareto_trials(trials, objectives)
     ]
 
 
-def _get_best_checkpoint(trial: FrozenTrial, mode: str) -> str | None:
-    checkpoint: str | None = get_reports(trial)[get_best_epoch(trial, mode)]["checkpoint"]
+def _get_best_checkpoint(trial: FrozenTrial, objective: Objective) -> str | None:
+    checkpoint: str | None = get_reports(trial)[get_best_epoch(trial, objective)]["checkpoint"]
     return checkpoint
 
 
 def select_pareto_trials(trials: Sequence[FrozenTrial], objectives: Sequence[Objective]) -> list[FrozenTrial]:
-    """Of the trials that were completed or pruned, those that no other one beats; best by the first objective first.
+    """Return the completed and pruned trials that no other trial dominates, best by the first objective first.
 
-    One beats another if it is nowhere worse and somewhere better: of equal ones, all are on the front.
+    A trial dominates another if it is nowhere worse and somewhere better: of equal ones, all are on the front.
     """
     points: list[tuple[tuple[float, ...], FrozenTrial]] = []
     for trial in trials:
         point = objective_values(trial, objectives)
         if point is not None and get_outcome(trial) in WITH_RESULT:
-            lower = [get_sign(objective.mode) * value for objective, value in zip(objectives, point, strict=True)]
-            points.append((tuple(lower), trial))
+            losses = tuple(objective.loss(value) for objective, value in zip(objectives, point, strict=True))
+            points.append((losses, trial))
     front: list[tuple[tuple[float, ...], FrozenTrial]] = []
-    # In this order none is beaten by one that comes after it.
-    for point, trial in sorted(points, key=lambda pair: (pair[0], pair[1].number)):
-        if not any(_is_dominating(other, point) for other, _ in front):
-            front.append((point, trial))
+    # In this order none is dominated by one that comes after it.
+    for losses, trial in sorted(points, key=lambda pair: (pair[0], pair[1].number)):
+        if not any(_is_dominating(other, losses) for other, _ in front):
+            front.append((losses, trial))
     return [trial for _, trial in front]
 
 
-def _is_dominating(other: Sequence[float], point: Sequence[float]) -> bool:
-    """Whether `other` is nowhere worse than `point`, and somewhere better. Smaller is better here."""
-    return other != point and all(theirs <= own for theirs, own in zip(other, point, strict=True))
+def _is_dominating(other: Sequence[float], losses: Sequence[float]) -> bool:
+    return other != losses and all(theirs <= own for theirs, own in zip(other, losses, strict=True))
+
+
+def get_best_value_until(trial: FrozenTrial, epoch: int, objective: Objective) -> float | None:
+    """Return the best value that `trial` had reported after `epoch` epochs, or None before its first report."""
+    values = [value for done, value in intermediate_values(trial).items() if done <= epoch]
+    return objective.best(values) if values else None
+
+
+def get_flat_config(trial: FrozenTrial) -> dict[str, Any]:
+    """Return the whole config of `trial` by dotted name, or its parameters if it ended before its config was known."""
+    return flatten(trial.user_attrs.get("config") or trial.params)

@@ -10,7 +10,6 @@ from optuna.distributions import json_to_distribution
 from search.analysis.best_trials import BestTrial, count_outcomes, find_best, find_improving_reports
 from search.analysis.timeline import running_time
 from search.config.flatten import flatten
-from search.config.objectives import get_sign
 from search.config.search_space import Parameter
 from search.errors import UsageError
 from search.formatting import format_change, format_duration, format_value, pluralize
@@ -46,8 +45,8 @@ class SearchCurve:
 
     def find_improvement(self, value: float) -> Improvement | None:
         """When it had found as much as `value`; None: never, or the time is not known."""
-        better = get_sign(self.searched.objectives[0].mode)
-        return next((step for step in self.steps if better * (step.value - value) <= 0), None)
+        is_better = self.searched.objective.is_better
+        return next((step for step in self.steps if not is_better(value, step.value)), None)
 
 
 def search_curve(searched: SearchRecord, name: str = "") -> SearchCurve:
@@ -57,9 +56,9 @@ def search_curve(searched: SearchRecord, name: str = "") -> SearchCurve:
     settled = [trial for trial in searched.trials if get_outcome(trial) in WITH_RESULT]  # as in `find_best`
     steps = [
         Improvement(clocked.at(at), sum(start <= at for start in begun), value)
-        for at, _, value in find_improving_reports(settled, searched.mode)
+        for at, _, value in find_improving_reports(settled, searched.objective)
     ]
-    best = find_best(searched.trials, searched.mode)
+    best = find_best(searched.trials, searched.objective)
     return SearchCurve(name or searched.name, searched, best, tuple(steps), clocked.total)
 
 
@@ -81,10 +80,10 @@ def compare(places: Sequence[StoragePath], searches: Sequence[SearchRecord]) -> 
                 f"--compare {other.name} must be a search of the same task as {first.name}, {tasks[0]}, "
                 f"but is of {tasks[1]}."
             )
-        if first.objectives[0] != other.objectives[0]:
+        if first.objective != other.objective:
             problems.append(
-                f"--compare {other.name} must be after the same objective as {first.name}, {first.objectives[0]}, "
-                f"but is after {other.objectives[0]}."
+                f"--compare {other.name} must be after the same objective as {first.name}, {first.objective}, "
+                f"but is after {other.objective}."
             )
     if problems:
         raise UsageError(*dict.fromkeys(problems))
@@ -102,22 +101,19 @@ def summarize_difference(first: SearchCurve, other: SearchCurve) -> str:
     if first.best is None or other.best is None:
         without = [side.name for side in (first, other) if side.best is None]
         return f"{' and '.join(without)} completed no trial, so there is nothing to compare."
-    mode, metric = first.searched.mode, first.searched.objective
-    if first.best.value == other.best.value:
-        told = f"{first.name} and {other.name} found the same {metric}, {format_value(first.best.value)}."
-        return " ".join(
-            [told, *_describe_time_to_value(first, first.best.value), *_describe_time_to_value(other, first.best.value)]
+    objective = first.searched.objective
+    sides = [(first, first.best.value), (other, other.best.value)]
+    if objective.is_better(first.best.value, other.best.value):
+        sides.reverse()
+    (less, worse), (more, better) = sides
+    if worse == better:
+        told = f"{first.name} and {other.name} found the same {objective.metric}, {format_value(better)}."
+    else:
+        told = (
+            f"{more.name} found more: {objective.metric} {format_value(better)}, where {less.name} found "
+            f"{format_value(worse)}. That is {format_change(better, worse)} better."
         )
-    more, less = (first, other) if (first.best.value > other.best.value) == (mode == "max") else (other, first)
-    assert more.best is not None, "both have one"
-    assert less.best is not None, "both have one"
-    told = (
-        f"{more.name} found more: {metric} {format_value(more.best.value)}, where {less.name} found "
-        f"{format_value(less.best.value)}. That is {format_change(more.best.value, less.best.value)} better."
-    )
-    return " ".join(
-        [told, *_describe_time_to_value(less, less.best.value), *_describe_time_to_value(more, less.best.value)]
-    )
+    return " ".join([told, *_describe_time_to_value(less, worse), *_describe_time_to_value(more, worse)])
 
 
 def _describe_time_to_value(side: SearchCurve, value: float) -> list[str]:
@@ -132,7 +128,7 @@ def _describe_time_to_value(side: SearchCurve, value: float) -> list[str]:
 
 def build_comparison_rows(sides: Sequence[SearchCurve]) -> list[list[str]]:
     """The sides as a table with a column each; the first row is its head."""
-    metric = sides[0].searched.objective
+    metric = sides[0].searched.objective.metric
     steps = [side.steps[-1] if side.steps else None for side in sides]
     table = [
         ["", *(side.name for side in sides)],
@@ -176,7 +172,7 @@ def config_differences(first: SearchCurve, other: SearchCurve) -> list[str]:
         was, is_ = (space.get(name, "not there") for space in (before, after))
         told.append(f"{name} was {was} in {first.name}, {is_} in {other.name}.")
     if first.searched.objectives[1:] != other.searched.objectives[1:]:
-        told.append(f"Their further objectives differ; they are compared by {first.searched.objective} alone.")
+        told.append(f"Their further objectives differ; they are compared by {first.searched.objective.metric} alone.")
     return told
 
 

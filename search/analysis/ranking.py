@@ -1,39 +1,73 @@
 """Trials in order, best first, although most of them were stopped early."""
 
+import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from optuna.trial import FrozenTrial
 
+from search.analysis.best_trials import select_pareto_trials
 from search.config import load_config
-from search.config.fidelity import UNLIMITED, Unit, cumulative_cost
-from search.config.objectives import get_sign
+from search.config.fidelity import UNLIMITED, Unit, cumulative_cost, format_amount
+from search.config.objectives import Objective
+from search.formatting import format_value
 from search.schedulers.factory import create_scheduler
 from search.study.record import SearchRecord
-from search.study.trial import WITH_RESULT, get_best_value, get_outcome, get_reports, intermediate_values
+from search.study.trial import (
+    WITH_RESULT,
+    get_best_value,
+    get_outcome,
+    get_reports,
+    intermediate_values,
+    objective_values,
+)
 
 Key = tuple[int, float, float]
 
 
+def trial_rows(trials: Sequence[FrozenTrial], objectives: Sequence[Objective]) -> list[list[str]]:
+    """Return the table of all trials as rows of text, the head first, then the best trial by the first objective.
+
+    Trials that reported nothing come last. The GPU-seconds are left out if they are known of no trial.
+    """
+    points = {trial.number: objective_values(trial, objectives) for trial in trials}
+    ranked = sorted(trials, key=lambda t: objectives[0].loss(point[0]) if (point := points[t.number]) else math.inf)
+    columns = {
+        "trial": [str(trial.number) for trial in ranked],
+        "outcome": [get_outcome(trial) for trial in ranked],
+        "epochs": [str(max(intermediate_values(trial), default=0)) for trial in ranked],
+    }
+    seconds = [max(cumulative_cost(get_reports(trial), "gpu-seconds").values(), default=0.0) for trial in ranked]
+    if any(seconds):
+        columns["GPU-s"] = [format_amount(amount) if amount else "-" for amount in seconds]
+    if len(objectives) > 1:
+        front = {trial.number for trial in select_pareto_trials(trials, objectives)}
+        columns["front"] = ["*" if trial.number in front else "" for trial in ranked]
+    for place, objective in enumerate(objectives):
+        columns[objective.metric] = [format_value(point[place]) if (point := points[t.number]) else "-" for t in ranked]
+    for name in dict.fromkeys(name for trial in trials for name in trial.params):
+        columns[name] = [format_value(trial.params.get(name, "-")) for trial in ranked]
+    return [list(columns), *map(list, zip(*columns.values(), strict=True))]
+
+
 def rank_trials(searched: SearchRecord) -> dict[int, float]:
-    """By number of the trial its place between 0, the best, and 1; equal ones share theirs.
+    """Return each trial's rank by number, scaled to [0, 1] with 0 the best. Tied trials share a rank.
 
     The last values of trials that were stopped at different epochs cannot be compared. So whoever came further is
-    better, as to the scheduler that let it go on, and among those that came equally far, the best value counts. Trials
-    that ran to their end come first, those that diverged last. Trials that failed or were interrupted are not known,
-    and copies train on with the weights of another: they are left out.
+    better, as to the scheduler that let it continue, and among those that came equally far, the best value counts.
+    Trials that ran to their end come first, those that diverged last. Trials that failed or were interrupted are not
+    known, and copies continue with the weights of another: they are left out.
     """
-    reached = _build_progress_measure(searched)
-    keys = {
-        trial.number: key for trial in searched.trials if (key := _build_sort_key(trial, searched, reached)) is not None
-    }
+    measure = _build_progress_measure(searched)
+    found = ((trial.number, _build_sort_key(trial, searched.objective, measure)) for trial in searched.trials)
+    keys = {number: key for number, key in found if key is not None}
     order = sorted(keys.values())
     last = max(1, len(order) - 1)
     return {number: (bisect_left(order, key) + bisect_right(order, key) - 1) / 2 / last for number, key in keys.items()}
 
 
-def _build_sort_key(trial: FrozenTrial, searched: SearchRecord, reached: Callable[[FrozenTrial], float]) -> Key | None:
-    """Smaller is better."""
+def _build_sort_key(trial: FrozenTrial, objective: Objective, measure: Callable[[FrozenTrial], float]) -> Key | None:
+    """Return a key that is smaller for better trials, or None for a trial without a rank."""
     outcome = get_outcome(trial)
     if "copied_from" in trial.user_attrs:
         return None
@@ -41,17 +75,17 @@ def _build_sort_key(trial: FrozenTrial, searched: SearchRecord, reached: Callabl
         return 2, 0.0, 0.0
     if outcome not in WITH_RESULT or not intermediate_values(trial):
         return None
-    value = get_sign(searched.objectives[0].mode) * get_best_value(trial, searched.mode)
-    return (0, 0.0, value) if outcome == "completed" else (1, -reached(trial), value)
+    loss = objective.loss(get_best_value(trial, objective))
+    return (0, 0.0, loss) if outcome == "completed" else (1, -measure(trial), loss)
 
 
 def _build_progress_measure(searched: SearchRecord) -> Callable[[FrozenTrial], float]:
-    """How far a trial came: in epochs, or in rungs where these lie at another epoch for each trial."""
-    told = {name: value for name, value in searched.about.get("config", {}).items() if value is not None}
-    unit: Unit = told.get("fidelity", "epochs")
+    """Return a function of how far a trial came: in epochs, or in rungs if trials reach these at other epochs."""
+    config = {name: value for name, value in searched.about.get("config", {}).items() if value is not None}
+    unit: Unit = config.get("fidelity", "epochs")
     if unit == "epochs":
         return lambda trial: max(intermediate_values(trial))
-    rungs = create_scheduler(load_config(told), UNLIMITED, searched.objectives[0].mode).rungs
+    rungs = create_scheduler(load_config(config), UNLIMITED, searched.objective.mode).rungs
 
     def count_passed_rungs(trial: FrozenTrial) -> float:
         spent = max(cumulative_cost(get_reports(trial), unit).values(), default=0.0)

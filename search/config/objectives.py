@@ -1,17 +1,23 @@
 """What a search improves: one metric, or several that are weighed against each other."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 Mode = Literal["min", "max"]
 MODES: tuple[Mode, Mode] = ("min", "max")
+T = TypeVar("T")
+
+
+def to_loss(value: float, mode: Mode) -> float:
+    """Return `value` with the sign with which smaller is better. Applying it twice gives `value` again."""
+    return value if mode == "min" else -value
 
 
 @dataclass(frozen=True)
 class Objective:
-    """A metric of every report, and which of its values are the better ones."""
+    """A metric of every report, and whether its smaller or its larger values are better."""
 
     metric: str
     mode: Mode
@@ -19,21 +25,36 @@ class Objective:
     def __str__(self) -> str:
         return f"{self.metric}:{self.mode}"
 
+    def loss(self, value: float) -> float:
+        """Return `value` with the sign with which smaller is better, as a key to sort by."""
+        return to_loss(value, self.mode)
+
+    def is_better(self, value: float, other: float) -> bool:
+        """Return whether `value` is better than `other`, and not equal to it."""
+        return self.loss(value) < self.loss(other)
+
+    def best(self, items: Iterable[T], key: Callable[[T], Any] = float) -> T:  # type: ignore[assignment]
+        """Return the item with the best value under `key`, the first of equal ones.
+
+        Raises:
+            ValueError: There are no items.
+        """
+        return min(items, key=lambda item: self.loss(key(item)))
+
+    def worst(self, values: Iterable[float]) -> float:
+        """Return the worst of `values`."""
+        return max(values, key=self.loss)
+
 
 class HasObjectives:
-    """What has objectives, of which the first leads."""
+    """A base of what has objectives. The first one decides which trials continue."""
 
     objectives: tuple[Objective, ...]
 
     @property
-    def objective(self) -> str:
-        """The metric that trials are judged by while they train."""
-        return self.objectives[0].metric
-
-    @property
-    def mode(self) -> Mode:
-        """Of that metric."""
-        return self.objectives[0].mode
+    def objective(self) -> Objective:
+        """The objective that trials are judged by while they train."""
+        return self.objectives[0]
 
 
 def parse_objectives(
@@ -98,8 +119,3 @@ def _check_function_objective(
         yield "--mode must be given with a function: min or max."
     elif said and mode and said != mode:
         yield f"--mode must be that of --objective {parsed[0][0]}:{said}, but got {mode}. Leave it out."
-
-
-def get_sign(mode: Mode) -> int:
-    """The factor with which the better value is the smaller one."""
-    return 1 if mode == "min" else -1

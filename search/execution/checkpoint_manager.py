@@ -7,6 +7,7 @@ from functools import partial
 
 from optuna.trial import FrozenTrial
 
+from search.config.objectives import Objective
 from search.storage.deletion_queue import DeletionQueue
 from search.storage.retry import retry_while_unavailable
 from search.study.trial import get_best_epoch, get_reports, intermediate_values
@@ -23,12 +24,12 @@ class CheckpointManager:
 
     Args:
         folder: That holds the trials' folders.
-        mode: Of the objective that says which is the best.
+        objective: The objective that decides which checkpoint is the best.
     """
 
-    def __init__(self, folder: StoragePath, mode: str) -> None:
+    def __init__(self, folder: StoragePath, objective: Objective) -> None:
         self._folder = folder
-        self._mode = mode
+        self._objective = objective
         self._dropped: defaultdict[int, set[int]] = defaultdict(set)  # epochs whose checkpoint is gone, by trial
         self._deletions = DeletionQueue() if isinstance(folder, RemotePath) else None
 
@@ -122,7 +123,7 @@ class CheckpointManager:
         paths = {epoch: report["checkpoint"] for epoch, report in get_reports(trial).items() if report["checkpoint"]}
         if not paths.keys() & intermediate_values(trial).keys():
             return paths, set()
-        return paths, {get_best_epoch(trial, self._mode, among=paths), *(sorted(paths)[-2:] if keep_last else ())}
+        return paths, {get_best_epoch(trial, self._objective, among=paths), *(sorted(paths)[-2:] if keep_last else ())}
 
     def _is_kept(self, trial: FrozenTrial, epoch: int) -> bool:
         """Whether the checkpoint of `epoch` was not dropped.

@@ -86,7 +86,7 @@ class StudySearcher(Searcher):
             study.compared = lambda trial: self._progress_of(trial).values_by_rung(schedule.rungs)
         self.budget = budget or Stoppers()
         self.room = room
-        self.checkpoints = CheckpointManager(self.folder / "checkpoints", schedule.mode)
+        self.checkpoints = CheckpointManager(self.folder / "checkpoints", study.objectives[0])
         self.error: Exception | None = None
         self._datasets = Datasets(study.get_trials())
         earlier = [report for trial in study.get_trials() for report in get_reports(trial).values()]

@@ -4,8 +4,9 @@ import math
 import re
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
-from search.config.objectives import Mode, get_sign
+from search.config.objectives import Objective
 from search.config.stop_condition import StopCondition
 from search.errors import suggest_nearest
 
@@ -19,16 +20,16 @@ class PatienceStopper:
     Counted are the other trials that came to rest, at a rung or at their end, since the best was reported.
     """
 
-    def __init__(self, patience: int, mode: Mode) -> None:
+    def __init__(self, patience: int, objective: Objective) -> None:
         self.patience = patience
-        self._sign = get_sign(mode)
+        self._objective = objective
         self._best = math.inf
         self._holder = -1
         self._rested: set[int] = set()
 
     def record_report(self, number: int, value: float) -> None:
-        if self._sign * value < self._best:
-            self._best, self._holder = self._sign * value, number
+        if self._objective.loss(value) < self._best:
+            self._best, self._holder = self._objective.loss(value), number
             self._rested.clear()
 
     def record_segment_end(self, number: int) -> None:
@@ -105,45 +106,37 @@ class GpuTimeMeter:
         return held + self.gpus * sum(now - start for start in since)
 
 
+@dataclass
 class Stoppers:
-    """What a search is told of its trials to know when it should end.
-
-    Args:
-        objective, mode: What the best is judged by.
-        trials: How many may start.
-        target: Ends the search with the first report that meets it.
-        patience: Ends it when the best is no better after so many trials; see Plateau.
-        gpu_hours: Ends it when trials held so many; `check` has to be called for that, from time to time.
-        gpus: That one gang holds.
-        stop: Called with the reason, once or more.
-        say: Shows a line to the user.
+    """The rules by which a search ends early, and the state that they need.
 
     Attributes:
-        meter: What trials held.
+        objective: The objective that decides which value is the best.
+        trials: How many trials may start.
+        target: End the search with the first report that meets this condition.
+        patience: End the search when so many trials brought no better value; see PatienceStopper.
+        gpu_hours: End the search when its trials held so many; `check_gpu_hours` must be called from time to time.
+        gpus: How many GPUs one gang holds.
+        stop: Called with the reason, once or more.
+        say: Shows a line to the user.
+        meter: How long trials held GPUs.
         winners: Trials that met the target.
     """
 
-    def __init__(
-        self,
-        objective: str = "",
-        mode: Mode = "min",
-        trials: int = 1,
-        target: StopCondition | None = None,
-        patience: int | None = None,
-        gpu_hours: float | None = None,
-        gpus: float = 1.0,
-        stop: Callable[[str], None] = lambda reason: None,
-        say: Callable[[str], None] = lambda line: None,
-    ) -> None:
-        self.meter = GpuTimeMeter(gpus)
-        self.target = target
-        self.winners: set[int] = set()
-        self._objective = objective
-        self._plateau = PatienceStopper(patience, mode) if patience else None
-        self._alike = RepeatedFailureStopper(min(ALIKE, trials)) if trials > 1 else None
-        self._gpu_seconds = math.inf if gpu_hours is None else gpu_hours * HOUR
-        self._stop = stop
-        self._say = say
+    objective: Objective = field(default_factory=lambda: Objective("", "min"))
+    trials: int = 1
+    target: StopCondition | None = None
+    patience: int | None = None
+    gpu_hours: float | None = None
+    gpus: float = 1.0
+    stop: Callable[[str], None] = lambda reason: None
+    say: Callable[[str], None] = lambda line: None
+    winners: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.meter = GpuTimeMeter(self.gpus)
+        self._plateau = PatienceStopper(self.patience, self.objective) if self.patience else None
+        self._alike = RepeatedFailureStopper(min(ALIKE, self.trials)) if self.trials > 1 else None
         self._first = True
 
     def record_segment_start(self, number: int) -> None:
@@ -156,32 +149,32 @@ class Stoppers:
         """Trial `number` reported `metrics`; its objective is finite."""
         if self.target is not None:
             if self._first and self.target.metric not in metrics:
-                self._say(
+                self.say(
                     f"--stop-when must name a metric that trials report, but trial {number} reports no "
                     f"{self.target.metric!r}. {suggest_nearest(self.target.metric, metrics)}"
                 )
             if self.target.is_met(metrics):
                 self.winners.add(number)
-                self._stop(f"{self.target} in trial {number}")
+                self.stop(f"{self.target} in trial {number}")
         self._first = False
         if self._plateau is not None:
-            self._plateau.record_report(number, metrics[self._objective])
+            self._plateau.record_report(number, metrics[self.objective.metric])
 
     def record_segment_end(self, number: int) -> None:
         """A stretch of trial `number` has ended: at a rung, or with the trial."""
         if self._plateau is not None:
             self._plateau.record_segment_end(number)
             if self._plateau.is_triggered:
-                self._stop(f"no better {self._objective} in {self._plateau.patience} trials")
+                self.stop(f"no better {self.objective.metric} in {self._plateau.patience} trials")
 
     def record_failure(self, number: int, reason: str) -> None:
         """Trial `number` has failed."""
         if self._alike is not None:
             self._alike.record_failure(number, reason)
             if self._alike.is_triggered:
-                self._stop(f"the first {self._alike.many} trials failed alike: {reason}")
+                self.stop(f"the first {self._alike.many} trials failed alike: {reason}")
 
     def check_gpu_hours(self) -> None:
-        """Whether the GPU-hours are spent."""
-        if self.meter.total >= self._gpu_seconds:
-            self._stop(f"{self._gpu_seconds / HOUR:g} GPU-hours")
+        """Stop the search if the GPU-hours are spent."""
+        if self.gpu_hours is not None and self.meter.total >= self.gpu_hours * HOUR:
+            self.stop(f"{self.gpu_hours:g} GPU-hours")

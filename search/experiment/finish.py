@@ -34,18 +34,18 @@ def finish(
     Args:
         start: When the search began, of `time.monotonic`.
     """
-    config, mode, trials = planned.config, planned.mode, searched.trials
+    config, trials = planned.config, searched.trials
     parquet, page = config.local_path / "trials.parquet", config.local_path / "report.html"
     files = [parquet] if parquet.is_file() else []  # its writer has told why, if it could not
     status, note, metrics = "FAILED", ERROR_NOTE, dict[str, float]()
     stopped, timeout_s = ", ".join(stop.reasons), TRACKING_TIMEOUT_S
     try:
-        best, divergence = find_best(trials, mode), find_divergence(trials)
+        best, divergence = find_best(trials, planned.objective), find_divergence(trials)
         front = find_pareto_front(trials, planned.objectives) if len(planned.objectives) > 1 else None
         names = [parameter.name for parameter in planned.space.parameters]
         note = render_description(config.path, names, planned.objectives, best, front, divergence)
         status = "KILLED" if stop.is_interrupted else "FINISHED" if best else "FAILED"
-        metrics = {f"best/{planned.objective}": best.value} if best else {}
+        metrics = {f"best/{planned.objective.metric}": best.value} if best else {}
         from search.reporting.html import try_write_report  # plotly takes its time
 
         files += [page] if try_write_report(searched, page, progress.warn) else []

@@ -89,7 +89,7 @@ def plan(config: SearchConfig) -> SearchPlan:
             f"--warm-start must come with one --objective, but got {len(planned.objectives)}: "
             "what earlier searches found is told by one."
         )
-    warm = load_warm_start(config.warm_start, planned.space, planned.objective, planned.mode, tracking_uri)
+    warm = load_warm_start(config.warm_start, planned.space, planned.objective, tracking_uri)
     first += [point for point in warm.best if point not in first][: fresh - len(first)]
     return replace(planned, first=tuple(first), warm=warm)
 

@@ -97,10 +97,8 @@ def _initialize_search(planned: SearchPlan, publish: Callable[[], None]) -> Open
     study, store = create_study(
         config.path,
         _build_sampler_factory(planned),
-        planned.objective,
-        planned.mode,
-        others=planned.objectives[1:],
-        earlier=warm_start.as_sampler_trials(planned.warm.trials, planned.space, planned.mode),
+        planned.objectives,
+        earlier=warm_start.as_sampler_trials(planned.warm.trials, planned.space, planned.objective),
         url=config.study,
         new=True,
     )
@@ -175,10 +173,10 @@ def _restore_search(place: StoragePath, store: StudyStore, given: Mapping[str, A
     space, notes = _resolve_space(about, build_space(config, source))
     planned = build_plan(config, source, space)
     objective = about["objective"], about["mode"]
-    if objective != (planned.objective, planned.mode):
+    if objective != (planned.objective.metric, planned.objective.mode):
         raise UsageError(
             f"the task must have the objective that {place.name} began with, {' '.join(objective)}, "
-            f"but has {planned.objective} {planned.mode}."
+            f"but has {planned.objective.metric} {planned.objective.mode}."
         )
     earlier, lost = _load_prior_trials(planned)
     notes += lost
@@ -186,9 +184,7 @@ def _restore_search(place: StoragePath, store: StudyStore, given: Mapping[str, A
         store.storage,
         config.name,
         _build_sampler_factory(planned),
-        planned.objective,
-        planned.mode,
-        planned.objectives[1:],
+        planned.objectives,
         earlier,
         store.commit,
     )
@@ -217,7 +213,9 @@ def _load_prior_trials(planned: SearchPlan) -> tuple[list[FrozenTrial], list[str
     if not planned.config.warm_start:
         return [], []
     try:
-        return warm_start.as_sampler_trials(warm_start.load(planned.config.local_path), planned.space, planned.mode), []
+        return warm_start.as_sampler_trials(
+            warm_start.load(planned.config.local_path), planned.space, planned.objective
+        ), []
     except (OSError, ValueError, KeyError, TypeError):
         return [], [f"{warm_start.FILE} cannot be read: the sampler knows nothing of earlier searches any more"]
 

@@ -81,7 +81,6 @@ def build_stoppers(
     config = planned.config
     return Stoppers(
         planned.objective,
-        planned.mode,
         planned.trials,
         StopCondition.from_text(config.stop_when) if config.stop_when else None,
         config.patience,

@@ -12,7 +12,7 @@ from typing import Any
 
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from search.config.objectives import Mode
+from search.config.objectives import Objective
 from search.config.search_space import Space
 from search.errors import UsageError
 from search.experiment.warm_start_sources import SourceTrial, load_source_trials
@@ -40,7 +40,7 @@ class WarmStart:
     lines: tuple[str, ...] = ()
 
 
-def load_warm_start(sources: Sequence[str], space: Space, objective: str, mode: Mode, tracking_uri: str) -> WarmStart:
+def load_warm_start(sources: Sequence[str], space: Space, objective: Objective, tracking_uri: str) -> WarmStart:
     """What `sources` know about `space`.
 
     Raises:
@@ -51,7 +51,7 @@ def load_warm_start(sources: Sequence[str], space: Space, objective: str, mode: 
     lines, problems = list[str](), list[str]()
     for source in sources:
         try:
-            found = load_source_trials(source, objective, mode, tracking_uri)
+            found = load_source_trials(source, objective, tracking_uri)
         except UsageError as error:
             problems.extend(error.problems)
             continue
@@ -62,7 +62,7 @@ def load_warm_start(sources: Sequence[str], space: Space, objective: str, mode: 
             problems.append(f"--warm-start {name} must have trials that fit this search, but has none. {told}.")
         lines.append(told)
         trials += fitting
-        best += _find_best_points(fitting, mode)
+        best += _find_best_points(fitting, objective)
     if problems:
         raise UsageError(*problems)
     return WarmStart(tuple(trials), tuple(best), tuple(lines))
@@ -128,7 +128,7 @@ def load(folder: Path) -> list[PriorTrial]:
     return [PriorTrial(t["outcome"], t["point"], {int(epoch): v for epoch, v in t["values"].items()}) for t in kept]
 
 
-def as_sampler_trials(trials: Sequence[PriorTrial], space: Space, mode: Mode) -> list[FrozenTrial]:
+def as_sampler_trials(trials: Sequence[PriorTrial], space: Space, objective: Objective) -> list[FrozenTrial]:
     """`trials` as a sampler sees them: older than all of the search's own, whose numbers begin with 0."""
     distributions = {parameter.name: parameter.distribution for parameter in space.parameters}
     shown = []
@@ -136,7 +136,7 @@ def as_sampler_trials(trials: Sequence[PriorTrial], space: Space, mode: Mode) ->
         completed, names = trial.outcome == "completed", [name for name in trial.point if name in distributions]
         frozen = create_trial(
             state=TrialState.COMPLETE if completed else TrialState.PRUNED,
-            value=_get_best_value(trial, mode) if completed else None,
+            value=objective.best(trial.values.values()) if completed else None,
             params={name: trial.point[name] for name in names},
             distributions={name: distributions[name] for name in names},
             intermediate_values=trial.values,
@@ -170,10 +170,6 @@ def _parse_value(reader: Callable[[Any], Any], value: Any) -> Any:
         return value
 
 
-def _find_best_points(trials: Sequence[PriorTrial], mode: Mode) -> list[dict[str, Any]]:
+def _find_best_points(trials: Sequence[PriorTrial], objective: Objective) -> list[dict[str, Any]]:
     judged = [trial for trial in trials if trial.outcome != "diverged" and trial.values]
-    return [(max if mode == "max" else min)(judged, key=lambda t: _get_best_value(t, mode)).point] if judged else []
-
-
-def _get_best_value(trial: PriorTrial, mode: Mode) -> float:
-    return (max if mode == "max" else min)(trial.values.values())
+    return [objective.best(judged, key=lambda t: objective.best(t.values.values())).point] if judged else []

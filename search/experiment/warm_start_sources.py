@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from search.config.flatten import flatten
-from search.config.objectives import Mode
+from search.config.objectives import Objective
 from search.errors import UsageError, suggest_nearest
 from search.storage.working_copy import list_searches
 from search.tracking.errors import error_message
@@ -29,18 +29,18 @@ class SourceTrial:
     values: dict[int, float]
 
 
-def load_source_trials(source: str, objective: str, mode: Mode, tracking_uri: str) -> list[SourceTrial]:
+def load_source_trials(source: str, objective: Objective, tracking_uri: str) -> list[SourceTrial]:
     """The trials of `source`, the folder of a search or "mlflow:EXPERIMENT".
 
     Raises:
         UsageError: There is none, it cannot be read, or it was after something else.
     """
     if source.startswith(MLFLOW):
-        return _load_experiment_trials(source.removeprefix(MLFLOW), objective, tracking_uri)
-    return _load_search_trials(parse_path(source), objective, mode)
+        return _load_experiment_trials(source.removeprefix(MLFLOW), objective.metric, tracking_uri)
+    return _load_search_trials(parse_path(source), objective)
 
 
-def _load_search_trials(folder: StoragePath, objective: str, mode: Mode) -> list[SourceTrial]:
+def _load_search_trials(folder: StoragePath, objective: Objective) -> list[SourceTrial]:
     from search.study.record import load_search
     from search.study.trial import get_outcome, intermediate_values
 
@@ -57,10 +57,10 @@ def _load_search_trials(folder: StoragePath, objective: str, mode: Mode) -> list
         searched = load_search(folder)
     except UsageError as error:
         raise UsageError(*(f"--warm-start {folder.name}: {problem}" for problem in error.problems)) from error
-    if (searched.objective, searched.mode) != (objective, mode):
+    if searched.objective != objective:
         raise UsageError(
-            f"--warm-start {folder.name} must have searched for the {mode} of {objective}, but did for the "
-            f"{searched.mode} of {searched.objective}. Leave it out."
+            f"--warm-start {folder.name} must have searched for the {objective.mode} of {objective.metric}, but did "
+            f"for the {searched.objective.mode} of {searched.objective.metric}. Leave it out."
         )
     return [
         SourceTrial(get_outcome(t), flatten(t.user_attrs.get("config", {})), dict(intermediate_values(t)))

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 
 from search.config.fidelity import Unit
-from search.config.objectives import Mode, get_sign
+from search.config.objectives import Mode, to_loss
 from search.schedulers.base import Segment, TrialProgress
 from search.schedulers.rungs import RungScheduler
 
@@ -60,10 +60,9 @@ class ASHAScheduler(RungScheduler):
 
         Else what lies just beyond a cliff holds the places of what lies safely before it.
         """
-        better = get_sign(self.mode)
         values = {trial.number: value for trial in trials if (value := trial.get_value_at(rung)) is not None}
         reached = (trial for trial in trials if trial.number in values)
-        return sorted(reached, key=lambda t: (t.broke_off, better * values[t.number], t.number))
+        return sorted(reached, key=lambda t: (t.broke_off, to_loss(values[t.number], self.mode), t.number))
 
 
 def promote_to_finish_one(brackets: Iterable[tuple[ASHAScheduler, Sequence[TrialProgress]]]) -> Segment | None:

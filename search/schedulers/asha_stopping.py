@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from search.config.objectives import get_sign
+from search.config.objectives import to_loss
 from search.schedulers.base import Prune, Segment, TrialProgress
 from search.schedulers.rungs import RungScheduler
 
@@ -34,14 +34,10 @@ class ASHAStoppingScheduler(RungScheduler):
             return Segment("continued", trial.number, trial.epoch, self.get_next_rung(trial.total_cost))
         return Segment("new", None, 0, self.rungs[0]) if may_start else None
 
-    def is_paused_at_rung(self, trial: TrialProgress) -> bool:
-        return False
-
     def _is_below_cutoff(self, trial: TrialProgress, rung: float, trials: Sequence[TrialProgress]) -> bool:
         others = [value for other in trials if other is not trial and (value := other.get_value_at(rung)) is not None]
         own = trial.get_value_at(rung)
         if own is None or not others:
             return False
-        worse = -get_sign(self.mode)  # the factor with which the better value is the larger one
-        cutoff = np.percentile([worse * value for value in others], 100 * (1 - 1 / self.reduction_factor))
-        return bool(worse * own < cutoff)
+        scores = [-to_loss(value, self.mode) for value in (own, *others)]
+        return bool(scores[0] < np.percentile(scores[1:], 100 * (1 - 1 / self.reduction_factor)))

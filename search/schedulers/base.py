@@ -10,7 +10,6 @@ from functools import cached_property
 from typing import Literal, Protocol
 
 from search.config.fidelity import Unit
-from search.config.objectives import Mode
 
 
 @dataclass(frozen=True)
@@ -99,26 +98,22 @@ class Prune:
 
 
 class Scheduler(Protocol):
-    """Decides when trials pause, who goes on and who ends. Its text is what --dry-run says of it."""
+    """Decides when trials pause, which continue and which end. Its text is what --dry-run says of it."""
 
     @property
     def unit(self) -> Unit:
-        """What a trial gets is measured in."""
+        """The unit in which the budget of a trial is measured."""
 
     @property
     def limit(self) -> float:
-        """How much of it a trial gets at most."""
+        """The most that a trial gets."""
 
     @property
     def rungs(self) -> Sequence[float]:
-        """How much of it trials have got when they are compared for good; the last one is the limit."""
-
-    @property
-    def mode(self) -> Mode:
-        """Which values are better."""
+        """How much trials have got when they are compared for the last time. The last rung is the limit."""
 
     def next_action(self, trials: Sequence[TrialProgress], may_start: bool) -> Segment | Prune | None:
-        """What to do now, or None if there is nothing to do before a running stretch has ended.
+        """Return what to do now, or None if there is nothing to do before a running segment has ended.
 
         Args:
             trials: All trials that have started, ended ones included.
@@ -126,20 +121,17 @@ class Scheduler(Protocol):
         """
 
     def is_paused_at_rung(self, trial: TrialProgress) -> bool:
-        """Whether `trial` waits because others were better, and has lost if the search ends now."""
+        """Return whether `trial` waits because others were better, and has lost if the search ends now."""
 
     def expected_cost(self, trials: int) -> float:
-        """How much so many trials get together."""
+        """Return how much so many trials get together."""
 
 
 class EpochScheduler:
-    """What a schedule says of its fidelity that knows epochs alone, and compares for good at the last of them."""
+    """A base of schedulers that know epochs alone, and pause no trial."""
 
     epochs: int
-
-    @property
-    def unit(self) -> Unit:
-        return "epochs"
+    unit: Unit = "epochs"
 
     @property
     def limit(self) -> float:
@@ -148,3 +140,6 @@ class EpochScheduler:
     @property
     def rungs(self) -> tuple[float, ...]:
         return (self.epochs,)
+
+    def is_paused_at_rung(self, trial: TrialProgress) -> bool:
+        return False

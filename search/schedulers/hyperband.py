@@ -49,10 +49,6 @@ class HyperBandScheduler:
     def rungs(self) -> tuple[float, ...]:
         return self.brackets[0].rungs
 
-    @property
-    def mode(self) -> Mode:
-        return self.brackets[0].mode
-
     @cached_property
     def shares(self) -> tuple[float, ...]:
         """Of the trials, by bracket, so that all brackets get the same budget: n of the paper's algorithm 1."""

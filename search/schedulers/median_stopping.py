@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from search.config.objectives import Mode, get_sign
+from search.config.objectives import Mode, to_loss
 from search.schedulers.base import EpochScheduler, Prune, Segment, TrialProgress
 
 FEWEST = 3  # others without whom a median says nothing
@@ -33,9 +33,6 @@ class MedianStoppingScheduler(EpochScheduler):
             return Segment("continued", trial.number, trial.epoch, self._get_segment_end(trial.epoch))
         return Segment("new", None, 0, self._get_segment_end(0)) if may_start else None
 
-    def is_paused_at_rung(self, trial: TrialProgress) -> bool:
-        return False
-
     def expected_cost(self, trials: int) -> float:
         """As if half of the trials that can be judged ended when they are judged first."""
         stopped = max(0, trials - FEWEST) / 2
@@ -53,7 +50,7 @@ class MedianStoppingScheduler(EpochScheduler):
         if len(others) < FEWEST:
             return ""
         averages = [statistics.fmean(v for e, v in other.values.items() if e <= epoch) for other in others]
-        better = get_sign(self.mode)
-        if min(better * value for value in trial.values.values()) <= better * statistics.median(averages):
+        best = min(to_loss(value, self.mode) for value in trial.values.values())
+        if best <= to_loss(statistics.median(averages), self.mode):
             return ""
         return f"below the median of {len(others)} trials at epoch {epoch}"

@@ -8,7 +8,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from search.config.objectives import Mode, get_sign
+from search.config.objectives import Mode, to_loss
 from search.schedulers.base import EpochScheduler, Prune, Segment, TrialProgress
 
 
@@ -59,9 +59,6 @@ class PopulationBasedTraining(EpochScheduler):
             return Segment("continued", trial.number, trial.epoch, self._get_segment_end(trial.epoch))
         return None
 
-    def is_paused_at_rung(self, trial: TrialProgress) -> bool:
-        return False
-
     def expected_cost(self, trials: int) -> float:
         """A copy goes on about where the trial stood that it replaces."""
         return float(min(trials, self.size) * self.epochs)
@@ -101,7 +98,7 @@ class PopulationBasedTraining(EpochScheduler):
     def _get_latest_value(self, trial: TrialProgress, epoch: int) -> float | None:
         """The latest objective of `trial` up to `epoch`, the smaller the better."""
         known = max((e for e in trial.values if e <= epoch), default=None)
-        return None if known is None else get_sign(self.mode) * trial.values[known]
+        return None if known is None else to_loss(trial.values[known], self.mode)
 
     def _is_member(self, trial: TrialProgress) -> bool:
         return trial.state != "ended" or trial.epoch >= self.epochs

@@ -5,6 +5,7 @@ from typing import Self
 
 from search.config.fidelity import Unit, format_amount, unit_label
 from search.config.objectives import Mode
+from search.schedulers.base import TrialProgress
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,9 @@ class RungScheduler:
     @property
     def limit(self) -> float:
         return self.rungs[-1]
+
+    def is_paused_at_rung(self, trial: TrialProgress) -> bool:
+        return False
 
     def expected_cost(self, trials: int) -> float:
         total, going_on = 0.0, float(trials)

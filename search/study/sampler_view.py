@@ -102,7 +102,7 @@ def view_multi_objective(
     if not points:
         return shown
     columns = zip(study.objectives, zip(*points, strict=True), strict=True)
-    worst = [max(column) if objective.mode == "min" else min(column) for objective, column in columns]
+    worst = [objective.worst(column) for objective, column in columns]
     return [with_state(TrialState.COMPLETE, t, worst) if get_outcome(t) == "diverged" else t for t in shown]
 
 

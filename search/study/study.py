@@ -9,7 +9,7 @@ from optuna.samplers import BaseSampler, RandomSampler
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
 
-from search.config.objectives import Mode, Objective
+from search.config.objectives import Objective
 from search.config.search_space import Space
 from search.samplers.distinct import DistinctSampler
 from search.storage.study_store import StudyStore, open_store
@@ -28,8 +28,7 @@ class SearchStudy:
         storage: Where the study is kept. One of that name in it is taken up.
         name: Of the study.
         sampler: Makes the sampler that proposes a trial, from the trial's number.
-        objective, mode: What trials are judged by while they train.
-        others: Further objectives that it is weighed against.
+        objectives: The first is the one that trials are judged by while they train.
         earlier: Trials of other searches that the sampler sees before those of the study.
         commit: Makes sure that what was written is kept: called before anybody acts on it.
 
@@ -44,17 +43,14 @@ class SearchStudy:
         storage: BaseStorage,
         name: str,
         sampler: Callable[[int], BaseSampler],
-        objective: str,
-        mode: Mode,
-        others: Sequence[Objective] = (),
+        objectives: Sequence[Objective],
         earlier: Sequence[FrozenTrial] = (),
         commit: Callable[[], None] = lambda: None,
     ) -> None:
         self.commit = commit
         self.live: set[int] = set()
         self.compared: Callable[[FrozenTrial], dict[int, float]] | None = None
-        self.mode = mode
-        self.objectives = (Objective(objective, mode), *others)
+        self.objectives = tuple(objectives)
         self._storage = storage
         self._sampler = sampler
         self._study = optuna.create_study(
@@ -63,8 +59,9 @@ class SearchStudy:
             directions=["maximize" if each.mode == "max" else "minimize" for each in self.objectives],
             load_if_exists=True,
         )
-        self._study.set_user_attr("objective", objective)
-        self._study.set_user_attr("mode", mode)
+        first, *others = self.objectives
+        self._study.set_user_attr("objective", first.metric)
+        self._study.set_user_attr("mode", first.mode)
         if others:
             self._study.set_user_attr("others", {other.metric: other.mode for other in others})
         self._id = storage.get_study_id_from_name(name)
@@ -189,10 +186,8 @@ class SearchStudy:
 def create_study(
     place: StoragePath,
     sampler: Callable[[int], BaseSampler],
-    objective: str,
-    mode: Mode,
+    objectives: Sequence[Objective],
     *,
-    others: Sequence[Objective] = (),
     earlier: Sequence[FrozenTrial] = (),
     url: str = "",
     new: bool = False,
@@ -207,4 +202,4 @@ def create_study(
         UsageError: It exists, another process has it open, or it cannot be kept there.
     """
     store = open_store(place, url, new)
-    return SearchStudy(store.storage, place.name, sampler, objective, mode, others, earlier, store.commit), store
+    return SearchStudy(store.storage, place.name, sampler, objectives, earlier, store.commit), store

@@ -55,24 +55,24 @@ def gpu_seconds_used(trial: FrozenTrial) -> float:
     return float(max((each.get("held_gpu_s", 0.0) for each in told), default=0.0))
 
 
-def get_best_value(trial: FrozenTrial, mode: str) -> float:
-    """The best (first) objective that `trial` reported.
+def get_best_value(trial: FrozenTrial, objective: Objective) -> float:
+    """Return the best value of the first objective that `trial` reported.
 
     Raises:
-        ValueError: It reported none.
+        ValueError: The trial reported none.
     """
-    return (max if mode == "max" else min)(intermediate_values(trial).values())
+    return objective.best(intermediate_values(trial).values())
 
 
-def get_best_epoch(trial: FrozenTrial, mode: str, among: Container[int] | None = None) -> int:
-    """The first epoch with the best (first) objective that `trial` reported, of those in `among` if it is given.
+def get_best_epoch(trial: FrozenTrial, objective: Objective, among: Container[int] | None = None) -> int:
+    """Return the first epoch with the best value of the first objective. `among` restricts the epochs.
 
     Raises:
-        ValueError: There is none.
+        ValueError: There is no such epoch.
     """
     values = intermediate_values(trial)
     epochs = sorted(epoch for epoch in values if among is None or epoch in among)
-    return (max if mode == "max" else min)(epochs, key=values.__getitem__)
+    return objective.best(epochs, key=values.__getitem__)
 
 
 def objective_values(trial: FrozenTrial, objectives: Sequence[Objective]) -> tuple[float, ...] | None:
@@ -82,7 +82,7 @@ def objective_values(trial: FrozenTrial, objectives: Sequence[Objective]) -> tup
     """
     if not intermediate_values(trial):
         return None
-    epoch = get_best_epoch(trial, objectives[0].mode)
+    epoch = get_best_epoch(trial, objectives[0])
     if len(objectives) == 1:
         return (intermediate_values(trial)[epoch],)
     metrics = trial.user_attrs[f"report/{epoch}"]["metrics"]

@@ -1,40 +1,19 @@
 """What MLflow is told of a trial, event by event: as it happens, or later from the study."""
 
-import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from operator import itemgetter
 from typing import Any
 
 from optuna.trial import FrozenTrial
 
+from search.analysis.best_trials import BestReport, BestReports
 from search.config.flatten import flatten
 from search.config.objectives import Objective
 from search.study.datasets import get_datasets
 from search.study.trial import get_outcome, get_reports
 
 Event = dict[str, Any]
-
-
-class BestReports:
-    """The objectives in the best report of each trial so far, by the first of them."""
-
-    def __init__(self, objectives: Sequence[Objective]) -> None:
-        self._names = [objective.metric for objective in objectives]
-        self._better: Callable[..., dict[str, float]] = max if objectives[0].mode == "max" else min
-        self._best: dict[int, tuple[dict[str, float], float]] = {}
-
-    def record_report(self, number: int, metrics: Mapping[str, float], at: float) -> None:
-        """A report of trial `number`, made `at`, in seconds since 1970."""
-        point = {name: metrics.get(name, math.nan) for name in self._names}
-        if all(map(math.isfinite, point.values())):
-            best, _ = self._best.get(number, (point, at))
-            self._best[number] = (self._better(best, point, key=itemgetter(self._names[0])), at)  # the first of equals
-
-    def get_best(self, number: int) -> tuple[dict[str, float], float] | None:
-        """The objectives by name, and when the trial last reported. None: it never did."""
-        return self._best.get(number)
 
 
 def build_trial_start_event(config: Mapping[str, Any], copied_from: int | None, at: float | None = None) -> Event:
@@ -51,9 +30,9 @@ def build_trial_report_event(epoch: int, metrics: Mapping[str, float], at: float
     return {"kind": "reported", "time": _to_milliseconds(at), "epoch": epoch, "metrics": metrics}
 
 
-def build_trial_end_event(
-    outcome: str, reason: str, best: tuple[dict[str, float], float] | None, at: float | None = None
-) -> Event:
+def build_trial_end_event(outcome: str, reason: str, report: BestReport | None, at: float | None = None) -> Event:
+    """Return the event with `report`, the best one of the trial, as its objectives and the time of its last report."""
+    best = report and (report.point, report.last_at)
     return {"kind": "ended", "time": _to_milliseconds(at), "outcome": outcome, "reason": reason, "best": best}
 
 
@@ -73,25 +52,21 @@ def build_trial_events(trial: FrozenTrial, objectives: Sequence[Objective], over
     """
     if "config" not in trial.user_attrs:
         return []
-    config, bests, last = (
-        flatten(trial.user_attrs["config"]),
-        BestReports(objectives),
-        _to_seconds(trial.datetime_start),
-    )
+    bests, last = BestReports(objectives), _to_seconds(trial.datetime_start)
+    config = flatten(trial.user_attrs["config"])
     events = [build_trial_start_event(config, trial.user_attrs.get("copied_from"), last)]
     if datasets := get_datasets(trial):
         events.append(build_trial_datasets_event(datasets, last))
     for epoch, report in get_reports(trial).items():
         last = report["time"]
-        bests.record_report(trial.number, report["metrics"], last)
+        bests.record_report(trial.number, epoch, report["metrics"], last)
         events.append(build_trial_report_event(epoch, report["metrics"], last))
+    best = bests.get_best(trial.number)
     if trial.state.is_finished():
         reason, at = trial.user_attrs.get("reason", ""), _to_seconds(trial.datetime_complete)
-        events.append(build_trial_end_event(get_outcome(trial), reason, bests.get_best(trial.number), at))
+        events.append(build_trial_end_event(get_outcome(trial), reason, best, at))
     elif over:
-        events.append(
-            build_trial_end_event("interrupted", "the search was stopped", bests.get_best(trial.number), last)
-        )
+        events.append(build_trial_end_event("interrupted", "the search was stopped", best, last))
     return events
 
 

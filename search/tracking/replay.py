@@ -96,11 +96,11 @@ def _send_missing_events(place: StoragePath, folder: Path, searched: SearchRecor
 def _determine_search_end(place: StoragePath, folder: Path, searched: SearchRecord, parent: "Run | None") -> Event:
     """How the search ended: as its driver put it down or had told MLflow; of one that was killed, as its trials are."""
     trials, objectives = searched.trials, searched.objectives
-    best = find_best(trials, searched.mode)
+    best = find_best(trials, searched.objective)
     front = find_pareto_front(trials, objectives) if len(objectives) > 1 else None
     names = list(searched.about["searched"])
     note = render_description(place, names, objectives, best, front, find_divergence(trials))
-    metrics = {f"best/{searched.objective}": best.value} if best else {}
+    metrics = {f"best/{searched.objective.metric}": best.value} if best else {}
     if kept := spool.read_end(folder):
         return {**kept, "note": note, "metrics": metrics}
     if not trials or any(not trial.state.is_finished() for trial in trials):

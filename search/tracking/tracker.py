@@ -11,6 +11,7 @@ from typing import Any
 
 from optuna.trial import FrozenTrial
 
+from search.analysis.best_trials import BestReports
 from search.config import SearchConfig
 from search.config.objectives import Objective
 from search.execution.callback import TrialCallback
@@ -19,7 +20,6 @@ from search.study.trial import get_reports
 from search.tracking import spool
 from search.tracking.errors import describe_mlflow_error, error_message, is_login_error
 from search.tracking.events import (
-    BestReports,
     Event,
     build_search_end_event,
     build_trial_datasets_event,
@@ -90,8 +90,8 @@ class MLflowCallback(TrialCallback):
         self._prepare = prepare
         self._bests = BestReports(objectives)
         for trial in earlier:
-            for report in get_reports(trial).values():
-                self._bests.record_report(trial.number, report["metrics"], report["time"])
+            for epoch, report in get_reports(trial).items():
+                self._bests.record_report(trial.number, epoch, report["metrics"], report["time"])
         self._events: queue.SimpleQueue[tuple[int, Event]] = queue.SimpleQueue()
         self._pending: dict[int, list[Event]] = {}
         self._refused: list[Event] = []
@@ -130,7 +130,7 @@ class MLflowCallback(TrialCallback):
 
     def on_trial_report(self, number: int, epoch: int, metrics: dict[str, float], at: float) -> None:
         self._needed.set()
-        self._bests.record_report(number, metrics, at)
+        self._bests.record_report(number, epoch, metrics, at)
         self._enqueue(number, build_trial_report_event(epoch, metrics, at))
 
     def on_trial_end(self, number: int, outcome: str, reason: str) -> None:

@@ -3,8 +3,9 @@
 import pytest
 from rich.console import Console
 
+from search.analysis.ranking import trial_rows
 from search.config.objectives import Objective
-from search.reporting.console.tables import build_trial_table
+from search.reporting.console.tables import build_table
 from search.study.record import load_search
 from tests.end_to_end.test_search import Search
 
@@ -71,7 +72,7 @@ def test_the_table_of_the_search_marks_the_front(search):
     trials, objectives = searched.trials, searched.objectives
     assert objectives[1:] == (Objective(WEIGHED[0], "max"), Objective(WEIGHED[1], "min"))
     console = Console(width=200, record=True, quiet=False)
-    console.print(build_trial_table(trials, objectives))
+    console.print(build_table(trial_rows(trials, objectives)))
     assert console.export_text().count("*") == len(search.json["front"])
     listed = search.cli.run("weighed", script="search/report.py")
     assert listed.stdout.count("*") == len(search.json["front"])

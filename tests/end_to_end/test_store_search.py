@@ -19,6 +19,7 @@ from search.storage.study_store import open_store
 from search.study.record import load_search
 from search.study.study import create_study
 from tests.conftest import ROOT
+from tests.search.objectives import VAL_LOSS
 from tests.search.storage.test_study_store import play
 
 
@@ -100,7 +101,7 @@ def test_a_database_in_the_yaml_of_a_search_is_found_again(cli):
     folder = cli.folder / "runs" / "based"
     folder.mkdir(parents=True)
     (folder / "search.yaml").write_text(planned.stdout)
-    study, store = create_study(folder, RandomSampler, "val/loss", "min", url=url)
+    study, store = create_study(folder, RandomSampler, [VAL_LOSS], url=url)
     play(study)
     store.close()
     counts = "based  1 completed, 1 pruned, 1 diverged, 1 failed, 1 interrupted  best val/loss 0.5\n"
@@ -125,7 +126,7 @@ def test_a_password_reaches_no_file_and_no_message(cli, url):
 @pytest.mark.parametrize("kind", ["journal", "postgresql"])
 def test_optuna_dashboard_opens_a_study(tmp_path, kind, request):
     url = request.getfixturevalue("server").database("shown") if kind == "postgresql" else ""
-    study, store = create_study(tmp_path, RandomSampler, "val/loss", "min", url=url)
+    study, store = create_study(tmp_path, RandomSampler, [VAL_LOSS], url=url)
     play(study)
     store.close()
     storage = url.replace("postgresql:", "postgresql+psycopg:") or str(tmp_path / "study.journal")

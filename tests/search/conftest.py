@@ -3,9 +3,11 @@ import math
 import pytest
 from optuna.samplers import RandomSampler
 
+from search.config.objectives import Objective
 from search.config.search_space import resolve_space
 from search.study.study import create_study
 from tests.search.execution.searcher_harness import searcher_over
+from tests.search.objectives import VAL_SCORE
 from trainables.task import TaskConfig, searchable
 
 
@@ -16,7 +18,7 @@ class Config(TaskConfig):
 @pytest.fixture
 def trials(tmp_path):
     """Five trials, one of each outcome; the best report is the second of the pruned one."""
-    study, lock = create_study(tmp_path, RandomSampler, "val/score", "max")
+    study, lock = create_study(tmp_path, RandomSampler, [VAL_SCORE])
     space = resolve_space(Config, {"precision": "fp32"}, {})
     plays = {
         "completed": [0.1, 0.5, 0.4],
@@ -44,7 +46,7 @@ def make_searcher(tmp_path):
 
     def make(onto=None, mode="min", **given):
         if onto is None:
-            onto, lock = create_study(tmp_path, RandomSampler, "val/loss", mode)
+            onto, lock = create_study(tmp_path, RandomSampler, [Objective("val/loss", mode)])
             locks.append(lock)
         return searcher_over(onto, tmp_path, mode=mode, **given)
 

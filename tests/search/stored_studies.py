@@ -12,6 +12,7 @@ from search.config.search_config import to_yaml
 from search.config.search_space import resolve_space
 from search.report import main
 from search.study.study import create_study
+from tests.search.objectives import VAL_SCORE
 from trainables.task import TaskConfig, searchable
 
 
@@ -31,7 +32,7 @@ class Search:
         (self.config.local_path / "search.yaml").write_text(to_yaml(self.config))
         self.observers = []
         self.study, self.store = create_study(
-            self.config.local_path, lambda number: RandomSampler(number), "val/score", "max", url=self.config.study
+            self.config.local_path, lambda number: RandomSampler(number), [VAL_SCORE], url=self.config.study
         )
         self.study.save_metadata(
             {

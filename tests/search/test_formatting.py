@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from search.config.objectives import Objective
 from search.formatting import format_change, format_numbers, format_percent, join_words, pluralize
 from search.reporting.html.axes import robust_range
 
@@ -32,7 +33,7 @@ def test_a_change_has_percents_where_they_mean_something():
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=5), st.sampled_from(["min", "max"]))
 def test_an_axis_always_shows_the_best_value_and_most_of_the_others(values, mode):
-    shown = robust_range(values, mode)
+    shown = robust_range(values, Objective("x", mode))
     if shown is not None:
         assert shown[0] <= (min if mode == "min" else max)(values) <= shown[1]
         assert sum(shown[0] <= value <= shown[1] for value in values) >= 0.8 * len(values)
@@ -42,6 +43,6 @@ def test_an_axis_always_shows_the_best_value_and_most_of_the_others(values, mode
 def test_a_loss_that_ran_away_does_not_flatten_the_others(mode):
     sign = 1 if mode == "min" else -1
     values = [sign * value for value in [0.2, 0.3, 0.4, 0.5, 0.35, 0.25, 0.3, 0.45, 0.5, 0.4, 1e9, math.inf]]
-    low, high = robust_range(values, mode)
+    low, high = robust_range(values, Objective("x", mode))
     assert high - low < 1
-    assert robust_range([0.1, 0.2, 0.3, 0.4, 0.5], mode) is None
+    assert robust_range([0.1, 0.2, 0.3, 0.4, 0.5], Objective("x", mode)) is None

@@ -6,13 +6,14 @@ from search.config.search_space import resolve_space
 from search.report import main
 from search.study.study import create_study
 from tests.search.conftest import Config
+from tests.search.objectives import VAL_SCORE
 
 
 @pytest.fixture
 def storage(tmp_path):
     """The folder of a search, "one", of which a driver holds the study."""
     (tmp_path / "one").mkdir()
-    study, store = create_study(tmp_path / "one", RandomSampler, "val/score", "max")
+    study, store = create_study(tmp_path / "one", RandomSampler, [VAL_SCORE])
     number, _ = study.ask(resolve_space(Config, {"precision": "fp32"}, {}))
     study.record_config(number, {})
     study.report(number, 1, 0.25, {"metrics": {"val/score": 0.25}, "checkpoint": None})

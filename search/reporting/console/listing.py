@@ -47,8 +47,7 @@ def _print_searches(storage: StoragePath) -> None:
         except UsageError as error:  # a database that is away keeps nobody from the others
             print(f"{name}  {error}")
             continue
-        best = find_best(searched.trials, searched.mode)
+        best = find_best(searched.trials, searched.objective)
         counts = ", ".join(f"{count} {outcome}" for outcome, count in count_outcomes(searched.trials).items())
-        print(
-            f"{name}  {counts}  best {searched.objective} {format_value(best.value)}" if best else f"{name}  {counts}"
-        )
+        told = f"  best {searched.objective.metric} {format_value(best.value)}" if best else ""
+        print(f"{name}  {counts}{told}")

@@ -11,6 +11,8 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from search.analysis.best_trials import BestReports
+from search.config.objectives import Objective
 from search.formatting import format_duration, format_value
 from search.reporting.console.tables import build_table
 from search.study.trial import OUTCOMES
@@ -43,7 +45,7 @@ class LiveTable:
     """A renderable of rich: what a summary says first, and then as many trials as there is room for.
 
     Attributes:
-        objective, mode: What is the best.
+        objective: The objective that decides which trial is the best.
         trials: How many will start.
         expected: How much they will get together, in the schedule's unit. None: nobody knows.
         budget_s: After how many seconds the search ends in any case.
@@ -52,11 +54,10 @@ class LiveTable:
         rows: By number of the trial.
         ended: How many, by outcome.
         failure: What the last failure was.
-        reached: By number of the trial its best value and the epoch, of those that may be the best.
+        bests: The best report of each trial that may be the best.
     """
 
-    objective: str
-    mode: str
+    objective: Objective
     trials: int
     expected: float | None
     budget_s: float | None = None
@@ -66,9 +67,10 @@ class LiveTable:
     ended: Counter[str] = field(default_factory=Counter)
     failure: str = ""
     epochs: int = 0
-    reached: dict[int, tuple[float, int]] = field(default_factory=dict)
+    bests: BestReports = field(init=False)
 
     def __post_init__(self) -> None:
+        self.bests = BestReports([self.objective])
         self.spent = lambda: self.epochs
         self.live = lambda: self.rows
         self._began = time.monotonic()
@@ -80,17 +82,14 @@ class LiveTable:
     def restore_report(self, number: int, epoch: int, value: float) -> None:
         """A report that was there before the search was taken up."""
         self.epochs += 1
-        before = self.reached.get(number)
-        if math.isfinite(value) and (before is None or self._is_better(value, before[0])):
-            self.reached[number] = (value, epoch)
-        row = self.rows.get(number)
+        self.bests.record_report(number, epoch, {self.objective.metric: value})
+        row, best = self.rows.get(number), self.bests.get_best(number)
         if row is not None:
             row.epoch, row.now = epoch, value
-            if math.isfinite(value) and (math.isnan(row.best) or self._is_better(value, row.best)):
-                row.best = value
+            row.best = best.point[self.objective.metric] if best else math.nan
 
     def record_report(self, number: int, epoch: int, metrics: Mapping[str, float]) -> None:
-        self.restore_report(number, epoch, metrics[self.objective])
+        self.restore_report(number, epoch, metrics[self.objective.metric])
         self._first = self._first or (time.monotonic(), self.spent())
         if number in self.rows:
             self.rows[number].speed = metrics.get(SPEED, 0.0)
@@ -98,7 +97,7 @@ class LiveTable:
     def end_trial(self, number: int, outcome: str, reason: str) -> LiveRow | None:
         self.ended[outcome] += 1
         if outcome in ("diverged", "failed"):
-            self.reached.pop(number, None)
+            self.bests.discard(number)
         if outcome == "failed":
             self.failure = f"trial {number}: {reason}"
         return self.rows.pop(number, None)
@@ -123,46 +122,35 @@ class LiveTable:
             yield Text(", ").join(Text(f"{count} {outcome}", STYLES[outcome]) for outcome, count in counts)
         if self.failure:
             yield _build_line([self.failure], STYLES["failed"])
-        reached = [(value, number, epoch) for number, (value, epoch) in list(self.reached.items())]
-        if reached:
-            value, number, epoch = (max if self.mode == "max" else min)(reached, key=lambda best: best[0])
-            yield _build_line([f"best {self.objective} {format_value(value)}", f"trial {number}", f"epoch {epoch}"])
+        if (best := self.bests.find_incumbent()) is not None:
+            number, report = best
+            value = format_value(report.point[self.objective.metric])
+            yield _build_line([f"best {self.objective.metric} {value}", f"trial {number}", f"epoch {report.epoch}"])
         gone = time.monotonic() - self._began
-        times = [
-            f"{format_duration(gone)} gone",
-            *(f"about {format_duration(left)} left" for left in self._estimate_remaining_s(gone)),
-        ]
+        left = self._estimate_remaining_s(gone)
+        times = [f"{format_duration(gone)} gone", *([f"about {format_duration(left)} left"] if left else [])]
         yield _build_line([*times, f"{speed:,.0f} samples/s"] if speed else times)
 
-    def _estimate_remaining_s(self, gone: float) -> Sequence[float]:
-        """Seconds, if anything can be said of them."""
+    def _estimate_remaining_s(self, gone: float) -> float:
+        """Return the seconds until the end, or 0 if they cannot be estimated."""
         if sum(self.ended.values()) >= self.trials:
-            return []
+            return 0.0
         spent = self.spent()
         lefts = [] if self.budget_s is None else [self.budget_s - gone]
         if self.expected is not None and self._first is not None and spent > self._first[1]:
             pace = (time.monotonic() - self._first[0]) / (spent - self._first[1])
             lefts.append((self.expected - spent) * pace)
-        return [min(lefts)] if lefts and min(lefts) > 0 else []
+        return max(0.0, min(lefts, default=0.0))
 
     def _build_table(self, rows: Mapping[int, LiveRow], width: int) -> Table:
-        columns = {
-            "trial": [str(number) for number in rows],
-            "epoch": [f"{row.epoch}/{row.epochs}" if row.epochs else str(row.epoch) for row in rows.values()],
-            self.objective: [_format_objective(row.now) for row in rows.values()],
-            "best": [_format_objective(row.best) for row in rows.values()],
-        }
-        for name in dict.fromkeys(name for row in rows.values() for name in row.values):
-            columns[name] = [format_value(row.values.get(name, "")) for row in rows.values()]
-        return build_table(columns, width)
-
-    def _is_better(self, value: float, other: float) -> bool:
-        return value > other if self.mode == "max" else value < other
+        names = list(dict.fromkeys(name for row in rows.values() for name in row.values))
+        table = [["trial", "epoch", self.objective.metric, "best", *names]]
+        for number, row in rows.items():
+            epoch = f"{row.epoch}/{row.epochs}" if row.epochs else str(row.epoch)
+            reached = ["" if math.isnan(value) else format_value(value) for value in (row.now, row.best)]
+            table.append([str(number), epoch, *reached, *(format_value(row.values.get(name, "")) for name in names)])
+        return build_table(table, width)
 
 
 def _build_line(parts: Sequence[str], style: str = "") -> Text:
     return Text(", ".join(parts), style, no_wrap=True, overflow="ellipsis")
-
-
-def _format_objective(value: float) -> str:
-    return "" if math.isnan(value) else format_value(value)

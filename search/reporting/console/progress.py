@@ -12,6 +12,7 @@ from rich.text import Text
 
 from search.config.fidelity import UNLIMITED
 from search.config.flatten import flatten
+from search.config.objectives import Objective
 from search.config.search_space import Space
 from search.execution.callback import TrialCallback
 from search.formatting import format_value
@@ -26,7 +27,7 @@ class Progress(TrialCallback):
 
     Args:
         space: Which parameters to name beside a trial.
-        objective, mode: What is the best.
+        objective: The objective that decides which trial is the best.
         trials: How many will start.
         expected: How much they will get together, as the schedule expects, in its unit. None: nobody knows.
         earlier: The trials of a search that is taken up.
@@ -40,8 +41,7 @@ class Progress(TrialCallback):
     def __init__(
         self,
         space: Space,
-        objective: str,
-        mode: str,
+        objective: Objective,
         trials: int,
         expected: float | None,
         console: Console,
@@ -49,7 +49,7 @@ class Progress(TrialCallback):
         budget_s: float | None = None,
         quiet: bool = False,
     ) -> None:
-        self.board = LiveTable(objective, mode, trials, expected, budget_s)
+        self.board = LiveTable(objective, trials, expected, budget_s)
         self._space = space
         self._console = console
         self._quiet = quiet
@@ -88,8 +88,8 @@ class Progress(TrialCallback):
     def on_trial_report(self, number: int, epoch: int, metrics: dict[str, float], at: float) -> None:
         self.board.record_report(number, epoch, metrics)
         if self._live is None:
-            value = format_value(metrics[self.board.objective])
-            self.say(f"trial {number:>3}  epoch {epoch:<3} {self.board.objective} {value}")
+            metric = self.board.objective.metric
+            self.say(f"trial {number:>3}  epoch {epoch:<3} {metric} {format_value(metrics[metric])}")
 
     def on_trial_end(self, number: int, outcome: str, reason: str) -> None:
         row = self.board.end_trial(number, outcome, reason)

@@ -13,10 +13,11 @@ from optuna.trial import FrozenTrial
 from rich.console import Console
 from rich.table import Table
 
+from search.analysis.ranking import trial_rows
 from search.config import SearchConfig
 from search.config.flatten import flatten
 from search.formatting import format_value, resume_command
-from search.reporting.console.tables import build_trial_table, get_table_width
+from search.reporting.console.tables import build_table, get_table_width
 from search.study.record import SearchRecord
 from search.study.trial import get_best_epoch, get_best_value, intermediate_values
 from search.tracking.uri import URI, redact
@@ -37,7 +38,7 @@ def print_summary(console: Console, result: "SearchResult", place: StoragePath, 
 
     searched = result.searched
     if not quiet:
-        console.print(build_trial_table(searched.trials, searched.objectives, get_table_width(console)))
+        console.print(build_table(trial_rows(searched.trials, searched.objectives), get_table_width(console)))
         print_line("")
     counts = ", ".join(f"{count} {outcome}" for outcome, count in result.outcomes.items())
     print_line(f"{counts} in {result.seconds:.0f} s{f', stopped: {result.stopped}' if result.stopped else ''}")
@@ -65,27 +66,22 @@ def print_summary(console: Console, result: "SearchResult", place: StoragePath, 
 
 def _print_best(console: Console, searched: SearchRecord, best: FrozenTrial) -> None:
     """The best trial with what was searched, beside the task's own values where they were tried."""
-    value, epoch = get_best_value(best, searched.mode), get_best_epoch(best, searched.mode)
-    defaults = searched.default_trial
-    others = defaults is not None and defaults.number != best.number
+    objective, defaults = searched.objective, searched.default_trial
+    value, epoch = format_value(get_best_value(best, objective)), get_best_epoch(best, objective)
+    others = None if defaults is None or defaults.number == best.number else defaults
     which = f"trial {best.number}{'' if others or defaults is None else ' with the defaults'}"
-    console.print(
-        f"best: {which}, {searched.objective} {format_value(value)} after epoch {epoch}",
-        soft_wrap=True, highlight=False, markup=False, style="bold",
-    )  # fmt: skip
-    table = Table(box=None, pad_edge=False, show_header=others, header_style="dim")
+    line = f"best: {which}, {objective.metric} {value} after epoch {epoch}"
+    console.print(line, soft_wrap=True, highlight=False, markup=False, style="bold")
+    table = Table(box=None, pad_edge=False, show_header=others is not None, header_style="dim")
     table.add_column("")
     table.add_column(f"trial {best.number}")
     table.add_column("defaults", style="dim")
-    if defaults is not None and others:
-        reached = format_value(get_best_value(defaults, searched.mode)) if intermediate_values(defaults) else "-"
-        table.add_row(f"  {searched.objective}", format_value(value), reached)
+    if others is not None:
+        reached = format_value(get_best_value(others, objective)) if intermediate_values(others) else "-"
+        table.add_row(f"  {objective.metric}", value, reached)
     for name, chosen in best.params.items():
-        table.add_row(
-            f"  {name}",
-            format_value(chosen),
-            format_value(defaults.params.get(name, "-")) if defaults and others else "",
-        )
+        default = format_value(others.params.get(name, "-")) if others else ""
+        table.add_row(f"  {name}", format_value(chosen), default)
     console.print(table, highlight=False, markup=False, soft_wrap=True)
 
 

@@ -3,13 +3,13 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isfinite
 from statistics import quantiles
 from typing import Any
 
 from optuna.distributions import CategoricalDistribution
 from optuna.trial import FrozenTrial
 
+from search.config.objectives import Objective
 from search.formatting import format_value
 from search.reporting.html import theme
 from search.study.record import SearchRecord
@@ -60,13 +60,8 @@ class Axis:
         title = {"title_text": theme.escape_text(self.name)}
         if self.choices:
             names = [theme.escape_text(format_value(choice)) for choice in self.choices]
-            return {
-                **title,
-                "tickvals": list(range(len(names))),
-                "ticktext": names,
-                "range": [-0.5, len(names) - 0.5],
-                "showgrid": False,
-            }
+            ticks = {"tickvals": list(range(len(names))), "ticktext": names, "showgrid": False}
+            return {**title, **ticks, "range": [-0.5, len(names) - 0.5]}
         ends = [self.from_share(-ROOM), self.from_share(1 + ROOM)]
         if not self.log:
             return {**title, "range": ends}
@@ -83,17 +78,16 @@ def build_axes(searched: SearchRecord, names: Sequence[str]) -> list[Axis]:
     return [Axis(name, latest[name]) for name in names]
 
 
-def robust_range(values: Sequence[float | None], mode: str) -> list[float] | None:
-    """The range of an axis that shows all `values` but those so bad that the others would be one line beside them.
+def robust_range(values: Sequence[float | None], objective: Objective) -> list[float] | None:
+    """Return the range of an axis without the values that are so bad that the others would be one line, if any.
 
-    None: all of them are shown.
+    Return None if all values are to be shown.
     """
-    finite = sorted(value for value in values if value is not None and isfinite(value))
-    if len(finite) < 5:
+    losses = sorted(objective.loss(value) for value in values if value is not None and math.isfinite(value))
+    if len(losses) < 5:
         return None
-    tenths = quantiles(finite, n=10, method="inclusive")
-    best, most, worst = (finite[0], tenths[-1], finite[-1]) if mode == "min" else (finite[-1], tenths[0], finite[0])
-    if abs(worst - best) <= FAR * abs(most - best) or most == best:
+    best, most, worst = losses[0], quantiles(losses, n=10, method="inclusive")[-1], losses[-1]
+    if worst - best <= FAR * (most - best) or most == best:
         return None
-    room = MARGIN * abs(most - best)
-    return [best - room, most + room] if mode == "min" else [most - room, best + room]
+    room = MARGIN * (most - best)
+    return sorted(map(objective.loss, (best - room, most + room)))

@@ -13,8 +13,7 @@ from search.analysis.comparison import (
 )
 from search.reporting.html import theme
 from search.reporting.html.axes import robust_range
-from search.reporting.html.section import Section
-from search.reporting.html.template import render_page
+from search.reporting.html.template import Section, render_page
 from search.storage.atomic_file import write_atomic
 from trainables.filesystem.paths import StoragePath
 
@@ -49,20 +48,20 @@ def _render_html(sides: Sequence[SearchCurve]) -> str:
 
 
 def _build_figures(sides: Sequence[SearchCurve]) -> list[Figure]:
-    metric, mode = sides[0].searched.objective, sides[0].searched.mode
-    longest = max(side.seconds for side in sides)
+    objective = sides[0].searched.objective
+    clock = theme.build_time_axis(max(side.seconds for side in sides))
     drawn = [(place, side) for place, side in enumerate(sides) if side.steps]
     over_time = [_build_line(side, place, [step.seconds for step in side.steps], side.seconds) for place, side in drawn]
-    trials = {side.name: len(side.searched.trials) for side in sides}
     over_trials = [
-        _build_line(side, place, [step.trials for step in side.steps], trials[side.name]) for place, side in drawn
+        _build_line(side, place, [step.trials for step in side.steps], len(side.searched.trials))
+        for place, side in drawn
     ]
     figures = [
-        theme.build_figure(*over_time, x="since the start", y=metric, half=True, xaxis=theme.build_time_axis(longest)),
-        theme.build_figure(*over_trials, x="trials begun", y=metric, half=True),
+        theme.build_figure(*over_time, x="since the start", y=objective.metric, half=True, xaxis=clock),
+        theme.build_figure(*over_trials, x="trials begun", y=objective.metric, half=True),
     ]
     figures[1].update_xaxes(rangemode="tozero")
-    ends = robust_range([step.value for side in sides for step in side.steps], mode)
+    ends = robust_range([step.value for side in sides for step in side.steps], objective)
     return [figure.update_yaxes(range=ends) for figure in figures]
 
 

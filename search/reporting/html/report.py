@@ -3,8 +3,8 @@
 import shlex
 from collections.abc import Callable
 
-from search.analysis.best_trials import count_outcomes
-from search.analysis.incumbent import incumbent
+from search.analysis.best_trials import count_outcomes, find_incumbent
+from search.analysis.ranking import trial_rows
 from search.analysis.timeline import running_time
 from search.formatting import format_duration, format_value, join_words, pluralize, report_command
 from search.reporting.html.sections import (
@@ -16,13 +16,25 @@ from search.reporting.html.sections import (
     pareto_front,
     precision,
     timeline,
-    trial_table,
 )
-from search.reporting.html.template import render_page
+from search.reporting.html.template import Section, render_page
 from search.storage.atomic_file import write_atomic
 from search.study.record import SearchRecord
 from search.study.trial import get_best_value
 from trainables.filesystem.paths import StoragePath
+
+LISTED = 100  # trials, in the table of all
+
+
+def build_trial_table(searched: SearchRecord) -> Section | None:
+    """Return the table of the trials, the best first, or None if no trial began."""
+    if not searched.trials:
+        return None
+    rows = trial_rows(searched.trials, searched.objectives)
+    left = len(searched.trials) - LISTED
+    notes = f"{pluralize(left, 'trial')} more in trials.parquet, which has every report." if left > 0 else ""
+    return Section("All trials", "Best first, by their best report.", table=rows[: LISTED + 1], notes=notes)
+
 
 SECTIONS = (
     best_trial.build,
@@ -33,7 +45,7 @@ SECTIONS = (
     precision.build,
     failures.build,
     timeline.build,
-    trial_table.build,
+    build_trial_table,
 )
 
 
@@ -57,8 +69,9 @@ def _format_subtitle(searched: SearchRecord) -> str:
 
 
 def _collect_facts(searched: SearchRecord) -> list[tuple[str, str]]:
-    found, gain = incumbent(searched), best_trial.format_gain(searched)
-    facts = [(f"best {searched.objective}", format_value(get_best_value(found, searched.mode)) if found else "none")]
+    objective, gain = searched.objective, best_trial.format_gain(searched)
+    best = find_incumbent(searched.trials, objective)
+    facts = [(f"best {objective.metric}", format_value(get_best_value(best, objective)) if best else "none")]
     facts += [("gain over the defaults", gain)] if gain else []
     facts.append(("trials", str(len(searched.trials))))
     facts.append(("ran for", format_duration(running_time(searched.trials).total)))

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
@@ -10,11 +11,28 @@ from plotly.io import to_json
 from plotly.offline import get_plotlyjs
 
 from search.reporting.html import theme
-from search.reporting.html.section import Section
 
 HERE = Path(__file__).resolve().parent
 # The browser is told to load nothing from anywhere, whatever plotly could.
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading, a summary in plain text, and figures or a table. A line of the summary is a paragraph.
+
+    Attributes:
+        figures: Their colors must be those of `search.reporting.html.theme`, so that they are readable in the dark and
+            on paper.
+        table: Rows of plain text, the head first.
+        notes: Shown small, below all others. A line is a paragraph.
+    """
+
+    title: str
+    says: str
+    figures: Sequence[Figure] = ()
+    table: Sequence[Sequence[str]] = ()
+    notes: str = ""
 
 
 def render_page(

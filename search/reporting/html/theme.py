@@ -5,7 +5,7 @@ figure is right in the light, in the dark and on paper. The hues differ in light
 apart with any of the three kinds of color blindness (Machado et al., 2009), and have a contrast of 3 to their ground.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from html import escape
 from math import ceil
 from typing import Any
@@ -14,62 +14,41 @@ from plotly.graph_objects import Figure
 
 from search.formatting import format_duration
 
-LIGHT = {
-    "ground": "#f6f7f9",
-    "card": "#ffffff",
-    "ink": "#171b21",
-    "faint": "#59616d",  # text that matters less
-    "line": "#e1e4e9",
-    "blue": "#3362d4",
-    "orange": "#ed5c19",
-    "green": "#145237",
-    "magenta": "#a8357f",
-    "violet": "#560f87",
-    "gray": "#878d97",
+COLORS = {  # in the light and in the dark; "faint" is text that matters less
+    "ground": ("#f6f7f9", "#101318"),
+    "card": ("#ffffff", "#191d23"),
+    "ink": ("#171b21", "#e9ecf1"),
+    "faint": ("#59616d", "#a3abb8"),
+    "line": ("#e1e4e9", "#313843"),
+    "blue": ("#3362d4", "#3d78f2"),
+    "orange": ("#ed5c19", "#e2622c"),
+    "green": ("#145237", "#89fce1"),
+    "magenta": ("#a8357f", "#fb9eb4"),
+    "violet": ("#560f87", "#ad8afe"),
+    "gray": ("#878d97", "#7d848f"),
 }
-DARK = {
-    "ground": "#101318",
-    "card": "#191d23",
-    "ink": "#e9ecf1",
-    "faint": "#a3abb8",
-    "line": "#313843",
-    "blue": "#3d78f2",
-    "orange": "#e2622c",
-    "green": "#89fce1",
-    "magenta": "#fb9eb4",
-    "violet": "#ad8afe",
-    "gray": "#7d848f",
-}
+LIGHT, DARK = ({name: pair[place] for name, pair in COLORS.items()} for place in (0, 1))
 HUES = ("blue", "orange", "green", "magenta", "violet", "gray")
 
 INK, FAINT, LINE, CARD = (f"var(--{name})" for name in ("ink", "faint", "line", "card"))
-BLUE, ORANGE, GREEN, MAGENTA, VIOLET, GRAY = (f"var(--{name})" for name in HUES)
+COLORWAY = [f"var(--{name})" for name in HUES]
+BLUE, ORANGE, GREEN, MAGENTA, VIOLET, GRAY = COLORWAY
 ACCENT = BLUE  # what a figure is about: the best trial
 OUTCOME_COLORS = {"completed": BLUE, "pruned": GRAY, "diverged": ORANGE, "failed": MAGENTA, "interrupted": VIOLET}
-SYMBOLS = {
-    "completed": "circle",
-    "pruned": "circle",
-    "diverged": "x",
-    "failed": "diamond",
-    "interrupted": "circle-open",
-}
+SYMBOLS = {"diverged": "x", "failed": "diamond", "interrupted": "circle-open"}
+# By trainables.precision.Precision, which is not imported because it would import torch.
 PRECISION_COLORS = {"fp32": VIOLET, "bf16": GREEN, "fp16": MAGENTA}
-COLORWAY = [BLUE, ORANGE, GREEN, MAGENTA, VIOLET, GRAY]
 HEIGHT = 340  # pixels
 HALF = "half"  # what figures say of themselves that stand side by side, where there is room
 
 
 def render_css() -> str:
-    """The colors as CSS variables: dark where the reader has it so, and never on paper."""
-    light, dark = _render_css_variables(LIGHT), _render_css_variables(DARK)
+    """Return the colors as CSS variables: dark where the reader has it so, and never on paper."""
+    light, dark = (" ".join(f"--{name}: {color};" for name, color in colors.items()) for colors in (LIGHT, DARK))
     return (
         f":root {{ color-scheme: light; {light} }}\n"
         f"@media screen and (prefers-color-scheme: dark) {{ :root:not(.paper) {{ color-scheme: dark; {dark} }} }}\n"
     )
-
-
-def _render_css_variables(colors: Mapping[str, str]) -> str:
-    return " ".join(f"--{name}: {color};" for name, color in colors.items())
 
 
 def escape_text(value: Any) -> str:
@@ -100,6 +79,19 @@ def build_figure(
         },
     )
     return drawn.update_layout(**more) if more else drawn
+
+
+def build_outcome_marker(outcome: str, size: int, opacity: float) -> dict[str, Any]:
+    """Return plotly's marker of trials that ended with `outcome`."""
+    symbol = SYMBOLS.get(outcome, "circle")
+    return {"color": OUTCOME_COLORS[outcome], "symbol": symbol, "size": size, "opacity": opacity}
+
+
+def mark_pauses(figure: Figure, pauses: Iterable[tuple[float, float]]) -> Figure:
+    """Draw a dashed line where the search paused. A pause is the seconds before it and its length."""
+    for after, _ in pauses:
+        figure.add_vline(x=after, line={"color": FAINT, "dash": "dash", "width": 1})
+    return figure
 
 
 def build_time_axis(seconds: float) -> dict[str, Any]:

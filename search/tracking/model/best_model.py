@@ -54,7 +54,7 @@ def _build_request(
     searched: SearchRecord, place: StoragePath, folder: Path, register: str
 ) -> tuple[dict[str, Any], str]:
     """What `search.tracking.model.log_model` is asked for, and where MLflow is."""
-    best = find_best(searched.trials, searched.mode)
+    best = find_best(searched.trials, searched.objective)
     if best is None:
         raise ModelError("no trial was completed.")
     if best.checkpoint is None or not as_place(best.checkpoint).is_file():
@@ -64,7 +64,8 @@ def _build_request(
     path, _, name = config.task.rpartition(":")
     code = folder / "code"  # a cluster that was there before has none
     modules = sorted(code.iterdir()) if code.is_dir() else load_task_source(config.task).modules
-    tags = {"search": place.name, "trial_id": best.trial_id, "objective": searched.objective, "value": best.value}
+    metric = searched.objective.metric
+    tags = {"search": place.name, "trial_id": best.trial_id, "objective": metric, "value": best.value}
     request = {
         "reference": f"{Path(path).stem}:{name}" if path else BUILT_IN[name],
         "trained": best.checkpoint,

@@ -1,4 +1,11 @@
-from search.analysis.best_trials import count_outcomes, find_best
+import math
+
+from search.analysis.best_trials import BestReports, count_outcomes, find_best, find_incumbent, select_comparable_trials
+from search.config.objectives import Objective
+from tests.search.objectives import VAL_SCORE
+from tests.search.reporting.html.page_studies import many, trial
+
+SCORE_AS_LOSS = Objective("val/score", "min")
 
 
 def test_outcomes_are_counted_by_name(trials):
@@ -6,8 +13,41 @@ def test_outcomes_are_counted_by_name(trials):
 
 
 def test_the_best_comes_from_completed_and_pruned_trials_with_the_checkpoint_of_its_report(trials):
-    best = find_best(trials, "max")
+    best = find_best(trials, VAL_SCORE)
     assert (best.trial_id, best.value, best.checkpoint) == (1, 0.9, "1-2.pt")
     assert best.config["inner"] == {"kind": "a"}
-    assert find_best(trials, "min").value == 0.1
-    assert find_best(trials[2:], "max") is None
+    assert find_best(trials, SCORE_AS_LOSS).value == 0.1
+    assert find_best(trials[2:], VAL_SCORE) is None
+
+
+def test_the_incumbent_is_the_best_trial_and_the_first_of_equal_ones():
+    for seed in range(5):
+        trials = many(30, seed=seed).trials
+        assert find_incumbent(trials, VAL_SCORE).number == find_best(trials, VAL_SCORE).trial_id
+    equal = [trial(0, scores=[0.5]), trial(1, scores=[0.5]), trial(2, scores=[0.4])]
+    assert find_incumbent(equal, VAL_SCORE).number == 0
+    assert find_incumbent(equal, SCORE_AS_LOSS).number == 2
+    assert find_incumbent(equal[1:], VAL_SCORE).number == 1
+
+
+def test_unfinished_trials_are_comparable_only_without_any_result():
+    waiting = [trial(0, "interrupted", [0.5]), trial(1, "interrupted"), trial(2, "diverged", [0.9])]
+    assert [trial.number for trial in select_comparable_trials(waiting)] == [0]
+    assert find_incumbent(waiting, VAL_SCORE).number == 0
+    assert find_best(waiting, VAL_SCORE) is None
+    settled = [*waiting, trial(3, "pruned", [0.1])]
+    assert [trial.number for trial in select_comparable_trials(settled)] == [3]
+    assert find_best(settled, VAL_SCORE).trial_id == 3
+
+
+def test_best_reports_keep_all_objectives_of_one_report():
+    bests = BestReports([VAL_SCORE, Objective("speed", "max")])
+    assert bests.find_incumbent() is None
+    for epoch, metrics in enumerate([(0.5, 1.0), (0.75, 2.0), (0.75, 9.0), (0.875, math.inf)], start=1):
+        bests.record_report(3, epoch, dict(zip(["val/score", "speed"], metrics, strict=True)), 10.0 * epoch)
+    best = bests.get_best(3)
+    assert (best.epoch, best.point, best.last_at) == (2, {"val/score": 0.75, "speed": 2.0}, 30.0)
+    bests.record_report(1, 1, {"val/score": 0.75, "speed": 3.0})
+    assert bests.find_incumbent() == (3, best)
+    bests.discard(3)
+    assert bests.find_incumbent()[0] == 1

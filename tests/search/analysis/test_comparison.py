@@ -26,6 +26,7 @@ from search.errors import UsageError
 from search.reporting.html.comparison import write_comparison
 from search.study.study import create_study
 from tests.conftest import ROOT
+from tests.search.objectives import VAL_LOSS, VAL_SCORE
 from tests.search.reporting.html.page_studies import search, trial
 from trainables.task import TaskConfig, searchable
 
@@ -129,7 +130,7 @@ def test_other_data_is_told():
 
 
 def test_searches_that_are_not_after_the_same_are_refused_with_all_that_is_wrong():
-    other = search([trial(0, scores=[0.5])], name="other", objectives=(Objective("val/loss", "min"),))
+    other = search([trial(0, scores=[0.5])], name="other", objectives=(VAL_LOSS,))
     other.about["config"]["task"] = "arc"
     with pytest.raises(UsageError) as refused:
         compare([Path("/runs/quick"), Path("/runs/other"), Path("/runs/quick")], [quick(), other, quick()])
@@ -178,7 +179,7 @@ class Config(TaskConfig):
 
 def left(folder, name, score):
     """A search with one trial, as its study has it."""
-    study, store = create_study(folder / name, lambda _: RandomSampler(seed=0), "val/score", "max")
+    study, store = create_study(folder / name, lambda _: RandomSampler(seed=0), [VAL_SCORE])
     number, values = study.ask(resolve_space(Config, {"precision": "fp32"}, {}))
     study.record_config(number, values)
     study.report(number, 1, score, {"metrics": {"val/score": score}, "checkpoint": None, "time": 1.0e9})

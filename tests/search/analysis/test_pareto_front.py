@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from optuna.trial import TrialState, create_trial
 
 from search.analysis.best_trials import find_pareto_front, select_pareto_trials
+from search.analysis.ranking import trial_rows
 from search.config.objectives import Objective
-from search.reporting.console.tables import build_trial_table
 from search.study.trial import objective_values
 
 LOSS, SPEED = Objective("loss", "min"), Objective("speed", "max")
@@ -65,8 +65,8 @@ def test_a_front_names_the_values_and_the_checkpoint_that_has_them():
 
 
 def test_the_table_marks_the_front_and_has_all_objectives():
-    table = build_trial_table([trial(0, (0.5, 9.0)), trial(1, (0.6, 8.0)), trial(2, outcome="failed")], BOTH)
-    cells = {str(column.header): list(map(str, column.cells)) for column in table.columns}
+    head, *rows = trial_rows([trial(0, (0.5, 9.0)), trial(1, (0.6, 8.0)), trial(2, outcome="failed")], BOTH)
+    cells = {name: list(column) for name, *column in zip(head, *rows, strict=True)}
     assert cells["trial"] == ["0", "1", "2"]
     assert cells["front"] == ["*", "", ""]
     assert cells["loss"] == ["0.5", "0.6", "-"]

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from search.analysis.ranking import rank_trials
+from search.analysis.ranking import rank_trials, trial_rows
 from search.config.objectives import Objective
+from tests.search.objectives import VAL_SCORE
 from tests.search.reporting.html.page_studies import search, trial
 
 
@@ -74,3 +75,30 @@ def test_places_lie_between_0_and_1_around_the_middle_and_no_scale_changes_them(
     assert all(0 <= place <= 1 for place in places.values())
     assert len(rows) == 1 or sum(places.values()) / len(rows) == pytest.approx(0.5)
     assert places == rank_trials(made(lambda score: float(score) ** 3 + score))
+
+
+def test_rows_list_trials_best_first_and_those_without_a_value_last():
+    trials = [
+        trial(0, "failed"),
+        trial(1, scores=[0.2, 0.3]),
+        trial(2, "pruned", [0.4], params={"lr": 0.02, "precision": "fp16"}),
+    ]
+    assert trial_rows(trials, [VAL_SCORE]) == [
+        ["trial", "outcome", "epochs", "val/score", "lr", "precision"],
+        ["2", "pruned", "1", "0.4", "0.02", "fp16"],
+        ["1", "completed", "2", "0.3", "0.01", "-"],
+        ["0", "failed", "0", "-", "0.01", "-"],
+    ]
+
+
+def test_rows_have_the_gpu_seconds_of_all_epochs():
+    measured = trial(0, scores=[0.1, 0.1])
+    for epoch in (1, 2):
+        measured.user_attrs[f"report/{epoch}"]["gpu_seconds"] = 0.5
+    head, *rows = trial_rows([measured, trial(1, scores=[0.05])], [VAL_SCORE])
+    assert [row[head.index("GPU-s")] for row in rows] == ["1", "-"]
+
+
+def test_rows_tell_small_values_apart():
+    trials = [trial(0, scores=[3e-7]), trial(1, scores=[2e-6])]
+    assert [row[3] for row in trial_rows(trials, [Objective("val/score", "min")])[1:]] == ["3e-07", "2e-06"]

@@ -7,12 +7,13 @@ from search.analysis.timeline import Span, build_timeline
 from search.config.search_space import resolve_space
 from search.study.study import create_study
 from tests.search.conftest import Config
+from tests.search.objectives import VAL_LOSS
 
 
 @pytest.fixture
 def played(tmp_path):
     """Plays trials, each a list of reports (gang, time, seconds) and of stretches; returns what the gangs did."""
-    study, store = create_study(tmp_path, RandomSampler, "val/loss", "min")
+    study, store = create_study(tmp_path, RandomSampler, [VAL_LOSS])
     space = resolve_space(Config, {"precision": "fp32"}, {})
 
     def play(*trials):

@@ -10,10 +10,12 @@ from optuna.trial import TrialState
 from ray.tune.search import Searcher
 
 from search.analysis.best_trials import find_best
+from search.config.objectives import Objective
 from search.config.stop_condition import StopCondition
 from search.execution.stoppers import Stoppers
 from search.study.trial import get_outcome, get_reports, get_segments, gpu_seconds_used
 from tests.search.execution.searcher_harness import Config, report, tuned
+from tests.search.objectives import VAL_LOSS
 
 
 def test_a_stretch_carries_all_that_a_gang_needs(make_searcher, tmp_path):
@@ -134,7 +136,7 @@ def test_an_objective_that_is_not_finite_ends_a_trial_and_is_never_its_value(mak
     assert trial.user_attrs["divergence"] == {"kind": "objective", "epoch": 2}
     assert str(get_reports(trial)[2]["metrics"]["val/loss"]) == str(value)
     assert watching.events[-2:] == [("reported", 0, 2), ("diverged", 0, "it did")]
-    assert find_best(study.get_trials(), mode) is None
+    assert find_best(study.get_trials(), Objective("val/loss", mode)) is None
     assert searcher.suggest("t1")["stretch"]["trial"] == 1, "the search goes on"
 
 
@@ -151,7 +153,7 @@ def test_a_trial_that_says_it_is_completed_is_so_before_its_last_epoch(make_sear
 
 def test_the_trial_that_meets_the_target_is_completed_and_the_others_end_as_they_stand(make_searcher):
     stopping = threading.Event()
-    budget = Stoppers("val/loss", target=StopCondition.from_text("val/loss<0.2"), stop=lambda reason: stopping.set())
+    budget = Stoppers(VAL_LOSS, target=StopCondition.from_text("val/loss<0.2"), stop=lambda reason: stopping.set())
     searcher, study, watching = make_searcher(rungs=(1, 3), stopping=stopping, budget=budget)
     for number, loss in enumerate([0.3, 0.1]):
         searcher.suggest(f"t{number}")
@@ -164,7 +166,7 @@ def test_the_trial_that_meets_the_target_is_completed_and_the_others_end_as_they
 
 def test_the_target_may_be_met_in_the_middle_of_a_stretch(make_searcher):
     stopping = threading.Event()
-    budget = Stoppers("val/loss", target=StopCondition.from_text("val/loss<0.2"), stop=lambda reason: stopping.set())
+    budget = Stoppers(VAL_LOSS, target=StopCondition.from_text("val/loss<0.2"), stop=lambda reason: stopping.set())
     searcher, study, _ = make_searcher(rungs=(9,), stopping=stopping, budget=budget)
     searcher.suggest("t0")
     report(searcher, "t0", 1, 0.1)
@@ -218,7 +220,7 @@ def test_as_many_stretches_run_as_there_is_room_for_just_now(make_searcher):
 
 def test_five_trials_that_fail_alike_end_a_search_and_those_that_the_task_refuses_do_not(make_searcher):
     stopping = threading.Event()
-    budget = Stoppers("val/loss", trials=99, stop=lambda reason: stopping.set())
+    budget = Stoppers(VAL_LOSS, trials=99, stop=lambda reason: stopping.set())
     searcher, study, _ = make_searcher(trials=99, rungs=(1,), fixed={"limit": "0.5"}, stopping=stopping, budget=budget)
     for turn in range(5):
         assert not stopping.is_set()

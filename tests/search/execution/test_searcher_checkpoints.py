@@ -10,6 +10,7 @@ from search.storage import retry
 from search.storage.deletion_queue import DeletionQueue
 from search.study.trial import get_reports
 from tests.search.execution.searcher_harness import report, tuned
+from tests.search.objectives import VAL_LOSS
 from trainables import checkpoint
 from trainables.checkpoint.file import DIGEST
 from trainables.filesystem.paths import RemotePath, parse_path
@@ -145,7 +146,7 @@ def in_bucket(make_searcher, s3):
 
     def make(**given):
         searcher, study, watching = make_searcher(**given)
-        searcher.checkpoints = CheckpointManager(folder, "min")
+        searcher.checkpoints = CheckpointManager(folder, VAL_LOSS)
         return searcher, study, watching
 
     return make, folder

@@ -11,6 +11,7 @@ from search.schedulers.asha_stopping import ASHAStoppingScheduler
 from search.study.study import create_study
 from search.study.trial import get_outcome, get_reports
 from tests.search.execution.fake_tune import Gangs
+from tests.search.objectives import VAL_LOSS
 from trainables.task import TaskConfig, searchable
 
 
@@ -22,7 +23,7 @@ class Costly(Gangs):
     """An epoch costs 10 samples, and 2 GPU-seconds in fp32 or 1 in bf16."""
 
     def __init__(self, folder, schedule, trials, fixed, searched):
-        study, self.lock = create_study(folder, lambda number: RandomSampler(seed=number), "val/loss", "min")
+        study, self.lock = create_study(folder, lambda number: RandomSampler(seed=number), [VAL_LOSS])
         super().__init__(study, resolve_space(Config, fixed, searched), schedule, trials, folder)
 
     def train(self, asked, most=1000):

@@ -16,6 +16,7 @@ from search.schedulers.pbt import PopulationBasedTraining
 from search.study.study import create_study
 from search.study.trial import get_outcome
 from tests.search.execution.fake_tune import Gangs
+from tests.search.objectives import VAL_LOSS
 from trainables.task import TaskConfig, searchable
 
 
@@ -34,7 +35,7 @@ class Watched(Gangs):
     """Reports what came of stretches, and keeps what observers are told."""
 
     def __init__(self, folder, schedule, trials, fixed):
-        study, self.lock = create_study(folder, RandomSampler, "val/loss", "min")
+        study, self.lock = create_study(folder, RandomSampler, [VAL_LOSS])
         space = resolve_space(Config, {"precision": "fp32", **fixed}, {})
         study.enqueue(space.get_defaults())
         self.events = []

@@ -7,8 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from search.config.objectives import Objective
 from search.config.stop_condition import StopCondition
 from search.execution.stoppers import HOUR, GpuTimeMeter, PatienceStopper, RepeatedFailureStopper, Stoppers
+
+LOSS = Objective("loss", "min")
 
 NUMBERS = st.integers(0, 5)
 VALUES = st.floats(-1e6, 1e6)
@@ -75,7 +78,7 @@ def test_a_target_is_not_met_by_nan_or_by_what_is_not_reported(relation):
 )
 def test_a_plateau_is_reached_when_so_many_others_rested_since_the_best(events, patience, mode):
     """Each event is a trial that reports and then rests."""
-    plateau = PatienceStopper(patience, mode)
+    plateau = PatienceStopper(patience, Objective("loss", mode))
     for number, value in events:
         plateau.record_report(number, value)
         plateau.record_segment_end(number)
@@ -89,7 +92,7 @@ def test_a_plateau_is_reached_when_so_many_others_rested_since_the_best(events, 
 
 
 def test_reports_alone_are_no_plateau_and_neither_are_trials_before_the_first_report():
-    plateau = PatienceStopper(2, "min")
+    plateau = PatienceStopper(2, LOSS)
     for number in range(9):
         plateau.record_segment_end(number)  # diverged in the first epoch
     plateau.record_report(9, 0.5)
@@ -182,7 +185,7 @@ def test_a_trial_that_stops_holding_while_another_thread_adds_up_is_not_counted_
 
 def test_a_search_is_stopped_by_the_report_that_meets_its_target():
     stopped = Stopped()
-    budget = Stoppers("loss", target=StopCondition.from_text("acc>0.5"), stop=stopped)
+    budget = Stoppers(LOSS, target=StopCondition.from_text("acc>0.5"), stop=stopped)
     budget.record_report(0, {"loss": 1.0, "acc": 0.5})
     assert stopped == []
     budget.record_report(3, {"loss": 1.0, "acc": 0.6})
@@ -192,7 +195,7 @@ def test_a_search_is_stopped_by_the_report_that_meets_its_target():
 
 def test_a_target_that_no_report_has_is_said_once_and_with_the_nearest_name():
     said = Stopped()
-    budget = Stoppers("loss", target=StopCondition.from_text("val/acc>0.5"), say=said)
+    budget = Stoppers(LOSS, target=StopCondition.from_text("val/acc>0.5"), say=said)
     for _ in range(3):
         budget.record_report(2, {"loss": 1.0, "val/accuracy": 0.5})
     assert said == [
@@ -203,7 +206,7 @@ def test_a_target_that_no_report_has_is_said_once_and_with_the_nearest_name():
 
 def test_a_search_is_stopped_when_its_best_gets_no_better():
     stopped = Stopped()
-    budget = Stoppers("loss", "min", patience=2, stop=stopped)
+    budget = Stoppers(LOSS, patience=2, stop=stopped)
     for number, loss in enumerate([0.5, 0.3, 0.4, 0.35]):
         assert stopped == []
         budget.record_report(number, {"loss": loss})
@@ -213,7 +216,7 @@ def test_a_search_is_stopped_when_its_best_gets_no_better():
 
 def test_a_search_is_stopped_when_its_first_five_trials_fail_alike():
     stopped = Stopped()
-    budget = Stoppers("loss", trials=100, stop=stopped)
+    budget = Stoppers(LOSS, trials=100, stop=stopped)
     for number in range(5):
         budget.record_segment_start(number)
         budget.record_failure(number, f"RuntimeError: {number} is broken")
@@ -223,7 +226,7 @@ def test_a_search_is_stopped_when_its_first_five_trials_fail_alike():
 @pytest.mark.parametrize("gpus", [0.5, 1.0, 8.0])
 def test_a_search_is_stopped_when_its_gangs_have_held_their_gpus_for_so_long(gpus):
     stopped, clock = Stopped(), Clock()
-    budget = Stoppers("loss", gpu_hours=2.0, gpus=gpus, stop=stopped)
+    budget = Stoppers(LOSS, gpu_hours=2.0, gpus=gpus, stop=stopped)
     budget.meter = GpuTimeMeter(gpus, clock)
     budget.record_segment_start(0)
     budget.record_segment_start(1)
@@ -237,7 +240,7 @@ def test_a_search_is_stopped_when_its_gangs_have_held_their_gpus_for_so_long(gpu
 
 def test_a_search_without_budgets_is_never_stopped():
     stopped = Stopped()
-    budget = Stoppers("loss", stop=stopped)
+    budget = Stoppers(LOSS, stop=stopped)
     for number in range(50):
         budget.record_segment_start(number)
         budget.record_report(number, {"loss": 1.0})

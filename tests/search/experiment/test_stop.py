@@ -24,6 +24,7 @@ from search.experiment.stop import (
     start_budget_timer,
 )
 from search.study.study import create_study
+from tests.search.objectives import VAL_LOSS
 from trainables.task import TaskConfig, searchable
 
 
@@ -129,7 +130,7 @@ def test_all_trials_of_a_space_with_few_combinations_may_fail_alike(tmp_path):
 @pytest.fixture(params=[(), (Objective("speed", "max"),)], ids=["one objective", "two objectives"])
 def earlier(tmp_path, request):
     """Four trials as the study has them: the second one reported the best, then the others went on."""
-    study, lock = create_study(tmp_path, lambda n: RandomSampler(seed=n), "val/loss", "min", others=request.param)
+    study, lock = create_study(tmp_path, lambda n: RandomSampler(seed=n), [VAL_LOSS, *request.param])
     numbers = [study.ask(SPACE)[0] for _ in range(4)]
     told = [(0, 1, 0.5), (1, 1, 0.2), (0, 2, 0.4), (2, 1, 0.3)]
     for at, (number, epoch, loss) in enumerate(told):
@@ -152,7 +153,7 @@ def at_a_rung(*numbers):
 
 
 def test_a_search_that_is_taken_up_again_knows_what_its_trials_held(earlier):
-    budget = Stoppers("val/loss", gpus=8)
+    budget = Stoppers(VAL_LOSS, gpus=8)
     restore_stoppers(budget, earlier, at_a_rung())
     assert [budget.meter.get_gpu_seconds(number) for number in range(3)] == [25.0, 10.0, 10.0]
     assert budget.meter.total == 45, "whatever its gangs hold now"
@@ -160,7 +161,7 @@ def test_a_search_that_is_taken_up_again_knows_what_its_trials_held(earlier):
 
 def test_a_search_that_is_taken_up_again_with_nothing_left_to_spend_ends_before_a_trial_begins(earlier):
     stop, _ = stopping()
-    restore_stoppers(Stoppers("val/loss", gpu_hours=45 / HOUR, stop=stop), earlier, at_a_rung())
+    restore_stoppers(Stoppers(VAL_LOSS, gpu_hours=45 / HOUR, stop=stop), earlier, at_a_rung())
     assert stop.reasons == ["0.0125 GPU-hours"]
 
 
@@ -169,13 +170,13 @@ def test_a_search_that_is_taken_up_again_with_nothing_left_to_spend_ends_before_
 )
 def test_a_search_that_is_taken_up_again_knows_how_long_its_best_has_been_the_best(earlier, waiting, patience, reached):
     stop, _ = stopping()
-    restore_stoppers(Stoppers("val/loss", patience=patience, stop=stop), earlier, at_a_rung(*waiting))
+    restore_stoppers(Stoppers(VAL_LOSS, patience=patience, stop=stop), earlier, at_a_rung(*waiting))
     assert stop.reasons == ([f"no better val/loss in {patience} trials"] if reached else [])
 
 
 def test_a_search_that_is_taken_up_again_knows_that_its_target_was_met(earlier):
     stop, _ = stopping()
-    budget = Stoppers("val/loss", target=StopCondition.from_text("val/loss<0.25"), stop=stop)
+    budget = Stoppers(VAL_LOSS, target=StopCondition.from_text("val/loss<0.25"), stop=stop)
     restore_stoppers(budget, earlier, at_a_rung())
     assert budget.winners == {1}
     assert stop.reasons == ["val/loss<0.25 in trial 1"]

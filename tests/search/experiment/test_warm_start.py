@@ -9,6 +9,7 @@ from optuna.trial import TrialState
 from pydantic import Field
 
 from search.config import load_config
+from search.config.objectives import Objective
 from search.config.search_space import resolve_space
 from search.errors import UsageError
 from search.experiment import plan
@@ -19,6 +20,7 @@ from search.samplers.factory import create_sampler
 from search.study.study import create_study
 from search.study.trial import get_outcome
 from tests.conftest import TASKS
+from tests.search.objectives import VAL_LOSS
 from trainables.task import TaskConfig, searchable
 
 
@@ -134,7 +136,7 @@ def test_a_sampler_sees_them_as_older_than_the_trials_of_the_search_which_do_not
         PriorTrial("diverged", {"precision": "fp32", "lr": 9e-2}, {}),
     ]
     study, lock = create_study(
-        tmp_path, lambda number: Watching(seed=0), "val/loss", "min", earlier=as_sampler_trials(earlier, SPACE, "min")
+        tmp_path, lambda number: Watching(seed=0), [VAL_LOSS], earlier=as_sampler_trials(earlier, SPACE, VAL_LOSS)
     )
     assert study.ask(SPACE)[0] == 0
     assert [(t.number, t.state, t.params["lr"]) for t in seen] == [
@@ -148,8 +150,8 @@ def test_a_sampler_sees_them_as_older_than_the_trials_of_the_search_which_do_not
 
 
 def test_what_was_tried_by_an_earlier_search_is_tried_again_if_this_one_is_to(tmp_path):
-    earlier = as_sampler_trials([PriorTrial("completed", {"precision": "fp32", "lr": 1e-2}, {1: 0.5})], SPACE, "min")
-    study, lock = create_study(tmp_path, always_random, "val/loss", "min", earlier=earlier)
+    earlier = as_sampler_trials([PriorTrial("completed", {"precision": "fp32", "lr": 1e-2}, {1: 0.5})], SPACE, VAL_LOSS)
+    study, lock = create_study(tmp_path, always_random, [VAL_LOSS], earlier=earlier)
     for _ in range(2):
         study.enqueue({"precision": "fp32", "lr": 1e-2})
     assert study.ask(SPACE) == (0, {"precision": "fp32", "lr": 1e-2})
@@ -165,7 +167,7 @@ def test_every_sampler_goes_on_beside_them(tmp_path, name):
         lambda n: create_sampler(name, 1, n),
         "val/loss",
         "min",
-        earlier=as_sampler_trials(earlier * 2, SPACE, "min"),
+        earlier=as_sampler_trials(earlier * 2, SPACE, VAL_LOSS),
     )
     for expected in range(6):
         number, values = study.ask(SPACE)
@@ -179,8 +181,8 @@ def test_every_sampler_goes_on_beside_them(tmp_path, name):
 def distance(folder, earlier):
     """Mean distance, in powers of ten, of the first proposals from the best learning rate, 1e-2."""
     folder.mkdir()
-    shown = as_sampler_trials(earlier, SPACE, "min")
-    study, lock = create_study(folder, lambda n: create_sampler("tpe", 0, n), "val/loss", "min", earlier=shown)
+    shown = as_sampler_trials(earlier, SPACE, VAL_LOSS)
+    study, lock = create_study(folder, lambda n: create_sampler("tpe", 0, n), [VAL_LOSS], earlier=shown)
     distances = [abs(math.log10(study.ask(SPACE)[1]["lr"]) + 2) for _ in range(20)]
     lock.close()
     return sum(distances) / len(distances)
@@ -209,7 +211,7 @@ def old(tmp_path):
     folder = tmp_path / "old"
     folder.mkdir()
     (folder / "search.yaml").touch()
-    study, lock = create_study(folder, always_random, "val/loss", "min")
+    study, lock = create_study(folder, always_random, [VAL_LOSS])
     for outcome, lr in (("completed", 0.02), ("diverged", 0.09), ("failed", 0.01)):
         study.enqueue({"precision": "bf16", "lr": lr})
         number, values = study.ask(SPACE)
@@ -222,7 +224,7 @@ def old(tmp_path):
 
 
 def test_an_earlier_search_gives_its_trials_and_its_best_point(old):
-    warm = load_warm_start([str(old)], SPACE, "val/loss", "min", "")
+    warm = load_warm_start([str(old)], SPACE, VAL_LOSS, "")
     assert [trial.outcome for trial in warm.trials] == ["completed", "diverged"]
     assert warm.best == ({"precision": "bf16", "lr": 0.02},)
     assert warm.lines == ("2 of 3 trials of old fit: 1 failed",)
@@ -240,14 +242,14 @@ def test_an_earlier_search_gives_its_trials_and_its_best_point(old):
 )  # fmt: skip
 def test_a_source_that_is_none_or_was_after_something_else_is_refused(old, name, objective, mode, line):
     with pytest.raises(UsageError) as refused:
-        load_warm_start([str(old.parent / name)], SPACE, objective, mode, "")
+        load_warm_start([str(old.parent / name)], SPACE, Objective(objective, mode), "")
     assert refused.value.problems[0].endswith(line.format(folder=old.parent))
 
 
 def test_a_source_of_which_nothing_fits_is_refused_and_all_sources_are_told(old):
     space = resolve_space(Config, {}, {"lr": "1e-5..1e-4"})
     with pytest.raises(UsageError) as refused:
-        load_warm_start([str(old), str(old.parent / "none")], space, "val/loss", "min", "")
+        load_warm_start([str(old), str(old.parent / "none")], space, VAL_LOSS, "")
     assert refused.value.problems[0] == (
         "--warm-start old must have trials that fit this search, but has none. "
         "0 of 3 trials of old fit: 2 have lr outside 1e-05..0.0001:log, 1 failed."
@@ -285,7 +287,7 @@ def store(tmp_path_factory):
 
 
 def test_runs_of_other_tools_and_ours_are_taken_by_their_parameters_and_the_objective(store):
-    warm = load_warm_start(["mlflow:theirs"], SPACE, "val/loss", "min", store)
+    warm = load_warm_start(["mlflow:theirs"], SPACE, VAL_LOSS, store)
     assert list(warm.trials) == [
         PriorTrial("completed", {"precision": "bf16", "lr": 0.01}, {1: 0.5, 2: 0.25}),
         PriorTrial("pruned", {"precision": "fp32", "lr": 0.02}, {1: 0.75}),
@@ -306,13 +308,13 @@ def test_runs_of_other_tools_and_ours_are_taken_by_their_parameters_and_the_obje
 )
 def test_an_experiment_that_is_none_or_knows_no_such_metric_is_refused(store, name, objective, told):
     with pytest.raises(UsageError) as refused:
-        load_warm_start([f"mlflow:{name}"], SPACE, objective, "min", store)
+        load_warm_start([f"mlflow:{name}"], SPACE, Objective(objective, "min"), store)
     assert refused.value.problems[0].endswith(told)
 
 
 def test_a_store_that_is_not_there_is_refused_and_not_made(tmp_path):
     with pytest.raises(UsageError, match=r"must be in a store that exists, but there is no .*/none\.db"):
-        load_warm_start(["mlflow:x"], SPACE, "val/loss", "min", f"sqlite:///{tmp_path}/none.db")
+        load_warm_start(["mlflow:x"], SPACE, VAL_LOSS, f"sqlite:///{tmp_path}/none.db")
     assert list(tmp_path.iterdir()) == []
 
 

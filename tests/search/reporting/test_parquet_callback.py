@@ -10,6 +10,7 @@ from search.config.search_space import resolve_space
 from search.reporting import parquet_callback
 from search.reporting.parquet_callback import ParquetCallback
 from search.study.study import create_study
+from tests.search.objectives import VAL_LOSS
 from trainables.task import TaskConfig, searchable
 
 LIMIT_S = 20.0
@@ -25,7 +26,7 @@ class Searched:
     def __init__(self, folder):
         self.path = folder / "trials.parquet"
         self.said = []
-        self.study, self.store = create_study(folder, lambda number: RandomSampler(seed=number), "val/loss", "min")
+        self.study, self.store = create_study(folder, lambda number: RandomSampler(seed=number), [VAL_LOSS])
         self.exporter = ParquetCallback(self.study, self.path, self.said.append)
 
     def run_trial(self, epochs=3, pause_s=0.0):

@@ -10,6 +10,7 @@ from search.config.search_space import resolve_space
 from search.samplers.distinct import _is_duplicate
 from search.samplers.factory import create_sampler
 from search.study.study import create_study
+from tests.search.objectives import VAL_LOSS
 from trainables.task import TaskConfig, searchable
 
 SAMPLERS = ["tpe", "gp", "cmaes", "qmc", "nsga2", "random"]
@@ -29,7 +30,7 @@ CONDITIONAL = resolve_space(Config, {"lr": 1e-3}, {"precision": "fp32,fp16", "be
 
 def search(folder, sampler, space, trials, parallel, seed=0):
     """The values of all trials; so many are asked for before one is told."""
-    study, lock = create_study(folder, partial(create_sampler, sampler, seed), "loss", "min")
+    study, lock = create_study(folder, partial(create_sampler, sampler, seed), [VAL_LOSS])
     asked, waiting = [], []
     for _ in range(trials):
         number, values = study.ask(space)
@@ -80,7 +81,7 @@ def test_a_parameter_that_does_not_apply_makes_no_difference(tmp_path, sampler):
 
 
 def test_what_an_enqueued_trial_brings_with_it_stays_and_the_rest_is_new(tmp_path):
-    study, lock = create_study(tmp_path, partial(create_sampler, "random", 0), "loss", "min")
+    study, lock = create_study(tmp_path, partial(create_sampler, "random", 0), [VAL_LOSS])
     for values in ({"width": 1, "dropout": 0.1}, {"width": 1, "dropout": 0.2}, {"width": 1}):
         study.enqueue(values)
         _, drawn = study.ask(DISCRETE)

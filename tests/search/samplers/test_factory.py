@@ -46,7 +46,7 @@ class Played:
         folder.mkdir()
         self.folder = folder
         make = partial(create_sampler, sampler, seed)
-        self.study, lock = create_study(folder, make, "loss", "min", others=objectives[1:])
+        self.study, lock = create_study(folder, make, objectives)
         running = []
         for _ in range(trials or TRIALS.get(sampler, 60)):
             number, values = self.study.ask(space)
@@ -129,7 +129,7 @@ def test_two_objectives_go_with_parameters_that_depend_on_others_and_with_diverg
 def test_one_objective_goes_with_them_too(tmp_path, sampler):
     played = Played(tmp_path / "study", sampler, (LOSS,), CONDITIONAL, trials=40, cliff=1e-2)
     assert len({tuple(trial.params.items()) for trial in played.trials}) == 40
-    assert min(get_best_value(t, "min") for t in played.trials if get_outcome(t) == "completed") < 1
+    assert min(get_best_value(t, LOSS) for t in played.trials if get_outcome(t) == "completed") < 1
 
 
 def test_a_sampler_learns_from_two_objectives_where_trials_diverge(tmp_path):

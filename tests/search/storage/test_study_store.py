@@ -12,7 +12,6 @@ import pytest
 from optuna.samplers import RandomSampler
 from optuna.trial import TrialState
 
-from search.config.objectives import Objective
 from search.config.search_space import resolve_space
 from search.errors import StoreError, UsageError
 from search.samplers.factory import create_sampler
@@ -22,6 +21,7 @@ from search.study.record import load_search
 from search.study.study import create_study
 from search.study.trial import get_outcome, get_reports
 from tests.conftest import ROOT
+from tests.search.objectives import VAL_LOSS
 from trainables.task import TaskConfig, searchable
 
 CUT = "terminating connection due to administrator command"
@@ -80,11 +80,11 @@ def told(trials):
 @pytest.mark.parametrize("url", KINDS, indirect=True)
 def test_what_the_driver_knows_is_what_others_read(tmp_path, url):
     folder = keep(tmp_path / "one", url)
-    study, store = create_study(folder, RandomSampler, "val/loss", "min", url=url)
+    study, store = create_study(folder, RandomSampler, [VAL_LOSS], url=url)
     play(study)
     searched = load_search(folder)
     trials, objectives = searched.trials, searched.objectives
-    assert objectives == (Objective("val/loss", "min"),)
+    assert objectives == (VAL_LOSS,)
     assert told(trials) == told(study.get_trials())
     assert [get_outcome(t) for t in trials] == ["completed", "pruned", "diverged", "failed", "interrupted"]
     assert trials[0].value == 0.5
@@ -96,7 +96,7 @@ def test_what_the_driver_knows_is_what_others_read(tmp_path, url):
 @pytest.mark.parametrize("url", KINDS[1:], indirect=True)
 def test_a_study_that_is_opened_again_is_as_it_was_left(tmp_path, url):
     folder = keep(tmp_path / "one", url)
-    study, store = create_study(folder, RandomSampler, "val/loss", "min", url=url)
+    study, store = create_study(folder, RandomSampler, [VAL_LOSS], url=url)
     play(study)
     before = told(study.get_trials())
     store.close()
@@ -113,7 +113,7 @@ def test_a_study_that_is_opened_again_is_as_it_was_left(tmp_path, url):
 def test_samplers_propose_the_same_wherever_the_study_is_kept(tmp_path, sampler):
     def search(name, url):
         folder = keep(tmp_path / name, url)
-        study, store = create_study(folder, partial(create_sampler, sampler, 1), "val/loss", "min", url=url)
+        study, store = create_study(folder, partial(create_sampler, sampler, 1), [VAL_LOSS], url=url)
         drawn = []
         for _ in range(12):
             number, values = study.ask(SPACE)
@@ -156,7 +156,7 @@ def test_a_driver_that_is_killed_holds_nothing(tmp_path, url):
 @pytest.mark.parametrize("url", KINDS[1:], indirect=True)
 def test_searches_that_start_at_once_in_an_empty_database_do_not_touch_each_other(tmp_path, url):
     def search(folder):
-        study, store = create_study(folder, RandomSampler, "val/loss", "min", url=url)
+        study, store = create_study(folder, RandomSampler, [VAL_LOSS], url=url)
         for _ in range(5):
             play(study)
         store.close()
@@ -172,15 +172,15 @@ def test_searches_that_start_at_once_in_an_empty_database_do_not_touch_each_othe
 def test_a_name_that_is_in_the_database_is_refused_for_a_new_search(tmp_path, url):
     check_store(url, "one")
     assert not (tmp_path / "studies.db").exists(), "a check writes nothing"
-    create_study(keep(tmp_path / "one", url), RandomSampler, "val/loss", "min", url=url, new=True)[1].close()
+    create_study(keep(tmp_path / "one", url), RandomSampler, [VAL_LOSS], url=url, new=True)[1].close()
     check_store(url, "two")
     line = f"--name must be new, but one exists in --study {url}. Choose another."
     with pytest.raises(UsageError) as told_before:
         check_store(url, "one")
     with pytest.raises(UsageError) as told_late:
-        create_study(tmp_path / "one", RandomSampler, "val/loss", "min", url=url, new=True)
+        create_study(tmp_path / "one", RandomSampler, [VAL_LOSS], url=url, new=True)
     assert str(told_before.value) == str(told_late.value) == line
-    create_study(keep(tmp_path / "two", url), RandomSampler, "val/loss", "min", url=url)[1].close()
+    create_study(keep(tmp_path / "two", url), RandomSampler, [VAL_LOSS], url=url)[1].close()
 
 
 def test_a_study_that_is_not_in_the_database_cannot_be_read(tmp_path):
@@ -192,7 +192,7 @@ def test_a_study_that_is_not_in_the_database_cannot_be_read(tmp_path):
 def test_a_journal_that_cannot_be_read_is_told_in_one_line(tmp_path):
     folder = tmp_path / "one"
     folder.mkdir()
-    create_study(folder, RandomSampler, "val/loss", "min")[1].close()
+    create_study(folder, RandomSampler, [VAL_LOSS])[1].close()
     journal = folder / "study.journal"
     text = journal.read_bytes()
     for broken, line in [
@@ -234,7 +234,7 @@ def test_a_database_that_one_may_only_read_is_refused(server, database, tmp_path
     server.execute(name, "REVOKE CREATE ON SCHEMA public FROM PUBLIC", "CREATE ROLE reader LOGIN")
     with pytest.raises(UsageError, match=rf"that reader may write to, but {name} is not\. GRANT CREATE ON SCHEMA"):
         check_store(url, "one")
-    create_study(keep(tmp_path / "one", database), RandomSampler, "val/loss", "min", url=database)[1].close()
+    create_study(keep(tmp_path / "one", database), RandomSampler, [VAL_LOSS], url=database)[1].close()
     server.execute(name, "GRANT SELECT ON ALL TABLES IN SCHEMA public TO reader")
     with pytest.raises(UsageError, match=rf"that reader may write to, but {name} is not\. GRANT INSERT ON ALL TABLES"):
         check_store(url, "two")
@@ -255,7 +255,7 @@ def test_a_missing_driver_of_the_database_is_named():
 
 def test_a_search_goes_on_when_its_database_comes_back(server, database, tmp_path):
     folder = keep(tmp_path / "one", database)
-    study, store = create_study(folder, RandomSampler, "val/loss", "min", url=database)
+    study, store = create_study(folder, RandomSampler, [VAL_LOSS], url=database)
     for _ in range(3):
         play(study)
         server.stop()
@@ -279,7 +279,7 @@ def test_a_connection_that_is_cut_at_any_moment_costs_nothing(server, database, 
         "            'WHERE datname = %s AND pid <> pg_backend_pid()', (sys.argv[2],))\n"
         "        time.sleep(draw.uniform(0.05, 0.25))"
     )
-    study, store = create_study(keep(tmp_path / "one", database), RandomSampler, "val/loss", "min", url=database)
+    study, store = create_study(keep(tmp_path / "one", database), RandomSampler, [VAL_LOSS], url=database)
     before = server.log().count(CUT)
     cutting = subprocess.Popen([sys.executable, "-c", cutter, f"{server.url}/postgres", name])
     try:
@@ -299,7 +299,7 @@ def test_a_connection_that_is_cut_at_any_moment_costs_nothing(server, database, 
 
 def test_a_search_whose_database_stays_away_ends_and_asks_no_more(server, database, tmp_path, monkeypatch):
     monkeypatch.setattr(postgres, "PATIENCE_S", 1.0)
-    study, store = create_study(keep(tmp_path / "one", database), RandomSampler, "val/loss", "min", url=database)
+    study, store = create_study(keep(tmp_path / "one", database), RandomSampler, [VAL_LOSS], url=database)
     number, _ = study.ask(SPACE)
     server.stop()
     try:
@@ -319,7 +319,7 @@ def test_a_search_whose_database_stays_away_ends_and_asks_no_more(server, databa
 def test_a_study_that_another_driver_has_taken_over_is_not_written_any_more(server, database, tmp_path, monkeypatch):
     monkeypatch.setattr(postgres, "PATIENCE_S", 1.0)
     folder = keep(tmp_path / "one", database)
-    study, store = create_study(folder, RandomSampler, "val/loss", "min", url=database)
+    study, store = create_study(folder, RandomSampler, [VAL_LOSS], url=database)
     number, _ = study.ask(SPACE)
     server.stop()
     server.start()

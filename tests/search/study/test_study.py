@@ -16,6 +16,7 @@ from search.samplers.factory import create_sampler
 from search.study.record import load_search
 from search.study.study import create_study
 from search.study.trial import get_best_epoch, get_best_value, get_outcome, get_reports
+from tests.search.objectives import VAL_LOSS
 from trainables.task import TaskConfig, searchable
 
 
@@ -40,7 +41,7 @@ class Watching(RandomSampler):
 
 @pytest.fixture
 def study(tmp_path):
-    made, lock = create_study(tmp_path, RandomSampler, "val/loss", "min")
+    made, lock = create_study(tmp_path, RandomSampler, [VAL_LOSS])
     yield made
     lock.close()
 
@@ -56,8 +57,8 @@ def test_a_completed_trial_has_its_best_report_as_its_value(study):
     study.end(number, "completed")
     trial = study.get_trial(number)
     assert (trial.state, trial.value, get_outcome(trial)) == (TrialState.COMPLETE, 0.2, "completed")
-    assert get_best_epoch(trial, "min") == 2
-    assert get_best_value(trial, "max") == 0.5
+    assert get_best_epoch(trial, VAL_LOSS) == 2
+    assert get_best_value(trial, Objective("val/loss", "max")) == 0.5
     assert get_reports(trial)[3]["checkpoint"] == "0-3.pt"
 
 
@@ -85,7 +86,7 @@ def test_a_diverged_trial_keeps_its_kind_and_its_epoch(study):
 
 def test_a_sampler_sees_a_trial_that_waits_at_a_rung_as_pruned_and_a_live_one_as_running(tmp_path):
     sampler = Watching()
-    study, lock = create_study(tmp_path, lambda _: sampler, "val/loss", "min")
+    study, lock = create_study(tmp_path, lambda _: sampler, [VAL_LOSS])
     waiting, _ = study.ask(SPACE)
     report(study, waiting, 1, 0.5)
     live, _ = study.ask(SPACE)
@@ -100,7 +101,7 @@ def test_a_sampler_sees_a_trial_that_waits_at_a_rung_as_pruned_and_a_live_one_as
 def distance_after_30_waiting_trials(folder, report_them):
     """Mean distance, in powers of ten, of the next suggestions from the best learning rate, 1e-2."""
     folder.mkdir()
-    study, lock = create_study(folder, partial(create_sampler, "tpe", 0), "val/loss", "min")
+    study, lock = create_study(folder, partial(create_sampler, "tpe", 0), [VAL_LOSS])
     for _ in range(30):
         number, values = study.ask(SPACE)
         if report_them:
@@ -123,9 +124,9 @@ def test_an_enqueued_trial_comes_first_and_counts_only_once_it_has_begun(study):
 
 
 def test_a_second_driver_is_refused(tmp_path):
-    _, lock = create_study(tmp_path, RandomSampler, "val/loss", "min")
+    _, lock = create_study(tmp_path, RandomSampler, [VAL_LOSS])
     with pytest.raises(UsageError, match="must not be running, but another process has it open"):
-        create_study(tmp_path, RandomSampler, "val/loss", "min")
+        create_study(tmp_path, RandomSampler, [VAL_LOSS])
     lock.close()
 
 
@@ -140,7 +141,7 @@ def test_optuna_itself_reads_the_journal(study, tmp_path):
     study.enqueue({"lr": 0.05})  # which has not begun
     searched = load_search(tmp_path)
     trials, objectives = searched.trials, searched.objectives
-    assert (len(trials), objectives) == (1, (Objective("val/loss", "min"),))
+    assert (len(trials), objectives) == (1, (VAL_LOSS,))
 
 
 def test_a_nan_metric_beside_the_objective_survives_the_journal(study, tmp_path):
@@ -159,7 +160,7 @@ def test_reading_a_search_that_is_not_there_says_so(tmp_path):
 def test_every_sampler_of_the_command_line_searches_and_repeats_with_its_seed(name, tmp_path):
     def search(folder):
         folder.mkdir()
-        study, lock = create_study(folder, partial(create_sampler, name, 1), "val/loss", "min")
+        study, lock = create_study(folder, partial(create_sampler, name, 1), [VAL_LOSS])
         drawn = []
         for _ in range(12):
             number, values = study.ask(SPACE)
@@ -176,7 +177,7 @@ def test_every_sampler_of_the_command_line_searches_and_repeats_with_its_seed(na
 
 @pytest.mark.parametrize("sampler", ["tpe", "gp", "cmaes", "qmc", "nsga2", "random"])
 def test_a_copy_begins_with_all_that_it_has_and_samplers_go_on_beside_it(tmp_path, sampler):
-    made, lock = create_study(tmp_path, partial(create_sampler, sampler, 0), "val/loss", "min")
+    made, lock = create_study(tmp_path, partial(create_sampler, sampler, 0), [VAL_LOSS])
     for _ in range(3):
         number, _ = made.ask(SPACE)
         report(made, number, 1, 0.1 * number)

@@ -4,13 +4,13 @@ from mlflow.tracking import MlflowClient
 from optuna.samplers import RandomSampler
 
 from search.config import load_config
-from search.config.objectives import Objective
 from search.config.search_space import resolve_space
 from search.study.study import create_study
 from search.tracking.datasets import to_dataset_inputs
 from search.tracking.events import build_trial_events
 from search.tracking.tracker import MLflowCallback
 from search.tracking.uri import resolve_tracking_uri
+from tests.search.objectives import VAL_SCORE
 from trainables.task import TaskConfig, searchable
 
 DIGEST = "0123456789abcdef" * 4
@@ -24,7 +24,7 @@ class Config(TaskConfig):
 
 
 def track(settings):
-    return MLflowCallback(settings, *resolve_tracking_uri(settings, {}), [Objective("val/score", "max")], "the search")
+    return MLflowCallback(settings, *resolve_tracking_uri(settings, {}), [VAL_SCORE], "the search")
 
 
 def play(tracker, number, datasets):
@@ -67,12 +67,12 @@ def test_a_data_set_of_two_uses_is_one_input_and_its_source_is_told_as_what_it_i
 
 
 def test_what_a_trial_named_is_told_from_the_study_too(tmp_path):
-    study, store = create_study(tmp_path, RandomSampler, "val/score", "max")
+    study, store = create_study(tmp_path, RandomSampler, [VAL_SCORE])
     number, _ = study.ask(resolve_space(Config, {}, {}))
     study.record_config(number, {"lr": 0.1})
     study.record_datasets(number, [TRAINING])
     study.report(number, 1, 0.5, {"metrics": {"val/score": 0.5}, "checkpoint": None, "time": 1e9})
-    events = build_trial_events(study.get_trial(number), [Objective("val/score", "max")])
+    events = build_trial_events(study.get_trial(number), [VAL_SCORE])
     store.close()
     assert [event["kind"] for event in events] == ["started", "data", "reported"]
     assert events[1]["datasets"] == [TRAINING]

@@ -48,7 +48,7 @@ def search_in(folder):
 def tell(search, url):
     searched, page = load_search(search.config.local_path), search.config.local_path / "report.html"
     write_report(searched, page)
-    best = find_best(searched.trials, searched.mode)
+    best = find_best(searched.trials, searched.objective)
     note = render_description(search.config.local_path, ["lr"], searched.objectives, best, None, [])
     where = resolve_tracking_uri(search.config, {"MLFLOW_TRACKING_URI": url})
     tracker = MLflowCallback(search.config, *where, searched.objectives, searched.about["id"], searched.trials)

@@ -8,6 +8,7 @@ from search.study.study import create_study
 from search.tracking import tracker as tracking
 from search.tracking.tracker import MLflowCallback
 from search.tracking.uri import resolve_tracking_uri
+from tests.search.objectives import VAL_SCORE
 from tests.search.stored_studies import Search, replayed
 
 
@@ -86,7 +87,7 @@ def test_a_search_that_never_began_is_refused_in_a_line(tmp_path):
     search.store.close()
     search.config = search.config.model_copy(update={"name": "empty"})
     search.config.local_path.mkdir()
-    _, search.store = create_study(search.config.local_path, lambda number: None, "val/score", "max")
+    _, search.store = create_study(search.config.local_path, lambda number: None, [VAL_SCORE])
     refused = replayed(search)
     assert refused.exit_code == 2
     assert refused.stderr.splitlines() == ["name must be a search that has begun, but empty ended before it did."]

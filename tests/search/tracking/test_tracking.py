@@ -20,6 +20,7 @@ from search.tracking import tracker as tracking
 from search.tracking.runs import Runs
 from search.tracking.tracker import MLflowCallback, TrackingError
 from search.tracking.uri import resolve_tracking_uri
+from tests.search.objectives import VAL_SCORE
 from trainables.task import TaskConfig, images, searchable
 
 
@@ -35,7 +36,7 @@ def config(tmp_path, name="one", **given):
 
 
 def track(settings, environment=None, search_id=None, others=(), **more):
-    objectives = (Objective("val/score", "max"), *others)
+    objectives = (VAL_SCORE, *others)
     where = resolve_tracking_uri(settings, environment or {})
     return MLflowCallback(settings, *where, objectives, search_id or uuid.uuid4().hex, **more)
 
@@ -159,7 +160,7 @@ def test_what_mlflow_refuses_does_not_hold_up_the_rest_and_is_kept(tmp_path):
 
 def left_by_a_driver(tmp_path):
     """A study of three trials: one completed, one that diverged, one that still goes on."""
-    study, journal = create_study(tmp_path, RandomSampler, "val/score", "max")
+    study, journal = create_study(tmp_path, RandomSampler, [VAL_SCORE])
     space = resolve_space(Config, {"precision": "fp32"}, {})
     for number in range(3):
         study.ask(space)
@@ -284,7 +285,7 @@ def test_what_is_more_than_one_call_takes_is_told_in_several(tmp_path):
 def test_the_artifacts_of_a_driver_that_died_before_it_sent_them_come_with_the_next_one(tmp_path):
     settings, study = config(tmp_path), tmp_path / "study"
     study.mkdir()
-    dead = Runs(settings, *resolve_tracking_uri(settings, {}), "abc", [Objective("val/score", "max")])
+    dead = Runs(settings, *resolve_tracking_uri(settings, {}), "abc", [VAL_SCORE])
     dead.open()
     tracker = track(settings, search_id="abc", earlier=left_by_a_driver(study))
     tracker.on_trial_end(2, "pruned", "not among the best")

@@ -1,4 +1,1 @@
-"""What the page says of a search, a file for each section.
-
-In each is a function `section`, which takes the search and returns what there is to say, or None.
-"""
+"""The sections of the page. The function `build` of each file takes the search and returns a section or None."""

@@ -4,92 +4,103 @@ from typing import Any
 
 from optuna.trial import FrozenTrial
 
-from search.analysis.baseline import describe_end, get_best_value_until, get_flat_config
-from search.analysis.incumbent import incumbent, incumbent_is_final
-from search.config.objectives import Mode, get_sign
+from search.analysis.best_trials import find_incumbent, get_best_value_until, get_flat_config
+from search.config.objectives import Objective
 from search.config.search_space import Parameter
 from search.formatting import format_change, format_value
-from search.reporting.html.section import Section
+from search.reporting.html.template import Section
 from search.study.record import SearchRecord
-from search.study.trial import get_best_epoch, get_best_value, get_outcome, get_reports, intermediate_values
+from search.study.trial import (
+    WITH_RESULT,
+    get_best_epoch,
+    get_best_value,
+    get_outcome,
+    get_reports,
+    intermediate_values,
+)
 
 
 def build(searched: SearchRecord) -> Section | None:
-    """The best trial's parameters beside the defaults; None if there is no best one."""
-    trial, mode = incumbent(searched), searched.mode
+    """Return the best trial's parameters next to the defaults, or None if there is no best trial."""
+    objective, defaults = searched.objective, searched.default_trial
+    trial = find_incumbent(searched.trials, objective)
     if trial is None:
         return None
-    defaults = searched.default_trial
-    value, epoch, epochs = get_best_value(trial, mode), get_best_epoch(trial, mode), max(intermediate_values(trial))
-    says = f"Trial {trial.number} reached {searched.objective} {format_value(value)} in epoch {epoch} of {epochs}."
-    says += f" {_describe_gain(searched, trial, defaults)}{_describe_unfinished_trials(searched, value)}"
+    value, epoch = get_best_value(trial, objective), get_best_epoch(trial, objective)
+    says = f"Trial {trial.number} reached {objective.metric} {format_value(value)} "
+    says += f"in epoch {epoch} of {max(intermediate_values(trial))}. "
+    says += _describe_gain(objective, trial, defaults) + _describe_unfinished_trials(searched, trial)
     table = _build_table(trial, None if defaults is None or defaults.number == trial.number else defaults)
     notes = _format_notes(trial, get_reports(trial)[epoch].get("checkpoint"))
     return Section("The best trial", says, table=table, notes=notes)
 
 
 def format_gain(searched: SearchRecord) -> str:
-    """What the best trial gained over the defaults, in a word or two; empty if that is not known."""
-    trial, defaults = incumbent(searched), searched.default_trial
+    """Return what the best trial gained over the defaults in a word or two, or "" if that is not known."""
+    objective, defaults = searched.objective, searched.default_trial
+    trial = find_incumbent(searched.trials, objective)
     if trial is None or defaults is None or not intermediate_values(defaults):
         return ""
-    value, before = get_best_value(trial, searched.mode), get_best_value(defaults, searched.mode)
-    if get_sign(searched.mode) * (value - before) >= 0:
+    value, before = get_best_value(trial, objective), get_best_value(defaults, objective)
+    if not objective.is_better(value, before):
         return "none"
     return ("+" if value > before else "-") + format_change(value, before)
 
 
-def _describe_unfinished_trials(searched: SearchRecord, value: float) -> str:
-    """What is to be known of trials that have not ended."""
-    if not incumbent_is_final(searched):
+def _describe_unfinished_trials(searched: SearchRecord, best: FrozenTrial) -> str:
+    """Return a sentence if a trial that has not ended is better than `best`, or if no trial has ended."""
+    if get_outcome(best) not in WITH_RESULT:
         return " No trial has ended yet: this is the best so far."
-    mode, waiting = searched.mode, [trial for trial in searched.trials if get_outcome(trial) == "interrupted"]
-    better = [
-        trial
-        for trial in waiting
-        if intermediate_values(trial) and get_sign(mode) * (get_best_value(trial, mode) - value) < 0
-    ]
-    if not better:
+    unfinished = [trial for trial in searched.trials if get_outcome(trial) == "interrupted"]
+    ahead = find_incumbent(unfinished, searched.objective)
+    if ahead is None:
         return ""
-    ahead = min(better, key=lambda trial: get_sign(mode) * get_best_value(trial, mode))
-    return (
-        f" Trial {ahead.number}, which has not ended, is ahead of it with {format_value(get_best_value(ahead, mode))}."
-    )
+    value = get_best_value(ahead, searched.objective)
+    if not searched.objective.is_better(value, get_best_value(best, searched.objective)):
+        return ""
+    return f" Trial {ahead.number}, which has not ended, is ahead of it with {format_value(value)}."
 
 
-def _describe_gain(searched: SearchRecord, trial: FrozenTrial, defaults: FrozenTrial | None) -> str:
-    """In a sentence; where the defaults were stopped earlier, also what the best trial had by then."""
+def _describe_gain(objective: Objective, trial: FrozenTrial, defaults: FrozenTrial | None) -> str:
+    """Return what was gained over the defaults, and what the best trial had when these were stopped earlier."""
     if defaults is None:
         return (
             "The task's own defaults were not tried, as where one lies outside of what is searched: "
             "what it gained over them is not known."
         )
-    mode, number, ended = searched.mode, defaults.number, describe_end(defaults)
+    number, ended = defaults.number, _describe_end(defaults)
     if number == trial.number:
         return "These are the task's defaults: no other trial was better."
     if not intermediate_values(defaults):
         return f"The task's defaults (trial {number}) have nothing to compare it with: the trial {ended}."
-    value, before = get_best_value(trial, mode), get_best_value(defaults, mode)
+    value, before = get_best_value(trial, objective), get_best_value(defaults, objective)
     told = f"The task's defaults (trial {number}) reached {format_value(before)}: "
-    if get_sign(mode) * (value - before) >= 0:  # as when they reported better, and diverged then
+    if not objective.is_better(value, before):  # as when they reported better, and diverged then
         return f"{told}no worse, but that trial {ended}."
     told += f"the search gained {format_change(value, before)}."
     epoch = max(intermediate_values(defaults))
-    then = get_best_value_until(trial, epoch, mode)
+    then = get_best_value_until(trial, epoch, objective)
     if epoch >= max(intermediate_values(trial)) or then is None:
         return told
-    difference = _format_comparison(then, before, mode)
+    difference = f"{format_change(then, before)} {'better' if objective.is_better(then, before) else 'worse'}"
+    difference = "just as much" if then == before else difference
     return f"{told} That trial {ended}; by then, the best one had {format_value(then)}, {difference}."
 
 
-def _format_comparison(value: float, before: float, mode: Mode) -> str:
-    if value == before:
-        return "just as much"
-    return f"{format_change(value, before)} {'better' if get_sign(mode) * (value - before) < 0 else 'worse'}"
+def _describe_end(trial: FrozenTrial) -> str:
+    """Return a part of a sentence, such as "was stopped after epoch 3 (not among the best at epoch 3)"."""
+    outcome, reason = get_outcome(trial), trial.user_attrs.get("reason", "")
+    epochs = max(intermediate_values(trial), default=0)
+    told = {
+        "completed": f"ran to its end, epoch {epochs}",
+        "pruned": f"was stopped after epoch {epochs}",
+        "interrupted": f"had not ended, after epoch {epochs}" if epochs else "had not ended",
+    }.get(outcome, outcome)
+    return told + (f" ({reason})" if reason else "")
 
 
 def _build_table(trial: FrozenTrial, defaults: FrozenTrial | None) -> list[list[str]]:
-    """What was searched, of the best trial beside the defaults."""
+    """Return the searched parameters of the best trial next to the defaults."""
     rows = [["parameter", "best", *(["defaults"] if defaults else []), "searched in"]]
     for name, value in trial.params.items():
         other = [format_value(defaults.params.get(name, "-"))] if defaults else []
@@ -98,16 +109,13 @@ def _build_table(trial: FrozenTrial, defaults: FrozenTrial | None) -> list[list[
 
 
 def _format_notes(trial: FrozenTrial, checkpoint: str | None) -> str:
-    """What all trials had alike, and where the weights are."""
-    fixed = [
-        f"{name} {_format_fixed_value(value)}"
-        for name, value in get_flat_config(trial).items()
-        if name not in trial.params
-    ]
+    """Return what was not searched, and the path of the checkpoint."""
+    config = get_flat_config(trial).items()
+    fixed = [f"{name} {_format_fixed_value(value)}" for name, value in config if name not in trial.params]
     told = [f"Not searched: {', '.join(fixed)}."] if fixed else []
     return "\n".join([*told, f"The checkpoint of that report: {checkpoint}"] if checkpoint else told)
 
 
 def _format_fixed_value(value: Any) -> str:
-    """A number that somebody has chosen, with all of its digits."""
+    """Return a number that somebody has chosen with all of its digits."""
     return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)

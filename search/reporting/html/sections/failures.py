@@ -8,7 +8,7 @@ from optuna.trial import FrozenTrial
 
 from search.analysis.divergence import find_divergence
 from search.formatting import format_numbers, format_percent, join_words, pluralize
-from search.reporting.html.section import Section
+from search.reporting.html.template import Section
 from search.study.record import SearchRecord
 from search.study.trial import get_outcome
 

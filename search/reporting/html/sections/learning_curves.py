@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from optuna.trial import FrozenTrial
 from plotly.graph_objects import Scatter
 
-from search.analysis.incumbent import incumbent
+from search.analysis.best_trials import find_incumbent
 from search.formatting import join_words, pluralize
 from search.reporting.html import theme
 from search.reporting.html.axes import robust_range
-from search.reporting.html.section import Section
+from search.reporting.html.template import Section
 from search.study.record import SearchRecord
 from search.study.trial import OUTCOMES, get_outcome, intermediate_values
 
@@ -23,7 +23,7 @@ def build(searched: SearchRecord) -> Section | None:
     reported = [trial for trial in searched.trials if intermediate_values(trial)]
     if all(len(intermediate_values(trial)) == 1 for trial in reported):
         return None
-    best = incumbent(searched)
+    best = find_incumbent(searched.trials, searched.objective)
     traces = []
     for outcome in OUTCOMES:
         trials = [trial for trial in reported if get_outcome(trial) == outcome]
@@ -31,10 +31,9 @@ def build(searched: SearchRecord) -> Section | None:
             traces += [_build_curves(trials, outcome), _build_end_markers(trials, outcome)]
     if best:
         traces.append(_build_best_curve(best))
-    figure = theme.build_figure(*traces, x="epoch", y=searched.objective, height=400)
-    figure.update_yaxes(
-        range=robust_range([y for trial in reported for y in intermediate_values(trial).values()], searched.mode)
-    )
+    figure = theme.build_figure(*traces, x="epoch", y=searched.objective.metric, height=400)
+    values = [value for trial in reported for value in intermediate_values(trial).values()]
+    figure.update_yaxes(range=robust_range(values, searched.objective))
     figure.update_xaxes(tickformat="d", rangemode="tozero")
     return Section("Learning curves", _summary_text(reported), [figure])
 
@@ -83,8 +82,7 @@ def _build_end_markers(trials: Sequence[FrozenTrial], outcome: str) -> Scatter:
         mode="markers",
         legendgroup=outcome,
         showlegend=False,
-        marker={"color": theme.OUTCOME_COLORS[outcome], "symbol": theme.SYMBOLS[outcome], "size": 6},
-        opacity=min(1.0, FADED[outcome] + 0.3),
+        marker=theme.build_outcome_marker(outcome, 6, min(1.0, FADED[outcome] + 0.3)),
         hovertemplate=_build_hover_template(outcome),
     )
 

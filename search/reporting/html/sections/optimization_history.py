@@ -6,25 +6,29 @@ from itertools import accumulate
 from optuna.trial import FrozenTrial
 from plotly.graph_objects import Figure, Scatter
 
-from search.analysis.best_trials import ImprovingReport, find_improving_reports
-from search.analysis.incumbent import comparable_trials, incumbent
+from search.analysis.best_trials import (
+    ImprovingReport,
+    find_improving_reports,
+    find_incumbent,
+    select_comparable_trials,
+)
 from search.analysis.timeline import RunningTime, running_time
 from search.formatting import format_change, format_duration, format_value, pluralize
 from search.reporting.html import theme
 from search.reporting.html.axes import robust_range
-from search.reporting.html.section import Section
+from search.reporting.html.template import Section
 from search.study.record import SearchRecord
 from search.study.trial import OUTCOMES, get_best_epoch, get_best_value, get_outcome, get_reports, intermediate_values
 
 
 def build(searched: SearchRecord) -> Section | None:
     """The best value so far over the time that the search ran, and over its trials; None if none reported."""
-    counts, best = comparable_trials(searched), incumbent(searched)
+    counts, best = select_comparable_trials(searched.trials), find_incumbent(searched.trials, searched.objective)
     if best is None:
         return None
     clocked = running_time(searched.trials)
     reported = [trial for trial in searched.trials if intermediate_values(trial)]
-    steps = find_improving_reports(counts, searched.mode)
+    steps = find_improving_reports(counts, searched.objective)
     figures = [_build_trial_figure(searched, reported, counts)]
     if steps:
         figures.insert(0, _build_time_figure(searched, steps, clocked))
@@ -36,7 +40,7 @@ def _summary_text(searched: SearchRecord, steps: Sequence[ImprovingReport], cloc
     told = []
     if steps:
         (_, first, value), (at, last, reached) = steps[0], steps[-1]
-        began = f"The first report, of trial {first}, was {searched.objective} {format_value(value)}."
+        began = f"The first report, of trial {first}, was {searched.objective.metric} {format_value(value)}."
         spent = f"{format_duration(clocked.at(at))} of {format_duration(clocked.total)}"
         ended = f"The best came after {spent}, from trial {last}"
         told += [began, f"{ended}: {format_change(reached, value)} better." if reached != value else "None was better."]
@@ -56,43 +60,35 @@ def _build_time_figure(searched: SearchRecord, steps: Sequence[ImprovingReport],
     traces = []
     for outcome in OUTCOMES:
         trials = [trial for trial in searched.trials if intermediate_values(trial) and get_outcome(trial) == outcome]
-        placed = [
-            (clocked.at(report["time"]), trial)
-            for trial in trials
-            if "time" in (report := get_reports(trial)[get_best_epoch(trial, searched.mode)])
-        ]
-        if placed:
-            traces.append(
-                _build_trial_markers(searched, outcome, [x for x, _ in placed], [trial for _, trial in placed])
-            )
+        reports = [get_reports(trial)[get_best_epoch(trial, searched.objective)] for trial in trials]
+        timed = [trial for trial, report in zip(trials, reports, strict=True) if "time" in report]
+        if timed:
+            times = [clocked.at(report["time"]) for report in reports if "time" in report]
+            traces.append(_build_trial_markers(searched, outcome, times, timed))
     times = [*(clocked.at(at) for at, _, _ in steps), clocked.total]
     values = [*(value for _, _, value in steps), steps[-1][2]]
-    traces.append(_build_best_line(times, values, "best so far"))
-    figure = theme.build_figure(
-        *traces, x="time since the start", y=searched.objective, xaxis=theme.build_time_axis(clocked.total)
-    )
-    figure.update_yaxes(range=robust_range([y for trace in traces for y in trace.y], searched.mode))
-    for after, _ in clocked.pauses:
-        figure.add_vline(x=after, line={"color": theme.FAINT, "dash": "dash", "width": 1})
-    return figure
+    traces.append(_build_best_line(times, values))
+    axis = theme.build_time_axis(clocked.total)
+    figure = theme.build_figure(*traces, x="time since the start", y=searched.objective.metric, xaxis=axis)
+    figure.update_yaxes(range=robust_range([y for trace in traces for y in trace.y], searched.objective))
+    return theme.mark_pauses(figure, clocked.pauses)
 
 
 def _build_trial_figure(
     searched: SearchRecord, reported: Sequence[FrozenTrial], counts: Sequence[FrozenTrial]
 ) -> Figure:
     """The same by the number of the trial."""
-    better = max if searched.mode == "max" else min
+    objective = searched.objective
     dots = [
         _build_trial_markers(searched, outcome, [trial.number for trial in trials], trials)
         for outcome in OUTCOMES
         if (trials := [trial for trial in reported if get_outcome(trial) == outcome])
     ]
-    best = list(accumulate((get_best_value(trial, searched.mode) for trial in counts), better))
-    line = _build_best_line(
-        [*(trial.number for trial in counts), searched.trials[-1].number], [*best, best[-1]], "best so far"
-    )
-    figure = theme.build_figure(*dots, line, x="trial, in the order of their start", y=searched.objective)
-    return figure.update_yaxes(range=robust_range([y for trace in (*dots, line) for y in trace.y], searched.mode))
+    values = (get_best_value(trial, objective) for trial in counts)
+    best = list(accumulate(values, lambda *pair: objective.best(pair)))
+    line = _build_best_line([*(trial.number for trial in counts), searched.trials[-1].number], [*best, best[-1]])
+    figure = theme.build_figure(*dots, line, x="trial, in the order of their start", y=objective.metric)
+    return figure.update_yaxes(range=robust_range([y for trace in (*dots, line) for y in trace.y], objective))
 
 
 def _build_trial_markers(
@@ -100,16 +96,15 @@ def _build_trial_markers(
 ) -> Scatter:
     return Scatter(
         x=x,
-        y=[get_best_value(trial, searched.mode) for trial in trials],
+        y=[get_best_value(trial, searched.objective) for trial in trials],
         customdata=[trial.number for trial in trials],
         mode="markers",
         name=outcome,
-        marker={"color": theme.OUTCOME_COLORS[outcome], "symbol": theme.SYMBOLS[outcome], "size": 8, "opacity": 0.8},
+        marker=theme.build_outcome_marker(outcome, 8, 0.8),
         hovertemplate=f"trial %{{customdata}}, {outcome}<br>%{{y:.4~g}}<extra></extra>",
     )
 
 
-def _build_best_line(x: Sequence[float], y: Sequence[float], name: str) -> Scatter:
-    return Scatter(
-        x=x, y=y, mode="lines", name=name, line={"color": theme.INK, "width": 2.5, "shape": "hv"}, hoverinfo="skip"
-    )
+def _build_best_line(x: Sequence[float], y: Sequence[float]) -> Scatter:
+    line = {"color": theme.INK, "width": 2.5, "shape": "hv"}
+    return Scatter(x=x, y=y, mode="lines", name="best so far", line=line, hoverinfo="skip")

@@ -7,8 +7,8 @@ from search.analysis.ranking import rank_trials
 from search.formatting import format_percent, join_words, pluralize
 from search.reporting.html import theme
 from search.reporting.html.axes import build_axes
-from search.reporting.html.section import Section
 from search.reporting.html.sections.slice import build_slice, describe_best_range
+from search.reporting.html.template import Section
 from search.study.record import SearchRecord
 
 MOST = 12  # bars: what is below is nothing
@@ -49,7 +49,7 @@ def _explain_no_importances(found: Importances) -> str:
 
 
 def _summary_text(searched: SearchRecord, found: Importances) -> str:
-    of_one = f" by {searched.objective}, the first objective" if len(searched.objectives) > 1 else ""
+    of_one = f" by {searched.objective.metric}, the first objective" if len(searched.objectives) > 1 else ""
     told = f"From {pluralize(found.trials, 'trial')}{of_one}: "
     mattering = [one for one in found.each if one.matters]
     rest = [one.name for one in found.each if not one.matters]

@@ -9,7 +9,7 @@ from plotly.graph_objects import Figure, Scatter
 from search.analysis.best_trials import ParetoTrial, find_pareto_front
 from search.formatting import format_value, pluralize
 from search.reporting.html import theme
-from search.reporting.html.section import Section
+from search.reporting.html.template import Section
 from search.study.record import SearchRecord
 from search.study.trial import WITH_RESULT, get_outcome, objective_values
 
@@ -47,11 +47,9 @@ def _summary_text(
 ) -> str:
     told = [f"{pluralize(len(front), 'trial')} of {len(points)} are beaten by no other one in all objectives."]
     for objective in searched.objectives:
-        better = max if objective.mode == "max" else min
-        best = better(front, key=lambda trial: trial.values[objective.metric])
-        told.append(
-            f"{objective.metric} is best in trial {best.trial_id}, {format_value(best.values[objective.metric])}."
-        )
+        metric = objective.metric
+        best = objective.best(front, key=lambda trial: trial.values[metric])
+        told.append(f"{metric} is best in trial {best.trial_id}, {format_value(best.values[metric])}.")
     return " ".join(told)
 
 

@@ -2,11 +2,12 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from optuna.trial import FrozenTrial
 from plotly.graph_objects import Figure, Scatter
 
-from search.config.objectives import Mode
+from search.config.objectives import Objective
 from search.formatting import format_value, join_words
 from search.reporting.html import theme
 from search.reporting.html.axes import Axis, robust_range
@@ -15,46 +16,58 @@ from search.study.trial import get_best_value, get_outcome, intermediate_values
 
 BEST, FEWEST_BEST = 0.1, 5  # which trials are the best: a tenth, and no fewer
 EDGE = 0.1  # of what was searched
-OPACITY = {"completed": 0.95, "pruned": 0.4, "diverged": 0.9}
+OPACITY = {"pruned": 0.4, "completed": 0.95, "diverged": 0.9}  # in the order in which they are drawn
 
 
 def build_slice(searched: SearchRecord, axis: Axis, places: Mapping[int, float]) -> Figure:
-    """Trials that diverged, or are far worse than most, are drawn at the edge where the worst are."""
+    """Return the figure. Trials that diverged, or are far worse than most, lie at the edge where the worst are."""
     trials = [trial for trial in searched.trials if trial.number in places and axis.name in trial.params]
-    mode = searched.objectives[0].mode
-    ends = _compute_value_range([get_best_value(t, mode) for t in trials if get_outcome(t) != "diverged"], mode)
-    traces = []
-    for outcome in ("pruned", "completed", "diverged"):
-        own = [trial for trial in trials if get_outcome(trial) == outcome]
-        if own:
-            traces.append(_build_trial_markers(own, outcome, axis, mode, ends))
-    best = min(trials, key=lambda trial: places[trial.number])
-    traces.append(
-        Scatter(
-            x=[axis.get_position(best)],
-            y=[_compute_marker_y(best, mode, ends)],
+    objective = searched.objective
+    judged = [trial for trial in trials if get_outcome(trial) != "diverged"]
+    ends = _compute_value_range([get_best_value(trial, objective) for trial in judged], objective)
+
+    def get_height(trial: FrozenTrial) -> float:
+        if get_outcome(trial) == "diverged":
+            return objective.worst(ends)
+        return min(max(get_best_value(trial, objective), ends[0]), ends[1])
+
+    def format_hover_text(trial: FrozenTrial) -> str:
+        value = format_value(get_best_value(trial, objective)) if intermediate_values(trial) else "no report"
+        choice = theme.escape_text(format_value(trial.params[axis.name]))
+        return f"trial {trial.number}, {get_outcome(trial)}<br>{choice}: {value}"
+
+    def build_markers(own: Sequence[FrozenTrial], name: str, marker: Mapping[str, Any]) -> Scatter:
+        return Scatter(
+            x=[axis.get_position(trial) for trial in own],
+            y=[get_height(trial) for trial in own],
+            text=[format_hover_text(trial) for trial in own],
             mode="markers",
-            name="best",
-            marker={"size": 15, "symbol": "circle-open", "color": theme.INK, "line": {"width": 2.5}},
-            hoverinfo="skip",
+            name=name,
+            cliponaxis=False,
+            marker=marker,
+            hovertemplate="%{text}<extra></extra>",
         )
-    )
-    figure = theme.build_figure(*traces, y=searched.objective, half=True)
+
+    traces = []
+    for outcome, opacity in OPACITY.items():
+        if own := [trial for trial in trials if get_outcome(trial) == outcome]:
+            traces.append(build_markers(own, outcome, theme.build_outcome_marker(outcome, 8, opacity)))
+    best = min(trials, key=lambda trial: places[trial.number])
+    ring = {"size": 15, "symbol": "circle-open", "color": theme.INK, "line": {"width": 2.5}}
+    traces.append(build_markers([best], "best", ring))
+    figure = theme.build_figure(*traces, y=objective.metric, half=True)
     return figure.update_xaxes(**axis.build_layout()).update_yaxes(range=ends)
 
 
 def describe_best_range(searched: SearchRecord, axis: Axis, places: Mapping[int, float]) -> str:
-    """In a sentence, and in another one if that is where the search ended."""
+    """Return a sentence on where the best trials lie, and whether that is an end of what was searched."""
     known = [t for t in searched.trials if t.number in places and get_outcome(t) != "diverged"]
     best = sorted(known, key=lambda trial: places[trial.number])[: max(FEWEST_BEST, round(BEST * len(known)))]
     values = [trial.params[axis.name] for trial in best if axis.name in trial.params]
     if not values:
         return f"{axis.name} does not apply to any of the best {len(best)} trials."
-    some = (
-        f"the best {len(best)}"
-        if len(values) == len(best)
-        else f"the {len(values)} of the best {len(best)} that have it"
-    )
+    all_have_it = len(values) == len(best)
+    some = f"the best {len(best)}" if all_have_it else f"the {len(values)} of the best {len(best)} that have it"
     if axis.choices:
         told = [f"{format_value(choice)} in {count}" for choice, count in Counter(values).most_common()]
         return f"{axis.name}: of {some} trials, it is {join_words(told)}."
@@ -74,41 +87,10 @@ def _format_rounded(value: float) -> str:
     return f"{value:.2g}" if isinstance(value, float) else str(value)
 
 
-def _compute_value_range(values: Sequence[float], mode: Mode) -> list[float]:
-    found = robust_range(values, mode)
+def _compute_value_range(values: Sequence[float], objective: Objective) -> list[float]:
+    found = robust_range(values, objective)
     if found is not None:
         return found
     low, high = min(values, default=0.0), max(values, default=1.0)
     room = 0.06 * (high - low) or 0.06 * abs(high) or 1.0
     return [low - room, high + room]
-
-
-def _compute_marker_y(trial: FrozenTrial, mode: Mode, ends: Sequence[float]) -> float:
-    worst = ends[1] if mode == "min" else ends[0]
-    if get_outcome(trial) == "diverged":
-        return worst
-    return min(max(get_best_value(trial, mode), ends[0]), ends[1])
-
-
-def _build_trial_markers(
-    trials: Sequence[FrozenTrial], outcome: str, axis: Axis, mode: Mode, ends: Sequence[float]
-) -> Scatter:
-    def format_hover_text(trial: FrozenTrial) -> str:
-        value = format_value(get_best_value(trial, mode)) if intermediate_values(trial) else "no report"
-        return f"trial {trial.number}, {outcome}<br>{theme.escape_text(format_value(trial.params[axis.name]))}: {value}"
-
-    return Scatter(
-        x=[axis.get_position(trial) for trial in trials],
-        y=[_compute_marker_y(trial, mode, ends) for trial in trials],
-        text=[format_hover_text(trial) for trial in trials],
-        mode="markers",
-        name=outcome,
-        cliponaxis=False,
-        marker={
-            "color": theme.OUTCOME_COLORS[outcome],
-            "symbol": theme.SYMBOLS[outcome],
-            "size": 8,
-            "opacity": OPACITY[outcome],
-        },
-        hovertemplate="%{text}<extra></extra>",
-    )

@@ -8,7 +8,7 @@ from plotly.graph_objects import Bar, Figure
 from search.analysis.timeline import RunningTime, Span, build_timeline, running_time
 from search.formatting import format_duration, format_percent, pluralize
 from search.reporting.html import theme
-from search.reporting.html.section import Section
+from search.reporting.html.template import Section
 from search.study.record import SearchRecord
 
 KINDS = {"training": theme.BLUE, "start-up": theme.ORANGE, "waiting": theme.GRAY}
@@ -56,9 +56,7 @@ def _build_chart(spans: Sequence[Span], clocked: RunningTime) -> Figure:
     )
     figure.update_xaxes(theme.build_time_axis(clocked.total))
     figure.update_yaxes(categoryorder="array", categoryarray=list(rows.values()), autorange="reversed", type="category")
-    for after, _ in clocked.pauses:
-        figure.add_vline(x=after, line={"color": theme.FAINT, "dash": "dash", "width": 1})
-    return figure
+    return theme.mark_pauses(figure, clocked.pauses)
 
 
 def _build_bars(kind: str, spans: Sequence[Span], rows: Mapping[str, str], clocked: RunningTime) -> Bar:

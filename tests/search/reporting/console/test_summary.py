@@ -18,6 +18,7 @@ from search.reporting.console.summary import print_summary
 from search.study.record import load_search
 from search.study.study import create_study
 from tests.conftest import ROOT
+from tests.search.objectives import VAL_SCORE
 from trainables.arc.task import ArcConfig
 
 RUN = "#/experiments/1/runs/abc?workflowType=machine_learning"
@@ -30,7 +31,7 @@ class Ended:
         self.config = resolve_config(SearchConfig(task="arc", name=folder.name, storage=folder.parent, **options))
         self.folder = folder
         space = resolve_space(ArcConfig, self.config.set, self.config.search)
-        study, store = create_study(folder, lambda number: RandomSampler(seed=number), "val/score", "max")
+        study, store = create_study(folder, lambda number: RandomSampler(seed=number), [VAL_SCORE])
         study.save_metadata(
             {"config": self.config.model_dump(mode="json", by_alias=True), "first": [space.get_defaults()]}
         )
@@ -51,7 +52,7 @@ class Ended:
         result = SearchResult(
             self.folder.name,
             count_outcomes(trials),
-            find_best(trials, "max"),
+            find_best(trials, VAL_SCORE),
             [],
             self.mlflow,
             61.0,
@@ -146,15 +147,15 @@ def test_quiet_leaves_out_the_table_and_keeps_the_best_and_the_commands(ended):
 def test_a_narrow_terminal_has_whole_columns(ended):
     stream = io.StringIO()
     console = Console(file=stream, width=60, force_terminal=True, color_system=None)
-    from search.reporting.console.tables import build_trial_table, get_table_width
+    from search.analysis.ranking import trial_rows
+    from search.reporting.console.tables import build_table, get_table_width
 
-    console.print(build_trial_table(ended.searched.trials, ended.searched.objectives, get_table_width(console)))
+    console.print(build_table(trial_rows(ended.searched.trials, ended.searched.objectives), get_table_width(console)))
     head, *rows = stream.getvalue().splitlines()
-    assert head.split()[:6] == [
+    assert head.split()[:5] == [
         "trial",
         "outcome",
         "epochs",
-        "GPU-s",
         "val/score",
         *list(ended.searched.trials[0].params)[:1],
     ]

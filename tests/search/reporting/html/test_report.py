@@ -10,9 +10,8 @@ import pytest
 from optuna.distributions import CategoricalDistribution
 
 from search.config.objectives import Objective
-from search.reporting.html.report import render_report, try_write_report, write_report
-from search.reporting.html.section import Section
-from search.reporting.html.template import render_page
+from search.reporting.html.report import LISTED, build_trial_table, render_report, try_write_report, write_report
+from search.reporting.html.template import Section, render_page
 from search.reporting.html.theme import build_figure, escape_text
 from search.study.record import SearchRecord
 from tests.search.reporting.html.page_studies import many, search, trial
@@ -166,3 +165,10 @@ def test_a_page_that_cannot_be_written_is_told_in_a_line_and_leaves_nothing_behi
     assert line.startswith(f"{tmp_path / 'gone' / 'report.html'} cannot be written: FileNotFoundError")
     assert line.endswith(f"; python search/report.py gone --storage {tmp_path} writes it again")
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_a_long_table_says_where_the_rest_is():
+    told = build_trial_table(search([trial(number, scores=[0.1]) for number in range(LISTED + 20)]))
+    assert len(told.table) == LISTED + 1
+    assert told.notes == "20 trials more in trials.parquet, which has every report."
+    assert build_trial_table(search([])) is None

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from search.reporting.html import theme
+from trainables.precision import Precision
 
 # Of linear RGB: Machado, Oliveira and Fernandes, A Physiologically-based Model for Simulation of Color Vision
 # Deficiency, 2009, at full severity.
@@ -60,6 +61,7 @@ def test_the_color_blind_tell_all_hues_apart(colors, eye):
 def test_each_outcome_and_each_precision_has_a_color_of_its_own():
     assert len(set(theme.OUTCOME_COLORS.values())) == 5
     assert len(set(theme.PRECISION_COLORS.values())) == 3
+    assert list(theme.PRECISION_COLORS) == [precision.value for precision in Precision]
 
 
 def test_a_time_axis_has_few_and_round_times():

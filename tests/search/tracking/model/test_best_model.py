@@ -18,6 +18,7 @@ from search.study.study import create_study
 from search.tracking.model.best_model import ModelError, log_best
 from search.tracking.model.requirements import pin_requirements
 from tests.conftest import ROOT, TASKS
+from tests.search.objectives import VAL_LOSS
 from trainables import checkpoint
 from trainables.filesystem.paths import parse_path
 from trainables.task import TaskConfig, searchable
@@ -65,7 +66,7 @@ class Searched:
         for file in ("toy.py", "beside.py"):
             (self.folder / "code" / file).write_bytes((TASKS / file).read_bytes())
         (self.folder / "search.yaml").write_text("")
-        self.study, store = create_study(self.folder, RandomSampler, "val/loss", "min", new=True)
+        self.study, store = create_study(self.folder, RandomSampler, [VAL_LOSS], new=True)
         about = {"id": f"id of {name}", "config": self.config.model_dump(mode="json", by_alias=True)}
         self.study.save_metadata({**about, "tracking_uri": ""})
         self.number, _ = self.study.ask(resolve_space(Config, {}, {}))

@@ -1,0 +1,6 @@
+"""The objectives of the tests' searches."""
+
+from search.config.objectives import Objective
+
+VAL_LOSS = Objective("val/loss", "min")
+VAL_SCORE = Objective("val/score", "max")
