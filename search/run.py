@@ -20,13 +20,16 @@ from search.config import load_config
 from search.errors import StoreError, UsageError
 from search.reporting.console.listing import _print_plan, _print_searches
 from search.storage.locations import parse_storage
+from trainables.registry import BUILT_IN_TASKS
 
 Assignments = list[str]
 HELP = {"rich_help_panel": "Parameters of the task"}
 
 
 def main(
-    task: Annotated[str, typer.Argument(help="arc, liquid, path/to/file.py:ClassName or file.py:function")] = "",
+    task: Annotated[
+        str, typer.Argument(help=f"{', '.join(BUILT_IN_TASKS)}, path/to/file.py:ClassName or file.py:function")
+    ] = "",
     more: Annotated[Assignments | None, typer.Argument(metavar="[NAME=VALUE]...", help="as --set")] = None,
     trials: Annotated[str | None, typer.Option(metavar="N", help="how many trials to start")] = None,
     time_budget: Annotated[str | None, typer.Option(metavar="TIME", help="30m, 2h")] = None,
@@ -140,7 +143,9 @@ def main(
         if list_:
             return _print_searches(parse_storage(storage or "runs"))
         if resume is None and "task" not in given and config is None:
-            raise UsageError("task must be given: arc, or path/to/file.py:ClassName. See --help.")
+            raise UsageError(
+                f"task must be given: {next(iter(BUILT_IN_TASKS))}, or path/to/file.py:ClassName. See --help."
+            )
         given["resources"] = _parse_assignments("--resource", resource or [])
         given["set"] = _parse_assignments("--set", [*(set or []), *(more or [])])
         given["search"] = _parse_assignments("--search", search or [])

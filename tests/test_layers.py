@@ -25,6 +25,7 @@ LAYERS = [
     ("trainables.worker",),
     ("trainables.training",),
     ("trainables.checkpoint", "trainables.isolation", "trainables.arc", "trainables.liquid"),
+    ("trainables.registry",),
     ("trainables.task",),
     ("trainables.update",),
     ("trainables.context", "trainables.filesystem", "trainables.precision"),

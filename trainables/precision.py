@@ -3,8 +3,10 @@
 import contextlib
 import functools
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 
@@ -14,17 +16,55 @@ DIVERGENCE_KINDS: tuple[str, ...] = get_args(DivergenceKind)
 NOTHING = contextlib.nullcontext()
 
 
-class Precision(StrEnum):
-    """Numeric format of forward and loss. Parameters, gradients and optimizer state are fp32 in all of them."""
+@dataclass(frozen=True)
+class Mode:
+    """What a precision needs.
 
-    FP32 = "fp32"
-    BF16 = "bf16"
-    FP16 = "fp16"
+    Attributes:
+        dtype: The dtype that matrix products run in.
+        autocast: Whether forward and loss run under autocast. fp32 does not, so that it stays a plain loop.
+        loss_scale: Whether small gradients vanish unless the loss is scaled.
+        cuda_test: Tells whether a GPU has the dtype. Default: a small product shows it, as on other devices.
+    """
+
+    dtype: torch.dtype
+    autocast: bool = True
+    loss_scale: bool = False
+    cuda_test: Callable[[], bool] | None = None
+
+
+def _has_native_bf16() -> bool:
+    # Older GPUs emulate bf16 at a fraction of fp32's speed: a small product would succeed there.
+    return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+
+
+class Precision(StrEnum):
+    """Numeric format of forward and loss. Parameters, gradients and optimizer state are fp32 in all of them.
+
+    This is the one table of all precisions: a line here adds one.
+    """
+
+    FP32 = "fp32", Mode(torch.float32, autocast=False)
+    BF16 = "bf16", Mode(torch.bfloat16, cuda_test=_has_native_bf16)
+    FP16 = "fp16", Mode(torch.float16, loss_scale=True)
+
+    mode: Mode
+
+    def __new__(cls, name: str, mode: Mode) -> "Precision":
+        precision = str.__new__(cls, name)
+        precision._value_, precision.mode = name, mode
+        return precision
 
     @property
     def dtype(self) -> torch.dtype:
         """The dtype that matrix products run in."""
-        return {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[self.value]
+        return self.mode.dtype
+
+
+if TYPE_CHECKING:  # the type of a config field; a type checker cannot read the names from the table
+    PrecisionName = str
+else:
+    PrecisionName = Literal[(*(precision.value for precision in Precision), AUTO)]
 
 
 class Diverged(RuntimeError):
@@ -54,43 +94,39 @@ class Diverged(RuntimeError):
 
 
 def autocast(precision: Precision, device: torch.device) -> contextlib.AbstractContextManager[Any]:
-    """The context that a forward pass and its loss run in. fp32 gets none, so that it stays a plain loop."""
-    if precision is Precision.FP32:
-        return NOTHING
-    return torch.autocast(device.type, dtype=precision.dtype)
+    """Return the context that a forward pass and its loss run in."""
+    return torch.autocast(device.type, dtype=precision.dtype) if precision.mode.autocast else NOTHING
 
 
 def find_supported_precisions(device: torch.device) -> list[Precision]:
-    """The precisions that `device` really runs, asked of the device by a small product in each of them."""
+    """Return the precisions that `device` runs natively."""
     return [precision for precision in Precision if _is_supported(precision, device)]
 
 
 def resolve(requested: str, device: torch.device) -> Precision:
-    """The precision that `requested` is on `device`: itself, or for "auto" bf16 where the device has it, else fp16 on
-    a GPU, else fp32.
+    """Return the precision named `requested`. "auto" is bf16 where `device` has it, else fp16 on a GPU, else fp32.
 
     Raises:
-        ValueError: It is not a precision, or `device` does not run it. There is no fallback to another one.
+        ValueError: `requested` is not a precision, or `device` does not run it. No other one is used instead.
     """
     if requested == AUTO:
         preferred = [Precision.BF16, Precision.FP16] if device.type == "cuda" else [Precision.BF16]
         return next((precision for precision in preferred if _is_supported(precision, device)), Precision.FP32)
-    modes = [mode.value for mode in Precision]
-    if requested not in modes:
-        raise ValueError(f"precision must be one of {', '.join(modes)}, {AUTO}, but got {requested!r}.")
-    if not _is_supported(Precision(requested), device):
+    precision = Precision.__members__.get(requested.upper())
+    if precision is None or precision != requested:
+        raise ValueError(f"precision must be one of {', '.join(Precision)}, {AUTO}, but got {requested!r}.")
+    if not _is_supported(precision, device):
         choices = ", ".join(find_supported_precisions(device))
         raise ValueError(f"precision must be one that {device} supports, but got {requested}. Choose from {choices}.")
-    return Precision(requested)
+    return precision
 
 
 @functools.cache  # a device does not change
 def _is_supported(precision: Precision, device: torch.device) -> bool:
-    if precision is Precision.FP32:
+    if not precision.mode.autocast:
         return True
-    if device.type == "cuda" and precision is Precision.BF16:
-        # Older GPUs emulate bf16 at a fraction of fp32's speed: the product below would succeed there.
-        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    if device.type == "cuda" and precision.mode.cuda_test is not None:
+        return precision.mode.cuda_test()
     try:
         with autocast(precision, device):
             product = torch.ones(2, 2, device=device) @ torch.ones(2, 2, device=device)

@@ -1,23 +1,26 @@
-"""The class of a task by its reference, and the modules that came with it."""
+"""The built-in tasks by name, the class of a task by its reference, and the modules that came with it."""
 
 import importlib
 import importlib.util
 import os
 import sys
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from trainables.task import Task
+if TYPE_CHECKING:  # it imports torch, and a command line reads the names below
+    from trainables.task import Task
 
+# A built-in task is a folder of this package and a line here.
+BUILT_IN_TASKS = {"arc": "trainables.arc:ArcTask", "liquid": "trainables.liquid:LiquidTask"}
 OURS = ("search", "trainables")  # no user's module has such a name; they may have travelled along with them
-MODELS = f"{Path(__file__).parents[2] / 'models'}{os.sep}"
+MODELS = f"{Path(__file__).parents[1] / 'models'}{os.sep}"
 RAY_FILES = "py_modules_files"  # Ray lays each file that travels into a folder of its own in there
 
 
-def load_class(reference: str) -> type[Task[Any]]:
-    """The task class that "module:Class" names."""
+def load_class(reference: str) -> "type[Task[Any]]":
+    """Import and return the task class that "module:Class" names."""
     module, _, name = reference.partition(":")
-    return cast(type[Task[Any]], getattr(importlib.import_module(module), name))
+    return cast("type[Task[Any]]", getattr(importlib.import_module(module), name))
 
 
 class OwnModules:

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from search.errors import UsageError, suggest_nearest
+from trainables.registry import BUILT_IN_TASKS, load_class
 from trainables.task import Task
 
 OWN = [Path(__file__).resolve().parents[2] / name for name in ("search", "trainables", "models")]
-BUILT_IN = {"arc": "trainables.arc:ArcTask", "liquid": "trainables.liquid:LiquidTask"}
 
 
 @dataclass(frozen=True)
@@ -36,14 +36,13 @@ def load_task_source(text: str) -> TaskSource:
     Raises:
         UsageError: There is no such task, file or class, or the file cannot be imported.
     """
-    if text in BUILT_IN:
-        module, _, name = BUILT_IN[text].partition(":")
-        return TaskSource(text, getattr(importlib.import_module(module), name), BUILT_IN[text], ())
+    if text in BUILT_IN_TASKS:
+        return TaskSource(text, load_class(BUILT_IN_TASKS[text]), BUILT_IN_TASKS[text], ())
     path_text, colon, name = text.rpartition(":")
     if not colon or not path_text.endswith(".py"):
         raise UsageError(
-            f"task must be one of {', '.join(BUILT_IN)} or like my_task.py:MyTask, but got {text!r}."
-            + (f" {suggest_nearest(text, BUILT_IN)}" if not text.endswith(".py") else f" Say {text}:YourTask.")
+            f"task must be one of {', '.join(BUILT_IN_TASKS)} or like my_task.py:MyTask, but got {text!r}."
+            + (f" {suggest_nearest(text, BUILT_IN_TASKS)}" if not text.endswith(".py") else f" Say {text}:YourTask.")
         )
     path = Path(path_text).resolve()
     if not path.is_file():

@@ -18,7 +18,6 @@ from pydantic import (
 from models.arc import SOURCES
 from models.arc.prompt.language import HUB_ID
 from trainables.arc import data
-from trainables.precision import Precision
 from trainables.task import TaskConfig, searchable
 
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -137,9 +136,6 @@ class ArcConfig(TaskConfig):
         0.05, low=0.0, high=0.3, when=REFINED, description="of the information gain of the policy's samples"
     )
     accumulation: PositiveInt = searchable(1, choices=[1, 2, 4], description="micro-batches per optimizer update")
-    precision: Literal["fp32", "bf16", "fp16", "auto"] = searchable(
-        Precision.FP32, choices=list(Precision), description="format of the forward pass; auto: the best of the device"
-    )
     steps: PositiveInt = searchable(2, low=1, high=3, description="refinement steps, a loss at each")
 
     prompt: PromptConfig = PromptConfig()

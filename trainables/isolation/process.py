@@ -11,7 +11,7 @@ import torch
 from trainables.isolation.process_settings import PROCESS, Setting, forget_warnings
 from trainables.isolation.resource_leaks import ResourceLeaks, release_free_memory
 from trainables.isolation.torch_settings import TORCH
-from trainables.task.loading import OwnModules, load_class
+from trainables.registry import OwnModules, load_class
 
 SETTINGS = {**TORCH, **PROCESS}
 UNREADABLE = object()

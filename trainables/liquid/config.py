@@ -15,7 +15,6 @@ from pydantic import (
 
 from models.liquid.continual import Scenario
 from trainables.liquid.data import check, resolve_data
-from trainables.precision import Precision
 from trainables.task import TaskConfig, searchable
 
 Share = Annotated[float, Field(ge=0, lt=1)]
@@ -122,9 +121,6 @@ class LiquidConfig(TaskConfig):
         "cfc", choices=["cfc", "liquid", "ncp"], description="ltc is the slow reference"
     )
     accumulation: PositiveInt = searchable(1, choices=[1, 2, 4], description="micro-batches per optimizer update")
-    precision: Literal["fp32", "bf16", "fp16", "auto"] = searchable(
-        Precision.FP32, choices=[Precision.FP32, Precision.BF16, Precision.FP16], description="of the forward pass"
-    )
     epochs: PositiveInt = Field(15, description="of all tasks of the stream together")
     ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = Field(
         0.98, description="average the weights for evaluation; none: do not"

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from trainables.precision import Precision
+from trainables.precision import Precision, PrecisionName
 
 
 def searchable(
@@ -76,7 +76,7 @@ class TaskConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
 
-    precision: Literal["fp32", "bf16", "fp16", "auto"] = searchable(
+    precision: PrecisionName = searchable(
         Precision.FP32, choices=list(Precision), description="format of the forward pass; auto: the best of the device"
     )
     accumulation: int = Field(1, ge=1, description="micro-batches per optimizer update")

@@ -10,7 +10,7 @@ import torch
 from trainables import checkpoint
 from trainables.context import Context, rng
 from trainables.filesystem.paths import StoragePath
-from trainables.task.loading import load_class
+from trainables.registry import load_class
 from trainables.training.trainer import BUILD
 from trainables.update.batches import to_device
 from trainables.update.buffers import Buffers, resize_buffers
@@ -122,8 +122,7 @@ def _to_tensors(inputs: Any) -> Any:
 def _to_arrays(value: Any, method: str) -> Any:
     if isinstance(value, torch.Tensor):
         value = value.detach().cpu()
-        half = value.dtype in (torch.float16, torch.bfloat16)
-        return (value.float() if half else value).numpy()
+        return (value.float() if value.is_floating_point() and value.dtype.itemsize < 4 else value).numpy()
     if isinstance(value, np.ndarray | np.generic):
         return np.asarray(value)
     if isinstance(value, Mapping):

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from trainables.precision import Precision
+
 Optimizers = Mapping[str, torch.optim.Optimizer]
 
 
@@ -94,7 +96,8 @@ def _check_dtypes(key: str, parameters: list[Tensor], names: Mapping[int, str], 
     odd = [names[id(parameter)] for parameter in parameters if parameter.is_complex()]
     if odd:
         raise ValueError(f"parameters of optimizer {key!r} must be real numbers, but {odd[0]} is complex.")
-    refused = [torch.float16] if bf16 else [torch.float16, torch.bfloat16]
+    refused = {precision.dtype for precision in Precision if precision.mode.autocast}
+    refused -= {torch.bfloat16} if bf16 else set()
     half = [parameter for parameter in parameters if parameter.requires_grad and parameter.dtype in refused]
     if not half:
         return

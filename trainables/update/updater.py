@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from trainables.precision import Diverged, LossScale, Precision, autocast, resolve
+from trainables.precision import Diverged, LossScale, autocast, resolve
 from trainables.update.accumulation import Accumulation, WindowTotals, check_graph, get_gradients
 from trainables.update.batches import to_device
 from trainables.update.batches import windows as windows  # an update and what it takes come together
@@ -99,7 +99,7 @@ class Updater:
         self.max_grad_norm = _check_limits(max_grad_norm, self.optimizers)
         self.schedulers = _check_schedulers(schedulers)
         self.ema = ema
-        self.loss_scale = (loss_scale or LossScale()) if self.precision is Precision.FP16 else None
+        self.loss_scale = (loss_scale or LossScale()) if self.precision.mode.loss_scale else None
         self.max_consecutive_skips = max_consecutive_skips
         self.on_update = on_update
         self.transform = transform
@@ -109,7 +109,7 @@ class Updater:
         self.consecutive_skips = 0
         self._modules = dict(modules or {})
         self._buffers = Buffers(self._modules)
-        self._bf16_parameters = bf16_parameters and self.precision is not Precision.FP16
+        self._bf16_parameters = bf16_parameters and not self.precision.mode.loss_scale
         self._collect_parameters()
         self._graph_checked = False
         self._reducer = Reducer(self.device)

@@ -31,7 +31,7 @@ except ImportError as error:  # not public: another version of Ray may have move
 from trainables.checkpoint import CheckpointError, directory
 from trainables.context import Context, rng
 from trainables.filesystem.paths import RemotePath, StoragePath, parse_path, with_suffix_added
-from trainables.task.loading import load_class
+from trainables.registry import load_class
 from trainables.training.resource_usage import ResourceUsage, aggregate_usage
 from trainables.worker.segment_budget import SegmentBudget
 from trainables.worker.worker import TrialRunner, interruption_report, work

@@ -23,8 +23,8 @@ from trainables.filesystem.paths import parse_path
 from trainables.isolation.process import ProcessSnapshot
 from trainables.isolation.resource_leaks import Memory, end_data_loaders
 from trainables.precision import Diverged
+from trainables.registry import load_class
 from trainables.task import images
-from trainables.task.loading import load_class
 from trainables.training.trainer import TrialTrainer
 from trainables.update.reduction import PeerFailed
 from trainables.worker.heartbeat import beat

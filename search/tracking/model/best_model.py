@@ -11,7 +11,7 @@ from typing import Any
 from search.analysis.best_trials import find_best
 from search.config.flatten import flatten
 from search.config.libraries import configure_libraries
-from search.config.task_source import BUILT_IN, load_task_source
+from search.config.task_source import load_task_source
 from search.errors import UsageError
 from search.formatting import log_model_command
 from search.storage.working_copy import downloaded_copy
@@ -21,6 +21,7 @@ from search.tracking.runs import LONGEST_PARAM
 from search.tracking.uri import URI, move_credentials_to_environment, resolve_tracking_uri, tracking_environment
 from trainables.filesystem.paths import StoragePath
 from trainables.filesystem.paths import parse_path as as_place
+from trainables.registry import BUILT_IN_TASKS
 
 TIMEOUT_S = 900.0  # building a task may load its data
 ROOT = Path(__file__).resolve().parents[3]
@@ -67,7 +68,7 @@ def _build_request(
     metric = searched.objective.metric
     tags = {"search": place.name, "trial_id": best.trial_id, "objective": metric, "value": best.value}
     request = {
-        "reference": f"{Path(path).stem}:{name}" if path else BUILT_IN[name],
+        "reference": f"{Path(path).stem}:{name}" if path else BUILT_IN_TASKS[name],
         "trained": best.checkpoint,
         "code": [str(module) for module in modules if module.name != "__pycache__"],
         "experiment": config.experiment,
