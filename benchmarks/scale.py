@@ -242,9 +242,9 @@ def store_size(study: str, folder: Path) -> str:
         return f"a journal of {(folder / 'study.journal').stat().st_size / 2**20:.1f} MiB"
     import sqlalchemy
 
-    from search.storage.url import add_driver
+    from search.storage.postgres import PostgresBackend
 
-    engine = sqlalchemy.create_engine(add_driver(study))
+    engine = sqlalchemy.create_engine(PostgresBackend(folder, study).engine_url)
     with engine.connect() as connection:
         size = connection.execute(sqlalchemy.text("SELECT pg_database_size(current_database())")).scalar_one()
     engine.dispose()

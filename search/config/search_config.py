@@ -227,10 +227,10 @@ def resolve_config(config: SearchConfig) -> SearchConfig:
     problems = [*check_scheduler_options(config, scheduler), *check_fidelity_options(config, scheduler)]
     study = ""
     if config.study:
-        from search.storage import url  # imports SQLAlchemy
+        from search.storage.study_store import resolve_url  # imports Optuna and SQLAlchemy
 
         try:
-            study = url.resolve_url(config.study)
+            study = resolve_url(config.study)
         except UsageError as error:
             problems += error.problems
     elif isinstance(config.storage, RemotePath) and not config.storage.is_atomic:

@@ -8,8 +8,7 @@ from functools import partial
 from optuna.trial import FrozenTrial
 
 from search.config.objectives import Objective
-from search.storage.deletion_queue import DeletionQueue
-from search.storage.retry import retry_while_unavailable
+from search.storage.requests import DeletionQueue, retry_while_unavailable
 from search.study.trial import get_best_epoch, get_reports, intermediate_values
 from trainables import checkpoint
 from trainables.checkpoint.file import DIGEST

@@ -24,7 +24,7 @@ from search.execution.stoppers import Stoppers
 from search.samplers.perturbation import perturb
 from search.schedulers.base import Prune, Scheduler, Segment, TrialProgress
 from search.schedulers.pbt import format_replacement_reason
-from search.storage.retry import retry_while_unavailable
+from search.storage.requests import retry_while_unavailable
 from search.study.datasets import Datasets
 from search.study.study import SearchStudy
 from search.study.trial import get_outcome, get_reports, intermediate_values, max_epochs

@@ -69,7 +69,7 @@ def plan(config: SearchConfig) -> SearchPlan:
         UsageError: All that is wrong, a line each.
     """
     check_location(config.storage, config.name)
-    check_store(config.study, config.name)
+    check_store(config.path, config.study)
     check_tracking(config, os.environ)
     source = load_task_source(config.task)
     if "trials" not in config.model_fields_set:

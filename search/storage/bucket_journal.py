@@ -1,20 +1,19 @@
 """A study in a bucket: Optuna's journal in segments, written by the one driver that holds its lease."""
 
-import json
-import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from optuna.storages.journal import BaseJournalBackend
+from optuna.storages import JournalStorage
 
 from search.errors import StoreError, UsageError
+from search.storage.backend import StudyStore
+from search.storage.journal import JournalBackend, JournalRecords
 from search.storage.lease import Lease
-from search.storage.retry import retry_while_unavailable
+from search.storage.requests import retry_while_unavailable
 from trainables.filesystem.paths import RemotePath
 
-logger = logging.getLogger(__name__)
 FOLDER, LOCK = "study", "study.lock"
 SEGMENT = re.compile(r"\d+-\d+-\d+\.jsonl")
 SEGMENT_BYTES = 2**16
@@ -41,11 +40,6 @@ class JournalSegment(NamedTuple):
     @classmethod
     def from_name(cls, name: str) -> "JournalSegment":
         return cls(*map(int, name.removesuffix(".jsonl").split("-")))
-
-
-def has_study(place: RemotePath) -> bool:
-    """Whether the search at `place` has a study of its own."""
-    return any(True for _ in (place / FOLDER).iterdir())
 
 
 def read_records(place: RemotePath) -> list[bytes]:
@@ -85,20 +79,7 @@ def _list_segments(folder: RemotePath) -> list[JournalSegment]:
     return [JournalSegment.from_name(name) for name in names]
 
 
-class BucketReader(BaseJournalBackend):
-    """The study of the search at `place`, as it is now."""
-
-    def __init__(self, place: RemotePath) -> None:
-        self._records = read_records(place)
-
-    def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:
-        return map(json.loads, self._records[log_number_from:])
-
-    def append_logs(self, logs: list[dict[str, Any]]) -> None:
-        raise RuntimeError("a study that was opened to be read must not be written to")
-
-
-class BucketJournal(BaseJournalBackend):
+class BucketJournal(JournalRecords):
     """The study of the search at `place`, held until it is closed.
 
     An object cannot be appended to, so that the last segment is written whole each time, until it is large enough and
@@ -110,40 +91,20 @@ class BucketJournal(BaseJournalBackend):
     """
 
     def __init__(self, place: RemotePath) -> None:
+        super().__init__()
         self._place = place
         self._lease = Lease(place / LOCK, place.name)
         try:
-            self._unread = read_records(place)  # from record `_read` on
+            self._unread = read_records(place)
             latest = max((segment.since for segment in _list_segments(place / FOLDER)), default=0)
             self._segment = JournalSegment(max(self._lease.since, latest + 1), 0, len(self._unread))
             (place / FOLDER / self._segment.name).write_bytes(b"")  # from here on nobody else's records count
         except BaseException:  # Ctrl-C too: nobody else can free the lease in a notebook; it goes on
             self._lease.release()
             raise
-        self._read = 0
         self._written: list[bytes] = []  # the records of the segment
         self._pending: list[bytes] = []  # those that are to follow
-        self._failure: StoreError | None = None
         self._closed = False
-
-    def append_logs(self, logs: list[dict[str, Any]]) -> None:
-        """Keep `logs` until the next commit.
-
-        Raises:
-            StoreError: What went before could not be written: nothing is written any more then.
-        """
-        if self._failure is not None:
-            raise self._failure
-        lines = [json.dumps(log, separators=(",", ":")).encode() + b"\n" for log in logs]
-        self._pending += lines
-        self._unread += lines
-
-    def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:
-        if log_number_from < self._read:
-            return map(json.loads, [*read_records(self._place), *self._pending][log_number_from:])
-        del self._unread[: log_number_from - self._read]
-        self._read = log_number_from
-        return map(json.loads, list(self._unread))
 
     def commit(self) -> None:
         """Write what is pending; wait for a bucket that is away.
@@ -175,6 +136,12 @@ class BucketJournal(BaseJournalBackend):
         finally:
             self._lease.release()
 
+    def _write(self, lines: list[bytes]) -> None:
+        self._pending += lines  # until the next commit
+
+    def _read_all(self) -> Iterable[bytes]:
+        return [*read_records(self._place), *self._pending]
+
     def _put(self) -> None:
         self._lease.check()
         lines = [*self._written, *self._pending]
@@ -192,3 +159,24 @@ class BucketJournal(BaseJournalBackend):
         since, serial, first = self._segment
         self._segment = JournalSegment(since, serial + 1, first + len(self._written))
         self._written = []
+
+
+class BucketJournalBackend(JournalBackend):
+    """A journal in segments, of a search that lies in a bucket."""
+
+    place: RemotePath
+
+    @property
+    def path(self) -> RemotePath:
+        return self.place / FOLDER
+
+    def exists(self) -> bool:
+        return any(True for _ in self.path.iterdir())
+
+    def open(self) -> StudyStore:
+        with self.usage_errors():
+            journal = BucketJournal(self.place)
+        return StudyStore(JournalStorage(journal), journal.close, journal.commit)
+
+    def _read_records(self) -> list[bytes]:
+        return read_records(self.place)

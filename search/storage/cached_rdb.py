@@ -3,17 +3,25 @@
 import copy
 import json
 from collections.abc import Callable, Container, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from optuna.distributions import BaseDistribution
 from optuna.exceptions import StorageInternalError
 from optuna.storages import BaseStorage, RDBStorage
-from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.exc import DBAPIError
 
 Answer = TypeVar("Answer")
 RETRIES = 9  # of one question, each over a connection of its own
+
+
+def _forward(method: str) -> Any:
+    """Return a method that asks the database each time."""
+
+    def ask(self: "CachedRDBStorage", *arguments: Any, **named: Any) -> Any:
+        return self._retry_on_disconnect(lambda: getattr(self._database, method)(*arguments, **named))
+
+    return ask
 
 
 class CachedRDBStorage(BaseStorage):
@@ -29,41 +37,24 @@ class CachedRDBStorage(BaseStorage):
         self._numbers: dict[int, list[int]] = {}  # ids in that order
         self._study_of: dict[int, int] = {}
 
-    def create_new_study(self, directions: Sequence[StudyDirection], study_name: str | None = None) -> int:
-        return self._retry_on_disconnect(lambda: self._database.create_new_study(directions, study_name))
+    create_new_study = _forward("create_new_study")
+    set_study_user_attr = _forward("set_study_user_attr")
+    set_study_system_attr = _forward("set_study_system_attr")
+    get_study_id_from_name = _forward("get_study_id_from_name")
+    get_study_name_from_id = _forward("get_study_name_from_id")
+    get_study_directions = _forward("get_study_directions")
+    get_study_user_attrs = _forward("get_study_user_attrs")
+    get_study_system_attrs = _forward("get_study_system_attrs")
+    get_all_studies = _forward("get_all_studies")
 
     def delete_study(self, study_id: int) -> None:
-        self._retry_on_disconnect(lambda: self._database.delete_study(study_id))
+        self._ask("delete_study", study_id)
         self._studies.pop(study_id, None)
-
-    def set_study_user_attr(self, study_id: int, key: str, value: Any) -> None:
-        self._retry_on_disconnect(lambda: self._database.set_study_user_attr(study_id, key, value))
-
-    def set_study_system_attr(self, study_id: int, key: str, value: Any) -> None:
-        self._retry_on_disconnect(lambda: self._database.set_study_system_attr(study_id, key, value))
-
-    def get_study_id_from_name(self, study_name: str) -> int:
-        return self._retry_on_disconnect(lambda: self._database.get_study_id_from_name(study_name))
-
-    def get_study_name_from_id(self, study_id: int) -> str:
-        return self._retry_on_disconnect(lambda: self._database.get_study_name_from_id(study_id))
-
-    def get_study_directions(self, study_id: int) -> list[StudyDirection]:
-        return self._retry_on_disconnect(lambda: self._database.get_study_directions(study_id))
-
-    def get_study_user_attrs(self, study_id: int) -> dict[str, Any]:
-        return self._retry_on_disconnect(lambda: self._database.get_study_user_attrs(study_id))
-
-    def get_study_system_attrs(self, study_id: int) -> dict[str, Any]:
-        return self._retry_on_disconnect(lambda: self._database.get_study_system_attrs(study_id))
-
-    def get_all_studies(self) -> list[Any]:
-        return self._retry_on_disconnect(self._database.get_all_studies)
 
     def create_new_trial(self, study_id: int, template_trial: FrozenTrial | None = None) -> int:
         trials = self._load_trials(study_id)
-        trial_id = self._retry_on_disconnect(lambda: self._database.create_new_trial(study_id, template_trial))
-        trial = self._retry_on_disconnect(lambda: self._database.get_trial(trial_id))
+        trial_id: int = self._ask("create_new_trial", study_id, template_trial)
+        trial = self._ask("get_trial", trial_id)
         if trial.number != len(trials):  # the connection was lost after one was made, and Optuna has made another
             del self._studies[study_id]
             self._load_trials(study_id)
@@ -77,9 +68,7 @@ class CachedRDBStorage(BaseStorage):
         self, trial_id: int, param_name: str, param_value_internal: float, distribution: BaseDistribution
     ) -> None:
         value = distribution.to_external_repr(param_value_internal)
-        self._retry_on_disconnect(
-            lambda: self._database.set_trial_param(trial_id, param_name, param_value_internal, distribution)
-        )
+        self._ask("set_trial_param", trial_id, param_name, param_value_internal, distribution)
         self._update_trial(trial_id, "params", param_name, value)
         self._update_trial(trial_id, "distributions", param_name, distribution)
 
@@ -94,23 +83,19 @@ class CachedRDBStorage(BaseStorage):
             return self._database.set_trial_state_values(trial_id, state, values)
 
         written = self._retry_on_disconnect(write)
-        self._load_trials(self._study_of[trial_id])[trial_id] = self._retry_on_disconnect(
-            lambda: self._database.get_trial(trial_id)
-        )
+        self._load_trials(self._study_of[trial_id])[trial_id] = self._ask("get_trial", trial_id)
         return written
 
     def set_trial_intermediate_value(self, trial_id: int, step: int, intermediate_value: float) -> None:
-        self._retry_on_disconnect(
-            lambda: self._database.set_trial_intermediate_value(trial_id, step, intermediate_value)
-        )
+        self._ask("set_trial_intermediate_value", trial_id, step, intermediate_value)
         self._update_trial(trial_id, "intermediate_values", step, intermediate_value)
 
     def set_trial_user_attr(self, trial_id: int, key: str, value: Any) -> None:
-        self._retry_on_disconnect(lambda: self._database.set_trial_user_attr(trial_id, key, value))
+        self._ask("set_trial_user_attr", trial_id, key, value)
         self._update_trial(trial_id, "user_attrs", key, _normalize_json(value))
 
     def set_trial_system_attr(self, trial_id: int, key: str, value: Any) -> None:
-        self._retry_on_disconnect(lambda: self._database.set_trial_system_attr(trial_id, key, value))
+        self._ask("set_trial_system_attr", trial_id, key, value)
         self._update_trial(trial_id, "system_attrs", key, _normalize_json(value))
 
     def get_trial_id_from_study_id_trial_number(self, study_id: int, trial_number: int) -> int:
@@ -122,7 +107,7 @@ class CachedRDBStorage(BaseStorage):
 
     def get_trial(self, trial_id: int) -> FrozenTrial:
         if trial_id not in self._study_of:
-            return self._retry_on_disconnect(lambda: self._database.get_trial(trial_id))
+            return cast(FrozenTrial, self._ask("get_trial", trial_id))
         return self._studies[self._study_of[trial_id]][trial_id]
 
     def get_all_trials(
@@ -136,7 +121,7 @@ class CachedRDBStorage(BaseStorage):
 
     def _load_trials(self, study_id: int) -> dict[int, FrozenTrial]:
         if study_id not in self._studies:
-            trials = self._retry_on_disconnect(lambda: self._database.get_all_trials(study_id, deepcopy=False))
+            trials = self._ask("get_all_trials", study_id, False)
             trials.sort(key=lambda trial: trial.number)
             self._studies[study_id] = {trial._trial_id: trial for trial in trials}
             self._numbers[study_id] = [*self._studies[study_id]]
@@ -150,8 +135,11 @@ class CachedRDBStorage(BaseStorage):
         setattr(trial, field, {**getattr(trial, field), key: value})
         trials[trial_id] = trial
 
+    def _ask(self, method: str, *arguments: Any) -> Any:
+        return self._retry_on_disconnect(lambda: getattr(self._database, method)(*arguments))
+
     def _retry_on_disconnect(self, action: Callable[[], Answer]) -> Answer:
-        """The database's answer; asked again if the connection is lost in between."""
+        """Return the database's answer. Ask again if the connection is lost in between."""
         for _ in range(RETRIES):
             try:
                 return action()

@@ -1,22 +1,55 @@
-"""The study's file: Optuna's journal, written by the one driver that holds it."""
+"""A study in Optuna's journal: a file beside the search, written by the one driver that holds it."""
 
-import fcntl
 import itertools
 import json
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from optuna.storages import BaseStorage, JournalStorage
 from optuna.storages.journal import BaseJournalBackend
 
 from search.errors import UsageError
+from search.storage.backend import StudyBackend, StudyStore, check_name, format_reason, lock_study_file
+from trainables.filesystem.paths import StoragePath
 
 SYNC_S = 0.5  # what the machine itself may lose when its power goes; nothing is lost with this process
 
 
-class Journal(BaseJournalBackend):
+class JournalRecords(BaseJournalBackend):
+    """The `records` of a study, to be read. Subclasses write, and read what they wrote from memory."""
+
+    def __init__(self, records: Sequence[bytes] = ()) -> None:
+        self._records = records
+        self._unread = list(records)  # from record `_first` on
+        self._first = 0
+        self._failure: Exception | None = None  # after which nothing is written
+
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        if self._failure is not None:
+            raise self._failure
+        lines = [json.dumps(log, separators=(",", ":")).encode() + b"\n" for log in logs]
+        self._write(lines)
+        self._unread += lines
+
+    def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:
+        if log_number_from < self._first:
+            return map(json.loads, itertools.islice(self._read_all(), log_number_from, None))
+        del self._unread[: log_number_from - self._first]
+        self._first = log_number_from
+        return map(json.loads, list(self._unread))
+
+    def _write(self, lines: list[bytes]) -> None:
+        raise RuntimeError("a study that was opened to be read must not be written to")
+
+    def _read_all(self) -> Iterable[bytes]:
+        return self._records
+
+
+class Journal(JournalRecords):
     """As Optuna's own file backend, which reads what it just wrote and waits for the disk at every record.
 
     There is one writer, so that neither is needed. The lock is held until the end, and freed by the kernel when the
@@ -27,35 +60,22 @@ class Journal(BaseJournalBackend):
     """
 
     def __init__(self, path: Path) -> None:
+        super().__init__()
         self._path = path
-        self._lock = open(f"{path}.lock", "a")  # noqa: SIM115 (closing it would free the lock)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UsageError(f"{path.parent.name} must not be running, but another process has it open.") from None
+        self._lock = lock_study_file(f"{path}.lock", path.parent.name)
         self._file = open(path, "ab", buffering=0)  # noqa: SIM115 (until `close`)
-        self._failure: OSError | None = None
         try:
             self._cut_torn_record()
         except UsageError:
             self._lock.close()
             raise
-        self._unread: list[bytes] = []  # from record `_first` on
-        self._first = sum(1 for _ in self._read_lines())
+        self._first = sum(1 for _ in self._read_all())
         self._written = threading.Event()
         self._closed = threading.Event()
         self._syncing = threading.Thread(target=self._sync, daemon=True, name="journal")
         self._syncing.start()
 
-    def append_logs(self, logs: list[dict[str, Any]]) -> None:
-        """Write `logs`.
-
-        Raises:
-            OSError: This cannot be written, or what went before could not be kept: nothing is written any more then.
-        """
-        if self._failure is not None:
-            raise self._failure
-        lines = [json.dumps(log, separators=(",", ":")).encode() + b"\n" for log in logs]
+    def _write(self, lines: list[bytes]) -> None:
         try:
             left = memoryview(b"".join(lines))
             while left:
@@ -64,17 +84,6 @@ class Journal(BaseJournalBackend):
             self._failure = error
             raise
         self._written.set()
-        self._unread += lines
-
-    def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:
-        if log_number_from < self._first:
-            lines: Iterator[bytes] = itertools.islice(self._read_lines(), log_number_from, None)
-        else:
-            del self._unread[: log_number_from - self._first]
-            self._first = log_number_from
-            lines = iter(list(self._unread))
-        for line in lines:
-            yield json.loads(line)
 
     def close(self) -> None:
         """Let another process have the study. Closing it again changes nothing.
@@ -91,7 +100,7 @@ class Journal(BaseJournalBackend):
         if self._failure is not None:
             raise self._failure
 
-    def _read_lines(self) -> Iterator[bytes]:
+    def _read_all(self) -> Iterator[bytes]:
         with open(self._path, "rb") as file:
             yield from file
 
@@ -103,7 +112,7 @@ class Journal(BaseJournalBackend):
             UsageError: Something is broken before what is whole: that was no writer.
         """
         whole, broken = 0, ""
-        for number, line in enumerate(self._read_lines(), start=1):
+        for number, line in enumerate(self._read_all(), start=1):
             if not _is_record(line):
                 broken = broken or f"line {number} of {self._path}"
             elif broken:
@@ -130,3 +139,58 @@ def _is_record(line: bytes) -> bool:
         return line.endswith(b"\n") and isinstance(json.loads(line), dict)
     except ValueError:
         return False
+
+
+class JournalBackend(StudyBackend):
+    """A journal in the folder of the search."""
+
+    @property
+    def path(self) -> StoragePath:
+        """Where the records are."""
+        return self.place / "study.journal"
+
+    @property
+    def missing(self) -> str:
+        return str(self.path)
+
+    @property
+    def collision(self) -> str:
+        return f"{self.place} exists"
+
+    def check(self) -> None:
+        """Nothing: the folder is new."""
+
+    def exists(self) -> bool:
+        return self.path.is_file()
+
+    def open(self) -> StudyStore:
+        journal = Journal(Path(str(self.path)))
+        return StudyStore(JournalStorage(journal), journal.close)
+
+    def read(self) -> BaseStorage:
+        with self.usage_errors():
+            if not self.exists():
+                raise UsageError(f"name must be a search in {self.place.parent}, but there is no {self.path}.")
+        try:
+            storage = JournalStorage(JournalRecords(self._read_records()))
+        except (OSError, ValueError, KeyError) as error:
+            raise UsageError(
+                f"name must be a search that can be read, but {self.path} is broken: {format_reason(error)}."
+            ) from error
+        names = [study.study_name for study in storage.get_all_studies()]
+        if not names:
+            raise UsageError(f"name must be a search that has begun, but {self.path} is empty.")
+        check_name(names, self.place)
+        return storage
+
+    def _read_records(self) -> list[bytes]:
+        records = self.path.read_bytes().splitlines(keepends=True)
+        return records if not records or _is_record(records[-1]) else records[:-1]  # the driver may be writing it
+
+    @contextmanager
+    def usage_errors(self) -> Iterator[None]:
+        """Raise a UsageError in place of the errors of a folder or a bucket that cannot be used."""
+        try:
+            yield
+        except OSError as error:
+            raise UsageError(f"--storage must be a place that can be used, but {error}.") from error

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 
 from search.errors import StoreError, UsageError
+from search.storage.backend import running_error
 from trainables.filesystem.paths import RemotePath
 
 logger = logging.getLogger(__name__)
@@ -127,7 +128,7 @@ class Lease:
         self._renewed = start
 
     def _build_held_error(self, claim: _Claim) -> UsageError:
-        return UsageError(f"{self._name} must not be running, but another process has it open. It is {claim}.")
+        return UsageError(f"{running_error(self._name)} It is {claim}.")
 
     def _run_renewal_loop(self) -> None:
         """The thread. What fails is tried again; `check` tells whether it lasted."""

@@ -1,7 +1,6 @@
 """A study in PostgreSQL: one connection, which holds a lock that the server frees when the driver dies."""
 
 import hashlib
-import logging
 import socket
 import time
 from collections.abc import Iterator
@@ -9,53 +8,65 @@ from contextlib import contextmanager
 from typing import Any
 
 import sqlalchemy
+from optuna.storages import RDBStorage
 from sqlalchemy import event, text
 from sqlalchemy.engine import URL, Engine
 from sqlalchemy.pool import StaticPool
 
 from search.errors import StoreError, UsageError
+from search.storage.backend import StudyStore, running_error
+from search.storage.cached_rdb import CachedRDBStorage
+from search.storage.database import DatabaseBackend
+from search.storage.requests import BETWEEN_S, retry_while_unavailable
 
-logger = logging.getLogger(__name__)
 # What is written goes over the connection that has the lock: when it is lost, both are, and a new one takes both anew.
 ONE_CONNECTION: dict[str, Any] = {"poolclass": StaticPool}
-DEFAULTS = {"connect_timeout": "10", "application_name": f"searchlight on {socket.gethostname()}"}
 OPENING_S = 3.0  # the server may need a moment to see that an earlier driver is dead
-PATIENCE_S = 300.0  # how long a search waits for a database that went away
-BETWEEN_S = 0.5
 NEW_TABLES = "has_schema_privilege(current_schema(), 'CREATE')"
 # The server then sees within a minute that a driver's machine is gone.
 KEEPALIVE = "SET tcp_keepalives_idle = 30; SET tcp_keepalives_interval = 10; SET tcp_keepalives_count = 3"
 
 
-def add_default_options(url: URL) -> URL:
-    """`url` with what it does not say itself."""
-    return url.update_query_dict({key: value for key, value in DEFAULTS.items() if key not in url.query})
+class PostgresBackend(DatabaseBackend):
+    """A study in PostgreSQL."""
 
+    driver = "postgresql+psycopg"
+    example = "postgresql://host/database"
+    defaults = {"connect_timeout": "10", "application_name": f"searchlight on {socket.gethostname()}"}  # noqa: RUF012
 
-def check_rights(url: URL) -> None:
-    """Whether a study can be written there, in tables that are there or can be made.
+    def check(self) -> None:
+        super().check()
+        with self.usage_errors():
+            self._check_rights()
 
-    Raises:
-        UsageError: No.
-    """
-    engine = sqlalchemy.create_engine(url)
-    try:
-        with engine.connect() as connection:
-            there, user = connection.execute(text("SELECT to_regclass('studies') IS NOT NULL, current_user")).one()
-            question = "has_table_privilege('studies', 'INSERT')" if there else NEW_TABLES
-            allowed = connection.execute(text(f"SELECT {question}")).scalar_one()
-    finally:
-        engine.dispose()
-    if not allowed:
-        right = "INSERT ON ALL TABLES IN SCHEMA public" if there else "CREATE ON SCHEMA public"
-        raise UsageError(
-            f"--study must be a database that {user} may write to, but {url.database} is not. GRANT {right} TO {user}"
-        )
+    def _check_rights(self) -> None:
+        """Check that a study can be written, in tables that exist or can be created."""
+        engine = sqlalchemy.create_engine(self.engine_url)
+        try:
+            with engine.connect() as connection:
+                there, user = connection.execute(text("SELECT to_regclass('studies') IS NOT NULL, current_user")).one()
+                question = "has_table_privilege('studies', 'INSERT')" if there else NEW_TABLES
+                allowed = connection.execute(text(f"SELECT {question}")).scalar_one()
+        finally:
+            engine.dispose()
+        if not allowed:
+            right = "INSERT ON ALL TABLES IN SCHEMA public" if there else "CREATE ON SCHEMA public"
+            raise UsageError(
+                f"--study must be a database that {user} may write to, but {self.engine_url.database} is not. "
+                f"GRANT {right} TO {user}"
+            )
+
+    def _open(self) -> StudyStore:
+        with _lock_table_creation(self.engine_url):
+            RDBStorage(self.optuna_url).engine.dispose()
+        storage = RDBStorage(self.optuna_url, ONE_CONNECTION, skip_table_creation=True, skip_compatibility_check=True)
+        _lock_study(storage.engine, self.name)
+        return StudyStore(CachedRDBStorage(storage), storage.engine.dispose)
 
 
 @contextmanager
-def lock_table_creation(url: URL) -> Iterator[None]:
-    """Keep other searches from making the tables at the same time, which would fail."""
+def _lock_table_creation(url: URL) -> Iterator[None]:
+    """Keep other searches from creating the tables at the same time, which would fail."""
     engine = sqlalchemy.create_engine(url)
     try:
         with engine.begin() as connection:
@@ -65,8 +76,8 @@ def lock_table_creation(url: URL) -> Iterator[None]:
         engine.dispose()
 
 
-def lock_study(engine: Engine, name: str) -> None:
-    """From now on `engine` connects only where it gets the lock of the study `name`, and waits for a lost database.
+def _lock_study(engine: Engine, name: str) -> None:
+    """Acquire the lock of the study `name` on every new connection of `engine`. Reconnect if the database is lost.
 
     Raises:
         UsageError: Another process has the study open.
@@ -78,47 +89,50 @@ def lock_study(engine: Engine, name: str) -> None:
         holder.opened = True
 
 
+class _LockedError(Exception):
+    """Another process has the lock of the study."""
+
+
 class _Holder:
     """Makes the connections of one study."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.opened = False
-        self._given_up = False
+        self._lost = False
 
     def connect(self, dialect: Any, record: Any, arguments: Any, options: Any) -> Any:
-        """A connection that has the lock.
+        """Return a connection that has the lock.
 
         Raises:
             StoreError: The study was open, and cannot be opened again.
-            UsageError: Another process has it open.
+            UsageError: Another process has the study open.
         """
-        if self._given_up:
+
+        def connect() -> Any:
+            connection = dialect.connect(*arguments, **options)
+            if not _try_lock(connection, self.name):
+                connection.close()
+                raise _LockedError("another process has the study open")
+            return connection
+
+        if self._lost:
             raise StoreError(f"the database of {self.name} was lost before")
-        patience_s = PATIENCE_S if self.opened else OPENING_S
-        end = time.monotonic() + patience_s
-        told = False
+        if self.opened:
+            try:
+                errors = (_LockedError, dialect.loaded_dbapi.OperationalError)
+                return retry_while_unavailable(connect, "the study's database", errors)
+            except StoreError:
+                self._lost = True
+                raise
+        end = time.monotonic() + OPENING_S
         while True:
             try:
-                connection = dialect.connect(*arguments, **options)
-                if _try_lock(connection, self.name):
-                    return connection
-                connection.close()
-                reason = "another process has the study open"
-            except dialect.loaded_dbapi.OperationalError as error:
-                if not self.opened:
-                    raise
-                reason = str(error).splitlines()[0]
-            if time.monotonic() > end:
-                break
-            if self.opened and not told:
-                told = True
-                logger.warning("the study's database is lost: trying for %g s (%s)", patience_s, reason)
+                return connect()
+            except _LockedError:
+                if time.monotonic() > end:
+                    raise running_error(self.name) from None
             time.sleep(BETWEEN_S)
-        if not self.opened:
-            raise UsageError(f"{self.name} must not be running, but another process has it open.")
-        self._given_up = True
-        raise StoreError(f"the study's database was lost, and not found again in {patience_s:g} s ({reason})")
 
 
 def _try_lock(connection: Any, name: str) -> bool:
@@ -131,5 +145,5 @@ def _try_lock(connection: Any, name: str) -> bool:
 
 
 def _compute_lock_key(name: str) -> int:
-    """The number that PostgreSQL knows the lock of a study by, in its own database."""
+    """Return the number of the advisory lock of a study."""
     return int.from_bytes(hashlib.blake2b(f"searchlight {name}".encode(), digest_size=8).digest(), signed=True)

@@ -9,7 +9,7 @@ from optuna.storages import BaseStorage
 from search.config import SearchConfig, load_config
 from search.config.search_config import RESUME_OVERRIDES, option_name
 from search.errors import UsageError
-from search.storage.study_store import check_name
+from search.storage.backend import check_name
 from search.storage.working_copy import local_path_of
 from trainables.filesystem.paths import StoragePath
 

@@ -11,7 +11,7 @@ import yaml
 from mlflow.tracking import MlflowClient
 
 from search.errors import UsageError
-from search.storage.bucket_journal import has_study, read_records
+from search.storage.bucket_journal import BucketJournalBackend, read_records
 from search.storage.study_store import open_store
 from search.study.record import load_search
 from trainables import checkpoint
@@ -52,7 +52,7 @@ def test_a_search_in_a_bucket_goes_on_from_another_machine_when_its_driver_is_ki
     options = ["--trials", "6", "--seed", "1", "--set", "pause_s=0.05", "--search", "how=fine,raise"]
     driver = first.start("toy.py:Toy", "--name", "far", "--storage", storage, *options)
     try:
-        wait_until(lambda: has_study(where), driver)
+        wait_until(lambda: BucketJournalBackend(where).exists(), driver)
         # While its first gangs start, and not by a command that starts for as long as the whole search takes.
         with pytest.raises(UsageError, match=r"^far must not be running, but another process has it open\. It is"):
             open_store(where)

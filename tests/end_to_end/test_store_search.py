@@ -73,8 +73,8 @@ def test_a_search_whose_database_stays_away_ends_with_what_is_known_and_one_line
     url = server.database("lost")
     (cli.folder / "impatient.py").write_text(
         "import sys; sys.path.append(sys.argv[1])\n"
-        "from search.storage import postgres; from search.experiment import SearchConfig, run\n"
-        "postgres.PATIENCE_S = 1.0\n"
+        "from search.storage import requests; from search.experiment import SearchConfig, run\n"
+        "requests.PATIENCE_S = 1.0\n"
         "run(SearchConfig(task='toy.py:Toy', name='lost', study=sys.argv[2], set={'pause_s': 0.1}, trials=99))\n"
     )
     driver = cli.start(str(ROOT), url, script=cli.folder / "impatient.py")

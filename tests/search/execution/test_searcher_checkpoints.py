@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from search.execution.checkpoint_manager import CheckpointManager
-from search.storage import retry
-from search.storage.deletion_queue import DeletionQueue
+from search.storage import requests
+from search.storage.requests import DeletionQueue
 from search.study.trial import get_reports
 from tests.search.execution.searcher_harness import report, tuned
 from tests.search.objectives import VAL_LOSS
@@ -229,7 +229,7 @@ def test_a_trial_is_copied_in_a_bucket_from_the_newest_checkpoint_that_is_there_
     searcher.suggest("t0")
     trained(searcher, "t0", folder / "0", [0.3, 0.1, 0.2])
     checkpoint.delete(folder / "0" / "epoch-3-a.pt")
-    monkeypatch.setattr(retry, "BETWEEN_S", 0.01)
+    monkeypatch.setattr(requests, "BETWEEN_S", 0.01)
     copy_to, away = RemotePath.copy_to, iter([True, True, False, False, False])
 
     def copied(self, target):

@@ -11,8 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from search.errors import StoreError, UsageError
-from search.storage import bucket_journal, lease, retry
-from search.storage.bucket_journal import BucketJournal, BucketReader, JournalSegment, read_records
+from search.storage import bucket_journal, lease, requests
+from search.storage.bucket_journal import BucketJournal, JournalSegment, read_records
+from search.storage.journal import JournalRecords
 from search.storage.lease import Lease
 from trainables.filesystem.paths import RemotePath, parse_path
 
@@ -21,7 +22,7 @@ from trainables.filesystem.paths import RemotePath, parse_path
 def quick(monkeypatch):
     for name, seconds in {"CLAIM_S": 0.1, "RENEW_S": 0.2, "LEASE_S": 2.0, "LOOK_S": 0.1}.items():
         monkeypatch.setattr(lease, name, seconds)
-    monkeypatch.setattr(retry, "BETWEEN_S", 0.01)
+    monkeypatch.setattr(requests, "BETWEEN_S", 0.01)
 
 
 @pytest.fixture
@@ -59,7 +60,7 @@ class Unleased:
     def check(self):
         pass
 
-    def give_back(self):
+    def release(self):
         pass
 
 
@@ -101,7 +102,9 @@ def test_what_was_committed_is_read_whatever_came_in_between(s3, monkeypatch, st
                 kept, pending = [*kept, *pending], []
             assert records(search) == kept
             assert [each["n"] for each in journal.read_logs(0)] == kept + pending
-        assert [each["n"] for each in BucketReader(search).read_logs(len(kept) // 2)] == kept[len(kept) // 2 :]
+        assert [each["n"] for each in JournalRecords(read_records(search)).read_logs(len(kept) // 2)] == kept[
+            len(kept) // 2 :
+        ]
 
 
 def failing(patch, journal, late):
@@ -213,7 +216,7 @@ def test_a_claim_that_is_written_over_by_a_driver_that_wakes_up_is_made_again(se
 def test_a_bucket_that_was_away_for_a_while_costs_nothing_and_one_that_stays_away_ends_it(
     search, s3_server, monkeypatch, caplog
 ):
-    monkeypatch.setattr(retry, "PATIENCE_S", 60.0)
+    monkeypatch.setattr(requests, "PATIENCE_S", 60.0)
     journal = BucketJournal(search)
     write(journal, 1)
     away = threading.Timer(lease.LEASE_S + 1, os.killpg, (s3_server._process.pid, signal.SIGCONT))
@@ -224,7 +227,7 @@ def test_a_bucket_that_was_away_for_a_while_costs_nothing_and_one_that_stays_awa
     assert records(search) == [1]
     write(journal, 2)
     with monkeypatch.context() as patch:
-        patch.setattr(retry, "PATIENCE_S", 0.5)
+        patch.setattr(requests, "PATIENCE_S", 0.5)
         patch.setattr(RemotePath, "write_bytes", lambda path, content: refuse(path))
         with pytest.raises(
             StoreError, match=r"the search's bucket was lost, and not found again in 0.5 s \(.*no route"

@@ -1,0 +1,62 @@
+"""A study in SQLite: a file that one driver of a search writes, and many may read."""
+
+import fcntl
+import os
+from pathlib import Path
+
+from optuna.storages import RDBStorage
+from sqlalchemy import event, text
+from sqlalchemy.engine import make_url
+
+from search.errors import UsageError
+from search.storage.backend import StudyStore, lock_study_file
+from search.storage.cached_rdb import CachedRDBStorage
+from search.storage.database import DatabaseBackend
+
+LOCKED_S = 60  # how long a write waits for the writes of other searches
+
+
+class SQLiteBackend(DatabaseBackend):
+    """A study in SQLite."""
+
+    driver = "sqlite"
+    example = "sqlite:///path.db"
+
+    @classmethod
+    def resolve_url(cls, url: str) -> str:
+        parsed = make_url(url)
+        if parsed.database in (None, "", ":memory:") or parsed.host:
+            raise UsageError(f"--study must name a file, as {cls.example} does, but got {url!r}.")
+        return parsed.set(database=str(Path(str(parsed.database)).expanduser().absolute())).render_as_string()
+
+    @property
+    def path(self) -> Path:
+        """The file of the database."""
+        return Path(str(self.engine_url.database))
+
+    def check(self) -> None:
+        path = self.path
+        is_writable = not path.exists() or (path.is_file() and os.access(path, os.W_OK))
+        if not is_writable or not os.access(path.parent, os.W_OK | os.X_OK):
+            raise UsageError(f"--study must be a file that can be written, in a folder that can, but got {self.url}.")
+        super().check()
+
+    def _open(self) -> StudyStore:
+        lock = lock_study_file(f"{self.path}.{self.name}.lock", self.name)
+        with open(f"{self.path}.lock", "a") as creation:  # two searches that create the tables at once would fail
+            fcntl.flock(creation, fcntl.LOCK_EX)
+            storage = RDBStorage(self.optuna_url, engine_kwargs={"connect_args": {"timeout": LOCKED_S}})
+        # Readers then block nobody, and a write does not wait for the disk: only a power cut could lose the last ones.
+        event.listen(storage.engine, "connect", lambda connection, _: connection.execute("PRAGMA synchronous = NORMAL"))
+        with storage.engine.connect() as connection:
+            connection.execute(text("PRAGMA journal_mode = WAL"))
+        storage.engine.dispose()
+
+        def close() -> None:
+            storage.engine.dispose()
+            lock.close()
+
+        return StudyStore(CachedRDBStorage(storage), close)
+
+    def _open_existing(self) -> RDBStorage | None:
+        return super()._open_existing() if self.path.exists() else None  # connecting would create the file
