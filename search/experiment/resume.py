@@ -23,7 +23,8 @@ from search.experiment import warm_start
 from search.experiment.plan import SearchPlan, build_plan, build_space
 from search.samplers.factory import create_sampler
 from search.storage.atomic_file import write_atomic
-from search.storage.study_store import StudyStore, find_store, open_store
+from search.storage.backend import StudyStore
+from search.storage.study_store import find_store, open_store
 from search.study.metadata import build_resume_config, load_metadata
 from search.study.record import load_search
 from search.study.study import SearchStudy, create_study

@@ -12,7 +12,8 @@ from optuna.trial import FrozenTrial, TrialState
 from search.config.objectives import Objective
 from search.config.search_space import Space
 from search.samplers.distinct import DistinctSampler
-from search.storage.study_store import StudyStore, open_store
+from search.storage.backend import StudyStore
+from search.storage.study_store import open_store
 from search.study.sampler_view import sampler_view
 from search.study.trial import get_reports, get_segments, objective_values
 from trainables.filesystem.paths import StoragePath
