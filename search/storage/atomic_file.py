@@ -1,6 +1,5 @@
 """Files that are there whole, or not at all."""
 
-import os
 import tempfile
 import time
 from collections.abc import Iterator
@@ -9,19 +8,17 @@ from pathlib import Path
 
 import psutil
 
-from trainables.filesystem.paths import RemotePath, StoragePath, upload
+from trainables.filesystem.paths import RemotePath, StoragePath, replacing, upload
 
 LEFT_AFTER_S = 60.0
 
 
 @contextmanager
 def atomic_path(path: StoragePath) -> Iterator[Path]:
-    """Where to write what is to be `path`: in the end it takes its place, and readers have the one before until then.
-
-    What a process that was killed left of it goes.
+    """Yield a path to write to, which replaces `path` at the end. An error leaves `path` as it was.
 
     Raises:
-        OSError: It cannot be written; the one before stays.
+        OSError: The file cannot be written.
     """
     if isinstance(path, RemotePath):
         with tempfile.TemporaryDirectory(prefix="searchlight-") as folder:
@@ -29,28 +26,20 @@ def atomic_path(path: StoragePath) -> Iterator[Path]:
             upload(Path(folder, path.name), path)
         return
     _remove_leftovers(path)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")  # another process may write the same file
-    try:
+    with replacing(path) as temporary:
         yield temporary
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)  # what a full disk left of it
 
 
 def write_atomic(path: StoragePath, text: str) -> None:
-    """Write `text`, all of it or nothing.
-
-    Raises:
-        OSError: It cannot be written; the one before stays.
-    """
+    """Write `text` as `atomic_path` does."""
     with atomic_path(path) as file:
         file.write_text(text, encoding="utf-8")
 
 
 def _remove_leftovers(path: Path) -> None:
-    """Remove the temporary files beside `path` of processes that are gone.
+    """Remove the temporary files beside `path` of processes that were killed.
 
-    One that is written now is let alone, as it may be on another machine, where processes have other numbers.
+    A new file stays, as the process that writes it may run on another machine.
     """
     for file in path.parent.glob(f"{path.name}.*.tmp"):
         number = file.name.removeprefix(f"{path.name}.").removesuffix(".tmp")

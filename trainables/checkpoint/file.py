@@ -123,13 +123,12 @@ def link(source: StoragePath, target: StoragePath) -> None:
         os.replace(temporary, target)
         return
     for old, new in ((source, target), (with_suffix_added(source, DIGEST), with_suffix_added(target, DIGEST))):
-        temporary = new.with_name(f"{new.name}.{os.getpid()}.tmp")
-        temporary.unlink(missing_ok=True)
-        try:
-            os.link(old, temporary)  # files are replaced and never changed in place, so they can be shared
-        except OSError:  # a file system without links
-            shutil.copyfile(old, temporary)
-        os.replace(temporary, new)
+        with paths.replacing(new) as temporary:
+            temporary.unlink(missing_ok=True)
+            try:
+                os.link(old, temporary)  # files are replaced and never changed in place, so they can be shared
+            except OSError:  # a file system without links
+                shutil.copyfile(old, temporary)
 
 
 def delete(path: StoragePath) -> None:
@@ -183,9 +182,7 @@ def _write(path: StoragePath, content: bytes) -> None:
     if isinstance(path, RemotePath):
         path.write_bytes(content)
         return
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    with open(temporary, "wb") as file:
+    with paths.replacing(path) as temporary, open(temporary, "wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-    os.replace(temporary, path)

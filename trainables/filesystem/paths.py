@@ -1,6 +1,7 @@
 """Files on a disk and in a bucket, behind one interface: that of `pathlib.Path`, as far as a search needs it."""
 
 import errno
+import fcntl
 import hashlib
 import os
 import re
@@ -10,21 +11,24 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import overload
+from typing import TypeVar, cast
 from urllib.parse import parse_qsl
 
 from trainables.filesystem.remote_path import RemotePath, run_concurrently
 
 __all__ = [
-    "RemotePath", "StoragePath", "compute_digest", "copy", "download", "get_modified_ns", "list_files", "local_copy",
-    "parse_path", "remove_tree", "upload", "with_suffix_added",
+    "RemotePath", "StoragePath", "cached_on_node", "compute_digest", "copy", "download", "get_modified_ns",
+    "list_files", "local_copy", "parse_path", "remove_tree", "replacing", "upload", "with_suffix_added",
 ]  # fmt: skip
 
 SCHEMES = ("s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs")
 S3_OPTIONS = ("endpoint_override", "region", "scheme", "tls_ca_file_path")
 SECRET = re.compile("key|secret|token|password|signature|sas", re.IGNORECASE)
 
+NODE_CACHE = "searchlight-files"
+
 StoragePath = Path | RemotePath
+AnyPath = TypeVar("AnyPath", bound=StoragePath)
 
 
 def parse_path(where: str | Path | RemotePath) -> StoragePath:
@@ -62,13 +66,9 @@ def parse_path(where: str | Path | RemotePath) -> StoragePath:
     return RemotePath(scheme, authority, path, query)
 
 
-@overload
-def with_suffix_added(where: Path, suffix: str) -> Path: ...
-@overload
-def with_suffix_added(where: RemotePath, suffix: str) -> RemotePath: ...
-def with_suffix_added(where: StoragePath, suffix: str) -> StoragePath:
-    """What lies beside a file under its name with `suffix`."""
-    return where.with_name(where.name + suffix)
+def with_suffix_added(where: AnyPath, suffix: str) -> AnyPath:
+    """Return the path beside `where` that has `suffix` after its name."""
+    return cast(AnyPath, where.with_name(where.name + suffix))
 
 
 def get_modified_ns(where: StoragePath) -> int:
@@ -176,6 +176,45 @@ def compute_digest(where: StoragePath) -> str:
     return found.hexdigest()
 
 
+def cached_on_node(where: str, temporary: str) -> Path:
+    """Return the folder `where`. Of one in a bucket, return a copy that all workers of this node share.
+
+    Args:
+        where: A path or a URI.
+        temporary: The node's own folder that the copy may lie in.
+
+    Raises:
+        OSError: The folder cannot be read or copied.
+    """
+    source = parse_path(where)
+    if isinstance(source, Path):
+        return source
+    files = [(info.path, info.size, info.mtime_ns) for info in source.list_entries(recursive=True) if info.is_file]
+    # A folder that has changed since has another copy.
+    target = Path(temporary, NODE_CACHE, hashlib.blake2b(str(files).encode(), digest_size=16).hexdigest())
+    if not files:  # the task prepares nothing
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with open(f"{target}.lock", "a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the other workers wait for the one that copies
+        if not target.exists():
+            staging = target.with_suffix(".tmp")
+            download(source, staging)  # over what a killed worker left there
+            staging.rename(target)
+    return target
+
+
+@contextmanager
+def replacing(target: Path) -> Iterator[Path]:
+    """Yield a temporary path beside `target`, which replaces it at the end. An error leaves `target` as it was."""
+    temporary = target.with_name(f"{target.name}.{os.getpid()}.tmp")  # another process may write the same file
+    try:
+        yield temporary
+        os.replace(temporary, target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
 def _upload_file(source: Path, target: RemotePath) -> None:
     import pyarrow
 
@@ -188,10 +227,5 @@ def _upload_file(source: Path, target: RemotePath) -> None:
 
 def _download_file(source: RemotePath, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f"{target.name}.{os.getpid()}.tmp")
-    try:
-        with open(temporary, "wb") as file:
-            file.writelines(source.read_chunks())
-        os.replace(temporary, target)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(target) as temporary, open(temporary, "wb") as file:
+        file.writelines(source.read_chunks())

@@ -1,4 +1,8 @@
-"""A file or a folder in a bucket, as `pathlib.Path` is one on a disk."""
+"""A file or a folder in a bucket, with the interface of `pathlib.Path`.
+
+fsspec and universal-pathlib do not refuse a write that is incomplete, and each of their file systems words its errors
+in its own way. They also take credentials from URIs, which this project keeps in search.yaml and shows to users.
+"""
 
 import errno
 import functools
@@ -10,7 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -45,14 +48,6 @@ class RemotePath:
     @property
     def name(self) -> str:
         return posixpath.basename(self.path)
-
-    @property
-    def stem(self) -> str:
-        return Path(self.name).stem
-
-    @property
-    def suffix(self) -> str:
-        return Path(self.name).suffix
 
     @property
     def parent(self) -> "RemotePath":
@@ -123,12 +118,11 @@ class RemotePath:
                 raise
 
     def remove_tree(self) -> None:
-        """Remove the folder and all that is in it."""
         with self._translate_errors():
             self.filesystem.delete_dir(self.key)
 
     def copy_to(self, target: "RemotePath") -> None:
-        """Copy the file to `target`, in the same bucket: nothing of it comes here."""
+        """Copy the file within its bucket, without a download."""
         with self._translate_errors():
             self.filesystem.copy_file(self.key, target.key)
 

@@ -18,8 +18,7 @@ from ray.train.constants import _get_ray_train_session_dir
 from trainables import checkpoint
 from trainables.checkpoint.selection import find_resume_checkpoint
 from trainables.context import Context
-from trainables.filesystem.node_cache import cached_on_node
-from trainables.filesystem.paths import parse_path
+from trainables.filesystem.paths import cached_on_node, parse_path
 from trainables.isolation.process import ProcessSnapshot
 from trainables.isolation.resource_leaks import Memory, end_data_loaders
 from trainables.precision import Diverged

@@ -26,8 +26,7 @@ from search.storage.working_copy import LOCK, PREFIX, _get_root, downloaded_copy
 from search.study.record import load_search
 from tests.end_to_end.test_driver_crash import LR, TASKS, drive, told
 from tests.search.experiment.test_task_files import PREPARES
-from trainables.filesystem.node_cache import cached_on_node
-from trainables.filesystem.paths import local_copy, parse_path
+from trainables.filesystem.paths import cached_on_node, local_copy, parse_path
 from trainables.filesystem.remote_path import RemotePath
 
 
@@ -283,7 +282,7 @@ def test_workers_of_a_node_share_one_copy_of_what_a_task_prepared(storage, tmp_p
     first = cached_on_node(str(files), str(tmp_path))
     assert (first / "deep" / "words.txt").read_text() == "one"
     with monkeypatch.context() as patch:
-        patch.setattr("trainables.filesystem.node_cache.download", None)
+        patch.setattr("trainables.filesystem.paths.download", None)
         assert cached_on_node(str(files), str(tmp_path)) == first
     (files / "deep" / "words.txt").write_text("other words")
     assert (cached_on_node(str(files), str(tmp_path)) / "deep" / "words.txt").read_text() == "other words"
