@@ -70,15 +70,9 @@ def check_location(storage: StoragePath, name: str) -> None:
     if taken:
         raise UsageError(f"--name must be new, but {name} exists in {storage}. Choose another.")
     if isinstance(storage, Path):
-        _check_folder(storage)
-
-
-def _check_folder(storage: Path) -> None:
-    parent = storage
-    while not parent.exists():
-        parent = parent.parent
-    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
-        raise UsageError(f"--storage must be a folder that can be written to, but got {storage}.")
+        parent = next(parent for parent in (storage, *storage.parents) if parent.exists())
+        if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+            raise UsageError(f"--storage must be a folder that can be written to, but got {storage}.")
 
 
 def _is_in_bucket(storage: RemotePath, name: str) -> bool:

@@ -4,8 +4,6 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     NonNegativeFloat,
     NonNegativeInt,
@@ -19,14 +17,13 @@ from models.arc import SOURCES
 from models.arc.prompt.language import HUB_ID
 from trainables.arc import data
 from trainables.task import TaskConfig, searchable
+from trainables.task.config import ConfigPart
 
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
-class PromptConfig(BaseModel):
+class PromptConfig(ConfigPart):
     """The prompt encoder: `--set prompt.model=Qwen/Qwen2.5-1.5B`."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
     model: str | None = Field(
         None, description="causal language model, a folder or an id of the hub; none: a tiny random one"

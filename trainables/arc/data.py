@@ -1,6 +1,9 @@
 """The puzzles that a trial of the task `arc` learns from, and those that it is asked."""
 
 import functools
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -31,21 +34,15 @@ def load(data: str, evaluation_data: str | None, max_side: int, learn_from: str,
     Raises:
         ValueError: A source has none that fit, or training puzzles are evaluated on; in the words of the config.
     """
-    try:
+    with _field_errors("data"):
         training = load_puzzles(data, "training", max_side)
-    except ValueError as error:
-        raise _rewrite_error(error, "data") from error
-    try:
+    with _field_errors("evaluation_data" if evaluation_data else "data"):
         evaluation = load_puzzles(evaluation_data or data, "evaluation", max_side)
-    except ValueError as error:
-        raise _rewrite_error(error, "evaluation_data" if evaluation_data else "data") from error
-    try:
+    with _field_errors("data"):
         if leak == "refuse":
             check_disjoint(training, evaluation)
         elif leak == "drop":
             training = without(training, evaluation)
-    except ValueError as error:
-        raise _rewrite_error(error, "data") from error
     shown = training if learn_from != "demonstrations" else tuple(replace(puzzle, tests=()) for puzzle in training)
     besides = evaluation if learn_from == "transductive" else ()
     if not any(len(puzzle.pairs) > 1 for puzzle in shown) and not any(len(p.demonstrations) > 1 for p in besides):
@@ -65,10 +62,10 @@ def check(data: str, evaluation_data: str | None, max_side: int, learn_from: str
     load(data, evaluation_data, max_side, learn_from, leak)
 
 
-def _rewrite_error(error: ValueError, name: str) -> ValueError:
-    """`error` of `name`, where it says "source" or "training"."""
-    told = str(error)
-    for general in ("source ", "training "):
-        if told.startswith(general):
-            return ValueError(f"{name} {told.removeprefix(general)}")
-    return error
+@contextmanager
+def _field_errors(field: str) -> Iterator[None]:
+    """Name the config field in a ValueError that says "source" or "training"."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(re.sub(r"^(source|training) ", f"{field} ", str(error))) from error

@@ -256,15 +256,8 @@ class ArcTask(Task[ArcConfig]):
         """By now: the ambiguity's rises while the answers are still bad, or the agent would be sure of them."""
         config = self.config
         done = self.updaters["train"].steps / max(1.0, config.ambiguity_warmup * self.total)
-        return Weights(
-            ambiguity=config.ambiguity_weight * min(1.0, done),
-            consistency=config.consistency_weight,
-            pathwise=config.pathwise_weight,
-            information=config.information_weight,
-            value=config.value_weight,
-            entropy=config.entropy_weight,
-            kl=config.kl_weight,
-        )
+        weights = Weights(**{name: getattr(config, f"{name}_weight") for name in Weights._fields})
+        return weights._replace(ambiguity=weights.ambiguity * min(1.0, done))
 
     def _log_terms(self, loss: Tensor, terms: Mapping[str, Tensor], batch: Batch) -> tuple[Tensor, float]:
         for name, value in terms.items():

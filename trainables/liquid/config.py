@@ -2,31 +2,17 @@
 
 from typing import Annotated, Literal
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    NonNegativeFloat,
-    PositiveFloat,
-    PositiveInt,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, field_validator, model_validator
 
 from models.liquid.continual import Scenario
 from trainables.liquid.data import check, resolve_data
 from trainables.task import TaskConfig, searchable
+from trainables.task.config import ConfigPart
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 
 
-class Part(BaseModel):
-    """Parameters that belong together, set as `--set part.name=value`."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
-
-
-class SpikingConfig(Part):
+class SpikingConfig(ConfigPart):
     """The neurons."""
 
     neurons: PositiveInt = Field(32, description="of each spiking layer")
@@ -58,7 +44,7 @@ RULES = ["pair", "triplet", "homeostatic", "bcm"]
 PLASTIC = {"plasticity.rule": RULES}
 
 
-class PlasticityConfig(Part):
+class PlasticityConfig(ConfigPart):
     """Synapses that follow a local rule beside those that follow the gradient."""
 
     rule: Literal["none", "pair", "triplet", "homeostatic", "bcm"] = searchable(
@@ -76,7 +62,7 @@ class PlasticityConfig(Part):
     meta_lr: PositiveFloat = Field(0.01, description="learning rate of these rates")
 
 
-class ContinualConfig(Part):
+class ContinualConfig(ConfigPart):
     """The stream of tasks."""
 
     tasks: PositiveInt = Field(5, description="learned one after another; 1: all at once")
@@ -85,7 +71,7 @@ class ContinualConfig(Part):
     )
 
 
-class ConsolidationConfig(Part):
+class ConsolidationConfig(ConfigPart):
     """What holds weights where earlier tasks need them."""
 
     method: Literal["none", "ewc", "si"] = searchable(
@@ -101,7 +87,7 @@ class ConsolidationConfig(Part):
     fisher_samples: PositiveInt = Field(128, description="sequences of a task that its Fisher is measured on")
 
 
-class ReplayConfig(Part):
+class ReplayConfig(ConfigPart):
     """Samples of earlier tasks, in every window."""
 
     fraction: Share = searchable(0.5, low=0.0, high=0.8, description="of a micro-batch that is replayed")

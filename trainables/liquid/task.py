@@ -239,15 +239,8 @@ class LiquidTask(Task[LiquidConfig]):
         return stream(source, config.continual.tasks, config.continual.scenario), source.digest
 
     def _create_neurons(self, count: int) -> LIF:
-        spiking = self.config.spiking
         return LIF(
-            count,
-            decay=spiking.decay,
-            threshold=spiking.threshold,
-            surrogate=spiking.surrogate,
-            slope=spiking.slope,
-            learn_decay=spiking.learn_decay,
-            learn_threshold=spiking.learn_threshold,
+            count, **self.config.spiking.model_dump(exclude={"neurons", "rate_weight", "lowest_rate", "highest_rate"})
         )
 
     def _create_synapses(self, pre: int, post: int) -> PlasticSynapses:

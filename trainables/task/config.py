@@ -71,10 +71,14 @@ def _to_plain(value: Any) -> Any:
     return value.value if isinstance(value, Enum) else value
 
 
-class TaskConfig(BaseModel):
-    """The parameters of one trial. Subclass it with a task's own; fields made with `searchable` are searched over."""
+class ConfigPart(BaseModel):
+    """Parameters that belong together, set as `--set part.name=value`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
+
+
+class TaskConfig(ConfigPart):
+    """The parameters of one trial. Subclass it with a task's own; fields made with `searchable` are searched over."""
 
     precision: PrecisionName = searchable(
         Precision.FP32, choices=list(Precision), description="format of the forward pass; auto: the best of the device"

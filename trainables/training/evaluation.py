@@ -38,19 +38,27 @@ def render_images(task: Task[Any], buffers: Buffers) -> dict[str, Picture]:
 
 @contextlib.contextmanager
 def _prepare_evaluation(task: Task[Any], buffers: Buffers) -> Iterator[None]:
-    """Evaluation mode, averaged weights, fp32 and no autograd inside, of which nothing stays."""
-    before, noting = buffers.copy(), task.noting
-    task.noting = {}
-    no_autocast = torch.autocast(task.context.device.type, enabled=False)  # it may be called from within a loss
+    """Set evaluation mode and averaged weights. Afterwards all is as it was before."""
+    noting, task.noting = task.noting, {}
     try:
-        with _set_evaluation_mode(task.modules), contextlib.ExitStack() as averages, torch.no_grad(), no_autocast:
+        with isolated_inference(task, buffers), _set_evaluation_mode(task.modules), contextlib.ExitStack() as averages:
             for updater in task.updaters.values():
                 if updater.ema is not None:
                     averages.enter_context(updater.ema.applied())
             yield
     finally:
-        buffers.restore(before)
         task.noting = noting
+
+
+@contextlib.contextmanager
+def isolated_inference(task: Task[Any], buffers: Buffers) -> Iterator[None]:
+    """Run in fp32 and without autograd, also from within a loss. Restore the buffers afterwards."""
+    before = buffers.copy()
+    try:
+        with torch.no_grad(), torch.autocast(task.context.device.type, enabled=False):
+            yield
+    finally:
+        buffers.restore(before)
 
 
 def _reduce_metrics(metrics: Mapping[str, float | tuple[Any, Any]], context: Context) -> dict[str, float]:

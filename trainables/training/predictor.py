@@ -1,7 +1,6 @@
 """A trained task that answers: in a process that trains nothing, from what a checkpoint has of its weights."""
 
-import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ from trainables import checkpoint
 from trainables.context import Context, rng
 from trainables.filesystem.paths import StoragePath
 from trainables.registry import load_class
+from trainables.training.evaluation import isolated_inference
 from trainables.training.trainer import BUILD
 from trainables.update.batches import to_device
 from trainables.update.buffers import Buffers, resize_buffers
@@ -81,7 +81,7 @@ class Predictor:
             ValueError: The task answers with something else than tensors, arrays and dicts of them.
         """
         moved = to_device(_to_tensors(inputs), self.task.context.device, self._keeps_fp64)
-        with self._prepare_prediction():
+        with isolated_inference(self.task, self._buffers):
             return _to_arrays(self.task.predict(moved), "predict")
 
     def example(self) -> Any:
@@ -99,16 +99,6 @@ class Predictor:
         for updater in updaters.values():
             for name, average in (updater["ema"] or {"shadow": {}})["shadow"].items():
                 named[name].data.copy_(average)
-
-    @contextlib.contextmanager
-    def _prepare_prediction(self) -> Iterator[None]:
-        """As `evaluate` is called: without autograd, and in fp32 unless the task says otherwise."""
-        before = self._buffers.copy()
-        try:
-            with torch.no_grad(), torch.autocast(self.task.context.device.type, enabled=False):
-                yield
-        finally:
-            self._buffers.restore(before)
 
 
 def _to_tensors(inputs: Any) -> Any:
