@@ -86,7 +86,6 @@ def main(
     stall_timeout: Annotated[str | None, typer.Option(metavar="TIME", help="10m: a trial that hangs fails")] = None,
     cold: Annotated[bool, typer.Option("--cold", help="new workers for every trial")] = False,
     recycle_after: Annotated[str | None, typer.Option(metavar="N", help="new workers after so many trials")] = None,
-    memory_growth: Annotated[str | None, typer.Option(metavar="GIB", help="new workers when they grew so much")] = None,
     log_model: Annotated[bool, typer.Option("--log-model", help="the best checkpoint as a model in MLflow")] = False,
     register: Annotated[str | None, typer.Option(metavar="MODEL", help="that, and a version in its registry")] = None,
     resume: Annotated[
@@ -132,7 +131,6 @@ def main(
         "stall_timeout": stall_timeout,
         "cold": cold or None,
         "recycle_after": recycle_after,
-        "memory_growth": memory_growth,
         "log_model": log_model or None,
         "register": register,
         "quiet": quiet or None,

@@ -58,11 +58,12 @@ RESUME_OVERRIDES = {
     "study",
     "cold",
     "recycle_after",
-    "memory_growth",
     "quiet",
     "log_model",
     "register",
 }
+
+RETIRED_KEYS = {"memory_growth"}  # older search.yaml files and studies have them
 
 
 class SearchConfig(BaseModel):
@@ -146,7 +147,6 @@ class SearchConfig(BaseModel):
     )
     cold: bool = Field(False, description="new workers for every trial, as for a task that cannot share a process")
     recycle_after: int | None = Field(None, ge=1, description="trials after which workers are started anew")
-    memory_growth: float = Field(1.0, gt=0, description="GiB that a worker may grow by before it is started anew")
     log_model: bool = Field(False, description="the best checkpoint is a model in MLflow when the search ends")
     register_: Annotated[str | None, BeforeValidator(parse_model_name)] = Field(
         None, alias="register", description="that, and a version of the model of this name in the registry"
@@ -172,7 +172,7 @@ def load_config(given: dict[str, Any], file: Path | None = None) -> SearchConfig
         UsageError: All that is wrong, a line each.
     """
     from_file = _read_yaml(file)
-    values = {**from_file, **given}
+    values = {key: value for key, value in {**from_file, **given}.items() if key not in RETIRED_KEYS}
     for key in ("set", "search", "resources"):  # a flag changes one parameter and keeps the others of the file
         of_file = from_file.get(key) or {}
         if not isinstance(of_file, dict):

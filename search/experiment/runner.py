@@ -245,7 +245,6 @@ def _run_trials(
             "others": [other.metric for other in planned.objectives[1:]],
             "stall_timeout": config.stall_timeout,
             "recycle_after": 1 if config.cold else config.recycle_after,
-            "memory_growth": config.memory_growth,
             "gpus": config.workers * (worker.get("GPU") or 1.0),
         },
     }

@@ -43,7 +43,7 @@ def work(settings: dict[str, Any], make: "Callable[..., TrialRunner] | None" = N
         settings: `registry`, the actor that holds the mailboxes and whose `wait_for_stop` returns when all is to end;
             `gang`, the name of this one; `task`, the task as "module:Class"; `files`, the folder that its `prepare`
             filled; `rehearsal`, whether the GPUs that Ray gives are only declared; `stall_timeout` in seconds or None;
-            `others`, `recycle_after`, `memory_growth` and `gpus`, see `Workers`.
+            `others`, `recycle_after` and `gpus`, see `Workers`.
         make: Makes what runs the stretches. Default: `Workers`, for a task class.
     """
     registry, gang = settings["registry"], settings["gang"]
@@ -64,7 +64,6 @@ def work(settings: dict[str, Any], make: "Callable[..., TrialRunner] | None" = N
         stopping,
         others=settings["others"],
         recycle_after=settings["recycle_after"],
-        memory_growth=settings["memory_growth"],
         gpus=settings["gpus"],
     )
     _listen(registry, gang, workers)

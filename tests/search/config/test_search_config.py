@@ -112,6 +112,12 @@ def test_flags_go_before_the_file_parameter_by_parameter(tmp_path):
     assert (config.trials, config.seed, config.set) == (9, 3, {"a": 1, "b": "5"})
 
 
+def test_search_yaml_of_an_older_search_loads_without_its_retired_key(tmp_path):
+    file = tmp_path / "search.yaml"
+    file.write_text("task: arc\ntrials: 7\nmemory_growth: 2.0\n")
+    assert load_config({}, file).trials == 7
+
+
 def test_an_unknown_key_of_the_file_is_told_with_the_nearest(tmp_path):
     file = tmp_path / "search.yaml"
     file.write_text("task: arc\ntrails: 3\n")

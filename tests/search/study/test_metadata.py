@@ -1,0 +1,33 @@
+import pytest
+
+from search.config import load_config
+from search.errors import UsageError
+from search.study.metadata import build_resume_config
+
+
+@pytest.fixture
+def place(tmp_path):
+    return tmp_path / "runs" / "one"
+
+
+@pytest.fixture
+def stored(place):
+    """What the study of a search has, written by a version that still had the option --memory-growth."""
+    config = load_config({"task": "arc", "name": "one", "storage": str(place.parent), "workers": "2"})
+    return {"config": {**config.model_dump(mode="json", by_alias=True), "memory_growth": 2.0}}
+
+
+def test_search_with_a_retired_option_resumes(stored, place):
+    config = build_resume_config(stored, place, {"trials": "40"})
+    assert (config.name, config.workers, config.trials) == ("one", 2, 40)
+
+
+def test_resume_refuses_options_that_change_the_trials(stored, place):
+    with pytest.raises(UsageError) as caught:
+        build_resume_config(stored, place, {"task": "liquid", "seed": "1", "search": {"lr": "1..2"}})
+    assert str(caught.value) == (
+        "--resume must come without --search, --seed, a task: one goes on as it began. What can be given anew: "
+        "--cold, --concurrency, --cpus-per-worker, --gpu-hours, --gpus-per-worker, --log-model, --max-failures, "
+        "--patience, --placement, --quiet, --recycle-after, --register, --resource, --sampler, --stall-timeout, "
+        "--stop-when, --study, --time-budget, --trials, --workers."
+    )
