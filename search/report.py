@@ -7,19 +7,19 @@ python search/report.py NAME --compare OTHER [--compare ANOTHER]
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
 
 if sys.path[0] == str(Path(__file__).resolve().parent):
     # As a script this folder is on the path, and its files would hide libraries and users' modules of their names.
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-import typer
+import click
 
 from search.analysis import comparison
 from search.analysis.divergence import find_divergence
 from search.analysis.ranking import trial_rows
-from search.config.validators import check_model_name
+from search.config.option import parse_model_name
 from search.errors import UsageError
+from search.reporting.console.command_line import Command, exit_with, run_command
 from search.reporting.console.tables import (
     build_comparison_table,
     build_table,
@@ -34,26 +34,31 @@ from search.study.record import SearchRecord, load_search
 from trainables.filesystem.paths import StoragePath
 
 
+@click.command(cls=Command)
+@click.argument("name")
+@click.option("--storage", metavar="PLACE", default="runs", help="Folder or bucket of the searches. Default: runs.")
+@click.option("--replay", is_flag=True, help="Log to MLflow what is missing there.")
+@click.option("--log-model", is_flag=True, help="Log the best checkpoint as a model in MLflow.")
+@click.option("--register", metavar="MODEL", help="Log the best checkpoint and register it in MLflow under this name.")
+@click.option("--compare", metavar="OTHER", multiple=True, help="Compare with this search. Can be repeated.")
 def main(
-    name: Annotated[str, typer.Argument(help="of the search, or its folder")],
-    storage: Annotated[str, typer.Option(help="the folder of the searches, or s3://bucket/path")] = "runs",
-    replay: Annotated[bool, typer.Option("--replay", help="tell MLflow what it lacks of the search")] = False,
-    log_model: Annotated[bool, typer.Option("--log-model", help="the best checkpoint as a model in MLflow")] = False,
-    register: Annotated[str | None, typer.Option(metavar="MODEL", help="that, and a version in its registry")] = None,
-    compare: Annotated[list[str] | None, typer.Option(metavar="OTHER", help="another search, or its folder")] = None,
+    name: str, storage: str, replay: bool, log_model: bool, register: str | None, compare: tuple[str, ...]
 ) -> None:
-    """Print the table of a search, and write its page and its Parquet file anew. Or compare it with others."""
+    """Print the table of a search, and write its page and its Parquet file again. Or compare searches.
+
+    NAME and OTHER are the name of a search or its folder.
+    """
+    folder = _resolve_folder(name, parse_storage(storage))
     try:
-        searches = parse_storage(storage)
-        folder = _resolve_folder(name, searches)
-        check_model_name(register)
-        if compare:
-            _check_single_search_options(replay, log_model, register)
-            return _compare(folder, [_resolve_folder(other, folder.parent) for other in compare])
-        searched = load_search(folder)
-    except UsageError as error:
-        print(error, file=sys.stderr)
-        raise typer.Exit(2) from error
+        parse_model_name(register)
+    except ValueError as error:
+        raise UsageError(f"--register {error}.") from error
+    if compare:
+        given = {"--replay": replay, "--log-model": log_model, "--register": register is not None}
+        if extra := [flag for flag, is_given in given.items() if is_given]:
+            raise UsageError(f"--compare must come without {' and '.join(extra)}. Give them in a call of their own.")
+        return _compare(folder, [_resolve_folder(other, folder.parent) for other in compare])
+    searched = load_search(folder)
     console = create_report_console()
     console.print(build_table(trial_rows(searched.trials, searched.objectives), get_table_width(console)))
     for divergence in find_divergence(searched.trials):
@@ -63,41 +68,28 @@ def main(
         write_report(searched, page)
         write_parquet(searched.trials, folder / "trials.parquet")
     except OSError as error:
-        print(f"--storage must be a folder that can be written to, but {error}.", file=sys.stderr)
-        raise typer.Exit(2) from error
+        raise UsageError(f"--storage must be a folder that can be written to, but {error}.") from error
     console.print(f"page: {page}", highlight=False, soft_wrap=True)
-    if replay:
-        _replay(folder)
-    if log_model or register is not None:
-        _log_model(folder, register)
+    if replay or log_model or register is not None:
+        _log_to_mlflow(folder, replay, log_model or register is not None, register or "")
 
 
-def _replay(folder: StoragePath) -> None:
-    from search.tracking.replay import replay  # imports the task's libraries
+def _log_to_mlflow(folder: StoragePath, replay: bool, log_model: bool, register: str) -> None:
+    from search.tracking.model.best_model import ModelError, log_best  # imports the task's libraries
+    from search.tracking.replay import replay as log_missing
     from search.tracking.tracker import TrackingError
 
     try:
-        print(replay(folder))
-    except UsageError as error:
-        print(error, file=sys.stderr)
-        raise typer.Exit(2) from error
-    except TrackingError as error:
-        print(error, file=sys.stderr)
-        raise typer.Exit(1) from error
-
-
-def _log_model(folder: StoragePath, register: str | None) -> None:
-    from search.tracking.model.best_model import ModelError, log_best
-
-    try:
-        print(log_best(folder, register or ""))
-    except ModelError as error:
-        print(error, file=sys.stderr)
-        raise typer.Exit(1) from error
+        if replay:
+            print(log_missing(folder))
+        if log_model:
+            print(log_best(folder, register))
+    except (ModelError, TrackingError) as error:
+        exit_with(error, 1)
 
 
 def _compare(folder: StoragePath, others: Sequence[StoragePath]) -> None:
-    """Print the search in `folder` beside `others`, and write their page beside its own."""
+    """Print the search in `folder` next to `others`, and write their page into `folder`."""
     found, problems = list[SearchRecord](), list[str]()
     for where, path in [("", folder), *(("--compare ", other) for other in others)]:
         try:
@@ -117,13 +109,12 @@ def _compare(folder: StoragePath, others: Sequence[StoragePath]) -> None:
     try:
         write_comparison(sides, path)
     except OSError as error:
-        print(f"{path} could not be written: {error}", file=sys.stderr)
-        raise typer.Exit(1) from error
+        exit_with(f"{path} could not be written: {error}", 1)
     console.print(f"written: {path}", highlight=False, soft_wrap=True)
 
 
 def _resolve_folder(name: str, storage: StoragePath) -> StoragePath:
-    """That of a search which is named, or whose folder is given."""
+    """Return the folder of the search that `name` names, either in `storage` or by its path."""
     named = storage / name
     try:
         return parse_storage(name) if "://" in name or ("/" in name and not named.is_dir()) else named
@@ -131,14 +122,5 @@ def _resolve_folder(name: str, storage: StoragePath) -> StoragePath:
         raise UsageError(f"--storage must be a place that can be read, but {error}.") from error
 
 
-def _check_single_search_options(replay: bool, log_model: bool, register: str | None) -> None:
-    """What is done for one search is not done while several are compared."""
-    given = {"--replay": replay, "--log-model": log_model, "--register": register is not None}
-    if extra := [flag for flag, is_given in given.items() if is_given]:
-        raise UsageError(f"--compare must come without {' and '.join(extra)}. Give them in a call of their own.")
-
-
 if __name__ == "__main__":
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-    app.command()(main)
-    app()
+    run_command(main)

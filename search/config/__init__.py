@@ -1,5 +1,6 @@
 """What the user asked for: options, task, objectives and search space."""
 
-from search.config.search_config import SearchConfig, load_config
+from search.config.loading import load_config
+from search.config.search_config import SearchConfig
 
 __all__ = ["SearchConfig", "load_config"]

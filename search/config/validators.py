@@ -1,79 +1,85 @@
-"""Checks and conversions of the values of options."""
+"""Finds options that contradict each other."""
 
-import re
-from typing import Any
+from collections.abc import Iterator
 
-from pydantic import (
-    ValidationInfo,
-)
-
-from search.config.stop_condition import StopCondition
-from search.errors import UsageError
+from search.config.search_config import OPTIONS, SearchConfig
+from trainables.filesystem.paths import RemotePath
 
 
-def parse_duration(value: Any) -> Any:
-    """ "90s", "30m", "2h", "1d" or a number of seconds."""
-    if not isinstance(value, str):
-        return value
-    match = re.fullmatch(r"(\d+\.?\d*)\s*([smhd]?)", value.strip())
-    if match is None:
-        raise ValueError(f"must be like 90s, 30m or 2h, but got {value!r}")
-    return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}[match[2]]
+def find_contradictions(config: SearchConfig) -> list[str]:
+    """Return a message for each contradiction between options of a search."""
+    return [
+        *_check_once(config),
+        *_check_workers(config),
+        *_check_scheduler(config),
+        *_check_fidelity(config),
+        *_check_study(config),
+    ]
 
 
-def parse_fidelity(value: Any, info: ValidationInfo) -> Any:
-    """A number in the unit of fidelity: of seconds also "10m"."""
-    return parse_duration(value) if info.data.get("fidelity") == "gpu-seconds" else value
+def _check_once(config: SearchConfig) -> Iterator[str]:
+    if not config.once:
+        return
+    given = {
+        "--trials and --search": config.search or config.trials not in (1, SearchConfig.model_fields["trials"].default),
+        "--try": config.try_,
+        "--warm-start": config.warm_start,
+        "--patience": config.patience,
+    }
+    for names in (names for names, is_given in given.items() if is_given):
+        yield f"--once must come without {names}: it is one run with fixed parameters."
 
 
-def join_choices(value: Any) -> Any:
-    """A list of choices, as YAML has it, as the command line has it: "a,b"."""
-    return ",".join(str(item) for item in value) if isinstance(value, list) else value
+def _check_workers(config: SearchConfig) -> Iterator[str]:
+    if config.cold and config.recycle_after not in (None, 1):
+        yield f"--recycle-after must be 1 with --cold, but got {config.recycle_after}. Leave one of them out."
+    gpus = config.gpus_per_worker or 0.0
+    if gpus > 1 and gpus % 1:
+        yield f"--gpus-per-worker must be whole above 1, but got {gpus:g}: a part of a GPU is one worker's."
+    if 0 < gpus < 1 and config.workers > 1:
+        yield (
+            f"--gpus-per-worker must be whole with --workers {config.workers}, but got {gpus:g}: "
+            "NCCL refuses two ranks on one GPU. Say --workers 1 or --gpus-per-worker 1."
+        )
+    for reserved in sorted({"CPU", "GPU", "memory"} & config.resources.keys()):
+        yield f"--resource must name a custom resource, but got {reserved}. See --cpus-per-worker."
 
 
-def as_list(value: Any) -> Any:
-    """One text is a list of one."""
-    return ([value] if value else []) if isinstance(value, str) else value
+def _check_scheduler(config: SearchConfig) -> Iterator[str]:
+    for option in OPTIONS:
+        known = option.schedulers or (config.scheduler,)
+        if config.scheduler not in known and getattr(config, option.key) != option.default:
+            yield f"{option.name} must come with --scheduler {', '.join(known)}, but got {config.scheduler}."
+    if config.scheduler == "pbt" and config.trials < 2:
+        yield f"--trials must be at least 2 with --scheduler pbt, but got {config.trials}."
+    elif config.scheduler == "pbt" and "trials" in config.model_fields_set and (config.population or 0) > config.trials:
+        yield (
+            f"--population must be at most --trials, {config.trials}, but got {config.population}. "
+            "Trials beyond it are the copies."
+        )
+    if len(config.objective) > 1 and config.sampler == "cmaes":
+        yield f"--sampler must be tpe, gp, nsga2, qmc or random with {len(config.objective)} objectives, but got cmaes."
 
 
-def wrap_in_list(value: Any) -> Any:
-    """One of a kind, as the list that it is in."""
-    return value if isinstance(value, list) else [value]
+def _check_fidelity(config: SearchConfig) -> Iterator[str]:
+    unit, most, grace = config.fidelity, config.max_fidelity, config.grace_period
+    if unit != "epochs" and config.scheduler in ("median", "pbt"):
+        yield f"--fidelity must be epochs with --scheduler {config.scheduler}, but got {unit}."
+    if unit != "epochs" and most is None:
+        example = "600 or 10m" if unit == "gpu-seconds" else "100000"
+        yield (
+            f"--max-fidelity must come with --fidelity {unit}, but got none. Say what a trial gets at most: {example}."
+        )
+    for name, amount in (("--max-fidelity", most), ("--grace-period", grace)):
+        if unit == "epochs" and amount is not None and amount % 1:
+            yield f"{name} must be a whole number of epochs, but got {amount:g}."
+    if most is not None and grace is not None and grace > most:
+        yield f"--grace-period must be at most --max-fidelity, {most:g}, but got {grace:g}."
 
 
-def parse_point(value: Any) -> Any:
-    """ "lr=1e-3,precision=bf16", or parameters by name."""
-    if isinstance(value, dict):
-        return {str(name): one for name, one in value.items()}
-    parts = [part.partition("=") for part in str(value).split(",")]
-    if not all(equals and name.strip() for name, equals, _ in parts):
-        raise ValueError(f"must be like name=value,name=value, but got {value!r}")
-    return {name.strip(): text.strip() for name, _, text in parts}
-
-
-def parse_stop_condition(value: Any) -> Any:
-    """ "val/score>=0.4" """
-    return str(StopCondition.from_text(value)) if isinstance(value, str) and value else value
-
-
-def parse_model_name(value: Any) -> Any:
-    """A name that MLflow's registry takes.
-
-    Raises:
-        ValueError: It is none.
-    """
-    if isinstance(value, str) and not re.fullmatch(r"\w[\w.\- ]{0,199}", value):
-        raise ValueError(f"must be a name of letters, digits, spaces, '.', '_' or '-', but got {value!r}")
-    return value
-
-
-def check_model_name(name: str | None) -> None:
-    """Whether MLflow's registry takes a model of that name, if there is one.
-
-    Raises:
-        UsageError: It does not.
-    """
-    try:
-        parse_model_name(name)
-    except ValueError as error:
-        raise UsageError(f"--register {error}.") from error
+def _check_study(config: SearchConfig) -> Iterator[str]:
+    if not config.study and isinstance(config.storage, RemotePath) and not config.storage.is_atomic:
+        yield (
+            f"--study must be a database with --storage {config.storage.scheme}://, but got none: a file there is "
+            "empty while it is written, and a driver that dies then would lose it. Say postgresql://host/database."
+        )

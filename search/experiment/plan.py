@@ -9,8 +9,8 @@ from pydantic import BaseModel
 from search.config import SearchConfig, function_config
 from search.config.fidelity import UNLIMITED
 from search.config.initial_points import initial_points
+from search.config.loading import resolve_config
 from search.config.objectives import HasObjectives, Objective, parse_objectives
-from search.config.search_config import resolve_config
 from search.config.search_space import Space, resolve_space
 from search.config.task_source import TaskSource, load_task_source
 from search.errors import UsageError

@@ -14,7 +14,7 @@ from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial
 
 from search.config import SearchConfig
-from search.config.search_config import to_yaml
+from search.config.loading import to_yaml
 from search.config.search_space import Space, restore_space
 from search.config.task_source import load_task_source
 from search.errors import StoreError, UsageError

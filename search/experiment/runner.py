@@ -15,7 +15,7 @@ from rich.console import Console
 from search.analysis.result import SearchResult
 from search.config import SearchConfig, load_config
 from search.config.libraries import configure_libraries
-from search.config.search_config import resolve_config
+from search.config.loading import resolve_config
 from search.errors import StoreError, UsageError
 from search.execution.cluster.local_machine import uses_existing_cluster
 from search.execution.cluster.node_check import ClusterCheck, check_nodes, job_stop_warning
@@ -244,7 +244,7 @@ def _run_trials(
             "objective": "" if planned.source.task_class else planned.objective.metric,
             "others": [other.metric for other in planned.objectives[1:]],
             "stall_timeout": config.stall_timeout,
-            "recycle_after": 1 if config.cold else config.recycle_after,
+            "recycle_after": config.recycle_after,
             "gpus": config.workers * (worker.get("GPU") or 1.0),
         },
     }

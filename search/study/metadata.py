@@ -7,7 +7,8 @@ from typing import Any
 from optuna.storages import BaseStorage
 
 from search.config import SearchConfig, load_config
-from search.config.search_config import RESUME_OVERRIDES, option_name
+from search.config.option import option_name
+from search.config.search_config import OPTIONS
 from search.errors import UsageError
 from search.storage.backend import check_name
 from search.storage.working_copy import local_path_of
@@ -33,13 +34,14 @@ def load_metadata(storage: BaseStorage, place: StoragePath) -> dict[str, Any]:
 
 
 def build_resume_config(about: Mapping[str, Any], place: StoragePath, given: Mapping[str, Any]) -> SearchConfig:
-    """The config that a search goes on with: as it began, but for what is given, wherever its folder lies by now."""
-    fixed = sorted(given.keys() - RESUME_OVERRIDES)
+    """Return the stored config with the overrides in `given` and the present location of the search."""
+    resumable = {option.key for option in OPTIONS if option.resumable}
+    fixed = sorted(given.keys() - resumable)
     if fixed:
         named = ", ".join("a task" if name == "task" else option_name(name) for name in fixed)
         raise UsageError(
             f"--resume must come without {named}: {place.name} goes on as it began. "
-            f"What can be given anew: {', '.join(map(option_name, sorted(RESUME_OVERRIDES)))}."
+            f"What can be given anew: {', '.join(map(option_name, sorted(resumable)))}."
         )
     before = {**about["config"], "storage": place.parent, "name": place.name, "quiet": False}
     path, _, name = before["task"].rpartition(":")

@@ -6,7 +6,6 @@ import tomllib
 from pathlib import Path
 
 import pytest
-import typer
 import yaml
 from ray.autoscaler._private.kuberay.autoscaling_config import _derive_autoscaling_config_from_ray_cr
 
@@ -79,9 +78,7 @@ def test_the_entrypoint_is_a_command_of_the_search_in_the_image(job):
     assert python == "python"
     folder = re.search(r"^WORKDIR (\S+)$", DOCKERFILE, flags=re.MULTILINE)[1]
     assert script == f"{folder}/search/run.py"
-    app = typer.Typer()
-    app.command()(main)
-    given = typer.main.get_command(app).make_context("run.py", options).params
+    given = main.make_context("run.py", options).params
     assert given["task"] == "arc"
     assert str(given["storage"]).startswith("s3:")  # the disk of the head goes with it
     assert given["name"]  # for --resume

@@ -2,13 +2,12 @@
 
 import time
 
-import typer
+from click.testing import CliRunner
 from optuna.samplers import RandomSampler
-from typer.testing import CliRunner
 
 from search.config import load_config
 from search.config.flatten import flatten
-from search.config.search_config import to_yaml
+from search.config.loading import to_yaml
 from search.config.search_space import resolve_space
 from search.report import main
 from search.study.study import create_study
@@ -73,6 +72,4 @@ class Search:
 def replayed(search):
     """What `search/report.py NAME --replay` does, once no driver holds the search any more."""
     search.store.close()
-    app = typer.Typer(pretty_exceptions_enable=False)
-    app.command()(main)
-    return CliRunner().invoke(app, [search.config.name, "--storage", str(search.config.storage), "--replay"])
+    return CliRunner().invoke(main, [search.config.name, "--storage", str(search.config.storage), "--replay"])

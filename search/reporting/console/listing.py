@@ -6,10 +6,10 @@ from search.errors import UsageError
 from trainables.filesystem.paths import StoragePath
 
 
-def _print_plan(planned: Any) -> None:
-    """What --dry-run prints: YAML that runs this search, with the resolved space as comments."""
+def print_plan(planned: Any) -> None:
+    """Print the YAML that runs this search, with the resolved space as comments."""
     from search.config.flatten import flatten
-    from search.config.search_config import to_yaml
+    from search.config.loading import to_yaml
 
     print(to_yaml(planned.config), end="")
     print(f"# {planned.schedule}" if planned.is_limited else "# a trial ends when its function returns")
@@ -28,8 +28,8 @@ def _print_plan(planned: Any) -> None:
             print(f"# fixed: {key} {value}")
 
 
-def _print_searches(storage: StoragePath) -> None:
-    """The searches in `storage`, newest last."""
+def print_searches(storage: StoragePath) -> None:
+    """Print a line for each search in `storage`, with its newest search last."""
     from search.analysis.best_trials import count_outcomes, find_best
     from search.formatting import format_value
     from search.storage.working_copy import list_searches

@@ -3,8 +3,8 @@
 import pytest
 
 from search.config import load_config
+from search.config.loading import to_yaml
 from search.config.objectives import Objective
-from search.config.search_config import to_yaml
 from search.errors import UsageError
 from search.experiment import plan
 

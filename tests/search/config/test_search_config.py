@@ -1,11 +1,12 @@
-import inspect
 from pathlib import Path
 
 import pytest
 import yaml
+from click.testing import CliRunner
 
 from search.config import SearchConfig, load_config
-from search.config.search_config import resolve_config, to_yaml
+from search.config.loading import resolve_config, to_yaml
+from search.config.search_config import OPTIONS
 from search.errors import UsageError
 from search.run import main
 from search.storage.locations import check_location
@@ -112,12 +113,6 @@ def test_flags_go_before_the_file_parameter_by_parameter(tmp_path):
     assert (config.trials, config.seed, config.set) == (9, 3, {"a": 1, "b": "5"})
 
 
-def test_search_yaml_of_an_older_search_loads_without_its_retired_key(tmp_path):
-    file = tmp_path / "search.yaml"
-    file.write_text("task: arc\ntrials: 7\nmemory_growth: 2.0\n")
-    assert load_config({}, file).trials == 7
-
-
 def test_an_unknown_key_of_the_file_is_told_with_the_nearest(tmp_path):
     file = tmp_path / "search.yaml"
     file.write_text("task: arc\ntrails: 3\n")
@@ -182,11 +177,66 @@ def test_an_earlier_search_is_named_by_its_name_by_its_folder_or_as_an_experimen
     assert resolve_config(config) == config
 
 
-def test_every_option_that_says_what_to_search_can_be_given_in_a_file():
-    fields = {field.alias or name for name, field in SearchConfig.model_fields.items()}
-    only_flags = {"more", "config", "resume", "dry_run", "list", "as_json"}
-    flags = {name.rstrip("_") for name in inspect.signature(main).parameters} - only_flags
-    assert flags - {"resource"} == fields - {"resources", "tracking_uri"}
+def test_every_key_but_the_tracking_uri_is_an_option_of_the_command_line():
+    keys = {field.alias or name for name, field in SearchConfig.model_fields.items()}
+    only_flags = {"more", "config", "resume", "dry_run", "list_", "as_json"}
+    assert {parameter.name for parameter in main.params} - only_flags == keys - {"tracking_uri"}
+
+
+def test_each_option_reaches_the_config_by_its_key():
+    options = [option for option in OPTIONS if option.is_on_command_line]
+    words = [word for option in options for word in ([option.name, "a=b"] if option.metavar else [option.name])]
+    given = main.make_context("run.py", words).params
+    repeatable = {"objective", "resources", "search", "set", "try", "warm_start"}
+    for option in options:
+        text = "a=b" if option.metavar else True
+        assert given[option.key] == ((text,) if option.key in repeatable else text)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--trails", "3"], "No such option: --trails (Possible options: --trials, --try)"),
+        (["arc", "--trials"], "Option '--trials' requires an argument."),
+        (["arc", "--quiet=1"], "Option '--quiet' does not take a value."),
+    ],
+)
+def test_command_line_that_cannot_be_parsed_is_refused(words, message):
+    done = CliRunner().invoke(main, words)
+    assert (done.exit_code, done.stderr.splitlines()[-1]) == (2, f"Error: {message}")
+
+
+def test_help_lists_each_option_in_a_group_within_80_columns():
+    text = CliRunner().invoke(main, ["--help"]).stdout
+    groups = [line for line in text.splitlines() if line.endswith(":") and not line.startswith(" ")]
+    assert groups == [
+        "Start:", "Budget:", "Resources:", "Scheduler:", "Sampler:", "Search space and objective:",
+        "Storage and tracking:", "Output:", "Advanced:", "Options:",
+    ]  # fmt: skip
+    assert all(f"  {option.name}" in text for option in OPTIONS if option.is_on_command_line)
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_each_help_text_is_a_sentence_with_its_default():
+    for option in OPTIONS:
+        assert option.help[0].isupper()
+        assert option.help.endswith(".")
+        required = option.key in ("task", "register") or option.default is False or "repeated" in option.help
+        assert required or "Default: " in option.help, option.key
+
+
+def test_search_yaml_of_an_older_search_loads_without_its_retired_key(tmp_path):
+    file = tmp_path / "search.yaml"
+    file.write_text("task: arc\ntrials: 7\nmemory_growth: 2.0\n")
+    assert load_config({}, file).trials == 7
+
+
+def test_cold_is_short_for_recycling_after_each_trial():
+    assert load_config({"task": "arc", "cold": True}).recycle_after == 1
+    assert load_config({"task": "arc", "cold": True, "recycle_after": "1"}).recycle_after == 1
+    assert refused({"task": "arc", "cold": True, "recycle_after": "2"}) == [
+        "--recycle-after must be 1 with --cold, but got 2. Leave one of them out."
+    ]
 
 
 def test_the_dumped_yaml_starts_the_same_search_under_a_new_name(tmp_path):

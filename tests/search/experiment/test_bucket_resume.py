@@ -7,12 +7,11 @@ import tempfile
 
 import pyarrow.parquet as pq
 import pytest
-import typer
 import yaml
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from search.config import load_config
-from search.config.search_config import to_yaml
+from search.config.loading import to_yaml
 from search.errors import UsageError
 from search.experiment import plan
 from search.experiment.resume import create_search, open_search
@@ -173,9 +172,7 @@ def test_it_is_listed_reported_and_learned_from_without_a_folder_on_the_disk(sto
 
 
 def run_cli(main, *arguments):
-    app = typer.Typer(pretty_exceptions_enable=False)
-    app.command()(main)
-    return CliRunner().invoke(app, [*arguments])
+    return CliRunner().invoke(main, [*arguments])
 
 
 @pytest.mark.parametrize(

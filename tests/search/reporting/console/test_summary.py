@@ -12,7 +12,7 @@ from rich.console import Console
 from search.analysis.best_trials import count_outcomes, find_best
 from search.analysis.result import SearchResult
 from search.config import SearchConfig
-from search.config.search_config import resolve_config
+from search.config.loading import resolve_config
 from search.config.search_space import resolve_space
 from search.reporting.console.summary import print_summary
 from search.study.record import load_search

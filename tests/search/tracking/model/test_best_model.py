@@ -12,8 +12,8 @@ from mlflow.tracking import MlflowClient
 from optuna.samplers import RandomSampler
 
 from search.config import load_config
+from search.config.option import parse_model_name
 from search.config.search_space import resolve_space
-from search.config.validators import parse_model_name
 from search.study.study import create_study
 from search.tracking.model.best_model import ModelError, log_best
 from search.tracking.model.requirements import pin_requirements

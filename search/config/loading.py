@@ -1,0 +1,112 @@
+"""Builds the config of a search from options and a YAML file, and writes it as YAML."""
+
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from search.config.option import option_name, wrap_in_list
+from search.config.search_config import OPTIONS, SearchConfig
+from search.config.validators import find_contradictions
+from search.errors import UsageError, format_validation_errors, suggest_nearest
+from search.storage import locations
+
+RETIRED_KEYS = {"memory_growth"}  # older search.yaml files and studies have them
+
+
+def load_config(given: dict[str, Any], file: Path | None = None) -> SearchConfig:
+    """Return the config that the options in `given` and a YAML file describe. Options override the file.
+
+    Raises:
+        UsageError: Options are wrong. The message has a line for each problem.
+    """
+    from_file = _read_yaml(file)
+    values = {key: value for key, value in {**from_file, **given}.items() if key not in RETIRED_KEYS}
+    for key in ("set", "search", "resources"):  # an option changes one parameter and keeps the others of the file
+        of_file = from_file.get(key) or {}
+        if not isinstance(of_file, dict):
+            raise UsageError(f"{file}: {key} must hold parameters by name, but got {of_file!r}.")
+        values[key] = {**of_file, **given.get(key, {})}
+    for key in ("try", "warm_start"):  # an option adds to the file
+        values[key] = [*wrap_in_list(from_file.get(key) or []), *given.get(key, [])]
+    keys = [option.key for option in OPTIONS]
+    unknown = [
+        f"{file}: {key} must be an option of a search, but there is none of that name. {suggest_nearest(key, keys)}"
+        for key in values
+        if key not in keys
+    ]
+    if unknown:
+        raise UsageError(*unknown)
+    try:
+        config = SearchConfig.model_validate(values)
+    except ValidationError as error:
+        raise UsageError(*(_format_option_problem(problem) for problem in format_validation_errors(error))) from error
+    return resolve_config(config)
+
+
+def resolve_config(config: SearchConfig) -> SearchConfig:
+    """Return `config` with absolute paths and with the defaults that depend on other options.
+
+    Raises:
+        UsageError: Options contradict each other. The message has a line for each contradiction.
+    """
+    if config.once:
+        config = config.model_copy(update={"scheduler": "none"})
+    problems = find_contradictions(config)
+    study = ""
+    if config.study:
+        from search.storage.study_store import resolve_url  # imports Optuna and SQLAlchemy
+
+        try:
+            study = resolve_url(config.study)
+        except UsageError as error:
+            problems += error.problems
+    if problems:
+        raise UsageError(*problems)
+    path, _, label = config.task.rpartition(":")
+    return config.model_copy(
+        update={
+            "task": f"{Path(path).resolve()}:{label}" if path.endswith(".py") else config.task,
+            "name": config.name or f"{label.lower().strip('_')}-{time.strftime('%Y%m%d-%H%M%S')}",
+            "storage": locations.make_absolute(config.storage),
+            "study": study,
+            "warm_start": [locations.parse_warm_start_source(source, config.storage) for source in config.warm_start],
+            "experiment": config.experiment or label,
+            "recycle_after": 1 if config.cold else config.recycle_after,
+            **({"trials": 1} if config.once else {}),  # otherwise a task may declare the number
+            # Here, so that a search that is resumed with more trials keeps its population.
+            "population": config.population or (_compute_population(config) if config.scheduler == "pbt" else None),
+        }
+    )
+
+
+def _compute_population(config: SearchConfig) -> int | None:
+    """Return the size of the population, or None if the task declares the number of trials."""
+    return max(2, min(20, config.trials // 2)) if "trials" in config.model_fields_set else None
+
+
+def to_yaml(config: SearchConfig) -> str:
+    """Return `config` as YAML that starts the same search under a new name."""
+    values = config.model_dump(mode="json", exclude={"name"}, exclude_none=True, by_alias=True)
+    return yaml.safe_dump({key: value for key, value in values.items() if value not in ("", [])}, sort_keys=False)
+
+
+def _read_yaml(file: Path | None) -> dict[str, Any]:
+    if file is None:
+        return {}
+    try:
+        values = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UsageError(f"--config must be a YAML file, but {file} is not: {' '.join(str(error).split())}") from error
+    if not isinstance(values, dict):
+        raise UsageError(f"--config must hold options by name, but {file} holds {type(values).__name__}.")
+    return {str(key): value for key, value in values.items()}
+
+
+def _format_option_problem(problem: str) -> str:
+    name, _, rest = problem.partition(" ")
+    name = re.sub(r"\.\d+$", "", name)  # the place in a list
+    return f"{'task' if name == 'task' else option_name(name)} {rest}"

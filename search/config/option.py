@@ -1,0 +1,120 @@
+"""Declares the options of a search as fields of a model, and parses their values."""
+
+import re
+from dataclasses import dataclass
+from typing import Annotated, Any, cast
+
+from pydantic import BaseModel, BeforeValidator, Field, PositiveFloat, ValidationInfo
+
+from search.config.stop_condition import StopCondition
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option of a search, as a field of `SearchConfig` declares it."""
+
+    key: str  # in search.yaml
+    default: Any
+    help: str
+    group: str  # the heading in --help and in docs/options.md
+    metavar: str  # empty for a flag, and for a key that is no option of the command line
+    resumable: bool  # whether --resume may override the option
+    schedulers: tuple[str, ...]  # those that know the option; empty for all
+
+    @property
+    def name(self) -> str:
+        return option_name(self.key)
+
+    @property
+    def is_on_command_line(self) -> bool:
+        return self.metavar != "" or self.default is False
+
+
+def option(
+    group: str,
+    default: Any,
+    metavar: str,
+    help: str,
+    resumable: bool = False,
+    schedulers: tuple[str, ...] = (),
+    **constraints: Any,
+) -> Any:
+    """Return a pydantic field that declares an `Option`. `constraints` are further arguments of `pydantic.Field`."""
+    if schedulers:
+        help += f" Only with --scheduler {', '.join(schedulers)}."
+    if isinstance(default, list | tuple | dict):
+        help += " Can be repeated."
+    elif default not in ("", None, ...) and not isinstance(default, bool):
+        help += f" Default: {default}."
+    extra: Any = {"group": group, "metavar": metavar, "resumable": resumable, "schedulers": schedulers}
+    return Field(default, description=help, json_schema_extra=extra, **constraints)
+
+
+def list_options(model: type[BaseModel]) -> list[Option]:
+    """Return the options that the fields of `model` declare, in their order."""
+    return [
+        Option(field.alias or name, field.default, field.description or "", **cast(Any, field.json_schema_extra))
+        for name, field in model.model_fields.items()
+    ]
+
+
+def option_name(key: str) -> str:
+    """Return the option of the command line that sets the field or key `key`."""
+    return "--" + {"resources": "resource"}.get(key, key).rstrip("_").replace("_", "-")
+
+
+def parse_duration(value: Any) -> Any:
+    """Return the seconds of "90s", "30m", "2h" or "1d". Return a value that is no text unchanged."""
+    if not isinstance(value, str):
+        return value
+    match = re.fullmatch(r"(\d+\.?\d*)\s*([smhd]?)", value.strip())
+    if match is None:
+        raise ValueError(f"must be like 90s, 30m or 2h, but got {value!r}")
+    return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}[match[2]]
+
+
+def parse_fidelity(value: Any, info: ValidationInfo) -> Any:
+    """Return an amount in the unit of --fidelity. Parse "10m" if that unit is GPU-seconds."""
+    return parse_duration(value) if info.data.get("fidelity") == "gpu-seconds" else value
+
+
+def join_choices(value: Any) -> Any:
+    """Return a YAML list of choices in the form of the command line, "a,b"."""
+    return ",".join(str(item) for item in value) if isinstance(value, list) else value
+
+
+def wrap_in_list(value: Any) -> Any:
+    """Return a value that is no list as a list of one. Return an empty list for an empty text."""
+    return value if isinstance(value, list | tuple) else [value] if value != "" else []
+
+
+def parse_point(value: Any) -> Any:
+    """Return the parameters of "lr=1e-3,precision=bf16" by name. A dict keeps its values."""
+    if isinstance(value, dict):
+        return {str(name): item for name, item in value.items()}
+    parts = [part.partition("=") for part in str(value).split(",")]
+    if not all(equals and name.strip() for name, equals, _ in parts):
+        raise ValueError(f"must be like name=value,name=value, but got {value!r}")
+    return {name.strip(): text.strip() for name, _, text in parts}
+
+
+def parse_stop_condition(value: Any) -> Any:
+    """Return the normal form of a condition like "val/score>=0.4"."""
+    return str(StopCondition.from_text(value)) if isinstance(value, str) and value else value
+
+
+def parse_model_name(value: Any) -> Any:
+    """Return the name of a registered model unchanged.
+
+    Raises:
+        ValueError: MLflow's registry does not accept the name.
+    """
+    if isinstance(value, str) and not re.fullmatch(r"\w[\w.\- ]{0,199}", value):
+        raise ValueError(f"must be a name of letters, digits, spaces, '.', '_' or '-', but got {value!r}")
+    return value
+
+
+Count = Annotated[int, Field(ge=1)]
+Duration = Annotated[PositiveFloat | None, BeforeValidator(parse_duration)]
+Amount = Annotated[PositiveFloat | None, BeforeValidator(parse_fidelity)]
+Point = Annotated[dict[str, Any], BeforeValidator(parse_point)]

@@ -1,0 +1,97 @@
+"""What the command lines of search/run.py and search/report.py share."""
+
+import atexit
+import logging
+import os
+import sys
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, NoReturn
+
+import click
+
+from search.config.option import Option
+from search.errors import StoreError, UsageError
+
+
+class GroupedOption(click.Option):
+    """An option that --help lists under the heading `group`."""
+
+    def __init__(self, group: str, *names: str, **settings: Any) -> None:
+        super().__init__(names, **settings)
+        self.group = group
+
+
+class Command(click.Command):
+    """A command that lists its options in groups and turns the errors of a search into exit codes."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        groups = defaultdict(list)
+        for parameter in self.get_params(ctx):
+            if record := isinstance(parameter, click.Option) and parameter.get_help_record(ctx):
+                groups[getattr(parameter, "group", "Options")].append(record)
+        for group, records in groups.items():
+            with formatter.section(group):
+                formatter.write_dl(records)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:  # with one message for all versions of click
+            near = f" (Possible options: {', '.join(sorted(error.possibilities))})" if error.possibilities else ""
+            ctx.fail(f"No such option: {error.option_name}{near}")
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except UsageError as error:
+            exit_with(error, 2)
+        except StoreError as error:
+            exit_with(f"the search has ended: {error}.", 1)
+        except KeyboardInterrupt:
+            ctx.exit(130)
+
+
+def build_parameters(options: Sequence[Option]) -> list[click.Parameter]:
+    """Return the parameters of the command line for `options`. Each passes its texts under the key of its option."""
+    return [
+        GroupedOption(
+            option.group,
+            option.key,
+            option.name,
+            metavar=option.metavar or None,
+            help=option.help,
+            is_flag=not option.metavar or None,
+            multiple=isinstance(option.default, list | tuple | dict),
+        )
+        for option in options
+        if option.is_on_command_line
+    ]
+
+
+def exit_with(message: object, code: int) -> NoReturn:
+    """Print `message` to standard error and end the command with exit code `code`."""
+    print(message, file=sys.stderr)
+    raise click.exceptions.Exit(code)
+
+
+def run_command(command: click.Command) -> NoReturn:
+    """Run `command` and end the process at once. The teardown of torch, Ray and MLflow would take seconds."""
+    code = 0
+    try:
+        command()
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 1 if end.code else 0
+    atexit._run_exitfuncs()  # those of libraries, which remove their temporary files
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BrokenPipeError:  # its reader has seen enough
+            pass
+        except OSError as error:
+            code = code or 1
+            with suppress(OSError):
+                print(f"what was to be printed cannot be: {error}", file=sys.stderr)
+    os._exit(code)
