@@ -29,6 +29,7 @@ LAYERS = [
     ("trainables.task",),
     ("trainables.update",),
     ("trainables.context", "trainables.filesystem", "trainables.precision"),
+    ("trainables.private_api",),
     ("models",),
 ]
 RANK = {package: rank for rank, line in enumerate(reversed(LAYERS)) for package in line}

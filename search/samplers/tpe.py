@@ -7,9 +7,9 @@ import numpy as np
 from optuna import Study
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.samplers import TPESampler
-from optuna.samplers._tpe.parzen_estimator import _ParzenEstimator
-from optuna.samplers._tpe.sampler import _split_trials, default_gamma, default_gamma_multiobjective
 from optuna.trial import FrozenTrial, TrialState
+
+from trainables.private_api import ParzenEstimator, default_gamma, default_gamma_multiobjective, split_trials
 
 LEARNED_FROM = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING)
 Points = list[dict[str, Any]]  # the parameters of trials
@@ -37,8 +37,8 @@ class FastTPESampler(TPESampler):
         self._split = self._split or _split_points(study, trial)
         good, others = (_to_internal_values(points, search_space) for points in self._split)
         weights = np.ones(len(*good.values())) if len(study.directions) > 1 else None
-        of_good = _ParzenEstimator(good, search_space, self._parzen_estimator_parameters, weights)
-        of_others = _ParzenEstimator(others, search_space, self._parzen_estimator_parameters)
+        of_good = ParzenEstimator(good, search_space, self._parzen_estimator_parameters, weights)
+        of_others = ParzenEstimator(others, search_space, self._parzen_estimator_parameters)
         samples = of_good.sample(self._rng.rng, self._n_ei_candidates)
         chosen = self._compare(samples, self._compute_acquisition_func(samples, of_good, of_others))
         return {name: space.to_external_repr(chosen[name]) for name, space in search_space.items()}
@@ -49,7 +49,7 @@ def _split_points(study: Study, trial: FrozenTrial) -> tuple[Points, Points]:
     trials = [other for other in trials if other.number != trial.number]
     gamma = default_gamma if len(study.directions) == 1 else default_gamma_multiobjective
     ended = sum(other.state != TrialState.RUNNING for other in trials)
-    good, others = _split_trials(study, trials, gamma(ended))
+    good, others = split_trials(study, trials, gamma(ended))
     return [each.params for each in good], [each.params for each in others]
 
 

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from trainables.private_api import get_nnz, get_tensor_version
+
 logger = logging.getLogger(__name__)
 ENTRIES = 32
 PLAIN = (int, float, complex, bool, type(None), type, ModuleType)  # they hold nothing that could be changed
@@ -125,7 +127,7 @@ def _record_item(item: Any, entry: Entry, storages: set[int]) -> Iterable[Any]:
             size = 0 if storage.data_ptr() in storages else storage.nbytes()
             storages.add(storage.data_ptr())
         else:
-            size = item.element_size() * item._nnz()
+            size = item.element_size() * get_nnz(item)
     elif isinstance(item, np.ndarray):
         size = item.nbytes if item.base is None else 0
         item.flags.writeable = False
@@ -153,7 +155,8 @@ def _has_same_items(now: tuple[Any, ...] | None, before: tuple[Any, ...]) -> boo
 
 
 def _get_version(tensor: torch.Tensor) -> int:
-    return -1 if tensor.is_inference() else tensor._version
+    version: int = -1 if tensor.is_inference() else get_tensor_version(tensor)
+    return version
 
 
 def _get_default_limit() -> int:

@@ -1,4 +1,4 @@
-"""What a process was like before its first trial, and the way back to it between two trials."""
+"""A snapshot of a worker process before its first trial, which is restored between two trials."""
 
 import gc
 import random
@@ -8,94 +8,86 @@ from typing import Any
 import numpy as np
 import torch
 
-from trainables.isolation.process_settings import PROCESS, Setting, forget_warnings
+from trainables import private_api
 from trainables.isolation.resource_leaks import ResourceLeaks, release_free_memory
-from trainables.isolation.torch_settings import TORCH
+from trainables.isolation.settings import SETTINGS, Setting, forget_safe_classes, forget_warnings
 from trainables.registry import OwnModules, load_class
 
-SETTINGS = {**TORCH, **PROCESS}
 UNREADABLE = object()
 
 
 class ProcessSnapshot:
-    """This process as it is once it has imported a task: as every trial is to find it.
+    """The state of this process after the import of a task. Each trial is to find this state.
 
     Args:
-        reference: The task as "module:Class". One that cannot be imported is no error here: the trial says why.
+        reference: The task as "module:Class". It is no error here if the import fails: the trial reports the reason.
     """
 
     def __init__(self, reference: str) -> None:
-        # The first optimizer imports it anyway. Here, what it brings does not have to be gone through for garbage.
-        import torch._dynamo.config
-        import torch._functorch.config
-        import torch._inductor.config
-
-        # Otherwise what is compiled too often runs uncompiled from then on, and nobody is told.
-        torch._dynamo.config.fail_on_recompile_limit_hit = True
-        gc.freeze()  # between trials only what came later is looked through, not all of torch
+        # Otherwise torch runs a function uncompiled without notice once it was compiled too often.
+        private_api.dynamo_config.fail_on_recompile_limit_hit = True
+        gc.freeze()  # the collector then searches only what came later, and not all of torch
         self._reference = reference
         self._own = OwnModules(reference)
-        self._imported = False
         _seed()
-        with suppress(Exception, SystemExit):  # whatever a user's file raises is raised again by the trial
-            load_class(reference)
-            self._imported = True
-        self._settings = {name: _read(setting) for name, setting in SETTINGS.items()}
-        self._leftovers = ResourceLeaks()
+        self._import_error = self._import_task()
+        self._before = {name: _read(setting) for name, setting in SETTINGS.items()}
+        self._leaks = ResourceLeaks()
 
     def restore(self) -> str:
-        """Make the process again what it was. Nothing may hold on to the trial any more.
+        """Restore the state of the process. Nothing may hold an object of the trial any more.
 
         Returns:
-            What is different all the same, or "".
+            Why the process must be replaced: what differs from the snapshot and could not be restored. Or "".
         """
-        self._restore_settings()  # first: hooks and handlers hold on to what the trial made
+        self._restore_settings()  # first, since hooks and handlers hold objects of the trial
         forget_warnings()
         torch.clear_autocast_cache()
         torch.compiler.reset()  # its limit of recompilations counts all trials together
-        own = self._own.forget()
+        has_own_modules = self._own.forget()
         gc.collect()
         release_free_memory()
-        left = self._leftovers.find()
+        problems = [self._leaks.find()]
         gc.freeze()
-        problem = self._import_again() if own else ""
-        different = self._restore_settings()
+        if has_own_modules:
+            forget_safe_classes()
+            _seed()
+            error = self._import_task()
+            if error and not self._import_error:  # else the trial has reported that the import fails
+                problems.append(f"{self._reference.partition(':')[0]} cannot be imported again: {error}")
+        self._restore_settings()
+        if changed := [name for name in SETTINGS if self._has_changed(name)]:
+            problems.append(f"the trial changed {', '.join(changed)} for good")
         _seed()
-        return "; ".join(part for part in (left, problem, different) if part)
+        return "; ".join(filter(None, problems))
 
-    def _import_again(self) -> str:
-        _seed()
+    def _import_task(self) -> str:
+        """Import the task and return the error, or ""."""
         try:
             load_class(self._reference)
-        # Whatever a user's file raises: it may not have been made to be imported twice.
-        except (Exception, SystemExit) as error:
-            if not self._imported:  # nor could it be the first time, and the trial has said why
-                return ""
-            return f"{self._reference.partition(':')[0]} cannot be imported again: {type(error).__name__}: {error}"
+        except (Exception, SystemExit) as error:  # whatever a user's file raises
+            return f"{type(error).__name__}: {error}"
         return ""
 
-    def _restore_settings(self) -> str:
-        different = []
+    def _restore_settings(self) -> None:
         for name, setting in SETTINGS.items():
-            before = self._settings[name]
-            if _read(setting) == before or before is UNREADABLE:
-                continue
-            with suppress(Exception):  # they say in many ways that they cannot be changed; what counts is whether
-                setting.write(before)
-            if _read(setting) != before:
-                different.append(name)
-        return f"the trial changed {', '.join(different)} for good" if different else ""
+            if setting.write and self._has_changed(name):
+                with suppress(Exception):  # each refuses in its own way; the settings are compared afterwards
+                    setting.write(self._before[name])
+
+    def _has_changed(self, name: str) -> bool:
+        return self._before[name] is not UNREADABLE and _read(SETTINGS[name]) != self._before[name]
 
 
 def _read(setting: Setting) -> Any:
     try:
         return setting.read()
-    except Exception:  # settings can be brought into a state that torch refuses to tell
+    except Exception:  # torch and the system raise various types if a state cannot be read
         return UNREADABLE
 
 
 def _seed() -> None:
-    """Every trial seeds its own generators; this is for what a task's file draws while it is imported."""
+    """Seed the generators for what the file of a task draws at its import. Every trial seeds its own."""
     random.seed(0)
     np.random.seed(0)
     torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""What a trial may do to its process, and how the next one in it would notice."""
+"""What a trial may change in its process, and how the next trial would notice it."""
 
 import decimal
 import gc
@@ -21,6 +21,7 @@ import numpy as np
 import torch
 import torch.optim.optimizer as optimizers
 from torch import nn
+from torch.autograd import forward_ad
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import checkpoint as checkpointing
 
@@ -44,33 +45,17 @@ def enter(context: Any) -> None:
     KEPT.append(context)
 
 
+def leave() -> None:
+    while KEPT:
+        KEPT.pop().__exit__(None, None, None)
+
+
 def hook(*arguments: Any) -> None:
     return None
 
 
 def frozen(module: nn.Module, name: str, parameter: Any) -> Any:
     return parameter if parameter is None else parameter.requires_grad_(False)
-
-
-def converted() -> bool:
-    """Whether a module keeps its parameters when it is converted."""
-    module = nn.Linear(1, 1)
-    before = module.weight
-    return module.double().weight is before
-
-
-def recomputed() -> int:
-    """How many of two steps are computed again in backward, where the first one alone is needed."""
-    calls: list[int] = []
-
-    def steps(x: torch.Tensor) -> torch.Tensor:
-        calls.append(1)
-        y = x.sin()
-        calls.append(2)
-        return y
-
-    checkpointing.checkpoint(steps, torch.ones(1, requires_grad=True), use_reentrant=False).backward()
-    return len(calls)
 
 
 def warned() -> int:
@@ -89,23 +74,7 @@ Leak = tuple[Callable[[], Any], Callable[[], Any]]
 LEAKS: dict[str, Leak] = {
     "default dtype": (lambda: torch.set_default_dtype(torch.float64), lambda: torch.empty(0).dtype),
     "default device": (lambda: torch.set_default_device("meta"), lambda: torch.empty(0).device),
-    "device context": (lambda: enter(torch.device("meta")), lambda: torch.empty(0).device),
-    "function mode": (lambda: enter(Mode()), torch._C._len_torch_function_stack),
-    "function mode and default device": (
-        lambda: (torch.set_default_device("meta"), enter(Mode())),
-        lambda: (torch.empty(0).device, torch.get_default_device(), torch._C._len_torch_function_stack()),
-    ),
-    "dispatch mode": (lambda: enter(DispatchMode()), torch._C._len_torch_dispatch_stack),
     "grad mode": (lambda: torch.set_grad_enabled(False), lambda: nn.Linear(1, 1)(torch.ones(1)).requires_grad),
-    "inference mode": (lambda: enter(torch.inference_mode()), lambda: torch.ones(1).is_inference()),
-    "saved tensor hooks": (
-        lambda: enter(torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x)),
-        lambda: torch._C._autograd._top_saved_tensors_default_hooks(False) is None,
-    ),
-    "threads of backward": (
-        lambda: KEPT.append(torch.autograd.set_multithreading_enabled(False)),
-        torch._C._is_multithreading_enabled,
-    ),
     "anomaly detection": (lambda: torch.autograd.set_detect_anomaly(True), torch.is_anomaly_enabled),
     "deterministic algorithms": (
         lambda: torch.use_deterministic_algorithms(True, warn_only=True),
@@ -120,11 +89,10 @@ LEAKS: dict[str, Leak] = {
         lambda: setattr(torch.backends.cuda.matmul, "allow_tf32", True),
         lambda: torch.backends.cuda.matmul.allow_tf32,
     ),
-    "denormals": (lambda: torch.set_flush_denormal(True), lambda: (torch.tensor(1e-39) * 1.0).item()),
     "threads": (lambda: torch.set_num_threads(3), torch.get_num_threads),
     "autocast": (
         lambda: enter(torch.autocast("cpu", dtype=torch.float16)),
-        lambda: (torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"), read("the depth of autocast")),
+        lambda: (torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"), SETTINGS["autocast"].read()),
     ),
     "autocast cache": (lambda: torch.set_autocast_cache_enabled(False), torch.is_autocast_cache_enabled),
     "cudnn": (lambda: setattr(torch.backends.cudnn, "benchmark", True), lambda: torch.backends.cudnn.benchmark),
@@ -134,53 +102,10 @@ LEAKS: dict[str, Leak] = {
         lambda: setattr(torch.backends.cudnn, "benchmark_limit", 3),
         lambda: torch.backends.cudnn.benchmark_limit,
     ),
-    "lock of torch.backends": (
-        lambda: (torch.backends.mkldnn.set_flags(False), torch.backends.disable_global_flags()),
-        lambda: (torch.backends.mkldnn.enabled, torch.backends.flags_frozen()),
-    ),
-    "nnpack": (lambda: torch.backends.nnpack.set_flags(False), torch._C._get_nnpack_enabled),
-    "fast path of attention": (
-        lambda: torch.backends.mha.set_fastpath_enabled(False),
-        torch.backends.mha.get_fastpath_enabled,
-    ),
-    "order of attentions": (
-        lambda: enter(sdpa_kernel([SDPBackend.MATH, SDPBackend.FLASH_ATTENTION], set_priority=True)),
-        torch._C._get_sdp_priority_order,
-    ),
-    "sums of plain attention": (
-        lambda: torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(True),
-        torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed,
-    ),
     "accumulation in fp16": (
         lambda: setattr(torch.backends.cuda.matmul, "allow_fp16_accumulation", True),
         lambda: torch.backends.cuda.matmul.allow_fp16_accumulation,
     ),
-    "checks of sparse tensors": (
-        lambda: torch.sparse.check_sparse_tensor_invariants.enable(),
-        torch.sparse.check_sparse_tensor_invariants.is_enabled,
-    ),
-    "validation of distributions": (
-        lambda: torch.distributions.Distribution.set_default_validate_args(False),
-        lambda: torch.distributions.Bernoulli(0.5)._validate_args,
-    ),
-    "new tensors in the conversion of modules": (
-        lambda: torch.__future__.set_overwrite_module_params_on_conversion(True),
-        converted,
-    ),
-    "swapped tensors in the conversion of modules": (
-        lambda: torch.__future__.set_swap_module_params_on_conversion(True),
-        torch.__future__.get_swap_module_params_on_conversion,
-    ),
-    "early stop of checkpointing": (lambda: enter(checkpointing.set_checkpoint_early_stop(False)), recomputed),
-    "debug mode of checkpointing": (
-        lambda: enter(checkpointing.set_checkpoint_debug_enabled(True)),
-        lambda: checkpointing._checkpoint_debug_enabled,
-    ),
-    "what torch.load may make": (
-        lambda: torch.serialization.add_safe_globals([Mode]),
-        lambda: len(torch.serialization.get_safe_globals()),
-    ),
-    "fuser of TorchScript": (lambda: enter(torch.jit.fuser("fuser0")), torch._C._jit_texpr_fuser_enabled),
     "hook on all modules": (
         lambda: nn.modules.module.register_module_forward_hook(lambda module, x, y: 2 * y),
         lambda: nn.Identity()(torch.ones(1)).item(),
@@ -212,12 +137,6 @@ LEAKS: dict[str, Leak] = {
     "environment, changed": (lambda: os.environ.update(HOME="/"), lambda: os.environ["HOME"]),
     "environment, removed": (lambda: os.environ.pop("HOME"), lambda: os.environ.get("HOME")),
     "current folder": (lambda: os.chdir("/"), os.getcwd),
-    "limit of memory": (
-        lambda: resource.setrlimit(resource.RLIMIT_AS, (2**45, resource.getrlimit(resource.RLIMIT_AS)[1])),
-        lambda: resource.getrlimit(resource.RLIMIT_AS),
-    ),
-    "umask": (lambda: os.umask(0o077), lambda: read("the umask")),
-    "locale": (lambda: locale.setlocale(locale.LC_ALL, "C"), lambda: locale.setlocale(locale.LC_ALL)),
     "signal handler": (lambda: signal.signal(signal.SIGUSR1, hook), lambda: signal.getsignal(signal.SIGUSR1)),
     "warning filters": (lambda: warnings.simplefilter("error"), lambda: warnings.filters[0]),
     "warnings shown once": (warned, warned),
@@ -236,16 +155,83 @@ LEAKS: dict[str, Leak] = {
     "standard output": (lambda: setattr(sys, "stdout", io.StringIO()), lambda: sys.stdout),
     "excepthook": (lambda: setattr(sys, "excepthook", hook), lambda: sys.excepthook),
     "excepthook of threads": (lambda: setattr(threading, "excepthook", hook), lambda: threading.excepthook),
-    "profile function": (lambda: sys.setprofile(hook), sys.getprofile),
     "recursion limit": (lambda: sys.setrecursionlimit(5000), sys.getrecursionlimit),
     "garbage collector": (gc.disable, gc.isenabled),
     "thresholds of garbage": (lambda: gc.set_threshold(1), gc.get_threshold),
-    "decimal context": (lambda: setattr(decimal.getcontext(), "prec", 3), lambda: decimal.Decimal(1) / 3),
-    "timeout of sockets": (lambda: socket.setdefaulttimeout(1.0), socket.getdefaulttimeout),
     "start method": (lambda: multiprocessing.set_start_method("spawn", force=True), multiprocessing.get_start_method),
 }
 
+UMASK = SETTINGS["the umask"].read()
+LOCALE = locale.setlocale(locale.LC_ALL)
+LIMIT = resource.getrlimit(resource.RLIMIT_AS)
+FLAGS = vars(torch.backends)["m"]
 
-def read(name: str) -> Any:
-    (setting,) = (setting for key, setting in SETTINGS.items() if name in key)
-    return setting.read()
+# What a trial does to a setting that is not restored, by the name of the setting, and how a test takes it back.
+CHANGES: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
+    "checkpoint_debug_enabled": (lambda: enter(checkpointing.set_checkpoint_debug_enabled(True)), leave),
+    "checkpoint_early_stop": (lambda: enter(checkpointing.set_checkpoint_early_stop(False)), leave),
+    "count_dispatch_modes()": (lambda: enter(DispatchMode()), leave),
+    "count_function_modes()": (lambda: enter(Mode()), leave),
+    "torch.get_default_device()": (lambda: (enter(torch.device("meta")), enter(Mode())), leave),
+    "get_sdp_priority_order()": (
+        lambda: enter(sdpa_kernel([SDPBackend.MATH, SDPBackend.FLASH_ATTENTION], set_priority=True)),
+        leave,
+    ),
+    "is_forward_grad_enabled()": (lambda: enter(forward_ad._set_fwd_grad_enabled(False)), leave),
+    "is_full_backward_hook": (
+        lambda: KEPT.append(nn.modules.module.register_module_full_backward_hook(hook)),
+        lambda: setattr(nn.modules.module, "_global_is_full_backward_hook", None),
+    ),
+    "is_jit_fuser_enabled()": (lambda: enter(torch.jit.fuser("fuser0")), leave),
+    "is_multithreading_enabled()": (lambda: KEPT.append(torch.autograd.set_multithreading_enabled(False)), leave),
+    "is_nnpack_enabled()": (
+        lambda: torch.backends.nnpack.set_flags(False),
+        lambda: torch.backends.nnpack.set_flags(True),
+    ),
+    "the hooks of saved tensors": (
+        lambda: enter(torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x)),
+        leave,
+    ),
+    "torch.is_inference_mode_enabled()": (lambda: enter(torch.inference_mode()), leave),
+    "torch.backends.flags_frozen()": (
+        torch.backends.disable_global_flags,
+        lambda: setattr(FLAGS, "__allow_nonbracketed_mutation_flag", True),
+    ),
+    "torch.backends.mha.get_fastpath_enabled()": (
+        lambda: torch.backends.mha.set_fastpath_enabled(False),
+        lambda: torch.backends.mha.set_fastpath_enabled(True),
+    ),
+    "torch.__future__.get_swap_module_params_on_conversion()": (
+        lambda: torch.__future__.set_swap_module_params_on_conversion(True),
+        lambda: torch.__future__.set_swap_module_params_on_conversion(False),
+    ),
+    "torch.sparse.check_sparse_tensor_invariants.is_enabled()": (
+        torch.sparse.check_sparse_tensor_invariants.enable,
+        torch.sparse.check_sparse_tensor_invariants.disable,
+    ),
+    "validate_distribution_args": (
+        lambda: torch.distributions.Distribution.set_default_validate_args(False),
+        lambda: torch.distributions.Distribution.set_default_validate_args(True),
+    ),
+    "what torch.load may make": (
+        lambda: torch.serialization.add_safe_globals([Mode]),
+        lambda: torch.serialization._weights_only_unpickler._marked_safe_globals_set.discard(Mode),
+    ),
+    "the flushing of denormals": (lambda: torch.set_flush_denormal(True), lambda: torch.set_flush_denormal(False)),
+    "the limits of resources": (
+        lambda: resource.setrlimit(resource.RLIMIT_AS, (2**45, LIMIT[1])),
+        lambda: resource.setrlimit(resource.RLIMIT_AS, LIMIT),
+    ),
+    "the umask": (lambda: os.umask(0o077), lambda: os.umask(UMASK)),
+    "the locale": (lambda: locale.setlocale(locale.LC_ALL, "C"), lambda: locale.setlocale(locale.LC_ALL, LOCALE)),
+    "sys.getprofile()": (lambda: sys.setprofile(hook), lambda: sys.setprofile(None)),
+    "decimal.getcontext().prec": (
+        lambda: setattr(decimal.getcontext(), "prec", 3),
+        lambda: setattr(decimal.getcontext(), "prec", 28),
+    ),
+    "decimal.getcontext().traps.copy()": (
+        lambda: decimal.getcontext().traps.update({decimal.Inexact: True}),
+        lambda: decimal.getcontext().traps.update({decimal.Inexact: False}),
+    ),
+    "socket.getdefaulttimeout()": (lambda: socket.setdefaulttimeout(1.0), lambda: socket.setdefaulttimeout(None)),
+}

@@ -1,0 +1,163 @@
+"""Each private name of Ray, Optuna and PyTorch is where it is expected, and has the shape that its callers need."""
+
+import inspect
+import re
+import subprocess
+import sys
+import tomllib
+from contextlib import suppress
+from importlib.metadata import version
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from optuna.samplers import TPESampler
+from optuna.trial import create_trial
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from ray.train.torch import TorchTrainer
+from ray.util.placement_group import placement_group
+
+from tests.conftest import ROOT
+from trainables import private_api
+
+# The parameters that callers give, in their order, by name.
+PARAMETERS: dict[str, tuple[str, ...]] = {
+    "DefaultPlacementGroupHandle": ("pg",),
+    "ParzenEstimator": ("observations", "search_space", "parameters", "predetermined_weights"),
+    "default_gamma": ("x",),
+    "default_gamma_multiobjective": ("x",),
+    "get_ray_address_from_environment": ("addr", "temp_dir"),
+    "get_ray_train_session_dir": (),
+    "get_train_fn_utils": (),
+    "init_grpc_channel": ("address", "options", "asynchronous"),
+    "set_train_fn_utils": ("train_fn_utils",),
+    "shut_down_workers": ("self",),
+    "split_trials": ("study", "trials", "n_below"),
+}
+METHODS = {
+    "ControllerCallback": ("after_controller_start",),
+    "DefaultPlacementGroupHandle": ("wait", "shutdown"),
+    "ParzenEstimator": ("sample",),
+    "TrainController": ("worker_group_cls",),
+    "WorkerGroup": ("_create_placement_group",),
+    "async_compile": ("pool",),
+    "cluster_state": (
+        "available_resources_per_node",
+        "get_draining_nodes",
+        "get_max_resources_from_cluster_config",
+    ),
+    "dynamo_config": ("fail_on_recompile_limit_hit", "get_config_copy", "load_config"),
+    "functorch_config": ("get_config_copy", "load_config"),
+    "inductor_config": ("get_config_copy", "load_config"),
+}
+SPARSE = torch.eye(3).to_sparse()
+# What a call, or the attribute itself, gives.
+VALUES: dict[str, Any] = {
+    "checkpoint_debug_enabled": lambda value: value is None,
+    "checkpoint_early_stop": lambda value: value is None,
+    "count_dispatch_modes": lambda count: count() == 0,
+    "count_function_modes": lambda count: count() == 0,
+    "get_nnz": lambda count: count(SPARSE) == 3,
+    "get_saved_tensor_hooks": lambda get: get(False) is None,
+    "get_sdp_priority_order": lambda get: len(get()) > 1,
+    "get_tensor_version": lambda version: version(torch.ones(1).add_(1)) == 1,
+    "is_forward_grad_enabled": lambda is_enabled: is_enabled() is True,
+    "is_full_backward_hook": lambda value: value in (None, True, False),
+    "is_jit_fuser_enabled": lambda is_enabled: isinstance(is_enabled(), bool),
+    "is_multithreading_enabled": lambda is_enabled: is_enabled() is True,
+    "is_nnpack_enabled": lambda is_enabled: isinstance(is_enabled(), bool),
+    "print_options": lambda options: "precision" in vars(options),
+    "process_groups": lambda groups: isinstance(groups, dict),
+    "validate_distribution_args": lambda value: isinstance(value, bool),
+    **{
+        name: lambda hooks: isinstance(hooks, dict)
+        for name in (*private_api.MODULE_HOOKS, *private_api.OPTIMIZER_HOOKS)
+    },
+    "DataLoaderIterator": inspect.isclass,
+    "DatasetsCallback": inspect.isclass,
+    "PlacementGroupCleanerCallback": inspect.isclass,
+    "InternalKVGcsServiceStub": lambda stub: "self.InternalKVGet " in inspect.getsource(stub),
+    "InternalKVGetRequest": lambda request: request(namespace=b"a", key=b"b").key == b"b",
+}
+
+
+@pytest.mark.parametrize("name", private_api.NAMES)
+def test_private_name_exists_with_the_shape_that_its_callers_need(name):
+    value = getattr(private_api, name)
+    assert name in PARAMETERS or name in METHODS or name in VALUES, "a name must have a test of its shape"
+    if name in PARAMETERS:
+        assert tuple(inspect.signature(value).parameters)[: len(PARAMETERS[name])] == PARAMETERS[name]
+    assert [method for method in METHODS.get(name, ()) if not hasattr(value, method)] == []
+    assert name not in VALUES or VALUES[name](value)
+
+
+# What subclasses override or call, and private arguments of public functions.
+MEMBERS = [
+    (TPESampler, "_sample", ("self", "study", "trial", "search_space")),
+    (TPESampler, "_compare", ("samples", "acquisition_func_vals")),
+    (TPESampler, "_compute_acquisition_func", ("self", "samples", "mpe_below", "mpe_above")),
+    (TorchTrainer, "_create_default_callbacks", ("self",)),
+    (private_api.WorkerGroup, "_create_placement_group", ("self", "scaling_config", "worker_group_context")),
+    (
+        sys.modules[placement_group.__module__],
+        "placement_group",
+        ("bundles", "strategy", "name", "lifetime", "_soft_target_node_id"),
+    ),
+]
+
+
+@pytest.mark.parametrize(("owner", "name", "parameters"), MEMBERS, ids=[name for _, name, _ in MEMBERS])
+def test_private_member_has_the_parameters_that_are_given(owner, name, parameters):
+    assert tuple(inspect.signature(getattr(owner, name)).parameters)[: len(parameters)] == parameters
+
+
+@pytest.mark.parametrize("name", ["_n_ei_candidates", "_parzen_estimator_parameters", "_rng"])
+def test_tpe_sampler_has_the_attribute_that_ours_reads(name):
+    assert hasattr(TPESampler(seed=0), name)
+
+
+def test_worker_group_keeps_the_context_that_placement_reads():
+    context = SimpleNamespace(run_config=SimpleNamespace(storage_context=None))
+    group = private_api.WorkerGroup.__new__(private_api.WorkerGroup)
+    with suppress(AttributeError):  # of the rest of the constructor
+        group.__init__(context, None)
+    assert group._train_run_context is context
+
+
+def test_frozen_trial_has_the_id_that_the_cache_reads():
+    assert isinstance(create_trial(value=0.0)._trial_id, int)
+
+
+def test_missing_name_is_told_with_the_version_to_install(monkeypatch):
+    monkeypatch.setitem(private_api.NAMES, "gone", "ray.train.v2._internal.gone:Gone.method")
+    message = (
+        f"ray must have ray.train.v2._internal.gone.Gone.method, but ray {version('ray')} does not. "
+        f"Install ray{private_api.TESTED['ray']}."
+    )
+    with pytest.raises(ImportError, match=f"^{re.escape(message)}$"):
+        from trainables.private_api import gone  # noqa: F401
+
+
+def test_name_of_no_library_is_an_attribute_error():
+    with pytest.raises(AttributeError, match=r"module 'trainables.private_api' has no attribute 'unknown'"):
+        _ = private_api.unknown
+
+
+@pytest.mark.parametrize("library", private_api.TESTED)
+def test_tested_versions_are_the_installed_ones_and_within_those_of_the_project(library):
+    dependencies = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    (project,) = (own for own in map(Requirement, dependencies) if own.name == library)
+    assert {target.partition(".")[0].partition(":")[0] for target in private_api.NAMES.values()} == {
+        *private_api.TESTED
+    }
+    locked = re.search(rf"^{library}==(.*)$", (ROOT / "requirements.lock").read_text(), re.MULTILINE)[1]
+    for found in (locked, version(library)):
+        assert SpecifierSet(private_api.TESTED[library]).contains(found)
+        assert project.specifier.contains(found)
+
+
+def test_import_of_the_module_imports_no_library():
+    code = "import sys, trainables.private_api; assert not {'ray', 'torch', 'optuna'} & {*sys.modules}"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, timeout=60)

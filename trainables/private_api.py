@@ -1,0 +1,91 @@
+"""The private names of Ray, Optuna and PyTorch that this project needs.
+
+A name is resolved when it is read, so that an import of this module imports none of these libraries.
+"""
+
+import pkgutil
+from importlib.metadata import version
+from typing import Any
+
+# The versions that have all names of NAMES.
+TESTED = {"optuna": ">=5.0,<6", "ray": ">=2.60,<2.61", "torch": ">=2.13,<2.14"}
+
+# What torch calls for all modules, or all optimizers.
+MODULE_HOOKS = (
+    "backward_hooks", "backward_pre_hooks", "buffer_registration_hooks", "forward_hooks", "forward_hooks_always_called",
+    "forward_hooks_with_kwargs", "forward_pre_hooks", "module_registration_hooks", "parameter_registration_hooks",
+)  # fmt: skip
+OPTIMIZER_HOOKS = ("optimizer_post_hooks", "optimizer_pre_hooks")
+
+NAMES = {
+    # Ray Train
+    "ControllerCallback": "ray.train.v2._internal.execution.callback:ControllerCallback",
+    "DatasetsCallback": "ray.train.v2._internal.callbacks:DatasetsCallback",
+    "DefaultPlacementGroupHandle": (
+        "ray.train.v2._internal.execution.worker_group.placement_group_handle:DefaultPlacementGroupHandle"
+    ),
+    "PlacementGroupCleanerCallback": (
+        "ray.train.v2._internal.callbacks.placement_group_callback:PlacementGroupCleanerCallback"
+    ),
+    "TrainController": "ray.train.v2._internal.execution.controller:TrainController",
+    "WorkerGroup": "ray.train.v2._internal.execution.worker_group.worker_group:WorkerGroup",
+    "get_ray_train_session_dir": "ray.train.constants:_get_ray_train_session_dir",
+    "get_train_fn_utils": "ray.train.v2._internal.execution.train_fn_utils:get_train_fn_utils",
+    "set_train_fn_utils": "ray.train.v2._internal.execution.train_fn_utils:set_train_fn_utils",
+    # Ray's cluster
+    "InternalKVGcsServiceStub": "ray.core.generated.gcs_service_pb2_grpc:InternalKVGcsServiceStub",
+    "InternalKVGetRequest": "ray.core.generated.gcs_service_pb2:InternalKVGetRequest",
+    "cluster_state": "ray._private.state:state",
+    "get_ray_address_from_environment": "ray._private.services:get_ray_address_from_environment",
+    "init_grpc_channel": "ray._private.grpc_utils:init_grpc_channel",
+    # Optuna
+    "ParzenEstimator": "optuna.samplers._tpe.parzen_estimator:_ParzenEstimator",
+    "default_gamma": "optuna.samplers._tpe.sampler:default_gamma",
+    "default_gamma_multiobjective": "optuna.samplers._tpe.sampler:default_gamma_multiobjective",
+    "split_trials": "optuna.samplers._tpe.sampler:_split_trials",
+    # Tensors and data loaders
+    "DataLoaderIterator": "torch.utils.data.dataloader:_MultiProcessingDataLoaderIter",
+    "get_nnz": "torch:Tensor._nnz",
+    "get_tensor_version": "torch:Tensor._version.__get__",
+    "shut_down_workers": "torch.utils.data.dataloader:_MultiProcessingDataLoaderIter._shutdown_workers",
+    # Settings of torch
+    "async_compile": "torch._inductor.async_compile:AsyncCompile",
+    "checkpoint_debug_enabled": "torch.utils.checkpoint:_checkpoint_debug_enabled",
+    "checkpoint_early_stop": "torch.utils.checkpoint:_enable_checkpoint_early_stop",
+    "count_dispatch_modes": "torch:_C._len_torch_dispatch_stack",
+    "count_function_modes": "torch:_C._len_torch_function_stack",
+    "dynamo_config": "torch._dynamo.config:",
+    "functorch_config": "torch._functorch.config:",
+    "get_saved_tensor_hooks": "torch:_C._autograd._top_saved_tensors_default_hooks",
+    "get_sdp_priority_order": "torch:_C._get_sdp_priority_order",
+    "inductor_config": "torch._inductor.config:",
+    "is_forward_grad_enabled": "torch:_C._is_fwd_grad_enabled",
+    "is_jit_fuser_enabled": "torch:_C._jit_texpr_fuser_enabled",
+    "is_multithreading_enabled": "torch:_C._is_multithreading_enabled",
+    "is_nnpack_enabled": "torch:_C._get_nnpack_enabled",
+    "print_options": "torch:_tensor_str.PRINT_OPTS",
+    "process_groups": "torch.distributed.distributed_c10d:_world.pg_map",
+    "validate_distribution_args": "torch.distributions:Distribution._validate_args",
+    "is_full_backward_hook": "torch.nn.modules.module:_global_is_full_backward_hook",
+    **{name: f"torch.nn.modules.module:_global_{name}" for name in MODULE_HOOKS},
+    **{name: f"torch.optim.optimizer:_global_{name}" for name in OPTIMIZER_HOOKS},
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Return what a name of NAMES stands for.
+
+    Raises:
+        ImportError: The installed version of the library does not have it.
+    """
+    if name not in NAMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    target = NAMES[name]
+    try:
+        return pkgutil.resolve_name(target)
+    except (ImportError, AttributeError) as error:
+        library = target.partition(":")[0].partition(".")[0]
+        raise ImportError(
+            f"{library} must have {target.replace(':', '.').rstrip('.')}, but {library} {version(library)} does not. "
+            f"Install {library}{TESTED[library]}."
+        ) from error
