@@ -33,6 +33,10 @@ LAYERS = [
     ("models",),
 ]
 RANK = {package: rank for rank, line in enumerate(reversed(LAYERS)) for package in line}
+PRIVATE_API = ROOT / "trainables" / "private_api.py"
+PRIVATE_LIBRARIES = ("ray", "optuna", "torch")
+# Private parts of what Python or a class of ours documents, and an attribute that no module has.
+ALLOWED = {"_replace", "_exit", "_run_exitfuncs", "_current_frames", "_target", "_threads", "_trial_id"}
 RAY_USERS = {"trainables/worker/worker.py", "trainables/worker/train_function.py"}
 
 
@@ -117,3 +121,25 @@ def test_no_folder_has_more_than_15_files(top):
     folders = {file.parent for file in files_of(top)}
     full = {str(folder.relative_to(ROOT)): len(list(folder.glob("*.py"))) for folder in folders}
     assert not {folder: count for folder, count in full.items() if count > 16}  # __init__.py is not counted
+
+
+def private_names_in(file: Path) -> set[str]:
+    """Return the private names that `file` imports from a library or reads from an object other than self."""
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) not in ("self", "cls", "super()"):
+            # Foreach functions of torch are documented.
+            found |= {node.attr} - ALLOWED if not node.attr.startswith("_foreach_") else set()
+        elif isinstance(node, ast.Import):
+            found |= {part for alias in node.names for part in alias.name.split(".")}
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in PRIVATE_LIBRARIES:
+            module = f"{node.module}."
+            found |= {part for alias in node.names for part in f"{module}{alias.name}".split(".")}
+            found |= {"_generated"} if module.startswith("ray.core.generated.") else set()
+    return {name for name in found if name.startswith("_") and not name.endswith("__")}
+
+
+@pytest.mark.parametrize("top", ["search", "trainables"])
+def test_private_names_of_libraries_are_read_in_one_module(top):
+    private = {str(file.relative_to(ROOT)): private_names_in(file) for file in files_of(top) if file != PRIVATE_API}
+    assert not {file: names for file, names in private.items() if names}

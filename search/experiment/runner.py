@@ -194,8 +194,7 @@ def _run_trials(
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    from search.execution.cluster.capacity import CapacityMonitor
-    from search.execution.cluster.resources import autoscaler_limits, get_node_resources
+    from search.execution.cluster.resources import CapacityMonitor, autoscaler_limits, get_node_resources
     from search.execution.gang_registry import RegistryActor
     from search.execution.searcher import StudySearcher
     from search.execution.watchdog import Watchdog

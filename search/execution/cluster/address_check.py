@@ -6,6 +6,7 @@ import socket
 from collections.abc import Mapping
 
 from search.errors import UsageError
+from trainables import private_api
 
 ANSWER_S = 5.0  # of the cluster, to who knocks
 TOKEN = (
@@ -45,10 +46,8 @@ def check_address(address: str) -> None:
 
 def _find_local_cluster() -> str | None:
     """What `ray.init` would take for `auto`."""
-    from ray._private.services import get_ray_address_from_environment
-
     try:
-        found: str = get_ray_address_from_environment("auto", None)
+        found: str = private_api.get_ray_address_from_environment("auto", None)
     except ConnectionError:
         return None
     return found
@@ -57,16 +56,12 @@ def _find_local_cluster() -> str | None:
 def fetch_cluster_metadata(address: str) -> dict[str, str]:
     """What the cluster says of itself. `ray.init` retries a refused token for 20 s, and then does not say why."""
     import grpc
-    from ray._private.grpc_utils import init_grpc_channel
-    from ray.core.generated.gcs_service_pb2 import InternalKVGetRequest  # type: ignore[attr-defined]
-    from ray.core.generated.gcs_service_pb2_grpc import InternalKVGcsServiceStub
     from ray.exceptions import AuthenticationError
 
-    wanted = InternalKVGetRequest(namespace=b"cluster", key=b"CLUSTER_METADATA")
+    wanted = private_api.InternalKVGetRequest(namespace=b"cluster", key=b"CLUSTER_METADATA")
     try:
-        with init_grpc_channel(address, asynchronous=False) as channel:
-            stub = InternalKVGcsServiceStub(channel)  # type: ignore[no-untyped-call]
-            answer = stub.InternalKVGet(wanted, timeout=ANSWER_S)
+        with private_api.init_grpc_channel(address, asynchronous=False) as channel:
+            answer = private_api.InternalKVGcsServiceStub(channel).InternalKVGet(wanted, timeout=ANSWER_S)
     except AuthenticationError as error:
         raise UsageError(
             f"the cluster at {address} must be given its token, but there is none. Set {TOKEN}."

@@ -50,16 +50,52 @@ class ClusterCheck:
 def check_nodes(
     storage: StoragePath, gpus_per_worker: float | None, growing: Mapping[str, float] | None
 ) -> ClusterCheck:
-    """Whether every node of the cluster can train for a search.
+    """Check that every node of the cluster can train for a search.
 
     Args:
-        storage: Of the search: each node writes a file there, and reads one of the driver.
-        gpus_per_worker: What the user says of it.
-        growing: What the cluster may grow to, if it can.
+        storage: The folder of the search. Each node writes a file there, and reads one of the driver.
+        gpus_per_worker: The number that the user gave, if any.
+        growing: The resources that the cluster can grow to, if there is an autoscaler.
 
     Raises:
-        UsageError: All that is wrong, a line each.
+        UsageError: Some nodes cannot. It has a line for each problem.
     """
+    probed = _probe_nodes(storage)
+    has_real_gpus = any(
+        _has_detected_gpus(node) or (isinstance(answer, NodeInfo) and (answer.devices or answer.usable))
+        for node, answer in probed
+    )
+    wants_gpus = gpus_per_worker != 0.0
+    problems, notes, ours = [], [], get_package_versions()
+    for node, answer in probed:
+        name, gpus = f"node {node['NodeManagerAddress']}", _count_offered_gpus(node)
+        if isinstance(answer, str):
+            problems.append(f"{name} {answer}")
+            continue
+        problems += _find_problems(name, gpus if wants_gpus and has_real_gpus else 0.0, answer, ours, storage)
+        if wants_gpus and answer.devices and not gpus:
+            notes.append(
+                f"{name} has {answer.devices} GPUs that its Ray does not offer: `ray start` without --num-gpus does"
+            )
+    offers_gpus = any(_count_offered_gpus(node) for node, _ in probed)
+    has_gpus = offers_gpus or bool((growing or {}).get("GPU"))
+    if gpus_per_worker and not has_gpus:
+        problems.append(
+            f"--gpus-per-worker must be 0 in a cluster without GPUs, but got {gpus_per_worker:g}, and Ray sees none on "
+            f"its {len(probed)} nodes. If they have some: nvidia-smi must show them before `ray start`."
+        )
+    if problems:
+        raise UsageError(*dict.fromkeys(problems))
+    if not has_gpus and gpus_per_worker is None:
+        notes.append("no node of the cluster has a GPU: trials train on CPUs")
+    rehearsal = wants_gpus and offers_gpus and not has_real_gpus
+    if rehearsal:
+        notes.append("the GPUs of this cluster are declared, and none is there: a rehearsal, in which CPUs train")
+    return ClusterCheck(tuple(notes), rehearsal)
+
+
+def _probe_nodes(storage: StoragePath) -> list[tuple[dict[str, Any], NodeInfo | str]]:
+    """Return each node with what it has, or with the reason why it did not answer."""
     from search.execution.cluster.resources import schedulable_nodes  # imports Ray
 
     nodes = schedulable_nodes()
@@ -67,59 +103,24 @@ def check_nodes(
     probe.mkdir(parents=True, exist_ok=True)
     try:
         (probe / "driver").write_text("of the driver")
-        answers = _probe_nodes(nodes, probe)
+        answers = _run_probes(nodes, probe)
     finally:
         remove_tree(probe)
-    stay = {node["NodeID"] for node in schedulable_nodes()}
-    nodes = [node for node in nodes if node["NodeID"] in stay]  # one may have gone meanwhile, as spot nodes do
-    found = {id_: answer for id_, answer in answers.items() if id_ in stay and isinstance(answer, NodeInfo)}
-    gpus = {node["NodeID"]: node["Resources"].get("GPU", 0.0) for node in nodes}
-    real = any(each.devices or each.usable for each in found.values()) or any(
-        _has_detected_gpus(n["Resources"]) for n in nodes
-    )
-    wanted = gpus_per_worker != 0.0
-    problems, ours = [], get_package_versions()
-    for node in nodes:
-        answer = answers[node["NodeID"]]
-        if isinstance(answer, NodeInfo):
-            needed = gpus[node["NodeID"]] if wanted and real else 0.0
-            problems += _find_problems(_format_node_name(node), needed, answer, ours, storage)
-        else:
-            problems.append(f"{_format_node_name(node)} {answer}")
-    have_gpu = any(gpus.values()) or bool((growing or {}).get("GPU"))
-    if gpus_per_worker and not have_gpu:
-        problems.append(
-            f"--gpus-per-worker must be 0 in a cluster without GPUs, but got {gpus_per_worker:g}, and Ray sees none on "
-            f"its {len(nodes)} nodes. If they have some: nvidia-smi must show them before `ray start`."
-        )
-    if problems:
-        raise UsageError(*dict.fromkeys(problems))
-    notes = [
-        f"{_format_node_name(node)} has {found[id_].devices} GPUs that its Ray does not offer: "
-        "`ray start` without --num-gpus does"
-        for node in nodes
-        if wanted and found[id_ := node["NodeID"]].devices and not gpus[id_]
-    ]
-    if not have_gpu and gpus_per_worker is None:
-        notes.append("no node of the cluster has a GPU: trials train on CPUs")
-    rehearsal = wanted and any(gpus.values()) and not real
-    if rehearsal:
-        notes.append("the GPUs of this cluster are declared, and none is there: a rehearsal, in which CPUs train")
-    return ClusterCheck(tuple(notes), rehearsal)
+    staying = {node["NodeID"] for node in schedulable_nodes()}  # spot nodes may have left meanwhile
+    return [(node, answers[node["NodeID"]]) for node in nodes if node["NodeID"] in staying]
 
 
-def _probe_nodes(nodes: Sequence[Mapping[str, Any]], probe: StoragePath) -> dict[str, NodeInfo | str]:
-    """What each node has, by its id; or why it did not tell."""
+def _run_probes(nodes: Sequence[Mapping[str, Any]], probe: StoragePath) -> dict[str, NodeInfo | str]:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    # A process of its own for each: it looks at GPUs which nobody gave it.
-    look = ray.remote(num_cpus=0, max_calls=1, max_retries=0)(probe_node)
+    # Each in a new process, since it makes visible the GPUs that Ray hides from it.
+    remote_probe = ray.remote(num_cpus=0, max_calls=1, max_retries=0)(probe_node)
     asked = {}
     for node in nodes:
         there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-        has_gpus = bool(node["Resources"].get("GPU"))
-        asked[look.options(scheduling_strategy=there).remote(str(probe), node["NodeID"], has_gpus)] = node["NodeID"]
+        task = remote_probe.options(scheduling_strategy=there)
+        asked[task.remote(str(probe), node["NodeID"], _count_offered_gpus(node) > 0)] = node["NodeID"]
     ready, late = ray.wait([*asked], num_returns=len(asked), timeout=PROBE_S)
     answers: dict[str, NodeInfo | str] = {}
     for answer in ready:
@@ -135,15 +136,10 @@ def _probe_nodes(nodes: Sequence[Mapping[str, Any]], probe: StoragePath) -> dict
 
 
 def probe_node(probe: str, node: str, has_gpus: bool) -> dict[str, Any]:
-    """Run on a node: what it has, as `Found`."""
-    return asdict(
-        NodeInfo(
-            get_package_versions(),
-            _count_gpu_devices(),
-            _count_usable_gpus() if has_gpus else None,
-            _check_storage(parse_path(probe), node),
-        )
-    )
+    """Return the NodeInfo of the node on which this runs, as a dict."""
+    usable = _count_usable_gpus() if has_gpus else None
+    storage = _check_storage(parse_path(probe), node)
+    return asdict(NodeInfo(get_package_versions(), _count_gpu_devices(), usable, storage))
 
 
 def get_package_versions() -> dict[str, str]:
@@ -198,13 +194,13 @@ def _find_problems(name: str, gpus: float, found: NodeInfo, ours: Mapping[str, s
     return problems
 
 
-def _has_detected_gpus(resources: Mapping[str, float]) -> bool:
-    """Whether Ray itself found GPUs on the node, whatever it was told of them."""
-    return any(name.startswith("accelerator_type:") for name in resources)
+def _count_offered_gpus(node: Mapping[str, Any]) -> float:
+    return float(node["Resources"].get("GPU", 0.0))
 
 
-def _format_node_name(node: Mapping[str, Any]) -> str:
-    return f"node {node['NodeManagerAddress']}"
+def _has_detected_gpus(node: Mapping[str, Any]) -> bool:
+    """Return whether Ray itself found GPUs on the node, in addition to what `ray start` declares."""
+    return any(name.startswith("accelerator_type:") for name in node["Resources"])
 
 
 def job_stop_warning() -> str:

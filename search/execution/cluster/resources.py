@@ -1,38 +1,43 @@
-"""The resources of a cluster, and how many gangs fit into it."""
+"""The resources of a cluster, and how many gangs they allow at a time."""
 
-from collections.abc import Mapping, Sequence
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import ray
 
 from search.config import SearchConfig
 from search.errors import UsageError
+from trainables import private_api
 
-GANG_BYTES = 2**30  # of the processes beside a gang's workers, which bring their own
+logger = logging.getLogger(__name__)
+POLL_S = 1.0
+GANG_BYTES = 2**30  # for the processes of a gang other than its workers
 
 
 def schedulable_nodes() -> list[dict[str, Any]]:
-    """The nodes of the cluster, as Ray has them, but for those that are going away."""
-    found: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
-    going = ray._private.state.state.get_draining_nodes()
-    return [node for node in found if node["Alive"] and node["NodeID"] not in going]
+    """Return the nodes of the cluster in the form of `ray.nodes`, without those that are about to leave."""
+    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    leaving = private_api.cluster_state.get_draining_nodes()
+    return [node for node in nodes if node["Alive"] and node["NodeID"] not in leaving]
 
 
 def get_node_resources() -> list[dict[str, float]]:
-    """What each of them has, by name of the resource."""
+    """Return the resources of each schedulable node by name."""
     return [dict(node["Resources"]) for node in schedulable_nodes()]
 
 
 def autoscaler_limits() -> dict[str, float] | None:
-    """What the cluster may grow to, by name of the resource; None if nothing makes it grow."""
-    most = ray._private.state.state.get_max_resources_from_cluster_config()
+    """Return the resources that the cluster can grow to by name, or None if it has no autoscaler."""
+    most = private_api.cluster_state.get_max_resources_from_cluster_config()
     return {name: float(amount) for name, amount in most.items()} if most else None
 
 
 def resolve_worker_resources(
     config: SearchConfig, cluster: Sequence[Mapping[str, float]], growing: Mapping[str, float] | None = None
 ) -> dict[str, float]:
-    """What one worker needs, in a cluster of such nodes, or that may grow to so much."""
+    """Return the resources of one worker. By default, it gets a GPU if any node has or may get one."""
     gpus = config.gpus_per_worker
     if gpus is None:
         gpus = 1.0 if any(node.get("GPU", 0.0) >= 1.0 for node in (*cluster, growing or {})) else 0.0
@@ -45,12 +50,12 @@ def count_fitting_gangs(
     cluster: Sequence[Mapping[str, float]],
     growing: Mapping[str, float] | None = None,
 ) -> int:
-    """How many gangs the cluster holds, or may grow to.
+    """Return how many gangs fit into the cluster, or into what it can grow to.
 
     Args:
-        worker: What one worker needs.
-        cluster: What each node has. A worker lies on one node; a gang may span several.
-        growing: What the cluster may grow to, all nodes together.
+        worker: The resources of one worker.
+        cluster: The resources of each node. A worker needs one node; a gang may span several.
+        growing: The resources that all nodes together can grow to, if there is an autoscaler.
     """
     workers = sum(_count_multiples(node, worker) for node in cluster)
     fit = min(workers // config.workers, _count_gangs_by_memory(cluster))
@@ -65,10 +70,10 @@ def num_gangs(
     cluster: Sequence[Mapping[str, float]],
     growing: Mapping[str, float] | None = None,
 ) -> int:
-    """How many gangs run at once: as many as the cluster holds, or as the user or the budget says.
+    """Return how many gangs run at a time: as many as fit, or fewer by `concurrency` or `trials`.
 
     Raises:
-        UsageError: The cluster cannot hold one, or not as many as the user wants and it does not grow.
+        UsageError: None fits, or fewer than `concurrency` do and the cluster cannot grow.
     """
     fit = count_fitting_gangs(config, worker, cluster, growing)
     wanted = config.concurrency or min(fit, config.trials)
@@ -90,3 +95,69 @@ def _count_gangs_by_memory(cluster: Sequence[Mapping[str, float]]) -> int:
 
 def _count_multiples(have: Mapping[str, float], need: Mapping[str, float]) -> int:
     return min(int(have.get(name, 0.0) / amount + 1e-9) for name, amount in need.items())
+
+
+class CapacityMonitor:
+    """Updates the number of gangs that may run, once a second, while nodes join and leave the cluster.
+
+    Args:
+        worker: The resources of one worker.
+        registry: The registry of the gangs. It receives the number.
+        say: Shows a line.
+
+    Attributes:
+        gangs: How many gangs may run. At least one: a gang that waits for room makes a cluster grow.
+    """
+
+    def __init__(
+        self, config: SearchConfig, worker: Mapping[str, float], registry: Any, say: Callable[[str], None]
+    ) -> None:
+        self._config = config
+        self._worker = worker
+        self._registry = registry
+        self._say = say
+        self._nodes = 0
+        self.gangs = 0
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._poll_cluster, daemon=True, name="capacity")
+
+    def start(self) -> None:
+        self.update()
+        self._thread.start()
+
+    def end(self) -> None:
+        self._ended.set()
+        self._thread.join()  # Ray ends a process that calls it during its shutdown
+
+    def update(self) -> None:
+        """Count the gangs that fit now, and show a change."""
+        nodes = get_node_resources()
+        growing = autoscaler_limits()
+        fit = count_fitting_gangs(self._config, self._worker, nodes, growing)
+        allowed = max_gangs(self._config.concurrency, fit, growing is not None)
+        self._registry.set_capacity.remote(max(fit, allowed))  # the registry ends gangs beyond this number
+        joined, self._nodes = len(nodes) - self._nodes, len(nodes)
+        before, self.gangs = self.gangs, min(allowed, self._config.trials)
+        if before and before != self.gangs:
+            self._say(f"{_describe_change(joined)}: {self.gangs} at a time")
+
+    def _poll_cluster(self) -> None:
+        while not self._ended.wait(POLL_S):
+            try:
+                self.update()
+            except Exception:  # Ray raises various types while its head is busy, and the next poll may succeed
+                logger.exception("the cluster cannot be looked at")
+
+
+def max_gangs(concurrency: int | None, fit: int, grows: bool) -> int:
+    """Return how many gangs may run: the user may know more than `fit` of a cluster that grows."""
+    if concurrency is None:
+        return max(1, fit)
+    return concurrency if grows else max(1, min(concurrency, fit))
+
+
+def _describe_change(joined: int) -> str:
+    if joined == 0:
+        return "the cluster changed"
+    nodes = "a node" if abs(joined) == 1 else f"{abs(joined)} nodes"
+    return f"{nodes} joined" if joined > 0 else f"{nodes} left"

@@ -1,10 +1,12 @@
-"""What the cluster is like in one moment: which placement groups wait, what its nodes have left, which go away."""
+"""A snapshot of the cluster: its placement groups, what its nodes have free, and which nodes are about to leave."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import ray
 from ray.util.placement_group import placement_group_table
+
+from trainables import private_api
 
 GROUP = "gang-"  # what the names of gangs' placement groups begin with
 
@@ -33,7 +35,7 @@ class ClusterSnapshot:
 
 def take_snapshot(job: str) -> ClusterSnapshot:
     """Ask Ray. Takes milliseconds, and some more for each placement group."""
-    state = ray._private.state.state
+    state = private_api.cluster_state
     groups = {
         identity: (row["name"], row["state"])
         for identity, row in placement_group_table().items()
@@ -45,7 +47,7 @@ def take_snapshot(job: str) -> ClusterSnapshot:
         for node in state.get_draining_nodes()
         if node in nodes
     }
-    free: dict[str, Amounts] = state.available_resources_per_node()  # type: ignore[no-untyped-call]
+    free: dict[str, Amounts] = state.available_resources_per_node()
     stay = [node for node in nodes if node not in going]
     total = {node: nodes[node]["Resources"] for node in stay}
     return ClusterSnapshot(groups, total, {node: free.get(node, {}) for node in stay}, going)

@@ -1,6 +1,5 @@
 """What an update does and in which order, seen from outside: each thing once per window, whatever happened before."""
 
-import ast
 import math
 from typing import Any
 
@@ -8,12 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.conftest import ROOT
 from tests.trainables.toy_models import every_precision, samples, slope, slope_loss
 from trainables.precision import LossScale
 from trainables.update import Ema, Updater
-
-TRAINABLES = ROOT / "trainables"
 
 
 class NotedSchedule(torch.optim.lr_scheduler.ExponentialLR):
@@ -168,47 +164,3 @@ def test_the_report_comes_when_all_is_done(precision):  # C20
     updater.update([samples(2)], slope_loss(weight))
     updater.update([samples(math.nan)], slope_loss(weight))
     assert seen == [(-2.0, None, 1, 0), (-2.0, None, 1, 1)]
-
-
-DOCUMENTED = {"_replace", "_fields"}  # of a named tuple
-# What has no documented name. `torch_settings.py` is made of it: each of its settings is written and read by a test.
-NEEDED = {
-    "cache.py": {"_version", "_nnz"},
-    "process.py": {"_dynamo", "_functorch", "_inductor"},
-    "resource_leaks.py": {"_MultiProcessingDataLoaderIter", "_shutdown_workers", "_threads", "_target", "_world"},
-}
-
-
-def imported(node: ast.AST) -> list[str]:
-    """What `import` calls modules here that are not of torch."""
-    names = node.names if isinstance(node, ast.Import) else []
-    return [alias.asname or alias.name.partition(".")[0] for alias in names if alias.name.partition(".")[0] != "torch"]
-
-
-def test_only_what_torch_documents_is_used():  # C41
-    private = []
-    for file in sorted(set(TRAINABLES.rglob("*.py")) - {TRAINABLES / "isolation" / "torch_settings.py"}):
-        nodes = list(ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
-        others = {name for node in nodes for name in imported(node)}
-        for node in nodes:
-            if isinstance(node, ast.ImportFrom):
-                if (node.module or "").partition(".")[0] != "torch":
-                    continue
-                names = [*(node.module or "").split("."), *(alias.name for alias in node.names)]
-            elif isinstance(node, ast.Import):
-                paths = [alias.name.split(".") for alias in node.names]
-                names = [part for path in paths if path[0] == "torch" for part in path]
-            elif isinstance(node, ast.Attribute):
-                owner = ast.unparse(node.value)
-                documented = node.attr in DOCUMENTED or (owner == "torch" and node.attr.startswith("_foreach_"))
-                documented = documented or owner.partition(".")[0] in others
-                names = [] if owner in ("self", "cls") or documented else [node.attr]
-            elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("getattr", "setattr", "hasattr", "delattr"):
-                names = [arg.value for arg in node.args[1:2] if isinstance(arg, ast.Constant)]
-                names = [name for name in names if name not in DOCUMENTED]
-            else:
-                continue
-            names = [name for name in names if name not in NEEDED.get(file.name, ())]
-            private += [f"{file.name}:{node.lineno} {n}" for n in names if n.startswith("_") and not n.endswith("__")]
-    assert len(list(TRAINABLES.rglob("*.py"))) > 10
-    assert private == []

@@ -104,7 +104,7 @@ def asked(tmp_path, monkeypatch):
         before_and_after = iter([there, [node for node in there if node["NodeID"] not in gone]])
         monkeypatch.setattr(resources, "schedulable_nodes", lambda: next(before_and_after))
         monkeypatch.setattr(
-            node_check, "_probe_nodes", lambda asked, probe: {name: said for name, (_, said) in nodes.items()}
+            node_check, "_run_probes", lambda asked, probe: {name: said for name, (_, said) in nodes.items()}
         )
         try:
             return check_nodes(tmp_path, gpus_per_worker, growing)
