@@ -66,8 +66,8 @@ class Meter:
             answer = suggest(searcher, trial_id)
             wall, cpu = time.perf_counter() - wall, time.thread_time() - cpu
             self.suggesting += cpu
-            if isinstance(answer, dict) and answer["stretch"]["trial"] >= self.begun:
-                self.begun = answer["stretch"]["trial"] + 1
+            if isinstance(answer, dict) and answer["segment"].trial >= self.begun:
+                self.begun = answer["segment"].trial + 1
                 self.asked.append((self.begun, wall, cpu))
             return answer
 

@@ -5,12 +5,13 @@ that imports Tune 121 MiB: 256 of them would still take 30 GiB. So a gang is an 
 Tune's own manager of actors talks to it as to an actor: its calls, their answers and what these weigh are the same.
 
 Real are the gang's code (`search.execution.gang.Gang`, its mailbox and its questions to the registry), its placement
-groups and all that the driver does. Instead of a TorchTrainer there is a thread that takes a stretch, waits as long as
+groups and all that the driver does. Instead of a TorchTrainer there is a thread that takes a segment, waits as long as
 its epochs would train, and reports what a worker would have reported, with a checkpoint of some bytes
 for the driver to delete.
 """
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from ray.util import placement_group
 
 from benchmarks.scale_task import ScaleConfig, loss_of
 from search.execution.gang import Gang
+from trainables.worker.messages import EpochReport, SegmentAssignment, SegmentEnd
 
 METRICS = 20
 HOSTS = 4
@@ -28,40 +30,35 @@ HOSTS = 4
 class StandIn(Gang):
     """A gang whose workers wait instead of training."""
 
-    def _run_trainer(self) -> None:
-        registry, me = self._registry, ray.get_runtime_context()
-        group = placement_group([self._settings["resources"]] * self._settings["workers"], name=self._run)
+    def train_workers(self, run: str) -> None:
+        registry, me = self.settings.registry, ray.get_runtime_context()
+        group = placement_group([self.settings.resources] * self.settings.workers, name=run)
         group.wait(60)
-        ray.get(registry.register_worker.remote(self._name, self._run, group, me.current_actor, me.get_node_id()))
-        stopped = registry.wait_for_stop.remote(self._name)
+        ray.get(registry.register_worker.remote(self.name, run, group, me.current_actor, me.get_node_id()))
+        stopped = registry.wait_for_stop.remote(self.name)
         turn = 0
         while True:
-            turn, stretch = ray.get(registry.wait_for_segment.remote(self._name, turn))
-            if stretch is None:
+            turn, segment = ray.get(registry.wait_for_segment.remote(self.name, turn))
+            if segment is None:
                 return
-            for report in _reports(stretch, stopped):
-                ray.get(registry.put.remote(self._name, turn, report))
+            for report in _generate_reports(segment, stopped):
+                ray.get(registry.put.remote(self.name, turn, report))
 
 
-def _reports(stretch: dict[str, Any], stopped: Any) -> Any:
-    config, folder = ScaleConfig.model_validate(stretch["config"]), Path(stretch["folder"])
+def _generate_reports(segment: SegmentAssignment, stopped: Any) -> Iterator[EpochReport | SegmentEnd]:
+    config, folder = ScaleConfig.model_validate(segment.config), Path(segment.folder)
     epoch_s = float(os.environ["SCALE_EPOCH_S"])
     folder.mkdir(parents=True, exist_ok=True)
-    for epoch in range(stretch["epoch"] + 1, stretch["until"] + 1):
+    for epoch in range(segment.epoch + 1, segment.until + 1):
         if ray.wait([stopped], timeout=epoch_s)[0]:
-            yield {"done": True, "outcome": "interrupted", "reason": "the search was stopped"}
+            yield SegmentEnd("interrupted", "the search was stopped")
             return
-        path = folder / f"epoch-{epoch}-{stretch['attempt']}.pt"
+        path = folder / f"epoch-{epoch}-{segment.attempt}.pt"
         path.write_bytes(b"weights")
-        metrics = {f"train/metric_{i}": 0.1 * i + epoch for i in range(METRICS - 1)}
-        yield {
-            "epoch": epoch,
-            "metrics": {"val/loss": loss_of(config, epoch), **metrics},
-            "checkpoint": str(path),
-            "samples": 1024,
-            "gpu_seconds": epoch_s,
-            "done": epoch == stretch["until"],
-        }
+        metrics = {"val/loss": loss_of(config, epoch)}
+        metrics |= {f"train/metric_{i}": 0.1 * i + epoch for i in range(METRICS - 1)}
+        costs = {"samples": 1024.0, "gpu_seconds": epoch_s}
+        yield EpochReport(epoch, metrics, str(path), costs, done=epoch == segment.until)
 
 
 class Host:

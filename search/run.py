@@ -55,7 +55,7 @@ def main(
     if list_:
         return print_searches(parse_storage(options["storage"] or "runs"))
     if not task and resume is None and config is None:
-        raise UsageError("task must be given: arc, or path/to/file.py:ClassName. See --help.")
+        raise UsageError(f"task must be given: {next(iter(BUILT_IN_TASKS))}, or path/to/file.py:ClassName. See --help.")
     given = _select_given({**options, "task": task or None, "set": (*options["set"], *more)})
     if resume is not None and (config is not None or dry_run):
         raise UsageError("--resume must come without --config and --dry-run: the search goes on as it began.")

@@ -1,6 +1,5 @@
 """The sides: our searcher as a search drives it, and Ray's own objects as its documentation puts them together."""
 
-import json
 import logging
 import math
 import warnings
@@ -20,11 +19,13 @@ from ray.tune.search.optuna import OptunaSearch, optuna_search
 from search.config import SearchConfig
 from search.config.flatten import flatten
 from search.config.search_config import SchedulerName
+from search.execution.report_handler import SearchLimits
 from search.execution.searcher import StudySearcher
 from search.samplers.factory import create_sampler
 from search.schedulers.base import Scheduler
 from search.schedulers.factory import create_scheduler
 from search.study.study import SearchStudy
+from trainables.worker.messages import EpochReport, GangResult, SegmentEnd, to_json
 
 from .problems import OBJECTIVE, Problem
 from .simulator import Job, Side
@@ -56,7 +57,7 @@ class Searchlight:
         schedule = schedule or create_scheduler(config, problem.epochs, "min")
         self.study = study(InMemoryStorage(), "search", sampler, OBJECTIVE, "min")
         self._searcher = StudySearcher(
-            self.study, problem.space, schedule, OBJECTIVE, trials, Path("nowhere"), attempt="1"
+            self.study, problem.space, schedule, SearchLimits(trials), Path("nowhere"), attempt="1"
         )
         self._names = [p.name for p in problem.space.parameters]
         self._asked = 0
@@ -69,24 +70,24 @@ class Searchlight:
             raise self._searcher.error
         if given is None or given == Searcher.FINISHED:
             return None
-        stretch = given["stretch"]
-        return Job(name, stretch["trial"], flatten(stretch["config"]), stretch["epoch"], stretch["until"])
+        segment = given["segment"]
+        return Job(name, segment.trial, flatten(segment.config), segment.epoch, segment.until)
 
     def close(self) -> None:
         """After the last job: who waits at a rung goes no further."""
         self._searcher.finish(prune=True)
 
     def report(self, job: Job, epoch: int, value: float) -> bool:
+        done = math.isnan(value) or epoch == job.until
+        message: SegmentEnd | EpochReport = EpochReport(epoch, {OBJECTIVE: value}, None, {}, done)
         if math.isnan(value):
-            end = {"outcome": "diverged", "reason": f"{OBJECTIVE} is nan after epoch {epoch}"}
-            self._searcher.on_trial_complete(job.name, {"reports": json.dumps([end])})
-            return False
-        reports = json.dumps([{"epoch": epoch, "metrics": {OBJECTIVE: value}, "checkpoint": None}])
-        if epoch == job.until:
-            self._searcher.on_trial_complete(job.name, {"reports": reports})
+            message = SegmentEnd("diverged", f"{OBJECTIVE} is nan after epoch {epoch}")
+        result = {"done": done, "reports": to_json(GangResult("simulated", [message]))}
+        if done:
+            self._searcher.on_trial_complete(job.name, result)
         else:
-            self._searcher.on_trial_result(job.name, {"done": False, "reports": reports})
-        return True
+            self._searcher.on_trial_result(job.name, result)
+        return not math.isnan(value)
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from typing import Literal
 
 from ray.exceptions import ActorDiedError, OutOfMemoryError
 
-FAILED_STARTS = 1  # in a row; then the gang gives up, and its trial goes on in another one
+from trainables.worker.messages import Reached
 
-Reached = Literal["nothing", "assigned", "begun"]
+FAILED_STARTS = 1  # in a row; then the gang gives up, and its trial goes on in another one
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class FailurePolicy:
         self._failed_starts = 0
 
     def start_segment(self, epoch: int) -> None:
-        """A stretch begins after `epoch`."""
+        """Begin a segment after `epoch`."""
         self._furthest, self._losses = epoch, 0
 
     def record_progress(self, epoch: int) -> None:
@@ -49,7 +49,7 @@ class FailurePolicy:
 
         Args:
             failure: What ended the workers; None if they returned.
-            reached: How far they were with the stretch; nothing, if there was none.
+            reached: How far they were with the segment; nothing, if there was none.
             expected: Why they were to end, or "".
             leaving: Why they were to leave their nodes, or "". What was lost because they did not in time is no fault
                 of the trial's.

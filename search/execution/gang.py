@@ -1,17 +1,32 @@
 """A gang: TorchTrainer workers that outlive a trial, run by one of Tune's actors."""
 
-import json
+import math
 import os
 import sysconfig
 import threading
 import time
 import uuid
-from typing import Any
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import ray
 from ray import tune
 
 from search.execution.failure_policy import FailurePolicy
+from search.execution.gang_registry import Registry
+from trainables.worker.messages import (
+    Delivery,
+    EpochReport,
+    GangReport,
+    GangResult,
+    GangSettings,
+    GangStatus,
+    SegmentAssignment,
+    SegmentEnd,
+    TrialRelease,
+    to_json,
+)
 
 POLL_S = 0.2  # how long workers that ended go unnoticed
 STATUS_S = 1.0  # how long the end of the search, or a stall, goes unnoticed
@@ -30,216 +45,256 @@ SETTINGS = {
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
 }
 
+Parameters = ParamSpec("Parameters")
+Answer = TypeVar("Answer")
 
-class Gang(tune.Trainable):
-    """Runs one stretch of a trial after another in the same workers.
 
-    Tune's trial is a stretch here: `config["stretch"]` says which trial, from which checkpoint, to which epoch.
-    `config["gang"]` is the same for all: `workers`, `resources` of a worker, `placement`, whether the cluster `grows`,
-    `registry`, `max_failures`, `stall_timeout` in seconds or None, and in `worker` what the workers are to know.
+class RegistryClient:
+    """The registry's actor, as one gang calls it."""
 
-    A failure of a trial is a report with its outcome. What raises here ends the gang, and its trial goes on in another
-    one: it found no room in the cluster, or its workers do not start.
-    """
-
-    def setup(self, config: dict[str, Any]) -> None:
-        self._settings = config["gang"]
-        self._registry = self._settings["registry"]
-        self._name = f"gang-{self.trial_id}"
-        # Whatever looks for Ray in here must find this cluster, and no other one on the host.
-        me = ray.get_runtime_context()
-        os.environ["RAY_ADDRESS"] = me.gcs_address
-        defaults = {**SETTINGS, PLACE: str(GROW_S if self._settings["grows"] else PLACE_S)}
-        os.environ.update({key: value for key, value in defaults.items() if key not in os.environ})
-        self._place_s = float(os.environ[PLACE])
-        self._recovery = FailurePolicy(self._settings["max_failures"])
-        self._thread = threading.Thread()
+    def __init__(self, registry: Any, gang: str) -> None:
+        self.timeout_s = CALL_S
+        self._registry = registry
+        self._gang = gang
         self._answer: Any = None
-        self._over = ""
-        self._reset_segment()
-        self._run = self._create_run_name()
-        self._call_registry("register_gang", me.current_actor, me.get_node_id(), self._run)
-        self._start_trainer()
 
-    def reset_config(self, new_config: dict[str, Any]) -> bool:
-        self.config = new_config
-        self._reset_segment()
-        return True
-
-    def _reset_segment(self) -> None:
-        self._assigned = self._begun = False
-        self._notes: list[str] = []
-        self._recovery.start_segment(self.config["stretch"]["epoch"])
-
-    def step(self) -> dict[str, Any]:
-        """Wait for the next report of the stretch; `reports` are all that came meanwhile, as JSON.
+    def call(
+        self,
+        method: Callable[Concatenate[Registry, str, Parameters], Coroutine[Any, Any, Answer]],
+        *arguments: Parameters.args,
+        **options: Parameters.kwargs,
+    ) -> Answer:
+        """Call a method of the registry for this gang, and return its answer.
 
         Raises:
-            RuntimeError: There was no room for its workers, or it must move, as the report before this said; or its
-                workers do not start.
+            GetTimeoutError: There is no answer in time.
+        """
+        remote = getattr(self._registry, method.__name__).remote
+        answer: Answer = ray.get(remote(self._gang, *arguments, **options), timeout=self.timeout_s)
+        return answer
+
+    def receive(self) -> list[Delivery]:
+        """Return what the workers have reported, or an empty list if nothing came for a moment."""
+        # Kept until it is answered: a call that is forgotten would swallow the first report of the next segment.
+        self._answer = self._answer or self._registry.get.remote(self._gang)
+        if not ray.wait([self._answer], timeout=POLL_S)[0]:
+            return []
+        deliveries: list[Delivery] = ray.get(self._answer)
+        self._answer = None
+        return deliveries
+
+
+class WorkerThread(threading.Thread):
+    """Runs the workers of a gang until they end. `failure` is what ended them, or None if they returned."""
+
+    failure: Exception | None = None
+
+    def run(self) -> None:
+        try:
+            super().run()
+        except Exception as error:  # of whatever type: the gang decides what follows
+            self.failure = error
+
+
+class GangRunner:
+    """Runs one segment after another in the same workers.
+
+    A failure of a trial is a report with its outcome. What raises here ends the gang, and another gang continues its
+    trial: the gang found no room in the cluster, or its workers do not start.
+
+    Args:
+        place_s: How long the gang may wait for room in the cluster.
+        start_workers: Starts workers in a placement group of the given name.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        settings: GangSettings,
+        place_s: float,
+        registry: RegistryClient,
+        start_workers: Callable[[str], WorkerThread],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._name = name
+        self._settings = settings
+        self._start_limit_s = place_s + START_S
+        self._registry = registry
+        self._start_workers = start_workers
+        self._clock = clock
+        self._policy = FailurePolicy(settings.max_failures)
+        self._over = ""
+
+    def start(self, actor: Any, node: str) -> None:
+        """Register the gang, whose `actor` is on `node`, and start its workers."""
+        run = self._create_run_name()
+        self._registry.call(Registry.register_gang, actor, node, run)
+        self._workers = self._start_workers(run)
+
+    def begin(self, segment: SegmentAssignment) -> None:
+        """Begin `segment` with the next call of `wait_for_reports`."""
+        self._segment = segment
+        self._assigned = self._begun = False
+        self._notes: list[str] = []
+        self._policy.start_segment(segment.epoch)
+
+    def wait_for_reports(self) -> GangResult:
+        """Wait for the next report of the segment, and return all that have come.
+
+        Raises:
+            RuntimeError: The gang has released its trial with the report before, or its workers do not start.
         """
         if self._over:
             raise RuntimeError(f"{self._name} ends: {self._over}")
-        reports = self._wait_for_reports()
+        result = self._wait()
         if self._notes:
-            reports[0]["notes"] = [*self._notes, *reports[0].get("notes", ())]
-            self._notes.clear()
-        for report in reports:
-            report["gang"] = self._name
-        # As text: Tune would flatten it into one key per metric.
-        return {"reports": json.dumps(reports), "done": reports[-1]["done"]}
+            first, *others = result.reports
+            result = replace(result, reports=[replace(first, notes=[*self._notes, *first.notes]), *others])
+            self._notes = []
+        return result
 
-    def _wait_for_reports(self) -> list[dict[str, Any]]:
+    def _wait(self) -> GangResult:
         if not self._assigned:
-            if not self._thread.is_alive():  # they ended with the stretch before
-                last = self._restart_workers()
-                if last is not None:
-                    return [last]
-            self._turn = self._call_registry("assign", self.config["stretch"])
+            # The workers may have ended with the segment before.
+            if not self._workers.is_alive() and (last := self._restart_workers()) is not None:
+                return GangResult(self._name, [last])
+            self._turn = self._registry.call(Registry.assign, self._segment)
             self._assigned = True
-        polled = give_up_at = time.monotonic()
-        stopping = False
-        while not (reports := self._poll_reports()):
-            now = time.monotonic()
-            if now - polled > STATUS_S:
-                polled = now
-                status = self._call_registry("poll", self._status())
-                if status["stopping"] and not stopping:
-                    stopping, give_up_at = True, now + (STOP_S if status["up"] else 0.0)
-                if self._is_stalled(status["stalled_s"]):
-                    return [self._fail_stalled_trial()]
-                if status["surplus"]:
-                    return [self._release_trial("the cluster has no room for it")]
-                if status["waiting_s"] > self._place_s + START_S:
-                    raise RuntimeError(f"its workers did not begin within {self._place_s + START_S:.0f} s")
-            if stopping and (now >= give_up_at or not self._thread.is_alive()):
-                return [_build_end_report("interrupted", "the search was stopped")]
-            if not self._thread.is_alive():
+        polled_at, stop_at = self._clock(), math.inf
+        # What was received may be of a segment that was ended in the same moment.
+        while not (deliveries := [each for each in self._registry.receive() if each.turn >= self._turn]):
+            last, now = None, self._clock()
+            if now - polled_at > STATUS_S:
+                polled_at = now
+                status = self._registry.call(Registry.poll, self._describe_work())
+                if status.stopping:
+                    stop_at = min(stop_at, now + (STOP_S if status.up else 0.0))
+                last = self._check_status(status)
+            is_alive = self._workers.is_alive()
+            if last is None and stop_at < math.inf and (now >= stop_at or not is_alive):
+                last = SegmentEnd("interrupted", "the search was stopped")
+            if last is None and not is_alive:
                 last = self._restart_workers()
-                if last is not None:
-                    return [last]
-        for report in reports:
-            self._recovery.record_progress(report.get("epoch", 0))
-        return reports
+            if last is not None:
+                return GangResult(self._name, [last])
+        for delivery in deliveries:
+            self._policy.record_progress(delivery.report.epoch if isinstance(delivery.report, EpochReport) else 0)
+        return GangResult(self._name, [delivery.report for delivery in deliveries], deliveries[-1].taken)
 
-    def _poll_reports(self) -> list[dict[str, Any]]:
-        """What the workers have reported of this stretch; nothing if nothing came for a moment."""
-        # Kept until it is answered: one that was given up would swallow the first report of the next stretch.
-        self._answer = self._answer or self._registry.get.remote(self._name)
-        if not ray.wait([self._answer], timeout=POLL_S)[0]:
-            return []
-        reports: list[dict[str, Any]] = ray.get(self._answer)
-        self._answer = None
-        # What answers may be of a stretch that was ended in the same moment.
-        return [report for report in reports if report.pop("turn") >= self._turn]
+    def close(self) -> None:
+        """Let the workers return, so that Train itself releases their resources, and remove the gang."""
+        self._registry.timeout_s = CLOSE_S
+        if self._registry.call(Registry.close):
+            self._workers.join(CLOSE_S)
+        self._registry.call(Registry.unregister_gang)
 
-    def cleanup(self) -> None:
-        """Let the workers return, so that Train itself gives their resources back."""
-        if self._call_registry("close", timeout=CLOSE_S):
-            self._thread.join(CLOSE_S)
-        self._call_registry("unregister_gang", timeout=CLOSE_S)
-
-    def save_checkpoint(self, checkpoint_dir: str) -> None:
-        """Nothing: the workers write the checkpoints, and the study knows where they are."""
-
-    def load_checkpoint(self, checkpoint: dict[str, Any] | None) -> None:
-        """Nothing: a stretch names its checkpoint."""
-
-    def _call_registry(self, what: str, *arguments: Any, timeout: float = CALL_S) -> Any:
-        """The registry's answer about this gang.
-
-        Raises:
-            GetTimeoutError: There is none in time.
-        """
-        return ray.get(getattr(self._registry, what).remote(self._name, *arguments), timeout=timeout)
-
-    def _status(self) -> str:
-        stretch = self.config["stretch"]
-        return f"trial {stretch['trial']}, from epoch {stretch['epoch']}"
-
-    def _start_trainer(self) -> None:
-        self._failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._run_trainer, daemon=True, name="fit")
-        self._thread.start()
-
-    def _restart_workers(self) -> dict[str, Any] | None:
-        """New workers for those that ended; or the report that ends the trial, because too many did."""
-        self._run = self._create_run_name()
-        old = self._call_registry("restart", self._run)
-        self._begun |= old["reached"] == "begun"
-        verdict = self._recovery.decide(self._failure, old["reached"], old["expected"], old["leaving"])
-        if verdict.note:
-            self._notes.append(verdict.note)
-        if verdict.kind == "give up":
-            raise RuntimeError(verdict.reason)
-        if old["moves"] and verdict.kind != "fail":
-            return self._release_trial("its own node is going away")
-        if verdict.kind == "room":
-            return self._release_trial(verdict.reason)
-        self._start_trainer()
-        if verdict.kind == "fail":
-            self._call_registry("drop")
-            return _build_end_report("failed", verdict.reason)
-        return None
-
-    def _release_trial(self, why: str) -> dict[str, Any]:
-        """The report after which another gang takes up the trial, which has begun here or has not."""
-        self._over = why
-        return {"done": False, "waiting": why, "begun": self._begun}
+    def _describe_work(self) -> str:
+        return f"trial {self._segment.trial}, from epoch {self._segment.epoch}"
 
     def _create_run_name(self) -> str:
-        """A name for workers that are to start."""
+        """Return a new name for workers that are to start."""
         return f"{self._name}-{uuid.uuid4().hex[:8]}"
 
-    def _is_stalled(self, seconds: float) -> bool:
-        limit = self._settings["stall_timeout"]
-        return limit is not None and seconds > limit
+    def _check_status(self, status: GangStatus) -> GangReport | None:
+        """Return the report with which the gang stops waiting for its workers, or None.
 
-    def _fail_stalled_trial(self) -> dict[str, Any]:
-        """The report that ends a trial which gets nowhere; its workers end too, since nothing else would free them."""
-        stacks = self._call_registry("end_workers")
-        text = "\n".join(f"rank {rank}:\n{stack}" for rank, stack in stacks.items())
-        reason = f"stalled: nothing moved for {self._settings['stall_timeout']:g} s{_find_stall_location(stacks)}"
-        return {**_build_end_report("failed", reason), "traceback": f"{reason}\n\n{text}"}
+        Raises:
+            RuntimeError: The workers do not start.
+        """
+        stall_timeout = self._settings.worker.stall_timeout
+        if stall_timeout is not None and status.stalled_s > stall_timeout:
+            stacks = self._registry.call(Registry.end_workers)  # nothing else would free them
+            reason = f"stalled: nothing moved for {stall_timeout:g} s{_find_stall_location(stacks)}"
+            text = "\n".join(f"rank {rank}:\n{stack}" for rank, stack in stacks.items())
+            return SegmentEnd("failed", reason, f"{reason}\n\n{text}")
+        if status.surplus:
+            return self._release_trial("the cluster has no room for it")
+        if status.waiting_s > self._start_limit_s:
+            raise RuntimeError(f"its workers did not begin within {self._start_limit_s:.0f} s")
+        return None
 
-    def _run_trainer(self) -> None:
-        # Imported here: the imports take seconds, in which the driver and Tune would wait for this module.
-        from ray.train import FailureConfig, RunConfig, ScalingConfig
-        from ray.train.constants import _get_ray_train_session_dir
-        from ray.train.torch import TorchConfig
+    def _restart_workers(self) -> GangReport | None:
+        """Start new workers for those that ended, or return the report with which the gang ends the segment.
 
-        from search.execution.gang_trainer import GangTrainer
+        Raises:
+            RuntimeError: The workers do not start.
+        """
+        run = self._create_run_name()
+        ended = self._registry.call(Registry.restart, run)
+        self._begun |= ended.reached == "begun"
+        decision = self._policy.decide(self._workers.failure, ended.reached, ended.expected, ended.leaving)
+        if decision.note:
+            self._notes.append(decision.note)
+        if decision.kind == "give up":
+            raise RuntimeError(decision.reason)
+        if ended.moves and decision.kind != "fail":
+            return self._release_trial("its own node is going away")
+        if decision.kind == "room":
+            return self._release_trial(decision.reason)
+        self._workers = self._start_workers(run)
+        if decision.kind == "fail":
+            self._registry.call(Registry.drop)
+            return SegmentEnd("failed", decision.reason)
+        return None
 
-        settings = self._settings
-        resources = settings["resources"]
-        try:
-            if settings["worker"]["objective"]:
-                from trainables.worker.train_function import work_on_function as work
-            else:
-                from trainables.worker.worker import work
-            GangTrainer(
-                work,
-                train_loop_config={**settings["worker"], "registry": self._registry, "gang": self._name},
-                torch_config=TorchConfig(backend="gloo" if settings["worker"]["rehearsal"] else None),
-                scaling_config=ScalingConfig(
-                    num_workers=settings["workers"],
-                    use_gpu=resources.get("GPU", 0) > 0,
-                    resources_per_worker=resources,
-                    placement_strategy=settings["placement"].upper(),
-                ),
-                run_config=RunConfig(
-                    name=self._run,
-                    storage_path=_get_ray_train_session_dir(),  # of this node: nothing that anybody needs
-                    # One start is one fit: the gang knows what was lost, and counts it for the trial that lost it.
-                    failure_config=FailureConfig(max_failures=0, controller_failure_limit=0),  # type: ignore[call-arg]
-                ),
-            ).fit()
-        except Exception as error:  # step() finds the thread dead, and tells this
-            self._failure = error
+    def _release_trial(self, reason: str) -> TrialRelease:
+        """Return the report after which another gang continues the trial. The gang then ends."""
+        self._over = reason
+        return TrialRelease(reason, self._begun)
+
+
+class Gang(tune.Trainable):
+    """Tune's actor of a gang. Tune's trial is a segment here.
+
+    Its config has the SegmentAssignment as `segment`, and as `gang` the GangSettings, which are the same for all.
+    """
+
+    def setup(self, config: dict[str, Any]) -> None:
+        self.settings: GangSettings = config["gang"]
+        self.name = f"gang-{self.trial_id}"
+        # Whatever looks for Ray in here must find this cluster, and no other one on the host.
+        me = ray.get_runtime_context()
+        os.environ["RAY_ADDRESS"] = me.gcs_address
+        defaults = {**SETTINGS, PLACE: str(GROW_S if self.settings.grows else PLACE_S)}
+        os.environ.update({key: value for key, value in defaults.items() if key not in os.environ})
+        registry = RegistryClient(self.settings.registry, self.name)
+        self._runner = GangRunner(self.name, self.settings, float(os.environ[PLACE]), registry, self._start_workers)
+        self._runner.begin(config["segment"])
+        self._runner.start(me.current_actor, me.get_node_id())
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        self._runner.begin(new_config["segment"])
+        return True
+
+    def step(self) -> dict[str, Any]:
+        """Wait for the next report of the segment; `reports` is a GangResult as JSON."""
+        result = self._runner.wait_for_reports()
+        return {"reports": to_json(result), "done": result.reports[-1].done}
+
+    def cleanup(self) -> None:
+        self._runner.close()
+
+    def save_checkpoint(self, checkpoint_dir: str) -> None:
+        """Save nothing: the workers write the checkpoints, and the study knows their paths."""
+
+    def load_checkpoint(self, checkpoint: dict[str, Any] | None) -> None:
+        """Load nothing: a segment names its checkpoints."""
+
+    def train_workers(self, run: str) -> None:
+        """Run workers until they end."""
+        # The import takes seconds, in which the driver and Tune would wait for this module.
+        from search.execution.gang_trainer import train
+
+        train(self.settings, self.name, run)
+
+    def _start_workers(self, run: str) -> WorkerThread:
+        thread = WorkerThread(target=self.train_workers, args=(run,), daemon=True, name="fit")
+        thread.start()
+        return thread
 
 
 def _find_stall_location(stacks: dict[int, str]) -> str:
-    """Where the code of a stalled trial stands: the innermost line that is in no library."""
+    """Return where the code of a stalled trial stands: the innermost line that is in no library."""
     libraries = [sysconfig.get_path("stdlib"), sysconfig.get_path("purelib")]
     for stack in stacks.values():
         places = [line.strip() for line in stack.splitlines() if line.startswith("  File ")]
@@ -247,7 +302,3 @@ def _find_stall_location(stacks: dict[int, str]) -> str:
         if own:
             return f", at {own[-1]}"
     return ""
-
-
-def _build_end_report(outcome: str, reason: str) -> dict[str, Any]:
-    return {"done": True, "outcome": outcome, "reason": reason}

@@ -14,6 +14,7 @@ from ray.util.placement_group import PlacementGroup, remove_placement_group
 
 from search.execution.cluster.snapshot import ClusterSnapshot, fullest_fitting_node, take_snapshot
 from search.execution.mailbox import Mailbox
+from trainables.worker.messages import Delivery, EndedWorkers, EpochReport, GangStatus, SegmentAssignment, SegmentEnd
 
 logger = logging.getLogger(__name__)
 QUIET_S = 1.5  # a gang that has not asked anything for so long is asked whether it lives
@@ -74,14 +75,14 @@ class Registry:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def register_gang(self, gang: str, actor: Any, node: str, run: str) -> None:
-        """A gang begins; `actor` is what dies with it, `node` where it is, `run` how its workers' group is called."""
+        """Add a gang on `node`. `actor` dies with it, `run` is the name of its workers' placement group."""
         self._gangs[gang] = GangEntry(node, run)
         if not self._tasks:
             self._start_task(self._poll_cluster())
         self._start_task(self._watch(gang, actor))
 
     async def choose_node(self, gang: str) -> str:
-        """The node on which `gang` leaves no other one busy, or "" if none has room for all of its workers."""
+        """Return the fullest node that has room for all workers of `gang`, or "" if no node has."""
         seen = self._look.get_group_names("CREATED")
         taken = Counter(entry.planned for entry in self._gangs.values() if entry.run not in seen)
         node = fullest_fitting_node(self._look, self._need, taken)
@@ -90,11 +91,9 @@ class Registry:
         return node
 
     async def register_worker(self, gang: str, run: str, group: PlacementGroup, worker: Any, node: str) -> bool:
-        """`worker` of `gang` has come up for `run` on `node`, in `group`.
+        """Add `worker`, which has come up for `run` on `node` in `group`, and return whether the gang still needs it.
 
-        Returns:
-            Whether the gang still wants it. If its controller was killed, there are others in its place, and one
-            stretch must not be trained twice.
+        If the worker's controller was killed, others replace it, and one segment must not be trained twice.
         """
         entry = self._gangs.get(gang)
         if entry is None or entry.run != run:
@@ -107,7 +106,7 @@ class Registry:
         return True
 
     async def end_workers(self, gang: str) -> dict[int, str]:
-        """Kill the workers of `gang`, whose stretch ends without a report; where the code of each rank stood."""
+        """Kill the workers of `gang`, whose segment ends without a report, and return the stack of each rank."""
         entry = self._gangs[gang]
         stacks = entry.mailbox.get_stacks()
         await entry.mailbox.mark_ending("the trial before stalled")
@@ -117,55 +116,38 @@ class Registry:
         return stacks
 
     async def end_gang(self, gang: str, why: str) -> None:
-        """The workers of `gang` end before they begin the stretch."""
+        """Note that the workers of `gang` end before they begin the next segment."""
         await self._gangs[gang].mailbox.mark_ending(why)
 
-    async def restart(self, gang: str, run: str) -> dict[str, Any]:
-        """The workers of `gang` have ended, new ones may start as `run`.
-
-        Returns:
-            `reached`, how far they were with the stretch; `expected`, why they were to end, or ""; `leaving`, why they
-            were to leave their nodes, or ""; `moves`, whether the gang itself must, too.
-        """
+    async def restart(self, gang: str, run: str) -> EndedWorkers:
+        """Let new workers of `gang` start as `run`, since the old ones have ended."""
         entry = self._gangs[gang]
         reached, expected = await entry.mailbox.restart()
         leaving, entry.leaving = entry.leaving, ""
         self._release_resources(entry)
         entry.ended = asyncio.Event()
         entry.run, entry.planned = run, ""
-        moves = entry.node in self._look.going
-        return {"reached": reached, "expected": expected, "leaving": leaving, "moves": moves}
+        return EndedWorkers(reached, expected, leaving, moves=entry.node in self._look.going)
 
     async def unregister_gang(self, gang: str) -> None:
-        """A gang ends."""
+        """Remove a gang that ends."""
         if gang in self._gangs:
             self._release_resources(self._gangs.pop(gang))
 
-    async def poll(self, gang: str, doing: str) -> dict[str, Any]:
-        """Note what `gang` is doing.
-
-        Returns:
-            `stopping`, whether the search is to stop; `up`, whether its workers are; `surplus`, whether it waits for
-            room that will not come; `waiting_s` and `stalled_s`, for how many seconds they have not taken the stretch,
-            or got nowhere with it.
-        """
+    async def poll(self, gang: str, doing: str) -> GangStatus:
+        """Note what `gang` is doing, and return what it has to know."""
         entry = self._gangs[gang]
         entry.doing, entry.heard_at = doing, time.monotonic()
         waiting_s, stalled_s = entry.mailbox.get_idle_s()
-        return {
-            "stopping": self._stopping,
-            "up": entry.group is not None,
-            "surplus": waiting_s > SURPLUS_S and self._is_surplus(gang),
-            "waiting_s": waiting_s,
-            "stalled_s": stalled_s,
-        }
+        surplus = waiting_s > SURPLUS_S and self._is_surplus(gang)
+        return GangStatus(self._stopping, entry.group is not None, surplus, waiting_s, stalled_s)
 
     async def set_capacity(self, gangs: int) -> None:
-        """The cluster holds so many gangs, or may grow to."""
+        """Set how many gangs the cluster holds, or may grow to hold."""
         self._holds = gangs
 
     async def statuses(self) -> tuple[list[str], int]:
-        """What each gang is doing, and how many of them wait for room in the cluster."""
+        """Return what each gang is doing, and how many gangs wait for room in the cluster."""
         doing = []
         for entry in self._gangs.values():
             if entry.group is None:
@@ -175,16 +157,16 @@ class Registry:
         return doing, len(self._look.get_group_names("PENDING"))
 
     async def stop(self) -> None:
-        """The search is to stop."""
+        """Stop the search."""
         self._stopping = True
         for entry in self._gangs.values():
             entry.ended.set()
 
     async def wait_for_stop(self, gang: str) -> tuple[bool, str]:
-        """Wait until the present workers of `gang` are to end, or have.
+        """Wait until the present workers of `gang` are to end, or have ended.
 
         Returns:
-            Whether the search is to stop; if it is not, why they are to go on elsewhere, or "".
+            Whether the search is to stop, and why the workers are to leave their nodes, or "".
         """
         entry = self._gangs[gang]
         if not self._stopping and not entry.leaving:
@@ -193,26 +175,26 @@ class Registry:
 
     # Of one gang: see Mailbox.
 
-    async def assign(self, gang: str, stretch: dict[str, Any]) -> int:
-        return await self._gangs[gang].mailbox.assign(stretch)
+    async def assign(self, gang: str, segment: SegmentAssignment) -> int:
+        return await self._gangs[gang].mailbox.assign(segment)
 
     async def drop(self, gang: str) -> None:
         await self._gangs[gang].mailbox.drop()
 
     async def close(self, gang: str) -> bool:
-        """Let the workers of `gang` return; whether they are up, and so will."""
+        """Let the workers of `gang` return, and return whether they are up, so that they will."""
         if gang not in self._gangs:
             return False
         await self._gangs[gang].mailbox.close()
         return self._gangs[gang].group is not None
 
-    async def wait_for_segment(self, gang: str, seen: int) -> tuple[int, dict[str, Any] | None]:
+    async def wait_for_segment(self, gang: str, seen: int) -> tuple[int, SegmentAssignment | None]:
         return await self._gangs[gang].mailbox.wait_for_segment(seen)
 
-    async def put(self, gang: str, turn: int, report: dict[str, Any]) -> None:
-        await self._gangs[gang].mailbox.put(turn, report)
+    async def put(self, gang: str, turn: int, report: EpochReport | SegmentEnd, ending: str = "") -> None:
+        await self._gangs[gang].mailbox.put(turn, report, ending)
 
-    async def get(self, gang: str) -> list[dict[str, Any]]:
+    async def get(self, gang: str) -> list[Delivery]:
         return await self._gangs[gang].mailbox.get()
 
     async def record_heartbeat(self, gang: str, turn: int, rank: int, progress: int, stack: str) -> None:
@@ -224,9 +206,9 @@ class Registry:
         task.add_done_callback(self._tasks.discard)
 
     async def _watch(self, gang: str, actor: Any) -> None:
-        """Remove what `gang` leaves behind once its actor has died.
+        """Remove `gang` and its resources once its actor has died.
 
-        It is asked only when it is quiet: a thousand answers a second are more than one process can take.
+        The actor is asked only when it is quiet: a thousand answers a second are more than one process can take.
         """
         while gang in self._gangs:
             if time.monotonic() - self._gangs[gang].heard_at < QUIET_S:
@@ -255,7 +237,7 @@ class Registry:
             await asyncio.sleep(LOOK_S)
 
     def _request_migrations(self) -> None:
-        """Tell the workers of gangs that are on nodes that are going away."""
+        """Let workers leave the nodes that are going away."""
         for entry in self._gangs.values():
             lines = [line for node, line in self._look.going.items() if node in {entry.node, *entry.nodes}]
             if entry.workers and lines and not entry.leaving:
@@ -263,7 +245,7 @@ class Registry:
                 entry.ended.set()
 
     def _is_surplus(self, gang: str) -> bool:
-        """Whether `gang` waits for room, and there is none: others take all, or one has it and nothing to do."""
+        """Return whether `gang` waits for room that other gangs fill, or that an idle gang has already."""
         pending = self._look.get_group_names("PENDING")
         waiting = [name for name, entry in self._gangs.items() if entry.run in pending and not entry.group]
         if gang not in waiting:
@@ -274,7 +256,7 @@ class Registry:
         return full or before < idle
 
     def _release_resources(self, entry: GangEntry) -> None:
-        """Remove what the workers of a gang ran in."""
+        """Remove the placement group of a gang's workers."""
         entry.ended.set()
         entry.workers.clear()
         entry.nodes.clear()
@@ -283,7 +265,7 @@ class Registry:
             entry.group = None
 
     def _remove_stale_groups(self, runs: frozenset[str]) -> None:
-        """Remove the placement groups of other than these runs: their controller was killed, or is given up."""
+        """Remove the placement groups of all but these runs: their controller was killed or replaced."""
         for identity, (name, _) in self._look.groups.items():
             if name not in runs:
                 remove_placement_group(PlacementGroup(ray.PlacementGroupID(bytes.fromhex(identity))))

@@ -1,9 +1,11 @@
-"""Where the workers of a gang go: their placement group, by a name that the registry knows it by."""
+"""Ray Train's trainer of a gang: where its workers are placed, and which callbacks of Ray's it runs."""
 
 from typing import Any
 
 import ray
-from ray.train.torch import TorchTrainer
+from ray.train import FailureConfig, RunConfig, ScalingConfig
+from ray.train.constants import _get_ray_train_session_dir
+from ray.train.torch import TorchConfig, TorchTrainer
 from ray.train.v2._internal.callbacks import DatasetsCallback
 from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
 from ray.train.v2._internal.execution.callback import ControllerCallback
@@ -11,6 +13,8 @@ from ray.train.v2._internal.execution.controller import TrainController
 from ray.train.v2._internal.execution.worker_group.placement_group_handle import DefaultPlacementGroupHandle
 from ray.train.v2._internal.execution.worker_group.worker_group import WorkerGroup
 from ray.util.placement_group import placement_group
+
+from trainables.worker.messages import GangSettings
 
 CALL_S = 60.0  # for the registry to answer
 ONE_NODE_S = 5.0  # for a node that has room to take all workers, before they may lie on several
@@ -44,15 +48,44 @@ class PlacedWorkerGroup(WorkerGroup):
 
 
 class PlacementCallback(ControllerCallback):
-    """Makes Ray Train's controller, which has a process of its own, start `Workers`."""
+    """Makes Ray Train's controller, which has a process of its own, start PlacedWorkerGroup."""
 
     def after_controller_start(self, train_run_context: Any) -> None:
         TrainController.worker_group_cls = PlacedWorkerGroup
 
 
 class GangTrainer(TorchTrainer):
-    """Trains as Ray's own does."""
+    """A TorchTrainer with workers in a placement group of ours, and without the callbacks that are UNUSED."""
 
     def _create_default_callbacks(self) -> list[Any]:
         callbacks = super()._create_default_callbacks()  # type: ignore[misc]  # Train's v2, chosen at run time
         return [PlacementCallback(), *(callback for callback in callbacks if not isinstance(callback, UNUSED))]
+
+
+def train(settings: GangSettings, gang: str, run: str) -> None:
+    """Run the workers of `gang`, in a placement group named `run`, until they end.
+
+    Raises:
+        Exception: What ended the workers, if they did not return.
+    """
+    if settings.worker.objective:
+        from trainables.worker.train_function import work_on_function as work
+    else:
+        from trainables.worker.worker import work
+    GangTrainer(
+        work,
+        train_loop_config={"registry": settings.registry, "gang": gang, "worker": settings.worker},
+        torch_config=TorchConfig(backend="gloo" if settings.worker.rehearsal else None),
+        scaling_config=ScalingConfig(
+            num_workers=settings.workers,
+            use_gpu=settings.resources.get("GPU", 0) > 0,
+            resources_per_worker=settings.resources,
+            placement_strategy=settings.placement.upper(),
+        ),
+        run_config=RunConfig(
+            name=run,
+            storage_path=_get_ray_train_session_dir(),  # of this node: nothing that anybody needs
+            # One start is one fit: the gang knows what was lost, and counts it for the trial that lost it.
+            failure_config=FailureConfig(max_failures=0, controller_failure_limit=0),  # type: ignore[call-arg]
+        ),
+    ).fit()

@@ -1,56 +1,56 @@
-"""Between a gang and its workers: stretches go one way, reports the other."""
+"""Between a gang and its workers: segments go one way, reports the other."""
 
 import asyncio
 import time
-from typing import Any
 
-from search.execution.failure_policy import Reached
+from trainables.worker.messages import Delivery, EpochReport, Reached, SegmentAssignment, SegmentEnd
 
 
 class Mailbox:
-    """Holds the stretch that a gang's workers run now, and where it would go on if they were lost."""
+    """Holds the segment that a gang's workers run now, and where new workers continue it if they are lost.
+
+    Each segment has a turn of its own, and a new one whenever new workers get it.
+    """
 
     def __init__(self) -> None:
         self._turn = 0
         self._taken = 0  # the last turn that a worker has asked for
         self._taken_at = 0.0  # in seconds since 1970
-        self._stretch: dict[str, Any] | None = None
+        self._segment: SegmentAssignment | None = None
         self._ending = ""
-        self._era = 0  # of workers: those that wait in `next` may have died, and must not take what is for new ones
+        self._era = 0  # of workers: those that wait for a segment may have died, and must not take that of new ones
         self._closed = False
         self._changed = asyncio.Condition()
-        self._reports: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._reports: asyncio.Queue[Delivery] = asyncio.Queue()
         self._progress: dict[int, int] = {}
         self._stacks: dict[int, str] = {}
         self._moved_at = time.monotonic()
 
-    async def assign(self, stretch: dict[str, Any]) -> int:
-        """Hand `stretch` to the workers; the first of its turns."""
-        await self._start_turn(stretch)
+    async def assign(self, segment: SegmentAssignment) -> int:
+        """Pass `segment` to the workers, and return the first of its turns."""
+        await self._start_turn(segment)
         return self._turn
 
     async def mark_ending(self, why: str) -> None:
-        """The workers are about to end, or are being ended: they get nothing more to do."""
+        """Pass no more segments to the workers, since they are about to end."""
         async with self._changed:
             self._ending = why
 
     async def restart(self) -> tuple[Reached, str]:
-        """Hand the stretch of workers that are gone to new ones.
-
-        Its turn is a new one: what the old workers may still send is no longer taken in.
+        """Pass the segment of workers that have ended to new ones, in a new turn.
 
         Returns:
-            How far the old ones were with it, and why they were to end, or "".
+            How far the old workers were with it, and why they were to end, or "".
         """
         reached: Reached = "begun" if self._taken == self._turn else "assigned"
         ending, self._ending = self._ending, ""
         self._era += 1
-        done = self._stretch is None
-        await self._start_turn(self._stretch)
+        done = self._segment is None
+        await self._start_turn(self._segment)
         return "nothing" if done else reached, ending
 
     async def drop(self) -> None:
-        """The stretch has ended without a report."""
+        """End the segment without a report."""
         await self._start_turn(None)
 
     async def close(self) -> None:
@@ -59,8 +59,8 @@ class Mailbox:
             self._closed = True
             self._changed.notify_all()
 
-    async def wait_for_segment(self, seen: int) -> tuple[int, dict[str, Any] | None]:
-        """Wait for a stretch after turn `seen`; (turn, None) for workers that are to return."""
+    async def wait_for_segment(self, seen: int) -> tuple[int, SegmentAssignment | None]:
+        """Wait for a segment after turn `seen`. Return its turn and the segment, or None if the worker must return."""
         async with self._changed:
             era = self._era
             await self._changed.wait_for(lambda: self._closed or self._era != era or self._has_segment_after(seen))
@@ -68,33 +68,32 @@ class Mailbox:
                 return self._turn, None
             if self._taken != self._turn:
                 self._taken, self._taken_at, self._moved_at = self._turn, time.time(), time.monotonic()
-            return self._turn, self._stretch
+            return self._turn, self._segment
 
-    async def put(self, turn: int, report: dict[str, Any]) -> None:
-        """Take a report in. One of a turn that has ended comes from a worker that was given up."""
-        if turn != self._turn or self._stretch is None:
+    async def put(self, turn: int, report: EpochReport | SegmentEnd, ending: str = "") -> None:
+        """Take a report, unless its turn has ended: it then comes from a worker that was replaced.
+
+        Args:
+            ending: Why the workers end after the last report of the segment, or "".
+        """
+        if turn != self._turn or self._segment is None:
             return
         self._moved_at = time.monotonic()
-        if report["done"]:
-            self._stretch = None
-            self._ending = report.pop("ending", "")
+        if isinstance(report, SegmentEnd) or report.done:
+            self._segment, self._ending = None, ending
         else:
-            earlier = [self._stretch["checkpoint"], *self._stretch["earlier"]]
-            reached = {"epoch": report["epoch"], "checkpoint": report["checkpoint"], "earlier": earlier}
-            if "allowance" in report:
-                reached["allowance"] = report["allowance"]
-            self._stretch = {**self._stretch, **reached}
-        self._reports.put_nowait({**report, "turn": turn, "taken": self._taken_at})
+            self._segment = self._segment.continue_after(report)
+        self._reports.put_nowait(Delivery(turn, self._taken_at, report))
 
-    async def get(self) -> list[dict[str, Any]]:
-        """Wait for the next report; all that came in the meantime, in order, each with the `turn` that it is of."""
+    async def get(self) -> list[Delivery]:
+        """Wait for a report, and return all that have come, in order."""
         reports = [await self._reports.get()]
         while not self._reports.empty():
             reports.append(self._reports.get_nowait())
         return reports
 
     def record_heartbeat(self, turn: int, rank: int, progress: int, stack: str) -> None:
-        """Take in how far a rank is and where its code stands."""
+        """Record the progress of a rank, and the stack of its training thread."""
         if turn == self._turn:
             if self._progress.get(rank) != progress:
                 self._moved_at = time.monotonic()
@@ -103,29 +102,29 @@ class Mailbox:
 
     @property
     def is_started(self) -> bool:
-        """Whether the workers are at the stretch."""
-        return self._stretch is not None and self._taken == self._turn
+        """Whether the workers have taken the segment."""
+        return self._segment is not None and self._taken == self._turn
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is no stretch."""
-        return self._stretch is None
+        """Whether there is no segment."""
+        return self._segment is None
 
     def get_idle_s(self) -> tuple[float, float]:
-        """Seconds for which a stretch waits to be taken, and for which no rank has got anywhere with one."""
-        still = time.monotonic() - self._moved_at if self._stretch is not None else 0.0
+        """Return for how many seconds no worker has taken the segment, and for how many none has made progress."""
+        still = time.monotonic() - self._moved_at if self._segment is not None else 0.0
         return (0.0, still) if self.is_started else (still, 0.0)
 
     def get_stacks(self) -> dict[int, str]:
-        """Where each rank's code stood at its last beat."""
+        """Return the stack of each rank at its last heartbeat."""
         return dict(sorted(self._stacks.items()))
 
     def _has_segment_after(self, seen: int) -> bool:
-        return self._stretch is not None and self._turn > seen and not self._ending
+        return self._segment is not None and self._turn > seen and not self._ending
 
-    async def _start_turn(self, stretch: dict[str, Any] | None) -> None:
+    async def _start_turn(self, segment: SegmentAssignment | None) -> None:
         async with self._changed:
-            self._turn, self._stretch, self._moved_at = self._turn + 1, stretch, time.monotonic()
+            self._turn, self._segment, self._moved_at = self._turn + 1, segment, time.monotonic()
             self._progress.clear()
             self._stacks.clear()
             self._changed.notify_all()

@@ -36,6 +36,7 @@ from search.study.record import SearchRecord
 from search.tracking.tracker import MLflowCallback, TrackingError
 from search.tracking.uri import move_credentials_to_environment
 from trainables.filesystem.paths import StoragePath
+from trainables.worker.messages import GangSettings, WorkerSettings
 
 if TYPE_CHECKING:
     from search.execution.searcher import StudySearcher
@@ -196,6 +197,7 @@ def _run_trials(
 
     from search.execution.cluster.resources import CapacityMonitor, autoscaler_limits, get_node_resources
     from search.execution.gang_registry import RegistryActor
+    from search.execution.report_handler import SearchLimits
     from search.execution.searcher import StudySearcher
     from search.execution.watchdog import Watchdog
 
@@ -212,41 +214,23 @@ def _run_trials(
     watch = Watchdog(registry, f"{config.workers} x {_format_resources(worker)}", progress.warn)
     exporter = ParquetCallback(study, config.local_path / "trials.parquet", progress.warn, config.path)
     budget = build_stoppers(planned, worker, stop, progress.warn)
-    searcher = StudySearcher(
-        study,
-        planned.space,
-        planned.schedule,
-        planned.objective.metric,
-        planned.trials,
-        config.path,
-        attempt=f"{time.time_ns():x}",
-        observers=(tracker, progress, watch, exporter),
-        stopping=stop.asked,
-        max_losses=config.max_failures,
-        budget=budget,
-        room=lambda: capacity.gangs,
-    )
-    progress.board.spent = lambda: searcher.spent
+    limits = SearchLimits(planned.trials, config.max_failures, stop.asked, budget, room=lambda: capacity.gangs)
+    attempt, callbacks = f"{time.time_ns():x}", (tracker, progress, watch, exporter)
+    searcher = StudySearcher(study, planned.space, planned.schedule, limits, config.path, attempt, callbacks)
+    progress.board.spent = lambda: searcher.reports.spent
     progress.board.live = lambda: study.live
-    gang = {
-        "workers": config.workers,
-        "resources": worker,
-        "placement": config.placement,
-        "grows": autoscaler_limits() is not None,
-        "registry": registry,
-        "max_failures": config.max_failures,
-        "stall_timeout": config.stall_timeout,
-        "worker": {
-            "task": planned.source.reference,
-            "files": str(files),
-            "rehearsal": rehearsal,
-            "objective": "" if planned.source.task_class else planned.objective.metric,
-            "others": [other.metric for other in planned.objectives[1:]],
-            "stall_timeout": config.stall_timeout,
-            "recycle_after": config.recycle_after,
-            "gpus": config.workers * (worker.get("GPU") or 1.0),
-        },
-    }
+    settings = WorkerSettings(
+        task=planned.source.reference,
+        objective="" if planned.source.task_class else planned.objective.metric,
+        others=[other.metric for other in planned.objectives[1:]],
+        files=str(files),
+        rehearsal=rehearsal,
+        stall_timeout=config.stall_timeout,
+        recycle_after=config.recycle_after,
+        gpus=config.workers * (worker.get("GPU") or 1.0),
+    )
+    grows = autoscaler_limits() is not None
+    gang = GangSettings(config.workers, worker, config.placement, grows, registry, config.max_failures, settings)
 
     over = threading.Event()
 
@@ -293,7 +277,7 @@ def _run_trials(
     return SearchRecord(config.name, study.get_trials(), planned.objectives, study.metadata), tracker
 
 
-def _run_tuner(searcher: "StudySearcher", gang: dict[str, Any], folder: Path) -> None:
+def _run_tuner(searcher: "StudySearcher", gang: GangSettings, folder: Path) -> None:
     import ray
     from ray import tune
     from ray.tune.execution import class_cache
@@ -315,7 +299,7 @@ def _run_tuner(searcher: "StudySearcher", gang: dict[str, Any], folder: Path) ->
         tune_config=tune.TuneConfig(
             num_samples=-1,
             reuse_actors=True,
-            max_concurrent_trials=searcher.trials,  # the searcher knows how many there may be just now
+            max_concurrent_trials=searcher.limits.trials,  # the searcher knows how many there may be just now
             search_alg=searcher,
             scheduler=GangFailureRecorder(searcher.loss_reasons),
             trial_name_creator=lambda trial: f"stretch-{trial.trial_id}",

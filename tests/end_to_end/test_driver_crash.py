@@ -3,11 +3,13 @@
 import json
 import random
 import shutil
+from dataclasses import replace
 
 import pytest
 
 from search.config import load_config
 from search.errors import UsageError
+from search.execution.report_handler import SearchLimits
 from search.execution.searcher import StudySearcher
 from search.experiment import plan
 from search.experiment.resume import create_search, open_search
@@ -16,7 +18,7 @@ from search.study.trial import get_outcome, get_reports
 from tests.conftest import TASKS
 from trainables import checkpoint
 from trainables.filesystem.paths import parse_path
-from trainables.worker.segment_budget import SegmentBudget
+from trainables.worker.messages import EpochReport, GangResult, SegmentAssignment, SegmentEnd, to_json
 
 LR = {"search": {"lr": "1e-4..1e-1:log"}, "set": {"epochs": 9, "precision": "fp32"}}
 
@@ -86,42 +88,40 @@ def drive(planned, held, trained, gangs=1, seed=0):
         held.study,
         planned.space,
         planned.schedule,
-        planned.objective,
-        config.trials,
+        SearchLimits(config.trials),
         config.path,
-        attempt=str(len(trained)),
-        observers=[watching],
+        str(len(trained)),
+        [watching],
     )
     searcher.recover()
-    live: dict[str, dict] = {}
+    live: dict[str, SegmentAssignment] = {}
     names = (f"stretch-{n}" for n in range(10_000))
     while True:
         while len(live) < gangs and isinstance(given := searcher.suggest(name := next(names)), dict):
-            live[name] = {**given["stretch"], "done": given["stretch"]["epoch"]}
-            path = given["stretch"]["checkpoint"]
-            assert path is None or checkpoint.load(parse_path(path))["epoch"] == live[name]["done"]
+            live[name] = given["segment"]
+            path = live[name].checkpoints[0]
+            assert path is None or checkpoint.load(parse_path(path))["epoch"] == live[name].epoch
         if searcher.error is not None:
             raise searcher.error
         if not live:
             break
         name = draw.choice(sorted(live))
-        stretch = live[name]
-        stretch["done"] += 1
-        epoch, lr = stretch["done"], stretch["config"]["lr"]
-        trained.append((stretch["trial"], epoch))
-        path = parse_path(stretch["folder"]) / f"epoch-{epoch}-{stretch['attempt']}.pt"
+        segment = live[name]
+        epoch, lr = segment.epoch + 1, segment.config["lr"]
+        trained.append((segment.trial, epoch))
+        path = parse_path(segment.folder) / f"epoch-{epoch}-{segment.attempt}.pt"
         checkpoint.save({"epoch": epoch}, path)
-        allowance = SegmentBudget(stretch["allowance"])
-        costs = allowance.add_epoch(epoch, {"samples": 64.0, "gpu_seconds": 1.0})
-        stretch["allowance"] = costs.get("allowance")
-        done = epoch == stretch["until"] or allowance.is_spent
-        metrics = {"val/loss": lr + 1 / epoch, "speed": epoch}
-        report = {"done": done, "epoch": epoch, "metrics": metrics, "checkpoint": str(path)}
-        report |= costs
+        report = EpochReport(
+            epoch, {"val/loss": lr + 1 / epoch, "speed": epoch}, str(path), {"samples": 64.0, "gpu_seconds": 1.0}
+        )
+        live[name] = segment.continue_after(report)
+        budget = live[name].budget
         if lr < 3e-4:
-            done, report = True, {"done": True, "outcome": "diverged", "reason": "val/loss is nan"}
-        result = {"done": done, "reports": json.dumps([report])}
-        if done:
+            report = SegmentEnd("diverged", "val/loss is nan")
+        elif epoch == segment.until or (budget is not None and budget.is_spent):
+            report = replace(report, done=True)
+        result = {"done": report.done, "reports": to_json(GangResult("gang", [report]))}
+        if report.done:
             del live[name]
             searcher.on_trial_complete(name, result)
         else:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -12,6 +11,7 @@ from ray.train.v2._internal.execution.train_fn_utils import LocalTrainFnUtils, s
 from tests.trainables.two_ranks import Pair
 from tests.trainables.worker import train_functions
 from tests.trainables.worker.local_worker import stretch_in
+from trainables.worker.messages import SegmentAssignment
 
 
 @pytest.fixture(autouse=True)
@@ -33,8 +33,8 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
 
 
 @pytest.fixture
-def stretch(tmp_path: Path) -> Callable[..., dict[str, Any]]:
-    """Makes stretches of trials that write into the test's folder."""
+def stretch(tmp_path: Path) -> Callable[..., SegmentAssignment]:
+    """Makes segments of trials that write into the test's folder."""
     return partial(stretch_in, tmp_path)
 
 

@@ -5,7 +5,6 @@ the same workers reported. So what `ray.train` calls in a worker is replaced whi
 """
 
 import contextlib
-import functools
 import inspect
 import logging
 import math
@@ -14,7 +13,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -29,31 +28,31 @@ except ImportError as error:  # not public: another version of Ray may have move
     raise ImportError(f"a Ray Train function must run on ray 2.60, but got {ray.__version__}: {error}.") from error
 
 from trainables.checkpoint import CheckpointError, directory
-from trainables.context import Context, rng
+from trainables.context import rng
 from trainables.filesystem.paths import RemotePath, StoragePath, parse_path, with_suffix_added
 from trainables.registry import load_class
 from trainables.training.resource_usage import ResourceUsage, aggregate_usage
-from trainables.worker.segment_budget import SegmentBudget
-from trainables.worker.worker import TrialRunner, interruption_report, work
+from trainables.worker.messages import Divergence, EpochReport, Migration, SegmentAssignment, SegmentEnd, WorkerReport
+from trainables.worker.worker import TrialRunner, build_interruption, work
 
 logger = logging.getLogger(__name__)
 
-Report = dict[str, Any]
 STAGING = ".tmp"  # where a checkpoint is put together on a disk
 
 
-def work_on_function(settings: dict[str, Any]) -> None:
-    """As `worker.work`, where `task` is a function as "module:function" and `objective` a metric that it reports."""
-    work(settings, functools.partial(FunctionRunner, settings["objective"]))
+def work_on_function(config: dict[str, Any]) -> None:
+    """Work as `worker.work` does, for a task that is a function."""
+    work(config, FunctionRunner)
 
 
 class FunctionRunner(TrialRunner):
-    """Runs stretches of a function's trials on one rank. Nothing of them is kept in memory: a trial goes on by
-    calling the function again, with its last checkpoint."""
+    """Runs segments of a function's trials on one rank.
 
-    def __init__(self, objective: str, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.objective = objective
+    It keeps no trial in memory. It continues a trial with another call of the function, from the last checkpoint.
+    """
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
         self._rays = get_train_fn_utils()
         self._session: Session | None = None
 
@@ -62,10 +61,9 @@ class FunctionRunner(TrialRunner):
         own = self._session.thread.ident if self._session and self._session.thread else None
         return own or super().thread
 
-    def _generate_reports(self, stretch: dict[str, Any]) -> Iterator[Report]:
+    def _generate_reports(self, segment: SegmentAssignment) -> Iterator[WorkerReport]:
         function: Any = load_class(self.task)
-        arguments = stretch, self.objective, self.context, self.stopping, self._rays
-        self._session = Session(*arguments, self.gpus, self.others, lambda: self.migrate_reason)
+        self._session = Session(segment, self, self._rays)
         try:
             for report in self._session.run(function):
                 self.progress += 1
@@ -75,12 +73,12 @@ class FunctionRunner(TrialRunner):
 
 
 class TrialEnded(BaseException):
-    """Unwinds the function of a trial that has ended. No Exception, so that the function's own handlers let it pass."""
+    """Unwinds the function of a trial that has ended. It is no Exception, so that the function does not handle it."""
 
 
 @dataclass
 class _Arrival:
-    """What a rank tells the others when it comes to a report or to the end of the function."""
+    """What a rank sends to the others at a report, or at the end of the function."""
 
     returned: bool
     checkpoint: bool = False
@@ -94,55 +92,36 @@ class _Arrival:
 
 
 class Session:
-    """What `ray.train` is to the function of one stretch. What is not here is Ray's own.
+    """Replaces Ray's own `ray.train` for the function of one segment. What is not defined here is Ray's own.
 
     A report is a barrier: all ranks see the same arrivals, and so come to the same decision.
 
     Args:
-        stretch: Which trial, from which checkpoint, to which report.
-        objective, others: The metrics that each report must have.
-        context: Of this rank.
-        stopping: Ends the trial at its next report, once it is set on any rank.
         rays: What Ray Train itself set up in this worker.
-        gpus: As those of `Workers`. What a report costs is the time since the one before, or since the call.
-        leaving: Why the trial is to go on in another process, or "". It does at a report with a checkpoint.
     """
 
-    def __init__(
-        self,
-        stretch: dict[str, Any],
-        objective: str,
-        context: Context,
-        stopping: threading.Event,
-        rays: Any,
-        gpus: float = 1.0,
-        others: Sequence[str] = (),
-        leaving: Callable[[], str] = str,
-    ) -> None:
-        self.stretch = stretch
-        self.objectives = (objective, *others)
-        self.context = context
-        self.stopping = stopping
-        self.folder = parse_path(stretch["folder"])
-        self.number = 0  # of reports, those of earlier stretches included
+    def __init__(self, segment: SegmentAssignment, runner: TrialRunner, rays: Any) -> None:
+        self.segment = segment
+        self.runner = runner
+        self.context = runner.context
+        self.folder = parse_path(segment.folder)
+        self.number = 0  # of reports, those of earlier segments included
         self.checkpoints: list[tuple[StoragePath, ray.train.ReportedCheckpoint]] = []
-        self._rays = rays
-        self._gpus = gpus
-        self._leaving = leaving
-        self._allowance = SegmentBudget(stretch.get("allowance"))
-        self._since = time.perf_counter()
-        self._usage = ResourceUsage(context.device)
-        self._reports: queue.SimpleQueue[Report | None] = queue.SimpleQueue()
-        self._end: Report | None = None
-        self._error: BaseException | None = None
         self.thread: threading.Thread | None = None
+        self._rays = rays
+        self._budget = segment.budget
+        self._since = time.perf_counter()  # a report costs the time since the one before, or since the call
+        self._usage = ResourceUsage(self.context.device)
+        self._reports: queue.SimpleQueue[WorkerReport | None] = queue.SimpleQueue()
+        self._end: WorkerReport | None = None
+        self._error: BaseException | None = None
         self._left_out: set[str] = set()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._rays, name)
 
-    def run(self, function: Callable[..., Any]) -> Iterator[Report]:
-        """Call `function`; yields its reports, the last of which is `done`.
+    def run(self, function: Callable[..., Any]) -> Iterator[WorkerReport]:
+        """Call `function` and yield its reports. The last report is `done`.
 
         Raises:
             Exception: What the function raised.
@@ -177,63 +156,70 @@ class Session:
         checkpoint_upload_fn: Callable[..., Any] | None = None,
         validation: Any = False,
     ) -> None:
-        """Tell the search of `metrics`, those of rank 0, and keep `checkpoint`, all ranks' in one directory.
+        """Report `metrics` of rank 0 to the search, and keep `checkpoint` of all ranks in one directory.
 
         Raises:
-            Ended: The trial ends here.
+            TrialEnded: The trial ends here.
         """
         seconds = time.perf_counter() - self._since
-        if threading.current_thread() is not self.thread:
-            raise RuntimeError("ray.train.report must be called in the thread of the training function.")
-        if self._end is not None:  # the function caught Ended, or reports on its way out
-            raise TrialEnded
         upload = checkpoint_upload_mode is ray.train.CheckpointUploadMode.NO_UPLOAD or checkpoint_upload_fn is not None
-        if upload or validation:
-            what = "a validation" if validation else "an upload of its own"
-            self._fail(f"ray.train.report must leave its checkpoint to the search, but got {what}")
+        self._check_call("a validation" if validation else "an upload of its own" if upload else "")
         self.number += 1
-        path = self.folder / f"epoch-{self.number}-{self.stretch['attempt']}"
-        stop, usage = self.stopping.is_set(), self._usage.measure()
-        own = _Arrival(False, checkpoint is not None, stop, self._leaving(), seconds, usage=usage)
+        path = self.folder / f"epoch-{self.number}-{self.segment.attempt}"
+        stop, usage = self.runner.stopping.is_set(), self._usage.measure()
+        own = _Arrival(False, checkpoint is not None, stop, self.runner.migrate_reason, seconds, usage=usage)
         with contextlib.ExitStack() as stack:  # until a bucket has what this rank adds
             source = self._add_checkpoint_part(checkpoint, path, bool(delete_local_checkpoint_after_upload), own, stack)
             if self.context.rank == 0:
                 own.metrics, own.names = self._extract_numbers(metrics)
             arrivals = self._gather_arrivals(own)
-            own_numbers = arrivals[0].metrics
-            numbers = aggregate_usage([arrival.usage for arrival in arrivals]) | own_numbers
-            costs = {"gpu_seconds": arrivals[0].seconds * self._gpus}
-            self._check_objectives(numbers, arrivals[0].names, costs)
+            first = arrivals[0]
+            numbers = aggregate_usage([arrival.usage for arrival in arrivals]) | first.metrics
+            costs = {"gpu_seconds": first.seconds * self.runner.settings.gpus}
+            self._check_objectives(numbers, first.names, costs)
             saved = any(arrival.checkpoint for arrival in arrivals)
             if saved:
-                self._publish_checkpoint(path, source, [arrival.files for arrival in arrivals], own_numbers)
-        report = {"epoch": self.number, "metrics": numbers, "checkpoint": str(path) if saved else None}
-        report |= self._allowance.add_epoch(self.number, costs)
-        if self.number >= self.stretch["until"] or self._allowance.is_spent:
-            self._end_trial({**report, "done": True})
-        self._reports.put({**report, "done": False})
-        if any(arrival.stop for arrival in arrivals):
-            end = interruption_report([(arrival.stop, arrival.leaving) for arrival in arrivals])
-            if saved or "leaving" not in end:  # without a checkpoint all would be done again
-                self._end_trial(end)
+                self._publish_checkpoint(path, source, [arrival.files for arrival in arrivals], first.metrics)
+        self._put(EpochReport(self.number, numbers, str(path) if saved else None, costs), arrivals)
         self._usage.begin()
         self._since = time.perf_counter()
 
+    def _check_call(self, refused: str) -> None:
+        """End the trial, or raise, if `report` must not be called, or not with the argument that is `refused`."""
+        if threading.current_thread() is not self.thread:
+            raise RuntimeError("ray.train.report must be called in the thread of the training function.")
+        if self._end is not None:  # the function caught TrialEnded, or reports on its way out
+            raise TrialEnded
+        if refused:
+            self._fail(f"ray.train.report must leave its checkpoint to the search, but got {refused}")
+
+    def _put(self, report: EpochReport, arrivals: Sequence[_Arrival]) -> None:
+        """Yield `report` from `run`, and end the trial if it is the last of the segment."""
+        if self._budget is not None:
+            self._budget = self._budget.add_epoch(report.epoch, report.costs)
+        if report.epoch >= self.segment.until or (self._budget is not None and self._budget.is_spent):
+            self._end_trial(replace(report, done=True))
+        self._reports.put(report)
+        if any(arrival.stop for arrival in arrivals):
+            end = build_interruption([(arrival.stop, arrival.leaving) for arrival in arrivals])
+            if report.checkpoint or not isinstance(end, Migration):  # without one, all would be done again
+                self._end_trial(end)
+
     def get_checkpoint(self) -> Any:
-        """The last checkpoint of this trial, or None."""
+        """Return the last checkpoint of this trial, or None."""
         return self.checkpoints[-1][1].checkpoint if self.checkpoints else None
 
     def get_all_reported_checkpoints(self, *_: Any, **__: Any) -> list[Any]:
-        """The checkpoints of this stretch that still exist, and the one that it started from, oldest first."""
+        """Return the checkpoints that exist of this segment and of its start, the oldest first."""
         return [reported for path, reported in self.checkpoints if path.exists()]
 
     def get_dataset_shard(self, *_: Any, **__: Any) -> Any:
         raise RuntimeError("ray.train.get_dataset_shard must have a data set, but a search passes none. Make it here.")
 
-    # How a stretch begins and ends
+    # How a segment begins and ends
 
     def _start(self) -> None:
-        """Take the newest checkpoint that can be read; rank 0 chooses."""
+        """Start from the newest checkpoint that can be read. Rank 0 chooses it."""
         chosen: tuple[str, dict[str, Any]] | None = None
         if self.context.rank == 0:
             self._delete_staging()
@@ -243,24 +229,24 @@ class Session:
             path, about = chosen
             self.number = about["epoch"]
             self._record_checkpoint(parse_path(path), about["metrics"])
-        if self.number < self.stretch["epoch"]:
+        if self.number < self.segment.epoch:
             logger.info(
                 "without a checkpoint of report %d it goes on after report %d: what it repeats is dropped",
-                self.stretch["epoch"],
+                self.segment.epoch,
                 self.number,
             )
 
     def _delete_staging(self) -> None:
-        """Remove what was to become a checkpoint and did not, here or in a worker that was lost.
+        """Remove the parts of checkpoints that were not published, here or in a worker that was lost.
 
-        In a bucket that is under the name of the checkpoint, and goes when its trial has ended.
+        In a bucket, parts have the name of the checkpoint. They are deleted when the trial has ended.
         """
         if not isinstance(self.folder, RemotePath):
-            for left in self.folder.glob(f"epoch-*-{self.stretch['attempt']}{STAGING}"):
+            for left in self.folder.glob(f"epoch-*-{self.segment.attempt}{STAGING}"):
                 shutil.rmtree(left, ignore_errors=True)
 
     def _find_newest_checkpoint(self) -> tuple[str, dict[str, Any]] | None:
-        for name in [self.stretch["checkpoint"], *self.stretch["earlier"]]:
+        for name in self.segment.checkpoints:
             if name is not None:
                 try:
                     return name, directory.read(parse_path(name))
@@ -273,10 +259,10 @@ class Session:
             if self.context.device.type == "cuda":
                 torch.cuda.set_device(self.context.device)  # each thread has a current device of its own
             # The same on all ranks, as a split of the data that is drawn at random must be.
-            rng.seed(self.context.generator, 0, self.stretch["config"]["seed"], self.number)
+            rng.seed(self.context.generator, 0, self.segment.config["seed"], self.number)
             self._usage.begin()
             self._since = time.perf_counter()
-            function(*_build_arguments(function, self.stretch["config"]))
+            function(*_build_arguments(function, self.segment.config))
             if self._end is None:
                 self._finish_function()
         except TrialEnded:
@@ -290,14 +276,14 @@ class Session:
             self._reports.put(None)
 
     def _finish_function(self) -> None:
-        """The function is done with its trial, earlier perhaps than the search would have stopped it."""
+        """End the trial of a function that has returned, maybe before its last epoch."""
         self._gather_arrivals(_Arrival(True))
-        if max(self.number, self.stretch["epoch"]) == 0:
+        if max(self.number, self.segment.epoch) == 0:
             self._fail("the function must call ray.train.report, but returned without")
-        self._end_trial({"done": True, "outcome": "completed", "reason": ""})
+        self._end_trial(SegmentEnd("completed", ""))
 
     def _gather_arrivals(self, own: _Arrival) -> list[_Arrival]:
-        """Wait for all ranks; what each of them came with."""
+        """Wait for all ranks, and return the arrival of each."""
         arrivals = self.context.gather(own)
         gone = [str(rank) for rank, arrival in enumerate(arrivals) if arrival.returned]
         if 0 < len(gone) < len(arrivals):
@@ -308,29 +294,33 @@ class Session:
 
     def _check_objectives(self, numbers: dict[str, float], names: str, costs: dict[str, float]) -> None:
         """End the trial if an objective is missing or not finite."""
-        for objective in self.objectives:
+        settings = self.runner.settings
+        objectives = (settings.objective, *settings.others)
+        for objective in objectives:
             if objective not in numbers:
-                which = "the objective" if len(self.objectives) == 1 else "an objective"
+                which = "an objective" if settings.others else "the objective"
                 self._fail(f"ray.train.report must have a number {objective!r}, {which}, but got {names}")
-        for objective in self.objectives:
+        for objective in objectives:
             if not math.isfinite(value := numbers[objective]):
                 reason = f"{objective} is {value} in report {self.number}"
-                last = {"epoch": self.number, "metrics": numbers, "checkpoint": None, **costs}
-                divergence = {"kind": "objective", "epoch": self.number}
-                end = {"done": True, "outcome": "diverged", "reason": reason, "divergence": divergence, "last": last}
-                self._end_trial(end)
+                last = EpochReport(self.number, numbers, None, costs)
+                divergence = Divergence("objective", self.number)
+                self._end_trial(SegmentEnd("diverged", reason, divergence=divergence, last=last))
 
     def _fail(self, reason: str) -> NoReturn:
-        self._end_trial({"done": True, "outcome": "failed", "reason": reason})
+        self._end_trial(SegmentEnd("failed", reason))
 
-    def _end_trial(self, report: Report) -> NoReturn:
+    def _end_trial(self, report: WorkerReport) -> NoReturn:
         self._end = report
         raise TrialEnded
 
     def _add_checkpoint_part(
         self, checkpoint: Any, path: StoragePath, move: bool, own: _Arrival, stack: contextlib.ExitStack
     ) -> Path | None:
-        """Take this rank's part of a checkpoint, which stays where it is until `stack` ends, if it is for a bucket."""
+        """Add this rank's part of a checkpoint and return its path.
+
+        A part for a bucket stays where it is until `stack` ends.
+        """
         if checkpoint is None:
             return None
         try:
@@ -371,7 +361,7 @@ class Session:
         self.checkpoints.append((path, ray.train.ReportedCheckpoint(checkpoint, metrics, status)))
 
     def _extract_numbers(self, metrics: Mapping[str, Any]) -> tuple[dict[str, float], str]:
-        """The metrics that are numbers, nested ones as "val/loss", and how all of them are told."""
+        """Return the metrics that are numbers, nested ones as "val/loss", and a text that names all metrics."""
         flat = dict(_flatten_metrics(metrics))
         numbers = {name: number for name, value in flat.items() if (number := _to_number(value)) is not None}
         others = {name: f"{name} ({type(value).__name__})" for name, value in flat.items() if name not in numbers}

@@ -1,12 +1,14 @@
-"""The function that every TorchTrainer worker runs: one stretch of a trial after another, until there are none."""
+"""The function that every TorchTrainer worker runs: one segment of a trial after another, until there are none."""
 
 import logging
 import math
 import os
+import sys
 import threading
+import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 import ray
@@ -26,126 +28,143 @@ from trainables.registry import load_class
 from trainables.task import images
 from trainables.training.trainer import TrialTrainer
 from trainables.update.reduction import PeerFailed
-from trainables.worker.heartbeat import beat
-from trainables.worker.segment_budget import SegmentBudget
+from trainables.worker.messages import (
+    Divergence,
+    EpochReport,
+    Migration,
+    SegmentAssignment,
+    SegmentEnd,
+    WorkerReport,
+    WorkerSettings,
+)
 
 logger = logging.getLogger(__name__)
 AUTOSAVE_S = 300.0  # an epoch that takes longer is saved in between: so much work is lost at most with a worker
-MEMORY_GROWTH_GIB = 1.0
-
-Held = tuple[int, int]  # a trial's number and the epoch that it has reached
+MEMORY_GROWTH_GIB = 1.0  # a process that has grown more since its first trial is recycled
 
 
-def work(settings: dict[str, Any], make: "Callable[..., TrialRunner] | None" = None) -> None:
-    """Take stretches from the gang's mailbox and put a report for each epoch into it.
+def work(config: dict[str, Any], runner_class: "type[TrialRunner] | None" = None) -> None:
+    """Run the segments of a gang on this rank until the gang needs this process no longer.
 
     Args:
-        settings: `registry`, the actor that holds the mailboxes and whose `wait_for_stop` returns when all is to end;
-            `gang`, the name of this one; `task`, the task as "module:Class"; `files`, the folder that its `prepare`
-            filled; `rehearsal`, whether the GPUs that Ray gives are only declared; `stall_timeout` in seconds or None;
-            `others`, `recycle_after` and `gpus`, see `Workers`.
-        make: Makes what runs the stretches. Default: `Workers`, for a task class.
+        config: `registry`, the registry's actor; `gang`, the gang's name; and `worker`, the WorkerSettings.
+        runner_class: Runs the segments. Default: TrialRunner, for a task class.
     """
-    registry, gang = settings["registry"], settings["gang"]
+    registry, gang = config["registry"], config["gang"]
+    settings: WorkerSettings = config["worker"]
     # Whatever looks for Ray in here must find this cluster, and no other one on the host.
-    os.environ["RAY_ADDRESS"] = ray.get_runtime_context().gcs_address
-    ranks = ray.train.get_context()
-    device = torch.device("cpu") if settings["rehearsal"] else ray.train.torch.get_device()
-    files = cached_on_node(settings["files"], _get_ray_train_session_dir())
+    me, ranks = ray.get_runtime_context(), ray.train.get_context()
+    os.environ["RAY_ADDRESS"] = me.gcs_address
+    device = torch.device("cpu") if settings.rehearsal else ray.train.torch.get_device()
+    files = cached_on_node(settings.files, _get_ray_train_session_dir())
     context = Context(device, ranks.get_world_rank(), ranks.get_world_size(), files)
-    me = ray.get_runtime_context()
     group, run = ray.util.get_current_placement_group(), ranks.get_experiment_name()
-    if not ray.get(registry.register_worker.remote(gang, run, group, me.current_actor, me.get_node_id())):
-        return
-    stopping = threading.Event()
-    workers = (make or TrialRunner)(
-        settings["task"],
-        context,
-        stopping,
-        others=settings["others"],
-        recycle_after=settings["recycle_after"],
-        gpus=settings["gpus"],
-    )
-    _listen(registry, gang, workers)
-    turn = 0
-    if settings["stall_timeout"] is not None:
-        beat(
-            lambda progress, stack: registry.record_heartbeat.remote(gang, turn, context.rank, progress, stack),
-            lambda: workers.progress,
-            lambda: workers.thread,
-            every_s=min(1.0, settings["stall_timeout"] / 4),
-        )
-    while True:
-        turn, stretch = ray.get(registry.wait_for_segment.remote(gang, turn))
-        if stretch is None:
-            return
-        workers.drop_trial_unless_continued(stretch)
-        worn = [reason for reason in context.gather(workers.recycle_reason or workers.migrate_reason) if reason]
-        if worn and workers.training is None:
-            ray.get(registry.end_gang.remote(gang, worn[0]))
-            return
-        for report in workers.run(stretch):
-            if "leaving" in report:  # all ranks return, and the stretch goes on in new workers
-                ray.get(registry.end_gang.remote(gang, report["leaving"]))  # after what was reported before
+    if ray.get(registry.register_worker.remote(gang, run, group, me.current_actor, me.get_node_id())):
+        GangMember(registry, gang, (runner_class or TrialRunner)(settings, context, threading.Event())).work()
+
+
+class GangMember:
+    """One rank of a gang. It takes segments from the gang's mailbox and puts their reports into it."""
+
+    def __init__(self, registry: Any, gang: str, runner: "TrialRunner") -> None:
+        self._registry = registry
+        self._gang = gang
+        self._runner = runner
+        self._turn = 0
+
+    def work(self) -> None:
+        """Run segments until there are no more, or until new workers have to continue.
+
+        Raises:
+            RuntimeError: A trial failed on this rank alone. Train then ends the other ranks, which wait for this one.
+        """
+        runner = self._runner
+        threading.Thread(target=self._listen, daemon=True, name="stop-listener").start()
+        if (stall_timeout := runner.settings.stall_timeout) is not None:
+            arguments = (threading.get_ident(), min(1.0, stall_timeout / 4))
+            threading.Thread(target=self._send_heartbeats, args=arguments, daemon=True, name="heartbeat").start()
+        while (segment := self._wait_for_segment()) is not None:
+            runner.drop_trial_unless_continued(segment)
+            reasons = [why for why in runner.context.gather(runner.recycle_reason or runner.migrate_reason) if why]
+            if reasons and runner.training is None:
+                return self._end_gang(reasons[0])
+            for report in runner.run(segment):
+                if isinstance(report, Migration):  # all ranks return
+                    return self._end_gang(report.reason)
+                self._send(report)
+
+    def _wait_for_segment(self) -> SegmentAssignment | None:
+        segment: SegmentAssignment | None
+        self._turn, segment = ray.get(self._registry.wait_for_segment.remote(self._gang, self._turn))
+        return segment
+
+    def _end_gang(self, reason: str) -> None:
+        ray.get(self._registry.end_gang.remote(self._gang, reason))
+
+    def _send(self, report: EpochReport | SegmentEnd) -> None:
+        context = self._runner.context
+        failed = isinstance(report, SegmentEnd) and (report.outcome == "failed" or report.alone)
+        ending = "the trial before failed on one of its ranks" if failed and context.world_size > 1 else ""
+        if context.rank == 0 or failed:
+            sent = self._registry.put.remote(self._gang, self._turn, report, ending)
+            if report.done:  # not for each epoch: training must not wait for the one that watches it
+                ray.get(sent)
+        if isinstance(report, SegmentEnd) and ending:
+            # The other ranks wait in a collective that this one will not join; Train ends them all
+            # and starts the group anew.
+            raise RuntimeError(report.reason)
+
+    def _listen(self) -> None:
+        """Stop the runner within moments of when the search is to stop, or the trial to move."""
+        stopping, leaving = ray.get(self._registry.wait_for_stop.remote(self._gang))
+        self._runner.migrate_reason = leaving
+        if stopping or leaving:
+            self._runner.stopping.set()
+
+    def _send_heartbeats(self, caller: int, every_s: float) -> None:
+        """Report the progress and the stack of the training thread, for as long as the thread `caller` lives."""
+        while True:
+            time.sleep(every_s)
+            frames = sys._current_frames()
+            if caller not in frames:
                 return
-            failed = report.get("outcome") == "failed" or report.pop("alone", False)
-            ends = failed and context.world_size > 1
-            if ends:
-                report["ending"] = "the trial before failed on one of its ranks"
-            if context.rank == 0 or failed:
-                sent = registry.put.remote(gang, turn, report)
-                if report["done"]:  # not for each epoch: training must not wait for the one that watches it
-                    ray.get(sent)
-            if ends:
-                # The other ranks wait in a collective that this one will not join; Train ends them all
-                # and starts the group anew.
-                raise RuntimeError(report["reason"])
+            stack = "".join(traceback.format_stack(frames.get(self._runner.thread, frames[caller])))
+            frames.clear()  # they hold on to what a trial has, which is to go when the trial ends
+            rank, progress = self._runner.context.rank, self._runner.progress
+            self._registry.record_heartbeat.remote(self._gang, self._turn, rank, progress, stack)
 
 
 class TrialRunner:
-    """Runs stretches on one rank and keeps the last trial in memory, in case that it goes on.
+    """Runs segments on one rank and keeps the last trial in memory, in case that the next segment continues it.
 
     Args:
-        task: As "module:Class".
-        context: Of this rank.
+        context: The context of this rank.
         stopping: Ends what runs between two windows, once it is set.
-        others: Metrics that each report must have beside the task's objective.
         autosave_s: Seconds after which an epoch that is under way is saved, again and again.
-        recycle_after: Trials after which the process is worn. None: any number.
-        memory_growth: GiB that the process may grow by from one trial to the last.
-        gpus: What a second of the trial costs, in GPU-seconds: how many it has on all ranks, or workers without any.
 
     Attributes:
-        worn: Why this process should take no other trial, or "".
-        leaving: Why the trial is to go on in another process, or "". Set before `stopping` is.
+        progress: A count that grows with each build, window and evaluation, over all trials.
+        held: The trial that the next segment may continue in memory, and its epoch.
+        recycle_reason: Why this process should run no other trial, or "".
+        migrate_reason: Why another process has to continue the trial, or "". It is set before `stopping` is.
     """
 
     def __init__(
-        self,
-        task: str,
-        context: Context,
-        stopping: threading.Event,
-        autosave_s: float = AUTOSAVE_S,
-        recycle_after: int | None = None,
-        memory_growth: float = MEMORY_GROWTH_GIB,
-        gpus: float = 1.0,
-        others: Sequence[str] = (),
+        self, settings: WorkerSettings, context: Context, stopping: threading.Event, autosave_s: float = AUTOSAVE_S
     ) -> None:
-        self.task = task
-        self.others = tuple(others)
+        self.settings = settings
+        self.task = settings.task
         self.context = context
         self.stopping = stopping
         self.autosave_s = autosave_s
-        self.gpus = gpus
-        self.progress = 0  # grows with each build, window and evaluation, over all trials
-        self.held: Held | None = None
+        self.progress = 0
+        self.held: tuple[int, int] | None = None
         self.training: TrialTrainer | None = None
         self.recycle_reason = ""
         self.migrate_reason = ""
         self._trials = 0
-        self._recycle_after = recycle_after
-        self._process = ProcessSnapshot(task)
-        self._memory = Memory(memory_growth)
+        self._process = ProcessSnapshot(settings.task)
+        self._memory = Memory(MEMORY_GROWTH_GIB)
         self._thread = threading.get_ident()
 
     @property
@@ -153,127 +172,116 @@ class TrialRunner:
         """The identifier of the thread that trains."""
         return self._thread
 
-    def run(self, stretch: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """A report for each epoch of `stretch`; the last one is `done` and carries an outcome if the trial ended.
+    def run(self, segment: SegmentAssignment) -> Iterator[WorkerReport]:
+        """Yield a report for each epoch of `segment`. The last report is `done`.
 
-        `datasets` in the first one since the task was built is what it named, `notes` what the trainables logged since
-        the report before.
+        The notes of a report are what the trainables logged since the report before.
         """
         with _LogCapture() as notes:
-            for report in self._run_segment(stretch):
+            for report in self._run_segment(segment):
                 lines = notes.pop_lines()
-                yield {**report, "notes": lines} if lines else report
+                yield replace(report, notes=lines) if lines else report
 
-    def drop_trial_unless_continued(self, stretch: dict[str, Any]) -> None:
-        """Forget the trial in memory, unless `stretch` goes on with it: then `worn` is what the trial left behind."""
-        if self.training is not None and self.held != (stretch["trial"], stretch["epoch"]):
+    def drop_trial_unless_continued(self, segment: SegmentAssignment) -> None:
+        """Release the trial in memory, unless `segment` continues it. This may set `recycle_reason`."""
+        if self.training is not None and self.held != (segment.trial, segment.epoch):
             self._release()
 
-    def _run_segment(self, stretch: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        last: dict[str, Any] = {}
+    def _run_segment(self, segment: SegmentAssignment) -> Iterator[WorkerReport]:
+        last: WorkerReport | None = None
         try:
-            for report in self._generate_reports(stretch):
-                if report["done"]:
+            for report in self._generate_reports(segment):
+                if report.done:
                     last = report
                 else:
                     yield report
         except Diverged as error:
-            last = {
-                "done": True,
-                "outcome": "diverged",
-                "reason": str(error),
-                "divergence": self._describe_divergence(error),
-            }
-            if self.context.world_size > 1 and not error.agreed:
-                last["alone"] = True  # the other ranks do not know, and wait for this one
-            # What a task raises itself is no report of an epoch, whatever metrics it has.
-            if error.kind == "objective" and error.metrics is not None and self.training is not None:
-                last["last"] = {"epoch": self.training.epoch, "metrics": error.metrics, "checkpoint": None}
-                last["last"] |= self._compute_costs(self.training)
+            last = self._build_divergence(error)
         # Whatever a task raises ends its trial, sys.exit() too, and not the gang: the next trial is unharmed.
         except (Exception, SystemExit) as error:
             if self.context.world_size > 1 and _is_lost_peer(error):
                 raise  # another rank ended; Train starts the group anew, and the trial goes on from its checkpoint
-            last = {
-                "done": True,
-                "outcome": "failed",
-                "reason": _format_reason(error),
-                "traceback": traceback.format_exc(),
-            }
+            last = SegmentEnd("failed", _format_reason(error), traceback.format_exc())
         finally:  # not before the error is gone: its traceback holds on to all that the trial had
             if self.held is None:
                 self._release()
+        assert last is not None
         yield last
 
-    def _describe_divergence(self, error: Diverged) -> dict[str, Any]:
-        """By what a trial was seen to diverge, and in which epoch."""
-        return {"kind": error.kind, "epoch": self.training.current if self.training else 0}
+    def _build_divergence(self, error: Diverged) -> SegmentEnd:
+        epoch, last = 0, None
+        if self.training is not None:
+            epoch = self.training.current
+            # What a task raises itself is no report of an epoch, whatever metrics it has.
+            if error.kind == "objective" and error.metrics is not None:
+                last = EpochReport(self.training.epoch, error.metrics, None, self._compute_costs(self.training))
+        alone = self.context.world_size > 1 and not error.agreed
+        return SegmentEnd("diverged", str(error), "", Divergence(error.kind, epoch), last, alone)
 
-    def _generate_reports(self, stretch: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        self.drop_trial_unless_continued(stretch)
+    def _generate_reports(self, segment: SegmentAssignment) -> Iterator[WorkerReport]:
+        self.drop_trial_unless_continued(segment)
         self.held = None
-        news: dict[str, Any] = {}
+        datasets: list[dict[str, str]] = []
         if self.training is None:
-            self.training = self._start(stretch)
-            news = {"datasets": [asdict(data) for data in self.training.task.named_data]}
-        for report in self._run_epochs(self.training, stretch):
-            if "metrics" in report:
-                report, news = {**report, **news}, {}
-            can_go_on = self.training.epoch < self.training.task.config.epochs
-            if report["done"] and "outcome" not in report and can_go_on:
-                self.held = (stretch["trial"], self.training.epoch)
+            self.training = self._start(segment)
+            datasets = [asdict(data) for data in self.training.task.named_data]
+        for report in self._run_epochs(self.training, segment):
+            if isinstance(report, EpochReport):
+                report, datasets = replace(report, datasets=datasets), []
+            can_continue = self.training.epoch < self.training.task.config.epochs
+            if report.done and can_continue and not isinstance(report, SegmentEnd):
+                self.held = (segment.trial, self.training.epoch)
             yield report
 
-    def _start(self, stretch: dict[str, Any]) -> TrialTrainer:
+    def _start(self, segment: SegmentAssignment) -> TrialTrainer:
         task_class = load_class(self.task)  # here, so that a task that cannot be imported fails with its reason
-        config = task_class.config_class().model_validate(stretch["config"])
+        config = task_class.config_class().model_validate(segment.config)
         training = TrialTrainer(task_class(config, self.context.for_next_trial()))
         training.on_progress = self._count_progress
         self._count_progress()
-        # Rank 0 chooses, so that all go on from the same one.
-        chosen = find_resume_checkpoint(stretch, self.context.world_size) if self.context.rank == 0 else None
+        folder, chosen = parse_path(segment.folder), None
+        if self.context.rank == 0:  # rank 0 chooses, so that all ranks start from the same checkpoint
+            chosen = find_resume_checkpoint(folder, segment.epoch, segment.checkpoints, self.context.world_size)
         path = self.context.broadcast_object(chosen and chosen[0])
         if path is not None:
             state = chosen[1] if chosen else checkpoint.load(path)
-            training.restore(state, of_another=str(path) == stretch.get("copied"))
-        training.autosave = (parse_path(stretch["folder"]) / f"midway-{stretch['attempt']}.pt", self.autosave_s)
+            training.restore(state, of_another=str(path) == segment.copied)
+        training.autosave = (folder / f"midway-{segment.attempt}.pt", self.autosave_s)
         return training
 
-    def _run_epochs(self, training: TrialTrainer, stretch: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        if training.epoch >= stretch["until"]:  # without a report, the gang would wait for ever
-            raise ValueError(f"a stretch must end after epoch {training.epoch}, but got {stretch['until']}.")
+    def _run_epochs(self, training: TrialTrainer, segment: SegmentAssignment) -> Iterator[WorkerReport]:
+        if training.epoch >= segment.until:  # without a report, the gang would wait for ever
+            raise ValueError(f"a stretch must end after epoch {training.epoch}, but got {segment.until}.")
         assert training.autosave is not None
         midway, _ = training.autosave
-        allowance = SegmentBudget(stretch.get("allowance"))
-        done = False
+        budget, done = segment.budget, False
         while not done:
             metrics = training.run_epoch(self._should_stop)
             if metrics is None:
                 if training.windows:
                     training.save(midway)
-                yield interruption_report(self.context.gather((self.stopping.is_set(), self.migrate_reason)))
+                yield build_interruption(self.context.gather((self.stopping.is_set(), self.migrate_reason)))
                 return
-            check_secondary_objectives(self.others, metrics, f"after epoch {training.epoch}")
-            path = parse_path(stretch["folder"]) / f"epoch-{training.epoch}-{stretch['attempt']}.pt"
+            check_secondary_objectives(self.settings.others, metrics, f"after epoch {training.epoch}")
+            path = parse_path(segment.folder) / f"epoch-{training.epoch}-{segment.attempt}.pt"
             if training.pictures:  # before the checkpoint: an epoch that is not saved is done again, and drawn again
                 images.save(training.pictures, path)
             training.save(path)
             if self.context.rank == 0:
                 training.discard(midway)  # the epoch is done
             costs = self._compute_costs(training)
-            if allowance.is_limited:  # each rank has a clock of its own, and all must end alike
-                costs = self.context.broadcast_object(costs)
-            report = {"epoch": training.epoch, "metrics": metrics, "checkpoint": str(path)}
-            report |= allowance.add_epoch(training.epoch, costs)
-            done = training.epoch >= stretch["until"] or allowance.is_spent
-            yield {**report, "done": done}
+            if budget is not None:
+                costs = self.context.broadcast_object(costs)  # each rank has its own clock, and all must end alike
+                budget = budget.add_epoch(training.epoch, costs)
+            done = training.epoch >= segment.until or (budget is not None and budget.is_spent)
+            yield EpochReport(training.epoch, metrics, str(path), costs, done)
 
     def _compute_costs(self, training: TrialTrainer) -> dict[str, float]:
-        """Of the epoch that was done last."""
-        return {"samples": training.samples, "gpu_seconds": training.seconds * self.gpus}
+        """Return what the last epoch cost."""
+        return {"samples": training.samples, "gpu_seconds": training.seconds * self.settings.gpus}
 
     def _should_stop(self) -> bool:
-        """Asked before every window."""
+        """Return whether to stop before the next window."""
         self._count_progress()
         return self.stopping.is_set()
 
@@ -281,7 +289,7 @@ class TrialRunner:
         self.progress += 1
 
     def _release(self) -> None:
-        """Forget the trial in memory, and what it left behind in the process."""
+        """Release the trial in memory, and undo what it changed in the process."""
         end_data_loaders()  # first: from here on the collector may come across them
         if self.training is not None:
             self.training.close()
@@ -294,13 +302,13 @@ class TrialRunner:
             self.recycle_reason = left or grown or self._check_trial_limit()
 
     def _check_trial_limit(self) -> str:
-        if self._trials != self._recycle_after:
+        if self._trials != self.settings.recycle_after:
             return ""
         return "1 trial" if self._trials == 1 else f"{self._trials} trials"
 
 
 def check_secondary_objectives(others: Sequence[str], metrics: Mapping[str, float], when: str) -> None:
-    """Whether a report has all objectives beside the first, as numbers that can be compared.
+    """Check that a report has all objectives but the first, as finite numbers.
 
     Raises:
         ValueError: One is missing.
@@ -313,20 +321,20 @@ def check_secondary_objectives(others: Sequence[str], metrics: Mapping[str, floa
             raise Diverged(f"{name} is {metrics[name]} {when}", dict(metrics), agreed=True, kind="objective")
 
 
-def interruption_report(ranks: Sequence[tuple[bool, str]]) -> dict[str, Any]:
-    """The last report of a stretch that ends early on all ranks: it goes on elsewhere, or the search is to stop.
+def build_interruption(ranks: Sequence[tuple[bool, str]]) -> SegmentEnd | Migration:
+    """Return the last report of a segment that stops early on all ranks.
 
     Args:
-        ranks: Whether each was told to stop, and why only to go on elsewhere, or "".
+        ranks: For each rank, whether it stops, and why other workers are to continue, or "" if the search is to stop.
     """
     leaving = [why for _, why in ranks if why]
     if not leaving or any(stop and not why for stop, why in ranks):
-        return {"done": True, "outcome": "interrupted", "reason": "the search was stopped"}
-    return {"done": True, "leaving": leaving[0]}
+        return SegmentEnd("interrupted", "the search was stopped")
+    return Migration(leaving[0])
 
 
 class _LogCapture(logging.Handler):
-    """Keeps what the trainables log, which is of no use in the log of a worker that nobody reads."""
+    """Keeps what the trainables log, since nobody reads the log of a worker."""
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
@@ -346,25 +354,13 @@ class _LogCapture(logging.Handler):
         self._lines.append(record.getMessage())
 
     def pop_lines(self) -> list[str]:
-        """What was logged since the last call."""
+        """Return what was logged since the last call."""
         lines, self._lines = self._lines, []
         return lines
 
 
-def _listen(registry: Any, gang: str, workers: TrialRunner) -> None:
-    """Let `workers` stop within moments of when all is to end here. Returns at once."""
-
-    def wait() -> None:
-        stopping, leaving = ray.get(registry.wait_for_stop.remote(gang))
-        workers.migrate_reason = leaving
-        if stopping or leaving:
-            workers.stopping.set()
-
-    threading.Thread(target=wait, daemon=True, name="stop-listener").start()
-
-
 def _is_lost_peer(error: BaseException) -> bool:
-    """Whether `error` is what a collective raises when another rank is gone. Gloo has no type of its own for it."""
+    """Return whether a collective raised `error` because another rank is gone. Gloo has no type for it."""
     gloo = isinstance(error, RuntimeError) and "/gloo/" in str(error)
     return gloo or isinstance(error, torch.distributed.DistError | PeerFailed)
 

@@ -1,13 +1,13 @@
 """A searcher over a small space, and what Tune hands on to it."""
 
-import json
-
 from pydantic import model_validator
 
 from search.config.search_space import resolve_space
+from search.execution.report_handler import SearchLimits
 from search.execution.searcher import StudySearcher
 from search.schedulers.asha import ASHAScheduler
 from trainables.task import TaskConfig, searchable
+from trainables.worker.messages import EpochReport, GangResult, SegmentEnd, to_json
 
 
 class Config(TaskConfig):
@@ -38,22 +38,29 @@ class Watching:
         self.events.append((outcome, number, reason))
 
 
-def searcher_over(study, folder, trials=3, rungs=(1, 3), fixed=None, mode="min", **options):
-    """The searcher, the study, and what is told to observers."""
+def searcher_over(study, folder, trials=3, rungs=(1, 3), fixed=None, mode="min", **limits):
+    """The searcher, the study, and what its callback was told."""
     space = resolve_space(Config, {"precision": "fp32", **(fixed or {})}, {})
     watching, schedule = Watching(), ASHAScheduler(rungs, 3, mode)
-    searcher = StudySearcher(study, space, schedule, "val/loss", trials, folder, "a", observers=[watching], **options)
+    limits = SearchLimits(trials, **limits)
+    searcher = StudySearcher(study, space, schedule, limits, folder, "a", [watching])
     return searcher, study, watching
 
 
-def tuned(done, **report):
-    """A result as Tune hands it on."""
-    return {"done": done, "reports": json.dumps([{"done": done, **report}])}
+def hand_on(searcher, tune_id, message):
+    """Hand a report on to the searcher as Tune does."""
+    result = {"done": message.done, "reports": to_json(GangResult("gang-1", [message]))}
+    (searcher.on_trial_complete if message.done else searcher.on_trial_result)(tune_id, result)
+
+
+def end(searcher, tune_id, outcome, reason, *more, **options):
+    hand_on(searcher, tune_id, SegmentEnd(outcome, reason, *more, **options))
+
+
+def interrupt(searcher, tune_id):
+    end(searcher, tune_id, "interrupted", "the search was stopped")
 
 
 def report(searcher, tune_id, epoch, loss, done=False, **more):
-    content = {"epoch": epoch, "metrics": {"val/loss": loss}, "checkpoint": f"/nowhere/{tune_id}-{epoch}.pt", **more}
-    if done:
-        searcher.on_trial_complete(tune_id, tuned(True, **content))
-    else:
-        searcher.on_trial_result(tune_id, tuned(False, **content))
+    content = {"checkpoint": f"/nowhere/{tune_id}-{epoch}.pt", "costs": {}, **more}
+    hand_on(searcher, tune_id, EpochReport(epoch, {"val/loss": loss}, done=done, **content))

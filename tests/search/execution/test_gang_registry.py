@@ -8,8 +8,9 @@ import pytest
 from search.execution import gang_registry as module
 from search.execution.cluster.snapshot import ClusterSnapshot
 from search.execution.gang_registry import Registry
+from trainables.worker.messages import SegmentAssignment
 
-STRETCH = {"trial": 0, "epoch": 0, "until": 3, "checkpoint": None, "earlier": []}
+SEGMENT = SegmentAssignment(0, {}, 0, 3, "folder", "a")
 
 
 @pytest.fixture
@@ -37,15 +38,15 @@ async def seen_again():
 
 
 async def surplus(found, *gangs):
-    return [(await found.poll(gang, ""))["surplus"] for gang in gangs]
+    return [(await found.poll(gang, "")).surplus for gang in gangs]
 
 
 async def entered(world, gangs, up=0):
-    """A registry of so many gangs, each with a stretch, of which some have their workers up."""
+    """A registry of so many gangs, each with a segment, of which some have their workers up."""
     found = Registry({"CPU": 1.0})
     for number in range(gangs):
         await found.register_gang(f"g{number}", world.actor, "head", f"gang-{number}")
-        await found.assign(f"g{number}", STRETCH)
+        await found.assign(f"g{number}", SEGMENT)
         if number < up:
             await found.register_worker(f"g{number}", f"gang-{number}", f"group-{number}", "worker", f"node-{number}")
     await asyncio.sleep(0.02)
@@ -143,9 +144,9 @@ def test_workers_hear_that_their_node_goes_away_or_that_of_their_gang_and_others
     alone, (elsewhere, restarted), all_go, moved = run(scenario())
     assert alone == [False, True]
     assert elsewhere == (False, "node 10.0.0.3 is going away")
-    assert (restarted["leaving"], restarted["moves"]) == ("node 10.0.0.3 is going away", False)
+    assert (restarted.leaving, restarted.moves) == ("node 10.0.0.3 is going away", False)
     assert all_go == (False, "node 10.0.0.1 is going away")
-    assert moved["moves"]
+    assert moved.moves
 
 
 def test_a_search_that_stops_goes_before_a_node_that_goes_away(world):

@@ -1,6 +1,5 @@
 """The searcher, driven as Tune drives it: suggest, results, completions."""
 
-import json
 import math
 import threading
 import time
@@ -14,17 +13,17 @@ from search.config.objectives import Objective
 from search.config.stop_condition import StopCondition
 from search.execution.stoppers import Stoppers
 from search.study.trial import get_outcome, get_reports, get_segments, gpu_seconds_used
-from tests.search.execution.searcher_harness import Config, report, tuned
+from tests.search.execution.searcher_harness import Config, end, hand_on, interrupt, report
 from tests.search.objectives import VAL_LOSS
+from trainables.worker.messages import Divergence, EpochReport, TrialRelease
 
 
 def test_a_stretch_carries_all_that_a_gang_needs(make_searcher, tmp_path):
     searcher, _, _ = make_searcher()
-    stretch = searcher.suggest("t0")["stretch"]
-    assert (stretch["trial"], stretch["epoch"], stretch["until"], stretch["checkpoint"]) == (0, 0, 1, None)
-    assert stretch["folder"] == str(tmp_path / "checkpoints" / "0")
-    assert Config.model_validate(stretch["config"]).lr == stretch["config"]["lr"]
-    json.dumps(stretch)
+    segment = searcher.suggest("t0")["segment"]
+    assert (segment.trial, segment.epoch, segment.until, segment.checkpoints[0]) == (0, 0, 1, None)
+    assert segment.folder == str(tmp_path / "checkpoints" / "0")
+    assert Config.model_validate(segment.config).lr == segment.config["lr"]
 
 
 def test_the_best_of_a_rung_goes_on_from_its_checkpoint(make_searcher):
@@ -32,9 +31,9 @@ def test_the_best_of_a_rung_goes_on_from_its_checkpoint(make_searcher):
     for number, loss in enumerate([0.3, 0.1, 0.2]):
         searcher.suggest(f"t{number}")
         report(searcher, f"t{number}", 1, loss, done=True)
-    stretch = searcher.suggest("t3")["stretch"]
-    assert (stretch["trial"], stretch["epoch"], stretch["until"]) == (1, 1, 3)
-    assert stretch["checkpoint"] == "/nowhere/t1-1.pt"
+    segment = searcher.suggest("t3")["segment"]
+    assert (segment.trial, segment.epoch, segment.until) == (1, 1, 3)
+    assert segment.checkpoints[0] == "/nowhere/t1-1.pt"
 
 
 def test_a_trial_that_reaches_its_last_epoch_is_completed_with_its_best_value(make_searcher):
@@ -59,7 +58,7 @@ def test_a_combination_that_the_task_refuses_fails_without_costing_a_gang(make_s
     for turn in range(20):
         if (stretch := searcher.suggest(f"t{turn}")) in (None, Searcher.FINISHED):
             break
-        assert stretch["stretch"]["config"]["lr"] <= 0.5
+        assert stretch["segment"].config["lr"] <= 0.5
         report(searcher, f"t{turn}", 1, 0.5, done=True)
     outcomes = [get_outcome(trial) for trial in study.get_trials()]
     assert set(outcomes) == {"completed", "failed"}
@@ -70,8 +69,7 @@ def test_a_combination_that_the_task_refuses_fails_without_costing_a_gang(make_s
 def test_a_failure_keeps_its_reason_and_its_traceback(make_searcher, tmp_path):
     searcher, study, _ = make_searcher()
     searcher.suggest("t0")
-    failure = {"outcome": "failed", "reason": "KeyError: 'x'", "traceback": "Traceback: here"}
-    searcher.on_trial_complete("t0", tuned(True, **failure))
+    end(searcher, "t0", "failed", "KeyError: 'x'", "Traceback: here")
     assert get_outcome(study.get_trial(0)) == "failed"
     assert study.get_trial(0).user_attrs["reason"] == "KeyError: 'x'"
     assert (tmp_path / "errors" / "trial-0.txt").read_text() == "Traceback: here"
@@ -82,8 +80,8 @@ def test_a_trial_whose_gang_was_lost_goes_on_from_its_last_report_and_fails_at_t
     searcher.suggest("t0")
     report(searcher, "t0", 1, 0.3)
     searcher.on_trial_complete("t0", None, error=True)
-    stretch = searcher.suggest("t1")["stretch"]
-    assert (stretch["trial"], stretch["epoch"], stretch["checkpoint"]) == (0, 1, "/nowhere/t0-1.pt")
+    segment = searcher.suggest("t1")["segment"]
+    assert (segment.trial, segment.epoch, segment.checkpoints[0]) == (0, 1, "/nowhere/t0-1.pt")
     searcher.on_trial_complete("t1", None, error=True)
     assert study.get_trial(0).user_attrs["reason"] == "its gang was lost 2 times: unknown"
 
@@ -95,9 +93,9 @@ def test_an_error_of_the_search_itself_is_kept_and_ends_it_in_good_order(make_se
     monkeypatch.setattr(study, "report", lambda *_: 1 / 0)
     report(searcher, "t0", 1, 0.3, done=True)
     assert isinstance(searcher.error, ZeroDivisionError)
-    assert searcher.stopping.is_set()
+    assert searcher.limits.stopping.is_set()
     assert searcher.suggest("t2") is None, "t1 still runs"
-    searcher.on_trial_complete("t1", tuned(True, outcome="interrupted", reason="the search was stopped"))
+    interrupt(searcher, "t1")
     assert searcher.suggest("t3") == Searcher.FINISHED
 
 
@@ -128,16 +126,17 @@ def test_an_objective_that_is_not_finite_ends_a_trial_and_is_never_its_value(mak
     searcher, study, watching = make_searcher(trials=2, mode=mode)
     searcher.suggest("t0")
     report(searcher, "t0", 1, 0.3)
-    lost = {"epoch": 2, "metrics": {"val/loss": value, "val/other": math.nan}, "checkpoint": None}
-    ended = {"outcome": "diverged", "reason": "it did", "divergence": {"kind": "objective", "epoch": 2}, "last": lost}
-    searcher.on_trial_complete("t0", tuned(True, **ended))
+    last = EpochReport(2, {"val/loss": value, "val/other": math.nan}, None, {"samples": 7.0})
+    end(searcher, "t0", "diverged", "it did", divergence=Divergence("objective", 2), last=last)
     trial = study.get_trial(0)
     assert (trial.state, trial.intermediate_values) == (TrialState.PRUNED, {1: 0.3})
     assert trial.user_attrs["divergence"] == {"kind": "objective", "epoch": 2}
-    assert str(get_reports(trial)[2]["metrics"]["val/loss"]) == str(value)
+    stored = get_reports(trial)[2]
+    assert str(stored["metrics"]["val/loss"]) == str(value)
+    assert {*stored} == {"epoch", "metrics", "checkpoint", "samples", "time"}
     assert watching.events[-2:] == [("reported", 0, 2), ("diverged", 0, "it did")]
     assert find_best(study.get_trials(), Objective("val/loss", mode)) is None
-    assert searcher.suggest("t1")["stretch"]["trial"] == 1, "the search goes on"
+    assert searcher.suggest("t1")["segment"].trial == 1, "the search goes on"
 
 
 def test_a_trial_that_says_it_is_completed_is_so_before_its_last_epoch(make_searcher):
@@ -145,7 +144,7 @@ def test_a_trial_that_says_it_is_completed_is_so_before_its_last_epoch(make_sear
     for tune_id in ("t0", "t1"):
         searcher.suggest(tune_id)
     report(searcher, "t0", 1, 0.3)
-    searcher.on_trial_complete("t0", tuned(True, outcome="completed", reason=""))
+    end(searcher, "t0", "completed", "")
     assert (get_outcome(study.get_trial(0)), study.get_trial(0).value) == ("completed", 0.3)
     report(searcher, "t1", 1, 0.4, done=True)
     assert searcher.suggest("t2") == Searcher.FINISHED, "a trial has come to its end: none goes on only for that"
@@ -153,8 +152,8 @@ def test_a_trial_that_says_it_is_completed_is_so_before_its_last_epoch(make_sear
 
 def test_the_trial_that_meets_the_target_is_completed_and_the_others_end_as_they_stand(make_searcher):
     stopping = threading.Event()
-    budget = Stoppers(VAL_LOSS, target=StopCondition.from_text("val/loss<0.2"), stop=lambda reason: stopping.set())
-    searcher, study, watching = make_searcher(rungs=(1, 3), stopping=stopping, budget=budget)
+    stoppers = Stoppers(VAL_LOSS, target=StopCondition.from_text("val/loss<0.2"), stop=lambda reason: stopping.set())
+    searcher, study, watching = make_searcher(rungs=(1, 3), stopping=stopping, stoppers=stoppers)
     for number, loss in enumerate([0.3, 0.1]):
         searcher.suggest(f"t{number}")
         report(searcher, f"t{number}", 1, loss, done=True)
@@ -166,12 +165,12 @@ def test_the_trial_that_meets_the_target_is_completed_and_the_others_end_as_they
 
 def test_the_target_may_be_met_in_the_middle_of_a_stretch(make_searcher):
     stopping = threading.Event()
-    budget = Stoppers(VAL_LOSS, target=StopCondition.from_text("val/loss<0.2"), stop=lambda reason: stopping.set())
-    searcher, study, _ = make_searcher(rungs=(9,), stopping=stopping, budget=budget)
+    stoppers = Stoppers(VAL_LOSS, target=StopCondition.from_text("val/loss<0.2"), stop=lambda reason: stopping.set())
+    searcher, study, _ = make_searcher(rungs=(9,), stopping=stopping, stoppers=stoppers)
     searcher.suggest("t0")
     report(searcher, "t0", 1, 0.1)
     assert stopping.is_set()
-    searcher.on_trial_complete("t0", tuned(True, outcome="interrupted", reason="the search was stopped"))
+    interrupt(searcher, "t0")
     searcher.finish(prune=True)
     assert (get_outcome(study.get_trial(0)), study.get_trial(0).value) == ("completed", 0.1)
 
@@ -184,23 +183,23 @@ def test_what_trials_hold_is_kept_with_each_report_and_at_the_end_of_a_stretch(m
     reported = gpu_seconds_used(study.get_trial(0))
     assert reported >= 0.02
     time.sleep(0.02)
-    searcher.on_trial_complete("t0", tuned(True, outcome="failed", reason="KeyError: 'x'", traceback=""))
+    end(searcher, "t0", "failed", "KeyError: 'x'")
     assert gpu_seconds_used(study.get_trial(0)) >= reported + 0.02
 
 
 def test_a_trial_that_found_no_room_held_nothing(make_searcher):
     searcher, study, _ = make_searcher(trials=1)
     searcher.suggest("t0")
-    searcher.on_trial_result("t0", tuned(False, waiting="no room for 1 x 1 CPU"))
+    hand_on(searcher, "t0", TrialRelease("no room for 1 x 1 CPU", begun=False))
     searcher.on_trial_complete("t0", None, error=True)
-    assert gpu_seconds_used(study.get_trial(0)) == searcher.budget.meter.total == 0
+    assert gpu_seconds_used(study.get_trial(0)) == searcher.limits.stoppers.meter.total == 0
 
 
 def test_a_trial_whose_gang_must_move_goes_on_and_has_lost_nothing(make_searcher):
     searcher, study, _ = make_searcher(trials=1, max_losses=0)
     for turn in range(3):
-        assert searcher.suggest(f"t{turn}")["stretch"]["trial"] == 0
-        searcher.on_trial_result(f"t{turn}", tuned(False, waiting="its own node is going away", begun=True))
+        assert searcher.suggest(f"t{turn}")["segment"].trial == 0
+        hand_on(searcher, f"t{turn}", TrialRelease("its own node is going away", begun=True))
         searcher.on_trial_complete(f"t{turn}", None, error=True)
     assert len(get_segments(study.get_trial(0))) == 3
     assert gpu_seconds_used(study.get_trial(0)) > 0
@@ -220,12 +219,14 @@ def test_as_many_stretches_run_as_there_is_room_for_just_now(make_searcher):
 
 def test_five_trials_that_fail_alike_end_a_search_and_those_that_the_task_refuses_do_not(make_searcher):
     stopping = threading.Event()
-    budget = Stoppers(VAL_LOSS, trials=99, stop=lambda reason: stopping.set())
-    searcher, study, _ = make_searcher(trials=99, rungs=(1,), fixed={"limit": "0.5"}, stopping=stopping, budget=budget)
+    stoppers = Stoppers(VAL_LOSS, trials=99, stop=lambda reason: stopping.set())
+    searcher, study, _ = make_searcher(
+        trials=99, rungs=(1,), fixed={"limit": "0.5"}, stopping=stopping, stoppers=stoppers
+    )
     for turn in range(5):
         assert not stopping.is_set()
         searcher.suggest(f"t{turn}")
-        searcher.on_trial_complete(f"t{turn}", tuned(True, outcome="failed", reason="KeyError: 'x'", traceback=""))
+        end(searcher, f"t{turn}", "failed", "KeyError: 'x'")
     assert stopping.is_set()
     reasons = [trial.user_attrs["reason"] for trial in study.get_trials()]
     assert reasons.count("KeyError: 'x'") == 5
@@ -241,7 +242,7 @@ def test_an_epoch_that_had_diverged_when_the_search_died_counts_if_it_does_not_d
     study.live.clear()
     searcher, study, _ = make_searcher(trials=1, rungs=(2,), onto=study)
     searcher.recover()
-    assert searcher.suggest("t1")["stretch"]["epoch"] == 1
+    assert searcher.suggest("t1")["segment"].epoch == 1
     report(searcher, "t1", 2, 0.2, done=True)
     assert (study.get_trial(0).state, study.get_trial(0).value) == (TrialState.COMPLETE, 0.2)
 
@@ -255,7 +256,6 @@ def test_an_epoch_that_diverges_again_after_the_search_died_is_told_as_the_same_
     searcher, study, _ = make_searcher(trials=1, rungs=(2,), onto=study)
     searcher.recover()
     searcher.suggest("t1")
-    last = {"epoch": 2, "metrics": {"val/loss": math.nan}, "checkpoint": None}
-    searcher.on_trial_complete("t1", tuned(True, outcome="diverged", reason="it did", last=last))
+    end(searcher, "t1", "diverged", "it did", last=EpochReport(2, {"val/loss": math.nan}, None, {}))
     assert get_outcome(study.get_trial(0)) == "diverged"
     assert get_reports(study.get_trial(0))[2]["time"] == 12.0, "its time is what identifies it in MLflow"

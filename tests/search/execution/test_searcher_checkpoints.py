@@ -9,7 +9,7 @@ from search.execution.checkpoint_manager import CheckpointManager
 from search.storage import requests
 from search.storage.requests import DeletionQueue
 from search.study.trial import get_reports
-from tests.search.execution.searcher_harness import report, tuned
+from tests.search.execution.searcher_harness import end, interrupt, report
 from tests.search.objectives import VAL_LOSS
 from trainables import checkpoint
 from trainables.checkpoint.file import DIGEST
@@ -23,25 +23,21 @@ def test_checkpoints_are_kept_for_the_best_report_and_the_last_two_while_the_tri
     for epoch, loss in enumerate([0.3, 0.1, 0.2, 0.4, 0.5], start=1):
         path = tmp_path / f"{epoch}.pt"
         path.write_bytes(b"")
-        content = {"epoch": epoch, "metrics": {"val/loss": loss}, "checkpoint": str(path)}
-        if epoch < 5:
-            searcher.on_trial_result("t0", tuned(False, **content))
-        else:
-            searcher.on_trial_complete("t0", tuned(True, **content))
+        report(searcher, "t0", epoch, loss, done=epoch == 5, checkpoint=str(path))
         kept = sorted(int(file.stem) for file in tmp_path.glob("*.pt"))
         assert kept == {1: [1], 2: [1, 2], 3: [2, 3], 4: [2, 3, 4], 5: [2]}[epoch]
 
 
 def test_of_the_pictures_of_a_trial_that_ends_those_of_its_best_report_are_kept(make_searcher):
     searcher, _, _ = make_searcher(trials=1, rungs=(4,))
-    folder = Path(searcher.suggest("t0")["stretch"]["folder"])
+    folder = Path(searcher.suggest("t0")["segment"].folder)
     folder.mkdir(parents=True)
     for epoch, loss in enumerate([0.3, 0.1, 0.2], start=1):
         if epoch < 3:
             images.save({"one": np.full((2, 2, 3), epoch, np.uint8)}, folder / f"epoch-{epoch}-a.pt")
         reported(searcher, "t0", folder, epoch, loss)
     images.save({"one": np.full((2, 2, 3), 4, np.uint8)}, folder / "epoch-4-a.pt")  # which then diverged
-    searcher.on_trial_complete("t0", tuned(True, outcome="diverged", reason="a weight is not finite"))
+    end(searcher, "t0", "diverged", "a weight is not finite")
     assert sorted(path.name for path in folder.iterdir()) == ["epoch-2-a.pt", "epoch-2-a.pt.pictures"]
 
 
@@ -49,19 +45,23 @@ def reported(searcher, tune_id, folder, epoch, loss, attempt="a", **more):
     """As `report`, with a checkpoint that exists."""
     path = folder / f"epoch-{epoch}-{attempt}.pt"
     path.write_bytes(b"")
-    content = {"epoch": epoch, "metrics": {"val/loss": loss}, "checkpoint": str(path), **more}
-    searcher.on_trial_result(tune_id, tuned(False, **content))
+    report(searcher, tune_id, epoch, loss, checkpoint=str(path), **more)
     return str(path)
 
 
 def test_a_stretch_names_the_checkpoints_before_the_newest_and_the_start(make_searcher, tmp_path):  # H84
     searcher, _, _ = make_searcher(trials=1, rungs=(9,))
-    assert searcher.suggest("t0")["stretch"]["earlier"] == []
+    assert searcher.suggest("t0")["segment"].checkpoints == [None]
     paths = [reported(searcher, "t0", tmp_path, epoch, loss) for epoch, loss in enumerate([0.1, 0.3, 0.2, 0.4], 1)]
     searcher.on_trial_complete("t0", None, error=True)
-    stretch = searcher.suggest("t1")["stretch"]
-    assert (stretch["epoch"], stretch["checkpoint"]) == (4, paths[3])
-    assert stretch["earlier"] == [paths[2], paths[0], None]  # the second one was dropped, the first is the best
+    segment = searcher.suggest("t1")["segment"]
+    assert segment.epoch == 4
+    assert segment.checkpoints == [
+        paths[3],
+        paths[2],
+        paths[0],
+        None,
+    ]  # the second one was dropped, the first is the best
 
 
 def test_an_epoch_that_was_done_again_is_kept_and_not_told_again(make_searcher, tmp_path, caplog):  # H84
@@ -70,7 +70,7 @@ def test_an_epoch_that_was_done_again_is_kept_and_not_told_again(make_searcher, 
     for epoch, loss in enumerate([0.3, 0.2], start=1):
         reported(searcher, "t0", tmp_path, epoch, loss)
     searcher.on_trial_complete("t0", None, error=True)
-    assert searcher.suggest("t1")["stretch"]["epoch"] == 2
+    assert searcher.suggest("t1")["segment"].epoch == 2
     again = reported(
         searcher, "t1", tmp_path, 2, 0.2, "b", notes=["epoch-2-a.pt is corrupt. The one before it is used."]
     )
@@ -84,23 +84,23 @@ def test_an_epoch_that_was_done_again_is_kept_and_not_told_again(make_searcher, 
 @pytest.mark.parametrize("outcome", ["failed", "diverged", "completed"])
 def test_the_middle_of_an_epoch_is_deleted_when_its_trial_ends(make_searcher, tmp_path, outcome):
     searcher, _, _ = make_searcher(trials=1, rungs=(1,))
-    folder = Path(searcher.suggest("t0")["stretch"]["folder"])
+    folder = Path(searcher.suggest("t0")["segment"].folder)
     folder.mkdir(parents=True)
     for name in ("midway-a.pt", "midway-a.pt.sha256", "midway-b.pt"):
         (folder / name).write_bytes(b"")
     if outcome == "completed":
         report(searcher, "t0", 1, 0.3, done=True)
     else:
-        searcher.on_trial_complete("t0", tuned(True, outcome=outcome, reason="it ended"))
+        end(searcher, "t0", outcome, "it ended")
     assert list(folder.iterdir()) == []
 
 
 def test_the_middle_of_an_epoch_stays_when_its_trial_is_only_interrupted(make_searcher):
     searcher, _, _ = make_searcher(trials=1)
-    folder = Path(searcher.suggest("t0")["stretch"]["folder"])
+    folder = Path(searcher.suggest("t0")["segment"].folder)
     folder.mkdir(parents=True)
     (folder / "midway-a.pt").write_bytes(b"")
-    searcher.on_trial_complete("t0", tuned(True, outcome="interrupted", reason="the search was stopped"))
+    interrupt(searcher, "t0")
     searcher.finish(prune=True)
     assert [path.name for path in folder.iterdir()] == ["midway-a.pt"]
 
@@ -108,11 +108,10 @@ def test_the_middle_of_an_epoch_stays_when_its_trial_is_only_interrupted(make_se
 def test_a_trial_without_checkpoints_goes_on_with_none_and_its_repeated_reports_change_nothing(make_searcher):
     searcher, study, watching = make_searcher(trials=1)
     searcher.suggest("t0")
-    content = {"epoch": 1, "checkpoint": None}
-    searcher.on_trial_complete("t0", tuned(True, metrics={"val/loss": 0.3}, **content))
-    stretch = searcher.suggest("t1")["stretch"]
-    assert (stretch["epoch"], stretch["checkpoint"], stretch["earlier"]) == (1, None, [])
-    searcher.on_trial_result("t1", tuned(False, metrics={"val/loss": 0.7}, **content))
+    report(searcher, "t0", 1, 0.3, done=True, checkpoint=None)
+    segment = searcher.suggest("t1")["segment"]
+    assert (segment.epoch, segment.checkpoints) == (1, [None])
+    report(searcher, "t1", 1, 0.7, checkpoint=None)
     assert study.get_trial(0).intermediate_values == {1: 0.3}
     assert get_reports(study.get_trial(0))[1]["metrics"] == {"val/loss": 0.3}
     assert [event for event in watching.events if event[0] == "reported"] == [("reported", 0, 1)]
@@ -128,12 +127,11 @@ def test_where_not_every_report_has_a_checkpoint_the_best_and_the_last_two_that_
         if epoch % 2:  # a directory, as functions report it
             path.mkdir()
             (path / "state").touch()
-        content = {"epoch": epoch, "metrics": {"val/loss": loss}, "checkpoint": str(path) if epoch % 2 else None}
-        searcher.on_trial_result("t0", tuned(False, **content))
+        report(searcher, "t0", epoch, loss, checkpoint=str(path) if epoch % 2 else None)
     assert [epoch for epoch in range(1, 7) if (tmp_path / str(epoch)).exists()] == [3, 5]
     searcher.on_trial_complete("t0", None, error=True)
-    stretch = searcher.suggest("t1")["stretch"]
-    assert (stretch["checkpoint"], stretch["earlier"]) == (str(tmp_path / "5"), [str(tmp_path / "3"), None])
+    segment = searcher.suggest("t1")["segment"]
+    assert segment.checkpoints == [str(tmp_path / "5"), str(tmp_path / "3"), None]
 
 
 # In a bucket
@@ -146,7 +144,7 @@ def in_bucket(make_searcher, s3):
 
     def make(**given):
         searcher, study, watching = make_searcher(**given)
-        searcher.checkpoints = CheckpointManager(folder, VAL_LOSS)
+        searcher.reports.checkpoints = CheckpointManager(folder, VAL_LOSS)
         return searcher, study, watching
 
     return make, folder
@@ -162,27 +160,20 @@ def trained(searcher, tune_id, folder, losses, done=False):
         path = folder / f"epoch-{epoch}-a.pt"
         images.save({"one": np.zeros((2, 2, 3), np.uint8)}, path)
         checkpoint.save({"epoch": epoch}, path)
-        content = {"epoch": epoch, "metrics": {"val/loss": loss}, "checkpoint": str(path)}
-        if done and epoch == len(losses):
-            searcher.on_trial_complete(tune_id, tuned(True, **content))
-        else:
-            searcher.on_trial_result(tune_id, tuned(False, **content))
+        report(searcher, tune_id, epoch, loss, done=done and epoch == len(losses), checkpoint=str(path))
 
 
 def test_in_a_bucket_the_same_are_kept_once_the_search_has_ended(in_bucket):
     make, folder = in_bucket
     searcher, _, _ = make(trials=2, rungs=(4,))
     for tune_id, number in (("t0", "0"), ("t1", "1")):
-        assert parse_path(searcher.suggest(tune_id)["stretch"]["folder"]) == folder / number
+        assert parse_path(searcher.suggest(tune_id)["segment"].folder) == folder / number
     checkpoint.save({}, folder / "1" / "midway-a.pt")
     trained(searcher, "t0", folder / "0", [0.3, 0.1, 0.2])
     trained(searcher, "t1", folder / "1", [0.3, 0.1, 0.2, 0.4], done=True)
     searcher.on_trial_complete("t0", None, error=True)
-    stretch = searcher.suggest("t2")["stretch"]
-    assert (stretch["checkpoint"], stretch["earlier"]) == (
-        str(folder / "0" / "epoch-3-a.pt"),
-        [str(folder / "0" / "epoch-2-a.pt"), None],
-    )
+    segment = searcher.suggest("t2")["segment"]
+    assert segment.checkpoints == [str(folder / "0" / "epoch-3-a.pt"), str(folder / "0" / "epoch-2-a.pt"), None]
     searcher.finish(prune=False)
     pairs = [(0, 2), (0, 3), (1, 2)]
     kept = [
@@ -202,7 +193,7 @@ def test_what_a_driver_that_was_killed_did_not_delete_in_a_bucket_the_next_one_d
     assert len(names(folder)) == 6
     resumed, _, _ = make(onto=study, trials=2, rungs=(2,))
     resumed.recover()
-    resumed.checkpoints.close()
+    resumed.reports.checkpoints.close()
     assert names(folder) == [f"{number}/epoch-1-a.pt{more}" for number in (0, 1) for more in ("", ".pictures/one.png")]
 
 
@@ -238,7 +229,7 @@ def test_a_trial_is_copied_in_a_bucket_from_the_newest_checkpoint_that_is_there_
         copy_to(self, target)
 
     monkeypatch.setattr(RemotePath, "copy_to", copied)
-    path, epoch = searcher.checkpoints.copy(study.get_trial(0), 1)
+    path, epoch = searcher.reports.checkpoints.copy(study.get_trial(0), 1)
     assert (path, epoch) == (str(folder / "1" / "copied-from-0.pt"), 2)
     assert checkpoint.load(parse_path(path)) == {"epoch": 2}
     assert "the search's bucket is lost" in caplog.text

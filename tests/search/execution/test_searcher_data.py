@@ -8,7 +8,7 @@ from tests.search.execution.searcher_harness import report
 
 
 def warnings(caplog):
-    return [record.getMessage() for record in caplog.records if record.name == "search.execution.searcher"]
+    return [record.getMessage() for record in caplog.records if record.name == "search.execution.report_handler"]
 
 
 def digits(digest, use="training"):

@@ -1,7 +1,5 @@
 """The searcher where trials are measured in samples or GPU-seconds, or have lengths of their own."""
 
-import json
-
 import pytest
 from optuna.samplers import RandomSampler
 
@@ -13,6 +11,7 @@ from search.study.trial import get_outcome, get_reports
 from tests.search.execution.fake_tune import Gangs
 from tests.search.objectives import VAL_LOSS
 from trainables.task import TaskConfig, searchable
+from trainables.worker.messages import EpochReport, SegmentBudget
 
 
 class Config(TaskConfig):
@@ -28,24 +27,18 @@ class Costly(Gangs):
 
     def train(self, asked, most=1000):
         """Report epochs as a worker does, until the stretch ends or after `most` of them; the number of the trial."""
-        name, stretch = asked
-        seconds = 2.0 if stretch["config"]["precision"] == "fp32" else 1.0
-        allowance = stretch["allowance"]
-        for epoch in range(stretch["epoch"] + 1, stretch["epoch"] + most + 1):
+        name, segment = asked
+        seconds = 2.0 if segment.config["precision"] == "fp32" else 1.0
+        budget = segment.budget
+        for epoch in range(segment.epoch + 1, segment.epoch + most + 1):
             costs = {"samples": 10.0, "gpu_seconds": seconds}
-            over = False
-            if allowance is not None:
-                allowance = {**allowance, "epoch": epoch, "spent": allowance["spent"] + costs[allowance["of"]]}
-                over = allowance["spent"] >= allowance["until"]
-            done = over or epoch == stretch["until"]
-            metrics = {"val/loss": stretch["config"]["lr"] / epoch}
-            report = {"done": done, "epoch": epoch, "metrics": metrics, "checkpoint": f"/nowhere/{epoch}.pt", **costs}
-            result = {"done": done, "reports": json.dumps([report])}
-            (self.searcher.on_trial_complete if done else self.searcher.on_trial_result)(name, result)
-            assert self.searcher.error is None
+            budget = budget and budget.add_epoch(epoch, costs)
+            done = epoch == segment.until or (budget is not None and budget.is_spent)
+            metrics = {"val/loss": segment.config["lr"] / epoch}
+            self.report(name, EpochReport(epoch, metrics, f"/nowhere/{epoch}.pt", costs, done))
             if done:
                 break
-        return stretch["trial"]
+        return segment.trial
 
     def run(self):
         """The whole search on one gang; the epochs of each trial."""
@@ -70,14 +63,14 @@ def gangs(tmp_path):
 def test_a_stretch_carries_what_its_trial_may_spend_beside_its_epochs(gangs):
     made = gangs(ASHAScheduler((20.0, 60.0), 3, "min", "samples"), precision="fp32", epochs=9)
     first = made.ask()
-    assert first[1]["until"] == 9
-    assert first[1]["allowance"] == {"of": "samples", "epoch": 0, "spent": 0.0, "until": 20.0}
+    assert first[1].until == 9
+    assert first[1].budget == SegmentBudget("samples", 0, 0.0, 20.0)
     for asked in (first, made.ask(), made.ask()):
         made.train(asked)
-    _, stretch = made.ask()
-    assert stretch["epoch"] == 2
-    assert stretch["allowance"] == {"of": "samples", "epoch": 2, "spent": 20.0, "until": 60.0}
-    assert stretch["checkpoint"] == "/nowhere/2.pt"
+    _, segment = made.ask()
+    assert segment.epoch == 2
+    assert segment.budget == SegmentBudget("samples", 2, 20.0, 60.0)
+    assert segment.checkpoints[0] == "/nowhere/2.pt"
 
 
 def test_what_an_epoch_took_is_kept_with_its_report(gangs):
@@ -85,7 +78,7 @@ def test_what_an_epoch_took_is_kept_with_its_report(gangs):
     made.train(made.ask())
     reports = get_reports(made.study.get_trial(0))
     assert [(report["samples"], report["gpu_seconds"]) for report in reports.values()] == [(10.0, 1.0)] * 2
-    assert made.searcher.spent == 20.0
+    assert made.searcher.reports.spent == 20.0
 
 
 @pytest.mark.parametrize(("limit", "epochs"), [(50.0, 5), (55.0, 6), (1e9, 9)])
@@ -119,10 +112,10 @@ def test_a_trial_that_was_cut_off_between_rungs_goes_on_to_the_next_one_also_und
     made = gangs(ASHAScheduler((30.0, 60.0), 3, "min", "samples"), trials=1, precision="fp32", epochs=9)
     made.train(made.ask(), most=2)
     made.begin("b")
-    _, stretch = asked = made.ask()
-    assert (stretch["epoch"], stretch["allowance"]["spent"], stretch["allowance"]["until"]) == (2, 20.0, 30.0)
+    _, segment = asked = made.ask()
+    assert (segment.epoch, segment.budget) == (2, SegmentBudget("samples", 2, 20.0, 30.0))
     made.train(asked)
-    assert made.ask()[1]["allowance"] == {"of": "samples", "epoch": 3, "spent": 30.0, "until": 60.0}
+    assert made.ask()[1].budget == SegmentBudget("samples", 3, 30.0, 60.0)
 
 
 def test_a_trial_whose_last_report_was_the_last_thing_written_is_completed(gangs):

@@ -1,7 +1,6 @@
 """The searcher over a real study, with schedules that end trials and copy them."""
 
 import hashlib
-import json
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from search.study.trial import get_outcome
 from tests.search.execution.fake_tune import Gangs
 from tests.search.objectives import VAL_LOSS
 from trainables.task import TaskConfig, searchable
+from trainables.worker.messages import EpochReport, SegmentEnd
 
 
 class Config(TaskConfig):
@@ -32,7 +32,7 @@ class Config(TaskConfig):
 
 
 class Watched(Gangs):
-    """Reports what came of stretches, and keeps what observers are told."""
+    """Reports what came of segments, and keeps what observers are told."""
 
     def __init__(self, folder, schedule, trials, fixed):
         study, self.lock = create_study(folder, RandomSampler, [VAL_LOSS])
@@ -42,18 +42,14 @@ class Watched(Gangs):
         super().__init__(study, space, schedule, trials, folder, observers=[self])
 
     def train(self, asked, losses):
-        """Report `losses` for the epochs of a stretch, each with a checkpoint that exists."""
-        name, stretch = asked
-        for epoch, loss in enumerate(losses, start=stretch["epoch"] + 1):
-            path = Path(stretch["folder"]) / f"epoch-{epoch}-{self.searcher.attempt}.pt"
+        """Report `losses` for the epochs of a segment, each with a checkpoint that exists."""
+        name, segment = asked
+        for epoch, loss in enumerate(losses, start=segment.epoch + 1):
+            path = Path(segment.folder) / f"epoch-{epoch}-{self.searcher.attempt}.pt"
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(f"weights of {stretch['trial']} at {epoch}")
+            path.write_text(f"weights of {segment.trial} at {epoch}")
             Path(f"{path}.sha256").write_text(hashlib.sha256(path.read_bytes()).hexdigest())
-            done = epoch == stretch["until"]
-            report = {"done": done, "epoch": epoch, "metrics": {"val/loss": loss}, "checkpoint": str(path)}
-            result = {"done": done, "reports": json.dumps([report])}
-            (self.searcher.on_trial_complete if done else self.searcher.on_trial_result)(name, result)
-        assert self.searcher.error is None
+            self.report(name, EpochReport(epoch, {"val/loss": loss}, str(path), {}, done=epoch == segment.until))
 
     def on_trial_start(self, number, config, copied_from=None):
         self.events.append(("started", number, copied_from))
@@ -93,10 +89,10 @@ def test_a_trial_below_the_median_ends_at_once_and_its_gang_gets_the_next(gangs)
     made = gangs(MedianStoppingScheduler(3, 1, "min"))
     for loss in (0.1, 0.2, 0.3):
         made.train(first := made.ask(), [loss])
-        assert made.ask()[1]["trial"] == first[1]["trial"], "it goes on in the gang that holds it"
+        assert made.ask()[1].trial == first[1].trial, "it goes on in the gang that holds it"
     made.train(made.ask(), [0.9])
     assert made.study.get_trial(3).state == TrialState.RUNNING
-    assert made.ask()[1]["trial"] == 4
+    assert made.ask()[1].trial == 4
     assert get_outcome(made.study.get_trial(3)) == "pruned"
     assert made.events[-2:] == [("pruned", 3, "below the median of 3 trials at epoch 1"), ("started", 4, None)]
 
@@ -113,16 +109,15 @@ def test_a_search_that_is_stopped_early_prunes_nobody_that_was_not_below_the_med
 
 def test_the_worst_ends_and_a_copy_goes_on_from_the_checkpoint_of_the_best(gangs):
     made = population(gangs)
-    _, stretch = made.ask()
-    assert (stretch["trial"], stretch["epoch"], stretch["until"]) == (4, 1, 2)
-    assert stretch["checkpoint"] == stretch["copied"]
-    assert stretch["earlier"] == [None]
-    assert Path(stretch["checkpoint"]).read_text() == "weights of 1 at 1"
-    assert Path(stretch["checkpoint"]).parent == made.folder / "checkpoints" / "4"
+    _, segment = made.ask()
+    assert (segment.trial, segment.epoch, segment.until) == (4, 1, 2)
+    assert segment.checkpoints == [segment.copied, None]
+    assert Path(segment.checkpoints[0]).read_text() == "weights of 1 at 1"
+    assert Path(segment.checkpoints[0]).parent == made.folder / "checkpoints" / "4"
     copy, loser = made.study.get_trial(4), made.study.get_trial(0)
     assert copy.user_attrs["copied_from"] == 1
     assert copy.state == TrialState.RUNNING
-    assert copy.params["lr"] == stretch["config"]["lr"] == copy.user_attrs["config"]["lr"]
+    assert copy.params["lr"] == segment.config["lr"] == copy.user_attrs["config"]["lr"]
     assert copy.params["lr"] != made.study.get_trial(1).params["lr"]
     assert (get_outcome(loser), loser.user_attrs["reason"]) == ("pruned", "replaced by a copy of 1")
     assert made.events[-2:] == [("started", 4, 1), ("pruned", 0, "replaced by a copy of 1")]
@@ -130,32 +125,33 @@ def test_the_worst_ends_and_a_copy_goes_on_from_the_checkpoint_of_the_best(gangs
 
 def test_a_copy_keeps_its_beginning_when_the_trial_that_it_copies_ends(gangs):
     made = population(gangs, epochs=2)
-    _, stretch = made.ask()
+    _, segment = made.ask()
     made.train(made.ask(), [0.05])  # its second epoch is its best: the checkpoint of the first is dropped
     assert get_outcome(made.study.get_trial(1)) == "completed"
     assert not (made.folder / "checkpoints" / "1" / "epoch-1-a.pt").exists()
-    assert Path(stretch["checkpoint"]).read_text() == "weights of 1 at 1"
-    assert Path(f"{stretch['checkpoint']}.sha256").exists()
+    assert Path(segment.checkpoints[0]).read_text() == "weights of 1 at 1"
+    assert Path(f"{segment.checkpoints[0]}.sha256").exists()
 
 
 def test_a_copy_that_lost_its_gang_begins_again_where_it_began(gangs):
     made = population(gangs)
-    name, stretch = made.ask()
+    name, segment = made.ask()
     made.searcher.on_trial_complete(name, None, error=True)
-    again = next(asked for _ in range(4) if (asked := made.ask())[1]["trial"] == 4)[1]
-    assert (again["epoch"], again["checkpoint"], again["copied"]) == (1, stretch["checkpoint"], stretch["checkpoint"])
+    again = next(asked for _ in range(4) if (asked := made.ask())[1].trial == 4)[1]
+    assert (again.epoch, again.checkpoints, again.copied) == (1, segment.checkpoints, segment.copied)
 
 
 def test_a_copy_that_has_trained_goes_on_from_its_own_checkpoint_and_knows_its_beginning(gangs):
     made = population(gangs)
     asked = made.ask()
     made.train(asked, [0.05])
-    stretches = [made.ask()[1] for _ in range(4)]
-    (own,) = [stretch for stretch in stretches if stretch["trial"] == 4]
-    assert own["epoch"] == 2
-    assert own["checkpoint"].endswith("checkpoints/4/epoch-2-a.pt")
-    assert own["earlier"] == [asked[1]["checkpoint"], None]
-    assert own["copied"] == asked[1]["checkpoint"]
+    segments = [made.ask()[1] for _ in range(4)]
+    (own,) = [segment for segment in segments if segment.trial == 4]
+    assert own.epoch == 2
+    newest, *earlier = own.checkpoints
+    assert newest.endswith("checkpoints/4/epoch-2-a.pt")
+    assert earlier == [asked[1].copied, None]
+    assert own.copied == asked[1].copied
 
 
 def test_when_a_copy_ends_its_beginning_is_deleted(gangs):
@@ -163,7 +159,7 @@ def test_when_a_copy_ends_its_beginning_is_deleted(gangs):
     asked = made.ask()
     made.train(asked, [0.05])
     assert get_outcome(made.study.get_trial(4)) == "completed"
-    assert sorted(p.name for p in Path(asked[1]["folder"]).iterdir()) == ["epoch-2-a.pt", "epoch-2-a.pt.sha256"]
+    assert sorted(p.name for p in Path(asked[1].folder).iterdir()) == ["epoch-2-a.pt", "epoch-2-a.pt.sha256"]
 
 
 def test_a_driver_that_dies_between_the_two_writes_loses_no_place_and_fills_none_twice(gangs, monkeypatch):
@@ -174,11 +170,11 @@ def test_a_driver_that_dies_between_the_two_writes_loses_no_place_and_fills_none
     assert isinstance(made.searcher.error, ZeroDivisionError)
     assert made.study.get_trial(0).state == made.study.get_trial(4).state == TrialState.RUNNING
     made.begin("b")
-    stretches = [made.ask()[1] for _ in range(4)]
-    assert {stretch["trial"] for stretch in stretches} == {1, 2, 3, 4}
+    segments = [made.ask()[1] for _ in range(4)]
+    assert {segment.trial for segment in segments} == {1, 2, 3, 4}
     assert made.study.get_trial(0).user_attrs["reason"] == "replaced by a copy of 1"
-    (copy,) = [stretch for stretch in stretches if stretch["trial"] == 4]
-    assert Path(copy["checkpoint"]).read_text() == "weights of 1 at 1"
+    (copy,) = [segment for segment in segments if segment.trial == 4]
+    assert Path(copy.checkpoints[0]).read_text() == "weights of 1 at 1"
     assert made.ask() is None
     assert len(made.study.get_trials()) == 5
 
@@ -186,15 +182,15 @@ def test_a_driver_that_dies_between_the_two_writes_loses_no_place_and_fills_none
 def test_another_driver_decides_as_the_first_would_have(gangs):
     made = population(gangs)
     made.begin("b")
-    _, stretch = made.ask()
-    assert (stretch["trial"], stretch["attempt"]) == (4, "b")
+    _, segment = made.ask()
+    assert (segment.trial, segment.attempt) == (4, "b")
     assert made.study.get_trial(4).user_attrs["copied_from"] == 1
 
 
 def test_copies_count_as_trials_and_when_those_are_spent_nobody_is_replaced(gangs):
     made = population(gangs, trials=5)
     made.ask()
-    others = [made.ask()[1]["trial"] for _ in range(3)]
+    others = [made.ask()[1].trial for _ in range(3)]
     assert (others, made.ask()) == ([1, 2, 3], None)
     assert len(made.study.get_trials()) == 5
 
@@ -211,17 +207,16 @@ def test_a_task_that_refuses_whatever_is_near_gets_a_copy_as_it_is(gangs, caplog
 def test_a_copy_without_a_checkpoint_to_begin_with_trains_from_the_start(gangs, caplog):
     made = population(gangs)
     (made.folder / "checkpoints" / "1" / "epoch-1-a.pt").unlink()
-    _, stretch = made.ask()
-    assert (stretch["trial"], stretch["epoch"], stretch["checkpoint"]) == (4, 0, None)
+    _, segment = made.ask()
+    assert (segment.trial, segment.epoch, segment.checkpoints) == (4, 0, [None])
     assert "trial 1 has no checkpoint to copy: trial 4 starts anew" in caplog.text
 
 
 def test_a_member_that_fails_is_replaced_by_a_copy_of_the_best(gangs):
     made = population(gangs, losses=(0.1, 0.2, 0.3))
     name, _ = made.ask()
-    report = {"done": True, "outcome": "failed", "reason": "KeyError: 'x'"}
-    made.searcher.on_trial_complete(name, {"done": True, "reports": json.dumps([report])})
-    assert made.ask()[1]["trial"] == 4
+    made.report(name, SegmentEnd("failed", "KeyError: 'x'"))
+    assert made.ask()[1].trial == 4
     assert made.study.get_trial(4).user_attrs["copied_from"] == 0
     assert made.study.get_trial(3).user_attrs["reason"] == "KeyError: 'x'"
 
@@ -254,5 +249,5 @@ def test_who_is_taken_up_with_more_trials_is_compared_with_those_that_were_prune
     made.begin("b")
     for _ in range(3):
         made.train(made.ask(), [0.9])
-    _, stretch = made.ask()
-    assert (stretch["trial"], stretch["epoch"]) == (6, 0), "nobody is promoted who is worse than those"
+    _, segment = made.ask()
+    assert (segment.trial, segment.epoch) == (6, 0), "nobody is promoted who is worse than those"

@@ -1,6 +1,7 @@
 """A copy goes on with the weights, moments and counters of another trial, and with its own hyperparameters."""
 
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -203,11 +204,11 @@ def test_weights_of_another_shape_are_refused_with_what_to_do(tmp_path):
 
 def test_a_copy_goes_on_from_the_trial_that_it_copies_with_its_own_hyperparameters(stretch):
     worker = workers()
-    winner = list(worker.run(stretch(until=2)))[-1]["checkpoint"]
-    copy = {**stretch(trial=1, epoch=2, until=3, start=winner, lr=5e-2, precision="bf16"), "copied": winner}
+    winner = list(worker.run(stretch(until=2)))[-1].checkpoint
+    copy = replace(stretch(trial=1, epoch=2, until=3, start=winner, lr=5e-2, precision="bf16"), copied=winner)
     reports = list(worker.run(copy))
-    assert [report["epoch"] for report in reports] == [3], reports
-    state = checkpoint.load(Path(reports[0]["checkpoint"]))
+    assert [report.epoch for report in reports] == [3], reports
+    state = checkpoint.load(Path(reports[0].checkpoint))
     (group,) = state["updaters"]["train"]["optimizers"]["adam"]["param_groups"]
     assert group["initial_lr"] == 5e-2
     assert state["config"]["precision"] == "bf16"
@@ -217,29 +218,29 @@ def test_a_copy_goes_on_from_the_trial_that_it_copies_with_its_own_hyperparamete
 @pytest.mark.parametrize("way", ["in memory", "from its checkpoint"])
 def test_a_copy_that_has_trained_goes_on_as_any_trial(stretch, way):
     worker = workers()
-    winner = list(worker.run(stretch(until=1)))[-1]["checkpoint"]
-    whole, halves = (dict(copied=winner, **stretch(trial=n, epoch=1, until=4, start=winner, lr=5e-2)) for n in (1, 2))
+    winner = list(worker.run(stretch(until=1)))[-1].checkpoint
+    whole, halves = (replace(stretch(trial=n, epoch=1, until=4, start=winner, lr=5e-2), copied=winner) for n in (1, 2))
     expected = metrics(list(workers().run(whole)))
-    first = list(worker.run({**halves, "until": 2}))
+    first = list(worker.run(replace(halves, until=2)))
     if way == "from its checkpoint":
         worker = workers()
-    second = list(worker.run({**halves, "epoch": 2, "checkpoint": first[-1]["checkpoint"], "earlier": [winner, None]}))
+    second = list(worker.run(replace(halves, epoch=2, checkpoints=(first[-1].checkpoint, winner, None))))
     assert identical(metrics(first + second), expected)
 
 
 def test_a_copy_whose_own_checkpoint_is_broken_begins_again_as_it_began(stretch):
-    winner = list(workers().run(stretch(until=1)))[-1]["checkpoint"]
-    copy = dict(copied=winner, **stretch(trial=1, epoch=1, until=2, start=winner, lr=5e-2))
+    winner = list(workers().run(stretch(until=1)))[-1].checkpoint
+    copy = replace(stretch(trial=1, epoch=1, until=2, start=winner, lr=5e-2), copied=winner)
     expected = list(workers().run(copy))
-    own = Path(expected[-1]["checkpoint"])
+    own = Path(expected[-1].checkpoint)
     own.write_bytes(b"torn")
-    again = list(workers().run({**copy, "epoch": 2, "until": 3, "checkpoint": str(own), "earlier": [winner, None]}))
-    assert [report["epoch"] for report in again] == [2, 3]
+    again = list(workers().run(replace(copy, epoch=2, until=3, checkpoints=(str(own), winner, None))))
+    assert [report.epoch for report in again] == [2, 3]
     assert identical(metrics(again[:1]), metrics(expected))
 
 
 def test_a_copy_whose_weights_have_another_shape_fails_with_what_to_do(stretch):
-    winner = list(workers().run(stretch(until=1)))[-1]["checkpoint"]
-    (report,) = workers().run(dict(copied=winner, **stretch(trial=1, epoch=1, until=2, start=winner, width=16)))
-    assert report["outcome"] == "failed"
-    assert report["reason"].endswith("Fix the parameter that changes it with --set.")
+    winner = list(workers().run(stretch(until=1)))[-1].checkpoint
+    (report,) = workers().run(replace(stretch(trial=1, epoch=1, until=2, start=winner, width=16), copied=winner))
+    assert report.outcome == "failed"
+    assert report.reason.endswith("Fix the parameter that changes it with --set.")

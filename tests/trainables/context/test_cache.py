@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.trainables.toy_models import Augmented, identical, timeless
 from trainables.context import Context
 from trainables.context.cache import Cache
+from trainables.worker.messages import SegmentAssignment, WorkerSettings
 from trainables.worker.worker import TrialRunner
 
 KIB = 2**10
@@ -183,17 +184,16 @@ def trial(tmp_path):
     """Runs a trial: its metrics, and what it noted."""
 
     def trial(worker: TrialRunner, number: int, **config: Any) -> tuple[list[dict[str, float]], list[str]]:
-        stretch = {"trial": number, "config": {"epochs": 2, **config}, "epoch": 0, "until": 2, "checkpoint": None}
         folder = str(tmp_path / f"trial-{number}")
-        reports = list(worker.run({**stretch, "earlier": [], "folder": folder, "attempt": "a"}))
-        notes = [note for report in reports for note in report.get("notes", ())]
-        return [timeless(report["metrics"]) for report in reports], notes
+        reports = list(worker.run(SegmentAssignment(number, {"epochs": 2, **config}, 0, 2, folder, "a")))
+        notes = [note for report in reports for note in report.notes]
+        return [timeless(report.metrics) for report in reports], notes
 
     return trial
 
 
 def workers(task: str = "tests.trainables.context.test_cache:Cached") -> TrialRunner:
-    return TrialRunner(task, Context(), threading.Event())
+    return TrialRunner(WorkerSettings(task), Context(), threading.Event())
 
 
 def test_a_value_survives_its_trial_and_the_next_does_not_feel_whether_it_was_there(trial):

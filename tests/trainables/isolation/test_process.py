@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from tests.trainables.isolation.leaky_tasks import CHANGES, KEPT, LEAKS
 from tests.trainables.toy_models import FULL, Augmented, Regression, identical, timeless
 from trainables.context import Context
 from trainables.isolation.process import SETTINGS, UNREADABLE, ProcessSnapshot
+from trainables.worker.messages import EpochReport, SegmentAssignment, SegmentEnd, WorkerSettings
 from trainables.worker.worker import TrialRunner
 
 HERE = "tests.trainables.isolation.test_process"
@@ -65,36 +67,28 @@ def _process_as_it_was():
 def stretch(tmp_path):
     """Makes stretches of trials of one epoch that write into the test's folder."""
 
-    def make(trial: int = 0, until: int = 1, **config: Any) -> dict[str, Any]:
-        return {
-            "trial": trial,
-            "config": {"epochs": until, **config},
-            "epoch": 0,
-            "until": until,
-            "checkpoint": None,
-            "earlier": [],
-            "folder": str(tmp_path / f"trial-{trial}"),
-            "attempt": "a",
-        }
+    def make(trial: int = 0, until: int = 1, **config: Any) -> SegmentAssignment:
+        return SegmentAssignment(trial, {"epochs": until, **config}, 0, until, str(tmp_path / f"trial-{trial}"), "a")
 
     return make
 
 
 def workers(task: str, **limits: Any) -> TrialRunner:
-    return TrialRunner(task if "." in task or ":" in task else f"{HERE}:{task}", Context(), threading.Event(), **limits)
+    task = task if "." in task or ":" in task else f"{HERE}:{task}"
+    return TrialRunner(WorkerSettings(task, **limits), Context(), threading.Event())
 
 
-def run(worker: TrialRunner, stretch: dict[str, Any]) -> list[dict[str, Any]]:
+def run(worker: TrialRunner, stretch: SegmentAssignment) -> list[EpochReport | SegmentEnd]:
     reports = list(worker.run(stretch))
-    assert reports[-1]["done"]
+    assert reports[-1].done
     return reports
 
 
-def metrics(reports: list[dict[str, Any]]) -> list[dict[str, float]]:
-    return [timeless(report["metrics"]) for report in reports]
+def metrics(reports: list[EpochReport]) -> list[dict[str, float]]:
+    return [timeless(report.metrics) for report in reports]
 
 
-def in_a_fresh_process(stretch: dict[str, Any]) -> list[dict[str, float]]:
+def in_a_fresh_process(stretch: SegmentAssignment) -> list[dict[str, float]]:
     torch.set_num_threads(1)
     return metrics(run(workers("Reference"), stretch))
 
@@ -103,10 +97,9 @@ def in_a_fresh_process(stretch: dict[str, Any]) -> list[dict[str, float]]:
 def expected(tmp_path_factory):
     """What the reference trial gives in a process of its own."""
     folder = str(tmp_path_factory.mktemp("fresh"))
-    assignment = {"trial": 9, "config": REFERENCE, "epoch": 0, "until": 2, "checkpoint": None}
+    segment = SegmentAssignment(9, REFERENCE, 0, 2, folder, "a")
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        fresh = pool.submit(in_a_fresh_process, {**assignment, "earlier": [], "folder": folder, "attempt": "a"})
-        return fresh.result(timeout=120)
+        return pool.submit(in_a_fresh_process, segment).result(timeout=120)
 
 
 # What is set back
@@ -247,9 +240,9 @@ def test_what_the_modules_of_a_task_hold_is_not_felt_by_the_next_trial(stretch, 
 
 def test_a_trial_that_goes_on_keeps_the_modules_that_it_has(stretch, own_task):
     worker = workers(own_task("own_held"))
-    (first,) = run(worker, {**stretch(epochs=2), "until": 1})
-    (second,) = run(worker, {**stretch(epochs=2), "epoch": 1, "until": 2, "checkpoint": first["checkpoint"]})
-    assert (first["metrics"]["val/count"], second["metrics"]["val/count"]) == (0, 1)
+    (first,) = run(worker, replace(stretch(epochs=2), until=1))
+    (second,) = run(worker, replace(stretch(epochs=2), epoch=1, until=2, checkpoints=(first.checkpoint,)))
+    assert (first.metrics["val/count"], second.metrics["val/count"]) == (0, 1)
 
 
 def test_installed_modules_and_our_own_are_imported_once(stretch, own_task):
@@ -292,7 +285,7 @@ def test_what_torch_load_may_make_is_a_class_of_the_modules_as_they_are_now(stre
 def test_a_task_file_that_exits_fails_its_trial_alone(stretch, own_task):
     worker = workers(own_task("own_exit", "\nraise SystemExit(3)\n"))
     (report,) = run(worker, stretch())
-    assert (report["outcome"], report["reason"]) == ("failed", "SystemExit: 3")
+    assert (report.outcome, report.reason) == ("failed", "SystemExit: 3")
 
 
 def test_a_task_that_cannot_be_imported_twice_wears_the_process_and_fails_no_trial(stretch, own_task):
@@ -303,7 +296,7 @@ def test_a_task_that_cannot_be_imported_twice_wears_the_process_and_fails_no_tri
         (report,) = run(worker, stretch())
     finally:
         del threading.seen
-    assert "outcome" not in report
+    assert not isinstance(report, SegmentEnd)
     reason = "own_once cannot be imported again: ValueError: registered already"
     assert worker.recycle_reason == reason
 
@@ -352,15 +345,15 @@ def test_a_trial_that_is_compiled_too_often_fails_and_does_not_run_uncompiled(st
     (few,) = run(worker, stretch(batch_size=4))
     (many,) = run(worker, stretch(1, batch_size=12))
     (again,) = run(worker, stretch(2, batch_size=4))
-    assert "outcome" not in few
-    assert many["outcome"] == "failed"
-    assert "recompile_limit" in many["reason"] + many["traceback"]
+    assert not isinstance(few, SegmentEnd)
+    assert many.outcome == "failed"
+    assert "recompile_limit" in many.reason + many.traceback
     assert identical(metrics([again]), metrics([few]))
 
 
 def test_the_first_report_of_a_trial_says_nothing_of_the_process(stretch):
     (report,) = run(workers("Reference"), stretch(**{**REFERENCE, "epochs": 1}))
-    assert "notes" not in report
+    assert not report.notes
 
 
 def test_files_are_written_where_the_process_stood(stretch, tmp_path):

@@ -19,6 +19,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from tests.trainables.toy_models import Regression
 from trainables.context import Context
+from trainables.worker import worker as worker_module
+from trainables.worker.messages import EpochReport, SegmentAssignment, SegmentEnd, WorkerSettings
 from trainables.worker.worker import TrialRunner
 
 HERE = "tests.trainables.isolation.test_resource_leaks"
@@ -132,23 +134,22 @@ def _nothing_is_left_of_these_tests():
 def run(tmp_path):
     """Runs a trial of one epoch; its last report."""
 
-    def run(worker: TrialRunner, trial: int = 0, until: int = 1, **config: Any) -> dict[str, Any]:
-        stretch = {"trial": trial, "config": {"epochs": 1, **config}, "epoch": 0, "until": until, "checkpoint": None}
+    def run(worker: TrialRunner, trial: int = 0, until: int = 1, **config: Any) -> EpochReport | SegmentEnd:
         folder = str(tmp_path / f"trial-{trial}")
-        return list(worker.run({**stretch, "earlier": [], "folder": folder, "attempt": "a"}))[-1]
+        return list(worker.run(SegmentAssignment(trial, {"epochs": 1, **config}, 0, until, folder, "a")))[-1]
 
     return run
 
 
 def workers(task: str = "Leaving", **limits: Any) -> TrialRunner:
-    return TrialRunner(f"{HERE}:{task}", Context(), threading.Event(), **limits)
+    return TrialRunner(WorkerSettings(f"{HERE}:{task}", **limits), Context(), threading.Event())
 
 
 @pytest.mark.parametrize("left", LEAVES)
 def test_what_a_trial_left_running_or_open_wears_the_process(run, left):
     worker = workers()
     report = run(worker, fault=left)
-    assert "outcome" not in report
+    assert not isinstance(report, SegmentEnd)
     assert worker.recycle_reason.startswith(LEAVES[left][1])
 
 
@@ -158,7 +159,7 @@ def test_what_ends_with_the_trial_or_soon_after_does_not(run, ends):
     worker = workers()
     report = run(worker, fault=ends)
     assert worker.recycle_reason == ""
-    assert "notes" not in report
+    assert not report.notes
 
 
 def test_the_process_of_a_data_loader_ends_with_its_trial(run):
@@ -166,7 +167,7 @@ def test_the_process_of_a_data_loader_ends_with_its_trial(run):
     others = set(multiprocessing.active_children())
     start = time.monotonic()
     for trial in range(2):
-        assert run(worker, trial, epochs=1)["epoch"] == 1
+        assert run(worker, trial, epochs=1).epoch == 1
         assert worker.recycle_reason == ""
     assert time.monotonic() - start < 5, "the collector waited for them"
     assert set(multiprocessing.active_children()) == others
@@ -176,7 +177,7 @@ def test_a_trial_that_failed_holds_on_to_nothing(run):
     """Its error knows every frame that it came through."""
     worker = workers("Loaded")
     report = run(worker, fault="raises in evaluate")
-    assert report["outcome"] == "failed"
+    assert report.outcome == "failed"
     assert worker.recycle_reason == ""
 
 
@@ -191,7 +192,7 @@ def test_the_first_reason_stays(run):
     worker = workers(recycle_after=2)
     run(worker, 0, fault="a thread")
     reason = worker.recycle_reason
-    assert "notes" not in run(worker, 1)
+    assert not run(worker, 1).notes
     assert worker.recycle_reason == reason
 
 
@@ -202,22 +203,23 @@ def test_a_process_is_worn_after_so_many_trials(run):
         assert worker.recycle_reason == ""
         reports.append(run(worker, trial))
     assert worker.recycle_reason == "3 trials"
-    assert not any("notes" in report for report in reports)  # the gang says it, of the trial that begins in new workers
+    assert not any(report.notes for report in reports)  # the gang says it, of the trial that begins in new workers
 
 
 def test_a_trial_that_can_go_on_is_no_end_of_one(run):
     worker = workers(recycle_after=1)
     run(worker, 0, epochs=2, fault="a thread")
     assert (worker.recycle_reason, worker.held) == ("", (0, 1))
-    worker.drop_trial_unless_continued({"trial": 0, "epoch": 1})
+    worker.drop_trial_unless_continued(SegmentAssignment(0, {}, 1, 2, "", "a"))
     assert (worker.recycle_reason, worker.held) == ("", (0, 1))
-    worker.drop_trial_unless_continued({"trial": 1, "epoch": 0})
+    worker.drop_trial_unless_continued(SegmentAssignment(1, {}, 0, 1, "", "a"))
     assert worker.held is None
     assert worker.recycle_reason == LEAVES["a thread"][1]
 
 
-def test_growth_above_the_limit_wears_the_process(run):
-    worker = workers(memory_growth=0.1)
+def test_growth_above_the_limit_wears_the_process(run, monkeypatch):
+    monkeypatch.setattr(worker_module, "MEMORY_GROWTH_GIB", 0.1)
+    worker = workers()
     worn = []
     for trial in range(4):
         run(worker, trial, fault="memory")
@@ -225,15 +227,17 @@ def test_growth_above_the_limit_wears_the_process(run):
     assert worn == ["", "", "memory grew by 0.1 GiB over 3 trials", worn[2]]
 
 
-def test_growth_below_the_limit_does_not(run):
-    worker = workers(memory_growth=0.1)
+def test_growth_below_the_limit_does_not(run, monkeypatch):
+    monkeypatch.setattr(worker_module, "MEMORY_GROWTH_GIB", 0.1)
+    worker = workers()
     for trial in range(6):
         run(worker, trial)
     assert worker.recycle_reason == ""
 
 
-def test_what_the_cache_keeps_is_no_growth(run):
-    worker = workers(memory_growth=0.1)
+def test_what_the_cache_keeps_is_no_growth(run, monkeypatch):
+    monkeypatch.setattr(worker_module, "MEMORY_GROWTH_GIB", 0.1)
+    worker = workers()
     run(worker, 0)
     run(worker, 1, fault="cache")  # 128 MiB
     assert worker.context.cache_store.get_size("cpu") >= 128 * MIB

@@ -1,6 +1,7 @@
 """Pictures that a task draws of itself: of which reports, in which state, where they lie, and what is no picture."""
 
 import io
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -72,13 +73,10 @@ def test_a_report_that_is_better_than_all_before_it_is_drawn_and_no_other(task, 
 
 def test_what_is_drawn_lies_beside_the_checkpoint_of_its_report(anywhere):
     reports = list(workers(task=TASK).run(stretch_in(anywhere, until=4)))
-    assert [report["epoch"] for report in reports] == [1, 2, 3, 4]
+    assert [report.epoch for report in reports] == [1, 2, 3, 4]
     assert drawn_in(anywhere / "trial-0") == {"epoch-1-a.pt": ["epoch.png"], "epoch-3-a.pt": ["epoch.png"]}
     for report in (reports[0], reports[2]):
-        assert (
-            value_of(with_suffix_added(parse_path(report["checkpoint"]), images.SUFFIX) / "epoch.png")
-            == report["epoch"]
-        )
+        assert value_of(with_suffix_added(parse_path(report.checkpoint), images.SUFFIX) / "epoch.png") == report.epoch
     best = images.find_best_images(anywhere / "trial-0")
     assert best is not None
     assert value_of(best / "epoch.png") == 3
@@ -86,21 +84,21 @@ def test_what_is_drawn_lies_beside_the_checkpoint_of_its_report(anywhere):
 
 def test_a_trial_that_goes_on_from_a_checkpoint_knows_what_its_best_was(anywhere):
     (*_, last) = workers(task=TASK).run(stretch_in(anywhere, until=2))
-    list(workers(task=TASK).run(stretch_in(anywhere, epoch=2, until=4, start=last["checkpoint"])))
+    list(workers(task=TASK).run(stretch_in(anywhere, epoch=2, until=4, start=last.checkpoint)))
     assert set(drawn_in(anywhere / "trial-0")) == {"epoch-1-a.pt", "epoch-3-a.pt"}
 
 
 def test_a_copy_of_another_trial_has_a_best_of_its_own(stretch, tmp_path):
     (first, *_) = workers(task=TASK).run(stretch(until=2))
-    start = first["checkpoint"]
-    copied = {**stretch(trial=1, epoch=1, until=2, start=start), "copied": start}
+    start = first.checkpoint
+    copied = replace(stretch(trial=1, epoch=1, until=2, start=start), copied=start)
     list(workers(task=TASK).run(copied))
     assert set(drawn_in(tmp_path / "trial-1")) == {"epoch-2-a.pt"}, "worse than the other's first, but its own first"
 
 
 def test_a_checkpoint_that_is_deleted_takes_its_pictures_with_it(anywhere):
     for report in workers(task=TASK).run(stretch_in(anywhere, until=1)):
-        checkpoint.delete(parse_path(report["checkpoint"]))
+        checkpoint.delete(parse_path(report.checkpoint))
     assert list((anywhere / "trial-0").iterdir()) == []
     assert images.find_best_images(anywhere / "trial-0") is None
 
@@ -205,7 +203,7 @@ GOOD = np.zeros((2, 2, 3), dtype=np.uint8)
 def test_what_is_no_picture_fails_the_trial_with_a_line_that_says_so(stretch, monkeypatch, tmp_path, drawn, told):
     monkeypatch.setattr(Drawing, "drawn", drawn)
     (report,) = workers(task=TASK).run(stretch(until=1))
-    assert (report["outcome"], report["reason"]) == ("failed", f"ValueError: {told}")
+    assert (report.outcome, report.reason) == ("failed", f"ValueError: {told}")
     assert drawn_in(tmp_path / "trial-0") == {}
 
 

@@ -14,6 +14,7 @@ from trainables.precision import Diverged, LossScale
 from trainables.training.trainer import TrialTrainer
 from trainables.update import Updater
 from trainables.update.reduction import PeerFailed
+from trainables.worker.messages import Divergence, SegmentAssignment, SegmentEnd, WorkerSettings
 from trainables.worker.worker import TrialRunner
 
 # What runs on each rank
@@ -89,13 +90,13 @@ def epoch(rank: int, task: str, size: int) -> dict[str, Any]:
     return {"report": report, "state": dict(training.task.modules["model"].state_dict())}
 
 
-def diverges_alone(rank: int, folder: str) -> dict[str, Any] | str:
+def diverges_alone(rank: int, folder: str) -> SegmentEnd | str:
     """What a worker makes of it."""
     task = f"{__name__}:Undecided"
-    stretch = {"trial": 0, "epoch": 0, "until": 1, "checkpoint": None, "earlier": [], "folder": folder, "attempt": "a"}
-    workers = TrialRunner(task, Context(rank=rank, world_size=2), threading.Event())
+    segment = SegmentAssignment(0, {"fault": "diverges alone"}, 0, 1, folder, "a")
+    workers = TrialRunner(WorkerSettings(task), Context(rank=rank, world_size=2), threading.Event())
     try:
-        (report,) = workers.run({**stretch, "config": {"fault": "diverges alone"}})
+        (report,) = workers.run(segment)
     except PeerFailed as error:
         return str(error)
     return report
@@ -127,13 +128,7 @@ def test_a_metric_is_that_of_rank_0_so_that_all_ranks_see_the_same(pair):
 def test_a_rank_that_diverges_alone_ends_the_trial_and_its_group(pair, tmp_path):  # B27
     first, second = pair.run(diverges_alone, str(tmp_path))
     assert first == "1 of 2 ranks failed in this window; no rank can finish it"  # raised: its worker ends
-    assert second == {
-        "done": True,
-        "outcome": "diverged",
-        "reason": "rank 1 has seen enough",
-        "divergence": {"kind": "other", "epoch": 1},
-        "alone": True,
-    }
+    assert second == SegmentEnd("diverged", "rank 1 has seen enough", divergence=Divergence("other", 1), alone=True)
 
 
 def test_a_state_of_another_length_on_each_rank_becomes_that_of_rank_0(pair):

@@ -11,6 +11,7 @@ import torch
 from trainables.context import Context
 from trainables.training import resource_usage
 from trainables.training.resource_usage import CLEAR, CPU, GPU, GPU_MEMORY, MEMORY, ResourceUsage, aggregate_usage
+from trainables.worker.messages import SegmentAssignment, WorkerSettings
 from trainables.worker.worker import TrialRunner
 
 on_linux = pytest.mark.skipif(not CLEAR.exists(), reason="the system does not tell the peak of a process")
@@ -88,10 +89,9 @@ def test_of_several_ranks_the_cpu_is_added_up_and_memory_is_that_of_the_largest(
 
 @on_linux
 def test_each_report_of_a_trial_has_it(tmp_path):
-    worker = TrialRunner("tests.trainables.toy_models:Regression", Context(), threading.Event())
-    about = {"config": {"epochs": 2}, "folder": str(tmp_path), "attempt": "a", "checkpoint": None, "earlier": []}
-    reports = list(worker.run({"trial": 0, "epoch": 0, "until": 2, **about}))
-    assert [report["epoch"] for report in reports] == [1, 2]
+    worker = TrialRunner(WorkerSettings("tests.trainables.toy_models:Regression"), Context(), threading.Event())
+    reports = list(worker.run(SegmentAssignment(0, {"epochs": 2}, 0, 2, str(tmp_path), "a")))
+    assert [report.epoch for report in reports] == [1, 2]
     for report in reports:
-        assert 0.01 < report["metrics"][MEMORY] < 64
-        assert report["metrics"][CPU] > 0
+        assert 0.01 < report.metrics[MEMORY] < 64
+        assert report.metrics[CPU] > 0

@@ -165,9 +165,9 @@ def test_a_checkpoint_from_the_middle_of_an_epoch_is_for_as_many_ranks_as_saved_
     training.save(tmp_path / "epoch-1-a.pt")
     training.run_epoch(lambda: training.windows == 2)
     training.save(tmp_path / "midway-a.pt")
-    stretch = {"folder": str(tmp_path), "epoch": 1, "checkpoint": str(tmp_path / "epoch-1-a.pt"), "earlier": []}
-    assert find_resume_checkpoint(stretch, ranks=1)[0] == tmp_path / "midway-a.pt"
-    assert find_resume_checkpoint(stretch, ranks=2)[0] == tmp_path / "epoch-1-a.pt"
+    candidates = [str(tmp_path / "epoch-1-a.pt")]
+    assert find_resume_checkpoint(tmp_path, 1, candidates, ranks=1)[0] == tmp_path / "midway-a.pt"
+    assert find_resume_checkpoint(tmp_path, 1, candidates, ranks=2)[0] == tmp_path / "epoch-1-a.pt"
 
 
 def test_modules_may_have_any_name(tmp_path: Path):

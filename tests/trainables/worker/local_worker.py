@@ -6,6 +6,7 @@ from typing import Any
 
 from tests.trainables.toy_models import timeless
 from trainables.context import Context
+from trainables.worker.messages import EpochReport, SegmentAssignment, WorkerSettings
 from trainables.worker.worker import TrialRunner
 
 TASK = "tests.trainables.toy_models:Regression"
@@ -14,23 +15,14 @@ CONFIG = {"dropout": 0.3, "accumulation": 2, "ema_decay": 0.9, "precision": "fp1
 
 def stretch_in(
     folder: Path, trial: int = 0, epoch: int = 0, until: int = 2, start: Any = None, **settings: Any
-) -> dict[str, Any]:
-    """A stretch of a trial that writes into `folder`."""
-    return {
-        "trial": trial,
-        "config": {**CONFIG, **settings},
-        "epoch": epoch,
-        "until": until,
-        "checkpoint": start,
-        "earlier": [],
-        "folder": str(folder / f"trial-{trial}"),
-        "attempt": "a",
-    }
+) -> SegmentAssignment:
+    """A segment of a trial that writes into `folder`."""
+    return SegmentAssignment(trial, {**CONFIG, **settings}, epoch, until, str(folder / f"trial-{trial}"), "a", (start,))
 
 
 def workers(stopping: threading.Event | None = None, task: str = TASK) -> TrialRunner:
-    return TrialRunner(task, Context(), stopping or threading.Event())
+    return TrialRunner(WorkerSettings(task), Context(), stopping or threading.Event())
 
 
-def metrics(reports: list[dict[str, Any]]) -> list[dict[str, float]]:
-    return [timeless(report["metrics"]) for report in reports]
+def metrics(reports: list[EpochReport]) -> list[dict[str, float]]:
+    return [timeless(report.metrics) for report in reports]

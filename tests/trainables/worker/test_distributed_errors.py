@@ -13,6 +13,7 @@ from torch import Tensor
 from tests.trainables.toy_models import Regression
 from tests.trainables.two_ranks import LIMIT, RANKS, Pair
 from trainables.context import Context
+from trainables.worker.messages import SegmentAssignment, SegmentEnd, WorkerSettings
 from trainables.worker.worker import TrialRunner
 
 
@@ -46,9 +47,9 @@ class Sick(Regression):
             raise OSError(f"no data in {place}")
 
 
-def stretch_on_rank(rank: int, stretch: dict[str, Any]) -> tuple[list[dict[str, Any]], str, float]:
+def stretch_on_rank(rank: int, stretch: SegmentAssignment) -> tuple[list[SegmentEnd], str, float]:
     """The reports of a stretch, what it raised, and the seconds that it took."""
-    workers = TrialRunner(f"{__name__}:Sick", Context(rank=rank, world_size=RANKS), threading.Event())
+    workers = TrialRunner(WorkerSettings(f"{__name__}:Sick"), Context(rank=rank, world_size=RANKS), threading.Event())
     reports, raised, start = [], "", time.monotonic()
     try:
         for report in workers.run(stretch):
@@ -62,9 +63,8 @@ def stretch_on_rank(rank: int, stretch: dict[str, Any]) -> tuple[list[dict[str, 
 def stretch(tmp_path):
     """Makes a stretch of one epoch that goes wrong on one rank."""
 
-    def make(fault: str) -> dict[str, Any]:
-        place = {"checkpoint": None, "earlier": [], "folder": str(tmp_path / "trial"), "attempt": "a"}
-        return {"trial": 0, "config": {"fault": fault}, "epoch": 0, "until": 1, **place}
+    def make(fault: str) -> SegmentAssignment:
+        return SegmentAssignment(0, {"fault": fault}, 0, 1, str(tmp_path / "trial"), "a")
 
     return make
 
@@ -78,7 +78,7 @@ def fresh_pair(tmp_path):
     pair.end()
 
 
-def answer(pair: Pair, rank: int) -> tuple[list[dict[str, Any]], str, float]:
+def answer(pair: Pair, rank: int) -> tuple[list[SegmentEnd], str, float]:
     assert pair.pipes[rank].poll(LIMIT), f"rank {rank} hangs"
     worked, result = pickle.loads(pair.pipes[rank].recv_bytes())
     assert worked, result
@@ -96,8 +96,8 @@ def test_an_error_on_one_rank_is_its_report_and_the_other_waits_no_longer_than_i
         pipe.send((stretch_on_rank, (stretch(f"{place} {sick}"),)))
     (report,), raised, _ = answer(fresh_pair, sick)
     assert raised == ""
-    assert (report["done"], report["outcome"], report["reason"]) == (True, "failed", f"OSError: no data in {place}")
-    assert "in raise_in" in report["traceback"]
+    assert (report.done, report.outcome, report.reason) == (True, "failed", f"OSError: no data in {place}")
+    assert "in raise_in" in report.traceback
     assert not fresh_pair.pipes[1 - sick].poll(0.5), "the other rank does not know, and waits"
     killed = time.monotonic()
     fresh_pair.processes[sick].kill()  # as Train does with a worker that has failed
@@ -111,7 +111,7 @@ def test_an_error_on_one_rank_is_its_report_and_the_other_waits_no_longer_than_i
 def test_an_error_in_a_loss_is_known_to_both_ranks_at_once(pair, stretch, sick):
     results = pair.run(stretch_on_rank, stretch(f"loss {sick}"))
     (report,), raised, _ = results[sick]
-    assert (report["outcome"], report["reason"], raised) == ("failed", "OSError: no data in loss", "")
+    assert (report.outcome, report.reason, raised) == ("failed", "OSError: no data in loss", "")
     reports, raised, took = results[1 - sick]
     assert reports == []
     assert raised.startswith("PeerFailed")

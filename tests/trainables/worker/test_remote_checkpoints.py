@@ -14,6 +14,7 @@ from trainables.checkpoint import CheckpointError, directory, file
 from trainables.context import Context
 from trainables.filesystem import paths, remote_path
 from trainables.filesystem.paths import parse_path
+from trainables.worker.messages import SegmentAssignment, WorkerSettings
 from trainables.worker.train_function import FunctionRunner
 from trainables.worker.worker import TrialRunner
 
@@ -25,24 +26,18 @@ def stretch(s3):
     """Makes stretches of a trial that writes into the bucket."""
 
     def make(epoch=0, until=3, reports=(), attempt="a", storage=s3, **config):
-        found = [report["checkpoint"] for report in reports][::-1]
-        return {
-            "trial": 0,
-            "config": config or CONFIG,
-            "epoch": epoch,
-            "until": until,
-            "checkpoint": found[0] if found else None,
-            "earlier": [*found[1:], None] if found else [],
-            "folder": str(parse_path(storage) / "trial-0"),
-            "attempt": attempt,
-        }
+        found = [report.checkpoint for report in reports][::-1]
+        checkpoints = (*found, None)
+        return SegmentAssignment(
+            0, config or CONFIG, epoch, until, str(parse_path(storage) / "trial-0"), attempt, checkpoints
+        )
 
     return make
 
 
 def in_bucket(stretch):
     """The files of a trial, without their digests."""
-    return [name for name in parse_path(stretch["folder"]).list_files() if not name.endswith(".sha256")]
+    return [name for name in parse_path(stretch.folder).list_files() if not name.endswith(".sha256")]
 
 
 def spoil(file):
@@ -57,16 +52,18 @@ def spoil(file):
 @pytest.mark.parametrize("windows", [1, 3])
 def test_a_trial_goes_on_from_the_middle_of_an_epoch_in_a_bucket(stretch, windows):
     first = run(stretch(until=2))
-    assert first[-1]["checkpoint"] == f"{stretch()['folder']}/epoch-2-a.pt"
+    assert first[-1].checkpoint == f"{stretch().folder}/epoch-2-a.pt"
     (interrupted,) = run(stretch(2, 4, first), windows)
-    assert interrupted["outcome"] == "interrupted"
+    assert interrupted.outcome == "interrupted"
     assert in_bucket(stretch()) == ["epoch-1-a.pt", "epoch-2-a.pt", "midway-a.pt"]
     rest = run(stretch(2, 4, first, attempt="b"))
     assert identical(metrics(first + rest), straight(4))
 
 
 def test_an_epoch_saves_itself_in_a_bucket_while_it_goes_on_and_is_deleted_when_it_is_done(stretch):
-    worker = TrialRunner("tests.trainables.toy_models:Augmented", Context(), AfterWindows(), autosave_s=0.0)
+    worker = TrialRunner(
+        WorkerSettings("tests.trainables.toy_models:Augmented"), Context(), AfterWindows(), autosave_s=0.0
+    )
     reports = list(worker.run(stretch(until=2)))
     assert identical(metrics(reports), straight(2))
     assert worker.training is not None
@@ -84,10 +81,12 @@ def test_a_bucket_is_asked_to_delete_what_was_saved_alone_and_no_trial_fails_whe
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(file, "delete", refused)
-    assert [report["epoch"] for report in run(stretch(until=3))] == [1, 2, 3]
+    assert [report.epoch for report in run(stretch(until=3))] == [1, 2, 3]
     assert asked == []
-    workers = TrialRunner("tests.trainables.toy_models:Augmented", Context(), AfterWindows(), autosave_s=0.0)
-    assert [report["epoch"] for report in workers.run(stretch(until=3, attempt="b"))] == [1, 2, 3]
+    workers = TrialRunner(
+        WorkerSettings("tests.trainables.toy_models:Augmented"), Context(), AfterWindows(), autosave_s=0.0
+    )
+    assert [report.epoch for report in workers.run(stretch(until=3, attempt="b"))] == [1, 2, 3]
     assert workers.training is not None
     workers.training.close()
     assert asked == ["midway-b.pt"] * 3
@@ -97,14 +96,14 @@ def test_a_bucket_is_asked_to_delete_what_was_saved_alone_and_no_trial_fails_whe
 def test_a_checkpoint_that_is_corrupt_in_a_bucket_is_told_and_the_one_before_it_is_used(stretch):
     first = run(stretch(until=2))
     run(stretch(2, 3, first), 1)
-    spoil(parse_path(stretch()["folder"]) / "midway-a.pt")
-    spoil(parse_path(first[-1]["checkpoint"]))
+    spoil(parse_path(stretch().folder) / "midway-a.pt")
+    spoil(parse_path(first[-1].checkpoint))
     second = run(stretch(2, 3, first, attempt="b"))
     assert identical(metrics(second), straight(3)[1:])
-    assert [note.partition("/trial-0/")[2].partition(" ")[0] for note in second[0]["notes"]] == [
+    assert [note.partition("/trial-0/")[2].partition(" ")[0] for note in second[0].notes] == [
         "midway-a.pt", "epoch-2-a.pt"
     ]  # fmt: skip
-    assert all("The one before it is used." in note for note in second[0]["notes"])
+    assert all("The one before it is used." in note for note in second[0].notes)
 
 
 def test_a_trial_whose_bucket_is_gone_fails_with_one_reason(stretch, s3, monkeypatch):
@@ -113,9 +112,9 @@ def test_a_trial_whose_bucket_is_gone_fails_with_one_reason(stretch, s3, monkeyp
     gone = f"{s3}?endpoint_override=http://127.0.0.1:1"
     for reports in (run(stretch(until=1, storage=gone)), run(stretch(1, 2, first, storage=gone))):
         (report,) = reports
-        assert report["outcome"] == "failed"
-        assert report["reason"].startswith(f"OSError: {s3}/trial-0")
-        assert "http://127.0.0.1:1" in report["reason"]
+        assert report.outcome == "failed"
+        assert report.reason.startswith(f"OSError: {s3}/trial-0")
+        assert "http://127.0.0.1:1" in report.reason
 
 
 # Functions
@@ -127,24 +126,24 @@ def call(function, stretch, rank=0, ranks=1):
     """The reports of a function."""
     task = f"tests.trainables.worker.train_functions:{function}"
     context = Context("cpu", rank, ranks) if ranks > 1 else Context()
-    return list(FunctionRunner("loss", task, context, threading.Event()).run(stretch))
+    return list(FunctionRunner(WorkerSettings(task, "loss"), context, threading.Event()).run(stretch))
 
 
 @pytest.mark.usefixtures("as_in_a_worker")
 def test_a_function_goes_on_from_its_directory_in_a_bucket(stretch):
     first = call("resumes", stretch(**PLAIN))
-    assert [report["checkpoint"] for report in first] == [f"{stretch()['folder']}/epoch-{n}-a" for n in (1, 2, 3)]
-    assert (parse_path(first[1]["checkpoint"]) / "epoch").read_text() == "2"
+    assert [report.checkpoint for report in first] == [f"{stretch().folder}/epoch-{n}-a" for n in (1, 2, 3)]
+    assert (parse_path(first[1].checkpoint) / "epoch").read_text() == "2"
     second = call("resumes", stretch(3, 4, first, **PLAIN))
     assert train_functions.SEEN == [(0, 0, 0), (0, 3, 1)]
-    assert [report["epoch"] for report in second] == [4]
+    assert [report.epoch for report in second] == [4]
 
 
 @pytest.mark.usefixtures("as_in_a_worker")
 @pytest.mark.parametrize("damage", ["corrupt", "half uploaded", "gone"])
 def test_a_directory_in_a_bucket_that_is_not_whole_is_told_and_the_one_before_it_is_used(stretch, damage):
     first = call("resumes", stretch(**PLAIN))
-    path = parse_path(first[-1]["checkpoint"])
+    path = parse_path(first[-1].checkpoint)
     if damage == "corrupt":
         (path / "epoch").write_text("99")
     elif damage == "gone":
@@ -153,7 +152,7 @@ def test_a_directory_in_a_bucket_that_is_not_whole_is_told_and_the_one_before_it
         (path / directory.ABOUT).unlink()
     second = call("resumes", stretch(3, 4, first, **PLAIN))
     assert train_functions.SEEN[-1] == (0, 2, 1)
-    assert "The one before it is used." in second[0]["notes"][0]
+    assert "The one before it is used." in second[0].notes[0]
     assert directory.read(path)["epoch"] == 3, "the repeated report heals it"
 
 
@@ -161,8 +160,8 @@ def test_a_directory_in_a_bucket_that_is_not_whole_is_told_and_the_one_before_it
 def test_a_function_whose_bucket_is_gone_fails_with_one_reason(stretch, s3, monkeypatch):
     monkeypatch.setattr(remote_path, "ATTEMPTS", 1)
     (report,) = call("resumes", stretch(storage=f"{s3}?endpoint_override=http://127.0.0.1:1", **PLAIN))
-    assert report["outcome"] == "failed"
-    assert report["reason"].startswith(f"its bucket must take a checkpoint, but got {s3}/trial-0/epoch-1-a")
+    assert report.outcome == "failed"
+    assert report.reason.startswith(f"its bucket must take a checkpoint, but got {s3}/trial-0/epoch-1-a")
 
 
 def call_on(rank, environment, function, scratch, stretch):
@@ -182,9 +181,9 @@ def test_all_ranks_put_their_files_into_one_directory_of_a_bucket(
     pair, stretch, s3_server, tmp_path, function, losses, parts
 ):
     ours, theirs = pair.run(call_on, s3_server.env, function, str(tmp_path), stretch(until=len(losses), **PLAIN))
-    assert [timeless(report["metrics"]) for report in ours] == [{"loss": loss} for loss in losses]
+    assert [timeless(report.metrics) for report in ours] == [{"loss": loss} for loss in losses]
     assert ours == theirs
-    path = parse_path(ours[0]["checkpoint"])
+    path = parse_path(ours[0].checkpoint)
     assert directory.read(path)["epoch"] == 1
     assert path.list_files() == [directory.ABOUT, *parts]
     assert (path / parts[-1]).read_text() == "1", "of those that have one of a name, the last rank's"

@@ -3,6 +3,7 @@
 import itertools
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from tests.trainables.two_ranks import RANKS, Pair
 from trainables import checkpoint
 from trainables.context import Context
 from trainables.training.trainer import TrialTrainer
-from trainables.worker.segment_budget import SegmentBudget
+from trainables.worker.messages import EpochReport, SegmentAssignment, SegmentBudget, SegmentEnd, WorkerSettings
 from trainables.worker.worker import TrialRunner
 
 SAMPLES = 22  # in an epoch of the toy
@@ -28,62 +29,44 @@ SAMPLES = 22  # in an epoch of the toy
     back=st.integers(0, 3),
 )
 def test_it_is_spent_by_the_first_epoch_that_reaches_it_whoever_goes_on_in_between(costs, until, restarts, back):
-    """After a restart, whose worker begins up to `back` epochs earlier, the report's own allowance is all there is."""
-    allowance = SegmentBudget({"of": "samples", "epoch": 0, "spent": 0.0, "until": until})
+    """After a restart, the worker begins up to `back` epochs earlier."""
+    budget = SegmentBudget("samples", 0, 0.0, until)
     expected = next((n for n, total in enumerate(itertools.accumulate(costs), start=1) if total >= until), None)
     for epoch, cost in enumerate(costs, start=1):
-        report = allowance.add_epoch(epoch, {"samples": cost})
-        assert allowance.is_spent == (expected is not None and epoch >= expected)
+        budget = budget.add_epoch(epoch, {"samples": cost})
+        assert budget.is_spent == (expected is not None and epoch >= expected)
         if epoch in restarts:
-            allowance = SegmentBudget(report["allowance"])
             for again in range(max(1, epoch - back), epoch + 1):  # done again: it counts once
-                assert allowance.add_epoch(again, {"samples": costs[again - 1]})["allowance"] == report["allowance"]
-
-
-def test_without_one_there_is_no_limit_and_a_report_holds_its_costs_alone():
-    allowance = SegmentBudget(None)
-    assert allowance.add_epoch(1, {"samples": 5.0}) == {"samples": 5.0}
-    assert not allowance.is_limited
-    assert not allowance.is_spent
+                assert budget.add_epoch(again, {"samples": costs[again - 1]}) == budget
 
 
 # Tasks
 
 
-def stretch(folder: Path, epoch: int = 0, start: Any = None, **allowance: Any) -> dict[str, Any]:
-    given = {"of": "samples", "epoch": epoch, "spent": 0.0, **allowance} if allowance else None
-    return {
-        "trial": 0,
-        "config": {"precision": "fp32", "epochs": 9, "size": SAMPLES},
-        "epoch": epoch,
-        "until": 9,
-        "allowance": given,
-        "checkpoint": start,
-        "earlier": [],
-        "folder": str(folder),
-        "attempt": "a",
-    }
+def stretch(folder: Path, epoch: int = 0, start: Any = None, **budget: Any) -> SegmentAssignment:
+    limit = SegmentBudget(**{"of": "samples", "epoch": epoch, "spent": 0.0, **budget}) if budget else None
+    config = {"precision": "fp32", "epochs": 9, "size": SAMPLES}
+    return SegmentAssignment(0, config, epoch, 9, str(folder), "a", (start,), budget=limit)
 
 
 def workers(task: str = "toy_models:Regression", **options: Any) -> TrialRunner:
-    return TrialRunner(f"tests.trainables.{task}", Context(), threading.Event(), **options)
+    return TrialRunner(WorkerSettings(f"tests.trainables.{task}", **options), Context(), threading.Event())
 
 
 def test_a_report_tells_its_samples_and_its_gpu_seconds(tmp_path):
     start = time.perf_counter()
     reports = list(workers(gpus=4.0).run(stretch(tmp_path)))
-    assert [report["samples"] for report in reports] == [SAMPLES] * 9
-    assert [report["gpu_seconds"] for report in reports] == [4 * r["metrics"]["time/epoch_s"] for r in reports]
-    assert sum(report["gpu_seconds"] for report in reports) < 4 * (time.perf_counter() - start)
-    assert not any("allowance" in report for report in reports)
+    assert [report.costs["samples"] for report in reports] == [SAMPLES] * 9
+    assert [report.costs["gpu_seconds"] for report in reports] == [4 * r.metrics["time/epoch_s"] for r in reports]
+    assert sum(report.costs["gpu_seconds"] for report in reports) < 4 * (time.perf_counter() - start)
 
 
 @pytest.mark.parametrize(("until", "epochs"), [(1, 1), (44, 2), (45, 3), (10_000, 9)])
 def test_a_stretch_ends_with_the_epoch_that_reaches_its_samples_or_with_its_last(tmp_path, until, epochs):
     reports = list(workers().run(stretch(tmp_path, until=until)))
-    assert [report["epoch"] for report in reports] == list(range(1, epochs + 1))
-    assert [report["done"] for report in reports] == [False] * (epochs - 1) + [True]
-    assert not any("outcome" in report for report in reports)
+    assert [report.epoch for report in reports] == list(range(1, epochs + 1))
+    assert [report.done for report in reports] == [False] * (epochs - 1) + [True]
+    assert not any(isinstance(report, SegmentEnd) for report in reports)
 
 
 @pytest.mark.parametrize("way", ["in memory", "from the checkpoint"])
@@ -93,18 +76,18 @@ def test_a_later_stretch_counts_on_from_what_was_spent(tmp_path, way):
     first = list(worker.run(stretch(tmp_path, until=50)))
     if way == "from the checkpoint":
         worker = workers()
-    second = list(worker.run(stretch(tmp_path, epoch=3, start=first[-1]["checkpoint"], spent=66.0, until=100)))
-    assert [report["epoch"] for report in first + second] == [1, 2, 3, 4, 5]
-    metrics = [[timeless(report["metrics"]) for report in reports] for reports in (first + second, whole[:5])]
+    second = list(worker.run(stretch(tmp_path, epoch=3, start=first[-1].checkpoint, spent=66.0, until=100)))
+    assert [report.epoch for report in first + second] == [1, 2, 3, 4, 5]
+    metrics = [[timeless(report.metrics) for report in reports] for reports in (first + second, whole[:5])]
     assert identical(*metrics)
 
 
 def test_an_epoch_that_is_done_again_because_its_checkpoint_is_broken_does_not_count_twice(tmp_path):
     first = list(workers().run(stretch(tmp_path, until=60)))
-    Path(first[-1]["checkpoint"]).write_bytes(b"torn")
-    torn = stretch(tmp_path, epoch=3, start=first[-1]["checkpoint"], spent=66.0, until=88)
-    again = list(workers().run({**torn, "earlier": [first[-2]["checkpoint"], None]}))
-    assert [report["epoch"] for report in again] == [3, 4]
+    Path(first[-1].checkpoint).write_bytes(b"torn")
+    torn = stretch(tmp_path, epoch=3, start=first[-1].checkpoint, spent=66.0, until=88)
+    again = list(workers().run(replace(torn, checkpoints=(*torn.checkpoints, first[-2].checkpoint, None))))
+    assert [report.epoch for report in again] == [3, 4]
 
 
 def test_the_time_of_an_epoch_that_was_interrupted_is_that_of_its_parts(tmp_path):
@@ -133,9 +116,9 @@ def test_a_faster_precision_gets_more_epochs_for_its_gpu_seconds(tmp_path):
     epochs = {}
     for precision in ("fp32", "bf16"):
         asked = stretch(tmp_path / precision, of="gpu_seconds", until=1.0)
-        asked["config"] |= {"precision": precision, "epochs": 99}
-        reports = list(workers("test_allowance:Naps", gpus=2.0).run({**asked, "until": 99}))
-        spent = list(itertools.accumulate(report["gpu_seconds"] for report in reports))
+        asked.config.update({"precision": precision, "epochs": 99})
+        reports = list(workers("worker.test_segment_budget:Naps", gpus=2.0).run(replace(asked, until=99)))
+        spent = list(itertools.accumulate(report.costs["gpu_seconds"] for report in reports))
         assert [total >= 1.0 for total in spent] == [False] * (len(spent) - 1) + [True]
         epochs[precision] = len(reports)
     assert epochs["bf16"] > epochs["fp32"]
@@ -152,14 +135,14 @@ class OwnClock(TrialRunner):
         return {"samples": training.samples, "gpu_seconds": 1.0 + 99.0 * self.context.rank}
 
 
-def own_clock(rank: int, folder: str) -> list[dict[str, Any]]:
+def own_clock(rank: int, folder: str) -> list[EpochReport]:
     context = Context(rank=rank, world_size=RANKS)
-    worker = OwnClock("tests.trainables.toy_models:Sharded", context, threading.Event())
+    worker = OwnClock(WorkerSettings("tests.trainables.toy_models:Sharded"), context, threading.Event())
     return list(worker.run(stretch(Path(folder), of="gpu_seconds", until=3.0)))
 
 
 def test_ranks_whose_clocks_differ_end_alike_by_that_of_rank_0(tmp_path, pair: Pair):
     first, second = pair.run(own_clock, str(tmp_path))
-    assert [report["epoch"] for report in first] == [report["epoch"] for report in second] == [1, 2, 3]
-    assert [report["gpu_seconds"] for report in second] == [1.0] * 3
-    assert [report["samples"] for report in first] == [SAMPLES] * 3
+    assert [report.epoch for report in first] == [report.epoch for report in second] == [1, 2, 3]
+    assert [report.costs["gpu_seconds"] for report in second] == [1.0] * 3
+    assert [report.costs["samples"] for report in first] == [SAMPLES] * 3

@@ -26,7 +26,8 @@ from trainables import checkpoint
 from trainables.context import Context
 from trainables.precision import Diverged
 from trainables.training.trainer import train
-from trainables.worker.worker import TrialRunner, check_secondary_objectives, interruption_report, load_class
+from trainables.worker.messages import Divergence, Migration, SegmentEnd, WorkerSettings
+from trainables.worker.worker import TrialRunner, build_interruption, check_secondary_objectives, load_class
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -65,15 +66,15 @@ def straight(epochs: int, **settings: Any) -> list[dict[str, float]]:
 
 def test_a_stretch_reports_each_epoch_and_where_its_checkpoint_is(stretch, tmp_path):
     reports = list(workers().run(stretch(until=3)))
-    assert [report["epoch"] for report in reports] == [1, 2, 3]
-    assert [report["done"] for report in reports] == [False, False, True]
-    assert not any("outcome" in report for report in reports)
+    assert [report.epoch for report in reports] == [1, 2, 3]
+    assert [report.done for report in reports] == [False, False, True]
+    assert not any(isinstance(report, SegmentEnd) for report in reports)
     assert identical(metrics(reports), straight(3))
     for report in reports:
-        path = Path(report["checkpoint"])
+        path = Path(report.checkpoint)
         assert path.parent == tmp_path / "trial-0"
-        assert path.name == f"epoch-{report['epoch']}-a.pt"
-        assert checkpoint.load(path)["epoch"] == report["epoch"]
+        assert path.name == f"epoch-{report.epoch}-a.pt"
+        assert checkpoint.load(path)["epoch"] == report.epoch
 
 
 def test_the_first_report_since_a_task_was_built_has_the_data_that_it_named(stretch, monkeypatch):
@@ -87,17 +88,17 @@ def test_the_first_report_since_a_task_was_built_has_the_data_that_it_named(stre
     worker = workers()
     first = list(worker.run(stretch(until=2)))
     on = list(worker.run(stretch(epoch=2, until=3)))
-    again = list(workers().run(stretch(epoch=2, until=3, start=first[-1]["checkpoint"])))
-    sines = [{"name": "sines", "digest": first[0]["datasets"][0]["digest"], "source": "made here", "use": "training"}]
-    assert [report.get("datasets") for report in (*first, *on, *again)] == [sines, None, None, sines]
+    again = list(workers().run(stretch(epoch=2, until=3, start=first[-1].checkpoint)))
+    sines = [{"name": "sines", "digest": first[0].datasets[0]["digest"], "source": "made here", "use": "training"}]
+    assert [report.datasets for report in (*first, *on, *again)] == [sines, [], [], sines]
 
 
 def test_a_report_without_one_of_the_objectives_fails_its_trial_and_says_what_there_is(stretch):
-    worker = TrialRunner(TASK, Context(), threading.Event(), others=["time/samples_per_s", "val/size"])
+    worker = TrialRunner(WorkerSettings(TASK, others=["time/samples_per_s", "val/size"]), Context(), threading.Event())
     (report,) = worker.run(stretch())
-    assert (report["done"], report["outcome"]) == (True, "failed")
-    assert report["reason"].startswith("ValueError: a report must have the objective 'val/size', but got amp/")
-    assert " val/loss," in report["reason"]
+    assert (report.done, report.outcome) == (True, "failed")
+    assert report.reason.startswith("ValueError: a report must have the objective 'val/size', but got amp/")
+    assert " val/loss," in report.reason
 
 
 def test_an_objective_beside_the_first_that_is_not_finite_ends_its_trial_as_diverged():
@@ -114,23 +115,23 @@ def test_a_later_stretch_goes_on_where_the_trial_stood(stretch, way):
         list(worker.run(stretch(trial=1, until=1, seed=5)))
     if way == "in a fresh worker":
         worker = workers()
-    second = list(worker.run(stretch(epoch=2, until=4, start=first[-1]["checkpoint"])))
-    assert [report["epoch"] for report in second] == [3, 4]
+    second = list(worker.run(stretch(epoch=2, until=4, start=first[-1].checkpoint)))
+    assert [report.epoch for report in second] == [3, 4]
     assert identical(metrics(first + second), straight(4))
 
 
 def test_a_trial_in_memory_goes_on_without_its_checkpoint(stretch):
     worker = workers()
     first = list(worker.run(stretch(until=1)))
-    checkpoint.delete(Path(first[-1]["checkpoint"]))
-    second = list(worker.run(stretch(epoch=1, until=2, start=first[-1]["checkpoint"])))
+    checkpoint.delete(Path(first[-1].checkpoint))
+    second = list(worker.run(stretch(epoch=1, until=2, start=first[-1].checkpoint)))
     assert identical(metrics(second), straight(2)[1:])
 
 
 def test_the_same_trial_from_an_earlier_epoch_starts_from_that_checkpoint(stretch):
     worker = workers()
     first = list(worker.run(stretch(until=3)))
-    again = list(worker.run(stretch(epoch=1, until=3, start=first[0]["checkpoint"])))
+    again = list(worker.run(stretch(epoch=1, until=3, start=first[0].checkpoint)))
     assert identical(metrics(again), metrics(first)[1:])
 
 
@@ -147,9 +148,9 @@ def test_the_same_trial_from_an_earlier_epoch_starts_from_that_checkpoint(stretc
 def test_a_trial_that_raises_has_failed_and_the_next_is_unharmed(stretch, fault, reason, source):
     worker = workers()
     (report,) = worker.run(stretch(fault=fault))
-    assert (report["done"], report["outcome"], report["reason"]) == (True, "failed", reason)
-    assert report["traceback"].startswith("Traceback")
-    assert source in report["traceback"]
+    assert (report.done, report.outcome, report.reason) == (True, "failed", reason)
+    assert report.traceback.startswith("Traceback")
+    assert source in report.traceback
     assert worker.training is None
     assert identical(metrics(list(worker.run(stretch(trial=1)))), straight(2))
 
@@ -178,8 +179,8 @@ class Exits(Regression):
 def test_a_trial_that_exits_has_failed_and_its_worker_lives_on(stretch, place):
     worker = workers(task="tests.trainables.worker.test_worker:Exits")
     (report,) = worker.run(stretch(fault=place))
-    assert (report["done"], report["outcome"], report["reason"]) == (True, "failed", "SystemExit: no data")
-    assert "in exit_in" in report["traceback"]
+    assert (report.done, report.outcome, report.reason) == (True, "failed", "SystemExit: no data")
+    assert "in exit_in" in report.traceback
     assert identical(metrics(list(worker.run(stretch(trial=1)))), straight(2))
 
 
@@ -187,40 +188,40 @@ def test_a_trial_that_exits_has_failed_and_its_worker_lives_on(stretch, place):
 def test_out_of_memory_is_called_by_its_name(stretch, library):
     worker = workers()
     (report,) = worker.run(stretch(fault=f"too large for {library}"))
-    assert report["outcome"] == "failed"
-    assert report["reason"].startswith("out of memory: ")
+    assert report.outcome == "failed"
+    assert report.reason.startswith("out of memory: ")
     assert identical(metrics(list(worker.run(stretch(trial=1)))), straight(2))
 
 
 def test_a_config_that_the_task_refuses_fails_its_trial_alone(stretch):
     worker = workers()
     (report,) = worker.run(stretch(size="many"))
-    assert report["outcome"] == "failed"
-    assert "RegressionConfig" in report["reason"]
-    assert [r["epoch"] for r in worker.run(stretch(trial=1))] == [1, 2]
+    assert report.outcome == "failed"
+    assert "RegressionConfig" in report.reason
+    assert [r.epoch for r in worker.run(stretch(trial=1))] == [1, 2]
 
 
 def test_a_task_that_cannot_be_imported_fails_with_its_name(stretch):
     (report,) = workers(task="tests.trainables.toy_models:Missing").run(stretch())
-    assert report["outcome"] == "failed"
-    assert "Missing" in report["reason"]
+    assert report.outcome == "failed"
+    assert "Missing" in report.reason
 
 
 def test_a_corrupt_checkpoint_fails_its_trial(stretch):
     worker = workers()
     first = list(worker.run(stretch(until=1)))
-    Path(first[0]["checkpoint"]).write_bytes(b"not a checkpoint")
-    (report,) = workers().run(stretch(epoch=1, start=first[0]["checkpoint"]))
-    assert report["outcome"] == "failed"
-    assert "it is corrupt" in report["reason"]
+    Path(first[0].checkpoint).write_bytes(b"not a checkpoint")
+    (report,) = workers().run(stretch(epoch=1, start=first[0].checkpoint))
+    assert report.outcome == "failed"
+    assert "it is corrupt" in report.reason
 
 
 def test_a_trial_that_diverges_says_so_and_the_next_is_unharmed(stretch):
     worker = workers()
     (report,) = worker.run(stretch(fault="nan loss", precision="bf16", max_consecutive_skips=1))
-    assert (report["done"], report["outcome"]) == (True, "diverged")
-    assert report["reason"].startswith("2 windows in a row were not finite")
-    assert report["divergence"] == {"kind": "skips", "epoch": 1}
+    assert (report.done, report.outcome) == (True, "diverged")
+    assert report.reason.startswith("2 windows in a row were not finite")
+    assert report.divergence == Divergence("skips", 1)
     assert worker.training is None
     assert identical(metrics(list(worker.run(stretch(trial=1)))), straight(2))
 
@@ -228,9 +229,9 @@ def test_a_trial_that_diverges_says_so_and_the_next_is_unharmed(stretch):
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_an_objective_that_is_not_finite_ends_its_trial_with_the_report_of_that_epoch(stretch, value):
     _, report = workers().run(stretch(until=4, fault=f"lost: {value}"))
-    assert (report["outcome"], report["reason"]) == ("diverged", f"val/loss is {value} after epoch 2")
-    assert report["divergence"] == {"kind": "objective", "epoch": 2}
-    assert (report["last"]["epoch"], str(report["last"]["metrics"]["val/loss"])) == (2, str(value))
+    assert (report.outcome, report.reason) == ("diverged", f"val/loss is {value} after epoch 2")
+    assert report.divergence == Divergence("objective", 2)
+    assert (report.last.epoch, str(report.last.metrics["val/loss"])) == (2, str(value))
 
 
 class Resigning(Regression):
@@ -248,26 +249,26 @@ class Resigning(Regression):
 
 def test_a_task_that_sees_by_itself_that_it_diverged_ends_its_trial_and_leaves_its_reports_alone(stretch):
     first, report = workers(task=f"{__name__}:Resigning").run(stretch(until=4))
-    assert first["epoch"] == 1
-    assert (report["outcome"], report["reason"]) == ("diverged", "it got lost")
-    assert report["divergence"] == {"kind": "other", "epoch": 2}
-    assert "last" not in report
+    assert first.epoch == 1
+    assert (report.outcome, report.reason) == ("diverged", "it got lost")
+    assert report.divergence == Divergence("other", 2)
+    assert report.last is None
 
 
 def test_a_stop_interrupts_the_trial_before_its_next_window(stretch, tmp_path):
     stopping = threading.Event()
     stopping.set()
     (report,) = workers(stopping).run(stretch())
-    assert report == {"done": True, "outcome": "interrupted", "reason": "the search was stopped"}
+    assert report == SegmentEnd("interrupted", "the search was stopped")
     assert not (tmp_path / "trial-0").exists()
 
 
 def test_a_trial_goes_on_elsewhere_unless_any_rank_knows_that_the_search_is_to_stop():
     going, stop, nothing = (True, "node 10.0.0.3 is going away"), (True, ""), (False, "")
     for ranks in ([going], [going, going], [going, nothing], [nothing, (False, going[1])]):
-        assert interruption_report(ranks) == {"done": True, "leaving": going[1]}
+        assert build_interruption(ranks) == Migration(going[1])
     for ranks in ([stop], [stop, going], [nothing, stop]):
-        assert interruption_report(ranks)["outcome"] == "interrupted"
+        assert build_interruption(ranks).outcome == "interrupted"
 
 
 def test_an_interrupted_trial_goes_on_from_its_last_report(stretch):
@@ -276,11 +277,11 @@ def test_an_interrupted_trial_goes_on_from_its_last_report(stretch):
     reports = []
     for report in worker.run(stretch(until=4)):
         reports.append(report)
-        if report.get("epoch") == 2:
+        if getattr(report, "epoch", None) == 2:
             stopping.set()
-    assert [report.get("outcome") for report in reports] == [None, None, "interrupted"]
+    assert [getattr(report, "outcome", None) for report in reports] == [None, None, "interrupted"]
     stopping.clear()
-    rest = list(worker.run(stretch(epoch=2, until=4, start=reports[1]["checkpoint"])))
+    rest = list(worker.run(stretch(epoch=2, until=4, start=reports[1].checkpoint)))
     assert identical(metrics(reports[:2] + rest), straight(4))
 
 
@@ -298,9 +299,9 @@ def test_a_trial_that_was_interrupted_in_an_epoch_does_not_go_on_in_memory(stret
     stopping = AfterWindows()
     worker = workers(stopping)
     reports = list(worker.run(stretch(until=1)))
-    later = stretch(epoch=1, until=2, start=reports[0]["checkpoint"])
+    later = stretch(epoch=1, until=2, start=reports[0].checkpoint)
     stopping.left = 2
-    assert [report["outcome"] for report in worker.run(later)] == ["interrupted"]
+    assert [report.outcome for report in worker.run(later)] == ["interrupted"]
     stopping.left = math.inf
     assert identical(metrics(reports + list(worker.run(later))), straight(2))
 
@@ -353,7 +354,7 @@ def test_a_trial_does_not_feel_what_the_one_before_did_to_the_process(stretch, f
     worker = workers()
     list(worker.run(stretch(fault=fault, precision="fp32", until=1)))
     used = list(worker.run(stretch(trial=1, precision="bf16")))
-    assert [report.get("outcome") for report in used] == [None, None]
+    assert [getattr(report, "outcome", None) for report in used] == [None, None]
     assert identical(metrics(used), metrics(fresh))
     assert global_flags() == flags
 
@@ -384,7 +385,7 @@ def test_a_compiled_trial_is_compiled_however_many_came_before(stretch):
     for trial, width in enumerate((4, 5, 6, 7, 9)):
         Compiled.compilations = 0
         reports = list(worker.run(stretch(trial=trial, until=1, precision="fp32", width=width)))
-        assert [report.get("outcome") for report in reports] == [None]
+        assert [getattr(report, "outcome", None) for report in reports] == [None]
         counts.append(Compiled.compilations)
     assert counts[0] > 0
     assert counts == [counts[0]] * 5

@@ -1,0 +1,215 @@
+"""What gangs report: recorded in the study, passed to the callbacks, and what follows from it for the trial."""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from threading import Event
+from typing import Any
+
+from search.config.fidelity import Unit, epoch_cost
+from search.execution.callback import TrialCallback
+from search.execution.checkpoint_manager import CheckpointManager
+from search.execution.stoppers import Stoppers
+from search.storage.requests import retry_while_unavailable
+from search.study.datasets import Datasets
+from search.study.study import SearchStudy
+from search.study.trial import get_reports, intermediate_values
+from trainables.filesystem.paths import RemotePath, StoragePath
+from trainables.worker.messages import Divergence, EpochReport, GangResult, SegmentEnd, TrialRelease
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class SearchLimits:
+    """What bounds a search.
+
+    Attributes:
+        trials: How many trials to start.
+        max_losses: How often a trial may lose its whole gang before it fails.
+        stopping: No segment begins once it is set.
+        stoppers: Rules that end the search early. They set `stopping`.
+        room: Returns how many segments may run at once now. None: any number.
+    """
+
+    trials: int
+    max_losses: int = 3
+    stopping: Event = field(default_factory=Event)
+    stoppers: Stoppers = field(default_factory=Stoppers)
+    room: Callable[[], int] | None = None
+
+
+class ReportHandler:
+    """Records what gangs report, and ends trials.
+
+    Args:
+        folder: The search's folder: checkpoints go to `checkpoints/<number>` in it, tracebacks to `errors`.
+        unit: The unit of fidelity.
+        is_complete: Whether the trial of a number has come to its end.
+
+    Attributes:
+        spent: What all trials have cost, in the unit of fidelity.
+        interrupted: Trials that a stop of the search interrupted within a segment.
+    """
+
+    def __init__(
+        self,
+        study: SearchStudy,
+        folder: StoragePath,
+        limits: SearchLimits,
+        callbacks: Sequence[TrialCallback],
+        unit: Unit,
+        is_complete: Callable[[int], bool],
+    ) -> None:
+        self.study = study
+        self.checkpoints = CheckpointManager(folder / "checkpoints", study.objectives[0])
+        self.interrupted: set[int] = set()
+        self.spent = sum(
+            epoch_cost(report, unit) for trial in study.get_trials() for report in get_reports(trial).values()
+        )
+        self._errors = folder / "errors"
+        self._max_losses = limits.max_losses
+        self._stoppers = limits.stoppers
+        self.callbacks = tuple(callbacks)
+        self._unit = unit
+        self._is_complete = is_complete
+        self._datasets = Datasets(study.get_trials())
+        self._began: dict[int, float] = {}  # when the segment of a trial did, in seconds since 1970
+        self._losses: dict[int, int] = {}  # of gangs, by trial, since it last made progress
+        self._released: dict[int, TrialRelease] = {}  # trials whose gangs end as they have said
+
+    def record_segment_start(self, number: int) -> None:
+        """Begin to measure what a segment of trial `number` holds."""
+        self.study.live.add(number)
+        self._began[number] = time.time()
+        self._stoppers.record_segment_start(number)
+
+    def handle(self, number: int, result: GangResult) -> None:
+        """Record the reports of a segment of trial `number`, and end it with the last of them if that is `done`."""
+        now = time.time()
+        for report in result.reports:
+            if isinstance(report, TrialRelease):
+                self._released[number] = report
+                self._log_notes(number, report.notes)
+            elif isinstance(report, SegmentEnd):
+                self._record_segment(number, result, now)
+                self._handle_end(number, report, now)
+            elif report.done:
+                self._record_segment(number, result, now)
+                self._record_report(number, report, result.gang, now)
+                if self._is_complete(number):
+                    self.finish_trial(number, "completed")
+                self._stoppers.record_segment_end(number)
+            else:
+                self._record_report(number, report, result.gang, now)
+        if result.reports[-1].done:
+            self.study.live.discard(number)
+
+    def handle_gang_failure(self, number: int, loss: str) -> None:
+        """Let the next free gang continue trial `number`, whose gang has ended because of `loss` or released it."""
+        release = self._released.pop(number, None)
+        if release is not None and not release.begun:
+            self._stoppers.meter.cancel(number)
+            del self._began[number]
+        else:
+            self._record_segment(number, None, time.time())
+        if release is None:
+            self._losses[number] = self._losses.get(number, 0) + 1
+            if self._losses[number] > self._max_losses:
+                reason = f"its gang was lost {self._losses[number]} times: {loss}"
+                self.finish_trial(number, "failed", reason)
+                self._stoppers.record_failure(number, reason)
+            else:
+                logger.warning("trial %d: lost its gang (%s), and goes on from its last checkpoint", number, loss)
+        self.study.live.discard(number)
+
+    def finish_trial(self, number: int, outcome: str, reason: str = "", divergence: Divergence | None = None) -> None:
+        """End a trial in the study, delete the checkpoints that nobody needs, and call the callbacks."""
+        self.study.live.discard(number)
+        self.study.record_end(number, outcome, reason, asdict(divergence) if divergence else None)
+        self.study.commit()
+        self.checkpoints.delete_for_ended_trial(self.study.get_trial(number))
+        self.study.end(number, outcome, reason)
+        self.notify(lambda callback: callback.on_trial_end(number, outcome, reason))
+
+    def notify(self, event: Callable[[TrialCallback], None]) -> None:
+        """Call the callbacks. The study is committed first: they see nothing that a later driver would not."""
+        self.study.commit()
+        for callback in self.callbacks:
+            event(callback)
+
+    def _record_report(self, number: int, report: EpochReport, gang: str, now: float) -> None:
+        epoch, metrics, meter = report.epoch, report.metrics, self._stoppers.meter
+        content = {"metrics": metrics, "checkpoint": report.checkpoint, "time": now, **report.costs}
+        content |= {"held_gpu_s": meter.get_gpu_seconds(number), "gang": gang}
+        content["seconds"] = report.costs.get("gpu_seconds", 0.0) / meter.gpus
+        self._log_notes(number, report.notes)
+        if report.datasets:
+            self._record_datasets(number, list(report.datasets))
+        trial = self.study.get_trial(number)
+        if epoch in intermediate_values(trial):  # done again, since its checkpoint could not be read
+            before = get_reports(trial)[epoch]
+            if report.checkpoint is not None:
+                self.study.record_report(number, epoch, {**before, "checkpoint": report.checkpoint})
+                self.checkpoints.replace(number, epoch, before["checkpoint"], report.checkpoint)
+        else:
+            self._losses.pop(number, None)
+            self.spent += epoch_cost(content, self._unit)
+            self.study.report(number, epoch, metrics[self.study.objectives[0].metric], content)
+            self.notify(lambda callback: callback.on_trial_report(number, epoch, metrics, now))
+            self._stoppers.record_report(number, metrics)
+        self.checkpoints.prune(self.study.get_trial(number))
+
+    def _handle_end(self, number: int, end: SegmentEnd, now: float) -> None:
+        if end.outcome == "interrupted":
+            self.interrupted.add(number)
+            return
+        self._log_notes(number, end.notes)
+        if end.last is not None:
+            self._record_divergent_epoch(number, end.last, now)
+        if end.traceback:
+            self._save_traceback(end.traceback, self._errors / f"trial-{number}.txt")
+        self.finish_trial(number, end.outcome, end.reason, end.divergence)
+        if end.outcome == "failed":
+            self._stoppers.record_failure(number, end.reason)
+        else:
+            self._stoppers.record_segment_end(number)
+
+    def _record_divergent_epoch(self, number: int, last: EpochReport, now: float) -> None:
+        """Record the epoch in which a trial diverged, which has no finite objective."""
+        known = get_reports(self.study.get_trial(number)).get(last.epoch)  # if the search died before the end
+        at = known["time"] if known else now
+        content = {"epoch": last.epoch, "metrics": last.metrics, "checkpoint": last.checkpoint, **last.costs}
+        self.study.record_report(number, last.epoch, {**content, "time": at})
+        self.notify(lambda callback: callback.on_trial_report(number, last.epoch, last.metrics, at))
+
+    def _save_traceback(self, traceback: str, path: StoragePath) -> None:
+        """Write a traceback before the trial ends, to the bucket itself: the driver's disk may vanish at any moment."""
+        path.parent.mkdir(exist_ok=True)
+        if isinstance(path, RemotePath):
+            retry_while_unavailable(partial(path.write_text, traceback))
+        else:
+            path.write_text(traceback, encoding="utf-8")
+
+    def _record_segment(self, number: int, result: GangResult | None, now: float) -> None:
+        """Record a segment that has ended, with its last `result`, or None if its gang was lost."""
+        content: dict[str, Any] = {}
+        if result is not None:
+            content = {"gang": result.gang} | ({} if result.taken is None else {"taken": result.taken})
+        for report in get_reports(self.study.get_trial(number)).values() if result is None else ():
+            if "gang" in report and report["time"] >= self._began[number]:
+                content = {"gang": report["gang"]}
+        held_gpu_s = self._stoppers.meter.end(number)
+        content |= {"began": self._began.pop(number), "ended": now, "held_gpu_s": held_gpu_s}
+        self.study.record_segment(number, content)
+
+    def _log_notes(self, number: int, notes: Sequence[str]) -> None:
+        for note in notes:
+            logger.warning("trial %d: %s", number, note)
+
+    def _record_datasets(self, number: int, datasets: list[dict[str, str]]) -> None:
+        self._log_notes(number, self._datasets.describe_changes(number, datasets))
+        self.study.record_datasets(number, datasets)
+        self.notify(lambda callback: callback.on_trial_datasets(number, datasets))

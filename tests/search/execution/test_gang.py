@@ -1,0 +1,278 @@
+"""A gang without Ray: what it makes of what its workers and the registry answer, by a clock of the test's own."""
+
+from collections import deque
+from types import SimpleNamespace
+
+import pytest
+from ray.train import ControllerError, WorkerGroupError
+from ray.train.v2._internal.exceptions import WorkerGroupStartupTimeoutError
+
+from search.execution.gang import CLOSE_S, POLL_S, START_S, STOP_S, GangRunner
+from search.execution.gang_registry import Registry
+from trainables.worker.messages import (
+    Delivery,
+    EndedWorkers,
+    EpochReport,
+    GangSettings,
+    GangStatus,
+    SegmentAssignment,
+    SegmentEnd,
+    TrialRelease,
+    WorkerSettings,
+)
+
+PLACE_S = 60.0
+CRASH = WorkerGroupError("a worker died", {0: RuntimeError("killed")})
+NO_ROOM = ControllerError(WorkerGroupStartupTimeoutError(2))
+
+
+class FakeRegistry:
+    """Answers as the registry's actor does, and keeps the calls. The workers' reports are put by the test."""
+
+    def __init__(self):
+        self.now = 0.0
+        self.calls = []
+        self.turn = 0
+        self.deliveries = deque()
+        self.events = deque()  # what happens to the workers while nothing is reported
+        self.status = {"stopping": False, "up": True, "surplus": False, "waiting_s": 0.0, "stalled_s": 0.0}
+        self.ended = {"reached": "begun", "expected": "", "leaving": "", "moves": False}
+
+    def call(self, method, *arguments):
+        assert getattr(Registry, method.__name__) is method
+        self.calls.append(method.__name__)
+        return getattr(self, method.__name__)(*arguments)
+
+    def receive(self):
+        if self.deliveries:
+            return [self.deliveries.popleft()]
+        self.now += POLL_S
+        if self.events:
+            self.events.popleft()()
+        return []
+
+    def put(self, report, turn=None):
+        self.deliveries.append(Delivery(turn or self.turn, 5.0, report))
+
+    def register_gang(self, actor, node, run):
+        self.runs = [run]
+
+    def assign(self, segment):
+        self.turn += 1
+        return self.turn
+
+    def poll(self, doing):
+        self.doing = doing
+        return GangStatus(**self.status)
+
+    def restart(self, run):
+        self.runs.append(run)
+        return EndedWorkers(**self.ended)
+
+    def drop(self):
+        self.turn += 1
+
+    def end_workers(self):
+        return {0: '  File "/task.py", line 7, in loss\n'}
+
+    def close(self):
+        return True
+
+    def unregister_gang(self):
+        pass
+
+
+class FakeWorkers(SimpleNamespace):
+    def is_alive(self):
+        return self.alive
+
+    def join(self, timeout_s):
+        self.joined_s = timeout_s
+
+
+class FakeGang:
+    """A gang, its registry and its workers."""
+
+    def __init__(self, max_failures=3, stall_timeout=None):
+        self.registry = FakeRegistry()
+        self.started = []
+        worker = WorkerSettings("task", stall_timeout=stall_timeout)
+        settings = GangSettings(2, {"CPU": 1.0}, "pack", False, None, max_failures, worker)
+        clock = lambda: self.registry.now  # noqa: E731
+        self.runner = GangRunner("gang-1", settings, PLACE_S, self.registry, self.start_workers, clock)
+        self.runner.begin(segment())
+        self.runner.start("actor", "node-1")
+
+    def start_workers(self, run):
+        self.started.append(run)
+        self.workers = FakeWorkers(alive=True, failure=None)
+        return self.workers
+
+    def lose(self, failure=CRASH):
+        self.workers.alive, self.workers.failure = False, failure
+
+    def wait(self):
+        """The reports that the gang passes on."""
+        return self.runner.wait_for_reports().reports
+
+
+@pytest.fixture
+def gang():
+    return FakeGang()
+
+
+def segment(trial=0, epoch=0):
+    return SegmentAssignment(trial, {}, epoch, epoch + 3, "folder", "a")
+
+
+def report(epoch, done=False):
+    return EpochReport(epoch, {"loss": 1.0}, None, {}, done)
+
+
+def test_reports_of_a_segment_are_passed_on_with_the_name_of_the_gang(gang):
+    for epoch in (1, 2, 3):
+        gang.registry.put(report(epoch, done=epoch == 3), turn=1)
+        result = gang.runner.wait_for_reports()
+        assert (result.gang, result.taken, result.reports) == ("gang-1", 5.0, [report(epoch, done=epoch == 3)])
+    assert gang.registry.calls == ["register_gang", "assign"]
+    assert gang.started == gang.registry.runs
+
+
+def test_several_segments_run_in_the_same_workers(gang):
+    for trial in range(3):
+        gang.registry.put(report(4), turn=trial)  # late, of the segment before
+        gang.registry.put(report(3, done=True), turn=trial + 1)
+        assert gang.wait() == [report(3, done=True)]
+        gang.runner.begin(segment(trial + 1))
+    assert len(gang.started) == 1
+
+
+def test_workers_that_ended_between_two_segments_are_replaced_without_a_charge():
+    gang = FakeGang(max_failures=0)
+    gang.registry.put(report(3, done=True), turn=1)
+    gang.wait()
+    gang.lose()
+    gang.registry.ended["reached"] = "nothing"
+    gang.runner.begin(segment(1))
+    gang.registry.put(report(3, done=True), turn=2)
+    assert gang.wait() == [report(3, done=True)]
+    assert gang.started == gang.registry.runs
+    assert len(gang.started) == 2
+
+
+def test_lost_workers_are_replaced_and_the_next_report_says_so(gang):
+    gang.registry.events.extend([gang.lose, lambda: gang.registry.put(report(1))])
+    (found,) = gang.wait()
+    assert found.notes == ["lost its workers (RuntimeError: killed), and goes on from its last checkpoint"]
+    assert found.epoch == 1
+    assert len(set(gang.started)) == 2
+    gang.registry.put(report(2))
+    assert gang.wait() == [report(2)], "a note is passed on once"
+
+
+def test_a_trial_that_loses_its_workers_too_often_fails_and_the_gang_lives_on():
+    gang = FakeGang(max_failures=1)
+    gang.registry.events.extend([gang.lose, gang.lose])
+    (end,) = gang.wait()
+    assert (end.outcome, end.reason) == ("failed", "its workers were lost 2 times: RuntimeError: killed")
+    assert gang.registry.calls[-1] == "drop"
+    gang.runner.begin(segment(1))
+    gang.registry.put(report(3, done=True), turn=3)
+    assert gang.wait() == [report(3, done=True)]
+    assert len(gang.started) == 3
+
+
+def test_progress_forgives_the_losses_before(gang):
+    gang = FakeGang(max_failures=1)
+    for epoch in (1, 2, 3):
+        gang.registry.events.extend([gang.lose, lambda epoch=epoch: gang.registry.put(report(epoch))])
+        assert gang.wait()[0].epoch == epoch
+    assert len(gang.started) == 4
+
+
+def test_a_trial_that_stalls_fails_with_the_stacks_of_its_workers():
+    gang = FakeGang(stall_timeout=30.0)
+    gang.registry.status["stalled_s"] = 29.0
+    gang.registry.events.extend([lambda: None] * 10 + [lambda: gang.registry.status.update(stalled_s=31.0)])
+    (end,) = gang.wait()
+    where = 'File "/task.py", line 7, in loss'
+    assert (end.outcome, end.reason) == ("failed", f"stalled: nothing moved for 30 s, at {where}")
+    assert end.traceback == f"{end.reason}\n\nrank 0:\n  {where}\n"
+    assert gang.registry.calls[-1] == "end_workers"
+    assert gang.registry.doing == "trial 0, from epoch 0"
+
+
+def test_workers_are_given_time_to_save_when_the_search_stops(gang):
+    gang.registry.status["stopping"] = True
+    assert gang.wait() == [SegmentEnd("interrupted", "the search was stopped")]
+    assert STOP_S < gang.registry.now < STOP_S + 2
+
+
+def test_a_report_that_comes_while_the_search_stops_is_passed_on(gang):
+    gang.registry.status["stopping"] = True
+    gang.registry.events.extend([lambda: None] * 8 + [lambda: gang.registry.put(report(1))])
+    assert gang.wait() == [report(1)]
+
+
+@pytest.mark.parametrize("status", [{"up": False}, {"up": True}])
+def test_a_search_that_stops_does_not_wait_for_workers_that_are_not_there(gang, status):
+    gang.registry.status |= {"stopping": True, **status}
+    if status["up"]:
+        gang.registry.events.extend([lambda: None] * 5 + [gang.lose])
+    assert gang.wait() == [SegmentEnd("interrupted", "the search was stopped")]
+    assert gang.registry.now < 2
+    assert "restart" not in gang.registry.calls
+
+
+def test_a_gang_without_room_releases_its_trial_and_ends(gang):
+    gang.registry.status["surplus"] = True
+    assert gang.wait() == [TrialRelease("the cluster has no room for it", begun=False)]
+    with pytest.raises(RuntimeError, match="gang-1 ends: the cluster has no room for it"):
+        gang.wait()
+
+
+def test_a_gang_whose_workers_find_no_room_in_time_releases_its_trial(gang):
+    gang.registry.ended["reached"] = "assigned"
+    gang.registry.events.append(lambda: gang.lose(NO_ROOM))
+    (release,) = gang.wait()
+    assert isinstance(release, TrialRelease)
+    assert not release.begun
+    assert len(gang.started) == 1
+
+
+def test_a_gang_on_a_node_that_goes_away_releases_the_trial_that_it_has_begun(gang):
+    gang.registry.ended |= {"leaving": "node 10.0.0.1 is going away", "moves": True}
+    gang.registry.events.append(lambda: gang.lose(None))
+    (release,) = gang.wait()
+    assert (release.reason, release.begun) == ("its own node is going away", True)
+    assert release.notes == ["node 10.0.0.1 is going away, and it goes on elsewhere from epoch 0"]
+    with pytest.raises(RuntimeError, match="its own node is going away"):
+        gang.wait()
+
+
+def test_workers_on_a_node_that_goes_away_are_replaced_without_a_charge():
+    gang = FakeGang(max_failures=0)
+    gang.registry.ended["leaving"] = "node 10.0.0.3 is going away"
+    gang.registry.events.extend([gang.lose, lambda: gang.registry.put(report(1))])
+    assert gang.wait()[0].epoch == 1
+    assert len(gang.started) == 2
+
+
+def test_workers_that_cannot_start_end_the_gang_and_not_the_trial(gang):
+    gang.registry.ended["reached"] = "assigned"
+    gang.registry.events.extend([gang.lose, gang.lose])
+    with pytest.raises(RuntimeError, match="its workers cannot start: RuntimeError: killed"):
+        gang.wait()
+    assert len(gang.started) == 2
+
+
+def test_workers_that_never_take_the_segment_end_the_gang(gang):
+    gang.registry.status["waiting_s"] = PLACE_S + START_S + 1
+    with pytest.raises(RuntimeError, match="its workers did not begin within 360 s"):
+        gang.wait()
+
+
+def test_a_gang_that_closes_waits_for_its_workers_and_leaves_the_registry(gang):
+    gang.runner.close()
+    assert gang.registry.calls[-2:] == ["close", "unregister_gang"]
+    assert (gang.registry.timeout_s, gang.workers.joined_s) == (CLOSE_S, CLOSE_S)
