@@ -35,7 +35,7 @@ LAYERS = [
 RANK = {package: rank for rank, line in enumerate(reversed(LAYERS)) for package in line}
 PRIVATE_API = ROOT / "trainables" / "private_api.py"
 PRIVATE_LIBRARIES = ("ray", "optuna", "torch")
-# Private parts of what Python or a class of ours documents, and an attribute that no module has.
+# Names of the standard library, and the id of Optuna's trials, which no module or class has.
 ALLOWED = {"_replace", "_exit", "_run_exitfuncs", "_current_frames", "_target", "_threads", "_trial_id"}
 RAY_USERS = {"trainables/worker/worker.py", "trainables/worker/train_function.py"}
 
@@ -130,6 +130,10 @@ def private_names_in(file: Path) -> set[str]:
         if isinstance(node, ast.Attribute) and ast.unparse(node.value) not in ("self", "cls", "super()"):
             # Foreach functions of torch are documented.
             found |= {node.attr} - ALLOWED if not node.attr.startswith("_foreach_") else set()
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("getattr", "setattr", "hasattr", "delattr"):
+            found |= {
+                str(argument.value) for argument in node.args[1:2] if isinstance(argument, ast.Constant)
+            } - ALLOWED
         elif isinstance(node, ast.Import):
             found |= {part for alias in node.names for part in alias.name.split(".")}
         elif isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in PRIVATE_LIBRARIES:

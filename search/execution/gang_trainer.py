@@ -4,16 +4,18 @@ from typing import Any
 
 import ray
 from ray.train import FailureConfig, RunConfig, ScalingConfig
-from ray.train.constants import _get_ray_train_session_dir
 from ray.train.torch import TorchConfig, TorchTrainer
-from ray.train.v2._internal.callbacks import DatasetsCallback
-from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
-from ray.train.v2._internal.execution.callback import ControllerCallback
-from ray.train.v2._internal.execution.controller import TrainController
-from ray.train.v2._internal.execution.worker_group.placement_group_handle import DefaultPlacementGroupHandle
-from ray.train.v2._internal.execution.worker_group.worker_group import WorkerGroup
 from ray.util.placement_group import placement_group
 
+from trainables.private_api import (
+    ControllerCallback,
+    DatasetsCallback,
+    DefaultPlacementGroupHandle,
+    PlacementGroupCleanerCallback,
+    TrainController,
+    WorkerGroup,
+    get_ray_train_session_dir,
+)
 from trainables.worker.messages import GangSettings
 
 CALL_S = 60.0  # for the registry to answer
@@ -23,7 +25,7 @@ ONE_NODE_S = 5.0  # for a node that has room to take all workers, before they ma
 UNUSED = (DatasetsCallback, PlacementGroupCleanerCallback)
 
 
-class PlacedWorkerGroup(WorkerGroup):
+class PlacedWorkerGroup(WorkerGroup):  # type: ignore[misc]  # private, so that its type is Any
     """A worker group of Ray Train's in a placement group of ours.
 
     Ray gives each group to the node that has the most left, also one that is to be packed: of several gangs, each would
@@ -31,7 +33,7 @@ class PlacedWorkerGroup(WorkerGroup):
     one if that is gone or full by then.
     """
 
-    def _create_placement_group(self, scaling_config: Any, context: Any) -> DefaultPlacementGroupHandle:
+    def _create_placement_group(self, scaling_config: Any, context: Any) -> Any:
         settings: dict[str, Any] = self._train_run_context.train_loop_config or {}
         name, strategy = self._train_run_context.run_config.name, context.placement_strategy
         bundles, node = [context.resources_per_worker] * context.num_workers, ""
@@ -47,7 +49,7 @@ class PlacedWorkerGroup(WorkerGroup):
         return DefaultPlacementGroupHandle(placement_group(bundles, strategy, name))
 
 
-class PlacementCallback(ControllerCallback):
+class PlacementCallback(ControllerCallback):  # type: ignore[misc]
     """Makes Ray Train's controller, which has a process of its own, start PlacedWorkerGroup."""
 
     def after_controller_start(self, train_run_context: Any) -> None:
@@ -84,7 +86,7 @@ def train(settings: GangSettings, gang: str, run: str) -> None:
         ),
         run_config=RunConfig(
             name=run,
-            storage_path=_get_ray_train_session_dir(),  # of this node: nothing that anybody needs
+            storage_path=get_ray_train_session_dir(),  # of this node: nothing that anybody needs
             # One start is one fit: the gang knows what was lost, and counts it for the trial that lost it.
             failure_config=FailureConfig(max_failures=0, controller_failure_limit=0),  # type: ignore[call-arg]
         ),

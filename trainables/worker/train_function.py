@@ -22,14 +22,10 @@ import ray
 import ray.train
 import torch
 
-try:
-    from ray.train.v2._internal.execution.train_fn_utils import get_train_fn_utils, set_train_fn_utils
-except ImportError as error:  # not public: another version of Ray may have moved it
-    raise ImportError(f"a Ray Train function must run on ray 2.60, but got {ray.__version__}: {error}.") from error
-
 from trainables.checkpoint import CheckpointError, directory
 from trainables.context import rng
 from trainables.filesystem.paths import RemotePath, StoragePath, parse_path, with_suffix_added
+from trainables.private_api import get_train_fn_utils, set_train_fn_utils
 from trainables.registry import load_class
 from trainables.training.resource_usage import ResourceUsage, aggregate_usage
 from trainables.worker.messages import Divergence, EpochReport, Migration, SegmentAssignment, SegmentEnd, WorkerReport

@@ -15,7 +15,6 @@ import ray
 import ray.train
 import ray.train.torch
 import torch
-from ray.train.constants import _get_ray_train_session_dir
 
 from trainables import checkpoint
 from trainables.checkpoint.selection import find_resume_checkpoint
@@ -24,6 +23,7 @@ from trainables.filesystem.paths import cached_on_node, parse_path
 from trainables.isolation.process import ProcessSnapshot
 from trainables.isolation.resource_leaks import Memory, end_data_loaders
 from trainables.precision import Diverged
+from trainables.private_api import get_ray_train_session_dir
 from trainables.registry import load_class
 from trainables.task import images
 from trainables.training.trainer import TrialTrainer
@@ -56,7 +56,7 @@ def work(config: dict[str, Any], runner_class: "type[TrialRunner] | None" = None
     me, ranks = ray.get_runtime_context(), ray.train.get_context()
     os.environ["RAY_ADDRESS"] = me.gcs_address
     device = torch.device("cpu") if settings.rehearsal else ray.train.torch.get_device()
-    files = cached_on_node(settings.files, _get_ray_train_session_dir())
+    files = cached_on_node(settings.files, get_ray_train_session_dir())
     context = Context(device, ranks.get_world_rank(), ranks.get_world_size(), files)
     group, run = ray.util.get_current_placement_group(), ranks.get_experiment_name()
     if ray.get(registry.register_worker.remote(gang, run, group, me.current_actor, me.get_node_id())):
