@@ -35,8 +35,18 @@ LAYERS = [
 RANK = {package: rank for rank, line in enumerate(reversed(LAYERS)) for package in line}
 PRIVATE_API = ROOT / "trainables" / "private_api.py"
 PRIVATE_LIBRARIES = ("ray", "optuna", "torch")
-# Names of the standard library, and the id of Optuna's trials, which no module or class has.
-ALLOWED = {"_replace", "_exit", "_run_exitfuncs", "_current_frames", "_target", "_threads", "_trial_id"}
+# Names of the standard library, and the id of a trial of Optuna, which has no other name.
+ALLOWED = {
+    "_current_frames",
+    "_exit",
+    "_fields",
+    "_replace",
+    "_run_exitfuncs",
+    "_target",
+    "_threads",
+    "_trial_id",
+    "_value_",
+}
 RAY_USERS = {"trainables/worker/worker.py", "trainables/worker/train_function.py"}
 
 
