@@ -43,6 +43,7 @@ def drive(side: str, uri: str, trials: int, at_once: int, reports: int) -> dict[
     from search.config.objectives import Objective
     from search.config.search_space import resolve_space
     from search.study.study import create_study
+    from search.tracking.runs import Runs
     from search.tracking.tracker import MLflowCallback
     from search.tracking.uri import resolve_tracking_uri
     from trainables.task import TaskConfig, searchable
@@ -61,9 +62,7 @@ def drive(side: str, uri: str, trials: int, at_once: int, reports: int) -> dict[
         tracker = None
         if side != "none":
             where = resolve_tracking_uri(config, {"MLFLOW_TRACKING_URI": uri})
-            tracker = MLflowCallback(
-                config, *where, [Objective("val/score", "max")], uuid.uuid4().hex, trials=study.get_trials
-            )
+            tracker = MLflowCallback(Runs(config, *where, uuid.uuid4().hex, [Objective("val/score", "max")]))
 
         inside = late = 0.0
 

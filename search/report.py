@@ -75,9 +75,9 @@ def main(
 
 
 def _log_to_mlflow(folder: StoragePath, replay: bool, log_model: bool, register: str) -> None:
-    from search.tracking.model.best_model import ModelError, log_best  # imports the task's libraries
+    from search.tracking.errors import ModelError, TrackingError
+    from search.tracking.model.best_model import log_best  # imports the task's libraries
     from search.tracking.replay import replay as log_missing
-    from search.tracking.tracker import TrackingError
 
     try:
         if replay:

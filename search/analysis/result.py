@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from search.analysis.best_trials import BestTrial, ParetoTrial
-from search.analysis.divergence import Divergence
+from search.analysis.best_trials import BestTrial, ParetoTrial, count_outcomes, find_best, find_pareto_front
+from search.analysis.divergence import Divergence, find_divergence
 from search.study.record import SearchRecord
 
 
@@ -27,6 +27,20 @@ class SearchResult:
     stopped: str
     front: Sequence[ParetoTrial] | None
     searched: SearchRecord = field(repr=False)
+
+    @classmethod
+    def from_record(cls, searched: SearchRecord) -> "SearchResult":
+        """Return what the trials of a search show; not yet where MLflow has it, how long it took, why it stopped."""
+        trials, objectives = searched.trials, searched.objectives
+        best, front = find_best(trials, searched.objective), None
+        if len(objectives) > 1:
+            front = find_pareto_front(trials, objectives)
+        return cls(searched.name, count_outcomes(trials), best, find_divergence(trials), {}, 0.0, "", front, searched)
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The best value as a metric of the search."""
+        return {f"best/{self.searched.objective.metric}": self.best.value} if self.best else {}
 
     def to_dict(self) -> dict[str, Any]:
         """The object that `--json` prints."""

@@ -43,10 +43,11 @@ class Watchdog(TrialCallback):
     def on_trial_end(self, number: int, outcome: str, reason: str) -> None:
         self._moved_at = time.monotonic()
 
-    def start(self) -> None:
+    def __enter__(self) -> "Watchdog":
         self._thread.start()
+        return self
 
-    def end(self) -> None:
+    def __exit__(self, *_: Any) -> None:
         self._ended.set()
         self._thread.join()  # Ray ends a process that asks it for something while it shuts down
 

@@ -1,22 +1,19 @@
-"""What came of a search, for those who wait for it: the result, the page, and the end of its run in MLflow."""
+"""The end of a search: its result, its report, its run in MLflow, and a model of its best checkpoint."""
 
 import time
+from dataclasses import replace
 
-from search.analysis.best_trials import count_outcomes, find_best, find_pareto_front
-from search.analysis.divergence import find_divergence
 from search.analysis.result import SearchResult
 from search.experiment.plan import SearchPlan
 from search.experiment.stop import StopRequest
 from search.formatting import log_model_command
 from search.reporting.console.progress import Progress
+from search.reporting.parquet import FILE
 from search.study.record import SearchRecord
 from search.tracking.description import render_description
-from search.tracking.model.best_model import ModelError, log_best
-from search.tracking.tracker import MLflowCallback, TrackingError
-
-TRACKING_TIMEOUT_S = 60.0
-ERROR_NOTE = "The search ended with an error."
-HURRIED_S = 3.0  # after a second Ctrl-C
+from search.tracking.errors import ModelError, TrackingError
+from search.tracking.model.best_model import log_best
+from search.tracking.tracker import END_TIMEOUT_S, ERROR_NOTE, HURRIED_S, MLflowCallback
 
 
 def finish(
@@ -27,58 +24,54 @@ def finish(
     stop: StopRequest,
     start: float,
 ) -> SearchResult:
-    """Write the page, end the parent run, and make a model of the best checkpoint if that was asked for.
+    """Write the report, end the parent run, and log the best checkpoint as a model if the config asks for that.
 
-    What MLflow or the disk does not take is told, and keeps nobody from the result.
+    What MLflow or the disk refuses is reported in a line. It does not keep the user from the result.
 
     Args:
         start: When the search began, of `time.monotonic`.
     """
-    config, trials = planned.config, searched.trials
-    parquet, page = config.local_path / "trials.parquet", config.local_path / "report.html"
-    files = [parquet] if parquet.is_file() else []  # its writer has told why, if it could not
+    config = planned.config
+    parquet, page = config.local_path / FILE, config.local_path / "report.html"
+    files = [parquet] if parquet.is_file() else []  # else its writer has said why
     status, note, metrics = "FAILED", ERROR_NOTE, dict[str, float]()
-    stopped, timeout_s = ", ".join(stop.reasons), TRACKING_TIMEOUT_S
+    stopped, timeout_s = ", ".join(stop.reasons), END_TIMEOUT_S
     try:
-        best, divergence = find_best(trials, planned.objective), find_divergence(trials)
-        front = find_pareto_front(trials, planned.objectives) if len(planned.objectives) > 1 else None
-        names = [parameter.name for parameter in planned.space.parameters]
-        note = render_description(config.path, names, planned.objectives, best, front, divergence)
-        status = "KILLED" if stop.is_interrupted else "FINISHED" if best else "FAILED"
-        metrics = {f"best/{planned.objective.metric}": best.value} if best else {}
-        from search.reporting.html import try_write_report  # plotly takes its time
+        result = SearchResult.from_record(searched)
+        note, metrics = render_description(config.path, result), result.metrics
+        status = "KILLED" if stop.is_interrupted else "FINISHED" if result.best else "FAILED"
+        from search.reporting.html import try_write_report  # importing plotly takes a while
 
         files += [page] if try_write_report(searched, page, progress.warn) else []
-    except KeyboardInterrupt:  # a second Ctrl-C, which goes on
+    except KeyboardInterrupt:  # a second Ctrl-C
         timeout_s = HURRIED_S
         raise
-    finally:  # an error goes on, and the parent run has ended all the same
+    finally:  # after an error, too, the parent run must end
         try:
             tracker.finish(status, note, metrics, files, timeout_s, stopped)
         except TrackingError as error:
             progress.warn(str(error))
-    where = {
+    mlflow = {
         "tracking_uri": tracker.tracking_uri,
         "experiment_id": tracker.experiment_id,
         "run_id": tracker.run_id,
     }
-    if (config.log_model or config.register_ is not None) and best is not None:
-        where |= _log_best(planned, stop.is_interrupted, progress)
-    seconds = time.monotonic() - start
-    return SearchResult(config.name, count_outcomes(trials), best, divergence, where, seconds, stopped, front, searched)
+    if (config.log_model or config.register_ is not None) and result.best is not None:
+        mlflow |= _log_best(planned, stop.is_interrupted, progress)
+    return replace(result, mlflow=mlflow, seconds=time.monotonic() - start, stopped=stopped)
 
 
-def _log_best(planned: SearchPlan, interrupted: bool, progress: Progress) -> dict[str, str]:
-    """Where MLflow has the best checkpoint as a model, if it could be made. Nobody who interrupts waits for that."""
+def _log_best(planned: SearchPlan, is_interrupted: bool, progress: Progress) -> dict[str, str]:
+    """Return the URI of the best checkpoint as a model, or an empty dict. An interrupted search makes no model."""
     place, name = planned.config.path, planned.config.register_ or ""
     try:
-        if not interrupted:
+        if not is_interrupted:
             progress.say("making a model of the best checkpoint")
             return {"model": log_best(place, name)}
     except ModelError as error:
         progress.warn(str(error))
         return {}
-    except KeyboardInterrupt:  # of the model, since the search has ended: what came of it is still told
+    except KeyboardInterrupt:  # it ends the model alone: the search has ended, and its result is still reported
         pass
     progress.warn(f"the best checkpoint is no model in MLflow yet: {log_model_command(place, name)}")
     return {}

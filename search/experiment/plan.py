@@ -1,6 +1,8 @@
-"""What a search will do, checked in all that can be known before Ray starts."""
+"""The plan of a search, checked in everything that needs no Ray."""
 
+import inspect
 import os
+import shutil
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,6 +25,10 @@ from search.schedulers.pbt import PopulationBasedTraining
 from search.storage.locations import check_location
 from search.storage.study_store import check_store
 from search.tracking.uri import check_tracking, resolve_tracking_uri
+from trainables.filesystem.paths import StoragePath
+from trainables.task import Task
+
+TASK_FILES = "files"
 
 
 @dataclass(frozen=True)
@@ -30,8 +36,8 @@ class SearchPlan(HasObjectives):
     """A search that has passed every check that needs no Ray.
 
     Attributes:
-        first: Points to try first, unless the search is one that is taken up.
-        warm: What earlier searches found.
+        first: Points to try first, empty for a resumed search.
+        warm: The trials of earlier searches.
     """
 
     config: SearchConfig
@@ -44,7 +50,7 @@ class SearchPlan(HasObjectives):
 
     @property
     def trials(self) -> int:
-        """How many to start: no more than there are combinations, unless copies differ by their weights."""
+        """The number of trials to start: at most one per combination, unless weights tell copies apart."""
         combinations = self.space.list_combinations()
         if combinations is None or self.config.scheduler == "pbt":
             return self.config.trials
@@ -52,21 +58,21 @@ class SearchPlan(HasObjectives):
 
     @property
     def is_limited(self) -> bool:
-        """Whether a trial ends by itself, and not only when its function returns."""
+        """Whether trials have a limit, and do not only end when their function returns."""
         return self.schedule.unit != "epochs" or self.schedule.limit < UNLIMITED
 
     @property
     def expected_cost(self) -> float | None:
-        """How much all trials get together, in the unit of fidelity; None where nobody knows."""
+        """The budget of all trials together, in the unit of fidelity; None if it is unknown."""
         known = self.is_limited and not any(parameter.name == "epochs" for parameter in self.space.parameters)
         return self.schedule.expected_cost(self.trials) if known else None
 
 
 def plan(config: SearchConfig) -> SearchPlan:
-    """Check all that can be known before Ray starts.
+    """Check everything that can be known before Ray starts. Return the plan of a new search.
 
     Raises:
-        UsageError: All that is wrong, a line each.
+        UsageError: The config is wrong, with a line per problem.
     """
     check_location(config.storage, config.name)
     check_store(config.path, config.study)
@@ -95,10 +101,10 @@ def plan(config: SearchConfig) -> SearchPlan:
 
 
 def build_space(config: SearchConfig, source: TaskSource) -> Space:
-    """The space of a search, as its task declares it and its user changes it.
+    """Return the search space that the task declares, with the changes of the user.
 
     Raises:
-        UsageError: All that is wrong, a line each.
+        UsageError: The options are wrong, with a line per problem.
     """
     config_class, _ = _parse_config_and_objectives(config, source)
     fixed = {
@@ -112,10 +118,10 @@ def build_space(config: SearchConfig, source: TaskSource) -> Space:
 
 
 def build_plan(config: SearchConfig, source: TaskSource, space: Space) -> SearchPlan:
-    """The plan of a search over `space`.
+    """Return the plan of a search over `space`.
 
     Raises:
-        UsageError: It cannot be done so, or not here.
+        UsageError: The options contradict each other, or this machine or cluster cannot run the search.
     """
     _, objectives = _parse_config_and_objectives(config, source)
     names = {parameter.name for parameter in space.parameters}
@@ -135,7 +141,7 @@ def build_plan(config: SearchConfig, source: TaskSource, space: Space) -> Search
 def _parse_config_and_objectives(
     config: SearchConfig, source: TaskSource
 ) -> tuple[type[BaseModel], tuple[Objective, ...]]:
-    """The config class and the objectives: a task class has its own, of a function the user says them."""
+    """Return the config class and the objectives. A task class declares its own; for a function, the user does."""
     task = source.task_class
     own = Objective(task.objective, task.mode) if task else None
     objectives, problems = parse_objectives(config.objective, config.mode, own, source.name)
@@ -144,3 +150,28 @@ def _parse_config_and_objectives(
     if problems:
         raise UsageError(*problems)
     return task.config_class() if task else function_config.build_function_config(config.set, config.search), objectives
+
+
+def prepare_task_files(planned: SearchPlan) -> StoragePath:
+    """Let the task's `prepare` fill its folder in the search's folder, complete or not at all. Return its final path.
+
+    A resumed search keeps its files. A task that prepares nothing has no folder. In a bucket, the folder exists once
+    the search has begun.
+
+    Raises:
+        Exception: Whatever the task's `prepare` raises. No files are left then.
+    """
+    config, task = planned.config, planned.source.task_class
+    folder, kept = config.local_path / TASK_FILES, config.path / TASK_FILES
+    if kept.exists() or task is None or inspect.getattr_static(task, "prepare") is Task.__dict__["prepare"]:
+        return kept
+    staging = folder.with_name(f"{TASK_FILES}.tmp")
+    shutil.rmtree(staging, ignore_errors=True)  # of a driver that was killed
+    staging.mkdir()
+    try:
+        task.prepare(planned.space.build_config(planned.space.get_defaults()), staging)
+    except BaseException:  # also Ctrl-C: incomplete files must not pass for complete ones
+        shutil.rmtree(staging)
+        raise
+    staging.rename(folder)
+    return kept

@@ -1,4 +1,4 @@
-"""What a search is kept in: begun anew, or taken up where its driver left it, with what has changed since."""
+"""Opens the study of a search: creates a new one, or resumes one where its driver left it and says what has changed."""
 
 import os
 import uuid
@@ -6,15 +6,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from optuna.distributions import distribution_to_json, json_to_distribution
-from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial
 
-from search.config import SearchConfig
 from search.config.loading import to_yaml
+from search.config.objectives import Objective
 from search.config.search_space import Space, restore_space
 from search.config.task_source import load_task_source
 from search.errors import StoreError, UsageError
@@ -26,10 +24,10 @@ from search.storage.atomic_file import write_atomic
 from search.storage.backend import StudyStore
 from search.storage.study_store import find_store, open_store
 from search.study.metadata import build_resume_config, load_metadata
-from search.study.record import load_search
 from search.study.study import SearchStudy, create_study
-from search.tracking import provenance, spool
-from search.tracking.provenance import compute_digests
+from search.tracking import provenance
+from search.tracking.events import write_spool
+from search.tracking.runs import Runs
 from search.tracking.tracker import MLflowCallback
 from search.tracking.uri import URI, check_tracking, redact, resolve_tracking_uri, tracking_environment
 from trainables.filesystem.paths import RemotePath, StoragePath, remove_tree
@@ -40,8 +38,8 @@ class OpenStudy:
     """The study of a search, held against other drivers until its `store` is closed.
 
     Attributes:
-        about: What was remembered when the search began.
-        notes: What the user should know of one that is taken up, a line each.
+        about: What the search remembers of its begin.
+        notes: What the user should know of a resumed search, a line each.
     """
 
     study: SearchStudy
@@ -49,74 +47,77 @@ class OpenStudy:
     about: dict[str, Any]
     notes: tuple[str, ...] = ()
 
-    def create_tracker(
-        self, planned: SearchPlan, say: Callable[[str], None], nodes: Sequence[Mapping[str, float]] | None = None
-    ) -> MLflowCallback:
-        """Tells MLflow of the search, and first what it lacks of the trials that there are.
 
-        Args:
-            say: Tells the user that MLflow is away, or back.
-            nodes: What each node of Ray has; None if no trial will run any more.
-        """
-        config, prepare = planned.config, partial[None](lambda: None)
-        spool.write_spool(config.local_path, [], None)  # of a driver before this one: the study has the trials
-        if nodes is not None:
-            prepare = partial(provenance.write, config.local_path, config.task, planned.source.modules, nodes)
-        return MLflowCallback(
-            config,
-            *resolve_tracking_uri(config, tracking_environment(self.about)),
-            objectives=planned.objectives,
-            search_id=self.about["id"],
-            earlier=self.study.get_trials(),
-            trials=lambda: load_search(config.path).trials,
-            say=say,
-            prepare=prepare,
-        )
+def create_tracker(
+    planned: SearchPlan,
+    opened: OpenStudy,
+    say: Callable[[str], None],
+    nodes: Sequence[Mapping[str, float]] | None = None,
+) -> MLflowCallback:
+    """Create what reports a search to MLflow, at first what MLflow lacks of the trials in the study.
+
+    Args:
+        say: Tells the user that MLflow is away, or back.
+        nodes: The resources of each node of Ray; None if no trial will run any more.
+    """
+    config, about = planned.config, opened.about
+    write_spool(config.local_path, [], None)  # of an earlier driver: the study has the trials
+    runs = Runs(config, *resolve_tracking_uri(config, tracking_environment(about)), about["id"], planned.objectives)
+    prepare = None
+    if nodes is not None:
+        prepare = partial(provenance.write, config.local_path, config.task, planned.source.modules, nodes)
+    return MLflowCallback(runs, opened.study.get_trials(), say, prepare)
+
+
+@contextmanager
+def storage_errors() -> Iterator[None]:
+    """Turn the error of a full or read-only disk, or of an unreachable bucket, into a UsageError."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"--storage must be a folder that can be written to, but {error}.") from error
 
 
 def create_search(planned: SearchPlan, publish: Callable[[], None] = lambda: None) -> OpenStudy:
-    """A new search in its folder: all that it could be taken up from is there before its first trial.
+    """Create a new search in its folder, with all that a resume needs before its first trial.
 
     Args:
-        publish: Brings what is in the folder to where the search lies.
+        publish: Copies the files of the folder to where the search lies.
 
     Raises:
-        UsageError: Its name was taken meanwhile, or it cannot be written. No search.yaml is left then.
+        UsageError: The name was taken meanwhile, or the folder cannot be written. No search.yaml is left.
     """
+    config = planned.config
     try:
         with storage_errors():
-            return _initialize_search(planned, publish)
-    except BaseException:  # Ctrl-C too: a search that never began leaves nothing that looks like one; it goes on
-        (planned.config.local_path / "search.yaml").unlink(missing_ok=True)
-        raise
-
-
-def _initialize_search(planned: SearchPlan, publish: Callable[[], None]) -> OpenStudy:
-    config = planned.config
-    _write_search_yaml(config)
-    warm_start.save(config.local_path, planned.warm.trials)
-    study, store = create_study(
-        config.path,
-        _build_sampler_factory(planned),
-        planned.objectives,
-        earlier=warm_start.as_sampler_trials(planned.warm.trials, planned.space, planned.objective),
-        url=config.study,
-        new=True,
-    )
-    try:
-        publish()
-        _save_metadata(study, planned)
-        study.commit()
-    except BaseException:  # Ctrl-C too: nobody else can free the lock in a notebook; it goes on
-        try:
-            with suppress(StoreError):
-                store.close()
-        finally:
-            if isinstance(config.path, RemotePath):
-                with suppress(OSError):
-                    remove_tree(config.path)
+            _write_search_yaml(planned, config.task)
+            warm_start.save(config.local_path, planned.warm.trials)
+            earlier = warm_start.as_sampler_trials(planned.warm.trials, planned.space, planned.objective)
+            sampler = partial(create_sampler, config.sampler, config.seed)
+            study, store = create_study(
+                config.path, sampler, planned.objectives, earlier=earlier, url=config.study, new=True
+            )
+            try:
+                publish()
+                _save_metadata(study, planned)
+                study.commit()
+            except BaseException:  # also Ctrl-C: in a notebook, nothing else could release the lock
+                _discard(config.path, store)
+                raise
+    except BaseException:  # also Ctrl-C: a search that never began must not look like one
+        (config.local_path / "search.yaml").unlink(missing_ok=True)
         raise
     return OpenStudy(study, store, study.metadata)
+
+
+def _discard(place: StoragePath, store: StudyStore) -> None:
+    try:
+        with suppress(StoreError):
+            store.close()
+    finally:
+        if isinstance(place, RemotePath):
+            with suppress(OSError):
+                remove_tree(place)
 
 
 def _save_metadata(study: SearchStudy, planned: SearchPlan) -> None:
@@ -128,7 +129,7 @@ def _save_metadata(study: SearchStudy, planned: SearchPlan) -> None:
             "first": planned.first,
             "searched": {p.name: distribution_to_json(p.distribution) for p in space.parameters},
             "fixed": space.fixed_values(),
-            "files": compute_digests(planned.source.modules),
+            "files": provenance.compute_digests(planned.source.modules),
             "tracking_uri": redact(os.environ.get(URI, "")),
         }
     )
@@ -137,71 +138,43 @@ def _save_metadata(study: SearchStudy, planned: SearchPlan) -> None:
 
 
 def open_search(place: StoragePath, given: Mapping[str, Any]) -> tuple[SearchPlan, OpenStudy]:
-    """The search at `place`, whose files are at hand, to go on with the options that are `given` anew.
+    """Open the search at `place`, whose files are on this disk, to resume it with the overridden options `given`.
 
     Raises:
-        UsageError: There is none, another process runs it, something that it needs is not there any more, or it
-            cannot be written.
+        UsageError: There is no such search, another process runs it, something that it needs is missing, or its
+            folder cannot be written.
     """
     url = find_store(place, given.get("study", ""))
     with storage_errors():
         store = open_store(place, url)
         try:
             return _restore_search(place, store, {**given, "study": url})
-        except BaseException:  # Ctrl-C too: nobody else can free the lock in a notebook; it goes on
+        except BaseException:  # also Ctrl-C: in a notebook, nothing else could release the lock
             store.close()
             raise
 
 
-@contextmanager
-def storage_errors() -> Iterator[None]:
-    """A disk that is full or read-only, or a bucket that is away, is told in a line.
-
-    Raises:
-        UsageError: It is.
-    """
-    try:
-        yield
-    except OSError as error:
-        raise UsageError(f"--storage must be a folder that can be written to, but {error}.") from error
-
-
 def _restore_search(place: StoragePath, store: StudyStore, given: Mapping[str, Any]) -> tuple[SearchPlan, OpenStudy]:
     about = load_metadata(store.storage, place)
-    config = build_resume_config(about, place, given)
-    check_tracking(config, tracking_environment(about))
-    source = load_task_source(config.task)
-    space, notes = _resolve_space(about, build_space(config, source))
-    planned = build_plan(config, source, space)
-    objective = about["objective"], about["mode"]
-    if objective != (planned.objective.metric, planned.objective.mode):
-        raise UsageError(
-            f"the task must have the objective that {place.name} began with, {' '.join(objective)}, "
-            f"but has {planned.objective.metric} {planned.objective.mode}."
-        )
-    earlier, lost = _load_prior_trials(planned)
-    notes += lost
-    study = SearchStudy(
-        store.storage,
-        config.name,
-        _build_sampler_factory(planned),
-        planned.objectives,
-        earlier,
-        store.commit,
-    )
+    planned, notes = _restore_plan(place, about, given)
+    config = planned.config
+    earlier: list[FrozenTrial] = []
+    if config.warm_start:
+        try:
+            earlier = warm_start.as_sampler_trials(warm_start.load(config.local_path), planned.space, planned.objective)
+        except (OSError, ValueError, KeyError, TypeError):
+            notes.append(f"{warm_start.FILE} cannot be read: the sampler knows nothing of earlier searches any more")
+    sampler = partial(create_sampler, config.sampler, config.seed)
+    study = SearchStudy(store.storage, config.name, sampler, planned.objectives, earlier, store.commit)
     for point in about["first"]:
-        study.enqueue(point)  # in case that the search died before it had
+        study.enqueue(point)  # the search may have died before it enqueued them
     remove(config.local_path / "ray")
-    files = compute_digests(source.modules)
-    if changed := _find_changed_files(about["files"], files):
-        kept = _archive_code(config.local_path / "code", config.path, source.modules)
-        study.save_metadata({**study.metadata, "files": files})
-        notes.append(f"{', '.join(changed)} changed since {place.name} last ran, and trials go on with the new{kept}")
+    notes += _update_code(study, planned, place)
     tracking_uri = redact(tracking_environment(about)[URI])
     if not config.tracking_uri and tracking_uri != about["tracking_uri"]:
         notes.append(f"MLflow is at {tracking_uri} now: runs begin anew there")
-    task = about["config"]["task"] if isinstance(place, RemotePath) else config.task  # not of a copy that goes away
-    _write_search_yaml(config.model_copy(update={"task": task}))
+    # Of a search in a bucket, the task may be a copy on this disk, which is removed at the end.
+    _write_search_yaml(planned, about["config"]["task"] if isinstance(place, RemotePath) else config.task)
     study.commit()
     trials = study.get_trials()
     ended = sum(trial.state.is_finished() for trial in trials)
@@ -209,58 +182,63 @@ def _restore_search(place: StoragePath, store: StudyStore, given: Mapping[str, A
     return planned, OpenStudy(study, store, about, tuple(notes))
 
 
-def _load_prior_trials(planned: SearchPlan) -> tuple[list[FrozenTrial], list[str]]:
-    """The trials of earlier searches that the sampler knows, and a line if they cannot be read any more."""
-    if not planned.config.warm_start:
-        return [], []
-    try:
-        return warm_start.as_sampler_trials(
-            warm_start.load(planned.config.local_path), planned.space, planned.objective
-        ), []
-    except (OSError, ValueError, KeyError, TypeError):
-        return [], [f"{warm_start.FILE} cannot be read: the sampler knows nothing of earlier searches any more"]
+def _restore_plan(
+    place: StoragePath, about: Mapping[str, Any], given: Mapping[str, Any]
+) -> tuple[SearchPlan, list[str]]:
+    """Return the plan of a search that is resumed, and a line for each parameter that its task declares otherwise."""
+    config = build_resume_config(about, place, given)
+    check_tracking(config, tracking_environment(about))
+    source = load_task_source(config.task)
+    space, notes = _resolve_space(about, build_space(config, source))
+    planned = build_plan(config, source, space)
+    before, current = Objective(about["objective"], about["mode"]), planned.objective
+    if before != current:
+        raise UsageError(
+            f"the task must have the objective that {place.name} began with, {before.metric} {before.mode}, "
+            f"but has {current.metric} {current.mode}."
+        )
+    return planned, notes
 
 
-def _build_sampler_factory(planned: SearchPlan) -> Callable[[int], BaseSampler]:
-    return partial(create_sampler, planned.config.sampler, planned.config.seed)
-
-
-def _resolve_space(about: Mapping[str, Any], now: Space) -> tuple[Space, list[str]]:
-    """The space that the search began with, and a line for each parameter of which the task says otherwise `now`."""
+def _resolve_space(about: Mapping[str, Any], current: Space) -> tuple[Space, list[str]]:
     searched = {name: json_to_distribution(text) for name, text in about["searched"].items()}
-    space = restore_space(now.config_class, searched, about["fixed"])
-    goes_on, declared = _describe_parameters(space), _describe_parameters(now)
+    space = restore_space(current.config_class, searched, about["fixed"])
+    kept, declared = _describe_parameters(space), _describe_parameters(current)
     known = searched.keys() | about["fixed"].keys()
     notes = []
-    for name in sorted(known | goes_on.keys()):
-        if name not in goes_on:
+    for name in sorted(known | kept.keys()):
+        if name not in kept:
             notes.append(f"{name} was {about['fixed'][name]}: the task has no such parameter any more")
         elif name not in known:
-            notes.append(f"{name} is {goes_on[name]}: the task had no such parameter before")
-        elif goes_on[name] != declared[name]:
-            notes.append(f"{name} stays {goes_on[name]}, as before, and is not {declared[name]}")
+            notes.append(f"{name} is {kept[name]}: the task had no such parameter before")
+        elif kept[name] != declared[name]:
+            notes.append(f"{name} stays {kept[name]}, as before, and is not {declared[name]}")
     return space, notes
 
 
 def _describe_parameters(space: Space) -> dict[str, str]:
-    """What is said of each parameter: its range, or its value."""
+    """Return the range or the value of each parameter as text."""
     ranges = {parameter.name: f"searched in {parameter}" for parameter in space.parameters}
     return {**ranges, **{name: str(value) for name, value in space.fixed_values().items()}}
 
 
-def _find_changed_files(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    return sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
+def _update_code(study: SearchStudy, planned: SearchPlan, place: StoragePath) -> list[str]:
+    """Archive the copy of the task's files if the task has changed. Return a line about that."""
+    modules = planned.source.modules
+    before, current = study.metadata["files"], provenance.compute_digests(modules)
+    if before == current:
+        return []
+    changed = sorted(name for name in before.keys() | current.keys() if before.get(name) != current.get(name))
+    archived, code = "", planned.config.local_path / "code"
+    if code.exists() and not any(path.is_relative_to(code.resolve()) for path in modules):  # else trials run the copy
+        older = next(path for n in range(1, 1000) if not (path := code.with_name(f"code-{n}")).exists())
+        code.rename(older)
+        archived = f" code; what ran so far is in {planned.config.path / older.name}"
+    study.save_metadata({**study.metadata, "files": current})
+    return [f"{', '.join(changed)} changed since {place.name} last ran, and trials go on with the new{archived}"]
 
 
-def _write_search_yaml(config: SearchConfig) -> None:
-    """Write search.yaml, all of it or nothing: it says where the study is."""
+def _write_search_yaml(planned: SearchPlan, task: str) -> None:
+    """Write all of search.yaml or nothing: it says where the study is."""
+    config = planned.config.model_copy(update={"task": task})
     write_atomic(config.local_path / "search.yaml", to_yaml(config))
-
-
-def _archive_code(code: Path, place: StoragePath, modules: Sequence[Path]) -> str:
-    """Give the copy of the task's files, which trials ran so far, another name, unless it is what they run now."""
-    if not code.exists() or any(path.is_relative_to(code.resolve()) for path in modules):
-        return ""
-    older = next(path for n in range(1, 1000) if not (path := code.with_name(f"code-{n}")).exists())
-    code.rename(older)
-    return f" code; what ran so far is in {place / older.name}"

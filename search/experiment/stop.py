@@ -1,4 +1,4 @@
-"""How a search is ended before its trials are spent: by a signal, the clock, or a budget."""
+"""Ends a search before its trials are spent: on a signal, after its time budget, or by a stopper."""
 
 import signal
 import threading
@@ -14,7 +14,7 @@ from search.execution.stoppers import Stoppers
 from search.experiment.plan import SearchPlan
 from search.study.trial import WITH_RESULT, get_outcome, get_reports, gpu_seconds_used, intermediate_values
 
-CHECK_S = 1.0  # how far GPU-hours may be overdrawn
+CHECK_S = 1.0  # by how much GPU-hours may be exceeded
 
 
 class StopRequest:
@@ -22,7 +22,7 @@ class StopRequest:
 
     Attributes:
         asked: Set once the search is to end.
-        reasons: Why. What is spent while it ends already is no reason.
+        reasons: Why. What happens while the search ends already is no reason.
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
@@ -37,7 +37,7 @@ class StopRequest:
             self._say(f"stopping: {reason}")
 
     def interrupt(self) -> None:
-        """The user asks for it, whatever else does."""
+        """End the search because the user asks for it, even if it ends already for another reason."""
         self.reasons.append("interrupted")
         self.asked.set()
         self._say("stopping: trials end at their next window; once more to end at once")
@@ -49,27 +49,24 @@ class StopRequest:
 
 @contextmanager
 def handle_signals(stop: StopRequest, time_budget_s: float | None) -> Iterator[None]:
-    """Ctrl-C, SIGTERM and the time budget end the search. A second Ctrl-C ends it at once."""
-    heard: list[int] = []
+    """End the search on Ctrl-C, SIGTERM and after the time budget. A second signal ends it at once."""
 
     def request_stop(number: int, frame: FrameType | None) -> None:
-        heard.append(number)
-        if len(heard) > 1:
+        if stop.is_interrupted:
             raise KeyboardInterrupt
         stop.interrupt()
 
-    timer = threading.Timer(time_budget_s, stop, ["time budget"]) if time_budget_s else None
+    timer = threading.Timer(time_budget_s or 0.0, stop, ["time budget"])
+    timer.daemon = True
     before = {}
     if threading.current_thread() is threading.main_thread():
         before = {number: signal.signal(number, request_stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    if timer:
-        timer.daemon = True
+    if time_budget_s:
         timer.start()
     try:
         yield
     finally:
-        if timer:
-            timer.cancel()
+        timer.cancel()
         for number, handler in before.items():
             signal.signal(number, handler)
 
@@ -77,7 +74,7 @@ def handle_signals(stop: StopRequest, time_budget_s: float | None) -> Iterator[N
 def build_stoppers(
     planned: SearchPlan, worker: Mapping[str, float], stop: StopRequest, say: Callable[[str], None]
 ) -> Stoppers:
-    """The budget that a search asks for. Its workers have the resources `worker`; without a GPU, each counts as one."""
+    """Return the stoppers of a search whose workers have resources `worker`. Without GPUs, a worker counts as one."""
     config = planned.config
     return Stoppers(
         planned.objective,
@@ -92,7 +89,7 @@ def build_stoppers(
 
 
 def start_budget_timer(budget: Stoppers, asked: threading.Event) -> None:
-    """Let `budget` look at the clock until the search is to end. Returns at once."""
+    """Check the GPU-hours from time to time, in a thread, until the search is to end."""
 
     def check() -> None:
         while not asked.wait(CHECK_S):
@@ -102,14 +99,14 @@ def start_budget_timer(budget: Stoppers, asked: threading.Event) -> None:
 
 
 def restore_stoppers(budget: Stoppers, trials: Sequence[FrozenTrial], waits: Callable[[FrozenTrial], bool]) -> None:
-    """Tell `budget` what the trials of an earlier run of the search reported, in that order, and what they held.
+    """Give `budget` the reports of a resumed search's trials, in their order, and the GPU time that they held.
 
-    That they failed alike is not among it: what made them fail may be mended.
+    It does not get their failures: their cause may be fixed.
 
     Args:
-        waits: Whether a trial that has not ended had come to a rung.
+        waits: Tells whether a trial that has not ended waits at a rung.
     """
-    told: list[tuple[float, int, Callable[[], None]]] = []
+    events: list[tuple[float, int, Callable[[], None]]] = []
     for trial in trials:
         number, curve, outcome = trial.number, intermediate_values(trial), get_outcome(trial)
         budget.meter.restore(number, gpu_seconds_used(trial))
@@ -117,11 +114,11 @@ def restore_stoppers(budget: Stoppers, trials: Sequence[FrozenTrial], waits: Cal
         for epoch, report in get_reports(trial).items():
             if epoch in curve:
                 last = report["time"]
-                told.append((last, number, partial(budget.record_report, number, report["metrics"])))
+                events.append((last, number, partial(budget.record_report, number, report["metrics"])))
         if outcome == "diverged" and trial.datetime_complete is not None:
-            told.append((trial.datetime_complete.timestamp(), number, partial(budget.record_segment_end, number)))
+            events.append((trial.datetime_complete.timestamp(), number, partial(budget.record_segment_end, number)))
         elif curve and (outcome in WITH_RESULT or waits(trial)):
-            told.append((last, number, partial(budget.record_segment_end, number)))
-    for _, _, tell in sorted(told, key=lambda event: event[:2]):
-        tell()
+            events.append((last, number, partial(budget.record_segment_end, number)))
+    for _, _, record in sorted(events, key=lambda event: event[:2]):
+        record()
     budget.check_gpu_hours()

@@ -1,9 +1,10 @@
-"""What earlier searches found, for the sampler of a new one. It is shown to the sampler, and is no trial of the search.
+"""The trials of earlier searches that the sampler of a new search sees. They are no trials of the new search.
 
-It lies in a file of the search's folder, so that a search that is taken up again shows the same.
+They lie in a file of the search's folder, so that the search has the same ones when it is resumed.
 """
 
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -12,14 +13,32 @@ from typing import Any
 
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
+from search.config.flatten import flatten
 from search.config.objectives import Objective
 from search.config.search_space import Space
-from search.errors import UsageError
-from search.experiment.warm_start_sources import SourceTrial, load_source_trials
+from search.errors import UsageError, suggest_nearest
 from search.storage.atomic_file import write_atomic
-from trainables.filesystem.paths import parse_path
+from search.storage.working_copy import list_searches
+from search.study.record import load_search
+from search.study.trial import get_outcome, intermediate_values
+from search.tracking.errors import error_message
+from search.tracking.runs import NOT_IN_A_KEY, iterate_runs
+from search.tracking.uri import redact
+from trainables.filesystem.paths import StoragePath, parse_path
 
 FILE = "warm-start.json"
+MLFLOW = "mlflow:"
+LARGEST = 1e308  # SQL stores of MLflow have no infinity, and keep the largest number instead
+OUTCOMES = {"FINISHED": "completed", "KILLED": "pruned", "FAILED": "failed"}  # of runs that other tools wrote
+
+
+@dataclass(frozen=True)
+class SourceTrial:
+    """A trial of an earlier search: its outcome, its whole config by dotted name, its finite objectives by epoch."""
+
+    outcome: str
+    config: dict[str, Any]
+    values: dict[int, float]
 
 
 @dataclass(frozen=True)
@@ -33,7 +52,7 @@ class PriorTrial:
 
 @dataclass(frozen=True)
 class WarmStart:
-    """What several sources gave: trials, the best point of each source, and a line about each for the user."""
+    """What the sources have: their trials, the best point of each source, and a line about each for the user."""
 
     trials: tuple[PriorTrial, ...] = ()
     best: tuple[dict[str, Any], ...] = ()
@@ -41,10 +60,10 @@ class WarmStart:
 
 
 def load_warm_start(sources: Sequence[str], space: Space, objective: Objective, tracking_uri: str) -> WarmStart:
-    """What `sources` know about `space`.
+    """Load the trials of `sources` that fit `space`.
 
     Raises:
-        UsageError: A source cannot be read, was after something else, or has no trial that fits.
+        UsageError: A source cannot be read, has another objective, or has no trial that fits.
     """
     trials: list[PriorTrial] = []
     best: list[dict[str, Any]] = []
@@ -57,10 +76,10 @@ def load_warm_start(sources: Sequence[str], space: Space, objective: Objective, 
             continue
         fitting, why_not = select_fitting(space, found)
         name = source if source.startswith("mlflow:") else parse_path(source).name
-        told = f"{len(fitting)} of {len(found)} trials of {name} fit{': ' if why_not else ''}{', '.join(why_not)}"
+        line = f"{len(fitting)} of {len(found)} trials of {name} fit{': ' if why_not else ''}{', '.join(why_not)}"
         if not fitting:
-            problems.append(f"--warm-start {name} must have trials that fit this search, but has none. {told}.")
-        lines.append(told)
+            problems.append(f"--warm-start {name} must have trials that fit this search, but has none. {line}.")
+        lines.append(line)
         trials += fitting
         best += _find_best_points(fitting, objective)
     if problems:
@@ -69,10 +88,10 @@ def load_warm_start(sources: Sequence[str], space: Space, objective: Objective, 
 
 
 def select_fitting(space: Space, found: Sequence[SourceTrial]) -> tuple[list[PriorTrial], list[str]]:
-    """The trials whose values lie in `space`, and why the others do not, as in "6 have lr outside 1e-5..1e-2".
+    """Return the trials whose values lie in `space`, and why the others do not, as "6 have lr outside 1e-5..1e-2".
 
-    A parameter that is fixed here must have that value in them; if it never varied in all that was found, as the
-    number of epochs, the trials fit with another value too, which is told. The seed does not matter.
+    A trial must have the value of each parameter that is fixed here, except for the seed. If the parameter has one
+    value in all trials, such as the number of epochs, they fit with another value too, and a line says so.
     """
     constants = {name: value for name, value in space.fixed_values().items() if name != "seed"}
     readers = {name: space.value_parser(name) for name in [*(p.name for p in space.parameters), *constants]}
@@ -94,16 +113,16 @@ def select_fitting(space: Space, found: Sequence[SourceTrial]) -> tuple[list[Pri
         else:
             outcome = trial.outcome if trial.outcome in ("completed", "diverged") else "pruned"
             fitting.append(PriorTrial(outcome, point, dict(trial.values)))
-    told = [f"{count} {one if count == 1 else many}" for (one, many), count in misfits.items()]
+    reasons = [f"{count} {one if count == 1 else many}" for (one, many), count in misfits.items()]
     for name, values in seen.items():
         for value in values.values() if len(values) == 1 else ():
             if _parse_value(readers[name], value) != constants[name]:
-                told.append(f"all had {name}={value}, here {constants[name]}")
-    return fitting, told
+                reasons.append(f"all had {name}={value}, here {constants[name]}")
+    return fitting, reasons
 
 
 def _group_by_field(config: Mapping[str, Any], constants: Mapping[str, Any]) -> dict[str, Any]:
-    """Flat `config` with the values of a field that is a dict put together again."""
+    """Return flat `config` with the values of each dict field combined again."""
     groups = {
         name: {key.removeprefix(f"{name}."): value for key, value in config.items() if key.startswith(f"{name}.")}
         for name, value in constants.items()
@@ -113,23 +132,23 @@ def _group_by_field(config: Mapping[str, Any], constants: Mapping[str, Any]) -> 
 
 
 def save(folder: Path, trials: Sequence[PriorTrial]) -> None:
-    """Keep `trials` in the folder of a search."""
+    """Write `trials` to the folder of a search."""
     if trials:
         write_atomic(folder / FILE, json.dumps([asdict(trial) for trial in trials]))
 
 
 def load(folder: Path) -> list[PriorTrial]:
-    """What `save` kept.
+    """Return what `save` wrote.
 
     Raises:
-        OSError, ValueError, KeyError, TypeError: It is not there, or not whole.
+        OSError, ValueError, KeyError, TypeError: The file is missing or incomplete.
     """
     kept = json.loads((folder / FILE).read_text(encoding="utf-8"))
     return [PriorTrial(t["outcome"], t["point"], {int(epoch): v for epoch, v in t["values"].items()}) for t in kept]
 
 
 def as_sampler_trials(trials: Sequence[PriorTrial], space: Space, objective: Objective) -> list[FrozenTrial]:
-    """`trials` as a sampler sees them: older than all of the search's own, whose numbers begin with 0."""
+    """Return `trials` as a sampler sees them: older than the search's own trials, whose numbers begin with 0."""
     distributions = {parameter.name: parameter.distribution for parameter in space.parameters}
     shown = []
     for number, trial in enumerate(trials, start=-len(trials)):
@@ -150,7 +169,7 @@ def as_sampler_trials(trials: Sequence[PriorTrial], space: Space, objective: Obj
 def _parse_point(
     space: Space, readers: Mapping[str, Callable[[Any], Any]], config: Mapping[str, Any]
 ) -> tuple[dict[str, Any], str]:
-    """The searched parameters of `config`, or what is wrong with the first that does not fit."""
+    """Return the searched parameters of `config`, or what is wrong with the first that does not fit."""
     known, point = space.fixed_values(), dict[str, Any]()
     for parameter in (parameter for parameter in space.parameters if parameter.is_active(known)):
         if parameter.name not in config:
@@ -163,7 +182,7 @@ def _parse_point(
 
 
 def _parse_value(reader: Callable[[Any], Any], value: Any) -> Any:
-    """`value` as it is if it cannot be read: it then is in no range, and no value of ours."""
+    """Return the parsed value. An invalid `value` stays as it is: it is in no range, and equals no fixed value."""
     try:
         return reader(value)
     except UsageError:
@@ -173,3 +192,85 @@ def _parse_value(reader: Callable[[Any], Any], value: Any) -> Any:
 def _find_best_points(trials: Sequence[PriorTrial], objective: Objective) -> list[dict[str, Any]]:
     judged = [trial for trial in trials if trial.outcome != "diverged" and trial.values]
     return [objective.best(judged, key=lambda t: objective.best(t.values.values())).point] if judged else []
+
+
+def load_source_trials(source: str, objective: Objective, tracking_uri: str) -> list[SourceTrial]:
+    """Return the trials of `source`, the folder of a search or "mlflow:EXPERIMENT".
+
+    Raises:
+        UsageError: The source does not exist, cannot be read, or has another objective.
+    """
+    if source.startswith(MLFLOW):
+        return _load_experiment_trials(source.removeprefix(MLFLOW), objective.metric, tracking_uri)
+    return _load_search_trials(parse_path(source), objective)
+
+
+def _load_search_trials(folder: StoragePath, objective: Objective) -> list[SourceTrial]:
+    try:
+        known = None if folder.is_dir() else list_searches(folder.parent)
+    except OSError as error:  # of a bucket
+        raise UsageError(f"--warm-start {folder.name} must be a search that can be read, but {error}.") from error
+    if known is not None:
+        raise UsageError(
+            f"--warm-start must be a search, its folder or mlflow:EXPERIMENT, but there is no {folder}."
+            + (f" {suggest_nearest(folder.name, known)}" if known else "")
+        )
+    try:
+        searched = load_search(folder)
+    except UsageError as error:
+        raise UsageError(*(f"--warm-start {folder.name}: {problem}" for problem in error.problems)) from error
+    if (theirs := searched.objective) != objective:
+        raise UsageError(
+            f"--warm-start {folder.name} must have searched for the {objective.mode} of {objective.metric}, but did "
+            f"for the {theirs.mode} of {theirs.metric}. Leave it out."
+        )
+    return [
+        SourceTrial(get_outcome(t), flatten(t.user_attrs.get("config", {})), dict(intermediate_values(t)))
+        for t in searched.trials
+    ]
+
+
+def _load_experiment_trials(name: str, objective: str, tracking_uri: str) -> list[SourceTrial]:
+    path = Path(tracking_uri.removeprefix("sqlite:///"))
+    if tracking_uri.startswith("sqlite:///") and not path.is_file():  # MLflow would make one
+        raise UsageError(f"--warm-start mlflow:{name} must be in a store that exists, but there is no {path}.")
+    from mlflow.tracking import MlflowClient
+
+    key = NOT_IN_A_KEY.sub("_", objective)
+    try:
+        client = MlflowClient(tracking_uri=tracking_uri)
+        experiment = client.get_experiment_by_name(name)
+        known = [] if experiment else [known.name for known in client.search_experiments()]
+        order = ["attributes.start_time ASC"]
+        runs = list(iterate_runs(client, experiment.experiment_id, order_by=order)) if experiment else []
+        runs = [run for run in runs if run.data.params]  # a run without any is the parent of trials
+        found = [_parse_run(client, run, key) for run in runs]
+    except Exception as error:  # MLflow raises its own, urllib's and SQLAlchemy's
+        raise UsageError(
+            f"--warm-start mlflow:{name} must be readable, but {redact(tracking_uri)} is not: {error_message(error)}"
+        ) from error
+    if experiment is None:
+        raise UsageError(
+            f"--warm-start mlflow:{name} must be an experiment of {redact(tracking_uri)}, but there is none of that "
+            f"name. {suggest_nearest(name, known)}"
+        )
+    metrics = {metric for run in runs for metric in run.data.metrics}
+    if key not in metrics:
+        raise UsageError(
+            f"--warm-start mlflow:{name} must have runs with the metric {objective!r}, but has none. "
+            + (suggest_nearest(objective, metrics) if metrics else "It has no metric at all.")
+        )
+    return found
+
+
+def _parse_run(client: Any, run: Any, key: str) -> SourceTrial:
+    history = client.get_metric_history(run.info.run_id, key) if key in run.data.metrics else []
+    by_step = {point.step: point.value for point in sorted(history, key=lambda point: (point.timestamp, point.step))}
+    finite = {step: value for step, value in sorted(by_step.items()) if abs(value) < LARGEST}
+    tags = run.data.tags
+    outcome = tags.get("outcome") or OUTCOMES.get(run.info.status, "interrupted")
+    if "trial_id" not in tags:  # another tool's steps may be updates: they are counted
+        finite = dict(enumerate(finite.values(), start=1))
+        if any(not math.isfinite(value) or abs(value) >= LARGEST for value in by_step.values()):
+            outcome = "diverged"
+    return SourceTrial(outcome, dict(run.data.params), finite)

@@ -1,4 +1,4 @@
-"""Keeps a search's Parquet file up to date while it runs."""
+"""Keeps the Parquet file of a search up to date while it runs."""
 
 import threading
 import time
@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from search.execution.callback import TrialCallback
 from search.formatting import report_command
-from search.reporting.parquet import write_parquet
+from search.reporting.parquet import FILE, write_parquet
 from search.study.study import SearchStudy
 from trainables.filesystem.paths import StoragePath
 
@@ -19,33 +19,42 @@ SHARE = 0.02  # of the time, at most: a search with many reports is written less
 
 
 class ParquetCallback(TrialCallback):
-    """Observes a search and writes its reports to `path`, in a thread of its own, every few seconds if there are any.
+    """Observes a search and writes new reports to trials.parquet every few seconds, in a thread of its own.
 
-    The study is asked here, on the thread of the search that writes it, and for the one trial that an event is about,
-    so that an event costs the same however many trials there are. A trial that was given out does not change: the
-    study makes another one of it.
+    It reads the study on the thread of the search, and only the trial that an event is about. So an event costs the
+    same however many trials there are. A trial that was read does not change: the study makes a new one.
 
     Args:
-        study: That the search writes.
-        path: Of the file.
-        say: Shows a line, if it cannot be written.
-        place: Where the search lies, if not in the folder of the file.
+        study: The study that the search writes.
+        folder: The folder of the file.
+        say: Shows a line if the file cannot be written.
+        place: Where the search lies, if not in `folder`.
     """
 
     def __init__(
-        self, study: SearchStudy, path: Path, say: Callable[[str], None], place: StoragePath | None = None
+        self, study: SearchStudy, folder: Path, say: Callable[[str], None], place: StoragePath | None = None
     ) -> None:
         self._study = study
-        self._path = path
+        self._path = folder / FILE
         self._say = say
-        self._place = place or path.parent
+        self._place = place or folder
         self._trials = {trial.number: trial for trial in study.get_trials()}
         self._changed = threading.Event()
         if self._trials:  # the driver before this one may have died before it wrote them
             self._changed.set()
         self._over = threading.Event()
-        self._told = ""  # of a failure
+        self._failure = ""
         self._thread = threading.Thread(target=self._run, daemon=True, name="export")
+
+    def __enter__(self) -> "ParquetCallback":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._over.set()
+        self._thread.join()
+        if self._changed.is_set():
+            self._write(f"{report_command(self._place)} writes it again")
 
     def on_trial_start(self, number: int, config: dict[str, Any], copied_from: int | None = None) -> None:
         self._trials[number] = self._study.get_trial(number)
@@ -55,17 +64,6 @@ class ParquetCallback(TrialCallback):
 
     def on_trial_end(self, number: int, outcome: str, reason: str) -> None:
         self._refresh_trial(number)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def end(self) -> None:
-        """Write what came last. Ending it again changes nothing; neither does never having started it."""
-        self._over.set()
-        if self._thread.is_alive():
-            self._thread.join()
-        if self._changed.is_set():
-            self._write(f"{report_command(self._place)} writes it again")
 
     def _refresh_trial(self, number: int) -> None:
         self._trials[number] = self._study.get_trial(number)
@@ -85,10 +83,9 @@ class ParquetCallback(TrialCallback):
         trials = list(self._trials.values())  # at once: the search adds to them meanwhile
         try:
             write_parquet(sorted(trials, key=lambda trial: trial.number), self._path)
+            self._failure = ""
         except (OSError, pa.ArrowException) as error:  # a full disk, a value that Parquet has no type for
             self._changed.set()
-            if then != self._told:
-                self._say(f"{self._place / self._path.name} cannot be written: {error}; {then}")
-            self._told = then
-        else:
-            self._told = ""
+            if then != self._failure:
+                self._say(f"{self._place / FILE} cannot be written: {error}; {then}")
+            self._failure = then

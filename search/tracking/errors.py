@@ -1,4 +1,4 @@
-"""Why MLflow did not do what it was told, in a line."""
+"""What is raised if MLflow does not do what it should, and its reason in a line."""
 
 import re
 
@@ -11,8 +11,16 @@ TELLING = re.compile(
 )
 
 
+class TrackingError(RuntimeError):
+    """MLflow does not have everything of the search. The message says what to do."""
+
+
+class ModelError(RuntimeError):
+    """The best checkpoint is no model in MLflow. The message says why, and how to try again."""
+
+
 def describe_mlflow_error(error: BaseException) -> str:
-    """What MLflow does, as the end of a sentence: "does not answer: Connection refused". Never a password."""
+    """Return what MLflow does as the end of a sentence without passwords: "does not answer: Connection refused"."""
     status, text = get_http_status(error), error_message(error)
     if status == 401:
         return f"does not accept the login: {LOGIN} must be those of an account there"
@@ -24,17 +32,17 @@ def describe_mlflow_error(error: BaseException) -> str:
 
 
 def error_message(error: BaseException) -> str:
-    """What the error says, in one line, without the password of a URL and without what SQLAlchemy adds."""
+    """Return the message of `error` in one line, without the password of a URL and without what SQLAlchemy adds."""
     text = re.sub(r"//[^/@\s]+@", "//", " ".join(str(error).split()))
     return re.split(r" ?\[SQL:| ?\(Background on this error", text)[0]
 
 
 def get_http_status(error: BaseException) -> int:
-    """The HTTP status that an error of MLflow stands for; 0 of any other."""
+    """Return the HTTP status of an error of MLflow, or 0 of any other error."""
     status = getattr(error, "get_http_status_code", None)
     return int(status()) if status is not None else 0
 
 
 def is_login_error(error: BaseException) -> bool:
-    """Whether it comes of the login, which is that of the environment until this process ends."""
+    """Return whether the login is refused. It is read from the environment once, at the start of the process."""
     return get_http_status(error) in (401, 403)

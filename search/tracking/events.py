@@ -1,8 +1,10 @@
-"""What MLflow is told of a trial, event by event: as it happens, or later from the study."""
+"""The events that MLflow gets of a search, made as they happen or later from the study, and a file of unsent ones."""
 
+import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from optuna.trial import FrozenTrial
@@ -10,68 +12,59 @@ from optuna.trial import FrozenTrial
 from search.analysis.best_trials import BestReport, BestReports
 from search.config.flatten import flatten
 from search.config.objectives import Objective
+from search.storage.atomic_file import write_atomic
 from search.study.datasets import get_datasets
 from search.study.trial import get_outcome, get_reports
 
 Event = dict[str, Any]
+SPOOL = "mlflow-unsent.jsonl"
 
 
-def build_trial_start_event(config: Mapping[str, Any], copied_from: int | None, at: float | None = None) -> Event:
-    """`config` is flat."""
-    return {"kind": "started", "time": _to_milliseconds(at), "config": config, "copied_from": copied_from}
+def make_event(kind: str, at: float | None = None, **content: Any) -> Event:
+    """Return an event that happened `at`, in seconds since 1970. Default: now.
+
+    Args:
+        kind: "started" (with a flat `config`, `copied_from`), "data" (`datasets`), "reported" (`epoch`, `metrics`) or
+            "ended" (`outcome`, `reason`, `best`) of a trial; "finished" (`status` of the parent run, `note`,
+            `metrics`, and why it `stopped` early) of the search.
+    """
+    return {"kind": kind, "time": _to_milliseconds(at), **content}
 
 
-def build_trial_datasets_event(datasets: Sequence[Mapping[str, str]], at: float | None = None) -> Event:
-    """What a trial trains and is evaluated on."""
-    return {"kind": "data", "time": _to_milliseconds(at), "datasets": datasets}
-
-
-def build_trial_report_event(epoch: int, metrics: Mapping[str, float], at: float) -> Event:
-    return {"kind": "reported", "time": _to_milliseconds(at), "epoch": epoch, "metrics": metrics}
-
-
-def build_trial_end_event(outcome: str, reason: str, report: BestReport | None, at: float | None = None) -> Event:
-    """Return the event with `report`, the best one of the trial, as its objectives and the time of its last report."""
+def make_trial_end(outcome: str, reason: str, report: BestReport | None, at: float | None = None) -> Event:
+    """Return the event of a trial's end. `report` is its best one, with the time of its last one."""
     best = report and (report.point, report.last_at)
-    return {"kind": "ended", "time": _to_milliseconds(at), "outcome": outcome, "reason": reason, "best": best}
-
-
-def build_search_end_event(
-    status: str, note: str, metrics: Mapping[str, float], stopped: str, at: float | None = None
-) -> Event:
-    """Of the search: `status` of its parent run, and why it `stopped` early."""
-    content = {"status": status, "note": note, "metrics": metrics, "stopped": stopped}
-    return {"kind": "finished", "time": _to_milliseconds(at), **content}
+    return make_event("ended", at, outcome=outcome, reason=reason, best=best)
 
 
 def build_trial_events(trial: FrozenTrial, objectives: Sequence[Objective], over: bool = False) -> list[Event]:
-    """All of `trial`, as the study has it; nothing if it died before it was begun.
+    """Return all events of `trial`, as the study has it. A trial whose driver died before it was begun has none.
 
     Args:
-        over: The search has ended: a trial that has not is interrupted.
+        over: The search has ended: a trial that has not ended is interrupted.
     """
     if "config" not in trial.user_attrs:
         return []
-    bests, last = BestReports(objectives), _to_seconds(trial.datetime_start)
-    config = flatten(trial.user_attrs["config"])
-    events = [build_trial_start_event(config, trial.user_attrs.get("copied_from"), last)]
+    config, bests = flatten(trial.user_attrs["config"]), BestReports(objectives)
+    last = _to_seconds(trial.datetime_start)
+    events = [make_event("started", last, config=config, copied_from=trial.user_attrs.get("copied_from"))]
     if datasets := get_datasets(trial):
-        events.append(build_trial_datasets_event(datasets, last))
+        events.append(make_event("data", last, datasets=datasets))
     for epoch, report in get_reports(trial).items():
         last = report["time"]
         bests.record_report(trial.number, epoch, report["metrics"], last)
-        events.append(build_trial_report_event(epoch, report["metrics"], last))
+        events.append(make_event("reported", last, epoch=epoch, metrics=report["metrics"]))
     best = bests.get_best(trial.number)
     if trial.state.is_finished():
         reason, at = trial.user_attrs.get("reason", ""), _to_seconds(trial.datetime_complete)
-        events.append(build_trial_end_event(get_outcome(trial), reason, best, at))
+        events.append(make_trial_end(get_outcome(trial), reason, best, at))
     elif over:
-        events.append(build_trial_end_event("interrupted", "the search was stopped", best, last))
+        events.append(make_trial_end("interrupted", "the search was stopped", best, last))
     return events
 
 
 def get_start_time_ms(trials: Sequence[FrozenTrial]) -> int:
-    """When a search with these trials began, in milliseconds since 1970: at the latest now."""
+    """Return when a search with these trials began, in milliseconds since 1970, or now."""
     return min([_to_milliseconds(None), *(_to_milliseconds(_to_seconds(trial.datetime_start)) for trial in trials)])
 
 
@@ -82,3 +75,26 @@ def _to_milliseconds(at: float | None) -> int:
 def _to_seconds(moment: datetime | None) -> float:
     assert moment is not None
     return moment.timestamp()
+
+
+def write_spool(folder: Path, refused: Sequence[Event], end: Event | None) -> None:
+    """Keep what MLflow lacks and the study has not: refused events, and how the search ended.
+
+    Without any, the file of an earlier driver is removed.
+    """
+    events = [*refused, *([end] if end else [])]
+    path = folder / SPOOL
+    if events:
+        write_atomic(path, "".join(json.dumps(event) + "\n" for event in events))
+    else:
+        path.unlink(missing_ok=True)
+
+
+def read_spooled_end(folder: Path) -> Event | None:
+    """Return how the search ended if MLflow does not know. Return None, too, if its driver was killed."""
+    try:
+        lines = (folder / SPOOL).read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return None
+    events: list[Event] = [json.loads(line) for line in lines]
+    return next((event for event in events if event["kind"] == "finished"), None)

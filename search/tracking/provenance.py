@@ -1,10 +1,9 @@
-"""What a search ran with: the version of its code, its machine and packages, kept as files in its folder."""
+"""What a search runs with: the version of its code, its machine and packages, as files in its folder."""
 
 import hashlib
 import json
 import os
 import platform
-import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, distributions, version
@@ -17,17 +16,17 @@ from search.storage.atomic_file import write_atomic
 ROOT = Path(__file__).resolve().parents[2]
 FILES = ("search.yaml", "environment.json", "requirements.txt", "code.diff")
 LONGEST_DIFF = 2**20
-GIT_S = 20
+TIMEOUT_S = 20
 
 
 def write(folder: Path, task: str, modules: Sequence[Path], nodes: Sequence[Mapping[str, float]]) -> None:
     """Write environment.json, requirements.txt, and code.diff if there is one.
 
     Args:
-        folder: Of the search.
-        task: "path/to/file.py:Name", or the name of a built-in one.
-        modules: The files and packages that its workers import.
-        nodes: What each node of Ray has, by name of the resource.
+        folder: The folder of the search.
+        task: "path/to/file.py:Name", or the name of a built-in task.
+        modules: The files and packages that the workers import.
+        nodes: The resources of each node of Ray, by name.
     """
     path = Path(task.rpartition(":")[0])
     if modules:
@@ -52,7 +51,7 @@ def write(folder: Path, task: str, modules: Sequence[Path], nodes: Sequence[Mapp
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """What environment.json has; empty if the search died before it was written."""
+    """Return what environment.json has, or an empty dict if the search died before it was written."""
     try:
         found: dict[str, Any] = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -61,15 +60,16 @@ def read(folder: Path) -> dict[str, Any]:
 
 
 def get_code_version(path: Path, modules: Sequence[Path], folder: Path) -> tuple[str, str]:
-    """The commit of the repository that has the file `path`, with "-dirty" and the diff if it is not as committed.
+    """Return the commit of the repository that has the file `path`, and what is not committed.
 
-    A digest of `modules` if git does not know the file, or if it is the copy in the `folder` of a search.
+    The commit ends in "-dirty" if anything is not committed. If git does not know the file, or if it is the copy in the
+    `folder` of a search, return a digest of `modules` instead.
     """
     beside = path.parent
     commit = _run_git(beside, "rev-parse", "HEAD")
     if not commit or path.is_relative_to(folder) or not _run_git(beside, "ls-files", path.name):
         return compute_digest(modules), ""
-    # Other files that git does not know are no code of the task: most often the folder of the searches.
+    # Other files that git does not know are not the code of the task: most often the folder of the searches.
     unknown = _run_git(beside, "ls-files", "--others", "--exclude-standard", "--", *map(str, modules))
     if not unknown and not _run_git(beside, "status", "--porcelain", "--untracked-files=no"):
         return commit, ""
@@ -77,7 +77,7 @@ def get_code_version(path: Path, modules: Sequence[Path], folder: Path) -> tuple
 
 
 def get_searchlight_version() -> str:
-    """The commit of this project where it runs from its repository, else the version of the package."""
+    """Return the commit of this project if it runs from its repository, else the version of the package."""
     if (ROOT / ".git").exists() and (commit := _run_git(ROOT, "rev-parse", "HEAD")):
         return f"{commit}-dirty" if _run_git(ROOT, "status", "--porcelain") else commit
     try:
@@ -87,7 +87,7 @@ def get_searchlight_version() -> str:
 
 
 def compute_digests(modules: Sequence[Path]) -> dict[str, str]:
-    """The SHA-256 of each Python file in `modules`, files and packages, by its path beside the task."""
+    """Return the SHA-256 of each Python file in `modules`, files and packages, by its path relative to the task."""
     files = [(file, path.parent) for path in modules for file in ([path] if path.is_file() else path.rglob("*.py"))]
     return {
         file.relative_to(beside).as_posix(): hashlib.sha256(file.read_bytes()).hexdigest() for file, beside in files
@@ -95,13 +95,13 @@ def compute_digests(modules: Sequence[Path]) -> dict[str, str]:
 
 
 def compute_digest(modules: Sequence[Path]) -> str:
-    """One for all of them."""
+    """Return one digest of all Python files in `modules`."""
     lines = "".join(f"{name} {each}\n" for name, each in sorted(compute_digests(modules).items()))
     return f"sha256:{hashlib.sha256(lines.encode()).hexdigest()[:16]}"
 
 
 def list_installed_packages() -> list[str]:
-    """The installed packages, as pip freeze has them."""
+    """Return the installed packages as pip freeze prints them."""
     lines = set()
     for package in distributions():
         name, direct = package.metadata["Name"], json.loads(package.read_text("direct_url.json") or "{}")
@@ -117,21 +117,21 @@ def list_installed_packages() -> list[str]:
 
 
 def _get_diff(folder: Path) -> str:
-    """What is not committed, of the files that git knows."""
+    """Return what is not committed of the files that git knows."""
     diff = _run_git(folder, "diff", "--no-color", "--no-ext-diff", "HEAD")
     return f"{diff[:LONGEST_DIFF]}\n(cut here)\n" if len(diff) > LONGEST_DIFF else f"{diff}\n" if diff else ""
 
 
 def _run_git(folder: Path, *arguments: str) -> str:
-    """What git says; empty where there is none, no repository, or no answer in time."""
+    return _run_command("git", "-C", str(folder), *arguments)
+
+
+def _run_command(*command: str) -> str:
+    """Return what `command` prints, or "" if it is not installed, fails, or does not answer in time."""
+    environment = os.environ | {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
     try:
         done = subprocess.run(
-            ["git", "-C", str(folder), *arguments],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=GIT_S,
-            env=os.environ | {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"},
+            command, capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S, env=environment
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""
@@ -148,12 +148,7 @@ def _get_cpu_name() -> str:
 
 
 def _list_gpus() -> list[str]:
-    """Of the driver's machine: name, memory and driver of each."""
-    if shutil.which("nvidia-smi") is None:
-        return []
-    command = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=GIT_S)
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    return done.stdout.splitlines() if done.returncode == 0 else []
+    """Return name, memory and driver of each GPU of the driver's machine."""
+    return _run_command(
+        "nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"
+    ).splitlines()

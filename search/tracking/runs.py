@@ -1,9 +1,11 @@
-"""The runs of one search in MLflow: a parent, and a nested child per trial. What they are told twice is there once."""
+"""The runs of one search in MLflow: a parent, and a nested child per trial. What is sent twice is there once."""
 
 import fcntl
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +13,9 @@ from optuna.trial import FrozenTrial
 
 from search.config import SearchConfig
 from search.config.objectives import Objective
+from search.study.datasets import Told
 from search.study.trial import get_outcome
 from search.tracking import provenance
-from search.tracking.datasets import to_dataset_inputs
 from search.tracking.description import format_commands
 from search.tracking.errors import error_message, get_http_status
 from search.tracking.events import Event, build_trial_events, get_start_time_ms
@@ -21,7 +23,8 @@ from trainables.filesystem.paths import StoragePath, local_copy
 from trainables.task.images import find_best_images
 
 if TYPE_CHECKING:
-    from mlflow.entities import Run
+    from mlflow.entities import DatasetInput, Run
+    from mlflow.tracking import MlflowClient
 
 STATUS = {
     "completed": "FINISHED",
@@ -34,67 +37,58 @@ KIND = {"mlflow.experimentKind": "custom_model_development"}  # the UI then open
 METRICS, PARAMS = 800, 100  # in one call: MLflow takes 1000 things at most, and 100 parameters; and of characters:
 LONGEST_PARAM = 6000
 LONGEST_TAG = 5000
+LONGEST_DIGEST = 36
+CONTEXT = "mlflow.data.context"  # the tag by which MLflow's UI says what data is used for
 NOT_IN_A_KEY = re.compile(r"[^\w\-. :/]")  # what MLflow refuses in the name of a metric
 NOTE = "mlflow.note.content"
 REFUSALS = {400, 404}  # not worth a second try
 
 
+@dataclass
 class Runs:
-    """Every call may raise what MLflow raises, and be made again then.
+    """The runs of a search. Each method may raise what MLflow raises, and can be called again then.
 
-    Args:
-        config: Of the search.
+    Attributes:
+        config: The config of the search.
         tracking_uri: MLflow's store or server.
         artifacts: Where a new experiment keeps its artifacts; None leaves it to the server.
         search_id: A tag by which the runs of this search are found again.
-        objectives: Of which each trial's best are metrics of its run: the UI itself ranks by the last report.
-        ending: Called with the number of a trial before its run is told that it has ended.
-
-    Attributes:
-        error: Why MLflow refused what it did.
-        parent: As it was found; None if there was none.
+        objectives: Their best values are metrics of each trial's run: the UI itself ranks by the last report.
+        before_end: Called with the number of a trial before its run ends.
+        error: Why MLflow refused an event.
+        parent: The parent run as it was found; None if there was none.
     """
 
-    def __init__(
-        self,
-        config: SearchConfig,
-        tracking_uri: str,
-        artifacts: StoragePath | None,
-        search_id: str,
-        objectives: Sequence[Objective],
-        ending: Callable[[int], None] = lambda number: None,
-    ) -> None:
-        self.tracking_uri = tracking_uri
-        self.experiment_id = ""
-        self.run_id = ""
-        self.error = ""
-        self.parent: Run | None = None
-        self._config = config
-        self._artifacts = artifacts
-        self._search_id = search_id
-        self._objectives = objectives
-        self._ending = ending
-        self._children: dict[int, str] = {}
-        self._datasets: set[tuple[str, str]] = set()  # by name and digest, on the parent
+    config: SearchConfig
+    tracking_uri: str
+    artifacts: StoragePath | None
+    search_id: str
+    objectives: Sequence[Objective]
+    before_end: Callable[[int], None] = lambda number: None
+    experiment_id: str = field(default="", init=False)
+    run_id: str = field(default="", init=False)
+    error: str = field(default="", init=False)
+    parent: "Run | None" = field(default=None, init=False)
+    _children: dict[int, str] = field(default_factory=dict, init=False)
+    _datasets: set[tuple[str, str]] = field(default_factory=set, init=False)  # by name and digest, on the parent
 
     def open(self, trials: Sequence[FrozenTrial] = (), over: bool = False) -> "dict[int, Run]":
-        """Find the parent, or make it; the runs that MLflow has of the search's trials, by number.
+        """Find the parent run, or create it. Return the runs that MLflow has of the search's trials, by number.
 
         Args:
-            trials: That the search has begun.
-            over: It has ended: its parent does not go on.
+            trials: The trials that the search has begun.
+            over: The search has ended: its parent does not run any more.
         """
-        # Imported here: no earlier than it is needed.
         from mlflow.tracking import MlflowClient
         from mlflow.tracking.context.registry import resolve_tags
 
-        config = self._config
+        config = self.config
         self._client = MlflowClient(tracking_uri=self.tracking_uri)
-        with _lock_database(self._artifacts):
+        with _lock_database(self.artifacts):
             self.experiment_id = self._get_or_create_experiment()
         versions = _build_version_tags(provenance.read(config.local_path))
         own = {"mlflow.user": user} if (user := resolve_tags().get("mlflow.user")) else {}
-        self._tags = {**own, **versions, "search": config.name, "search_id": self._search_id}
+        self._tags = {**own, **versions, "search": config.name, "search_id": self.search_id}
         runs = self.find_runs()
         if not self.run_id:
             source = {"mlflow.source.name": config.task, "mlflow.source.type": "LOCAL", "task": config.task}
@@ -109,49 +103,43 @@ class Runs:
         return runs
 
     def list_initial_artifacts(self) -> list[Path]:
-        """The artifacts that there are from the start: the YAML of the search, its code, and what it runs with."""
-        folder = self._config.local_path
+        """Return the artifacts that exist from the start: the YAML of the search, its code, and what it runs with."""
+        folder = self.config.local_path
         return [path for name in (*provenance.FILES, "code") if (path := folder / name).exists()]
 
     def send_artifact(self, path: Path) -> None:
-        """A file, or the Python files of a folder, as artifacts of the parent."""
+        """Log a file, or the Python files of a folder, on the parent run."""
         files = sorted(path.rglob("*.py")) if path.is_dir() else [path]  # the workers leave what they compiled there
         for file in files:
             beside = file.parent.relative_to(path.parent) if path.is_dir() else None
             self._client.log_artifact(self.run_id, str(file), beside and beside.as_posix())
 
     def send_pictures(self, number: int) -> None:
-        """What a trial drew of its best report, as artifacts of its run. Those that it has already are replaced."""
-        folder = find_best_images(self._config.path / "checkpoints" / str(number))
+        """Log the pictures of a trial's best report on its run. Those that the run has are replaced."""
+        folder = find_best_images(self.config.path / "checkpoints" / str(number))
         if folder is not None and number in self._children:  # else its run was refused
             with local_copy(folder) as local:
                 self._client.log_artifacts(self._children[number], str(local), "pictures")
 
     def find_runs(self) -> "dict[int, Run]":
-        """The runs that MLflow has of this search's trials; notes their ids, and that of the parent.
+        """Return the runs that MLflow has of this search's trials. Remember their ids, and that of the parent run.
 
-        They are those of a driver before this one, or of a call that was never answered.
+        They come from an earlier driver, or from a call that was never answered.
         """
         runs: dict[int, Run] = {}
-        token: str | None = None
-        while token != "":
-            page = self._client.search_runs(
-                [self.experiment_id], f"tags.search_id = '{self._search_id}'", page_token=token
-            )
-            for run in page:
-                if "trial_id" in run.data.tags:
-                    runs[int(run.data.tags["trial_id"])] = run
-                else:
-                    self.parent, self.run_id = run, run.info.run_id
-            token = page.token or ""
+        for run in iterate_runs(self._client, self.experiment_id, f"tags.search_id = '{self.search_id}'"):
+            if "trial_id" in run.data.tags:
+                runs[int(run.data.tags["trial_id"])] = run
+            else:
+                self.parent, self.run_id = run, run.info.run_id
         self._children.update((number, run.info.run_id) for number, run in runs.items())
         return runs
 
     def get_missing_events(self, trial: FrozenTrial, run: "Run | None", over: bool = False) -> list[Event]:
-        """All events of `trial`, unless its `run` has its end, which is told last. A run that goes on is opened anew.
+        """Return all events of `trial`, or none if its `run` has the last one. Reopen a run that continues.
 
         Args:
-            over: The search has ended: a trial that has not is interrupted.
+            over: The search has ended: a trial that has not ended is interrupted.
         """
         outcome, has_ended = get_outcome(trial), trial.state.is_finished()
         if run is not None and has_ended and run.data.tags.get("outcome") == outcome:
@@ -161,13 +149,13 @@ class Runs:
             self._client.update_run(run.info.run_id, "RUNNING")
             for tag in {"outcome", "reason"} & run.data.tags.keys():
                 self._client.delete_tag(run.info.run_id, tag)
-        return build_trial_events(trial, self._objectives, over)
+        return build_trial_events(trial, self.objectives, over)
 
     def send_events(self, number: int, events: Sequence[Event]) -> list[Event]:
-        """Tell of a trial, in one call for all `events`, which costs what one for a single metric does.
+        """Send all `events` of a trial in one call, which costs as much as a call for one metric.
 
         Returns:
-            What MLflow refuses for what it is.
+            The events that MLflow refuses for what they are.
         """
         if self._try_log_events(number, events):
             return []
@@ -175,7 +163,7 @@ class Runs:
         return [event for event in events if not self._try_log_events(number, [event])]
 
     def end_parent(self, event: Event) -> None:
-        """End the parent: `event` has its status, note, metrics, time, and why the search `stopped` early."""
+        """End the parent run. `event` has its status, note, metrics, time, and why the search `stopped` early."""
         for name, value in event["metrics"].items():
             self._client.log_metric(self.run_id, NOT_IN_A_KEY.sub("_", name), value, event["time"])
         self._client.set_tag(self.run_id, NOTE, event["note"])
@@ -188,10 +176,10 @@ class Runs:
     def _get_or_create_experiment(self) -> str:
         from mlflow.exceptions import MlflowException
 
-        name = self._config.experiment
+        name = self.config.experiment
         experiment = self._client.get_experiment_by_name(name)
         if experiment is None:
-            location = _to_uri(self._artifacts) if self._artifacts else None
+            location = _to_uri(self.artifacts) if self.artifacts else None
             try:
                 return str(self._client.create_experiment(name, location, KIND))
             except MlflowException:  # another search made it between the two calls
@@ -201,7 +189,7 @@ class Runs:
         return str(experiment.experiment_id)
 
     def _try_log_events(self, number: int, events: Sequence[Event]) -> bool:
-        """Whether MLflow takes `events` or refuses one of them for what it is."""
+        """Return whether MLflow takes `events`. If not, it refuses one of them for what it is."""
         if number not in self._children and events[0]["kind"] != "started":
             return False  # its run was refused
         from mlflow.exceptions import MlflowException
@@ -242,12 +230,11 @@ class Runs:
             some = metrics[i * METRICS : (i + 1) * METRICS], params[i * PARAMS : (i + 1) * PARAMS]
             self._client.log_batch(run_id, *some, tags if i == max(last) else [])
         if events[-1]["kind"] == "ended":
-            self._ending(number)
+            self.before_end(number)
             self._client.set_terminated(run_id, STATUS[events[-1]["outcome"]], events[-1]["time"])
 
-    def _log_datasets(self, number: int, datasets: Sequence[Mapping[str, str]]) -> None:
-        """Log the data sets of a trial on its run, and each once on the parent. One that is there already stays as it
-        is."""
+    def _log_datasets(self, number: int, datasets: Sequence[Told]) -> None:
+        """Log the data sets of a trial on its run, and each once on the parent run."""
         inputs = to_dataset_inputs(datasets)
         self._client.log_inputs(self._children[number], [*inputs.values()])
         if new := inputs.keys() - self._datasets:
@@ -269,14 +256,48 @@ class Runs:
         self._children[number] = run.info.run_id
 
 
+def iterate_runs(
+    client: "MlflowClient", experiment_id: str, query: str = "", order_by: list[str] | None = None
+) -> "Iterator[Run]":
+    """Yield the runs of an experiment that match `query`."""
+    token: str | None = None
+    while token != "":
+        page = client.search_runs([experiment_id], query, order_by=order_by, page_token=token)
+        yield from page
+        token = page.token or ""
+
+
 def _build_version_tags(environment: Mapping[str, Any]) -> dict[str, str]:
-    """The tags that tell of the code: MLflow's own, which the UI shows as the version, has a whole commit alone."""
+    """Return the tags of the code version. MLflow's own tag, which the UI shows, can only have a whole commit."""
     if not environment:
         return {}
     code = environment["code"]
     commit = code.removesuffix("-dirty")
     own = {"mlflow.source.git.commit": commit} if re.fullmatch("[0-9a-f]{40,64}", commit) else {}
     return {"code_version": code, "searchlight_version": environment["searchlight"], **own}
+
+
+def to_dataset_inputs(datasets: Sequence[Told]) -> "dict[tuple[str, str], DatasetInput]":
+    """Return data sets as MLflow takes them, by name and digest: a run has one input for each, whatever its uses."""
+    from mlflow.entities import Dataset, DatasetInput, InputTag
+
+    uses: dict[tuple[str, str], list[str]] = {}
+    for data in datasets:
+        uses.setdefault((data["name"], data["digest"][:LONGEST_DIGEST]), []).append(data["use"])
+    sources = {(data["name"], data["digest"][:LONGEST_DIGEST]): data["source"] for data in datasets}
+    return {
+        key: DatasetInput(Dataset(*key, *_parse_source(sources[key])), [InputTag(CONTEXT, ", ".join(used))])
+        for key, used in uses.items()
+    }
+
+
+def _parse_source(text: str) -> tuple[str, str]:
+    """Return the kind of a source, and the source as JSON."""
+    if not text:
+        return "code", json.dumps({"tags": {}})
+    if text.startswith(("http://", "https://")):
+        return "http", json.dumps({"url": text})
+    return "local", json.dumps({"uri": text})
 
 
 def _to_uri(artifacts: StoragePath) -> str:

@@ -1,10 +1,12 @@
-"""MLflow follows a search: told by a thread of its own, which a slow store or a server that is away never stops."""
+"""Reports a search to MLflow from a thread of its own, so that a slow or unreachable server never stops the search."""
 
 import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -12,97 +14,83 @@ from typing import Any
 from optuna.trial import FrozenTrial
 
 from search.analysis.best_trials import BestReports
-from search.config import SearchConfig
-from search.config.objectives import Objective
 from search.execution.callback import TrialCallback
 from search.formatting import replay_command
+from search.study.record import load_search
 from search.study.trial import get_reports
-from search.tracking import spool
-from search.tracking.errors import describe_mlflow_error, error_message, is_login_error
+from search.tracking.errors import TrackingError, describe_mlflow_error, error_message, is_login_error
 from search.tracking.events import (
+    SPOOL,
     Event,
-    build_search_end_event,
-    build_trial_datasets_event,
-    build_trial_end_event,
-    build_trial_report_event,
-    build_trial_start_event,
+    make_event,
+    make_trial_end,
+    write_spool,
 )
 from search.tracking.runs import Runs
 from search.tracking.uri import redact
-from trainables.filesystem.paths import StoragePath
 
-LATEST_S = 30.0  # after which MLflow is told that trials began, whether one has reported or not
+LATEST_S = 30.0  # after which MLflow learns of trials that began, whether one has reported or not
 RETRY_S = 2.0
 CALL_S = 15.0  # how long one call may take when the end is waited for
-# What comes within so many seconds is sent together, since a call has a price. Where telling it takes long, as of many
-# trials at a time, as much longer is waited as leaves the search most of the time.
+# Events within so many seconds are sent together, since each call has a price. Where sending takes long, as with many
+# trials at a time, the pause is longer in proportion, so that the search keeps most of the time.
 LINGER_S, LONGEST_S, SPARED = 1.0, 10.0, 4.0
-MOST = 5000  # events in memory: of a longer outage MLflow is told from the study
+MOST = 5000  # events in memory: after a longer outage, events come from the study
 SENDERS = 4  # calls at a time to a server, which has as many workers by default; a database is written to by one
 TRIES = 3  # of artifacts at the end
-
-
-class TrackingError(RuntimeError):
-    """MLflow could not be told all; the message says what to do."""
+END_TIMEOUT_S = 60.0
+HURRIED_S = 3.0  # the same after a second Ctrl-C
+ERROR_NOTE = "The search ended with an error."
 
 
 class MLflowCallback(TrialCallback):
-    """Observes a search and tells MLflow. Every call returns at once; `finish` waits until all is told.
+    """Observes a search and reports it to MLflow. Every call returns at once; `finish` waits until all is sent.
 
-    Begins with the first report, or half a minute after the search: until then the gangs start, and MLflow's import
-    and a new database would take seconds from them on a small machine. Runs have the times at which their trials began
-    all the same.
+    It connects with the first report, or half a minute after the search: until then the gangs start, and MLflow's
+    import and a new database would take seconds from them on a small machine. Runs still have the times at which their
+    trials began.
 
-    Nothing is lost while the server is away, since the study has all that MLflow is to be told, and has it first.
+    Nothing is lost while the server is away, since the study has every event, and has it first.
+
+    Left with an error, it ends the parent run as failed.
 
     Args:
-        config: Of the search.
-        tracking_uri: MLflow's store or server.
-        artifacts: Where a new experiment keeps its artifacts; None leaves it to the server.
-        objectives: Of which each trial's best are metrics of its run.
-        search_id: A tag by which the runs of this search are found again.
-        earlier: The trials of a search that is taken up, as its study has them. MLflow is told what it lacks of them:
-            what its driver had not sent when it died. Telling it a second time changes nothing, since a report has
-            the same time then, which is part of what identifies it in MLflow.
-        trials: Those that the study has when it is called, from a thread.
+        runs: The runs of the search in MLflow.
+        earlier: The trials of a resumed search, as its study has them. MLflow gets what it lacks of them: what their
+            driver had not sent when it died. Sending a report a second time changes nothing, since it has the same
+            time then, which is part of what identifies it in MLflow.
         say: Tells the user in a line that MLflow is away, or back.
         prepare: Called in the thread before anything else, to write what the parent's artifacts are to have.
     """
 
     def __init__(
         self,
-        config: SearchConfig,
-        tracking_uri: str,
-        artifacts: StoragePath | None,
-        objectives: Sequence[Objective],
-        search_id: str,
+        runs: Runs,
         earlier: Sequence[FrozenTrial] = (),
-        trials: Callable[[], Sequence[FrozenTrial]] = tuple,
         say: Callable[[str], None] = lambda line: None,
-        prepare: Callable[[], None] = lambda: None,
+        prepare: Callable[[], None] | None = None,
     ) -> None:
-        self.tracking_uri = redact(tracking_uri)
-        self._config = config
-        self._runs = Runs(config, tracking_uri, artifacts, search_id, objectives, self._send_pictures)
+        self.tracking_uri = redact(runs.tracking_uri)
+        self._config = runs.config
+        self._runs = runs
+        self._runs.before_end = self._send_pictures
         self._earlier = earlier
-        self._trials = trials
         self._say = say
         self._prepare = prepare
-        self._bests = BestReports(objectives)
+        self._bests = BestReports(runs.objectives)
         for trial in earlier:
             for epoch, report in get_reports(trial).items():
                 self._bests.record_report(trial.number, epoch, report["metrics"], report["time"])
         self._events: queue.SimpleQueue[tuple[int, Event]] = queue.SimpleQueue()
         self._pending: dict[int, list[Event]] = {}
         self._refused: list[Event] = []
-        self._behind = threading.Event()  # what is in memory is not all
-        self._cut_off = threading.Event()  # the search ends before its trials, of which the study knows nothing
-        self._senders = SENDERS if artifacts is None else 1
+        self._behind = threading.Event()  # some events are not in memory
+        self._cut_off = threading.Event()  # the search ends before its trials, which the study does not know
+        self._senders = SENDERS if runs.artifacts is None else 1
         self._unsure = False  # a run may have been created, and the answer been lost
         self._failures = 0
         self._error = self._file_error = ""
-        self._unfiled: list[Path] = []
-        self._unseen: list[int] = []  # trials whose pictures MLflow has not
+        self._artifacts: dict[str, Callable[[], None]] = {}  # by what MLflow has not, how to send it
         self._end: Event | None = None
         self._files: list[Path] = []
         self._ended = False
@@ -112,6 +100,15 @@ class MLflowCallback(TrialCallback):
         self._thread = threading.Thread(target=self._run, daemon=True, name="mlflow")
         self._thread.start()
 
+    def __enter__(self) -> "MLflowCallback":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
+        if kind is not None:
+            timeout_s = HURRIED_S if issubclass(kind, KeyboardInterrupt) else END_TIMEOUT_S
+            with suppress(TrackingError):  # the error that ended the search comes first; what is unsent is kept
+                self.finish("FAILED", ERROR_NOTE, {}, [], timeout_s)
+
     @property
     def experiment_id(self) -> str:
         """Empty until MLflow has answered."""
@@ -119,44 +116,38 @@ class MLflowCallback(TrialCallback):
 
     @property
     def run_id(self) -> str:
-        """Of the parent; empty until MLflow has answered."""
+        """The id of the parent; empty until MLflow has answered."""
         return self._runs.run_id
 
     def on_trial_start(self, number: int, config: dict[str, Any], copied_from: int | None = None) -> None:
-        self._enqueue(number, build_trial_start_event(config, copied_from))
+        self._enqueue(number, make_event("started", config=config, copied_from=copied_from))
 
     def on_trial_datasets(self, number: int, datasets: list[dict[str, str]]) -> None:
-        self._enqueue(number, build_trial_datasets_event(datasets))
+        self._enqueue(number, make_event("data", datasets=datasets))
 
     def on_trial_report(self, number: int, epoch: int, metrics: dict[str, float], at: float) -> None:
         self._needed.set()
         self._bests.record_report(number, epoch, metrics, at)
-        self._enqueue(number, build_trial_report_event(epoch, metrics, at))
+        self._enqueue(number, make_event("reported", at, epoch=epoch, metrics=metrics))
 
     def on_trial_end(self, number: int, outcome: str, reason: str) -> None:
         if outcome == "interrupted":
             self._cut_off.set()
-        self._enqueue(number, build_trial_end_event(outcome, reason, self._bests.get_best(number)))
+        self._enqueue(number, make_trial_end(outcome, reason, self._bests.get_best(number)))
 
     def request_connection(self) -> None:
-        """The search is about to end: the seconds that MLflow needs to get ready may begin now."""
+        """Connect now, since the search is about to end and MLflow needs seconds to get ready."""
         self._needed.set()
 
     def finish(
-        self,
-        status: str,
-        note: str,
-        metrics: dict[str, float],
-        files: list[Path],
-        timeout_s: float,
-        stopped: str = "",
+        self, status: str, note: str, metrics: dict[str, float], files: list[Path], timeout_s: float, stopped: str = ""
     ) -> None:
         """End the parent run and wait until MLflow has everything. `stopped` is why the search ended early.
 
         Raises:
             TrackingError: It has not within `timeout_s`, or refused some of it.
         """
-        self._end = build_search_end_event(status, note, metrics, stopped)
+        self._end = make_event("finished", status=status, note=note, metrics=metrics, stopped=stopped)
         self._files = files
         self._needed.set()
         self._finishing.set()
@@ -172,16 +163,15 @@ class MLflowCallback(TrialCallback):
         if not self._ended:
             raise TrackingError(f"{rule} {self._error if self._failures else 'needs more time for it'}. {again}")
         if self._refused:
-            kept = f"{len(self._refused)} events are kept in {self._config.path / spool.FILE}."
+            kept = f"{len(self._refused)} events are kept in {self._config.path / SPOOL}."
             raise TrackingError(f"{rule} refused some of it: {self._runs.error}. {kept}")
-        if self._unfiled or self._unseen:
-            what = self._unfiled[0].name if self._unfiled else f"the pictures of trial {self._unseen[0]}"
-            raise TrackingError(f"{rule} has not taken {what}: {self._file_error}. {again}")
+        if self._artifacts:
+            raise TrackingError(f"{rule} has not taken {next(iter(self._artifacts))}: {self._file_error}. {again}")
 
     def _write_unsent_events(self) -> None:
         try:
-            spool.write_spool(self._config.local_path, self._refused, None if self._ended else self._end)
-        except OSError as error:  # of a full disk: how the search ended is told all the same
+            write_spool(self._config.local_path, self._refused, None if self._ended else self._end)
+        except OSError as error:  # of a full disk: how the search ended is still reported
             self._say(f"what MLflow has not taken cannot be kept: {error}")
 
     def _enqueue(self, number: int, event: Event) -> None:
@@ -191,9 +181,10 @@ class MLflowCallback(TrialCallback):
             self._behind.set()
 
     def _run(self) -> None:
-        """The thread: everything in order, again and again until it is taken."""
+        """Send everything in order, each call again and again until it succeeds."""
         try:
-            self._prepare()
+            if self._prepare:
+                self._prepare()
         except Exception as error:  # of a full disk, or of packages that are half installed: trials are worth more
             self._say(f"what the search runs with cannot be kept: {error_message(error)}")
         while not self._needed.wait(LATEST_S):
@@ -217,73 +208,64 @@ class MLflowCallback(TrialCallback):
             try:
                 action()
             except Exception as error:  # MLflow raises its own, urllib's and SQLAlchemy's; the user is told
-                self._record_failure(error)
+                self._error, self._unsure = describe_mlflow_error(error), True
+                self._failures += 1
+                if self._failures == 2:  # not of a single hiccup
+                    self._say(f"MLflow at {self.tracking_uri} {self._error}. The search goes on, and it is told later")
                 if self._finishing.is_set() and is_login_error(error):
-                    return self._closing.set()  # that changes with the environment, which is read at the start
+                    return self._closing.set()  # the login is in the environment, which is read once, at the start
                 self._closing.wait(RETRY_S)
             else:
-                return self._reset_failures()
-
-    def _record_failure(self, error: Exception) -> None:
-        self._error = describe_mlflow_error(error)
-        self._unsure = True
-        self._failures += 1
-        if self._failures == 2:  # not of a single hiccup
-            self._say(f"MLflow at {self.tracking_uri} {self._error}. The search goes on, and it is told later")
-
-    def _reset_failures(self) -> None:
-        if self._failures > 1:
-            self._say(f"MLflow at {self.tracking_uri} is back, and is told what it missed")
-        self._failures = 0
+                if self._failures > 1:
+                    self._say(f"MLflow at {self.tracking_uri} is back, and is told what it missed")
+                self._failures = 0
+                return
 
     def _open_runs(self) -> None:
         runs = self._runs.open(self._earlier)
-        self._unfiled = self._runs.list_initial_artifacts()
+        self._add_files(self._runs.list_initial_artifacts())
         self._send_artifacts()
-        lacking = {
-            trial.number: self._runs.get_missing_events(trial, runs.get(trial.number)) for trial in self._earlier
-        }
-        self._pending = {number: events for number, events in lacking.items() if events}
+        missing = {t.number: self._runs.get_missing_events(t, runs.get(t.number)) for t in self._earlier}
+        self._pending = {number: events for number, events in missing.items() if events}
 
     def _send_artifacts(self) -> None:
-        """Send artifacts. They may lie elsewhere than runs, with a login of its own: trials do not wait for them."""
+        """Send artifacts. Trials do not wait for them: they may lie elsewhere than runs, behind another login."""
         try:
-            while self._unfiled:
-                self._runs.send_artifact(self._unfiled[0])
-                del self._unfiled[0]
-            while self._unseen:
-                self._runs.send_pictures(self._unseen[0])
-                del self._unseen[0]
-        except Exception as error:  # of any store of artifacts that there is; told at the end, if it stays so
+            for name, send in list(self._artifacts.items()):
+                send()
+                del self._artifacts[name]
+        except Exception as error:  # of any store of artifacts; reported at the end, if it persists
             self._file_error = describe_mlflow_error(error)
 
     def _send_pictures(self, number: int) -> None:
-        """Send what a trial drew. Before its end: of a driver that is killed in between, the next one sends it again.
+        """Send the pictures of a trial before its end, so that the next driver sends them again if this one dies.
 
-        Where artifacts were not taken before, no other trial waits for that: they are tried again at the end.
+        Once artifacts are refused, no other trial waits for them: they are sent again at the end.
         """
         try:
             if not self._file_error:
                 return self._runs.send_pictures(number)
         except Exception as error:  # as above
             self._file_error = describe_mlflow_error(error)
-        if number not in self._unseen:
-            self._unseen.append(number)
+        self._artifacts[f"the pictures of trial {number}"] = partial(self._runs.send_pictures, number)
+
+    def _add_files(self, files: Sequence[Path]) -> None:
+        self._artifacts |= {path.name: partial(self._runs.send_artifact, path) for path in files}
 
     def _resync_from_study(self) -> None:
-        """Forget what is in memory, and tell from the study what MLflow lacks."""
+        """Drop the events in memory, and send from the study what MLflow lacks."""
         self._behind.clear()
         self._drain_queue()
-        self._pending = {}  # the study, which is read now, had it first
+        self._pending = {}  # the study, which is read now, had these events first
         runs, over = self._runs.find_runs(), self._cut_off.is_set()
-        for trial in self._trials():
+        for trial in load_search(self._config.path).trials:
             if events := self._runs.get_missing_events(trial, runs.get(trial.number), over):
                 self._pending[trial.number] = events
             if len(self._pending) >= self._senders:
                 self._send_pending()
 
     def _drain_queue(self) -> None:
-        """Move what was put so far to `_pending`, by trial."""
+        """Move the queued events to `_pending`, by trial."""
         while not self._events.empty():
             number, event = self._events.get()
             self._pending.setdefault(number, []).append(event)
@@ -302,10 +284,10 @@ class MLflowCallback(TrialCallback):
 
     def _finish(self) -> None:
         self._retry(self._end_parent)
-        self._unfiled += self._files
+        self._add_files(self._files)
         for _ in range(TRIES):
             self._send_artifacts()
-            if not (self._unfiled or self._unseen) or self._closing.wait(RETRY_S):
+            if not self._artifacts or self._closing.wait(RETRY_S):
                 return
 
     def _end_parent(self) -> None:

@@ -121,11 +121,12 @@ class CapacityMonitor:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._poll_cluster, daemon=True, name="capacity")
 
-    def start(self) -> None:
+    def __enter__(self) -> "CapacityMonitor":
         self.update()
         self._thread.start()
+        return self
 
-    def end(self) -> None:
+    def __exit__(self, *_: Any) -> None:
         self._ended.set()
         self._thread.join()  # Ray ends a process that calls it during its shutdown
 

@@ -1,12 +1,12 @@
-"""The best checkpoint of a search as an MLflow model on its parent run, made by a process of its own."""
+"""Logs the best checkpoint of a search as an MLflow model on its parent run, in a separate process."""
 
 import json
 import os
 import subprocess
 import sys
 import tempfile
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from search.analysis.best_trials import find_best
 from search.config.flatten import flatten
@@ -17,28 +17,25 @@ from search.formatting import log_model_command
 from search.storage.working_copy import downloaded_copy
 from search.study.metadata import build_resume_config
 from search.study.record import SearchRecord, load_search
+from search.tracking.errors import ModelError
+from search.tracking.model import ModelRequest
 from search.tracking.runs import LONGEST_PARAM
 from search.tracking.uri import URI, move_credentials_to_environment, resolve_tracking_uri, tracking_environment
-from trainables.filesystem.paths import StoragePath
-from trainables.filesystem.paths import parse_path as as_place
+from trainables.filesystem.paths import StoragePath, parse_path
 from trainables.registry import BUILT_IN_TASKS
 
 TIMEOUT_S = 900.0  # building a task may load its data
 ROOT = Path(__file__).resolve().parents[3]
 
 
-class ModelError(RuntimeError):
-    """There is no model of the best checkpoint; the message says why, and how to try again."""
-
-
 def log_best(place: StoragePath, register: str = "") -> str:
-    """Log the best checkpoint of the search at `place`, and register it under a name if there is one.
+    """Log the best checkpoint of the search at `place`. Register it as `register`, unless that is empty.
 
     Returns:
         What `mlflow.pyfunc.load_model` takes.
 
     Raises:
-        ModelError: It could not be done. The search is as it was.
+        ModelError: There is no model. The search is unchanged.
     """
     configure_libraries()
     move_credentials_to_environment(os.environ)
@@ -51,43 +48,41 @@ def log_best(place: StoragePath, register: str = "") -> str:
         ) from error
 
 
-def _build_request(
-    searched: SearchRecord, place: StoragePath, folder: Path, register: str
-) -> tuple[dict[str, Any], str]:
-    """What `search.tracking.model.log_model` is asked for, and where MLflow is."""
+def _build_request(searched: SearchRecord, place: StoragePath, folder: Path, register: str) -> tuple[ModelRequest, str]:
+    """Return what to ask of `search.tracking.model.log_model`, and where MLflow is."""
     best = find_best(searched.trials, searched.objective)
     if best is None:
         raise ModelError("no trial was completed.")
-    if best.checkpoint is None or not as_place(best.checkpoint).is_file():
+    if best.checkpoint is None or not parse_path(best.checkpoint).is_file():
         raise ModelError(f"trial {best.trial_id} has no checkpoint of a task, but {best.checkpoint}.")
     config = build_resume_config(searched.about, place, {})
     tracking_uri, _ = resolve_tracking_uri(config, tracking_environment(searched.about))
     path, _, name = config.task.rpartition(":")
-    code = folder / "code"  # a cluster that was there before has none
+    code = folder / "code"  # missing if the search ran on an existing cluster
     modules = sorted(code.iterdir()) if code.is_dir() else load_task_source(config.task).modules
     metric = searched.objective.metric
     tags = {"search": place.name, "trial_id": best.trial_id, "objective": metric, "value": best.value}
-    request = {
-        "reference": f"{Path(path).stem}:{name}" if path else BUILT_IN_TASKS[name],
-        "trained": best.checkpoint,
-        "code": [str(module) for module in modules if module.name != "__pycache__"],
-        "experiment": config.experiment,
-        "search_id": searched.about["id"],
-        "register": register,
-        "params": {key: str(value)[:LONGEST_PARAM] for key, value in flatten(best.config).items()},
-        "tags": {key: str(value) for key, value in tags.items()},
-    }
+    request = ModelRequest(
+        reference=f"{Path(path).stem}:{name}" if path else BUILT_IN_TASKS[name],
+        trained=best.checkpoint,
+        code=[str(module) for module in modules if module.name != "__pycache__"],
+        experiment=config.experiment,
+        search_id=searched.about["id"],
+        register=register,
+        params={key: str(value)[:LONGEST_PARAM] for key, value in flatten(best.config).items()},
+        tags={key: str(value) for key, value in tags.items()},
+    )
     return request, tracking_uri
 
 
-def _run_log_model(request: dict[str, Any], tracking_uri: str) -> str:
-    """The model's URI."""
-    beside = {str(Path(module).parent) for module in request["code"]}
-    paths = [*beside, str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+def _run_log_model(request: ModelRequest, tracking_uri: str) -> str:
+    """Return the model's URI."""
+    folders = {str(Path(module).parent) for module in request.code}
+    paths = [*folders, str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     variables = {**os.environ, URI: tracking_uri, "PYTHONPATH": os.pathsep.join(paths)}
     with tempfile.TemporaryDirectory(prefix="searchlight-") as folder:
         asked, answered = Path(folder, "request.json"), Path(folder, "answer.json")
-        asked.write_text(json.dumps(request), encoding="utf-8")
+        asked.write_text(json.dumps(asdict(request)), encoding="utf-8")
         try:
             done = subprocess.run(
                 [sys.executable, "-P", "-m", "search.tracking.model.log_model", str(asked), str(answered)],
@@ -98,7 +93,7 @@ def _run_log_model(request: dict[str, Any], tracking_uri: str) -> str:
                 timeout=TIMEOUT_S,
                 env=variables,
                 cwd=folder,
-                start_new_session=True,  # a Ctrl-C is meant for the search, which has ended
+                start_new_session=True,  # Ctrl-C must not reach it
             )
         except subprocess.TimeoutExpired as error:
             raise ModelError(f"making it took more than {TIMEOUT_S:g} s.") from error

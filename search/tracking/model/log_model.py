@@ -5,10 +5,12 @@ python -m search.tracking.model.log_model REQUEST ANSWER
 The driver never loads torch; and what a fresh process can make of the task here, the one that serves it can too.
 """
 
+import ast
 import json
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from importlib.metadata import packages_distributions, version
 from pathlib import Path
 
 from mlflow import pyfunc, set_experiment
@@ -18,7 +20,7 @@ from mlflow.models import Model, ModelSignature, infer_signature
 from mlflow.tracking import MlflowClient
 
 from search.tracking.errors import describe_mlflow_error
-from search.tracking.model.requirements import pin_requirements
+from search.tracking.model import ModelRequest
 from trainables import checkpoint
 from trainables.filesystem.paths import parse_path
 from trainables.training.predictor import Predictor
@@ -28,67 +30,45 @@ SERVED = Path(__file__).with_name("pyfunc.py")
 PACKAGES = ("trainables", "models")
 
 
-def log_model(
-    reference: str,
-    trained: str,
-    code: Sequence[str],
-    experiment: str,
-    search_id: str,
-    register: str,
-    params: dict[str, str],
-    tags: dict[str, str],
-) -> dict[str, str]:
-    """Log the model on the parent run of a search, unless it has it: one that is taken up may be as good as before.
-
-    Args:
-        reference: The task as "module:Class", which can be imported here.
-        trained: The checkpoint.
-        code: The task's file and the modules beside it; nothing of a built-in task.
-        experiment: Of the run.
-        search_id: The tag by which it is found.
-        register: The model's name in the registry; empty: it is not put there.
-        params: Of the model: the trial's config by dotted name.
-        tags: Of the model, and of its version.
-
-    Returns:
-        The `uri` by which it is loaded.
+def log_model(request: ModelRequest) -> str:
+    """Log the model on the parent run of a search, unless it has one of the same checkpoint. Return the model's URI.
 
     Raises:
-        ValueError: The run is not there, or the task does not say what it predicts.
+        ValueError: The run does not exist, or the task does not say what it predicts.
     """
     client = MlflowClient()
-    run = _find_run(client, experiment, search_id)
-    if made := _find_model(client, run, register, tags):
-        return {"uri": made}
-    predictor = Predictor(reference, checkpoint.load(parse_path(trained)))
+    run = _find_run(client, request.experiment, request.search_id)
+    if made := _find_model(client, run, request.register, request.tags):
+        return made
+    predictor = Predictor(request.reference, checkpoint.load(parse_path(request.trained)))
     example = predictor.example()
     signature: ModelSignature = infer_signature(example, predictor(example))
     set_experiment(experiment_id=run.info.experiment_id)
     with tempfile.TemporaryDirectory(prefix="searchlight-model-") as folder:
         predictor.save(Path(folder) / "weights" / "weights.pt")
-        # Unlike pyfunc.log_model, it takes a run that has ended, and leaves it so.
+        # Unlike pyfunc.log_model, this takes a run that has ended, and leaves its status.
         info = Model.log(
             artifact_path=None,
             name="best",
             flavor=pyfunc,
             flavor_name="pyfunc.ModelFromCode",
             run_id=run.info.run_id,
-            registered_model_name=register or None,
-            params=params,
-            tags=tags,
+            registered_model_name=request.register or None,
+            params=request.params,
+            tags=request.tags,
             python_model=str(SERVED),
             artifacts={"weights": str(Path(folder) / "weights")},
-            code_paths=[*(str(ROOT / package) for package in PACKAGES), *code],
+            code_paths=[*(str(ROOT / package) for package in PACKAGES), *request.code],
             signature=signature,
             input_example=example,
-            pip_requirements=_collect_requirements([Path(path) for path in code]),
+            pip_requirements=_collect_requirements([Path(path) for path in request.code]),
         )
-    version = info.registered_model_version
-    return {"uri": f"models:/{register}/{version}" if register else info.model_uri}
+    registered = f"models:/{request.register}/{info.registered_model_version}"
+    return registered if request.register else info.model_uri
 
 
 def _find_run(client: MlflowClient, name: str, search_id: str) -> Run:
-    """The parent run of a search, which began with its first trial."""
+    """Return the parent run of a search, which began with its first trial."""
     experiment = client.get_experiment_by_name(name)
     ids, query = [experiment.experiment_id] if experiment else [], f"tags.search_id = '{search_id}'"
     runs = client.search_runs(ids, query, order_by=["attributes.start_time ASC"]) if ids else []
@@ -99,7 +79,7 @@ def _find_run(client: MlflowClient, name: str, search_id: str) -> Run:
 
 
 def _find_model(client: MlflowClient, run: Run, register: str, tags: dict[str, str]) -> str | None:
-    """The URI of a model of `run` that has these `tags`: it was made of the same checkpoint."""
+    """Return the URI of a model of `run` that has these `tags`: it was made of the same checkpoint."""
     if register:
         versions = client.search_model_versions(f"name = '{register}'")
         found = [version for version in versions if version.run_id == run.info.run_id]
@@ -109,7 +89,7 @@ def _find_model(client: MlflowClient, run: Run, register: str, tags: dict[str, s
 
 
 def _collect_requirements(own: Sequence[Path]) -> list[str]:
-    """Of the task's files, and of those of ours that are needed: the workers' Ray is not."""
+    """Return the requirements of the task's files, and of our imported modules: those of the workers need Ray."""
     ours = [
         Path(module.__file__)
         for name, module in list(sys.modules.items())
@@ -119,6 +99,27 @@ def _collect_requirements(own: Sequence[Path]) -> list[str]:
     return pin_requirements([SERVED, *ours, *files])
 
 
+def pin_requirements(files: Iterable[Path]) -> list[str]:
+    """Return `name==version` of each distribution that one of `files` imports, anywhere in the file.
+
+    A local version such as 2.13.0+cpu loses what follows the plus, which package indexes do not have.
+    """
+    names = {name for file in files for name in _find_imports(file)} - sys.stdlib_module_names
+    distributions = packages_distributions()
+    found = {found for name in names for found in distributions.get(name, ())}
+    return sorted(f"{name}=={version(name).partition('+')[0]}" for name in found)
+
+
+def _find_imports(file: Path) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names.update(alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.add(node.module.partition(".")[0])
+    return names
+
+
 def _format_error(error: BaseException) -> str:
     if isinstance(error, MlflowException):
         return f"MLflow {describe_mlflow_error(error).rstrip('.')}."
@@ -126,12 +127,12 @@ def _format_error(error: BaseException) -> str:
 
 
 def main(request: Path, answer: Path) -> None:
-    """Do what is asked for in JSON, and answer so: with the `uri` of the model, or the `error`."""
+    """Read a ModelRequest as JSON from `request`. Write the `uri` of the model or the `error` to `answer`, as JSON."""
     try:
-        told = log_model(**json.loads(request.read_text(encoding="utf-8")))
+        result = {"uri": log_model(ModelRequest(**json.loads(request.read_text(encoding="utf-8"))))}
     except (Exception, SystemExit) as error:  # the task's own code may raise anything, and MLflow does
-        told = {"error": _format_error(error)}
-    answer.write_text(json.dumps(told), encoding="utf-8")
+        result = {"error": _format_error(error)}
+    answer.write_text(json.dumps(result), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -14,8 +14,8 @@ from search.config import load_config
 from search.config.loading import to_yaml
 from search.errors import UsageError
 from search.experiment import plan
+from search.experiment.plan import prepare_task_files
 from search.experiment.resume import create_search, open_search
-from search.experiment.task_files import prepare_task_files
 from search.report import main as report
 from search.run import main as run
 from search.storage import lease

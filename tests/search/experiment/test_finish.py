@@ -5,6 +5,7 @@ import io
 from rich.console import Console
 
 from search.experiment import finish
+from search.reporting.console.live_table import LiveTable
 from search.reporting.console.progress import Progress
 from tests.search.execution.cluster.test_resources import planned
 from tests.search.objectives import VAL_SCORE
@@ -16,7 +17,7 @@ def test_a_ctrl_c_while_a_model_is_made_leaves_the_model_out_and_not_the_result(
 
     monkeypatch.setattr(finish, "log_best", interrupt)
     stream, asked = io.StringIO(), planned(tmp_path, name="one", register="my model")
-    progress = Progress(asked.space, VAL_SCORE, 1, None, Console(file=stream, width=200))
+    progress = Progress(LiveTable(VAL_SCORE, 1, None), asked.space, Console(file=stream, width=200))
     assert finish._log_best(asked, False, progress) == {}
     again = f"python search/report.py one --storage {tmp_path / 'runs'} --register 'my model'"
     assert stream.getvalue().splitlines()[-1] == f"the best checkpoint is no model in MLflow yet: {again}"

@@ -6,7 +6,7 @@ import pytest
 
 from search.config import load_config
 from search.experiment import plan
-from search.experiment.task_files import prepare_task_files
+from search.experiment.plan import prepare_task_files
 
 PREPARES = """
 import torch

@@ -14,8 +14,15 @@ from search.config.search_space import resolve_space
 from search.errors import UsageError
 from search.experiment import plan
 from search.experiment.resume import create_search, open_search
-from search.experiment.warm_start import PriorTrial, as_sampler_trials, load, load_warm_start, save, select_fitting
-from search.experiment.warm_start_sources import SourceTrial
+from search.experiment.warm_start import (
+    PriorTrial,
+    SourceTrial,
+    as_sampler_trials,
+    load,
+    load_warm_start,
+    save,
+    select_fitting,
+)
 from search.samplers.factory import create_sampler
 from search.study.study import create_study
 from search.study.trial import get_outcome
@@ -165,8 +172,7 @@ def test_every_sampler_goes_on_beside_them(tmp_path, name):
     study, lock = create_study(
         tmp_path,
         lambda n: create_sampler(name, 1, n),
-        "val/loss",
-        "min",
+        [VAL_LOSS],
         earlier=as_sampler_trials(earlier * 2, SPACE, VAL_LOSS),
     )
     for expected in range(6):

@@ -6,8 +6,8 @@ from optuna.samplers import RandomSampler
 from search.config import load_config
 from search.config.search_space import resolve_space
 from search.study.study import create_study
-from search.tracking.datasets import to_dataset_inputs
 from search.tracking.events import build_trial_events
+from search.tracking.runs import Runs, to_dataset_inputs
 from search.tracking.tracker import MLflowCallback
 from search.tracking.uri import resolve_tracking_uri
 from tests.search.objectives import VAL_SCORE
@@ -24,7 +24,8 @@ class Config(TaskConfig):
 
 
 def track(settings):
-    return MLflowCallback(settings, *resolve_tracking_uri(settings, {}), [VAL_SCORE], "the search")
+    where = resolve_tracking_uri(settings, {})
+    return MLflowCallback(Runs(settings, *where, "the search", [VAL_SCORE]))
 
 
 def play(tracker, number, datasets):

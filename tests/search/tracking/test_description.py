@@ -1,13 +1,22 @@
 from search.analysis.best_trials import BestTrial, ParetoTrial
+from search.analysis.result import SearchResult
 from search.config.objectives import Objective
+from search.study.record import SearchRecord
 from search.tracking.description import render_description
+
+SCORE = Objective("val/score", "max")
+
+
+def result_of(best, searched=(), objectives=(SCORE,), front=None):
+    record = SearchRecord("one", [], objectives, {"searched": dict.fromkeys(searched, "")})
+    return SearchResult("one", {}, best, [], {}, 0.0, "", front, record)
 
 
 def test_what_was_searched_comes_first_since_the_ui_folds_a_note_after_a_few_lines(tmp_path):
     config = {"epochs": 9, "inner": {"depth": 2, "width": 64}, "lr": 0.123456789, "momentum": 0.9}
     best = BestTrial(3, 0.5, config, "checkpoint.pt")
     searched = ["lr", "inner.depth", "nesterov"]  # the last does not apply to this trial
-    note = render_description(tmp_path / "one", searched, [Objective("val/score", "max")], best, None, []).splitlines()
+    note = render_description(tmp_path / "one", result_of(best, searched)).splitlines()
     assert note[0] == "**Best val/score: 0.5** (trial 3): `lr` 0.1235, `inner.depth` 2"
     assert note[2:9] == [
         "| parameter | value |",
@@ -24,13 +33,13 @@ def test_what_was_searched_comes_first_since_the_ui_folds_a_note_after_a_few_lin
 def test_a_front_that_is_longer_than_a_note_may_be_comes_after_the_commands(tmp_path):
     best = BestTrial(0, 0.5, {"lr": 0.1}, None)
     front = [ParetoTrial(n, {"score": 0.5, "speed": n / 7}, {"lr": n / 700}, None) for n in range(400)]
-    objectives = [Objective("score", "max"), Objective("speed", "max")]
-    note = render_description(tmp_path / "one", ["lr"], objectives, best, front, [])
+    objectives = (Objective("score", "max"), Objective("speed", "max"))
+    note = render_description(tmp_path / "one", result_of(best, ["lr"], objectives, front))
     assert len(note) > 8000, "what MLflow keeps"
     assert "--resume one" in note[:1000]
 
 
 def test_a_value_cannot_break_the_table(tmp_path):
     best = BestTrial(0, 0.5, {"text": "a|b\nc"}, None)
-    note = render_description(tmp_path / "one", [], [Objective("score", "max")], best, None, [])
+    note = render_description(tmp_path / "one", result_of(best))
     assert "| text | a\\|b c |" in note.splitlines()

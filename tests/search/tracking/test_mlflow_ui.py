@@ -8,11 +8,12 @@ from urllib.parse import quote
 import pytest
 from mlflow.tracking import MlflowClient
 
-from search.analysis.best_trials import find_best
+from search.analysis.result import SearchResult
 from search.reporting.console.summary import view_instructions
 from search.reporting.html.report import write_report
 from search.study.record import load_search
 from search.tracking.description import render_description
+from search.tracking.runs import Runs
 from search.tracking.tracker import MLflowCallback
 from search.tracking.uri import resolve_tracking_uri
 from tests.search.stored_studies import Search
@@ -48,18 +49,19 @@ def search_in(folder):
 def tell(search, url):
     searched, page = load_search(search.config.local_path), search.config.local_path / "report.html"
     write_report(searched, page)
-    best = find_best(searched.trials, searched.objective)
-    note = render_description(search.config.local_path, ["lr"], searched.objectives, best, None, [])
+    result = SearchResult.from_record(searched)
+    note = render_description(search.config.local_path, result)
     where = resolve_tracking_uri(search.config, {"MLFLOW_TRACKING_URI": url})
-    tracker = MLflowCallback(search.config, *where, searched.objectives, searched.about["id"], searched.trials)
-    tracker.finish("FINISHED", note, {"best/val/score": best.value}, [page], 120.0)
-    runs = MlflowClient(url).search_runs([tracker.experiment_id])
+    runs = Runs(search.config, *where, searched.about["id"], searched.objectives)
+    tracker = MLflowCallback(runs, searched.trials)
+    tracker.finish("FINISHED", note, result.metrics, [page], 120.0)
+    found = MlflowClient(url).search_runs([tracker.experiment_id])
     mlflow = {"tracking_uri": url, "experiment_id": tracker.experiment_id, "run_id": tracker.run_id}
     return SimpleNamespace(
         url=url,
         link=list(view_instructions(mlflow, search.config.local_path))[-1],
         experiment=tracker.experiment_id,
-        ids={run.info.run_name: run.info.run_id for run in runs},
+        ids={run.info.run_name: run.info.run_id for run in found},
         lr=[str(trial.params["lr"]) for trial in searched.trials],
     )
 

@@ -6,6 +6,7 @@ from mlflow.tracking import MlflowClient
 from search.config.libraries import SETTINGS
 from search.study.study import create_study
 from search.tracking import tracker as tracking
+from search.tracking.runs import Runs
 from search.tracking.tracker import MLflowCallback
 from search.tracking.uri import resolve_tracking_uri
 from tests.search.objectives import VAL_SCORE
@@ -47,9 +48,7 @@ def test_trials_that_were_cut_off_when_more_had_come_than_is_kept_in_memory_are_
     monkeypatch.setattr(tracking, "MOST", 2)
     search = Search(tmp_path)
     where = resolve_tracking_uri(search.config, {})
-    tracker = MLflowCallback(
-        search.config, *where, search.study.objectives, "id of one", trials=search.study.get_trials
-    )
+    tracker = MLflowCallback(Runs(search.config, *where, "id of one", search.study.objectives))
     search.observers = [tracker]
     for number in (search.begin(), search.begin(), search.begin()):
         search.report(number, 1, 0.5)

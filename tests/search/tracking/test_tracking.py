@@ -17,8 +17,9 @@ from search.config.objectives import Objective
 from search.config.search_space import resolve_space
 from search.study.study import create_study
 from search.tracking import tracker as tracking
+from search.tracking.errors import TrackingError
 from search.tracking.runs import Runs
-from search.tracking.tracker import MLflowCallback, TrackingError
+from search.tracking.tracker import MLflowCallback
 from search.tracking.uri import resolve_tracking_uri
 from tests.search.objectives import VAL_SCORE
 from trainables.task import TaskConfig, images, searchable
@@ -38,7 +39,7 @@ def config(tmp_path, name="one", **given):
 def track(settings, environment=None, search_id=None, others=(), **more):
     objectives = (VAL_SCORE, *others)
     where = resolve_tracking_uri(settings, environment or {})
-    return MLflowCallback(settings, *where, objectives, search_id or uuid.uuid4().hex, **more)
+    return MLflowCallback(Runs(settings, *where, search_id or uuid.uuid4().hex, objectives), **more)
 
 
 def play(tracker):
@@ -190,7 +191,7 @@ def everything(tracker):
 
 def draw(settings, number, epoch=1):
     """As the workers of trial `number` do."""
-    path = settings.folder / "checkpoints" / str(number) / f"epoch-{epoch}-a.pt"
+    path = settings.local_path / "checkpoints" / str(number) / f"epoch-{epoch}-a.pt"
     images.save({"one": np.full((2, 2, 3), 10 * number + epoch, np.uint8)}, path)
 
 

@@ -9,7 +9,9 @@ from mlflow.tracking import MlflowClient
 
 from search.config.libraries import SETTINGS
 from search.tracking import tracker as tracking
-from search.tracking.tracker import MLflowCallback, TrackingError
+from search.tracking.errors import TrackingError
+from search.tracking.runs import Runs
+from search.tracking.tracker import MLflowCallback
 from search.tracking.uri import resolve_tracking_uri
 from tests.search.stored_studies import Search, replayed
 from tests.servers.mlflow import ADMIN, MlflowServer
@@ -45,15 +47,8 @@ def guarded(tmp_path_factory):
 def track(search, uri, said=None):
     """A tracker of `search`; what it says to the user goes to `said`."""
     where = resolve_tracking_uri(search.config, {"MLFLOW_TRACKING_URI": uri})
-    told = search.study.objectives, search.study.about["id"]
-    tracker = MLflowCallback(
-        search.config,
-        *where,
-        *told,
-        earlier=search.study.trials(),
-        trials=search.study.trials,
-        say=(said if said is not None else []).append,
-    )
+    runs = Runs(search.config, *where, search.study.metadata["id"], search.study.objectives)
+    tracker = MLflowCallback(runs, search.study.get_trials(), (said if said is not None else []).append)
     search.observers = [tracker]
     return tracker
 

@@ -14,6 +14,7 @@ import pytest
 from rich.console import Console
 
 from search.config.search_space import resolve_space
+from search.reporting.console.live_table import LiveTable
 from search.reporting.console.progress import Progress
 from tests.search.objectives import VAL_LOSS
 from trainables.task import TaskConfig, searchable
@@ -29,6 +30,10 @@ class Halves(TaskConfig):
     scale: float = searchable(2.0, low=1.0, high=4.0, when={"precision": "fp16"})
 
 
+def board():
+    return LiveTable(VAL_LOSS, 2, 6.0)
+
+
 @pytest.fixture
 def shown():
     """Plays a short search; returns what is shown in a terminal or elsewhere."""
@@ -36,7 +41,7 @@ def shown():
     def play(terminal):
         stream = io.StringIO()
         console = Console(file=stream, force_terminal=terminal, force_interactive=terminal, width=120)
-        with Progress(resolve_space(Config, {}, {}), VAL_LOSS, 2, 6.0, console) as progress:
+        with Progress(board(), resolve_space(Config, {}, {}), console) as progress:
             progress.on_trial_start(0, {"precision": "bf16", "lr": 0.01, "epochs": 9})
             progress.on_trial_report(0, 1, {"val/loss": 0.5}, 0.0)
             progress.on_trial_report(0, 2, {"val/loss": 0.75}, 0.0)
@@ -57,14 +62,14 @@ def test_elsewhere_there_are_plain_lines(shown):
 
 def test_a_copy_is_told_with_the_trial_that_it_goes_on_from():
     stream = io.StringIO()
-    progress = Progress(resolve_space(Config, {}, {}), VAL_LOSS, 2, 6.0, Console(file=stream, width=120))
+    progress = Progress(board(), resolve_space(Config, {}, {}), Console(file=stream, width=120))
     progress.on_trial_start(7, {"precision": "bf16", "lr": 0.01}, 3)
     assert stream.getvalue() == "trial   7  started   precision=bf16  lr=0.01  from trial 3\n"
 
 
 def test_parameters_that_do_not_apply_are_not_shown():
     stream = io.StringIO()
-    progress = Progress(resolve_space(Halves, {}, {}), VAL_LOSS, 2, 6.0, Console(file=stream, width=120))
+    progress = Progress(board(), resolve_space(Halves, {}, {}), Console(file=stream, width=120))
     progress.on_trial_start(0, {"precision": "bf16", "scale": 2.0})
     progress.on_trial_start(1, {"precision": "fp16", "scale": 2.0})
     assert [line.split()[3:] for line in stream.getvalue().splitlines()] == [
@@ -76,7 +81,7 @@ def test_parameters_that_do_not_apply_are_not_shown():
 def test_a_quiet_search_shows_failures_and_warnings_alone():
     stream = io.StringIO()
     console = Console(file=stream, width=120, force_terminal=True, force_interactive=True)
-    with Progress(resolve_space(Config, {}, {}), VAL_LOSS, 2, 6.0, console, quiet=True) as progress:
+    with Progress(board(), resolve_space(Config, {}, {}), console, quiet=True) as progress:
         progress.say("search s: starting Ray")
         for number, outcome in enumerate(["completed", "failed", "pruned"]):
             progress.on_trial_start(number, {"precision": "bf16", "lr": 0.01})
@@ -97,14 +102,17 @@ def test_in_a_terminal_a_trial_that_ended_is_a_line_and_where_the_search_stands_
 PLAYED = """
 import sys, time
 from search.reporting.console.streams import create_console
+from search.reporting.console.live_table import LiveTable
 from search.reporting.console.progress import Progress
+from search.config.objectives import Objective
 from search.config.search_space import resolve_space
 from trainables.task import TaskConfig, searchable
 
 class Config(TaskConfig):
     lr: float = searchable(1e-3, low=1e-5, high=1e-1, log=True)
 
-with Progress(resolve_space(Config, {}, {}), VAL_LOSS, 50, 150.0, create_console(sys.stderr)) as progress:
+board = LiveTable(Objective("val/loss", "min"), 50, 150.0)
+with Progress(board, resolve_space(Config, {}, {}), create_console(sys.stderr)) as progress:
     for number in range(40):
         progress.on_trial_start(number, {"precision": "bf16", "lr": 0.01, "epochs": 9})
     for number in range(20):

@@ -15,8 +15,9 @@ from search.config import load_config
 from search.config.option import parse_model_name
 from search.config.search_space import resolve_space
 from search.study.study import create_study
-from search.tracking.model.best_model import ModelError, log_best
-from search.tracking.model.requirements import pin_requirements
+from search.tracking.errors import ModelError
+from search.tracking.model.best_model import log_best
+from search.tracking.model.log_model import pin_requirements
 from tests.conftest import ROOT, TASKS
 from tests.search.objectives import VAL_LOSS
 from trainables import checkpoint

@@ -1,0 +1,188 @@
+"""Runs the trials of a search on Ray, with the services that follow them. Importing this file imports Ray and Tune."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray import tune
+from ray.tune.execution import class_cache
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from search.config import SearchConfig
+from search.errors import StoreError
+from search.execution.cluster.local_machine import uses_existing_cluster
+from search.execution.cluster.node_check import ClusterCheck, check_nodes
+from search.execution.cluster.resources import (
+    GANG_BYTES,
+    CapacityMonitor,
+    autoscaler_limits,
+    get_node_resources,
+    num_gangs,
+    resolve_worker_resources,
+)
+from search.execution.gang import Gang
+from search.execution.gang_registry import RegistryActor
+from search.execution.report_handler import SearchLimits
+from search.execution.searcher import StudySearcher
+from search.execution.stoppers import Stoppers
+from search.execution.tune_scheduler import GangFailureRecorder
+from search.execution.watchdog import Watchdog
+from search.experiment.plan import SearchPlan
+from search.experiment.resume import OpenStudy, create_tracker
+from search.experiment.stop import StopRequest, build_stoppers, restore_stoppers, start_budget_timer
+from search.reporting.console.progress import Progress
+from search.reporting.parquet_callback import ParquetCallback
+from search.study.record import SearchRecord
+from search.tracking.tracker import MLflowCallback
+from trainables.filesystem.paths import StoragePath
+from trainables.worker.messages import GangSettings, WorkerSettings
+
+Resources = dict[str, float]
+
+
+def run_on_ray(
+    services: ExitStack,
+    planned: SearchPlan,
+    files: StoragePath,
+    open_study: Callable[[], OpenStudy],
+    progress: Progress,
+    stop: StopRequest,
+) -> tuple[SearchRecord, MLflowCallback]:
+    """Run the trials on the running Ray. Return what the study and MLflow then know.
+
+    Args:
+        services: Gets what ends with the trials, the last started first: threads that use Ray end before Ray.
+        files: The folder that the task's `prepare` filled.
+        open_study: Called once the nodes are checked: a search that cannot run leaves no study.
+    """
+    config, start = planned.config, services.enter_context
+    worker, is_rehearsal = _inspect_cluster(config, progress)
+    opened = open_study()
+    study = opened.study
+    # On the driver's node, which cannot be lost without the search.
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    gang_resources = {name: amount * config.workers for name, amount in worker.items()}
+    registry = RegistryActor.options(scheduling_strategy=here).remote(gang_resources)
+    exporter = start(ParquetCallback(study, config.local_path, progress.warn, config.path))
+    capacity = start(CapacityMonitor(config, worker, registry, progress.say))
+    watchdog = start(Watchdog(registry, _format_gang(config, worker), progress.warn))
+    tracker = start(create_tracker(planned, opened, progress.warn, get_node_resources()))
+    start(_forward_stop(stop, registry, tracker))
+    stoppers = build_stoppers(planned, worker, stop, progress.warn)
+    observers = (tracker, progress, watchdog, exporter)
+    limits = SearchLimits(planned.trials, config.max_failures, stop.asked, stoppers, room=lambda: capacity.gangs)
+    attempt = f"{time.time_ns():x}"
+    searcher = StudySearcher(study, planned.space, planned.schedule, limits, config.path, attempt, observers)
+    progress.follow(searcher)
+    start_budget_timer(stoppers, stop.asked)
+    settings = _gang_settings(planned, worker, registry, files, is_rehearsal)
+    _run_trials(searcher, settings, stoppers, stop, config.local_path)
+    return SearchRecord(config.name, study.get_trials(), planned.objectives, study.metadata), tracker
+
+
+def _inspect_cluster(config: SearchConfig, progress: Progress) -> tuple[Resources, bool]:
+    """Return what one worker gets, and whether the cluster declares GPUs that it does not have."""
+    present, growing = get_node_resources(), autoscaler_limits()
+    checked = ClusterCheck()
+    if uses_existing_cluster():
+        checked = check_nodes(config.path, config.gpus_per_worker, growing)
+    for note in checked.notes:
+        progress.warn(note)
+    worker = resolve_worker_resources(config, present, growing)
+    gangs = num_gangs(config, worker, present, growing)
+    progress.say(f"{gangs} at a time: {_format_gang(config, worker)} each")
+    return worker, checked.rehearsal
+
+
+def _gang_settings(
+    planned: SearchPlan, worker: Resources, registry: Any, files: StoragePath, is_rehearsal: bool
+) -> GangSettings:
+    config, grows = planned.config, autoscaler_limits() is not None
+    settings = WorkerSettings(
+        task=planned.source.reference,
+        objective="" if planned.source.task_class else planned.objective.metric,
+        others=[other.metric for other in planned.objectives[1:]],
+        files=str(files),
+        rehearsal=is_rehearsal,
+        stall_timeout=config.stall_timeout,
+        recycle_after=config.recycle_after,
+        gpus=config.workers * (worker.get("GPU") or 1.0),
+    )
+    return GangSettings(config.workers, worker, config.placement, grows, registry, config.max_failures, settings)
+
+
+@contextmanager
+def _forward_stop(stop: StopRequest, registry: Any, tracker: MLflowCallback) -> Iterator[None]:
+    """Tell the workers to stop once the search is to end, in a thread, as a signal handler must not call Ray."""
+    is_over = threading.Event()
+
+    def forward() -> None:
+        stop.asked.wait()
+        if not is_over.is_set():
+            registry.stop.remote()
+            tracker.request_connection()
+
+    thread = threading.Thread(target=forward, daemon=True, name="stop")
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        stop.asked.set()
+        thread.join()
+
+
+def _run_trials(
+    searcher: StudySearcher, settings: GangSettings, stoppers: Stoppers, stop: StopRequest, folder: Path
+) -> None:
+    """Run trials until none is left or the search is to stop."""
+    try:
+        searcher.recover()
+        restore_stoppers(stoppers, searcher.study.get_trials(), searcher.is_paused)
+        if not stop.asked.is_set():  # an earlier driver may have spent the whole budget
+            _run_tuner(searcher, settings, folder)
+        if searcher.error is not None:
+            raise searcher.error
+    except BaseException:  # also a second Ctrl-C: MLflow still gets what is known
+        with suppress(StoreError):  # which the first error says already
+            searcher.finish(prune=False)
+        raise
+    # Trials that wait at a rung have lost against the others, unless the user stopped the search in between.
+    searcher.finish(prune=not stop.is_interrupted)
+
+
+def _run_tuner(searcher: StudySearcher, settings: GangSettings, folder: Path) -> None:
+    # Tune would put the driver's keys into the runtime environment of the gangs, which Ray logs. Nodes have their own.
+    kept = {name for name in class_cache.ENV_VARS_TO_PROPAGATE if not name.startswith("AWS_")}
+    class_cache.ENV_VARS_TO_PROPAGATE = kept
+    # Not CPU: 0, which Tune refuses, and no fraction of a CPU, which a worker would miss. On the driver's node as long
+    # as that has room: it is the one that no cloud takes away, and the others can be released when they are idle.
+    here = ray.get_runtime_context().get_node_id()
+    place = tune.PlacementGroupFactory([{"memory": GANG_BYTES}], "STRICT_PACK", _soft_target_node_id=here)
+    tune.Tuner(
+        tune.with_resources(Gang, place),
+        param_space={"gang": settings},
+        tune_config=tune.TuneConfig(
+            num_samples=-1,
+            reuse_actors=True,
+            max_concurrent_trials=searcher.limits.trials,  # the searcher knows how many there may be just now
+            search_alg=searcher,
+            scheduler=GangFailureRecorder(searcher.loss_reasons),
+            trial_name_creator=lambda trial: f"stretch-{trial.trial_id}",
+            trial_dirname_creator=lambda trial: f"stretch-{trial.trial_id}",
+        ),
+        run_config=tune.RunConfig(
+            name="tune",
+            storage_path=str(folder / "ray" / searcher.attempt),  # a driver that was killed may still have workers
+            verbose=0,
+            checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),  # the workers write them
+        ),
+    ).fit()
+
+
+def _format_gang(config: SearchConfig, worker: Resources) -> str:
+    return f"{config.workers} x {' + '.join(f'{amount:g} {name}' for name, amount in worker.items())}"
