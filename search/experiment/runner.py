@@ -111,9 +111,7 @@ class _Driver:
         self.opened = opened
         self.uploader = uploader
         self.earlier = opened.study.get_trials() if opened else []
-        board = LiveTable(
-            planned.objective, planned.trials, planned.expected_cost, budget_s=config.time_budget
-        )
+        board = LiveTable(planned.objective, planned.trials, planned.expected_cost, budget_s=config.time_budget)
         self.progress = Progress(
             board, planned.space, console or create_console(sys.stderr), self.earlier, config.quiet
         )
