@@ -11,7 +11,7 @@ def test_the_time_between_two_drivers_is_left_out():
     assert clocked.total == 50
     assert clocked.pauses == [(20, 980)]
     at = START.timestamp()
-    assert [clocked.at(at - 5), clocked(at + 10), clocked(at + 500), clocked(at + 1010)] == [0, 10, 20, 30]
+    assert [clocked.at(at - 5), clocked.at(at + 10), clocked.at(at + 500), clocked.at(at + 1010)] == [0, 10, 20, 30]
 
 
 def test_what_is_shorter_than_half_a_minute_is_no_pause():

@@ -10,7 +10,6 @@ from search.config.objectives import Objective
 from search.config.search_space import resolve_space
 from search.samplers.tpe import FastTPESampler
 from search.study.study import SearchStudy
-from tests.search.objectives import VAL_LOSS
 from trainables.task import TaskConfig, searchable
 
 
@@ -28,7 +27,11 @@ SPACE = resolve_space(Config, {}, {})
 
 def proposed(sampler, others):
     """The values of 60 trials, eight at a time: some are completed, some wait at a rung, some diverge, some fail."""
-    study, asked, running = SearchStudy(InMemoryStorage(), "study", sampler, [VAL_LOSS, *others]), [], []
+    study, asked, running = (
+        SearchStudy(InMemoryStorage(), "study", sampler, [Objective("loss", "min"), *others]),
+        [],
+        [],
+    )
     for _ in range(60):
         number, values = study.ask(SPACE)
         study.live.add(number)

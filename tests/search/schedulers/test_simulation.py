@@ -62,7 +62,9 @@ def test_halving_promotes_in_turn_and_brings_a_trial_to_its_end(kind):
         promoted += sum(stretch.kind == "promoted" for _, stretch in search.stretches)
         assert len(search.trials) == budget
         whole = [trial for trial in search.trials if trial.epoch == epochs]
-        assert whole or not any(schedule.rests(t) for t in waiting(search.trials)), "the best runs to its end"
+        assert whole or not any(schedule.is_paused_at_rung(t) for t in waiting(search.trials)), (
+            "the best runs to its end"
+        )
     assert promoted > SEARCHES
 
 
