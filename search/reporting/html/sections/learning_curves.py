@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 from optuna.trial import FrozenTrial
 from plotly.graph_objects import Scatter
@@ -28,9 +29,13 @@ def build(searched: SearchRecord) -> Section | None:
     for outcome in OUTCOMES:
         trials = [trial for trial in reported if get_outcome(trial) == outcome]
         if trials:
-            traces += [_build_curves(trials, outcome), _build_end_markers(trials, outcome)]
+            line = {"color": theme.OUTCOME_COLORS[outcome], "width": 1.25}
+            style = {"mode": "lines", "name": outcome, "legendgroup": outcome, "opacity": FADED[outcome], "line": line}
+            traces += [_build_curves(trials, outcome, **style), _build_end_markers(trials, outcome)]
     if best:
-        traces.append(_build_best_curve(best))
+        mode = "lines+markers" if len(intermediate_values(best)) <= 30 else "lines"
+        style = {"name": f"best (trial {best.number})", "line": {"color": theme.INK, "width": 3.5}}
+        traces.append(_build_curves([best], "the best", mode=mode, marker={"size": 7}, **style))
     figure = theme.build_figure(*traces, x="epoch", y=searched.objective.metric, height=400)
     values = [value for trial in reported for value in intermediate_values(trial).values()]
     figure.update_yaxes(range=robust_range(values, searched.objective))
@@ -49,8 +54,8 @@ def _summary_text(trials: Sequence[FrozenTrial]) -> str:
     return told
 
 
-def _build_curves(trials: Sequence[FrozenTrial], outcome: str) -> Scatter:
-    """The curves of all `trials` as one trace, with gaps between them."""
+def _build_curves(trials: Sequence[FrozenTrial], told: str, **style: Any) -> Scatter:
+    """Return the curves of all `trials` as one trace, with gaps between them."""
     x: list[int | None] = []
     y: list[float | None] = []
     numbers: list[int | None] = []
@@ -59,21 +64,11 @@ def _build_curves(trials: Sequence[FrozenTrial], outcome: str) -> Scatter:
         x += [*(epoch for epoch, _ in curve), None]
         y += [*(float(f"{value:.{DIGITS}g}") for _, value in curve), None]
         numbers += [trial.number] * len(curve) + [None]
-    return Scatter(
-        x=x,
-        y=y,
-        customdata=numbers,
-        mode="lines",
-        name=outcome,
-        legendgroup=outcome,
-        opacity=FADED[outcome],
-        line={"color": theme.OUTCOME_COLORS[outcome], "width": 1.25},
-        hovertemplate=_build_hover_template(outcome),
-    )
+    return Scatter(x=x, y=y, customdata=numbers, hovertemplate=_build_hover_template(told), **style)
 
 
 def _build_end_markers(trials: Sequence[FrozenTrial], outcome: str) -> Scatter:
-    """Where they end, so that curves of one report are seen too."""
+    """Return a marker at the end of each curve, so that curves of one report are seen too."""
     last = [max(intermediate_values(trial).items()) for trial in trials]
     return Scatter(
         x=[epoch for epoch, _ in last],
@@ -84,20 +79,6 @@ def _build_end_markers(trials: Sequence[FrozenTrial], outcome: str) -> Scatter:
         showlegend=False,
         marker=theme.build_outcome_marker(outcome, 6, min(1.0, FADED[outcome] + 0.3)),
         hovertemplate=_build_hover_template(outcome),
-    )
-
-
-def _build_best_curve(trial: FrozenTrial) -> Scatter:
-    curve = sorted(intermediate_values(trial).items())
-    return Scatter(
-        x=[epoch for epoch, _ in curve],
-        y=[value for _, value in curve],
-        customdata=[trial.number] * len(curve),
-        mode="lines+markers" if len(curve) <= 30 else "lines",
-        name=f"best (trial {trial.number})",
-        line={"color": theme.INK, "width": 3.5},
-        marker={"size": 7},
-        hovertemplate=_build_hover_template("the best"),
     )
 
 

@@ -1,7 +1,8 @@
 """How the best value came: over time, and trial by trial."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
+from typing import Any
 
 from optuna.trial import FrozenTrial
 from plotly.graph_objects import Figure, Scatter
@@ -27,9 +28,8 @@ def build(searched: SearchRecord) -> Section | None:
     if best is None:
         return None
     clocked = running_time(searched.trials)
-    reported = [trial for trial in searched.trials if intermediate_values(trial)]
     steps = find_improving_reports(counts, searched.objective)
-    figures = [_build_trial_figure(searched, reported, counts)]
+    figures = [_build_trial_figure(searched, counts)]
     if steps:
         figures.insert(0, _build_time_figure(searched, steps, clocked))
     return Section("Progress", _summary_text(searched, steps, clocked, best.number), figures)
@@ -56,55 +56,53 @@ def _summary_text(searched: SearchRecord, steps: Sequence[ImprovingReport], cloc
 
 
 def _build_time_figure(searched: SearchRecord, steps: Sequence[ImprovingReport], clocked: RunningTime) -> Figure:
-    """The best so far as steps, and each trial where it reported its best."""
-    traces = []
-    for outcome in OUTCOMES:
-        trials = [trial for trial in searched.trials if intermediate_values(trial) and get_outcome(trial) == outcome]
-        reports = [get_reports(trial)[get_best_epoch(trial, searched.objective)] for trial in trials]
-        timed = [trial for trial, report in zip(trials, reports, strict=True) if "time" in report]
-        if timed:
-            times = [clocked.at(report["time"]) for report in reports if "time" in report]
-            traces.append(_build_trial_markers(searched, outcome, times, timed))
+    """Return the best so far as steps, and each trial where it reported its best."""
+
+    def get_time(trial: FrozenTrial) -> float | None:
+        report = get_reports(trial)[get_best_epoch(trial, searched.objective)]
+        return clocked.at(report["time"]) if "time" in report else None
+
     times = [*(clocked.at(at) for at, _, _ in steps), clocked.total]
     values = [*(value for _, _, value in steps), steps[-1][2]]
-    traces.append(_build_best_line(times, values))
     axis = theme.build_time_axis(clocked.total)
-    figure = theme.build_figure(*traces, x="time since the start", y=searched.objective.metric, xaxis=axis)
-    figure.update_yaxes(range=robust_range([y for trace in traces for y in trace.y], searched.objective))
+    figure = _build_figure(searched, get_time, times, values, x="time since the start", xaxis=axis)
     return theme.mark_pauses(figure, clocked.pauses)
 
 
-def _build_trial_figure(
-    searched: SearchRecord, reported: Sequence[FrozenTrial], counts: Sequence[FrozenTrial]
-) -> Figure:
-    """The same by the number of the trial."""
+def _build_trial_figure(searched: SearchRecord, counts: Sequence[FrozenTrial]) -> Figure:
+    """Return the same by the number of the trial."""
     objective = searched.objective
-    dots = [
-        _build_trial_markers(searched, outcome, [trial.number for trial in trials], trials)
-        for outcome in OUTCOMES
-        if (trials := [trial for trial in reported if get_outcome(trial) == outcome])
-    ]
     values = (get_best_value(trial, objective) for trial in counts)
     best = list(accumulate(values, lambda *pair: objective.best(pair)))
-    line = _build_best_line([*(trial.number for trial in counts), searched.trials[-1].number], [*best, best[-1]])
-    figure = theme.build_figure(*dots, line, x="trial, in the order of their start", y=objective.metric)
-    return figure.update_yaxes(range=robust_range([y for trace in (*dots, line) for y in trace.y], objective))
+    numbers = [*(trial.number for trial in counts), searched.trials[-1].number]
+    title = "trial, in the order of their start"
+    return _build_figure(searched, lambda trial: trial.number, numbers, [*best, best[-1]], x=title)
 
 
-def _build_trial_markers(
-    searched: SearchRecord, outcome: str, x: Sequence[float], trials: Sequence[FrozenTrial]
-) -> Scatter:
-    return Scatter(
-        x=x,
-        y=[get_best_value(trial, searched.objective) for trial in trials],
-        customdata=[trial.number for trial in trials],
-        mode="markers",
-        name=outcome,
-        marker=theme.build_outcome_marker(outcome, 8, 0.8),
-        hovertemplate=f"trial %{{customdata}}, {outcome}<br>%{{y:.4~g}}<extra></extra>",
-    )
-
-
-def _build_best_line(x: Sequence[float], y: Sequence[float]) -> Scatter:
+def _build_figure(
+    searched: SearchRecord,
+    get_position: Callable[[FrozenTrial], float | None],
+    x_best: Sequence[float],
+    y_best: Sequence[float],
+    **layout: Any,
+) -> Figure:
+    """Return a figure of all trials, each at its position and best value, and of the best value so far."""
+    objective, traces = searched.objective, []
+    for outcome in OUTCOMES:
+        trials = [trial for trial in searched.trials if intermediate_values(trial) and get_outcome(trial) == outcome]
+        if placed := [(at, trial) for trial in trials if (at := get_position(trial)) is not None]:
+            traces.append(
+                Scatter(
+                    x=[at for at, _ in placed],
+                    y=[get_best_value(trial, objective) for _, trial in placed],
+                    customdata=[trial.number for _, trial in placed],
+                    mode="markers",
+                    name=outcome,
+                    marker=theme.build_outcome_marker(outcome, 8, 0.8),
+                    hovertemplate=f"trial %{{customdata}}, {outcome}<br>%{{y:.4~g}}<extra></extra>",
+                )
+            )
     line = {"color": theme.INK, "width": 2.5, "shape": "hv"}
-    return Scatter(x=x, y=y, mode="lines", name="best so far", line=line, hoverinfo="skip")
+    traces.append(Scatter(x=x_best, y=y_best, mode="lines", name="best so far", line=line, hoverinfo="skip"))
+    figure = theme.build_figure(*traces, y=objective.metric, **layout)
+    return figure.update_yaxes(range=robust_range([y for trace in traces for y in trace.y], objective))
