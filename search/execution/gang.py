@@ -162,13 +162,13 @@ class GangRunner:
             self._assigned = True
         polled_at, stop_at = self._clock(), math.inf
         # What was received may be of a segment that was ended in the same moment.
-        while not (deliveries := [each for each in self._registry.receive() if each.turn >= self._turn]):
+        while not (deliveries := [delivery for delivery in self._registry.receive() if delivery.turn >= self._turn]):
             last, now = None, self._clock()
             if now - polled_at > STATUS_S:
                 polled_at = now
                 status = self._registry.call(Registry.poll, self._describe_work())
-                if status.stopping:
-                    stop_at = min(stop_at, now + (STOP_S if status.up else 0.0))
+                if status.stopping and stop_at == math.inf:
+                    stop_at = now + (STOP_S if status.up else 0.0)
                 last = self._check_status(status)
             is_alive = self._workers.is_alive()
             if last is None and stop_at < math.inf and (now >= stop_at or not is_alive):

@@ -42,13 +42,9 @@ class GangSettings:
     """The settings of each gang of a search.
 
     Attributes:
-        workers: The number of workers.
         resources: What one worker needs, by Ray's names.
-        placement: The placement strategy of the workers.
         grows: Whether the cluster may grow.
-        registry: The handle of the registry's actor.
         max_failures: How often a trial may lose its workers without progress.
-        worker: The settings of each worker.
     """
 
     workers: int
@@ -93,7 +89,7 @@ class EpochReport:
         costs: What the epoch cost: "gpu_seconds", and for a task also "samples".
         done: Whether the segment ends with this epoch.
         datasets: The data sets that the task named, in the first report since the task was built.
-        notes: Lines for the user.
+        notes: Lines for the user, as in the other messages.
     """
 
     epoch: int
@@ -122,7 +118,6 @@ class SegmentEnd:
         divergence: Only if the trial diverged.
         last: The epoch whose report shows the divergence.
         alone: Whether the trial diverged on this rank only. The other ranks then wait for this one.
-        notes: Lines for the user.
     """
 
     done: ClassVar = True
@@ -146,11 +141,7 @@ class Migration:
 
 @dataclass(frozen=True)
 class TrialRelease:
-    """The last message of a gang that ends, so that another gang takes its trial.
-
-    Attributes:
-        begun: Whether workers of the gang have begun the segment.
-    """
+    """The last message of a gang that ends and leaves its trial to another gang. `begun`: workers took the segment."""
 
     done: ClassVar = False
     reason: str
@@ -194,12 +185,7 @@ class SegmentAssignment:
 
 @dataclass(frozen=True)
 class Delivery:
-    """A report as the mailbox delivers it to the gang.
-
-    Attributes:
-        turn: The turn that the report belongs to; see `Mailbox`.
-        taken: When the workers took the segment, in seconds since 1970.
-    """
+    """A report of a turn, as the mailbox delivers it. `taken` is when workers took the segment, in Unix seconds."""
 
     turn: int
     taken: float
@@ -244,11 +230,7 @@ class EndedWorkers:
 
 @dataclass(frozen=True)
 class GangResult:
-    """What a gang passes to the searcher: all reports since its last result.
-
-    Attributes:
-        taken: When workers took the segment, in seconds since 1970. None if the reports are the gang's own.
-    """
+    """All reports since the gang's last result. `taken` is that of the last one, or None if the gang itself made it."""
 
     gang: str
     reports: Sequence[GangReport]
