@@ -23,7 +23,7 @@ from search.schedulers.base import Scheduler
 from search.schedulers.factory import create_scheduler
 from search.schedulers.pbt import PopulationBasedTraining
 from search.storage.locations import check_location
-from search.storage.study_store import check_store
+from search.storage.study_store import create_backend
 from search.tracking.uri import check_tracking, resolve_tracking_uri
 from trainables.filesystem.paths import StoragePath
 from trainables.task import Task
@@ -75,7 +75,7 @@ def plan(config: SearchConfig) -> SearchPlan:
         UsageError: The config is wrong, with a line per problem.
     """
     check_location(config.storage, config.name)
-    check_store(config.path, config.study)
+    create_backend(config.path, config.study).check()
     check_tracking(config, os.environ)
     source = load_task_source(config.task)
     if "trials" not in config.model_fields_set:

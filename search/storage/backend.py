@@ -34,22 +34,19 @@ class StudyBackend(ABC):
     Args:
         place: The folder of the search. Its name is also the name of the study.
         url: The database, or "" for a journal in the folder.
+
+    Attributes:
+        missing: What a search without this study lacks, for a message.
+        collision: Why no second study can have this name, for a message.
     """
+
+    missing: str
+    collision: str
 
     def __init__(self, place: StoragePath, url: str = "") -> None:
         self.place = place
         self.url = url
         self.name = place.name
-
-    @property
-    @abstractmethod
-    def missing(self) -> str:
-        """What a search without this study lacks, for a message."""
-
-    @property
-    @abstractmethod
-    def collision(self) -> str:
-        """Why there can be no second study of this name, for a message."""
 
     @abstractmethod
     def check(self) -> None:

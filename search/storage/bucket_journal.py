@@ -165,10 +165,7 @@ class BucketJournalBackend(JournalBackend):
     """A journal in segments, of a search that lies in a bucket."""
 
     place: RemotePath
-
-    @property
-    def path(self) -> RemotePath:
-        return self.place / FOLDER
+    file_name = FOLDER
 
     def exists(self) -> bool:
         return any(True for _ in self.path.iterdir())

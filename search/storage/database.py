@@ -12,6 +12,7 @@ from sqlalchemy.engine import URL, make_url
 
 from search.errors import UsageError
 from search.storage.backend import StudyBackend, StudyStore, format_reason, has_study
+from trainables.filesystem.paths import StoragePath
 
 
 class DatabaseBackend(StudyBackend):
@@ -26,6 +27,11 @@ class DatabaseBackend(StudyBackend):
     driver: ClassVar[str]
     example: ClassVar[str]
     defaults: ClassVar[dict[str, str]] = {}
+
+    def __init__(self, place: StoragePath, url: str) -> None:
+        super().__init__(place, url)
+        self.missing = f"{place} that is kept in {url}"
+        self.collision = f"{self.name} exists in --study {url}"
 
     @classmethod
     def resolve_url(cls, url: str) -> str:
@@ -46,14 +52,6 @@ class DatabaseBackend(StudyBackend):
     def optuna_url(self) -> str:
         """The URL for Optuna, which formats the version of its tables into braces."""
         return self.engine_url.render_as_string(hide_password=False).replace("{", "{{").replace("}", "}}")
-
-    @property
-    def missing(self) -> str:
-        return f"{self.place} that is kept in {self.url}"
-
-    @property
-    def collision(self) -> str:
-        return f"{self.name} exists in --study {self.url}"
 
     def check(self) -> None:
         if self.exists():

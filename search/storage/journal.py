@@ -144,18 +144,13 @@ def _is_record(line: bytes) -> bool:
 class JournalBackend(StudyBackend):
     """A journal in the folder of the search."""
 
-    @property
-    def path(self) -> StoragePath:
-        """Where the records are."""
-        return self.place / "study.journal"
+    file_name = "study.journal"
 
-    @property
-    def missing(self) -> str:
-        return str(self.path)
-
-    @property
-    def collision(self) -> str:
-        return f"{self.place} exists"
+    def __init__(self, place: StoragePath) -> None:
+        super().__init__(place)
+        self.path = place / self.file_name
+        self.missing = str(self.path)
+        self.collision = f"{place} exists"
 
     def check(self) -> None:
         """Nothing: the folder is new."""

@@ -1,7 +1,6 @@
 """Where a study is kept: in a journal beside the search or in a database, written by one driver at a time."""
 
 import yaml
-from optuna.storages import BaseStorage
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
@@ -55,15 +54,6 @@ def resolve_url(url: str) -> str:
     return BACKENDS[parsed.drivername].resolve_url(url)
 
 
-def check_store(place: StoragePath, url: str = "") -> None:
-    """Check that the study of a new search at `place` can be kept. Writes nothing.
-
-    Raises:
-        UsageError: It cannot.
-    """
-    create_backend(place, url).check()
-
-
 def open_store(place: StoragePath, url: str = "", new: bool = False) -> StudyStore:
     """Open the study of the search at `place` to write to it, and create what is missing.
 
@@ -94,15 +84,6 @@ def find_store(place: StoragePath, url: str = "") -> str:
             "See --list, --storage for another folder, and --study for a database that the folder does not name."
         )
     return url
-
-
-def open_read_only(place: StoragePath, url: str = "") -> BaseStorage:
-    """Open the study of the search at `place`, which may be running, to read it.
-
-    Raises:
-        UsageError: It does not exist or cannot be read.
-    """
-    return create_backend(place, url).read()
 
 
 def read_study_url(place: StoragePath) -> str:

@@ -41,26 +41,23 @@ class Uploader:
     def flush_on_exit(self, say: Callable[[str], None]) -> Iterator[None]:
         """Copies what came last, when the search ends. `say` shows a line if anything cannot be copied."""
         self._say = say
+        is_lost = False
         try:
             yield
-        except StoreError:  # another driver may go on with the search by now
-            self._over.set()
+        except StoreError:
+            is_lost = True  # another driver may continue the search by now
             raise
         finally:
-            self._end()
+            self._over.set()
+            if self._thread.is_alive():
+                self._thread.join()
+            if not is_lost and (self._folder / "search.yaml").exists():  # else it never began
+                self._try_copy("what has changed is not there")
 
     def start(self) -> None:
         """Copy what has changed from now on, every few seconds."""
         if isinstance(self._to, RemotePath):
             self._thread.start()
-
-    def _end(self) -> None:
-        lost = self._over.is_set()
-        self._over.set()
-        if self._thread.is_alive():
-            self._thread.join()
-        if not lost and (self._folder / "search.yaml").exists():  # else it never began
-            self._try_copy("what has changed is not there")
 
     def copy(self) -> None:
         """Copy what has changed.

@@ -9,7 +9,6 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
 
 from search.errors import UsageError
 from trainables.filesystem.paths import RemotePath, StoragePath, download, get_modified_ns
@@ -43,31 +42,21 @@ def working_copy(place: StoragePath) -> Iterator[Path]:
 
 @contextmanager
 def downloaded_copy(place: StoragePath) -> Iterator[Path]:
-    """As `working`, with what the bucket has.
+    """Provide the working copy with the files that the bucket has.
 
     Raises:
         UsageError: The bucket cannot be read.
     """
-    fresh = not local_path_of(place).exists()
+    is_new = not local_path_of(place).exists()
     with working_copy(place) as folder:
-        if fresh:
-            download_search(place)
+        try:
+            for path in place.iterdir() if is_new and isinstance(place, RemotePath) else ():
+                if path.name not in NOT_HERE:
+                    with suppress(FileNotFoundError):  # removed meanwhile, or what S3 is left with of an empty folder
+                        download(path, folder / path.name)
+        except OSError as error:
+            raise UsageError(f"--storage must be a place that can be read, but {error}.") from error
         yield folder
-
-
-def download_search(place: StoragePath) -> None:
-    """Get the files of a search out of its bucket.
-
-    Raises:
-        UsageError: The bucket cannot be read.
-    """
-    try:
-        for each in place.iterdir() if isinstance(place, RemotePath) else ():
-            if each.name not in NOT_HERE:
-                with suppress(FileNotFoundError):  # removed meanwhile, or what S3 is left with of an empty folder
-                    download(each, local_path_of(place) / each.name)
-    except OSError as error:
-        raise UsageError(f"--storage must be a place that can be read, but {error}.") from error
 
 
 def list_searches(storage: StoragePath) -> list[str]:
@@ -100,10 +89,6 @@ def _get_root() -> Path:
     held = open(claim, "a")  # noqa: SIM115 (until the process ends: the kernel frees it)
     fcntl.flock(held, fcntl.LOCK_EX)
     claim.rename(root / LOCK)  # not before it is held
-    atexit.register(_remove_root, root, held)
+    atexit.register(held.close)  # last
+    atexit.register(shutil.rmtree, root, ignore_errors=True)
     return root
-
-
-def _remove_root(root: Path, held: IO[str]) -> None:
-    shutil.rmtree(root, ignore_errors=True)
-    held.close()

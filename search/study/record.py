@@ -8,7 +8,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from search.config.objectives import HasObjectives, Objective
 from search.errors import UsageError
-from search.storage.study_store import open_read_only, read_study_url
+from search.storage.study_store import create_backend, read_study_url
 from trainables.filesystem.paths import StoragePath
 
 
@@ -46,7 +46,7 @@ def load_search(place: StoragePath) -> SearchRecord:
     Raises:
         UsageError: There is none.
     """
-    storage = open_read_only(place, read_study_url(place))
+    storage = create_backend(place, read_study_url(place)).read()
     study_id = storage.get_study_id_from_name(place.name)
     about = storage.get_study_user_attrs(study_id)
     if "mode" not in about:

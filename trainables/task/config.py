@@ -1,7 +1,8 @@
 """The parameters of one trial: a config whose fields are the search space."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from enum import Enum
 from typing import Any, Literal, TypeVar
 
@@ -110,3 +111,15 @@ class TaskConfig(ConfigPart):
 
 
 Config = TypeVar("Config", bound=TaskConfig)
+
+
+@contextmanager
+def renamed_errors(names: Mapping[str, str]) -> Iterator[None]:
+    """Replace the first words of a ValueError, which are a key of `names`, by the words that a user knows."""
+    try:
+        yield
+    except ValueError as error:
+        for general, name in names.items():
+            if str(error).startswith(general):
+                raise ValueError(name + str(error).removeprefix(general)) from error
+        raise

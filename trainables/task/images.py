@@ -6,6 +6,7 @@ import re
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -57,31 +58,21 @@ def save(pictures: Mapping[str, Picture], checkpoint: StoragePath) -> None:
 
 
 def find_best_images(folder: StoragePath) -> StoragePath | None:
-    """The folder of the newest pictures among the checkpoints of a trial: those of its best report. None without any.
+    """Return the folder of the newest pictures among the checkpoints of a trial, or None if there are none.
 
-    They are drawn of reports alone that are better than all before them.
+    These are the pictures of the best report, since only a report that is better than all before it has pictures.
     """
-    if isinstance(folder, RemotePath):
-        return _find_best_in_bucket(folder)
-    found = [(path.stat().st_mtime_ns, path) for path in folder.glob(f"*{SUFFIX}")]
-    return max(found)[1] if found else None
-
-
-def _find_best_in_bucket(folder: RemotePath) -> RemotePath | None:
-    """As `best_in`. What has no checkpoint beside it may be half written, or of a report that there never was."""
-    found: list[tuple[int, int, RemotePath]] = []
+    found: list[tuple[int, int, Any]] = []
     for path in folder.glob(f"*{SUFFIX}"):
+        if isinstance(path, Path):
+            found.append((path.stat().st_mtime_ns, 0, path))
+            continue
+        # Without its checkpoint, a folder may be half written, or of a report that was never made.
         checkpoint = path.with_name(path.name.removesuffix(SUFFIX))
-        with suppress(FileNotFoundError):
-            found.append(
-                (get_modified_ns(checkpoint), _parse_epoch(checkpoint), path)
-            )  # of a second there may be several
+        epoch = re.match(r"epoch-(\d+)", checkpoint.name)
+        with suppress(FileNotFoundError):  # several may be of one second
+            found.append((get_modified_ns(checkpoint), int(epoch[1]) if epoch else 0, path))
     return max(found)[2] if found else None
-
-
-def _parse_epoch(checkpoint: RemotePath) -> int:
-    number = re.match(r"epoch-(\d+)", checkpoint.name)
-    return int(number[1]) if number else 0
 
 
 def _describe_problem(name: Any, picture: Any) -> str:

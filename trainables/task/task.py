@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, get_args
 import torch
 
 from trainables.context import Context
-from trainables.precision import LossScale, Precision, autocast, resolve
+from trainables.precision import Precision, autocast, resolve
 from trainables.task.config import Config, TaskConfig
 from trainables.task.datasets import DataSet, Use, digest_of
 
@@ -245,8 +245,3 @@ class Task(ABC, Generic[Config]):
     def precision(self) -> Precision:
         """The precision that this trial runs in: that of the config, or what "auto" is on this device."""
         return resolve(self.config.precision, self.context.device)
-
-
-def create_loss_scale(config: TaskConfig) -> LossScale:
-    """The loss scale that `config` asks for."""
-    return LossScale(initial=config.loss_scale, growth_interval=config.loss_scale_growth)

@@ -11,6 +11,11 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
+from torch.nn import Module
+
+from trainables.context import Context
+from trainables.precision import Diverged
+from trainables.update import UpdateReport
 
 FIRST = 5  # losses that say how large one of this trial is
 IN_A_ROW = 5  # a spike is none
@@ -77,3 +82,31 @@ def first_non_finite(parameters: Mapping[str, Tensor], buffers: Mapping[str, Ten
     good |= {name: buffer.isnan().logical_not().all() for name, buffer in (buffers or {}).items()}
     flags = torch.stack(list(good.values())).tolist() if good else []
     return next((name for name, finite in zip(good, flags, strict=True) if not finite), None)
+
+
+def check_finite(modules: Mapping[str, Module], context: Context, when: str) -> None:
+    """Check parameters and buffers on all ranks. Buffers differ between ranks, so one rank may find what others do not.
+
+    Raises:
+        Diverged: A parameter or a buffer is not finite on some rank. All ranks raise it.
+    """
+    found = (
+        f"{key}.{name}"
+        for key, module in modules.items()
+        if (name := first_non_finite(dict(module.named_parameters()), dict(module.named_buffers()))) is not None
+    )
+    for name in context.gather(next(found, None)):
+        if name is not None:
+            raise Diverged(f"{name} is not finite {when}", agreed=True, kind="weights")
+
+
+def check_weights(weights: Mapping[str, Tensor], step: int, report: UpdateReport) -> None:
+    """Check whether every window will be skipped: skipped windows change no weight, so the first one shows it.
+
+    Raises:
+        Diverged: A weight is not finite.
+    """
+    weight = first_non_finite(weights)
+    if weight is not None:
+        where = f"at step {step} the loss is {report.loss:g}, the gradient norm {report.grad_norm:g}"
+        raise Diverged(f"{weight} is not finite: {where}", agreed=True, kind="weights")

@@ -45,7 +45,10 @@ class Predictor:
             module.to(context.device)
             resize_buffers(module, state["modules"][name], context.device)
             module.load_state_dict(state["modules"][name])
-        self._load_averages(state["updaters"])
+        named = get_named_parameters(self.task.modules)
+        for updater in state["updaters"].values():
+            for name, average in (updater["ema"] or {"shadow": {}})["shadow"].items():
+                named[name].data.copy_(average)
         self.task.load_state_dict(self._own_state)
         for module in self.task.modules.values():
             module.eval().requires_grad_(False)
@@ -93,12 +96,6 @@ class Predictor:
         context = self.task.context
         with rng.isolated(context.generator, context.device, self.task.config.seed, 0):
             return _to_arrays(self.task.example(), "example")
-
-    def _load_averages(self, updaters: Mapping[str, Any]) -> None:
-        named = get_named_parameters(self.task.modules)
-        for updater in updaters.values():
-            for name, average in (updater["ema"] or {"shadow": {}})["shadow"].items():
-                named[name].data.copy_(average)
 
 
 def _to_tensors(inputs: Any) -> Any:

@@ -17,12 +17,11 @@ from trainables import checkpoint
 from trainables.checkpoint import fork
 from trainables.context import rng
 from trainables.filesystem.paths import RemotePath, StoragePath
-from trainables.precision import AUTO, Diverged
+from trainables.precision import AUTO, Diverged, LossScale
 from trainables.task import Task
 from trainables.task.images import Picture
-from trainables.task.task import create_loss_scale
 from trainables.training.build_checks import check_build, check_gradients, get_parameter_ids
-from trainables.training.divergence import LossDivergenceDetector, first_non_finite
+from trainables.training.divergence import LossDivergenceDetector, check_finite, check_weights
 from trainables.training.epoch_metrics import EpochTotals, get_metric_prefix, training_metrics
 from trainables.training.evaluation import evaluate, render_images
 from trainables.training.resource_usage import ResourceUsage, aggregate_usage
@@ -169,16 +168,13 @@ class TrialTrainer:
         self._was_midway = False
 
     def load(self, path: StoragePath) -> None:
-        """Take up the trial where `path` was saved."""
+        """Resume the trial from the checkpoint at `path`."""
         self.restore(checkpoint.load(path))
 
     def restore(self, state: dict[str, Any], of_another: bool = False) -> None:
-        """Take up the trial where `state`, the content of a checkpoint, was taken.
+        """Resume the trial from `state`, the content of a checkpoint.
 
-        Args:
-            state: Of this trial, unless `of_another`.
-            of_another: Take up the weights, moments and counters of another trial; the hyperparameters stay
-                those of this one.
+        If it is `of_another` trial, its weights, moments and counters are used, and this trial's hyperparameters.
 
         Raises:
             CheckpointError: It was taken in the middle of an epoch by another number of ranks.
@@ -217,17 +213,16 @@ class TrialTrainer:
             rng.set_state(midway["ranks"][context.rank]["rng"], context.generator, context.device)
 
     def close(self) -> None:
-        """End what an epoch that is under way still holds: the checkpoint that is being written, and data loaders.
-        One whose processes are left to the garbage collector waits five seconds for each of them."""
-        self._remaining = None
+        """Close the data loaders of an unfinished epoch, and wait for the checkpoint that is being written."""
+        self._remaining = None  # a loader that the garbage collector finds waits five seconds for each process
         try:
             self._writer.wait()
         except OSError as error:  # the trial has ended, and its outcome is known: this one would not be read
             logger.warning("a checkpoint from the middle of an epoch could not be written: %s", error)
 
     def _get_state(self) -> dict[str, Any]:
-        self._check_finite()
         task = self.task
+        check_finite(task.modules, task.context, f"after epoch {self.epoch}, window {self.windows}")
         midway = self._get_mid_epoch_state() if self._remaining is not None else None
         if midway is None:
             self._buffers.broadcast(task.context)
@@ -263,7 +258,7 @@ class TrialTrainer:
         }
 
     def _replay_epoch(self, midway: Mapping[str, Any]) -> None:
-        """Begin the epoch again and draw the windows that were trained, so that the next one is the next one."""
+        """Begin the epoch again and draw the windows that were trained, so that the next one follows them."""
         task = self.task
         task.load_state_dict(midway["task_at_start"])
         self._begin_epoch()
@@ -276,23 +271,6 @@ class TrialTrainer:
         self._tallies.update((name, EpochTotals(**tally)) for name, tally in midway["tallies"].items())
         task.noted.update((name, _move_sums(sums, task.context.device)) for name, sums in own["noted"].items())
         self._buffers.set_values(own["buffers"], task.context.device)
-
-    def _check_finite(self) -> None:
-        """A weight of infinity or NaN, and a NaN in a buffer, where masks may hold infinities.
-
-        Buffers differ between ranks: what one of them finds ends the trial on all.
-        """
-        for name in self.task.context.gather(self._find_non_finite()):
-            if name is not None:
-                reason = f"{name} is not finite after epoch {self.epoch}, window {self.windows}"
-                raise Diverged(reason, agreed=True, kind="weights")
-
-    def _find_non_finite(self) -> str | None:
-        for key, module in self.task.modules.items():
-            name = first_non_finite(dict(module.named_parameters()), dict(module.named_buffers()))
-            if name is not None:
-                return f"{key}.{name}"
-        return None
 
     def _begin_epoch(self) -> None:
         task = self.task
@@ -307,8 +285,7 @@ class TrialTrainer:
         self._remaining = windows(task.train_batches(self.epoch), task.config.accumulation)
 
     def _train(self, stopping: Callable[[], bool]) -> bool:
-        """Train what is left of the epoch. No window is drawn before it is certain that it will be trained: what
-        drawing it takes from the generators would be gone when the epoch is taken up again."""
+        """Train the rest of the epoch. A window is only drawn to be trained, since drawing it moves the generators."""
         task, alone = self.task, self.task.context.world_size == 1
         assert self._remaining is not None
         saved_at, weightless = time.monotonic(), 0
@@ -340,7 +317,7 @@ class TrialTrainer:
         return not stop
 
     def evaluate(self) -> dict[str, float]:
-        """The metrics of the trial as it stands, reduced over ranks. Nothing of it stays."""
+        """Return the metrics of the trial as it stands, reduced over ranks. Nothing of the evaluation stays."""
         self.on_progress()
         metrics = evaluate(self.task, self._buffers)
         self.on_progress()
@@ -367,7 +344,7 @@ class TrialTrainer:
                 task.keep_noted()
                 self._check_loss_divergence(name, report.loss)
             elif report.outcome == "skipped" and task.updaters[name].consecutive_skips == 1:
-                _check_weights(own, task.updaters[name].steps, report)
+                check_weights(own, task.updaters[name].steps, report)
             task.noting.clear()  # a window that is not applied leaves no terms either
             check_gradients(task, name, task.updaters[name], report)
             task.after_update(report)
@@ -385,7 +362,7 @@ class TrialTrainer:
                 and getattr(scheduler, "optimizer", None) in optimizers.values()
             ],
             ema=Ema(own, config.ema_decay) if config.ema_decay else None,
-            loss_scale=create_loss_scale(config),
+            loss_scale=LossScale(initial=config.loss_scale, growth_interval=config.loss_scale_growth),
             max_consecutive_skips=config.max_consecutive_skips,
             on_update=on_update,
             modules=task.modules,
@@ -403,28 +380,19 @@ class TrialTrainer:
         """`transform` with the same random numbers on all ranks: else their weights would drift apart."""
 
         def apply_transform() -> None:
-            task, updater = self.task, self.task.updaters[name]
-            place = (task.config.seed, updater.steps, updater.skipped, TRANSFORM)
-            with rng.same_on_all_ranks(task.context.device, *place):
+            updater = self.task.updaters[name]
+            place = (self.task.config.seed, updater.steps, updater.skipped, TRANSFORM)
+            with rng.same_on_all_ranks(self.task.context.device, *place):
                 transform()
 
         return apply_transform
-
-
-def _check_weights(weights: Mapping[str, Parameter], step: int, report: UpdateReport) -> None:
-    """Skipped windows change no weight, so the first one in a row shows whether every window will be skipped."""
-    weight = first_non_finite(weights)
-    if weight is not None:
-        where = f"at step {step} the loss is {report.loss:g}, the gradient norm {report.grad_norm:g}"
-        raise Diverged(f"{weight} is not finite: {where}", agreed=True, kind="weights")
 
 
 def train(task: AnyTask, epochs: int | None = None) -> Iterator[dict[str, float]]:
     """Train `task` in this process and yield the report of each epoch: for tests, notebooks and debuggers."""
     training = TrialTrainer(task)
     while training.epoch < (epochs or task.config.epochs):
-        metrics = training.run_epoch()
-        if metrics is not None:
+        if (metrics := training.run_epoch()) is not None:
             yield metrics
 
 

@@ -341,14 +341,9 @@ class Updater:
 def _check_loss(returned: Any) -> tuple[Tensor, Any]:
     if isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[0], Tensor):
         return returned
-    raise ValueError(
-        f"loss must return (mean loss, weight), a tensor and a number, but got {_describe_type(returned)}."
-    )
-
-
-def _describe_type(value: Any) -> str:
-    name = type(value).__name__
-    return f"({', '.join(type(part).__name__ for part in value)})" if isinstance(value, tuple) else name
+    name = type(returned).__name__
+    got = f"({', '.join(type(part).__name__ for part in returned)})" if isinstance(returned, tuple) else name
+    raise ValueError(f"loss must return (mean loss, weight), a tensor and a number, but got {got}.")
 
 
 def _check_limits(

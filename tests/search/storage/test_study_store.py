@@ -16,7 +16,7 @@ from search.config.search_space import resolve_space
 from search.errors import StoreError, UsageError
 from search.samplers.factory import create_sampler
 from search.storage import postgres, requests
-from search.storage.study_store import check_store, open_store
+from search.storage.study_store import create_backend, open_store
 from search.study.record import load_search
 from search.study.study import create_study
 from search.study.trial import get_outcome, get_reports
@@ -170,13 +170,13 @@ def test_searches_that_start_at_once_in_an_empty_database_do_not_touch_each_othe
 
 @pytest.mark.parametrize("url", KINDS[1:], indirect=True)
 def test_a_name_that_is_in_the_database_is_refused_for_a_new_search(tmp_path, url):
-    check_store(tmp_path / "one", url)
+    create_backend(tmp_path / "one", url).check()
     assert not (tmp_path / "studies.db").exists(), "a check writes nothing"
     create_study(keep(tmp_path / "one", url), RandomSampler, [VAL_LOSS], url=url, new=True)[1].close()
-    check_store(tmp_path / "two", url)
+    create_backend(tmp_path / "two", url).check()
     line = f"--name must be new, but one exists in --study {url}. Choose another."
     with pytest.raises(UsageError) as told_before:
-        check_store(tmp_path / "one", url)
+        create_backend(tmp_path / "one", url).check()
     with pytest.raises(UsageError) as told_late:
         create_study(tmp_path / "one", RandomSampler, [VAL_LOSS], url=url, new=True)
     assert str(told_before.value) == str(told_late.value) == line
@@ -224,7 +224,7 @@ def test_a_database_that_cannot_be_used_is_told_in_one_line(tmp_path):
         ),
     ]:
         with pytest.raises(UsageError, match=rf"^{line}$") as error:
-            check_store(tmp_path / "one", url)
+            create_backend(tmp_path / "one", url).check()
         assert len(error.value.problems) == 1
 
 
@@ -233,19 +233,19 @@ def test_a_database_that_one_may_only_read_is_refused(server, database, tmp_path
     url = database.replace("searcher@", "reader@")
     server.execute(name, "REVOKE CREATE ON SCHEMA public FROM PUBLIC", "CREATE ROLE reader LOGIN")
     with pytest.raises(UsageError, match=rf"that reader may write to, but {name} is not\. GRANT CREATE ON SCHEMA"):
-        check_store(tmp_path / "one", url)
+        create_backend(tmp_path / "one", url).check()
     create_study(keep(tmp_path / "one", database), RandomSampler, [VAL_LOSS], url=database)[1].close()
     server.execute(name, "GRANT SELECT ON ALL TABLES IN SCHEMA public TO reader")
     with pytest.raises(UsageError, match=rf"that reader may write to, but {name} is not\. GRANT INSERT ON ALL TABLES"):
-        check_store(tmp_path / "two", url)
+        create_backend(tmp_path / "two", url).check()
     assert load_search(keep(tmp_path / "one", url)).trials == []
 
 
 def test_a_missing_driver_of_the_database_is_named():
     code = (
         "import sys; sys.modules['psycopg'] = None\n"
-        "from pathlib import Path; from search.storage.study_store import check_store\n"
-        "check_store(Path('one'), 'postgresql://somewhere/db')"
+        "from pathlib import Path; from search.storage.study_store import create_backend\n"
+        "create_backend(Path('one'), 'postgresql://somewhere/db').check()"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.stderr.strip().splitlines()[-1] == (

@@ -47,7 +47,10 @@ class Upwards(Drawing):
 
 def drawn_in(folder: StoragePath) -> dict[str, list[str]]:
     """The pictures beside each checkpoint, by its name."""
-    return {path.stem: sorted(file.name for file in path.iterdir()) for path in folder.glob("*.pictures")}
+    return {
+        path.name.removesuffix(".pictures"): sorted(file.name for file in path.iterdir())
+        for path in folder.glob("*.pictures")
+    }
 
 
 def value_of(path: StoragePath) -> int:
