@@ -137,7 +137,7 @@ def _build_columns(trials: Sequence[FrozenTrial], draw: np.random.Generator) -> 
     names, columns, owner = list[str](), list[list[int]](), list[int]()
     for name in dict.fromkeys(name for trial in trials for name in trial.params):
         known = [trial.params[name] for trial in trials if name in trial.params]
-        order = _order_values(name, trials, known)
+        order = list(dict.fromkeys(known)) if _is_categorical(name, trials) else sorted(set(known))
         if len(order) < 2:
             continue
         places = [order.index(trial.params.get(name, known[draw.integers(len(known))])) for trial in trials]
@@ -149,11 +149,6 @@ def _build_columns(trials: Sequence[FrozenTrial], draw: np.random.Generator) -> 
         owner += [len(names)] * len(found)
         names.append(name)
     return names, np.array(columns, dtype=np.float32).T.copy(), np.array(owner)
-
-
-def _order_values(name: str, trials: Sequence[FrozenTrial], known: Sequence[Any]) -> list[Any]:
-    """The different values among `known`."""
-    return list(dict.fromkeys(known)) if _is_categorical(name, trials) else sorted(set(known))
 
 
 def _is_categorical(name: str, trials: Sequence[FrozenTrial]) -> bool:

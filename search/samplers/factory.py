@@ -1,24 +1,19 @@
-"""Optuna's samplers: how they are made, and what they are shown of a study."""
+"""Optuna's samplers by the names of the command line."""
 
 import random
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import optuna
 from optuna.samplers import BaseSampler, CmaEsSampler, GPSampler, NSGAIISampler, QMCSampler, RandomSampler
 
 from search.samplers.tpe import FastTPESampler
 
-if TYPE_CHECKING:
-    pass
-
 
 def create_sampler(name: str, seed: int, number: int) -> BaseSampler:
-    """The Optuna sampler that the command line calls `name`, as it proposes one trial.
+    """Return the Optuna sampler `name` that proposes trial `number` of a search with `seed`.
 
-    Args:
-        seed: Of the search.
-        number: Of the trial. What is random in a proposal follows from it, and not from what was proposed before.
+    What is random in a proposal follows from these two, and not from what was proposed before.
     """
     own = random.Random(f"{seed}-{number}").getrandbits(31)
     samplers: dict[str, Any] = {
