@@ -97,7 +97,7 @@ class StudySearcher(Searcher):
 
     def recover(self) -> None:
         """Finish what a driver that died had begun to write."""
-        self.study.repair_reports(self.study.objectives[0].metric)
+        self.study.repair_reports()
         for trial in self.study.get_trials():
             if trial.state == TrialState.RUNNING:
                 if "outcome" in trial.user_attrs:

@@ -161,12 +161,12 @@ class SearchStudy:
                 optuna.Trial(self._study, self._get_trial_id(number)).set_constraint("diverged", 1.0)
             self._study.tell(number, state=TrialState.PRUNED)
 
-    def repair_reports(self, objective: str) -> None:
+    def repair_reports(self) -> None:
         """Rank the reports that a search which died had noted, but not ranked."""
         for trial in self.get_trials() if len(self.objectives) == 1 else ():  # else they are one write
             if trial.state == TrialState.RUNNING:
                 for epoch, report in get_reports(trial).items():
-                    value = report["metrics"][objective]
+                    value = report["metrics"][self.objectives[0].metric]
                     if epoch not in trial.intermediate_values and math.isfinite(value):
                         self._storage.set_trial_intermediate_value(self._get_trial_id(trial.number), epoch, value)
 
