@@ -8,8 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from search.config.fidelity import Unit
 from search.config.objectives import Mode, to_loss
-from search.schedulers.base import Segment, TrialProgress
-from search.schedulers.rungs import RungScheduler
+from search.schedulers.base import RungScheduler, Segment, TrialProgress
 
 
 class ASHAScheduler(RungScheduler):

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from search.config.objectives import to_loss
-from search.schedulers.base import Prune, Segment, TrialProgress
-from search.schedulers.rungs import RungScheduler
+from search.schedulers.base import Prune, RungScheduler, Segment, TrialProgress
 
 
 class ASHAStoppingScheduler(RungScheduler):
