@@ -30,7 +30,6 @@ from trainables.update.buffers import Buffers, resize_buffers
 from trainables.update.reduction import get_world_size
 
 logger = logging.getLogger(__name__)
-AnyTask = Task[Any]
 Sum = torch.Tensor | float
 BUILD, TRANSFORM = 1, 2  # what random numbers are for, beside epochs
 ENDLESS = 1000  # windows without weight in a row, after which a stream is taken to have nothing to train on
@@ -54,7 +53,7 @@ class TrialTrainer:
         ValueError: The task's `build` left something out or named something that it did not make.
     """
 
-    def __init__(self, task: AnyTask) -> None:
+    def __init__(self, task: Task[Any]) -> None:
         if task.context.world_size != get_world_size():
             raise ValueError(
                 f"context.world_size must be that of the process group, {get_world_size()}, but got "
@@ -388,7 +387,7 @@ class TrialTrainer:
         return apply_transform
 
 
-def train(task: AnyTask, epochs: int | None = None) -> Iterator[dict[str, float]]:
+def train(task: Task[Any], epochs: int | None = None) -> Iterator[dict[str, float]]:
     """Train `task` in this process and yield the report of each epoch: for tests, notebooks and debuggers."""
     training = TrialTrainer(task)
     while training.epoch < (epochs or task.config.epochs):
