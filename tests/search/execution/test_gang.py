@@ -182,6 +182,16 @@ def test_a_trial_that_loses_its_workers_too_often_fails_and_the_gang_lives_on():
     assert len(gang.started) == 3
 
 
+def test_the_losses_of_a_trial_are_not_charged_to_the_next_one():
+    gang = FakeGang(max_failures=1)
+    for turn in (1, 2):
+        gang.registry.events.extend([gang.lose, lambda turn=turn: gang.registry.put(report(3, done=True), turn)])
+        assert gang.wait()[0].epoch == 3
+        gang.runner.begin(segment(turn, epoch=9))  # beyond what the trial before has reached
+    gang.registry.events.extend([gang.lose, lambda: gang.registry.put(report(10), turn=3)])
+    assert gang.wait()[0].epoch == 10
+
+
 def test_progress_forgives_the_losses_before(gang):
     gang = FakeGang(max_failures=1)
     for epoch in (1, 2, 3):
@@ -204,6 +214,13 @@ def test_a_trial_that_stalls_fails_with_the_stacks_of_its_workers():
 
 def test_workers_are_given_time_to_save_when_the_search_stops(gang):
     gang.registry.status["stopping"] = True
+    assert gang.wait() == [SegmentEnd("interrupted", "the search was stopped")]
+    assert STOP_S < gang.registry.now < STOP_S + 2
+
+
+def test_workers_that_go_down_while_the_search_stops_do_not_shorten_its_time(gang):
+    gang.registry.status["stopping"] = True
+    gang.registry.events.extend([lambda: None] * 8 + [lambda: gang.registry.status.update(up=False)])
     assert gang.wait() == [SegmentEnd("interrupted", "the search was stopped")]
     assert STOP_S < gang.registry.now < STOP_S + 2
 
