@@ -157,7 +157,7 @@ def used(trials: Any, gangs: int, epoch_s: float) -> tuple[float, float, float]:
 def measure(given: argparse.Namespace, folder: Path, uri: str) -> None:
     from search.config import load_config
     from search.experiment import run
-    from search.reporting.console.streams import create_console
+    from search.reporting.console.tables import create_console
 
     if uri:
         os.environ["MLFLOW_TRACKING_URI"] = uri

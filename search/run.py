@@ -71,9 +71,8 @@ def main(
             return print_plan(runner.plan(resolved))
         result = runner.run(resolved)
     from search.formatting import resume_command
-    from search.reporting.console.streams import SafeStream
     from search.reporting.console.summary import print_summary
-    from search.reporting.console.tables import create_report_console
+    from search.reporting.console.tables import SafeStream, create_report_console
     from search.study.trial import WITH_RESULT
 
     if as_json:

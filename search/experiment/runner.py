@@ -25,7 +25,7 @@ from search.experiment.stop import StopRequest, handle_signals
 from search.formatting import resume_command
 from search.reporting.console.live_table import LiveTable
 from search.reporting.console.progress import Progress
-from search.reporting.console.streams import create_console
+from search.reporting.console.tables import create_console
 from search.reporting.parquet_callback import ParquetCallback
 from search.storage.locations import make_absolute
 from search.storage.uploader import Uploader

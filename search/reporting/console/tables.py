@@ -1,16 +1,43 @@
-"""Tables in the terminal."""
+"""Consoles, which survive that their stream goes away, and the tables that they show."""
 
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, TextIO
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from search.reporting.console.streams import create_console
-
 GAP = 2  # between two columns
 LONGEST = 16  # of a cell, where the terminal is narrow
+
+
+class SafeStream:
+    """A standard stream that ends no search when it goes away: a pipe that its reader closed, a terminal that was lost.
+
+    Rich would end the process, and take standard output from it.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        with suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):  # the end of the process writes what is left
+            self._stream.flush()
+
+
+def create_console(stream: TextIO, width: int | None = None) -> Console:
+    """Return a console on `stream`, as wide as the terminal unless a `width` is given."""
+    return Console(file=SafeStream(stream), width=width)  # type: ignore[arg-type]
 
 
 def build_comparison_table(rows: Sequence[Sequence[str]]) -> Table:

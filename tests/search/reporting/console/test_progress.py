@@ -101,7 +101,7 @@ def test_in_a_terminal_a_trial_that_ended_is_a_line_and_where_the_search_stands_
 # A search as a process of its own: rich asks the standard streams of the process how large the terminal is.
 PLAYED = """
 import sys, time
-from search.reporting.console.streams import create_console
+from search.reporting.console.tables import create_console
 from search.reporting.console.live_table import LiveTable
 from search.reporting.console.progress import Progress
 from search.config.objectives import Objective
