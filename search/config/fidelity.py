@@ -10,7 +10,7 @@ UNLIMITED = 2**31  # epochs of a trial that only its function ends
 
 
 def report_field(unit: Unit) -> str:
-    """Under which name a report holds what its epoch took, in `unit`."""
+    """Return the key of a report that holds what its epoch took, in `unit`."""
     return unit.replace("-", "_")
 
 
@@ -32,5 +32,4 @@ def epoch_cost(report: Mapping[str, Any], unit: Unit) -> float:
 def cumulative_cost(reports: Mapping[int, Mapping[str, Any]], unit: Unit) -> dict[int, float]:
     """Return the budget that a trial had used after each epoch, in order; a repeated epoch counts once."""
     epochs = sorted(reports)
-    costs = (epoch_cost(reports[epoch], unit) for epoch in epochs)
-    return dict(zip(epochs, accumulate(costs), strict=True))
+    return dict(zip(epochs, accumulate(epoch_cost(reports[epoch], unit) for epoch in epochs), strict=True))

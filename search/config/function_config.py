@@ -2,11 +2,13 @@
 
 import math
 from collections.abc import Iterable, Mapping
+from types import NoneType
 from typing import Annotated, Any
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
 
+from search.config.flatten import nest
 from search.config.search_config import SearchConfig
 
 
@@ -37,10 +39,8 @@ def check_function_options(config: SearchConfig) -> list[str]:
             f"{config.task.rpartition(':')[2]} is a function, which does not say what it predicts. Log its checkpoint "
             "with mlflow yourself, or make it a task: docs/tasks.md."
         )
-    problems.extend(
-        _check_parameter_names({**dict.fromkeys(config.search, "--search"), **dict.fromkeys(config.set, "--set")})
-    )
-    return problems
+    flags = dict.fromkeys(config.search, "--search") | dict.fromkeys(config.set, "--set")
+    return problems + _check_parameter_names(flags)
 
 
 def build_function_config(fixed: Iterable[str], searched: Mapping[str, str]) -> type[FunctionConfig]:
@@ -50,26 +50,18 @@ def build_function_config(fixed: Iterable[str], searched: Mapping[str, str]) -> 
     if "epochs" in fields:
         fields["epochs"] = (int, Field(None, ge=1))
     fields.pop("seed", None)
-    return _build_model("Config", FunctionConfig, fields)
+    return _build_model("Config", FunctionConfig, nest(fields))
 
 
 def parse_fixed_values(values: Mapping[str, Any]) -> dict[str, Any]:
     """What is fixed, with the type that YAML gives it."""
-    return {name: _parse_value(value) for name, value in values.items()}
+    return {name: _parse_value(value, list, str) for name, value in values.items()}
 
 
-def _build_model(name: str, base: type[Any], fields: Mapping[str, tuple[Any, Any]]) -> type[Any]:
-    inner: dict[str, dict[str, tuple[Any, Any]]] = {}
-    own: dict[str, tuple[Any, Any]] = {}
-    for key, field in fields.items():
-        first, dot, rest = key.partition(".")
-        if dot:
-            inner.setdefault(first, {})[rest] = field
-        else:
-            own[first] = field
-    for first, parts in inner.items():
-        group = _build_model(first, _Group, parts)
-        own[first] = (group, Field(default_factory=group))
+def _build_model(name: str, base: type[Any], fields: Mapping[str, Any]) -> type[Any]:
+    own = {key: field for key, field in fields.items() if not isinstance(field, dict)}
+    groups = {key: _build_model(key, _Group, inner) for key, inner in fields.items() if isinstance(inner, dict)}
+    own |= {key: (group, Field(default_factory=group)) for key, group in groups.items()}
     return create_model(name, __base__=base, **own)  # type: ignore[call-overload,no-any-return]
 
 
@@ -95,30 +87,19 @@ def _infer_type(text: str) -> Any:
     body, *options = text.split(":")
     low, dots, high = body.partition("..")
     steps = [option.removeprefix("step=") for option in options if option.startswith("step=")]
-    numbers = [_parse_scalar(number) for number in (low, high, *steps)]
+    numbers = [_parse_value(number) for number in (low, high, *steps)]
     if dots and all(type(number) is int for number in numbers):
         return int
     if dots and all(isinstance(number, int | float) for number in numbers):
         return float
-    return Annotated[Any, BeforeValidator(_parse_scalar)]
+    return Annotated[Any, BeforeValidator(lambda choice: _parse_value(choice))]
 
 
-def _parse_value(value: Any) -> Any:
-    """A value as YAML reads it, lists included."""
-    if not isinstance(value, str):
-        return value
-    one = _parse_scalar(value)
-    if not isinstance(one, str):
-        return one
-    try:
-        read = yaml.safe_load(value)
-    except yaml.YAMLError:
-        return value
-    return read if isinstance(read, list | str) else value
+def _parse_value(value: Any, *kinds: type[Any]) -> Any:
+    """Return a text as a number, a boolean, null or one of `kinds` if YAML reads it so, else unchanged.
 
-
-def _parse_scalar(value: Any) -> Any:
-    """A number, a boolean, null or text. YAML itself reads 1e-3 as text and 12:30 as a number."""
+    YAML itself reads 1e-3 as text and 12:30 as a number.
+    """
     if not isinstance(value, str):
         return value
     for kind in (int, float):
@@ -132,4 +113,4 @@ def _parse_scalar(value: Any) -> Any:
         read = yaml.safe_load(value)
     except yaml.YAMLError:
         return value
-    return read if read is None or isinstance(read, bool) else value
+    return read if isinstance(read, (bool, NoneType, *kinds)) else value

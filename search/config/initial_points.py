@@ -10,7 +10,7 @@ from search.errors import UsageError, format_validation_errors, suggest_nearest
 
 
 def initial_points(space: Space, given: Sequence[Mapping[str, Any]], trials: int) -> list[dict[str, Any]]:
-    """The task's defaults and the points in `given`, each of them once, for a search of so many `trials`.
+    """Return the task's defaults and the points in `given`, each of them once.
 
     What a point leaves out has the task's own value, if the searched range holds it: the sampler chooses it otherwise.
 
@@ -21,10 +21,9 @@ def initial_points(space: Space, given: Sequence[Mapping[str, Any]], trials: int
     for named in given:
         try:
             point = _parse_named_point(space, named)
+            points += [point] if point not in points else []
         except UsageError as error:
             problems.extend(f"--try {problem}" for problem in error.problems)
-        else:
-            points += [point] if point not in points else []
     if not problems and given and len(points) > trials:
         problems.append(
             f"--trials must be at least {len(points)} for the task's defaults and {len(points) - 1} points to try, "
@@ -36,27 +35,25 @@ def initial_points(space: Space, given: Sequence[Mapping[str, Any]], trials: int
 
 
 def _parse_named_point(space: Space, named: Mapping[str, Any]) -> dict[str, Any]:
-    """The point that has the values in `named`."""
     searched, constants = {parameter.name: parameter for parameter in space.parameters}, space.fixed_values()
-    values: dict[str, Any] = {}
-    problems = []
+    values, problems = dict[str, Any](), list[str]()
     for name, text in named.items():
         if name in constants:
             problems.append(
                 f"{name} must be searched, but it is fixed to {constants[name]}. Leave it out of the point."
             )
-        elif name not in searched:
+            continue
+        if name not in searched:
             problems.append(
                 f"{name} must name a parameter, but there is no {name!r}. {suggest_nearest(name, searched)}"
             )
-        else:
-            try:
-                values[name] = space.value_parser(name)(text)
-            except UsageError as error:
-                problems.extend(error.problems)
-                continue
+            continue
+        try:
+            values[name] = space.value_parser(name)(text)
             if not searched[name].contains(values[name]):
                 problems.append(f"{name} must lie in what is searched, {searched[name]}, but got {text}.")
+        except UsageError as error:
+            problems.extend(error.problems)
     if problems:
         raise UsageError(*problems)
     point = space.parse_point(values)

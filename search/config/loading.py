@@ -33,13 +33,9 @@ def load_config(given: dict[str, Any], file: Path | None = None) -> SearchConfig
     for key in ("try", "warm_start"):  # an option adds to the file
         values[key] = [*wrap_in_list(from_file.get(key) or []), *given.get(key, [])]
     keys = [option.key for option in OPTIONS]
-    unknown = [
-        f"{file}: {key} must be an option of a search, but there is none of that name. {suggest_nearest(key, keys)}"
-        for key in values
-        if key not in keys
-    ]
-    if unknown:
-        raise UsageError(*unknown)
+    if unknown := [key for key in values if key not in keys]:
+        rule = "must be an option of a search, but there is none of that name."
+        raise UsageError(*(f"{file}: {key} {rule} {suggest_nearest(key, keys)}" for key in unknown))
     try:
         config = SearchConfig.model_validate(values)
     except ValidationError as error:
@@ -67,6 +63,9 @@ def resolve_config(config: SearchConfig) -> SearchConfig:
     if problems:
         raise UsageError(*problems)
     path, _, label = config.task.rpartition(":")
+    population = config.population
+    if config.scheduler == "pbt" and "trials" in config.model_fields_set:  # otherwise a task may declare the number
+        population = population or max(2, min(20, config.trials // 2))
     return config.model_copy(
         update={
             "task": f"{Path(path).resolve()}:{label}" if path.endswith(".py") else config.task,
@@ -78,14 +77,9 @@ def resolve_config(config: SearchConfig) -> SearchConfig:
             "recycle_after": 1 if config.cold else config.recycle_after,
             **({"trials": 1} if config.once else {}),  # otherwise a task may declare the number
             # Here, so that a search that is resumed with more trials keeps its population.
-            "population": config.population or (_compute_population(config) if config.scheduler == "pbt" else None),
+            "population": population,
         }
     )
-
-
-def _compute_population(config: SearchConfig) -> int | None:
-    """Return the size of the population, or None if the task declares the number of trials."""
-    return max(2, min(20, config.trials // 2)) if "trials" in config.model_fields_set else None
 
 
 def to_yaml(config: SearchConfig) -> str:

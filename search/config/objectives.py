@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeVar
 
 Mode = Literal["min", "max"]
 MODES: tuple[Mode, Mode] = ("min", "max")
+Named = tuple[str, Mode | None]  # a metric of the command line, and its mode if it has one
 T = TypeVar("T")
 
 
@@ -60,45 +61,39 @@ class HasObjectives:
 def parse_objectives(
     texts: Sequence[str], mode: Mode | None, own: Objective | None, owner: str
 ) -> tuple[tuple[Objective, ...], list[str]]:
-    """The objectives that `texts` name, "metric" or "metric:min", and the problems with them, a line each.
+    """Return the objectives that `texts` name, "metric" or "metric:min", and the problems with them, a line each.
 
     Args:
-        texts: As on the command line; the first is the one that trials are judged by while they train.
-        mode: Of the first.
-        own: What a task class itself names, which must come first; None of a function.
+        mode: The mode of the first, by which trials are judged while they train.
+        own: The objective that a task class declares, which must come first. A function has none.
         owner: The name of that task or function.
     """
     parsed = [_split_mode(text) for text in texts]
-    first = (own,) if own else ()
-    problems = list(
-        _check_task_objective(parsed, mode, own, owner) if own else _check_function_objective(parsed, mode, owner)
-    )
-    if not own and parsed and (said := parsed[0][1] or mode):
-        first = (Objective(parsed[0][0], said),)
-    for metric, said in parsed[1:]:
-        if said is None:
-            problems.append(
-                f"--objective {metric} must say which values are better, but does not. "
-                f"Say {metric}:max or {metric}:min."
-            )
+    check = _check_task_objective(parsed, mode, own, owner) if own else _check_function_objective(parsed, mode, owner)
+    problems = [
+        *check,
+        *(
+            f"--objective {metric} must say which values are better, but does not. Say {metric}:max or {metric}:min."
+            for metric, said in parsed[1:]
+            if said is None
+        ),
+    ]
     for metric, times in Counter(metric for metric, _ in parsed).items():
         if not metric:
             problems.append("--objective must name a metric, but got ''.")
         elif times > 1:
             problems.append(f"--objective {metric} must be given once, but got it {times} times.")
+    first = [own] if own else [Objective(metric, said) for metric, own_mode in parsed[:1] if (said := own_mode or mode)]
     others = (Objective(metric, said) for metric, said in parsed[1:] if said)
     return (*first, *others), problems
 
 
-def _split_mode(text: str) -> tuple[str, Mode | None]:
+def _split_mode(text: str) -> Named:
     metric, _, mode = text.rpartition(":")
     return next(((metric, known) for known in MODES if mode == known), (text, None))
 
 
-def _check_task_objective(
-    parsed: Sequence[tuple[str, Mode | None]], mode: Mode | None, own: Objective, owner: str
-) -> Iterator[str]:
-    """What contradicts the objective that a task class has itself."""
+def _check_task_objective(parsed: Sequence[Named], mode: Mode | None, own: Objective, owner: str) -> Iterator[str]:
     if parsed and parsed[0][0] != own.metric:
         rule, help_ = ("begin with", "Put it first.") if len(parsed) > 1 else ("be", "Leave it out.")
         yield f"--objective must {rule} that of {owner}, {own.metric!r}, but got {parsed[0][0]!r}. {help_}"
@@ -108,10 +103,7 @@ def _check_task_objective(
         yield f"--mode must be that of {owner}, {own.mode!r}, but got {mode!r}. Leave it out."
 
 
-def _check_function_objective(
-    parsed: Sequence[tuple[str, Mode | None]], mode: Mode | None, owner: str
-) -> Iterator[str]:
-    """What a function's objective lacks."""
+def _check_function_objective(parsed: Sequence[Named], mode: Mode | None, owner: str) -> Iterator[str]:
     if not parsed:
         yield f"--objective must be given with a function: the metric that {owner} reports and is judged by."
     said = parsed[0][1] if parsed else None

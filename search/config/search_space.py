@@ -12,17 +12,16 @@ from pydantic.fields import FieldInfo
 
 from search.config.flatten import get_nested, nest
 from search.config.space_parsing import (
-    MANY,
     build_distribution,
     build_type_adapter,
-    format_problem,
     get_conditions,
     get_declaration,
     parse_distribution,
-    parse_none,
-    parse_value,
+    validate,
 )
 from search.errors import UsageError, format_validation_errors, suggest_nearest
+
+MANY = 10_000  # combinations, above which a space is as good as infinite
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,7 @@ class Space:
         return values
 
     def build_config(self, values: Mapping[str, Any]) -> BaseModel:
-        """The config of a trial with `values`.
+        """Return the config of a trial with `values`.
 
         Raises:
             pydantic.ValidationError: The task refuses this combination.
@@ -86,7 +85,7 @@ class Space:
         return self.config_class.model_validate(nest({**self.fixed, **values}))
 
     def parse_point(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The searched parameters with the values in `given`, and with the task's own where it names none.
+        """Return the searched parameters with the values in `given`, else with the task's own.
 
         Left out is what does not apply, and a value of the task that lies outside of the searched range.
         """
@@ -103,18 +102,9 @@ class Space:
         return self.parse_point({})
 
     def value_parser(self, name: str) -> Callable[[Any], Any]:
-        """What reads a value, text included, as configs have parameter `name`. It raises a UsageError if it cannot."""
-        field = _collect_fields(self.config_class)[name]
-        adapter = build_type_adapter(field)
-
-        def parse(value: Any) -> Any:
-            try:
-                found = adapter.validate_python(parse_none(field, value))
-            except ValidationError as error:
-                raise UsageError(format_problem(name, error)) from error
-            return adapter.dump_python(found, mode="json")
-
-        return parse
+        """Return a function that reads a value of parameter `name`, or its text. It raises UsageError if it cannot."""
+        adapter = build_type_adapter(_collect_fields(self.config_class)[name])
+        return lambda value: adapter.dump_python(validate(name, adapter, value), mode="json")
 
     def list_combinations(self) -> list[dict[str, Any]] | None:
         """All that `suggest` can give, or None if there are more than MANY."""
@@ -135,10 +125,12 @@ class Space:
 
     @property
     def epochs(self) -> int | None:
-        """How long the longest trial is that is never stopped early; None where only its function knows."""
-        for parameter in self.parameters:
-            if parameter.name == "epochs":
-                return _find_largest(parameter.distribution)
+        """The epochs of the longest trial that is never stopped early; None if only its function knows."""
+        searched = next((p.distribution for p in self.parameters if p.name == "epochs"), None)
+        if isinstance(searched, CategoricalDistribution):
+            return max(choice for choice in searched.choices if isinstance(choice, int))
+        if isinstance(searched, IntDistribution):
+            return searched.high
         return getattr(self.build_config({}), "epochs", None)
 
     def fixed_values(self) -> dict[str, Any]:
@@ -149,10 +141,9 @@ class Space:
 
 
 def resolve_space(config_class: type[BaseModel], fixed: Mapping[str, Any], searched: Mapping[str, str]) -> Space:
-    """The space that `config_class` declares, changed by what the user fixes and searches.
+    """Return the space that `config_class` declares with `searchable`, changed by what the user fixes and searches.
 
     Args:
-        config_class: Fields made with `searchable` are searched unless they are fixed.
         fixed: Values by dotted name; strings are read as the field's type.
         searched: Ranges by dotted name: "1e-5..1e-2", "1e-5..1e-2:log", "8..64:step=8", "fp32,bf16".
 
@@ -172,9 +163,9 @@ def resolve_space(config_class: type[BaseModel], fixed: Mapping[str, Any], searc
             problems.append(f"{name} must be set or searched, but got both. Drop one of them.")
             continue
         try:
-            values[name] = parse_value(fields[name], fixed[name])
-        except ValidationError as error:
-            problems.append(f"--set {format_problem(name, error)}")
+            values[name] = validate(f"--set {name}", build_type_adapter(fields[name]), fixed[name])
+        except UsageError as error:
+            problems.extend(error.problems)
     parameters: list[Parameter] = []
     for name in (name for name in searched if name in fields):
         try:
@@ -189,51 +180,44 @@ def resolve_space(config_class: type[BaseModel], fixed: Mapping[str, Any], searc
         if declared is not None and name not in values and name not in searched:
             parameters.append(Parameter(name, build_distribution(declared, field), get_conditions(field)))
     for parameter in parameters:
-        for parent in parameter.when:
-            if parent not in fields:
-                raise UsageError(f"{parameter.name} must depend on a parameter, but there is no {parent!r}.")
-    space = Space(config_class, tuple(topological_order(parameters)), values)
-    try:
-        space.build_config({})
-    except ValidationError as error:
-        raise UsageError(*format_validation_errors(error, "--set ")) from error
-    return space
+        for parent in (parent for parent in parameter.when if parent not in fields):
+            raise UsageError(f"{parameter.name} must depend on a parameter, but there is no {parent!r}.")
+    return _build_space(config_class, topological_order(parameters), values, "--set ")
 
 
 def restore_space(
     config_class: type[BaseModel], distributions: Mapping[str, BaseDistribution], fixed: Mapping[str, Any]
 ) -> Space:
-    """The space of a search that began with these, whatever `config_class` declares by now.
+    """Return the space of a search that began with these, whatever `config_class` declares by now.
 
-    Args:
-        fixed: Values by dotted name; those of fields that are gone are left out.
+    Values in `fixed` are left out if their field is gone.
 
     Raises:
         UsageError: A searched field is gone, or a value is refused; a line each.
     """
     fields = _collect_fields(config_class)
-    gone = [name for name in distributions if name not in fields]
-    if gone:
-        raise UsageError(
-            *(
-                f"the task must have the parameter {name}, which is searched, but has not any more. "
-                "Give it back, or start a search of another name."
-                for name in gone
-            )
-        )
-    parameters = [
-        Parameter(name, distribution, get_conditions(fields[name])) for name, distribution in distributions.items()
+    gone = [
+        f"the task must have the parameter {name}, which is searched, but has not any more. "
+        "Give it back, or start a search of another name."
+        for name in distributions
+        if name not in fields
     ]
-    space = Space(config_class, tuple(parameters), {name: fixed[name] for name in fixed if name in fields})
+    if gone:
+        raise UsageError(*gone)
+    parameters = [Parameter(name, searched, get_conditions(fields[name])) for name, searched in distributions.items()]
+    kept = {name: value for name, value in fixed.items() if name in fields}
+    return _build_space(config_class, parameters, kept, "the search began with what the task refuses now: ")
+
+
+def _build_space(
+    config_class: type[BaseModel], parameters: Sequence[Parameter], fixed: Mapping[str, Any], prefix: str
+) -> Space:
+    """Return the space. Raise a UsageError, its lines with `prefix`, if the config class refuses the fixed values."""
+    space = Space(config_class, tuple(parameters), fixed)
     try:
         space.build_config({})
     except ValidationError as error:
-        raise UsageError(
-            *(
-                f"the search began with what the task refuses now: {problem}"
-                for problem in format_validation_errors(error)
-            )
-        ) from error
+        raise UsageError(*format_validation_errors(error, prefix)) from error
     return space
 
 
@@ -261,22 +245,13 @@ def list_values(distribution: BaseDistribution) -> list[Any]:
     return [low + index * step for index in range(steps + 1)]
 
 
-def _find_largest(distribution: BaseDistribution) -> int:
-    if isinstance(distribution, CategoricalDistribution):
-        return max(choice for choice in distribution.choices if isinstance(choice, int))
-    assert isinstance(distribution, IntDistribution)
-    return distribution.high
-
-
-def _suggest(trial: optuna.Trial, name: str, distribution: BaseDistribution) -> Any:
-    if isinstance(distribution, CategoricalDistribution):
-        return trial.suggest_categorical(name, distribution.choices)
-    if isinstance(distribution, IntDistribution):
-        low, high = distribution.low, distribution.high
-        return trial.suggest_int(name, low, high, log=distribution.log, step=distribution.step)
-    assert isinstance(distribution, FloatDistribution)
-    low_f, high_f = distribution.low, distribution.high
-    return trial.suggest_float(name, low_f, high_f, log=distribution.log, step=distribution.step)
+def _suggest(trial: optuna.Trial, name: str, d: BaseDistribution) -> Any:
+    if isinstance(d, CategoricalDistribution):
+        return trial.suggest_categorical(name, d.choices)
+    if isinstance(d, IntDistribution):
+        return trial.suggest_int(name, d.low, d.high, log=d.log, step=d.step)
+    assert isinstance(d, FloatDistribution)
+    return trial.suggest_float(name, d.low, d.high, log=d.log, step=d.step)
 
 
 def topological_order(parameters: Sequence[Parameter]) -> list[Parameter]:

@@ -6,12 +6,10 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import BeforeValidator, ConfigDict, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from search.errors import UsageError, format_validation_errors
-
-MANY = 10_000  # combinations, above which a space is as good as infinite
 
 
 def get_declaration(field: FieldInfo) -> dict[str, Any] | None:
@@ -53,11 +51,9 @@ def parse_distribution(name: str, text: str, field: FieldInfo) -> BaseDistributi
     if step is not None and "log" in options:
         raise UsageError(f"{where} must have a step or a log scale, but got both in {text!r}.")
     log = log and step is None
-    try:
-        low, high = (parse_value(field, bound) for bound in body.split("..", 1))
-        width = None if step is None else TypeAdapter(int if int in _get_types(field) else float).validate_python(step)
-    except ValidationError as error:
-        raise UsageError(f"--search {format_problem(name, error)}") from error
+    adapter = build_type_adapter(field)
+    low, high = (validate(where, adapter, bound) for bound in body.split("..", 1))
+    width = None if step is None else validate(where, TypeAdapter(int if int in _get_types(field) else float), step)
     if low is None or high is None or not low < high:
         raise UsageError(f"{where} must have low < high, but got {body}. {'Swap the bounds.' if low != high else ''}")
     if log and low <= 0:
@@ -72,10 +68,8 @@ def parse_distribution(name: str, text: str, field: FieldInfo) -> BaseDistributi
 
 
 def _parse_choices(name: str, text: str, field: FieldInfo) -> BaseDistribution:
-    try:
-        values = [parse_value(field, choice.strip()) for choice in text.split(",")]
-    except ValidationError as error:
-        raise UsageError(f"--search {format_problem(name, error)}") from error
+    adapter = build_type_adapter(field)
+    values = [validate(f"--search {name}", adapter, choice.strip()) for choice in text.split(",")]
     values = [value.value if isinstance(value, Enum) else value for value in values]
     if len(set(values)) < max(2, len(values)):
         raise UsageError(
@@ -85,27 +79,32 @@ def _parse_choices(name: str, text: str, field: FieldInfo) -> BaseDistribution:
     return CategoricalDistribution(values)
 
 
-def parse_value(field: FieldInfo, value: Any) -> Any:
-    """`value` as the type of `field`, within its bounds."""
-    return build_type_adapter(field).validate_python(parse_none(field, value))
-
-
 def build_type_adapter(field: FieldInfo) -> TypeAdapter[Any]:
-    typed: Any = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
+    """Return the type of `field` with its bounds. A field that may be None reads "none" and "null" as None."""
+    can_be_none = NoneType in _get_types(field)
+
+    def read_none(value: Any) -> Any:
+        return None if can_be_none and isinstance(value, str) and value.lower() in ("none", "null") else value
+
+    typed: Any = Annotated[field.annotation, *field.metadata, BeforeValidator(read_none)]
     return TypeAdapter(typed, config=ConfigDict(allow_inf_nan=False))
 
 
-def parse_none(field: FieldInfo, value: Any) -> Any:
-    none = isinstance(value, str) and value.lower() in ("none", "null") and NoneType in _get_types(field)
-    return None if none else value
+def validate(label: str, adapter: TypeAdapter[Any], value: Any) -> Any:
+    """Return `value` as the type of `adapter`.
+
+    Raises:
+        UsageError: It is not of that type. The message calls it `label`, and has one problem: a union gives one per
+            member.
+    """
+    try:
+        return adapter.validate_python(value)
+    except ValidationError as error:
+        problem = format_validation_errors(error)[0]
+        rule = f"must {problem.split(' must ', 1)[1]}" if " must " in problem else problem
+        raise UsageError(f"{label} {rule}") from error
 
 
 def _get_types(field: FieldInfo) -> set[Any]:
     annotation = field.annotation
     return set(get_args(annotation)) if get_origin(annotation) in (Union, UnionType) else {annotation}
-
-
-def format_problem(name: str, error: ValidationError) -> str:
-    """The first problem with the value of `name`: a union gives one per member."""
-    problem = format_validation_errors(error)[0]
-    return f"{name} must {problem.split(' must ', 1)[1]}" if " must " in problem else f"{name} {problem}"

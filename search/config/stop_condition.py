@@ -4,14 +4,11 @@ import math
 import operator
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
-RELATIONS: dict[str, Callable[[float, float], bool]] = {
-    ">=": operator.ge,
-    "<=": operator.le,
-    ">": operator.gt,
-    "<": operator.lt,
-}
+RELATIONS: dict[str, Callable[[float, float], bool]]
+RELATIONS = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
 
 
 @dataclass(frozen=True)
@@ -24,19 +21,16 @@ class StopCondition:
 
     @classmethod
     def from_text(cls, text: str) -> "StopCondition":
-        """The target that `text`, like "val/score>=0.4", means.
+        """Return the condition that `text`, like "val/score>=0.4", means.
 
         Raises:
             ValueError: It has another form.
         """
         match = re.fullmatch(r"\s*([^<>=]*[^<>=\s])\s*(>=|<=|>|<)\s*([^<>=]+)", text)
-        try:
-            found = cls(match[1], match[2], float(match[3])) if match else None
-        except ValueError:
-            found = None
-        if found is None or not math.isfinite(found.bound):
-            raise ValueError(f"must be like val/score>=0.4, with one of >= > <= <, but got {text!r}")
-        return found
+        with suppress(ValueError):
+            if match and math.isfinite(bound := float(match[3])):
+                return cls(match[1], match[2], bound)
+        raise ValueError(f"must be like val/score>=0.4, with one of >= > <= <, but got {text!r}")
 
     def __str__(self) -> str:
         short = f"{self.bound:g}"

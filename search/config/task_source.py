@@ -4,7 +4,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ class TaskSource:
 
 
 def load_task_source(text: str) -> TaskSource:
-    """The task that `text` means: the name of a built-in one, or "path/to/file.py:ClassName", or ":function".
+    """Return the task that `text` means: the name of a built-in one, "path/to/file.py:ClassName" or ":function".
 
     Raises:
         UsageError: There is no such task, file or class, or the file cannot be imported.
@@ -92,13 +92,11 @@ def _is_trainable_function(module: Any, value: object) -> bool:
 
 def _can_take_config(function: Callable[..., Any]) -> bool:
     """Whether `function` can be called as Ray Train calls it: with its config, or with nothing."""
-    required = [
-        parameter
-        for parameter in inspect.signature(function).parameters.values()
-        if parameter.default is parameter.empty
-        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-    ]
-    return len(required) <= 1 and not any(parameter.kind == parameter.KEYWORD_ONLY for parameter in required)
+    for arguments in ((), ({},)):
+        with suppress(TypeError):
+            inspect.signature(function).bind(*arguments)
+            return True
+    return False
 
 
 def _suggest_task(name: str, found: list[str]) -> str:
@@ -128,11 +126,9 @@ def _find_sibling_modules(path: Path) -> tuple[Path, ...]:
     files = sorted(file for file in path.parent.glob("*.py") if file.stem.isidentifier())
     # A task in the folder of this project, as of a submitted job, is beside our own packages: every worker has them.
     packages = sorted(init.parent for init in path.parent.glob("*/__init__.py") if init.parent not in OWN)
-    hiding = [
-        file.name for file in (*files, *packages) if file.stem in sys.stdlib_module_names | {"search", "trainables"}
-    ]
-    if hiding:
+    needed = sys.stdlib_module_names | {"search", "trainables"}
+    for file in (file for file in (*files, *packages) if file.stem in needed):
         raise UsageError(
-            f"no file beside {path.name} must have the name of a module that Ray needs, but {hiding[0]} has."
+            f"no file beside {path.name} must have the name of a module that Ray needs, but {file.name} has."
         )
     return (*files, *packages)
