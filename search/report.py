@@ -16,16 +16,11 @@ import click
 
 from search.analysis import comparison
 from search.analysis.divergence import find_divergence
-from search.analysis.ranking import trial_rows
 from search.config.option import parse_model_name
 from search.errors import UsageError
 from search.reporting.console.command_line import Command, exit_with, run_command
-from search.reporting.console.tables import (
-    build_comparison_table,
-    build_table,
-    create_report_console,
-    get_table_width,
-)
+from search.reporting.console.summary import print_trials
+from search.reporting.console.tables import build_comparison_table, create_report_console
 from search.reporting.html import write_report
 from search.reporting.html.comparison import write_comparison
 from search.reporting.parquet import write_parquet
@@ -60,7 +55,7 @@ def main(
         return _compare(folder, [_resolve_folder(other, folder.parent) for other in compare])
     searched = load_search(folder)
     console = create_report_console()
-    console.print(build_table(trial_rows(searched.trials, searched.objectives), get_table_width(console)))
+    print_trials(console, searched)
     for divergence in find_divergence(searched.trials):
         console.print(f"diverged: {divergence}", highlight=False, soft_wrap=True)
     page = folder / "report.html"

@@ -23,49 +23,29 @@ SPEED = "time/samples_per_s"
 
 @dataclass
 class LiveRow:
-    """A trial that has not ended.
+    """A trial that has not ended."""
 
-    Attributes:
-        values: Of the searched parameters that apply to it.
-        epochs: Until it has come to its end; None: nobody knows.
-        now, best: Its last and its best objective.
-        speed: Samples per second, in its last epoch.
-    """
-
-    values: Mapping[str, Any]
-    epochs: int | None
+    values: Mapping[str, Any]  # of the searched parameters that apply to it
+    epochs: int | None  # when it is complete; None if that is unknown
     epoch: int = 0
-    now: float = math.nan
+    now: float = math.nan  # its last objective
     best: float = math.nan
-    speed: float = 0.0
+    speed: float = 0.0  # samples per second in its last epoch
 
 
 @dataclass
 class LiveTable:
-    """A renderable of rich: what a summary says first, and then as many trials as there is room for.
-
-    Attributes:
-        objective: The objective that decides which trial is the best.
-        trials: How many will start.
-        expected: How much they will get together, in the schedule's unit. None: nobody knows.
-        budget_s: After how many seconds the search ends in any case.
-        spent: How much they have got so far. Default: an epoch by each report.
-        live: Numbers of the trials that are being trained. Default: all that have not ended.
-        rows: By number of the trial.
-        ended: How many, by outcome.
-        failure: What the last failure was.
-        bests: The best report of each trial that may be the best.
-    """
+    """A renderable of rich: a summary of the search, and then as many trials as there is room for."""
 
     objective: Objective
-    trials: int
-    expected: float | None
-    budget_s: float | None = None
-    spent: Callable[[], float] = field(init=False)
-    live: Callable[[], Collection[int]] = field(init=False)
-    rows: dict[int, LiveRow] = field(default_factory=dict)
-    ended: Counter[str] = field(default_factory=Counter)
-    failure: str = ""
+    trials: int  # how many will start
+    expected: float | None  # the budget of all trials, in the scheduler's unit; None if it is unknown
+    budget_s: float | None = None  # the time limit of the search
+    spent: Callable[[], float] = field(init=False)  # the budget used so far; by default an epoch for each report
+    live: Callable[[], Collection[int]] = field(init=False)  # the trials that are trained; by default all in `rows`
+    rows: dict[int, LiveRow] = field(default_factory=dict)  # by number of the trial
+    ended: Counter[str] = field(default_factory=Counter)  # by outcome
+    failure: str = ""  # the last one
     epochs: int = 0
     bests: BestReports = field(init=False)
 
@@ -80,7 +60,7 @@ class LiveTable:
         self.rows[number] = LiveRow(values, epochs)
 
     def restore_report(self, number: int, epoch: int, value: float) -> None:
-        """A report that was there before the search was taken up."""
+        """Add a report that was made before the search was resumed."""
         self.epochs += 1
         self.bests.record_report(number, epoch, {self.objective.metric: value})
         row, best = self.rows.get(number), self.bests.get_best(number)

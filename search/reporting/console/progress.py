@@ -21,34 +21,21 @@ from search.study.trial import get_outcome, intermediate_values
 if TYPE_CHECKING:
     from search.execution.searcher import StudySearcher
 
-LOOKS_PER_S = 1  # each takes up to 10 ms from the search
-
 
 class Progress(TrialCallback):
-    """Observes a search and shows it on standard error.
+    """Observes a search and shows it on `console`: if it is quiet, only warnings and failures.
 
-    Args:
-        board: The state of the search.
-        space: Its parameters are shown with each trial.
-        earlier: The trials of a resumed search.
-        quiet: Show warnings and failures only.
+    `earlier` are the trials of a resumed search.
     """
 
     def __init__(
-        self,
-        board: LiveTable,
-        space: Space,
-        console: Console,
-        earlier: Sequence[FrozenTrial] = (),
-        quiet: bool = False,
+        self, board: LiveTable, space: Space, console: Console, earlier: Sequence[FrozenTrial] = (), quiet: bool = False
     ) -> None:
-        self._board = board
-        self._space = space
-        self._console = console
-        self._quiet = quiet
+        self._board, self._space, self._console, self._quiet = board, space, console, quiet
         self._live = None
         if console.is_interactive and not quiet:
-            self._live = Live(board, console=console, refresh_per_second=LOOKS_PER_S, transient=True)
+            # Each refresh takes up to 10 ms from the search.
+            self._live = Live(board, console=console, refresh_per_second=1, transient=True)
         for trial in earlier:
             self._restore_trial(trial)
 
@@ -63,7 +50,7 @@ class Progress(TrialCallback):
                 self._live.stop()
 
     def follow(self, searcher: "StudySearcher") -> None:
-        """Show from now on what `searcher` has spent, and the trials that it has running."""
+        """Show what `searcher` has spent from now on, and the trials that it has running."""
         self._board.spent = lambda: searcher.reports.spent
         self._board.live = lambda: searcher.study.live
 
@@ -77,10 +64,10 @@ class Progress(TrialCallback):
         self._print(Text(text.rstrip()))
 
     def on_trial_start(self, number: int, config: dict[str, Any], copied_from: int | None = None) -> None:
-        values = self._add_trial(number, config)
+        parts = _format_values(self._add_trial(number, config))
+        parts += [] if copied_from is None else [f"from trial {copied_from}"]
         if self._live is None:
-            origin = [] if copied_from is None else [f"from trial {copied_from}"]
-            self.say(f"trial {number:>3}  started   {'  '.join([*_format_values(values), *origin])}")
+            self.say(f"trial {number:>3}  started   {'  '.join(parts)}")
 
     def on_trial_report(self, number: int, epoch: int, metrics: dict[str, float], at: float) -> None:
         self._board.record_report(number, epoch, metrics)

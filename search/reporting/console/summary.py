@@ -17,7 +17,7 @@ from search.analysis.ranking import trial_rows
 from search.config import SearchConfig
 from search.config.flatten import flatten
 from search.formatting import format_value, resume_command
-from search.reporting.console.tables import build_table, get_table_width
+from search.reporting.console.tables import build_table
 from search.study.record import SearchRecord
 from search.study.trial import get_best_epoch, get_best_value, intermediate_values
 from search.tracking.uri import URI, redact
@@ -30,15 +30,21 @@ OF_A_RUN = ("mode", "workers", "cpus_per_worker", "gpus_per_worker", "seed")  # 
 AMONG_TRAININGS = "workflowType=machine_learning"  # MLflow's UI shows a run as an evaluation of an LLM without it
 
 
+def print_trials(console: Console, searched: SearchRecord) -> None:
+    """Print the table of the trials, with all columns if `console` is no terminal."""
+    width = console.width if console.is_terminal else None
+    console.print(build_table(trial_rows(searched.trials, searched.objectives), width))
+
+
 def print_summary(console: Console, result: "SearchResult", place: StoragePath, quiet: bool = False) -> None:
-    """Print it. `quiet` leaves out what is no answer: the table of all trials, and where they diverged."""
+    """Print what a search found. `quiet` leaves out the table of all trials, and where they diverged."""
 
     def print_line(line: str) -> None:
         console.print(line, soft_wrap=True, highlight=False, markup=False)
 
     searched = result.searched
     if not quiet:
-        console.print(build_table(trial_rows(searched.trials, searched.objectives), get_table_width(console)))
+        print_trials(console, searched)
         print_line("")
     counts = ", ".join(f"{count} {outcome}" for outcome, count in result.outcomes.items())
     print_line(f"{counts} in {result.seconds:.0f} s{f', stopped: {result.stopped}' if result.stopped else ''}")
@@ -65,7 +71,7 @@ def print_summary(console: Console, result: "SearchResult", place: StoragePath, 
 
 
 def _print_best(console: Console, searched: SearchRecord, best: FrozenTrial) -> None:
-    """The best trial with what was searched, beside the task's own values where they were tried."""
+    """Print the best trial with what was searched, beside the task's own values if they were tried."""
     objective, defaults = searched.objective, searched.default_trial
     value, epoch = format_value(get_best_value(best, objective)), get_best_epoch(best, objective)
     others = None if defaults is None or defaults.number == best.number else defaults
@@ -86,7 +92,7 @@ def _print_best(console: Console, searched: SearchRecord, best: FrozenTrial) -> 
 
 
 def view_instructions(mlflow: Mapping[str, str], place: StoragePath) -> Iterator[str]:
-    """The report, and where MLflow has the search: an address, or the command that serves it."""
+    """Yield the report, and where MLflow has the search: an address, or the command that serves it."""
     page = place / "report.html"
     with suppress(OSError):  # a bucket that is away, which was told
         if page.exists():
@@ -106,7 +112,7 @@ def view_instructions(mlflow: Mapping[str, str], place: StoragePath) -> Iterator
 
 
 def retrain_command(searched: SearchRecord, best: FrozenTrial) -> str:
-    """The command that trains the best config once more, by itself."""
+    """Return the command that trains the best config once more, by itself."""
     config: Mapping[str, Any] = searched.about["config"]
     path, _, label = config["task"].rpartition(":")
     relative = os.path.relpath(path) if path else ""

@@ -56,11 +56,6 @@ def create_report_console() -> Console:
     return create_console(sys.stdout, None if sys.stdout.isatty() else 10_000)
 
 
-def get_table_width(console: Console) -> int | None:
-    """Return how wide a table may be on `console`, or None if that is not limited."""
-    return console.width if console.is_terminal else None
-
-
 def build_table(rows: Sequence[Sequence[str]], width: int | None = None) -> Table:
     """Return a table of `rows`, the head first. The last columns are left out if `width` has no room for them."""
     table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
@@ -73,12 +68,9 @@ def build_table(rows: Sequence[Sequence[str]], width: int | None = None) -> Tabl
                 break
             left -= wide + GAP
         table.add_column(Text(head), width=wide, no_wrap=True, overflow="ellipsis")
-        table.columns[-1].justify = "left" if _has_words(cells) else "right"
+        has_words = any(cell[:1].isalpha() and cell not in ("nan", "inf") for cell in cells)
+        table.columns[-1].justify = "left" if has_words else "right"
         fit += 1
     for row in rows[1:]:
         table.add_row(*map(Text, row[:fit]))
     return table
-
-
-def _has_words(cells: Sequence[str]) -> bool:
-    return any(cell[:1].isalpha() and cell not in ("nan", "inf") for cell in cells)

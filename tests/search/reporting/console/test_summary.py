@@ -14,7 +14,7 @@ from search.analysis.result import SearchResult
 from search.config import SearchConfig
 from search.config.loading import resolve_config
 from search.config.search_space import resolve_space
-from search.reporting.console.summary import print_summary
+from search.reporting.console.summary import print_summary, print_trials
 from search.study.record import load_search
 from search.study.study import create_study
 from tests.conftest import ROOT
@@ -147,10 +147,7 @@ def test_quiet_leaves_out_the_table_and_keeps_the_best_and_the_commands(ended):
 def test_a_narrow_terminal_has_whole_columns(ended):
     stream = io.StringIO()
     console = Console(file=stream, width=60, force_terminal=True, color_system=None)
-    from search.analysis.ranking import trial_rows
-    from search.reporting.console.tables import build_table, get_table_width
-
-    console.print(build_table(trial_rows(ended.searched.trials, ended.searched.objectives), get_table_width(console)))
+    print_trials(console, ended.searched)
     head, *rows = stream.getvalue().splitlines()
     assert head.split()[:5] == [
         "trial",
