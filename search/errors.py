@@ -1,4 +1,4 @@
-"""Mistakes of a user, told in one clear line each before anything is started or written."""
+"""The errors of a search, and how they are put in one clear line each."""
 
 import difflib
 from collections.abc import Iterable
@@ -30,7 +30,7 @@ def suggest_nearest(name: str, valid: Iterable[str]) -> str:
 
 
 def format_validation_errors(error: ValidationError, where: str = "") -> list[str]:
-    """The problems that pydantic found, as `<where><field> must <rule>, but got <value>.`"""
+    """Return the problems that pydantic found, as `<where><field> must <rule>, but got <value>.`"""
     problems = []
     for problem in error.errors():
         field = ".".join(str(part) for part in problem["loc"])

@@ -18,12 +18,8 @@ DRAWN = 4  # times from the sampler, and then at random from what has not been t
 class DistinctSampler(BaseSampler):
     """Another sampler, asked again when it suggests what has been tried before or is being tried.
 
-    A search is deterministic: the same values again would give the same result again. Who wants to know the spread
-    between seeds searches over `seed`.
-
-    Args:
-        sampler: The other one.
-        space: From which all values of a trial are drawn at once, so that they can be compared as a whole.
+    A search is deterministic: the same values would give the same result again. Who wants to know the spread between
+    seeds searches over `seed`. All values of a trial are drawn at once, so that they can be compared as a whole.
     """
 
     def __init__(self, sampler: BaseSampler, space: Space) -> None:
@@ -58,9 +54,6 @@ class DistinctSampler(BaseSampler):
     def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> None:
         self.sampler.after_trial(study, trial, state, values)
 
-    def reseed_rng(self) -> None:
-        self.sampler.reseed_rng()
-
     def _draw(self, sampler: BaseSampler, study: Study, trial: FrozenTrial) -> dict[str, Any]:
         """What Optuna does with a sampler, for all parameters that apply."""
         known = sampler.infer_relative_search_space(study, trial)
@@ -77,17 +70,14 @@ class DistinctSampler(BaseSampler):
 
 
 def _get_fixed_params(trial: FrozenTrial) -> dict[str, Any]:
-    """What an enqueued trial brings with it."""
+    """Return the values with which `trial` was enqueued."""
     return dict(trial.system_attrs.get("fixed_params", {}))
 
 
 def _is_duplicate(values: dict[str, Any], others: dict[str, Any]) -> bool:
-    """Whether both have the same key. It is made only of those that differ by a rounding at most, which are few."""
-    if values.keys() != others.keys() or not all(
-        _is_nearly_equal(value, others[name]) for name, value in values.items()
-    ):
-        return False
-    return _build_key(values) == _build_key(others)
+    """Return whether both have the same key. It is computed only for those that differ by a rounding at most."""
+    nearly = values.keys() == others.keys() and all(_is_nearly_equal(values[name], others[name]) for name in values)
+    return nearly and _build_key(values) == _build_key(others)
 
 
 def _is_nearly_equal(value: Any, other: Any) -> bool:

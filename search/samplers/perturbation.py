@@ -14,7 +14,7 @@ FACTOR = 0.2  # a number becomes 0.8 or 1.2 times what it was
 
 
 def perturb(space: Space, values: Mapping[str, Any], draw: random.Random) -> dict[str, Any]:
-    """A value near to that in `values` for each parameter that applies then; one that had none is drawn."""
+    """Return a value near to that in `values` for each parameter that applies. One that had none is drawn."""
 
     def perturb_value(parameter: Parameter) -> Any:
         if parameter.name not in values or draw.random() < RESAMPLED:
@@ -51,8 +51,7 @@ def resample(distribution: BaseDistribution, draw: random.Random) -> Any:
     low, high = distribution.low, distribution.high
     if distribution.log:
         value = math.exp(draw.uniform(math.log(low), math.log(high)))
-        value = round(value) if isinstance(distribution, IntDistribution) else value
-        return min(max(value, low), high)
+        return min(max(round(value) if isinstance(distribution, IntDistribution) else value, low), high)
     if distribution.step is not None:
         return low + draw.randint(0, round((high - low) / distribution.step)) * distribution.step
     return draw.uniform(low, high)

@@ -16,10 +16,10 @@ from trainables.filesystem.paths import StoragePath
 
 
 def load_metadata(storage: BaseStorage, place: StoragePath) -> dict[str, Any]:
-    """What a search that is taken up remembers of itself, its objective and mode among it.
+    """Return what a search stored of itself, with its objective and mode.
 
     Raises:
-        UsageError: It died before it had put that down, or its folder has another name now.
+        UsageError: It died before it had stored that, or its folder has another name now.
     """
     names = [study.study_name for study in storage.get_all_studies()]
     if names:
@@ -36,8 +36,7 @@ def load_metadata(storage: BaseStorage, place: StoragePath) -> dict[str, Any]:
 def build_resume_config(about: Mapping[str, Any], place: StoragePath, given: Mapping[str, Any]) -> SearchConfig:
     """Return the stored config with the overrides in `given` and the present location of the search."""
     resumable = {option.key for option in OPTIONS if option.resumable}
-    fixed = sorted(given.keys() - resumable)
-    if fixed:
+    if fixed := sorted(given.keys() - resumable):
         named = ", ".join("a task" if name == "task" else option_name(name) for name in fixed)
         raise UsageError(
             f"--resume must come without {named}: {place.name} goes on as it began. "
