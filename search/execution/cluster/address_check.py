@@ -1,4 +1,4 @@
-"""Whether a search can join a cluster, and its nodes can train: told with what to do, before a trial begins."""
+"""Checks, before Ray starts, that a search can join the cluster of RAY_ADDRESS."""
 
 import json
 import platform
@@ -15,10 +15,7 @@ TOKEN = (
 
 
 def check_address(address: str) -> None:
-    """Whether there is a cluster that takes this driver: Ray itself would wait, or end this process, if not.
-
-    Args:
-        address: Of RAY_ADDRESS: "host:port", or "auto" on a machine of the cluster.
+    """Check that a cluster accepts this driver. Ray itself would wait, or end this process.
 
     Raises:
         UsageError: There is none, it refuses the token, or has other versions of Python and Ray.
@@ -30,10 +27,12 @@ def check_address(address: str) -> None:
             "From elsewhere, submit the search: ray job submit --working-dir . -- python search/run.py ..."
         )
     if address == "auto":
-        found = _find_local_cluster()
-        if found is None:
-            raise UsageError(f"{rule}, but got auto, and none runs on this machine. Say host:port, or unset it.")
-        address = found
+        try:
+            address = private_api.get_ray_address_from_environment("auto", None)
+        except ConnectionError:
+            raise UsageError(
+                f"{rule}, but got auto, and none runs on this machine. Say host:port, or unset it."
+            ) from None
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         raise UsageError(f"{rule}, but got {address!r}. Say host:port, as `ray start --head` prints it.")
@@ -44,33 +43,21 @@ def check_address(address: str) -> None:
     _check_versions(address, fetch_cluster_metadata(address))
 
 
-def _find_local_cluster() -> str | None:
-    """What `ray.init` would take for `auto`."""
-    try:
-        found: str = private_api.get_ray_address_from_environment("auto", None)
-    except ConnectionError:
-        return None
-    return found
-
-
 def fetch_cluster_metadata(address: str) -> dict[str, str]:
-    """What the cluster says of itself. `ray.init` retries a refused token for 20 s, and then does not say why."""
+    """Return the versions of the cluster. `ray.init` retries a refused token for 20 s, and then does not say why."""
     import grpc
     from ray.exceptions import AuthenticationError
 
+    rule = f"the cluster at {address} must be given its token, but"
     wanted = private_api.InternalKVGetRequest(namespace=b"cluster", key=b"CLUSTER_METADATA")
     try:
         with private_api.init_grpc_channel(address, asynchronous=False) as channel:
             answer = private_api.InternalKVGcsServiceStub(channel).InternalKVGet(wanted, timeout=ANSWER_S)
     except AuthenticationError as error:
-        raise UsageError(
-            f"the cluster at {address} must be given its token, but there is none. Set {TOKEN}."
-        ) from error
+        raise UsageError(f"{rule} there is none. Set {TOKEN}.") from error
     except grpc.RpcError as error:
         if error.code() == grpc.StatusCode.UNAUTHENTICATED:
-            raise UsageError(
-                f"the cluster at {address} must be given its token, but refused ours. Set {TOKEN}."
-            ) from None
+            raise UsageError(f"{rule} refused ours. Set {TOKEN}.") from None
         said = f"{error.code().name} {error.details()}"
         raise UsageError(f"RAY_ADDRESS must be a Ray cluster that answers, but {address} said: {said}.") from None
     found: dict[str, str] = json.loads(answer.value or b"{}")

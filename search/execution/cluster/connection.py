@@ -1,4 +1,4 @@
-"""The Ray that a search runs on: a cluster of its own on this machine, or the one that it was submitted to."""
+"""Starts Ray on this machine for a search, or joins the cluster that the search was submitted to."""
 
 import gc
 import logging
@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -19,61 +19,59 @@ import ray
 from search.execution.cluster.local_machine import count_available_cpus, uses_existing_cluster
 
 PACKAGES = ("search", "trainables", "models")  # travel to a cluster, so that its nodes run this very version
-OBJECT_STORE_BYTES = 256 * 2**20  # what passes through it is reports; Ray would take a third of the memory
+OBJECT_STORE_BYTES = 256 * 2**20  # it holds reports only; Ray would take a third of the memory
 
 
 @contextmanager
 def ray_session(modules: Sequence[Path], root: Path, folder: Path) -> Iterator[None]:
-    """Ray, started here unless RAY_ADDRESS names a cluster, and left again afterwards.
+    """Start Ray on this machine unless RAY_ADDRESS names a cluster. Shut it down afterwards.
 
     Args:
         modules: Files and packages that the workers import besides this project.
         root: The folder that `search`, `trainables` and `models` are in.
-        folder: Of the search. It keeps a copy of `modules`, from which workers on this machine import, since the user
-            may go on to edit his; and a submitted job's own go away with it.
+        folder: The folder of the search. Workers on this machine import the copy of `modules` that it keeps: the user
+            may edit the originals, and those of a submitted job are deleted with it.
     """
     code = folder / "code"
-    if modules and not code.exists():  # else the search was taken up
+    if modules and not code.exists():  # else the search is resumed
         _copy_modules(modules, code)
-    ray_here = _join_cluster(modules, root) if uses_existing_cluster() else _start_local_cluster(root, code)
-    # Around Ray: its threads print until it has shut down.
-    with redirect_stdout(_RayOutputFilter(sys.stderr)), ray_here:
+    with ExitStack() as services:
+        # Around Ray: its threads print until it has shut down.
+        services.enter_context(redirect_stdout(_RayOutputFilter(sys.stderr)))
+        if uses_existing_cluster():
+            paths = [*(root / package for package in PACKAGES), *modules]
+            _init_ray(runtime_env={"py_modules": [str(path) for path in paths]})
+        else:
+            _start_local_cluster(root, code, services)
+        services.callback(shut_down)
         yield
 
 
-@contextmanager
-def _join_cluster(modules: Sequence[Path], root: Path) -> Iterator[None]:
-    paths = [root / package for package in PACKAGES] + list(modules)
-    runtime_env = {"py_modules": [str(path) for path in paths]}
-    _init_ray(runtime_env=runtime_env)
+def _start_local_cluster(root: Path, code: Path, services: ExitStack) -> None:
+    folder = tempfile.mkdtemp(prefix="searchlight-", dir=os.environ.get("RAY_TMPDIR", "/tmp"))
+    # Another process removes the folder in the end, also if this one is killed.
+    command = [sys.executable, "-I", "-S", str(Path(__file__).with_name("session_cleanup.py")), folder]
+    janitor = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True, text=True)
+    services.enter_context(janitor)
+    services.callback(janitor.communicate, "ended")
+    # Through the environment of this process: with one in `runtime_env`, no worker process can be started ahead.
+    before = dict(os.environ)
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(code), str(root), *filter(None, [before.get("PYTHONPATH")])])
     try:
-        yield
+        _init_ray(
+            address="local",
+            num_cpus=count_available_cpus(),
+            object_store_memory=OBJECT_STORE_BYTES,
+            include_dashboard=False,
+            _temp_dir=folder,
+        )
     finally:
-        shut_down()
-
-
-@contextmanager
-def _start_local_cluster(root: Path, code: Path) -> Iterator[None]:
-    temporary = Path(tempfile.mkdtemp(prefix="searchlight-", dir=os.environ.get("RAY_TMPDIR", "/tmp")))
-    with _remove_at_exit(temporary):
-        # Through the environment of this process: with one in `runtime_env`, no worker process can be started ahead.
-        paths = [str(code), str(root), *filter(None, [os.environ.get("PYTHONPATH")])]
-        with _set_environment(PYTHONPATH=os.pathsep.join(paths)):
-            _init_ray(
-                address="local",
-                num_cpus=count_available_cpus(),
-                object_store_memory=OBJECT_STORE_BYTES,
-                include_dashboard=False,
-                _temp_dir=str(temporary),
-            )
-        try:
-            yield
-        finally:
-            shut_down()
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def _init_ray(**options: Any) -> None:
-    """Ray, without the handlers of signals that it puts over those of the search: its own print a stack first."""
+    """Start or join Ray. Keep the signal handlers of the search: those of Ray print a stack first."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     ray.init(log_to_driver=False, logging_level=logging.WARNING, **options)
     if threading.current_thread() is threading.main_thread():
@@ -82,10 +80,7 @@ def _init_ray(**options: Any) -> None:
 
 
 def shut_down() -> None:
-    """Leave Ray, which ends this process at once if one of its references is given back meanwhile.
-
-    Any thread may do that which happens to collect garbage, such as the one that imports MLflow.
-    """
+    """Shut Ray down without collecting garbage: Ray ends a process in which a thread frees one of its references."""
     gc.collect()
     gc.disable()
     try:
@@ -95,7 +90,7 @@ def shut_down() -> None:
 
 
 def _copy_modules(modules: Sequence[Path], code: Path) -> None:
-    """All of them or nothing: a search that was killed here must not be taken up with a part of its task."""
+    """Copy all or nothing: a search that is killed meanwhile must not be resumed with a part of its task."""
     unfinished = code.with_name(f"{code.name}.tmp")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
@@ -107,33 +102,10 @@ def _copy_modules(modules: Sequence[Path], code: Path) -> None:
     unfinished.rename(code)
 
 
-@contextmanager
-def _remove_at_exit(folder: Path) -> Iterator[None]:
-    """Removes `folder` in the end, also if this process is killed: another one waits for that."""
-    command = [sys.executable, "-I", "-S", str(Path(__file__).with_name("session_cleanup.py")), str(folder)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True, text=True) as janitor:
-        try:
-            yield
-        finally:
-            janitor.communicate("ended")
-
-
-@contextmanager
-def _set_environment(**variables: str) -> Iterator[None]:
-    before = dict(os.environ)
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
-
-
 class _RayOutputFilter:
-    """Standard output while Ray runs: Ray prints its own warnings there, between lines meant for other programs.
+    """Standard output while Ray runs, to which Ray prints warnings. It drops those that say nothing to the user.
 
-    Dropped are the one about the number of worker processes, since a gang has six by design, on however few cores, and
-    the one about a worker that died, since the gang says in one line what became of its trial.
+    A gang has six worker processes by design, and itself reports the end of a worker in one line.
     """
 
     DROPPED = ("worker processes have been started", "A worker died or was killed while executing")

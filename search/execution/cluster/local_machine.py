@@ -1,7 +1,6 @@
-"""What can be known before Ray starts of where a search will run."""
+"""Checks, before Ray starts, the machine that a search will run on."""
 
 import os
-from typing import Any
 
 import torch
 from optuna.distributions import CategoricalDistribution
@@ -14,26 +13,20 @@ from trainables.task import TaskConfig
 
 
 def count_available_cpus() -> int:
-    """CPUs that this process may use."""
+    """Return how many CPUs this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def check_machine(config: SearchConfig, space: Space) -> None:
-    """Whether this machine can run the search at all.
-
-    Raises:
-        UsageError: It has too few CPUs or GPUs, or lacks a precision.
-    """
+    """Raise a UsageError if this machine has too few CPUs or GPUs for the search, or lacks a precision."""
     cpus, gpus = count_available_cpus(), torch.cuda.device_count()
     problems = []
-    for each, have, flag, unit in (
-        (config.cpus_per_worker, cpus, "--cpus-per-worker", "CPUs"),
-        (config.gpus_per_worker or 0.0, gpus, "--gpus-per-worker", "GPUs"),
-    ):
+    for each, have, unit in ((config.cpus_per_worker, cpus, "CPUs"), (config.gpus_per_worker or 0.0, gpus, "GPUs")):
         wanted = config.workers * each
         if wanted > have:
             problems.append(
-                f"--workers times {flag} must be at most the {have} {unit} of this machine, but got {wanted:g}."
+                f"--workers times --{unit.lower()}-per-worker must be at most the {have} {unit} of this machine, "
+                f"but got {wanted:g}."
             )
         elif wanted and config.concurrency and config.concurrency * wanted > have:
             problems.append(
@@ -49,10 +42,11 @@ def check_machine(config: SearchConfig, space: Space) -> None:
     able = [mode.value for mode in find_supported_precisions(device)]
     searched = next((p.distribution for p in space.parameters if p.name == "precision"), None)
     fixed = space.build_config({})
-    wanted_modes: list[Any] = []
     if isinstance(fixed, TaskConfig):  # what a function calls precision is its own affair
-        wanted_modes = list(searched.choices) if isinstance(searched, CategoricalDistribution) else [fixed.precision]
-    lacking = [str(mode) for mode in wanted_modes if mode not in [*able, AUTO]]
+        wanted_modes = searched.choices if isinstance(searched, CategoricalDistribution) else [fixed.precision]
+        lacking = [str(mode) for mode in wanted_modes if mode not in [*able, AUTO]]
+    else:
+        lacking = []
     if lacking:
         problems.append(
             f"precision must be one that {device} supports, but got {', '.join(lacking)}. "
@@ -63,5 +57,5 @@ def check_machine(config: SearchConfig, space: Space) -> None:
 
 
 def uses_existing_cluster() -> bool:
-    """Whether the search joins a Ray that runs, rather than starting its own: in a submitted job RAY_ADDRESS is set."""
+    """Return whether the search joins a running Ray: in a submitted job, RAY_ADDRESS is set."""
     return os.environ.get("RAY_ADDRESS", "") not in ("", "local")

@@ -19,28 +19,19 @@ STOP_WAIT, STOP_S = "RAY_JOB_STOP_WAIT_TIME_S", 30
 
 @dataclass(frozen=True)
 class NodeInfo:
-    """What a node of the cluster has.
+    """What a node of the cluster has."""
 
-    Attributes:
-        versions: Of PACKAGES; "none" is not installed.
-        devices: GPUs that its operating system shows.
-        usable: GPUs that torch can use there; None: nobody asked.
-        storage: Why it cannot write to the storage; empty: it can.
-    """
-
-    versions: dict[str, str]
-    devices: int
-    usable: int | None
-    storage: str
+    versions: dict[str, str]  # of PACKAGES; "none" if one is not installed
+    devices: int  # GPUs that its operating system shows
+    usable: int | None  # GPUs that torch can use; None if that was not asked
+    storage: str  # why it cannot write to the storage, or ""
 
 
 @dataclass(frozen=True)
 class ClusterCheck:
-    """What came of looking at all nodes.
+    """The result of a check of all nodes: lines for the user, and whether declared GPUs do not exist.
 
-    Attributes:
-        notes: What the user should know, a line each.
-        rehearsal: Whether the cluster declares GPUs and has none: gangs are placed by them, and train on CPUs.
+    In such a rehearsal, gangs are placed by the GPUs, and train on CPUs.
     """
 
     notes: tuple[str, ...] = ()
@@ -50,19 +41,18 @@ class ClusterCheck:
 def check_nodes(
     storage: StoragePath, gpus_per_worker: float | None, growing: Mapping[str, float] | None
 ) -> ClusterCheck:
-    """Check that every node of the cluster can train for a search.
+    """Check that every node of the cluster can train for a search, and write to its `storage`.
 
-    Args:
-        storage: The folder of the search. Each node writes a file there, and reads one of the driver.
-        gpus_per_worker: The number that the user gave, if any.
-        growing: The resources that the cluster can grow to, if there is an autoscaler.
+    An autoscaler can add the resources `growing`.
 
     Raises:
         UsageError: Some nodes cannot. It has a line for each problem.
     """
     probed = _probe_nodes(storage)
     has_real_gpus = any(
-        _has_detected_gpus(node) or (isinstance(answer, NodeInfo) and (answer.devices or answer.usable))
+        # Ray adds the type of the GPUs that it detected itself to those that `ray start` declares.
+        any(name.startswith("accelerator_type:") for name in node["Resources"])
+        or (isinstance(answer, NodeInfo) and (answer.devices or answer.usable))
         for node, answer in probed
     )
     wants_gpus = gpus_per_worker != 0.0
@@ -118,9 +108,9 @@ def _run_probes(nodes: Sequence[Mapping[str, Any]], probe: StoragePath) -> dict[
     remote_probe = ray.remote(num_cpus=0, max_calls=1, max_retries=0)(probe_node)
     asked = {}
     for node in nodes:
-        there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-        task = remote_probe.options(scheduling_strategy=there)
-        asked[task.remote(str(probe), node["NodeID"], _count_offered_gpus(node) > 0)] = node["NodeID"]
+        identity = node["NodeID"]
+        task = remote_probe.options(scheduling_strategy=NodeAffinitySchedulingStrategy(identity, soft=False))
+        asked[task.remote(str(probe), identity, _count_offered_gpus(node) > 0)] = identity
     ready, late = ray.wait([*asked], num_returns=len(asked), timeout=PROBE_S)
     answers: dict[str, NodeInfo | str] = {}
     for answer in ready:
@@ -137,29 +127,23 @@ def _run_probes(nodes: Sequence[Mapping[str, Any]], probe: StoragePath) -> dict[
 
 def probe_node(probe: str, node: str, has_gpus: bool) -> dict[str, Any]:
     """Return the NodeInfo of the node on which this runs, as a dict."""
-    usable = _count_usable_gpus() if has_gpus else None
-    storage = _check_storage(parse_path(probe), node)
-    return asdict(NodeInfo(get_package_versions(), _count_gpu_devices(), usable, storage))
+    devices = sum(path.name.removeprefix("nvidia").isdigit() for path in Path("/dev").glob("nvidia*"))
+    usable = None
+    if has_gpus:
+        os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # Ray hides those that a task did not ask for
+        import torch
+
+        usable = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return asdict(NodeInfo(get_package_versions(), devices, usable, _check_storage(parse_path(probe), node)))
 
 
 def get_package_versions() -> dict[str, str]:
-    """Of PACKAGES, without the build: a CPU build trains as that for a GPU would on a CPU."""
+    """Return the versions of PACKAGES without the build: on a CPU, all builds train alike."""
     found = dict.fromkeys(PACKAGES, "none")
     for name in PACKAGES:
         with suppress(PackageNotFoundError):
             found[name] = version(name).partition("+")[0]
     return found
-
-
-def _count_gpu_devices() -> int:
-    return len([path for path in Path("/dev").glob("nvidia*") if path.name.removeprefix("nvidia").isdigit()])
-
-
-def _count_usable_gpus() -> int:
-    os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # Ray hides those that a task did not ask for
-    import torch
-
-    return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
 def _check_storage(probe: StoragePath, node: str) -> str:
@@ -173,14 +157,13 @@ def _check_storage(probe: StoragePath, node: str) -> str:
 
 
 def _find_problems(name: str, gpus: float, found: NodeInfo, ours: Mapping[str, str], storage: StoragePath) -> list[str]:
-    """What keeps the node `name`, of which the search needs `gpus`, from training with a driver that has `ours`."""
-    problems = []
-    for package in PACKAGES:
-        if found.versions[package] != ours[package]:
-            problems.append(
-                f"{name} must have {package} {ours[package]}, as the driver has, but has {found.versions[package]}. "
-                "Install requirements.lock on both."
-            )
+    """Return why node `name` cannot train. The search needs `gpus` of it, and the package versions `ours`."""
+    problems = [
+        f"{name} must have {package} {ours[package]}, as the driver has, but has {found.versions[package]}. "
+        "Install requirements.lock on both."
+        for package in PACKAGES
+        if found.versions[package] != ours[package]
+    ]
     if found.storage:
         problems.append(
             f"--storage must be seen by every node, but on {name} {storage} {found.storage}. "
@@ -198,13 +181,8 @@ def _count_offered_gpus(node: Mapping[str, Any]) -> float:
     return float(node["Resources"].get("GPU", 0.0))
 
 
-def _has_detected_gpus(node: Mapping[str, Any]) -> bool:
-    """Return whether Ray itself found GPUs on the node, in addition to what `ray start` declares."""
-    return any(name.startswith("accelerator_type:") for name in node["Resources"])
-
-
 def job_stop_warning() -> str:
-    """What somebody who will say `ray job stop` should know; empty: nothing, or this is no submitted job."""
+    """Return a warning that `ray job stop` will kill this search early; "" if not, or if it is no submitted job."""
     wait_s = int(os.environ.get(STOP_WAIT, "3"))
     if "RAY_JOB_CONFIG_JSON_ENV_VAR" not in os.environ or wait_s >= STOP_S:
         return ""

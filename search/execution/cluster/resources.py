@@ -2,13 +2,14 @@
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import ray
 
 from search.config import SearchConfig
 from search.errors import UsageError
+from search.execution.cluster.snapshot import Amounts
 from trainables import private_api
 
 logger = logging.getLogger(__name__)
@@ -35,7 +36,7 @@ def autoscaler_limits() -> dict[str, float] | None:
 
 
 def resolve_worker_resources(
-    config: SearchConfig, cluster: Sequence[Mapping[str, float]], growing: Mapping[str, float] | None = None
+    config: SearchConfig, cluster: Sequence[Amounts], growing: Amounts | None = None
 ) -> dict[str, float]:
     """Return the resources of one worker. By default, it gets a GPU if any node has or may get one."""
     gpus = config.gpus_per_worker
@@ -45,17 +46,11 @@ def resolve_worker_resources(
 
 
 def count_fitting_gangs(
-    config: SearchConfig,
-    worker: Mapping[str, float],
-    cluster: Sequence[Mapping[str, float]],
-    growing: Mapping[str, float] | None = None,
+    config: SearchConfig, worker: Amounts, cluster: Sequence[Amounts], growing: Amounts | None = None
 ) -> int:
-    """Return how many gangs fit into the cluster, or into what it can grow to.
+    """Return how many gangs fit into the nodes of `cluster`, or into what all together can grow to.
 
-    Args:
-        worker: The resources of one worker.
-        cluster: The resources of each node. A worker needs one node; a gang may span several.
-        growing: The resources that all nodes together can grow to, if there is an autoscaler.
+    A worker needs one node; a gang may span several.
     """
     workers = sum(_count_multiples(node, worker) for node in cluster)
     fit = min(workers // config.workers, _count_gangs_by_memory(cluster))
@@ -64,12 +59,7 @@ def count_fitting_gangs(
     return max(fit, _count_multiples(growing, {name: amount * config.workers for name, amount in worker.items()}))
 
 
-def num_gangs(
-    config: SearchConfig,
-    worker: Mapping[str, float],
-    cluster: Sequence[Mapping[str, float]],
-    growing: Mapping[str, float] | None = None,
-) -> int:
+def num_gangs(config: SearchConfig, worker: Amounts, cluster: Sequence[Amounts], growing: Amounts | None = None) -> int:
     """Return how many gangs run at a time: as many as fit, or fewer by `concurrency` or `trials`.
 
     Raises:
@@ -79,9 +69,8 @@ def num_gangs(
     wanted = config.concurrency or min(fit, config.trials)
     if fit < 1 or (wanted > fit and growing is None):
         have = "; ".join(str({name: node.get(name, 0.0) for name in worker}) for node in cluster[:8])
-        of_memory = (
-            f" and {GANG_BYTES / 2**30:.2g} GiB of memory" if _count_gangs_by_memory(cluster) < max(1, wanted) else ""
-        )
+        lacks_memory = _count_gangs_by_memory(cluster) < max(1, wanted)
+        of_memory = f" and {GANG_BYTES / 2**30:.2g} GiB of memory" if lacks_memory else ""
         raise UsageError(
             f"{max(1, wanted)} gangs of {config.workers} workers with {dict(worker)} each{of_memory} must fit into the "
             f"cluster, but its nodes have {have}. Lower --concurrency or --workers."
@@ -89,35 +78,23 @@ def num_gangs(
     return min(wanted, config.trials)
 
 
-def _count_gangs_by_memory(cluster: Sequence[Mapping[str, float]]) -> int:
+def _count_gangs_by_memory(cluster: Sequence[Amounts]) -> int:
     return sum(_count_multiples(node, {"memory": GANG_BYTES}) for node in cluster)
 
 
-def _count_multiples(have: Mapping[str, float], need: Mapping[str, float]) -> int:
+def _count_multiples(have: Amounts, need: Amounts) -> int:
     return min(int(have.get(name, 0.0) / amount + 1e-9) for name, amount in need.items())
 
 
 class CapacityMonitor:
-    """Updates the number of gangs that may run, once a second, while nodes join and leave the cluster.
+    """Updates the number of `gangs` that may run, once a second, while nodes join and leave the cluster.
 
-    Args:
-        worker: The resources of one worker.
-        registry: The registry of the gangs. It receives the number.
-        say: Shows a line.
-
-    Attributes:
-        gangs: How many gangs may run. At least one: a gang that waits for room makes a cluster grow.
+    The registry of the gangs receives it, too. It is at least one: a gang that waits for room makes a cluster grow.
     """
 
-    def __init__(
-        self, config: SearchConfig, worker: Mapping[str, float], registry: Any, say: Callable[[str], None]
-    ) -> None:
-        self._config = config
-        self._worker = worker
-        self._registry = registry
-        self._say = say
-        self._nodes = 0
-        self.gangs = 0
+    def __init__(self, config: SearchConfig, worker: Amounts, registry: Any, say: Callable[[str], None]) -> None:
+        self._config, self._worker, self._registry, self._say = config, worker, registry, say
+        self._nodes = self.gangs = 0
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._poll_cluster, daemon=True, name="capacity")
 
@@ -132,8 +109,7 @@ class CapacityMonitor:
 
     def update(self) -> None:
         """Count the gangs that fit now, and show a change."""
-        nodes = get_node_resources()
-        growing = autoscaler_limits()
+        nodes, growing = get_node_resources(), autoscaler_limits()
         fit = count_fitting_gangs(self._config, self._worker, nodes, growing)
         allowed = max_gangs(self._config.concurrency, fit, growing is not None)
         self._registry.set_capacity.remote(max(fit, allowed))  # the registry ends gangs beyond this number

@@ -1,7 +1,4 @@
-"""Runs beside a search, in a process of its own: removes Ray's session when the search ends, or is killed.
-
-Without anything but the standard library, so that it costs nothing.
-"""
+"""Removes Ray's session when a search ends or is killed. Runs in a separate process, which must stay small."""
 
 import os
 import shutil
@@ -17,15 +14,10 @@ LIMIT_S = 20.0
 
 def clean(folder: Path) -> None:
     """Wait for the other end of standard input to be closed, then remove `folder` and end what still writes there."""
-    if sys.stdin.read():  # a search that ends in good order says so, and has ended its Ray
-        remove(folder)
-        return
-    killed_at = time.monotonic()
-    while time.monotonic() - killed_at < LIMIT_S:
-        left = find_session_processes(folder)
-        if not left:
-            break
-        if time.monotonic() - killed_at > GRACE_S:
+    is_killed = not sys.stdin.read()  # a search that ends in good order says so, and has ended its Ray
+    ended_at = time.monotonic()
+    while is_killed and time.monotonic() - ended_at < LIMIT_S and (left := find_session_processes(folder)):
+        if time.monotonic() - ended_at > GRACE_S:
             for process in left:
                 with suppress(ProcessLookupError):
                     os.kill(process, signal.SIGKILL)
@@ -43,7 +35,7 @@ def remove(folder: Path) -> None:
 
 
 def find_session_processes(folder: Path) -> list[int]:
-    """Ray's processes of this user that have a file in `folder` open, which all log into it. Without /proc, none."""
+    """Return Ray's processes of this user that have a file in `folder` open: they log into it. Needs /proc."""
     found = []
     for descriptors in Path("/proc").glob("[0-9]*/fd"):
         try:

@@ -9,32 +9,25 @@ from ray.util.placement_group import placement_group_table
 from trainables import private_api
 
 GROUP = "gang-"  # what the names of gangs' placement groups begin with
-
-Amounts = Mapping[str, float]
+Amounts = Mapping[str, float]  # of resources, by name
 
 
 @dataclass(frozen=True)
 class ClusterSnapshot:
-    """The cluster in one moment.
+    """The cluster in one moment. `total` and `free` lack nodes that are about to leave: they take nothing more."""
 
-    Attributes:
-        groups: The gangs' placement groups in this job, by id: name and state.
-        total, free: What each node has and has left, by id. A node that is going away takes nothing more, and is out.
-        going: The nodes that are going away, by id, with the line that tells so.
-    """
-
-    groups: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    total: Mapping[str, Amounts] = field(default_factory=dict)
+    groups: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # the gangs' in this job, by id: name and state
+    total: Mapping[str, Amounts] = field(default_factory=dict)  # what each node has, by id
     free: Mapping[str, Amounts] = field(default_factory=dict)
-    going: Mapping[str, str] = field(default_factory=dict)
+    going: Mapping[str, str] = field(default_factory=dict)  # a line about each node that is about to leave, by id
 
     def get_group_names(self, state: str) -> frozenset[str]:
-        """The names of the groups in `state`: PENDING, they wait for room; CREATED, what they have is not `free`."""
+        """Return the names of the groups in `state`. PENDING groups wait for room; CREATED ones hold resources."""
         return frozenset(name for name, own in self.groups.values() if own == state)
 
 
 def take_snapshot(job: str) -> ClusterSnapshot:
-    """Ask Ray. Takes milliseconds, and some more for each placement group."""
+    """Ask Ray. This takes milliseconds, and some more for each placement group."""
     state = private_api.cluster_state
     groups = {
         identity: (row["name"], row["state"])
@@ -42,11 +35,8 @@ def take_snapshot(job: str) -> ClusterSnapshot:
         if identity.endswith(job) and row["name"].startswith(GROUP) and row["state"] != "REMOVED"
     }
     nodes = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}  # type: ignore[no-untyped-call]
-    going = {
-        node: f"node {nodes[node]['NodeManagerAddress']} is going away"
-        for node in state.get_draining_nodes()
-        if node in nodes
-    }
+    leaving = nodes.keys() & state.get_draining_nodes()
+    going = {node: f"node {nodes[node]['NodeManagerAddress']} is going away" for node in leaving}
     free: dict[str, Amounts] = state.available_resources_per_node()
     stay = [node for node in nodes if node not in going]
     total = {node: nodes[node]["Resources"] for node in stay}
@@ -54,12 +44,10 @@ def take_snapshot(job: str) -> ClusterSnapshot:
 
 
 def fullest_fitting_node(nodes: ClusterSnapshot, need: Amounts, taken: Mapping[str, int]) -> str:
-    """The node that has the least left of those that have room, or "".
+    """Return the node with room for `need` that has the least left, or "".
 
     Args:
-        nodes: What each has and has left.
-        need: What is to be placed.
-        taken: How often as much was given to a node since.
+        taken: How often `need` was placed on a node since the snapshot.
     """
     left = {
         node: {name: free.get(name, 0.0) - taken.get(node, 0) * amount for name, amount in need.items()}
