@@ -17,21 +17,20 @@ MODULE_HOOKS = (
 )  # fmt: skip
 OPTIMIZER_HOOKS = ("optimizer_post_hooks", "optimizer_pre_hooks")
 
+EXECUTION = "ray.train.v2._internal.execution"
 NAMES = {
     # Ray Train
-    "ControllerCallback": "ray.train.v2._internal.execution.callback:ControllerCallback",
+    "ControllerCallback": f"{EXECUTION}.callback:ControllerCallback",
     "DatasetsCallback": "ray.train.v2._internal.callbacks:DatasetsCallback",
-    "DefaultPlacementGroupHandle": (
-        "ray.train.v2._internal.execution.worker_group.placement_group_handle:DefaultPlacementGroupHandle"
-    ),
+    "DefaultPlacementGroupHandle": f"{EXECUTION}.worker_group.placement_group_handle:DefaultPlacementGroupHandle",
     "PlacementGroupCleanerCallback": (
         "ray.train.v2._internal.callbacks.placement_group_callback:PlacementGroupCleanerCallback"
     ),
-    "TrainController": "ray.train.v2._internal.execution.controller:TrainController",
-    "WorkerGroup": "ray.train.v2._internal.execution.worker_group.worker_group:WorkerGroup",
+    "TrainController": f"{EXECUTION}.controller:TrainController",
+    "WorkerGroup": f"{EXECUTION}.worker_group.worker_group:WorkerGroup",
     "get_ray_train_session_dir": "ray.train.constants:_get_ray_train_session_dir",
-    "get_train_fn_utils": "ray.train.v2._internal.execution.train_fn_utils:get_train_fn_utils",
-    "set_train_fn_utils": "ray.train.v2._internal.execution.train_fn_utils:set_train_fn_utils",
+    "get_train_fn_utils": f"{EXECUTION}.train_fn_utils:get_train_fn_utils",
+    "set_train_fn_utils": f"{EXECUTION}.train_fn_utils:set_train_fn_utils",
     # Ray's cluster
     "InternalKVGcsServiceStub": "ray.core.generated.gcs_service_pb2_grpc:InternalKVGcsServiceStub",
     "InternalKVGetRequest": "ray.core.generated.gcs_service_pb2:InternalKVGetRequest",

@@ -17,11 +17,7 @@ UNREADABLE = object()
 
 
 class ProcessSnapshot:
-    """The state of this process after the import of a task. Each trial is to find this state.
-
-    Args:
-        reference: The task as "module:Class". It is no error here if the import fails: the trial reports the reason.
-    """
+    """The state of this process after the import of a task. If the import fails, the trial reports the reason."""
 
     def __init__(self, reference: str) -> None:
         # Otherwise torch runs a function uncompiled without notice once it was compiled too often.
@@ -37,8 +33,7 @@ class ProcessSnapshot:
     def restore(self) -> str:
         """Restore the state of the process. Nothing may hold an object of the trial any more.
 
-        Returns:
-            Why the process must be replaced: what differs from the snapshot and could not be restored. Or "".
+        Return why the process must be replaced, or "".
         """
         self._restore_settings()  # first, since hooks and handlers hold objects of the trial
         forget_warnings()

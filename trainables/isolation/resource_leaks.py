@@ -54,22 +54,16 @@ class ResourceLeaks:
 
 
 class Memory:
-    """Measures how much the process has grown since its first trial ended.
-
-    Args:
-        limit: The growth in GiB that is accepted.
-    """
+    """Measures how much the process has grown since its first trial ended. `limit` is in GiB."""
 
     def __init__(self, limit: float) -> None:
         self.limit = limit
         self._first: dict[str, int] | None = None
 
     def describe_growth(self, trials: int, cached: Callable[[str], int]) -> str:
-        """Return by how much the process has grown if that exceeds the limit, else "".
+        """Return by how much the process has grown over `trials` trials if that exceeds the limit, else "".
 
-        Args:
-            trials: The number of trials that have ended.
-            cached: Returns the bytes on a type of device that the process keeps on purpose.
+        `cached` returns the bytes on a type of device that the process keeps on purpose.
         """
         held = {"cpu": psutil.Process().memory_info().rss}
         if is_cuda_in_use():
@@ -124,10 +118,10 @@ def _find_children() -> dict[psutil.Process, str]:
     commands = {}
     for child in psutil.Process().children():
         with suppress(psutil.Error):  # the process has ended
-            commands[child] = " ".join(child.cmdline()).strip() or str(child.pid)
-    return {
-        child: command for child, command in commands.items() if not any(name in command for name in LASTING_PROCESSES)
-    }
+            command = " ".join(child.cmdline()).strip() or str(child.pid)
+            if not any(name in command for name in LASTING_PROCESSES):
+                commands[child] = command
+    return commands
 
 
 def _find_open_files() -> dict[tuple[str, int], str]:

@@ -86,10 +86,6 @@ def forget_safe_classes() -> None:
     )
 
 
-def _get_signal_handlers() -> dict[int, Any]:
-    return {number: signal.getsignal(number) for number in signal.valid_signals()}
-
-
 def _restore_signal_handlers(before: dict[int, Any]) -> None:
     for number, handler in before.items():
         if signal.getsignal(number) != handler and handler is not None:  # None: it was not set by Python
@@ -206,7 +202,9 @@ SETTINGS = {
     },
     "the device of CUDA": Setting(lambda: int(is_cuda_in_use() and torch.cuda.current_device()), torch.cuda.set_device),
     "the current folder": Setting(os.getcwd, os.chdir),
-    "the signal handlers": Setting(_get_signal_handlers, _restore_signal_handlers),
+    "the signal handlers": Setting(
+        lambda: {number: signal.getsignal(number) for number in signal.valid_signals()}, _restore_signal_handlers
+    ),
     "the loggers": Setting(_get_logger_states, _restore_loggers),
     "the start method of processes": Setting(
         partial(multiprocessing.get_start_method, allow_none=True),
