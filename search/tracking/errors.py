@@ -41,8 +41,3 @@ def get_http_status(error: BaseException) -> int:
     """Return the HTTP status of an error of MLflow, or 0 of any other error."""
     status = getattr(error, "get_http_status_code", None)
     return int(status()) if status is not None else 0
-
-
-def is_login_error(error: BaseException) -> bool:
-    """Return whether the login is refused. It is read from the environment once, at the start of the process."""
-    return get_http_status(error) in (401, 403)

@@ -28,7 +28,7 @@ def make_event(kind: str, at: float | None = None, **content: Any) -> Event:
             "ended" (`outcome`, `reason`, `best`) of a trial; "finished" (`status` of the parent run, `note`,
             `metrics`, and why it `stopped` early) of the search.
     """
-    return {"kind": kind, "time": _to_milliseconds(at), **content}
+    return {"kind": kind, "time": int(1000 * (time.time() if at is None else at)), **content}
 
 
 def make_trial_end(outcome: str, reason: str, report: BestReport | None, at: float | None = None) -> Event:
@@ -40,8 +40,7 @@ def make_trial_end(outcome: str, reason: str, report: BestReport | None, at: flo
 def build_trial_events(trial: FrozenTrial, objectives: Sequence[Objective], over: bool = False) -> list[Event]:
     """Return all events of `trial`, as the study has it. A trial whose driver died before it was begun has none.
 
-    Args:
-        over: The search has ended: a trial that has not ended is interrupted.
+    A trial that has not ended is interrupted if the search is `over`.
     """
     if "config" not in trial.user_attrs:
         return []
@@ -65,11 +64,7 @@ def build_trial_events(trial: FrozenTrial, objectives: Sequence[Objective], over
 
 def get_start_time_ms(trials: Sequence[FrozenTrial]) -> int:
     """Return when a search with these trials began, in milliseconds since 1970, or now."""
-    return min([_to_milliseconds(None), *(_to_milliseconds(_to_seconds(trial.datetime_start)) for trial in trials)])
-
-
-def _to_milliseconds(at: float | None) -> int:
-    return int(1000 * (time.time() if at is None else at))
+    return int(1000 * min([time.time(), *(_to_seconds(trial.datetime_start) for trial in trials)]))
 
 
 def _to_seconds(moment: datetime | None) -> float:
@@ -78,13 +73,9 @@ def _to_seconds(moment: datetime | None) -> float:
 
 
 def write_spool(folder: Path, refused: Sequence[Event], end: Event | None) -> None:
-    """Keep what MLflow lacks and the study has not: refused events, and how the search ended.
-
-    Without any, the file of an earlier driver is removed.
-    """
-    events = [*refused, *([end] if end else [])]
+    """Keep what MLflow and the study lack: refused events, and how the search ended. Without any, remove the file."""
     path = folder / SPOOL
-    if events:
+    if events := [*refused, *([end] if end else [])]:
         write_atomic(path, "".join(json.dumps(event) + "\n" for event in events))
     else:
         path.unlink(missing_ok=True)
@@ -93,8 +84,7 @@ def write_spool(folder: Path, refused: Sequence[Event], end: Event | None) -> No
 def read_spooled_end(folder: Path) -> Event | None:
     """Return how the search ended if MLflow does not know. Return None, too, if its driver was killed."""
     try:
-        lines = (folder / SPOOL).read_text(encoding="utf-8").splitlines()
+        events: list[Event] = [json.loads(line) for line in (folder / SPOOL).read_text(encoding="utf-8").splitlines()]
     except FileNotFoundError:
         return None
-    events: list[Event] = [json.loads(line) for line in lines]
     return next((event for event in events if event["kind"] == "finished"), None)

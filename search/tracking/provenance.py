@@ -4,8 +4,10 @@ import hashlib
 import json
 import os
 import platform
+import re
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, distributions, version
 from pathlib import Path
 from typing import Any
@@ -17,17 +19,11 @@ ROOT = Path(__file__).resolve().parents[2]
 FILES = ("search.yaml", "environment.json", "requirements.txt", "code.diff")
 LONGEST_DIFF = 2**20
 TIMEOUT_S = 20
+GPU_QUERY = "--query-gpu=name,memory.total,driver_version"
 
 
 def write(folder: Path, task: str, modules: Sequence[Path], nodes: Sequence[Mapping[str, float]]) -> None:
-    """Write environment.json, requirements.txt, and code.diff if there is one.
-
-    Args:
-        folder: The folder of the search.
-        task: "path/to/file.py:Name", or the name of a built-in task.
-        modules: The files and packages that the workers import.
-        nodes: The resources of each node of Ray, by name.
-    """
+    """Write environment.json, requirements.txt, and code.diff if there is one, to the folder of a search."""
     path = Path(task.rpartition(":")[0])
     if modules:
         code, diff = get_code_version(path, modules, folder)
@@ -39,7 +35,7 @@ def write(folder: Path, task: str, modules: Sequence[Path], nodes: Sequence[Mapp
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cpu": {"name": _get_cpu_name(), "available": count_available_cpus()},
-        "gpus": _list_gpus(),
+        "gpus": _run_command("nvidia-smi", GPU_QUERY, "--format=csv,noheader").splitlines(),
         "ray": [{name: node[name] for name in sorted(node) if not name.startswith("node:")} for node in nodes],
     }
     write_atomic(folder / "environment.json", json.dumps(environment, indent=2) + "\n")
@@ -52,18 +48,14 @@ def write(folder: Path, task: str, modules: Sequence[Path], nodes: Sequence[Mapp
 
 def read(folder: Path) -> dict[str, Any]:
     """Return what environment.json has, or an empty dict if the search died before it was written."""
-    try:
-        found: dict[str, Any] = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    return found
+    path = folder / "environment.json"
+    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
 
 
 def get_code_version(path: Path, modules: Sequence[Path], folder: Path) -> tuple[str, str]:
-    """Return the commit of the repository that has the file `path`, and what is not committed.
+    """Return the commit of the repository that has the file `path`, and as a diff what is not committed.
 
-    The commit ends in "-dirty" if anything is not committed. If git does not know the file, or if it is the copy in the
-    `folder` of a search, return a digest of `modules` instead.
+    If git does not know the file, or if it is the copy in the `folder` of a search, return a digest of `modules`.
     """
     beside = path.parent
     commit = _run_git(beside, "rev-parse", "HEAD")
@@ -89,9 +81,7 @@ def get_searchlight_version() -> str:
 def compute_digests(modules: Sequence[Path]) -> dict[str, str]:
     """Return the SHA-256 of each Python file in `modules`, files and packages, by its path relative to the task."""
     files = [(file, path.parent) for path in modules for file in ([path] if path.is_file() else path.rglob("*.py"))]
-    return {
-        file.relative_to(beside).as_posix(): hashlib.sha256(file.read_bytes()).hexdigest() for file, beside in files
-    }
+    return {file.relative_to(root).as_posix(): hashlib.sha256(file.read_bytes()).hexdigest() for file, root in files}
 
 
 def compute_digest(modules: Sequence[Path]) -> str:
@@ -139,16 +129,7 @@ def _run_command(*command: str) -> str:
 
 
 def _get_cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()
-
-
-def _list_gpus() -> list[str]:
-    """Return name, memory and driver of each GPU of the driver's machine."""
-    return _run_command(
-        "nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"
-    ).splitlines()
+    with suppress(OSError):  # only Linux has the file
+        if found := re.search(r"^model name\s*:\s*(.*\S)", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.M):
+            return found.group(1)
+    return platform.processor()

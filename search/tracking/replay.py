@@ -1,13 +1,12 @@
 """Sends MLflow what it lacks of a search that ended, was killed, or could not reach it: the study has everything."""
 
-import os
 import sys
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from search.analysis.result import SearchResult
-from search.config.libraries import configure_libraries
 from search.errors import UsageError
 from search.storage.study_store import open_store, read_study_url
 from search.storage.uploader import Uploader
@@ -18,13 +17,7 @@ from search.tracking.description import render_description
 from search.tracking.errors import TrackingError, describe_mlflow_error
 from search.tracking.events import SPOOL, Event, build_trial_events, make_event, read_spooled_end, write_spool
 from search.tracking.runs import Runs
-from search.tracking.uri import (
-    check_tracking,
-    move_credentials_to_environment,
-    redact,
-    resolve_tracking_uri,
-    tracking_environment,
-)
+from search.tracking.uri import check_tracking, prepare_process, redact, resolve_tracking_uri, tracking_environment
 from trainables.filesystem.paths import StoragePath
 
 if TYPE_CHECKING:
@@ -42,17 +35,13 @@ def replay(place: StoragePath) -> str:
         UsageError: There is no such search, or another process runs it.
         TrackingError: MLflow does not take it.
     """
-    configure_libraries()
-    move_credentials_to_environment(os.environ)
+    prepare_process()
     if not load_search(place).about:
         raise UsageError(f"name must be a search that has begun, but {place.name} ended before it did.")
     store = open_store(place, read_study_url(place))  # held against drivers, which report to MLflow themselves
-    with closing(store), downloaded_copy(place) as folder, Uploader(folder, place).flush_on_exit(_warn):
+    warn = partial(print, file=sys.stderr)
+    with closing(store), downloaded_copy(place) as folder, Uploader(folder, place).flush_on_exit(warn):
         return _send_missing_events(place, folder, load_search(place))
-
-
-def _warn(line: str) -> None:
-    print(line, file=sys.stderr)
 
 
 def _send_missing_events(place: StoragePath, folder: Path, searched: SearchRecord) -> str:
@@ -82,9 +71,8 @@ def _send_missing_events(place: StoragePath, folder: Path, searched: SearchRecor
     if refused:
         kept = f"{len(refused)} events are kept in {place / SPOOL}."
         raise TrackingError(f"MLflow at {redact(uri)} must take every trial, but refused some: {runs.error}. {kept}")
-    lacked = "lacked no trial"
-    if num_sent:
-        lacked = f"lacked something of {num_sent} of {len(searched.trials)} trials, and has it now"
+    some = f"something of {num_sent} of {len(searched.trials)} trials, and has it now"
+    lacked = f"lacked {some if num_sent else 'no trial'}"
     return f"MLflow at {redact(uri)} {lacked}; run {runs.run_id} has the search"
 
 

@@ -26,13 +26,8 @@ if TYPE_CHECKING:
     from mlflow.entities import DatasetInput, Run
     from mlflow.tracking import MlflowClient
 
-STATUS = {
-    "completed": "FINISHED",
-    "pruned": "KILLED",
-    "interrupted": "KILLED",
-    "diverged": "FAILED",
-    "failed": "FAILED",
-}
+ENDS = {"FINISHED": ["completed"], "KILLED": ["pruned", "interrupted"], "FAILED": ["diverged", "failed"]}
+STATUS = {outcome: status for status, outcomes in ENDS.items() for outcome in outcomes}
 KIND = {"mlflow.experimentKind": "custom_model_development"}  # the UI then opens on runs and charts, not on traces
 METRICS, PARAMS = 800, 100  # in one call: MLflow takes 1000 things at most, and 100 parameters; and of characters:
 LONGEST_PARAM = 6000
@@ -46,38 +41,25 @@ REFUSALS = {400, 404}  # not worth a second try
 
 @dataclass
 class Runs:
-    """The runs of a search. Each method may raise what MLflow raises, and can be called again then.
-
-    Attributes:
-        config: The config of the search.
-        tracking_uri: MLflow's store or server.
-        artifacts: Where a new experiment keeps its artifacts; None leaves it to the server.
-        search_id: A tag by which the runs of this search are found again.
-        objectives: Their best values are metrics of each trial's run: the UI itself ranks by the last report.
-        before_end: Called with the number of a trial before its run ends.
-        error: Why MLflow refused an event.
-        parent: The parent run as it was found; None if there was none.
-    """
+    """The runs of a search. Each method may raise what MLflow raises, and can be called again then."""
 
     config: SearchConfig
     tracking_uri: str
-    artifacts: StoragePath | None
-    search_id: str
-    objectives: Sequence[Objective]
-    before_end: Callable[[int], None] = lambda number: None
+    artifacts: StoragePath | None  # where a new experiment keeps its artifacts; None leaves that to the server
+    search_id: str  # a tag by which the runs of this search are found again
+    objectives: Sequence[Objective]  # their best values are metrics of each run: the UI itself ranks by the last report
+    before_end: Callable[[int], None] = lambda number: None  # called with a trial's number before its run ends
     experiment_id: str = field(default="", init=False)
     run_id: str = field(default="", init=False)
-    error: str = field(default="", init=False)
-    parent: "Run | None" = field(default=None, init=False)
+    error: str = field(default="", init=False)  # why MLflow refused an event
+    parent: "Run | None" = field(default=None, init=False)  # the parent run as it was found
     _children: dict[int, str] = field(default_factory=dict, init=False)
     _datasets: set[tuple[str, str]] = field(default_factory=set, init=False)  # by name and digest, on the parent
 
     def open(self, trials: Sequence[FrozenTrial] = (), over: bool = False) -> "dict[int, Run]":
         """Find the parent run, or create it. Return the runs that MLflow has of the search's trials, by number.
 
-        Args:
-            trials: The trials that the search has begun.
-            over: The search has ended: its parent does not run any more.
+        The parent of a search that is `over` is not reopened.
         """
         from mlflow.tracking import MlflowClient
         from mlflow.tracking.context.registry import resolve_tags
@@ -136,11 +118,7 @@ class Runs:
         return runs
 
     def get_missing_events(self, trial: FrozenTrial, run: "Run | None", over: bool = False) -> list[Event]:
-        """Return all events of `trial`, or none if its `run` has the last one. Reopen a run that continues.
-
-        Args:
-            over: The search has ended: a trial that has not ended is interrupted.
-        """
+        """Return all events of `trial`, or none if its `run` has the last one. Reopen a run that continues."""
         outcome, has_ended = get_outcome(trial), trial.state.is_finished()
         if run is not None and has_ended and run.data.tags.get("outcome") == outcome:
             if run.info.status == STATUS[outcome]:
@@ -152,11 +130,7 @@ class Runs:
         return build_trial_events(trial, self.objectives, over)
 
     def send_events(self, number: int, events: Sequence[Event]) -> list[Event]:
-        """Send all `events` of a trial in one call, which costs as much as a call for one metric.
-
-        Returns:
-            The events that MLflow refuses for what they are.
-        """
+        """Send `events` in one call, which costs as much as one metric. Return those that MLflow refuses."""
         if self._try_log_events(number, events):
             return []
         # One of them would be refused again, and everything behind it would wait.
@@ -179,7 +153,8 @@ class Runs:
         name = self.config.experiment
         experiment = self._client.get_experiment_by_name(name)
         if experiment is None:
-            location = _to_uri(self.artifacts) if self.artifacts else None
+            place = self.artifacts
+            location = place.as_uri() if isinstance(place, Path) else str(place) if place else None
             try:
                 return str(self._client.create_experiment(name, location, KIND))
             except MlflowException:  # another search made it between the two calls
@@ -244,14 +219,9 @@ class Runs:
     def _create_child(self, number: int, event: Event) -> None:
         if number in self._children:  # sent before, when a later part of it failed
             return
-        tags = {
-            **self._tags,
-            "mlflow.parentRunId": self.run_id,
-            "trial_id": str(number),
-            "precision": str(event["config"].get("precision", "")),
-        }
-        if event["copied_from"] is not None:
-            tags["copied_from"] = str(event["copied_from"])
+        precision, copied_from = event["config"].get("precision", ""), event["copied_from"]
+        own = {"mlflow.parentRunId": self.run_id, "trial_id": str(number), "precision": str(precision)}
+        tags = self._tags | own | ({} if copied_from is None else {"copied_from": str(copied_from)})
         run = self._client.create_run(self.experiment_id, event["time"], tags, f"trial-{number:03d}")
         self._children[number] = run.info.run_id
 
@@ -271,10 +241,9 @@ def _build_version_tags(environment: Mapping[str, Any]) -> dict[str, str]:
     """Return the tags of the code version. MLflow's own tag, which the UI shows, can only have a whole commit."""
     if not environment:
         return {}
-    code = environment["code"]
-    commit = code.removesuffix("-dirty")
+    commit = environment["code"].removesuffix("-dirty")
     own = {"mlflow.source.git.commit": commit} if re.fullmatch("[0-9a-f]{40,64}", commit) else {}
-    return {"code_version": code, "searchlight_version": environment["searchlight"], **own}
+    return {"code_version": environment["code"], "searchlight_version": environment["searchlight"], **own}
 
 
 def to_dataset_inputs(datasets: Sequence[Told]) -> "dict[tuple[str, str], DatasetInput]":
@@ -300,13 +269,9 @@ def _parse_source(text: str) -> tuple[str, str]:
     return "local", json.dumps({"uri": text})
 
 
-def _to_uri(artifacts: StoragePath) -> str:
-    return artifacts.as_uri() if isinstance(artifacts, Path) else str(artifacts)
-
-
 @contextmanager
 def _lock_database(artifacts: StoragePath | None) -> Iterator[None]:
-    """Two searches on a disk must not create the tables of one new database at once."""
+    """Keep two searches on a disk from creating the tables of one new database at once."""
     if not isinstance(artifacts, Path):
         yield
         return

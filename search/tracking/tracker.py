@@ -18,14 +18,8 @@ from search.execution.callback import TrialCallback
 from search.formatting import replay_command
 from search.study.record import load_search
 from search.study.trial import get_reports
-from search.tracking.errors import TrackingError, describe_mlflow_error, error_message, is_login_error
-from search.tracking.events import (
-    SPOOL,
-    Event,
-    make_event,
-    make_trial_end,
-    write_spool,
-)
+from search.tracking.errors import TrackingError, describe_mlflow_error, error_message, get_http_status
+from search.tracking.events import SPOOL, Event, make_event, make_trial_end, write_spool
 from search.tracking.runs import Runs
 from search.tracking.uri import redact
 
@@ -47,18 +41,12 @@ class MLflowCallback(TrialCallback):
     """Observes a search and reports it to MLflow. Every call returns at once; `finish` waits until all is sent.
 
     It connects with the first report, or half a minute after the search: until then the gangs start, and MLflow's
-    import and a new database would take seconds from them on a small machine. Runs still have the times at which their
-    trials began.
-
-    Nothing is lost while the server is away, since the study has every event, and has it first.
-
-    Left with an error, it ends the parent run as failed.
+    import and a new database would take seconds from them on a small machine. Nothing is lost while the server is
+    away, since the study has every event, and has it first. Left with an error, it ends the parent run as failed.
 
     Args:
-        runs: The runs of the search in MLflow.
-        earlier: The trials of a resumed search, as its study has them. MLflow gets what it lacks of them: what their
-            driver had not sent when it died. Sending a report a second time changes nothing, since it has the same
-            time then, which is part of what identifies it in MLflow.
+        earlier: The trials of a resumed search. MLflow gets what it lacks of them. A report that is sent a second time
+            changes nothing: its time is part of what identifies it in MLflow.
         say: Tells the user in a line that MLflow is away, or back.
         prepare: Called in the thread before anything else, to write what the parent's artifacts are to have.
     """
@@ -71,12 +59,9 @@ class MLflowCallback(TrialCallback):
         prepare: Callable[[], None] | None = None,
     ) -> None:
         self.tracking_uri = redact(runs.tracking_uri)
-        self._config = runs.config
-        self._runs = runs
-        self._runs.before_end = self._send_pictures
-        self._earlier = earlier
-        self._say = say
-        self._prepare = prepare
+        self._runs, self._config = runs, runs.config
+        runs.before_end = self._send_pictures
+        self._earlier, self._say, self._prepare = earlier, say, prepare
         self._bests = BestReports(runs.objectives)
         for trial in earlier:
             for epoch, report in get_reports(trial).items():
@@ -94,9 +79,7 @@ class MLflowCallback(TrialCallback):
         self._end: Event | None = None
         self._files: list[Path] = []
         self._ended = False
-        self._finishing = threading.Event()
-        self._closing = threading.Event()
-        self._needed = threading.Event()
+        self._finishing, self._closing, self._needed = threading.Event(), threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True, name="mlflow")
         self._thread.start()
 
@@ -157,7 +140,10 @@ class MLflowCallback(TrialCallback):
             self._thread.join(min(CALL_S, timeout_s))  # a call that is under way now may still succeed
         finally:  # after a second Ctrl-C too
             self._closing.set()
-            self._write_unsent_events()
+            try:
+                write_spool(self._config.local_path, self._refused, None if self._ended else self._end)
+            except OSError as error:  # of a full disk: how the search ended is still reported
+                self._say(f"what MLflow has not taken cannot be kept: {error}")
         rule = f"MLflow at {self.tracking_uri} must take every trial, but"
         again = f"Nothing is lost: `{replay_command(self._config.path)}` tells it what it lacks."
         if not self._ended:
@@ -167,12 +153,6 @@ class MLflowCallback(TrialCallback):
             raise TrackingError(f"{rule} refused some of it: {self._runs.error}. {kept}")
         if self._artifacts:
             raise TrackingError(f"{rule} has not taken {next(iter(self._artifacts))}: {self._file_error}. {again}")
-
-    def _write_unsent_events(self) -> None:
-        try:
-            write_spool(self._config.local_path, self._refused, None if self._ended else self._end)
-        except OSError as error:  # of a full disk: how the search ended is still reported
-            self._say(f"what MLflow has not taken cannot be kept: {error}")
 
     def _enqueue(self, number: int, event: Event) -> None:
         if self._events.qsize() < MOST:
@@ -212,7 +192,7 @@ class MLflowCallback(TrialCallback):
                 self._failures += 1
                 if self._failures == 2:  # not of a single hiccup
                     self._say(f"MLflow at {self.tracking_uri} {self._error}. The search goes on, and it is told later")
-                if self._finishing.is_set() and is_login_error(error):
+                if self._finishing.is_set() and get_http_status(error) in (401, 403):
                     return self._closing.set()  # the login is in the environment, which is read once, at the start
                 self._closing.wait(RETRY_S)
             else:

@@ -13,6 +13,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
 from search.config import SearchConfig
+from search.config.libraries import configure_libraries
 from search.errors import UsageError
 from trainables.filesystem.paths import RemotePath, StoragePath
 
@@ -27,7 +28,7 @@ ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "MLFLOW_S3_ENDPOINT_URL"
 
 
 def resolve_tracking_uri(config: SearchConfig, environment: Mapping[str, str]) -> tuple[str, StoragePath | None]:
-    """The tracking URI of a search, and where a new experiment keeps its artifacts; None leaves it to a server."""
+    """Return the tracking URI of a search, and where a new experiment keeps its artifacts: None is up to the server."""
     artifacts = config.storage / "mlartifacts"
     if isinstance(artifacts, RemotePath):
         artifacts = replace(artifacts, query="")  # which MLflow would take for a part of the path
@@ -41,25 +42,26 @@ def resolve_tracking_uri(config: SearchConfig, environment: Mapping[str, str]) -
 
 
 def move_credentials_to_environment(environment: MutableMapping[str, str]) -> None:
-    """Give a user and a password in the URI of a server their own variables: of a URI, artifacts do not know them."""
+    """Move the login in the URI of a server to its own variables, which requests for artifacts read, too."""
     parts = urlsplit(environment.get(URI, ""))
     if parts.scheme in SERVERS and parts.username:
         login = {USER: unquote(parts.username), PASSWORD: unquote(parts.password or "")}
         environment.update({URI: redact(environment[URI]), **{key: value for key, value in login.items() if value}})
 
 
-def check_tracking(config: SearchConfig, environment: Mapping[str, str]) -> None:
-    """Whether MLflow could be where it is said to be. Asks no server: one that is away may come back.
+def prepare_process() -> None:
+    """Configure the libraries of this process, and move the login of MLflow's URI to its own variables."""
+    configure_libraries()
+    move_credentials_to_environment(os.environ)
 
-    Raises:
-        UsageError: It could not.
-    """
+
+def check_tracking(config: SearchConfig, environment: Mapping[str, str]) -> None:
+    """Raise a UsageError if MLflow cannot be where it is said to be. Ask no server: one that is away may come back."""
     uri = config.tracking_uri or environment.get(URI, "")
     if isinstance(config.storage, RemotePath):
         _check_bucket(config.storage, uri, environment)
     if not uri:
         return
-    where = "tracking_uri" if config.tracking_uri else URI
     if config.tracking_uri and redact(uri) != uri:
         kept = f"{USER} and {PASSWORD}" if _get_scheme(uri) in SERVERS else "PGPASSWORD"
         raise UsageError(
@@ -67,11 +69,11 @@ def check_tracking(config: SearchConfig, environment: Mapping[str, str]) -> None
             f"Put it into {kept}."
         )
     if problem := _find_problem(uri):
-        raise UsageError(f"{where} {problem}")
+        raise UsageError(f"{'tracking_uri' if config.tracking_uri else URI} {problem}")
 
 
 def _check_bucket(storage: RemotePath, uri: str, environment: Mapping[str, str]) -> None:
-    """Whether MLflow could keep its runs, and their artifacts, of searches that lie in a bucket."""
+    """Check that MLflow can keep the runs of searches in a bucket, and their artifacts."""
     if not uri:
         raise UsageError(
             f"{URI} must name a server or a database with --storage {storage}: there is no disk for mlflow.db. "
@@ -79,8 +81,12 @@ def _check_bucket(storage: RemotePath, uri: str, environment: Mapping[str, str])
         )
     if _get_scheme(uri) not in DATABASES:
         return  # the server keeps the artifacts
-    client = CLIENTS.get(storage.scheme)
-    if client is not None and not _is_installed(client):
+    client = CLIENTS.get(storage.scheme, "")
+    try:
+        is_missing = client != "" and find_spec(client) is None
+    except ModuleNotFoundError:  # the package that it is in
+        is_missing = True
+    if is_missing:
         raise UsageError(
             f"{URI} must be a server, or MLflow must have {client} to write artifacts to {storage}, but it is not "
             f"installed. pip install {client.replace('.', '-')}"
@@ -91,15 +97,8 @@ def _check_bucket(storage: RemotePath, uri: str, environment: Mapping[str, str])
         )
 
 
-def _is_installed(module: str) -> bool:
-    try:
-        return find_spec(module) is not None
-    except ModuleNotFoundError:  # the package that it is in
-        return False
-
-
 def redact(uri: str) -> str:
-    """`uri` as it may be written down: without a password, and of a server without its user."""
+    """Return `uri` without its password, and that of a server without its user."""
     if _get_scheme(uri) in SERVERS:
         parts = urlsplit(uri)
         return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
@@ -115,7 +114,7 @@ def redact(uri: str) -> str:
 
 
 def _find_problem(uri: str) -> str:
-    """What is wrong with `uri`, as the end of a sentence; empty: nothing that can be known yet."""
+    """Return what is wrong with `uri`, as the end of a sentence, or "" if nothing is known to be."""
     kind, told = _get_scheme(uri), redact(uri)
     if kind in SERVERS:
         return "" if urlsplit(uri).hostname else f"must name a host, but got {told!r}. Say http://host:5000."
@@ -146,13 +145,13 @@ def _find_database_problem(uri: str) -> str:
 
 
 def _get_scheme(uri: str) -> str:
-    """The scheme, without what SQLAlchemy adds to it: sqlite, http, file."""
+    """Return the scheme without what SQLAlchemy adds to it: sqlite, http, file."""
     scheme, colon, _ = uri.partition("://") if "://" in uri else uri.partition(":")
     return scheme.partition("+")[0].lower() if colon else ""
 
 
 def _get_sqlite_path(uri: str) -> Path | None:
-    """The file of an SQLite database, as an absolute path: a job's working folder goes away."""
+    """Return the file of an SQLite database as an absolute path: a job's working folder is deleted."""
     if _get_scheme(uri) != "sqlite":
         return None
     database = make_url(uri).database
@@ -160,5 +159,5 @@ def _get_sqlite_path(uri: str) -> Path | None:
 
 
 def tracking_environment(about: Mapping[str, Any]) -> dict[str, str]:
-    """The environment by which MLflow is found: as it was when the search began, unless it says otherwise now."""
+    """Return the environment by which MLflow is found: the variables of today override those of the begin."""
     return {URI: about["tracking_uri"], **os.environ}

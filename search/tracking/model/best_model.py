@@ -10,7 +10,6 @@ from pathlib import Path
 
 from search.analysis.best_trials import find_best
 from search.config.flatten import flatten
-from search.config.libraries import configure_libraries
 from search.config.task_source import load_task_source
 from search.errors import UsageError
 from search.formatting import log_model_command
@@ -20,7 +19,7 @@ from search.study.record import SearchRecord, load_search
 from search.tracking.errors import ModelError
 from search.tracking.model import ModelRequest
 from search.tracking.runs import LONGEST_PARAM
-from search.tracking.uri import URI, move_credentials_to_environment, resolve_tracking_uri, tracking_environment
+from search.tracking.uri import URI, prepare_process, resolve_tracking_uri, tracking_environment
 from trainables.filesystem.paths import StoragePath, parse_path
 from trainables.registry import BUILT_IN_TASKS
 
@@ -29,16 +28,12 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def log_best(place: StoragePath, register: str = "") -> str:
-    """Log the best checkpoint of the search at `place`. Register it as `register`, unless that is empty.
-
-    Returns:
-        What `mlflow.pyfunc.load_model` takes.
+    """Log the best checkpoint of the search at `place`, registered as `register` unless that is empty. Return its URI.
 
     Raises:
         ModelError: There is no model. The search is unchanged.
     """
-    configure_libraries()
-    move_credentials_to_environment(os.environ)
+    prepare_process()
     try:
         with downloaded_copy(place) as folder:
             return _run_log_model(*_build_request(load_search(place), place, folder, register))

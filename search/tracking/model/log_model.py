@@ -90,13 +90,9 @@ def _find_model(client: MlflowClient, run: Run, register: str, tags: dict[str, s
 
 def _collect_requirements(own: Sequence[Path]) -> list[str]:
     """Return the requirements of the task's files, and of our imported modules: those of the workers need Ray."""
-    ours = [
-        Path(module.__file__)
-        for name, module in list(sys.modules.items())
-        if name.partition(".")[0] in PACKAGES and module.__file__
-    ]
+    loaded = [module.__file__ for name, module in [*sys.modules.items()] if name.partition(".")[0] in PACKAGES]
     files = [file for path in own for file in ([path] if path.is_file() else path.rglob("*.py"))]
-    return pin_requirements([SERVED, *ours, *files])
+    return pin_requirements([SERVED, *map(Path, filter(None, loaded)), *files])
 
 
 def pin_requirements(files: Iterable[Path]) -> list[str]:
@@ -120,18 +116,14 @@ def _find_imports(file: Path) -> set[str]:
     return names
 
 
-def _format_error(error: BaseException) -> str:
-    if isinstance(error, MlflowException):
-        return f"MLflow {describe_mlflow_error(error).rstrip('.')}."
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:500].rstrip('.')}."
-
-
 def main(request: Path, answer: Path) -> None:
     """Read a ModelRequest as JSON from `request`. Write the `uri` of the model or the `error` to `answer`, as JSON."""
     try:
         result = {"uri": log_model(ModelRequest(**json.loads(request.read_text(encoding="utf-8"))))}
-    except (Exception, SystemExit) as error:  # the task's own code may raise anything, and MLflow does
-        result = {"error": _format_error(error)}
+    except MlflowException as error:
+        result = {"error": f"MLflow {describe_mlflow_error(error).rstrip('.')}."}
+    except (Exception, SystemExit) as error:  # the task's own code may raise anything
+        result = {"error": f"{type(error).__name__}: {' '.join(str(error).split())[:500].rstrip('.')}."}
     answer.write_text(json.dumps(result), encoding="utf-8")
 
 
