@@ -1,6 +1,5 @@
 """The end of a search: its result, its report, its run in MLflow, and a model of its best checkpoint."""
 
-import time
 from dataclasses import replace
 
 from search.analysis.result import SearchResult
@@ -17,19 +16,11 @@ from search.tracking.tracker import END_TIMEOUT_S, ERROR_NOTE, HURRIED_S, MLflow
 
 
 def finish(
-    planned: SearchPlan,
-    searched: SearchRecord,
-    tracker: MLflowCallback,
-    progress: Progress,
-    stop: StopRequest,
-    start: float,
+    planned: SearchPlan, searched: SearchRecord, tracker: MLflowCallback, progress: Progress, stop: StopRequest
 ) -> SearchResult:
     """Write the report, end the parent run, and log the best checkpoint as a model if the config asks for that.
 
     What MLflow or the disk refuses is reported in a line. It does not keep the user from the result.
-
-    Args:
-        start: When the search began, of `time.monotonic`.
     """
     config = planned.config
     parquet, page = config.local_path / FILE, config.local_path / "report.html"
@@ -51,14 +42,10 @@ def finish(
             tracker.finish(status, note, metrics, files, timeout_s, stopped)
         except TrackingError as error:
             progress.warn(str(error))
-    mlflow = {
-        "tracking_uri": tracker.tracking_uri,
-        "experiment_id": tracker.experiment_id,
-        "run_id": tracker.run_id,
-    }
+    mlflow = {"tracking_uri": tracker.tracking_uri, "experiment_id": tracker.experiment_id, "run_id": tracker.run_id}
     if (config.log_model or config.register_ is not None) and result.best is not None:
         mlflow |= _log_best(planned, stop.is_interrupted, progress)
-    return replace(result, mlflow=mlflow, seconds=time.monotonic() - start, stopped=stopped)
+    return replace(result, mlflow=mlflow, stopped=stopped)
 
 
 def _log_best(planned: SearchPlan, is_interrupted: bool, progress: Progress) -> dict[str, str]:

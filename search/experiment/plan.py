@@ -33,20 +33,15 @@ TASK_FILES = "files"
 
 @dataclass(frozen=True)
 class SearchPlan(HasObjectives):
-    """A search that has passed every check that needs no Ray.
-
-    Attributes:
-        first: Points to try first, empty for a resumed search.
-        warm: The trials of earlier searches.
-    """
+    """A search that has passed every check that needs no Ray."""
 
     config: SearchConfig
     source: TaskSource
     space: Space
     schedule: Scheduler
     objectives: tuple[Objective, ...]
-    first: tuple[dict[str, Any], ...] = ()
-    warm: WarmStart = field(default_factory=WarmStart)
+    first: tuple[dict[str, Any], ...] = ()  # points to try first; none for a resumed search
+    warm: WarmStart = field(default_factory=WarmStart)  # the trials of earlier searches
 
     @property
     def trials(self) -> int:
@@ -107,12 +102,8 @@ def build_space(config: SearchConfig, source: TaskSource) -> Space:
         UsageError: The options are wrong, with a line per problem.
     """
     config_class, _ = _parse_config_and_objectives(config, source)
-    fixed = {
-        "seed": config.seed,
-        **(config.set if source.task_class else function_config.parse_fixed_values(config.set)),
-    }
-    if "seed" in config.search and "seed" not in config.set:
-        del fixed["seed"]
+    values = config.set if source.task_class else function_config.parse_fixed_values(config.set)
+    fixed = {**({} if "seed" in config.search else {"seed": config.seed}), **values}
     space = resolve_space(config_class, fixed, config.search)
     return Space(space.config_class, (), space.fixed) if config.once else space
 
@@ -156,10 +147,7 @@ def prepare_task_files(planned: SearchPlan) -> StoragePath:
     """Let the task's `prepare` fill its folder in the search's folder, complete or not at all. Return its final path.
 
     A resumed search keeps its files. A task that prepares nothing has no folder. In a bucket, the folder exists once
-    the search has begun.
-
-    Raises:
-        Exception: Whatever the task's `prepare` raises. No files are left then.
+    the search has begun. No files are left if `prepare` raises an error.
     """
     config, task = planned.config, planned.source.task_class
     folder, kept = config.local_path / TASK_FILES, config.path / TASK_FILES

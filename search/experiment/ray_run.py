@@ -14,16 +14,9 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from search.config import SearchConfig
 from search.errors import StoreError
+from search.execution.cluster import resources
 from search.execution.cluster.local_machine import uses_existing_cluster
 from search.execution.cluster.node_check import ClusterCheck, check_nodes
-from search.execution.cluster.resources import (
-    GANG_BYTES,
-    CapacityMonitor,
-    autoscaler_limits,
-    get_node_resources,
-    num_gangs,
-    resolve_worker_resources,
-)
 from search.execution.gang import Gang
 from search.execution.gang_registry import RegistryActor
 from search.execution.report_handler import SearchLimits
@@ -68,9 +61,9 @@ def run_on_ray(
     gang_resources = {name: amount * config.workers for name, amount in worker.items()}
     registry = RegistryActor.options(scheduling_strategy=here).remote(gang_resources)
     exporter = start(ParquetCallback(study, config.local_path, progress.warn, config.path))
-    capacity = start(CapacityMonitor(config, worker, registry, progress.say))
+    capacity = start(resources.CapacityMonitor(config, worker, registry, progress.say))
     watchdog = start(Watchdog(registry, _format_gang(config, worker), progress.warn))
-    tracker = start(create_tracker(planned, opened, progress.warn, get_node_resources()))
+    tracker = start(create_tracker(planned, opened, progress.warn, resources.get_node_resources()))
     start(_forward_stop(stop, registry, tracker))
     stoppers = build_stoppers(planned, worker, stop, progress.warn)
     observers = (tracker, progress, watchdog, exporter)
@@ -86,14 +79,13 @@ def run_on_ray(
 
 def _inspect_cluster(config: SearchConfig, progress: Progress) -> tuple[Resources, bool]:
     """Return what one worker gets, and whether the cluster declares GPUs that it does not have."""
-    present, growing = get_node_resources(), autoscaler_limits()
-    checked = ClusterCheck()
-    if uses_existing_cluster():
-        checked = check_nodes(config.path, config.gpus_per_worker, growing)
+    present, growing = resources.get_node_resources(), resources.autoscaler_limits()
+    is_joined = uses_existing_cluster()
+    checked = check_nodes(config.path, config.gpus_per_worker, growing) if is_joined else ClusterCheck()
     for note in checked.notes:
         progress.warn(note)
-    worker = resolve_worker_resources(config, present, growing)
-    gangs = num_gangs(config, worker, present, growing)
+    worker = resources.resolve_worker_resources(config, present, growing)
+    gangs = resources.num_gangs(config, worker, present, growing)
     progress.say(f"{gangs} at a time: {_format_gang(config, worker)} each")
     return worker, checked.rehearsal
 
@@ -101,7 +93,7 @@ def _inspect_cluster(config: SearchConfig, progress: Progress) -> tuple[Resource
 def _gang_settings(
     planned: SearchPlan, worker: Resources, registry: Any, files: StoragePath, is_rehearsal: bool
 ) -> GangSettings:
-    config, grows = planned.config, autoscaler_limits() is not None
+    config, grows = planned.config, resources.autoscaler_limits() is not None
     settings = WorkerSettings(
         task=planned.source.reference,
         objective="" if planned.source.task_class else planned.objective.metric,
@@ -157,12 +149,12 @@ def _run_trials(
 
 def _run_tuner(searcher: StudySearcher, settings: GangSettings, folder: Path) -> None:
     # Tune would put the driver's keys into the runtime environment of the gangs, which Ray logs. Nodes have their own.
-    kept = {name for name in class_cache.ENV_VARS_TO_PROPAGATE if not name.startswith("AWS_")}
-    class_cache.ENV_VARS_TO_PROPAGATE = kept
+    names = class_cache.ENV_VARS_TO_PROPAGATE
+    class_cache.ENV_VARS_TO_PROPAGATE = {name for name in names if not name.startswith("AWS_")}
     # Not CPU: 0, which Tune refuses, and no fraction of a CPU, which a worker would miss. On the driver's node as long
     # as that has room: it is the one that no cloud takes away, and the others can be released when they are idle.
     here = ray.get_runtime_context().get_node_id()
-    place = tune.PlacementGroupFactory([{"memory": GANG_BYTES}], "STRICT_PACK", _soft_target_node_id=here)
+    place = tune.PlacementGroupFactory([{"memory": resources.GANG_BYTES}], "STRICT_PACK", _soft_target_node_id=here)
     tune.Tuner(
         tune.with_resources(Gang, place),
         param_space={"gang": settings},

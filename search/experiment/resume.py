@@ -35,17 +35,11 @@ from trainables.filesystem.paths import RemotePath, StoragePath, remove_tree
 
 @dataclass(frozen=True)
 class OpenStudy:
-    """The study of a search, held against other drivers until its `store` is closed.
-
-    Attributes:
-        about: What the search remembers of its begin.
-        notes: What the user should know of a resumed search, a line each.
-    """
+    """The study of a search, held against other drivers until its `store` is closed."""
 
     study: SearchStudy
     store: StudyStore
-    about: dict[str, Any]
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # a line each about a resumed search for the user
 
 
 def create_tracker(
@@ -56,11 +50,9 @@ def create_tracker(
 ) -> MLflowCallback:
     """Create what reports a search to MLflow, at first what MLflow lacks of the trials in the study.
 
-    Args:
-        say: Tells the user that MLflow is away, or back.
-        nodes: The resources of each node of Ray; None if no trial will run any more.
+    `nodes` are the resources of each node of Ray, or None if no trial will run any more.
     """
-    config, about = planned.config, opened.about
+    config, about = planned.config, opened.study.metadata
     write_spool(config.local_path, [], None)  # of an earlier driver: the study has the trials
     runs = Runs(config, *resolve_tracking_uri(config, tracking_environment(about)), about["id"], planned.objectives)
     prepare = None
@@ -81,8 +73,7 @@ def storage_errors() -> Iterator[None]:
 def create_search(planned: SearchPlan, publish: Callable[[], None] = lambda: None) -> OpenStudy:
     """Create a new search in its folder, with all that a resume needs before its first trial.
 
-    Args:
-        publish: Copies the files of the folder to where the search lies.
+    `publish` copies the files of the folder to where the search lies.
 
     Raises:
         UsageError: The name was taken meanwhile, or the folder cannot be written. No search.yaml is left.
@@ -107,7 +98,7 @@ def create_search(planned: SearchPlan, publish: Callable[[], None] = lambda: Non
     except BaseException:  # also Ctrl-C: a search that never began must not look like one
         (config.local_path / "search.yaml").unlink(missing_ok=True)
         raise
-    return OpenStudy(study, store, study.metadata)
+    return OpenStudy(study, store)
 
 
 def _discard(place: StoragePath, store: StudyStore) -> None:
@@ -179,7 +170,7 @@ def _restore_search(place: StoragePath, store: StudyStore, given: Mapping[str, A
     trials = study.get_trials()
     ended = sum(trial.state.is_finished() for trial in trials)
     notes.append(f"search {config.name} goes on: {ended} trials have ended, {len(trials) - ended} have begun")
-    return planned, OpenStudy(study, store, about, tuple(notes))
+    return planned, OpenStudy(study, store, tuple(notes))
 
 
 def _restore_plan(

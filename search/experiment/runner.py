@@ -1,11 +1,11 @@
 """One search from its config to its result: plan it, open its study, run its trials on Ray, finish it."""
 
-import os
 import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ from rich.console import Console
 
 from search.analysis.result import SearchResult
 from search.config import SearchConfig
-from search.config.libraries import configure_libraries
 from search.config.loading import resolve_config
 from search.execution.cluster.local_machine import uses_existing_cluster
 from search.execution.cluster.node_check import job_stop_warning
@@ -32,7 +31,7 @@ from search.storage.uploader import Uploader
 from search.storage.working_copy import downloaded_copy, working_copy
 from search.study.record import SearchRecord
 from search.tracking.tracker import MLflowCallback
-from search.tracking.uri import move_credentials_to_environment
+from search.tracking.uri import prepare_process
 from trainables.filesystem.paths import StoragePath
 
 __all__ = ["plan", "resume", "run"]
@@ -41,16 +40,13 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(config: SearchConfig, console: Console | None = None) -> SearchResult:
-    """Run a new search to its end and return its result.
-
-    Args:
-        config: What to search.
-        console: Where progress is shown. Default: standard error.
+    """Run a new search to its end and return its result. Progress is shown on `console`, by default standard error.
 
     Raises:
         UsageError: The search cannot run as configured. None of its files are left.
     """
-    start = _begin()
+    start = time.monotonic()
+    prepare_process()
     planned = plan(resolve_config(config))
     with _search_folder(planned.config) as folder:
         return _Driver(planned, None, Uploader(folder, planned.config.path), console).run(start)
@@ -65,7 +61,6 @@ def resume(
     """Resume a search where its driver left it, however that ended, and return its result.
 
     Args:
-        name: The name of the search.
         storage: The folder or bucket that holds the folder of the search.
         given: Options that override those that the search began with, such as `trials`.
         console: Where progress is shown. Default: standard error.
@@ -73,18 +68,12 @@ def resume(
     Raises:
         UsageError: The search cannot be resumed. Its files are unchanged.
     """
-    start = _begin()
+    start = time.monotonic()
+    prepare_process()
     place = make_absolute(storage) / name
     with downloaded_copy(place) as folder:
         uploader = Uploader(folder, place)  # before the search is opened, which changes files
         return _Driver(*open_search(place, given or {}), uploader, console).run(start)
-
-
-def _begin() -> float:
-    """Prepare this process for a search. Return the time of `time.monotonic`."""
-    configure_libraries()
-    move_credentials_to_environment(os.environ)
-    return time.monotonic()
 
 
 @contextmanager
@@ -112,9 +101,8 @@ class _Driver:
         self.uploader = uploader
         self.earlier = opened.study.get_trials() if opened else []
         board = LiveTable(planned.objective, planned.trials, planned.expected_cost, budget_s=config.time_budget)
-        self.progress = Progress(
-            board, planned.space, console or create_console(sys.stderr), self.earlier, config.quiet
-        )
+        console = console or create_console(sys.stderr)
+        self.progress = Progress(board, planned.space, console, self.earlier, config.quiet)
         self.stop = StopRequest(self.progress.warn)
 
     def run(self, start: float) -> SearchResult:
@@ -131,41 +119,38 @@ class _Driver:
                 progress.say(f"search {config.name}: {'joining' if uses_existing_cluster() else 'starting'} Ray")
                 if note := job_stop_warning():
                     progress.warn(note)
-                with self._explain_resume(), ExitStack() as services:
-                    searched, tracker = self._run_on_ray(services)
-            return finish(planned, searched, tracker, progress, stop, start)
+                searched, tracker = self._run_on_ray()
+            result = finish(planned, searched, tracker, progress, stop)
+            return replace(result, seconds=time.monotonic() - start)
 
     def _close_complete_search(self, opened: OpenStudy) -> tuple[SearchRecord, MLflowCallback]:
         config, warn = self.config, self.progress.warn
         self.progress.say(f"search {config.name}: all {len(self.earlier)} trials have ended; --trials can be raised")
+        # The driver before this one may have died before it exported the last reports.
         with closing(opened.store), ParquetCallback(opened.study, config.local_path, warn, config.path):
-            pass  # the driver before this one may have died before it wrote the last reports
-        searched = SearchRecord(config.name, self.earlier, self.planned.objectives, opened.about)
-        return searched, create_tracker(self.planned, opened, warn)
+            searched = SearchRecord(config.name, self.earlier, self.planned.objectives, opened.study.metadata)
+            return searched, create_tracker(self.planned, opened, warn)
 
-    @contextmanager
-    def _explain_resume(self) -> Iterator[None]:
+    def _run_on_ray(self) -> tuple[SearchRecord, MLflowCallback]:
+        planned, config = self.planned, self.config
+        folder = config.local_path
         try:
-            yield
+            with ExitStack() as services:
+                services.callback(remove, folder / "ray")
+                services.callback(self._close_store)
+                files = prepare_task_files(planned)  # before Ray: what a task cannot prepare is reported at once
+                # This imports Ray: a mistake on the command line is reported before these seconds are spent.
+                from search.execution.cluster.connection import ray_session
+
+                services.enter_context(ray_session(planned.source.modules, ROOT, folder))
+                from search.experiment.ray_run import run_on_ray  # imports Tune while Ray starts its worker processes
+
+                return run_on_ray(services, planned, files, self._open_study, self.progress, self.stop)
         except BaseException:  # also a second Ctrl-C: whatever ended the search, the user is told how to resume it
-            config = self.config
-            if (config.local_path / "search.yaml").exists():
+            if (folder / "search.yaml").exists():
                 command = resume_command(config.path)
                 self.progress.warn(f"nothing of search {config.name} is lost: {command} goes on with it")
             raise
-
-    def _run_on_ray(self, services: ExitStack) -> tuple[SearchRecord, MLflowCallback]:
-        planned, folder = self.planned, self.config.local_path
-        services.callback(remove, folder / "ray")
-        services.callback(self._close_store)
-        files = prepare_task_files(planned)  # before Ray: what a task cannot prepare is reported at once
-        # This imports Ray: a mistake on the command line is reported before these seconds are spent.
-        from search.execution.cluster.connection import ray_session
-
-        services.enter_context(ray_session(planned.source.modules, ROOT, folder))
-        from search.experiment.ray_run import run_on_ray  # imports Tune while Ray starts its worker processes
-
-        return run_on_ray(services, planned, files, self._open_study, self.progress, self.stop)
 
     def _open_study(self) -> OpenStudy:
         """Open the study of a new search. Bring the files of any search to where the search lies."""

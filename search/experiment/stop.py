@@ -18,16 +18,11 @@ CHECK_S = 1.0  # by how much GPU-hours may be exceeded
 
 
 class StopRequest:
-    """Ends a search in good order when it is called with a reason.
-
-    Attributes:
-        asked: Set once the search is to end.
-        reasons: Why. What happens while the search ends already is no reason.
-    """
+    """Ends a search in good order when it is called with a reason."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
-        self.asked = threading.Event()
-        self.reasons: list[str] = []
+        self.asked = threading.Event()  # set once the search is to end
+        self.reasons: list[str] = []  # what happens while the search ends already is no reason
         self._say = say
 
     def __call__(self, reason: str) -> None:
@@ -76,20 +71,15 @@ def build_stoppers(
 ) -> Stoppers:
     """Return the stoppers of a search whose workers have resources `worker`. Without GPUs, a worker counts as one."""
     config = planned.config
+    target = StopCondition.from_text(config.stop_when) if config.stop_when else None
+    gpus = config.workers * (worker.get("GPU", 0) or 1)
     return Stoppers(
-        planned.objective,
-        planned.trials,
-        StopCondition.from_text(config.stop_when) if config.stop_when else None,
-        config.patience,
-        config.gpu_hours,
-        gpus=config.workers * (worker.get("GPU", 0) or 1),
-        stop=stop,
-        say=say,
+        planned.objective, planned.trials, target, config.patience, config.gpu_hours, gpus=gpus, stop=stop, say=say
     )
 
 
 def start_budget_timer(budget: Stoppers, asked: threading.Event) -> None:
-    """Check the GPU-hours from time to time, in a thread, until the search is to end."""
+    """Check the GPU-hours in a thread until the search is to end."""
 
     def check() -> None:
         while not asked.wait(CHECK_S):
@@ -101,10 +91,7 @@ def start_budget_timer(budget: Stoppers, asked: threading.Event) -> None:
 def restore_stoppers(budget: Stoppers, trials: Sequence[FrozenTrial], waits: Callable[[FrozenTrial], bool]) -> None:
     """Give `budget` the reports of a resumed search's trials, in their order, and the GPU time that they held.
 
-    It does not get their failures: their cause may be fixed.
-
-    Args:
-        waits: Tells whether a trial that has not ended waits at a rung.
+    It does not get their failures: their cause may be fixed. `waits` tells whether a trial waits at a rung.
     """
     events: list[tuple[float, int, Callable[[], None]]] = []
     for trial in trials:

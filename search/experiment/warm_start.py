@@ -4,7 +4,6 @@ They lie in a file of the search's folder, so that the search has the same ones 
 """
 
 import json
-import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -60,28 +59,31 @@ class WarmStart:
 
 
 def load_warm_start(sources: Sequence[str], space: Space, objective: Objective, tracking_uri: str) -> WarmStart:
-    """Load the trials of `sources` that fit `space`.
+    """Load the trials of `sources`, folders of searches or "mlflow:EXPERIMENT", that fit `space`.
 
     Raises:
         UsageError: A source cannot be read, has another objective, or has no trial that fits.
     """
-    trials: list[PriorTrial] = []
-    best: list[dict[str, Any]] = []
+    trials, best = list[PriorTrial](), list[dict[str, Any]]()
     lines, problems = list[str](), list[str]()
     for source in sources:
         try:
-            found = load_source_trials(source, objective, tracking_uri)
+            if source.startswith(MLFLOW):
+                found = _load_experiment_trials(source.removeprefix(MLFLOW), objective.metric, tracking_uri)
+            else:
+                found = _load_search_trials(parse_path(source), objective)
         except UsageError as error:
             problems.extend(error.problems)
             continue
         fitting, why_not = select_fitting(space, found)
-        name = source if source.startswith("mlflow:") else parse_path(source).name
+        name = source if source.startswith(MLFLOW) else parse_path(source).name
         line = f"{len(fitting)} of {len(found)} trials of {name} fit{': ' if why_not else ''}{', '.join(why_not)}"
         if not fitting:
             problems.append(f"--warm-start {name} must have trials that fit this search, but has none. {line}.")
         lines.append(line)
         trials += fitting
-        best += _find_best_points(fitting, objective)
+        if judged := [trial for trial in fitting if trial.outcome != "diverged" and trial.values]:
+            best.append(objective.best(judged, key=lambda t: objective.best(t.values.values())).point)
     if problems:
         raise UsageError(*problems)
     return WarmStart(tuple(trials), tuple(best), tuple(lines))
@@ -189,22 +191,6 @@ def _parse_value(reader: Callable[[Any], Any], value: Any) -> Any:
         return value
 
 
-def _find_best_points(trials: Sequence[PriorTrial], objective: Objective) -> list[dict[str, Any]]:
-    judged = [trial for trial in trials if trial.outcome != "diverged" and trial.values]
-    return [objective.best(judged, key=lambda t: objective.best(t.values.values())).point] if judged else []
-
-
-def load_source_trials(source: str, objective: Objective, tracking_uri: str) -> list[SourceTrial]:
-    """Return the trials of `source`, the folder of a search or "mlflow:EXPERIMENT".
-
-    Raises:
-        UsageError: The source does not exist, cannot be read, or has another objective.
-    """
-    if source.startswith(MLFLOW):
-        return _load_experiment_trials(source.removeprefix(MLFLOW), objective.metric, tracking_uri)
-    return _load_search_trials(parse_path(source), objective)
-
-
 def _load_search_trials(folder: StoragePath, objective: Objective) -> list[SourceTrial]:
     try:
         known = None if folder.is_dir() else list_searches(folder.parent)
@@ -269,8 +255,7 @@ def _parse_run(client: Any, run: Any, key: str) -> SourceTrial:
     finite = {step: value for step, value in sorted(by_step.items()) if abs(value) < LARGEST}
     tags = run.data.tags
     outcome = tags.get("outcome") or OUTCOMES.get(run.info.status, "interrupted")
-    if "trial_id" not in tags:  # another tool's steps may be updates: they are counted
-        finite = dict(enumerate(finite.values(), start=1))
-        if any(not math.isfinite(value) or abs(value) >= LARGEST for value in by_step.values()):
-            outcome = "diverged"
+    if "trial_id" not in tags:
+        outcome = outcome if len(finite) == len(by_step) else "diverged"
+        finite = dict(enumerate(finite.values(), start=1))  # another tool's steps may be updates: they are counted
     return SourceTrial(outcome, dict(run.data.params), finite)
