@@ -18,6 +18,7 @@ from ray.tune.search.optuna import OptunaSearch, optuna_search
 
 from search.config import SearchConfig
 from search.config.flatten import flatten
+from search.config.objectives import Objective
 from search.config.search_config import SchedulerName
 from search.execution.report_handler import SearchLimits
 from search.execution.searcher import StudySearcher
@@ -55,7 +56,7 @@ class Searchlight:
         config = SearchConfig(task="simulated", seed=seed, scheduler=scheduler)
         sampler = sampler or partial(create_sampler, config.sampler, seed)
         schedule = schedule or create_scheduler(config, problem.epochs, "min")
-        self.study = study(InMemoryStorage(), "search", sampler, OBJECTIVE, "min")
+        self.study = study(InMemoryStorage(), "search", sampler, [Objective(OBJECTIVE, "min")])
         self._searcher = StudySearcher(
             self.study, problem.space, schedule, SearchLimits(trials), Path("nowhere"), attempt="1"
         )
