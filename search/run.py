@@ -90,8 +90,7 @@ def _select_given(options: dict[str, Any]) -> dict[str, Any]:
     given = {key: value for key, value in options.items() if value not in (None, False, ())}
     for key in ("resources", "set", "search"):
         if texts := given.get(key):
-            wrong = [text for text in texts if not text.partition("=")[0] or "=" not in text]
-            if wrong:
+            if wrong := [text for text in texts if text.find("=") < 1]:
                 raise UsageError(*(f"{option_name(key)} must be like name=value, but got {text!r}." for text in wrong))
             given[key] = dict(text.split("=", 1) for text in texts)
     return given

@@ -21,7 +21,7 @@ class FunctionConfig(BaseModel):
 
 
 def check_function_options(config: SearchConfig) -> list[str]:
-    """What is wrong with the names of parameters or is missing in a search over a function, a line each."""
+    """Return a line for each problem with the options of a search over a function."""
     problems = []
     if config.fidelity == "samples":
         problems.append(
@@ -54,7 +54,7 @@ def build_function_config(fixed: Iterable[str], searched: Mapping[str, str]) -> 
 
 
 def parse_fixed_values(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What is fixed, with the type that YAML gives it."""
+    """Return the values that are fixed, with the types that YAML gives them."""
     return {name: _parse_value(value, list, str) for name, value in values.items()}
 
 
@@ -62,7 +62,7 @@ def _build_model(name: str, base: type[Any], fields: Mapping[str, Any]) -> type[
     own = {key: field for key, field in fields.items() if not isinstance(field, dict)}
     groups = {key: _build_model(key, _Group, inner) for key, inner in fields.items() if isinstance(inner, dict)}
     own |= {key: (group, Field(default_factory=group)) for key, group in groups.items()}
-    return create_model(name, __base__=base, **own)  # type: ignore[call-overload,no-any-return]
+    return create_model(name, __base__=base, **own)
 
 
 class _Group(BaseModel):

@@ -26,18 +26,18 @@ MANY = 10_000  # combinations, above which a space is as good as infinite
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter that is searched. `when` names the values of others for which it is, any of several."""
+    """A parameter that is searched."""
 
     name: str
     distribution: BaseDistribution
-    when: Mapping[str, Sequence[Any]]
+    when: Mapping[str, Sequence[Any]]  # by other parameter: the values, any of which it must have
 
     def is_active(self, known: Mapping[str, Any]) -> bool:
-        """Whether it is searched where others have the values in `known`."""
+        """Return whether it is searched if others have the values in `known`."""
         return all(known.get(name) in values for name, values in self.when.items())
 
     def contains(self, value: Any) -> bool:
-        """Whether `value` can be suggested."""
+        """Return whether `value` can be suggested."""
         d = self.distribution
         if isinstance(d, CategoricalDistribution):
             return value in d.choices
@@ -64,13 +64,12 @@ class Space:
     fixed: Mapping[str, Any]
 
     def suggest(self, trial: optuna.Trial) -> dict[str, Any]:
-        """The values that `trial` gets, of the parameters that apply to it."""
+        """Return the values that `trial` gets, of the parameters that apply to it."""
         return self.choose(lambda parameter: _suggest(trial, parameter.name, parameter.distribution))
 
     def choose(self, value_of: Callable[[Parameter], Any]) -> dict[str, Any]:
-        """What `value_of` gives for each parameter that applies with those before it."""
-        known = self.fixed_values()
-        values: dict[str, Any] = {}
+        """Return what `value_of` gives for each parameter that applies with those before it."""
+        known, values = self.fixed_values(), dict[str, Any]()
         for parameter in self.parameters:
             if parameter.is_active(known):
                 known[parameter.name] = values[parameter.name] = value_of(parameter)
@@ -98,7 +97,7 @@ class Space:
         return values
 
     def get_defaults(self) -> dict[str, Any]:
-        """The task's own point."""
+        """Return the task's own point."""
         return self.parse_point({})
 
     def value_parser(self, name: str) -> Callable[[Any], Any]:
@@ -107,9 +106,8 @@ class Space:
         return lambda value: adapter.dump_python(validate(name, adapter, value), mode="json")
 
     def list_combinations(self) -> list[dict[str, Any]] | None:
-        """All that `suggest` can give, or None if there are more than MANY."""
-        known = self.fixed_values()
-        found: list[dict[str, Any]] = [{}]
+        """Return all that `suggest` can give, or None if there are more than MANY."""
+        known, found = self.fixed_values(), [dict[str, Any]()]
         for parameter in self.parameters:
             choices = list_values(parameter.distribution)
             longer = []
@@ -134,7 +132,7 @@ class Space:
         return getattr(self.build_config({}), "epochs", None)
 
     def fixed_values(self) -> dict[str, Any]:
-        """The values of what is not searched, by dotted name of the field; that of a field may be a dict."""
+        """Return the values of what is not searched, by dotted name of the field; that of a field may be a dict."""
         config = self.build_config({}).model_dump(mode="json")
         searched = {parameter.name for parameter in self.parameters}
         return {name: get_nested(config, name) for name in _collect_fields(self.config_class) if name not in searched}
@@ -157,7 +155,7 @@ def resolve_space(config_class: type[BaseModel], fixed: Mapping[str, Any], searc
         for name in named
         if name not in fields
     ]
-    values: dict[str, Any] = {}
+    values, parameters = dict[str, Any](), list[Parameter]()
     for name in (name for name in fixed if name in fields):
         if name in searched:
             problems.append(f"{name} must be set or searched, but got both. Drop one of them.")
@@ -166,7 +164,6 @@ def resolve_space(config_class: type[BaseModel], fixed: Mapping[str, Any], searc
             values[name] = validate(f"--set {name}", build_type_adapter(fields[name]), fixed[name])
         except UsageError as error:
             problems.extend(error.problems)
-    parameters: list[Parameter] = []
     for name in (name for name in searched if name in fields):
         try:
             distribution = parse_distribution(name, str(searched[name]), fields[name])
@@ -222,7 +219,7 @@ def _build_space(
 
 
 def _collect_fields(config_class: type[BaseModel], prefix: str = "") -> dict[str, FieldInfo]:
-    """All fields by dotted name, those of nested configs included."""
+    """Return all fields by dotted name, those of nested configs included."""
     fields: dict[str, FieldInfo] = {}
     for name, field in config_class.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
@@ -233,7 +230,7 @@ def _collect_fields(config_class: type[BaseModel], prefix: str = "") -> dict[str
 
 
 def list_values(distribution: BaseDistribution) -> list[Any]:
-    """All that `distribution` can give; nothing if there are too many to name."""
+    """Return all that `distribution` can give, or nothing if it is continuous or has MANY."""
     if isinstance(distribution, CategoricalDistribution):
         return list(distribution.choices)
     assert isinstance(distribution, FloatDistribution | IntDistribution)

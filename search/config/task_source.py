@@ -3,7 +3,6 @@
 import importlib
 import inspect
 import sys
-from collections.abc import Callable
 from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,16 +17,12 @@ OWN = [Path(__file__).resolve().parents[2] / name for name in ("search", "traina
 
 @dataclass(frozen=True)
 class TaskSource:
-    """A task class, the "module:Class" that imports it, and the files that a worker needs for that.
-
-    `task_class` is None for a plain Ray Train function. `modules` is empty for a built-in task. For a file it holds the
-    Python files and packages beside it: they travel to the workers, data files do not.
-    """
+    """A task and what a worker needs to import it."""
 
     name: str
-    task_class: type[Task[Any]] | None
-    reference: str
-    modules: tuple[Path, ...]
+    task_class: type[Task[Any]] | None  # None for a plain Ray Train function
+    reference: str  # "module:Class"
+    modules: tuple[Path, ...]  # the Python files and packages beside the task's file; none for a built-in task
 
 
 def load_task_source(text: str) -> TaskSource:
@@ -49,15 +44,19 @@ def load_task_source(text: str) -> TaskSource:
         raise UsageError(f"task must be a file that exists, but there is no {path}.")
     module = _import_module(path)
     target = getattr(module, name, None)
-    found = [key for key, value in vars(module).items() if _is_task(value) or _is_trainable_function(module, value)]
+    found = [  # a function that the file imports is not meant to be searched over
+        key
+        for key, value in vars(module).items()
+        if _is_task(value) or (_is_trainable_function(value) and value.__module__ == module.__name__)
+    ]
+    hint = suggest_nearest(name, found) if found else "The file defines none."
     if target is None:
-        raise UsageError(f"{path.name} must define {name!r}, but does not. {_suggest_task(name, found)}")
+        raise UsageError(f"{path.name} must define {name!r}, but does not. {hint}")
     if _is_task(target):
         check_task_class(target, text)
-    elif not inspect.isfunction(target) or not _can_take_config(target):
+    elif not _is_trainable_function(target):
         raise UsageError(
-            f"{text} must be a class that derives from Task, or a function of a config, but is neither. "
-            f"{_suggest_task(name, found)}"
+            f"{text} must be a class that derives from Task, or a function of a config, but is neither. {hint}"
         )
     task_class: type[Task[Any]] | None = target if isinstance(target, type) else None
     return TaskSource(name, task_class, f"{path.stem}:{name}", _find_sibling_modules(path))
@@ -85,22 +84,13 @@ def _is_task(value: object) -> bool:
     return isinstance(value, type) and issubclass(value, Task) and value is not Task
 
 
-def _is_trainable_function(module: Any, value: object) -> bool:
-    """Whether `value` may be meant to be searched over: what a file imports from elsewhere is not."""
-    return inspect.isfunction(value) and value.__module__ == module.__name__ and _can_take_config(value)
-
-
-def _can_take_config(function: Callable[..., Any]) -> bool:
-    """Whether `function` can be called as Ray Train calls it: with its config, or with nothing."""
-    for arguments in ((), ({},)):
-        with suppress(TypeError):
-            inspect.signature(function).bind(*arguments)
+def _is_trainable_function(value: Any) -> bool:
+    """Return whether `value` is a function that can be called as Ray Train does: with its config, or with nothing."""
+    for count in (0, 1) if inspect.isfunction(value) else ():
+        with suppress(TypeError, ValueError):  # it has other arguments, or wraps a builtin
+            inspect.signature(value).bind(*range(count))
             return True
     return False
-
-
-def _suggest_task(name: str, found: list[str]) -> str:
-    return suggest_nearest(name, found) if found else "The file defines none."
 
 
 def check_task_class(task_class: type[Task[Any]], text: str) -> None:
@@ -118,7 +108,7 @@ def check_task_class(task_class: type[Task[Any]], text: str) -> None:
 
 
 def _find_sibling_modules(path: Path) -> tuple[Path, ...]:
-    """What a worker may need: all Python files and packages in the folder.
+    """Return what a worker may need: all Python files and packages in the folder.
 
     Raises:
         UsageError: One of them would hide a module that every worker needs.

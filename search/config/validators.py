@@ -8,13 +8,8 @@ from trainables.filesystem.paths import RemotePath
 
 def find_contradictions(config: SearchConfig) -> list[str]:
     """Return a message for each contradiction between options of a search."""
-    return [
-        *_check_once(config),
-        *_check_workers(config),
-        *_check_scheduler(config),
-        *_check_fidelity(config),
-        *_check_study(config),
-    ]
+    checks = (_check_once, _check_workers, _check_scheduler, _check_fidelity, _check_study)
+    return [message for check in checks for message in check(config)]
 
 
 def _check_once(config: SearchConfig) -> Iterator[str]:

@@ -12,6 +12,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from search.config.search_space import Parameter, Space, list_values
 
+FIXED = "fixed_params"  # the system attribute of a trial with the values that it was enqueued with
 DRAWN = 4  # times from the sampler, and then at random from what has not been tried
 
 
@@ -38,7 +39,7 @@ class DistinctSampler(BaseSampler):
             values = self._draw(self.sampler, study, trial)
             if not any(_is_duplicate(values, params) for params in tried):
                 return values
-        tried_keys, fixed = {_build_key(params) for params in tried}, _build_key(_get_fixed_params(trial))
+        tried_keys, fixed = {_build_key(params) for params in tried}, _build_key(trial.system_attrs.get(FIXED, {}))
         keys = {_build_key(combination): combination for combination in self.space.list_combinations() or []}
         left = [combination for key, combination in keys.items() if key not in tried_keys and fixed <= key]
         if left:
@@ -57,7 +58,7 @@ class DistinctSampler(BaseSampler):
     def _draw(self, sampler: BaseSampler, study: Study, trial: FrozenTrial) -> dict[str, Any]:
         """What Optuna does with a sampler, for all parameters that apply."""
         known = sampler.infer_relative_search_space(study, trial)
-        values = {**sampler.sample_relative(study, trial, known), **_get_fixed_params(trial)}
+        values = sampler.sample_relative(study, trial, known) | trial.system_attrs.get(FIXED, {})
 
         def draw_value(parameter: Parameter) -> Any:
             if parameter.name in values:
@@ -67,11 +68,6 @@ class DistinctSampler(BaseSampler):
             return sampler.sample_independent(study, trial, parameter.name, parameter.distribution)
 
         return self.space.choose(draw_value)
-
-
-def _get_fixed_params(trial: FrozenTrial) -> dict[str, Any]:
-    """Return the values with which `trial` was enqueued."""
-    return dict(trial.system_attrs.get("fixed_params", {}))
 
 
 def _is_duplicate(values: dict[str, Any], others: dict[str, Any]) -> bool:
