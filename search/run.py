@@ -76,7 +76,7 @@ def main(
     from search.study.trial import WITH_RESULT
 
     if as_json:
-        print(json.dumps(result.to_dict()), file=SafeStream(sys.stdout))
+        print(json.dumps(result.as_json()), file=SafeStream(sys.stdout))
     else:
         print_summary(create_report_console(), result, place, quiet)
     if "interrupted" in result.outcomes or not result.outcomes:  # or it was stopped before its first trial

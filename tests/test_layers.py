@@ -154,6 +154,6 @@ def private_names_in(file: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("top", ["search", "trainables"])
-def test_private_names_of_libraries_are_read_in_one_module(top):
+def test_private_names_of_libraries_are_read_in_one_module(top):  # C41
     private = {str(file.relative_to(ROOT)): private_names_in(file) for file in files_of(top) if file != PRIVATE_API}
     assert not {file: names for file, names in private.items() if names}

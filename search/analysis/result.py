@@ -42,7 +42,7 @@ class SearchResult:
         """The best value as a metric of the search."""
         return {f"best/{self.searched.objective.metric}": self.best.value} if self.best else {}
 
-    def to_dict(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         """The object that `--json` prints."""
         front = {} if self.front is None else {"front": [asdict(trial) for trial in self.front]}
         return {

@@ -34,7 +34,7 @@ def retry_while_unavailable(
         except errors as error:
             reason = str(error).partition("\n")[0]
             if time.monotonic() > end:
-                raise StoreError(f"{resource} was lost, and not found again in {PATIENCE_S:g} s ({reason})") from error
+                raise StoreError(f"{resource} was lost, and not found again in {PATIENCE_S:g} s ({reason})") from None
             if not warned:
                 logger.warning("%s is lost: trying for %g s (%s)", resource, PATIENCE_S, reason)
             warned = True

@@ -15,7 +15,7 @@ from tests.servers.mlflow import MlflowServer
 from tests.servers.s3 import S3Server
 
 ROOT = Path(__file__).resolve().parents[2]
-TASKS = ROOT / "tests" / "search" / "tasks"
+TASKS = ROOT / "tests" / "tasks"
 PROGRAMS = Path(sys.executable).parent
 STORE_BYTES = 100 * 2**20
 LONGEST_S = 240
