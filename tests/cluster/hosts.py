@@ -9,11 +9,10 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-PREFIX = "10.213.7"
 NAMESPACES = ("--net", "--mount", "--pid", "--uts", "--ipc")
 
 
@@ -31,27 +30,11 @@ def why_not() -> str:
 class Host:
     """One machine. `disk` is a path that all of them have, each with its own content."""
 
-    def __init__(self, switch: str, disk: Path, number: int) -> None:
-        self.ip, self.disk = f"{PREFIX}.{number}", disk
-        self._link = f"{switch}-{number}"
-        script = f"mount -t tmpfs none {disk} && mount -t tmpfs none /dev/shm && exec sleep infinity"
-        command = [
-            "setpriv",
-            "--pdeathsig",
-            "KILL",
-            "unshare",
-            *NAMESPACES,
-            "--fork",
-            "--mount-proc",
-            "--kill-child",
-            "sh",
-            "-c",
-            script,
-        ]
-        self._holder = subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
-        self._inside = self._first_process()
-        _ip("link", "add", self._link, "type", "veth", "peer", "name", "eth0", "netns", self._inside)
-        _ip("link", "set", self._link, "master", switch, "up")
+    def __init__(self, network: "Network", number: int) -> None:
+        self.ip, self.disk = f"{network.prefix}.{number}", network.disk
+        script = f"mount -t tmpfs none {self.disk} && mount -t tmpfs none /dev/shm && exec sleep infinity"
+        self._holder, self._inside = _hold(*NAMESPACES, "--mount-proc", script=script)
+        network.plug_in(self._inside, "eth0", number)
         for words in (["link", "set", "lo", "up"], ["addr", "add", f"{self.ip}/24", "dev", "eth0"]):
             self.run("ip", *words)
         self.run("ip", "link", "set", "eth0", "up")
@@ -75,45 +58,78 @@ class Host:
 
     def unplug(self) -> None:
         """As if its power had gone: all of its processes at once."""
-        with suppress(ProcessLookupError):
-            os.kill(int(self._inside), signal.SIGKILL)
-        self._holder.wait(timeout=20)
-
-    def _first_process(self) -> str:
-        deadline = time.monotonic() + 10
-        while time.monotonic() < deadline:
-            children = Path(f"/proc/{self._holder.pid}/task/{self._holder.pid}/children").read_text().split()
-            if children and Path(f"/proc/{children[0]}/comm").read_text().strip() == "sleep":
-                return children[0]
-            time.sleep(0.02)
-        raise TimeoutError("a namespace did not come up")
+        _release(self._holder, self._inside)
 
 
 class Network:
-    """A switch, and the machines at it. This one is at it too, as `ip`: servers that all are to reach listen there."""
+    """A switch, and the machines at it. This one is at it too, as `ip`: servers that all are to reach listen there.
 
-    ip = f"{PREFIX}.254"
+    The switch is in a namespace too. So nothing of it is left when the process that made it is killed.
+    """
 
     def __init__(self) -> None:
+        self.prefix = _free_prefix()
+        self.ip = f"{self.prefix}.254"
         self.disk = Path(tempfile.mkdtemp(prefix="disk-", dir="/tmp"))
-        self._switch = f"s{os.getpid()}"
         self._hosts: list[Host] = []
-        _ip("link", "add", self._switch, "type", "bridge")
-        _ip("link", "set", self._switch, "up")
-        _ip("addr", "add", f"{self.ip}/24", "dev", self._switch)
+        self._holder, self._inside = _hold("--net", script="exec sleep infinity")
+        self._ip("link", "add", "switch", "type", "bridge")
+        self._ip("link", "set", "switch", "up")
+        here = f"uplink{os.getpid()}"
+        self.plug_in(str(os.getpid()), here, 254)
+        _ip("addr", "add", f"{self.ip}/24", "dev", here)
+        _ip("link", "set", here, "up")
 
     def host(self) -> Host:
         """One more."""
-        self._hosts.append(Host(self._switch, self.disk, len(self._hosts) + 1))
+        self._hosts.append(Host(self, len(self._hosts) + 1))
         return self._hosts[-1]
+
+    def plug_in(self, process: str, interface: str, number: int) -> None:
+        """Lay a cable from the switch to a new `interface` of the machine that `process` runs on."""
+        self._ip("link", "add", f"port{number}", "type", "veth", "peer", "name", interface, "netns", process)
+        self._ip("link", "set", f"port{number}", "master", "switch", "up")
 
     def remove(self) -> None:
         for host in self._hosts:
             host.unplug()
-        _ip("link", "del", self._switch)
+        _release(self._holder, self._inside)
         shutil.rmtree(self.disk)
 
+    def _ip(self, *words: str) -> None:
+        _ip(*words, prefix=["nsenter", "--target", self._inside, "--net"])
 
-def _ip(*words: str) -> None:
-    done = subprocess.run(["ip", *words], capture_output=True, text=True)
+
+def _hold(*namespaces: str, script: str) -> tuple[subprocess.Popen, str]:
+    """Start a process in new namespaces, that ends with this one. Its `script` ends in `sleep`.
+
+    Returns:
+        The process outside of them, and the id of the first one inside.
+    """
+    kept = ["setpriv", "--pdeathsig", "KILL", "unshare", *namespaces, "--fork", "--kill-child", "sh", "-c", script]
+    holder = subprocess.Popen(kept, start_new_session=True, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        children = Path(f"/proc/{holder.pid}/task/{holder.pid}/children").read_text().split()
+        if children and Path(f"/proc/{children[0]}/comm").read_text().strip() == "sleep":
+            return holder, children[0]
+        time.sleep(0.02)
+    raise TimeoutError("a namespace did not come up")
+
+
+def _release(holder: subprocess.Popen, inside: str) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(int(inside), signal.SIGKILL)
+    holder.wait(timeout=20)
+
+
+def _free_prefix() -> str:
+    """The first three numbers of addresses that this machine has nowhere: another run of the tests may have some."""
+    used = _ip("-4", "-oneline", "addr")
+    return next(prefix for prefix in (f"10.213.{number}" for number in range(256)) if f" {prefix}." not in used)
+
+
+def _ip(*words: str, prefix: Sequence[str] = ()) -> str:
+    done = subprocess.run([*prefix, "ip", *words], capture_output=True, text=True)
     assert done.returncode == 0, f"ip {' '.join(words)}: {done.stderr}"
+    return done.stdout

@@ -9,7 +9,7 @@ import pytest
 from mlflow import MlflowClient
 
 from tests.cluster.conftest import SECRETS
-from trainables.filesystem.paths import parse_path
+from trainables.filesystem.paths import list_files, parse_path
 
 TRIALS, EPOCHS = 3, 20
 
@@ -93,7 +93,7 @@ def sent_mb(cluster):
 
 def leaks(cluster, storage):
     """Passwords that are in a log of Ray's, or in the bucket."""
-    kept = b"".join((storage / name).read_bytes() for name in storage.names())
+    kept = b"".join((storage / name).read_bytes() for name in list_files(storage))
     found = []
     for secret in (*SECRETS.values(), cluster.token):
         grep = ["sh", "-c", f"grep -rlF {secret} ray/session_latest/logs; true"]
