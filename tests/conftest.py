@@ -1,3 +1,4 @@
+import contextlib
 import os
 import secrets
 import shutil
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from tests.servers.s3 import S3Server
 from trainables.filesystem.paths import parse_path
@@ -34,6 +36,16 @@ class Cli:
         self, *arguments: str, timeout: float = 180, script: str | Path = "search/run.py"
     ) -> subprocess.CompletedProcess:
         return self.finished(self.start(*arguments, script=script), timeout)
+
+    def invoke(self, *arguments: str) -> subprocess.CompletedProcess:
+        """Run the command in this process, which saves the seconds of its imports. It must start no search."""
+        from search.run import main
+
+        with contextlib.chdir(self.folder):
+            done = CliRunner().invoke(main, arguments)
+        if done.exception is not None and not isinstance(done.exception, SystemExit):
+            raise done.exception
+        return subprocess.CompletedProcess(arguments, done.exit_code, done.stdout, done.stderr)
 
     def finished(self, process: subprocess.Popen, timeout: float = 180) -> subprocess.CompletedProcess:
         """What came of `process`, which `start` has started."""
