@@ -1,9 +1,26 @@
-"""What a search starts and leaves on the machine."""
+"""What a search starts and leaves on the machine, and how tests wait for it."""
 
 import time
 from pathlib import Path
 
 import psutil
+import pytest
+
+
+def wait_until(condition, process=None, seconds=120):
+    """Return the first result of `condition` that is true. Fail after `seconds`, or once `process` has ended."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        if process is not None and process.poll() is not None:
+            pytest.fail(f"the process ended with code {process.returncode}: {process.communicate()}")
+        if time.monotonic() > deadline:
+            pytest.fail(f"the condition was not true within {seconds} s")
+        time.sleep(0.05)
+    return found
+
+
+def contains(file: Path, text: str) -> bool:
+    return file.exists() and text in file.read_text()
 
 
 class Traces:
@@ -16,15 +33,7 @@ class Traces:
         assert len(list(temporary.iterdir())) == 1
 
     def check_gone(self):
-        wait_for_nothing(lambda: [pid for pid in self.started if is_running(pid)] + list(self.temporary.iterdir()))
-
-
-def wait_for_nothing(left):
-    """Until `left()` is empty, for 30 seconds at most."""
-    deadline = time.monotonic() + 30
-    while found := left():
-        assert time.monotonic() < deadline, found
-        time.sleep(0.2)
+        wait_until(lambda: not any(map(is_running, self.started)) and not list(self.temporary.iterdir()), seconds=30)
 
 
 def is_running(pid):

@@ -2,7 +2,6 @@
 
 import json
 import signal
-import time
 from collections import Counter
 
 import pyarrow.parquet as pq
@@ -14,6 +13,7 @@ from search.errors import UsageError
 from search.storage.bucket_journal import BucketJournalBackend, read_records
 from search.storage.study_store import open_store
 from search.study.record import load_search
+from tests.end_to_end.processes import wait_until
 from trainables import checkpoint
 from trainables.filesystem.paths import local_copy, parse_path
 
@@ -38,14 +38,8 @@ def left_on(cli):
     return [path for path in (cli.folder / "tmp").iterdir() if path.name.startswith("searchlight")]
 
 
-def wait_until(condition, driver):
-    deadline = time.monotonic() + 150
-    while not condition() and driver.poll() is None:
-        assert time.monotonic() < deadline, "the search does not go on"
-        time.sleep(0.1)
-
-
-def test_a_search_in_a_bucket_goes_on_from_another_machine_when_its_driver_is_killed(machine, s3, tmp_path):
+@pytest.mark.slow
+def test_search_in_a_bucket_continues_from_another_machine(machine, s3, tmp_path):
     storage = f"{s3}/searches"
     where = parse_path(storage) / "far"
     first, second = machine("first"), machine("second")

@@ -13,6 +13,7 @@ from ray.core.generated.autoscaler_pb2 import DrainNodeReason
 from ray.util import placement_group, placement_group_table, remove_placement_group
 
 from search.execution.cluster.connection import shut_down
+from tests.end_to_end.processes import contains, wait_until
 
 
 @pytest.fixture
@@ -35,17 +36,6 @@ def cluster(monkeypatch, make_cli):
         cluster.shutdown()
 
 
-def wait_until(holds, seconds=120):
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, f"not within {seconds} s: {placement_group_table()}"
-        time.sleep(0.2)
-
-
-def says(file, text):
-    return file.exists() and text in file.read_text()
-
-
 def join(cluster):
     ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
 
@@ -60,12 +50,13 @@ def gangs():
     ]
 
 
-def test_trials_of_a_node_that_is_lost_go_on_elsewhere_and_one_that_joins_is_used(cluster):
+@pytest.mark.slow
+def test_trials_of_a_lost_node_continue_elsewhere(cluster):
     found, nodes, cli = cluster(nodes=2)
     join(found)
     options = ["--trials", "3", "--scheduler", "none", "--name", "lossy", "--json"]
     process = cli.start("toy.py:Toy", *options, "--set", "epochs=6", "pause_s=0.3", "precision=fp32")
-    wait_until(lambda: says(cli.folder / "runs" / "lossy" / "study.journal", "report/2"))
+    wait_until(lambda: contains(cli.folder / "runs" / "lossy" / "study.journal", "report/2"))
     found.remove_node(nodes[1], allow_graceful=False)
     joined = found.add_node(num_cpus=1)
     wait_until(lambda: {joined.node_id} in gangs(), seconds=60)
@@ -75,7 +66,8 @@ def test_trials_of_a_node_that_is_lost_go_on_elsewhere_and_one_that_joins_is_use
     assert "and goes on from its last checkpoint" in err
 
 
-def test_a_trial_on_a_node_that_is_drained_goes_on_elsewhere_and_does_no_window_again(cluster):
+@pytest.mark.slow
+def test_trial_on_a_drained_node_repeats_no_window(cluster):
     """And it is spread over as many nodes as it has workers, and waits for room that another job has."""
     found, nodes, cli = cluster(nodes=3)
     join(found)
@@ -83,7 +75,7 @@ def test_a_trial_on_a_node_that_is_drained_goes_on_elsewhere_and_does_no_window_
     options = ["--trials", "1", "--workers", "2", "--placement", "spread", "--max-failures", "0", "--name", "drained"]
     values = ["epochs=3", "pause_s=0.2", "precision=fp32", f"marker={windows}"]
     process = cli.start("counted.py:Counted", *options, "--json", "--set", *values)
-    wait_until(lambda: says(windows, "\n1 "))
+    wait_until(lambda: contains(windows, "\n1 "))
     ((drained, other),) = gangs()
     (free,) = {node.node_id for node in nodes} - {drained, other}
     taken = placement_group([{"CPU": 1}], bundle_label_selector=[{"ray.io/node-id": free}])
@@ -108,7 +100,8 @@ def drain(cluster, node):
     assert accepted, why
 
 
-def test_stopped_trials_leave_no_placement_group_behind_beside_another_ray_and_without_a_dashboard(cluster):
+@pytest.mark.slow
+def test_stopped_trials_leave_no_placement_group(cluster):
     """Train's own cleaner needs the dashboard, and dies where several instances of Ray share a machine.
 
     Gangs are packed: both of them fit onto one node.
@@ -140,7 +133,7 @@ def test_stopped_trials_leave_no_placement_group_behind_beside_another_ray_and_w
     assert {row["state"] for row in placement_group_table().values()} == {"REMOVED"}
 
 
-def test_while_ray_shuts_down_no_thread_collects_garbage_that_may_hold_references_to_it(monkeypatch):
+def test_no_garbage_is_collected_while_ray_shuts_down(monkeypatch):
     class Held:
         """Something that only a collection of garbage frees."""
 

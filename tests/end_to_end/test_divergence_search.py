@@ -1,28 +1,18 @@
 """A whole search over a task that diverges for real, in each precision at a learning rate of its own."""
 
-import json
-
-import optuna
-import pyarrow.parquet as pq
 import pytest
-from mlflow.tracking import MlflowClient
-from optuna.storages import JournalStorage
-from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
+from tests.end_to_end.finished_search import FinishedSearch
 from trainables.precision import DIVERGENCE_KINDS
 
 TRIALS = 40
 
 
 @pytest.fixture(scope="module")
-def searched(make_cli):
-    """The command line, and the object that the search printed."""
-    cli = make_cli()
-    options = ["--trials", str(TRIALS), "--scheduler", "none", "--sampler", "random", "--seed", "0", "--name", "steep"]
-    done = cli.run("steep.py:Steep", *options, "--search", "precision=fp32,fp16", "--json")
-    assert done.returncode == 0, done.stderr
-    return cli, json.loads(done.stdout)
+def search(make_cli):
+    options = ["--trials", str(TRIALS), "--scheduler", "none", "--sampler", "random", "--seed", "0"]
+    return FinishedSearch.run(make_cli(), "steep", "steep.py:Steep", *options, "--search", "precision=fp32,fp16")
 
 
 def bound_of(divergence):
@@ -31,8 +21,8 @@ def bound_of(divergence):
     return condition["value"]
 
 
-def test_each_precision_has_its_bound_its_kinds_and_its_first_epoch(searched):
-    _, result = searched
+def test_each_precision_has_its_bound_and_its_kinds(search):
+    result = search.json
     found = {divergence["precision"]: divergence for divergence in result["divergence"]}
     assert set(found) == {"fp16", "fp32"}
     assert 5 < bound_of(found["fp16"]) < 90 < bound_of(found["fp32"]) < 1000
@@ -48,11 +38,8 @@ def test_each_precision_has_its_bound_its_kinds_and_its_first_epoch(searched):
     assert sum(divergence["trials"] for divergence in found.values()) == TRIALS
 
 
-def test_every_diverged_trial_has_a_kind_beside_its_reason_everywhere(searched):
-    cli, result = searched
-    folder = cli.folder / "runs" / "steep"
-    storage = JournalStorage(JournalFileBackend(str(folder / "study.journal")))
-    trials = optuna.load_study(study_name="steep", storage=storage).trials
+def test_diverged_trial_has_its_kind_everywhere(search):
+    trials = search.study.trials
     assert {trial.state for trial in trials} == {TrialState.COMPLETE, TrialState.PRUNED}
     kinds = {}
     for trial in trials:
@@ -61,21 +48,17 @@ def test_every_diverged_trial_has_a_kind_beside_its_reason_everywhere(searched):
             assert trial.constraints == {"diverged": 1.0}
             kinds[trial.number] = trial.user_attrs["divergence"]["kind"]
     assert set(kinds.values()) <= set(DIVERGENCE_KINDS)
-    rows = pq.read_table(folder / "trials.parquet").to_pylist()
-    assert {row["trial_id"]: row["divergence"] for row in rows if row["outcome"] == "diverged"} == kinds
-    reasons = {row["divergence"]: row["reason"] for row in rows if row["outcome"] == "diverged"}
+    assert {row["trial_id"]: row["divergence"] for row in search.rows if row["outcome"] == "diverged"} == kinds
+    reasons = {row["divergence"]: row["reason"] for row in search.rows if row["outcome"] == "diverged"}
     assert reasons["loss"].startswith("train/loss rose to ")
     assert reasons["loss_scale"].startswith("loss scale 6.10352e-05 cannot be lowered")
-    assert len(kinds) == result["outcomes"]["diverged"]
+    assert len(kinds) == search.json["outcomes"]["diverged"]
 
 
-def test_the_report_and_the_parent_run_tell_it_in_the_same_words(searched):
-    cli, result = searched
-    printed = cli.run("steep", script="search/report.py")
+def test_report_and_parent_run_say_the_same(search):
+    printed = search.cli.run("steep", script="search/report.py")
     lines = [line for line in printed.stdout.splitlines() if line.startswith("diverged: ")]
     assert [line.split()[1] for line in lines] == ["fp16", "fp32"]
     assert all(", where lr >= " in line for line in lines)
-    run = MlflowClient(result["mlflow"]["tracking_uri"]).get_run(result["mlflow"]["run_id"])
-    assert [line for line in run.data.tags["mlflow.note.content"].splitlines() if "diverged" in line] == [
-        f"- {line}" for line in lines
-    ]
+    note = search.parent.data.tags["mlflow.note.content"].splitlines()
+    assert [line for line in note if "diverged" in line] == [f"- {line}" for line in lines]

@@ -177,9 +177,7 @@ def count_writes(monkeypatch, folder, **given):
         ("pbt", False, slice(None), {}),
     ],
 )
-def test_a_search_that_dies_at_any_write_is_the_search_that_never_died(
-    tmp_path, die, monkeypatch, scheduler, half, moments, more
-):
+def test_search_that_dies_at_any_write_has_the_same_result(tmp_path, die, monkeypatch, scheduler, half, moments, more):
     whole = tmp_path / "whole"
     options = {"trials": 5, "scheduler": scheduler, "sampler": "tpe", **more}
     first = FIRST + ("objective" in more)
@@ -205,7 +203,7 @@ def test_a_search_that_dies_at_any_write_is_the_search_that_never_died(
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_two_gangs_whose_driver_dies_again_and_again_end_every_trial_once(tmp_path, die, seed):
+def test_every_trial_ends_once_however_often_drivers_die(tmp_path, die, seed):
     draw, trained, drivers = random.Random(seed), [], 1
     while True:
         die(draw.randint(FIRST, 30), half=draw.random() < 0.5)

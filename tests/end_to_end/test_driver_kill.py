@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,9 +16,10 @@ from mlflow.tracking import MlflowClient
 
 from search.study.record import load_search
 from tests.conftest import Cli
-from tests.end_to_end.leftover_processes import is_running, wait_for_nothing
+from tests.end_to_end.processes import is_running, wait_until
 
 KILLS = 3
+pytestmark = pytest.mark.slow
 
 
 @dataclass
@@ -36,13 +36,6 @@ class Killed:
     second: subprocess.CompletedProcess
     started: list[int]
     temporary: Path
-
-
-def wait_until(condition, process, limit_s=120):
-    deadline = time.monotonic() + limit_s
-    while not condition() and process.poll() is None:
-        assert time.monotonic() < deadline, "nothing happened"
-        time.sleep(0.02)
 
 
 def has_open(process, path):
@@ -76,7 +69,7 @@ def killed(make_cli):
     shutil.rmtree(temporary)
 
 
-def test_every_trial_ends_once_and_the_same_in_the_study_in_parquet_and_in_mlflow(killed):
+def test_trial_ends_once_in_study_parquet_and_mlflow(killed):
     folder, result = killed.folder, killed.result
     trials = load_search(folder).trials
     assert [trial.number for trial in trials] == list(range(9))
@@ -100,11 +93,11 @@ def test_every_trial_ends_once_and_the_same_in_the_study_in_parquet_and_in_mlflo
         assert sorted(curve) == [row for row in finite if row[0] is not None], "each report once"
 
 
-def test_no_process_and_no_temporary_folder_is_left_of_those_that_were_killed(killed):
-    wait_for_nothing(lambda: [pid for pid in killed.started if is_running(pid)] + list(killed.temporary.iterdir()))
+def test_nothing_is_left_of_killed_drivers(killed):
+    wait_until(lambda: not any(map(is_running, killed.started)) and not list(killed.temporary.iterdir()), seconds=30)
 
 
-def test_the_best_is_the_best_and_its_checkpoint_is_there(killed):
+def test_best_trial_has_its_checkpoint(killed):
     folder, result = killed.folder, killed.result
     rows = pq.read_table(folder / "trials.parquet").to_pylist()
     values = [row["val/loss"] for row in rows if row["outcome"] in ("completed", "pruned")]
@@ -115,12 +108,12 @@ def test_the_best_is_the_best_and_its_checkpoint_is_there(killed):
     assert not (folder / "ray").exists()
 
 
-def test_a_second_driver_is_refused_in_one_line(killed):
+def test_second_driver_is_refused_in_one_line(killed):
     assert killed.second.returncode == 2
     assert killed.second.stderr.splitlines() == ["mortal must not be running, but another process has it open."]
 
 
-def test_a_search_that_is_over_is_taken_up_without_starting_anything_and_more_trials_can_be_asked_for(killed):
+def test_finished_search_can_be_given_more_trials(killed):
     cli, result = killed.cli, killed.result
     over = cli.run("--resume", "mortal", "--json")
     assert over.returncode == 0, over.stderr

@@ -3,30 +3,22 @@
 import json
 from pathlib import Path
 
+import pytest
 import torch
 
-from tests.end_to_end.test_search import Search
+from tests.end_to_end.finished_search import FinishedSearch
 
-JUDGED = ["--objective", "loss", "--mode", "min", "--json"]
-
-
-def reports(search):
-    """The numbers of each trial's reports."""
-    numbers = {}
-    for row in search.rows:
-        if row["epoch"] is not None:
-            numbers.setdefault(row["trial_id"], []).append(row["epoch"])
-    return numbers
+JUDGED = ["--objective", "loss", "--mode", "min"]
 
 
-def test_trials_of_a_function_pause_at_rungs_and_go_on_from_their_checkpoints(make_cli):
+def test_trials_of_a_function_continue_from_their_checkpoints(make_cli):
     cli = make_cli()
-    options = ["--trials", "6", "--concurrency", "1", "--name", "halving", "--seed", "2"]
+    options = ["--trials", "6", "--concurrency", "1", "--seed", "2"]
     fixed = ["--search", "lr=1e-4..1e-1:log", "--set", "epochs=9", "batch_size=16"]
-    found = Search(cli, cli.run("plain.py:train_fn", *options, *fixed, *JUDGED), "halving")
+    found = FinishedSearch.run(cli, "halving", "plain.py:train_fn", *options, *fixed, *JUDGED)
     assert found.json["outcomes"] == {"completed": 1, "pruned": 5}
-    assert {1, 9} <= {max(numbers) for numbers in reports(found).values()} <= {1, 3, 9}
-    assert all(numbers == list(range(1, len(numbers) + 1)) for numbers in reports(found).values())
+    assert {1, 9} <= {max(numbers) for numbers in found.epochs().values()} <= {1, 3, 9}
+    assert all(numbers == list(range(1, len(numbers) + 1)) for numbers in found.epochs().values())
     best = found.json["best"]
     assert best["config"] == {"seed": 2, "epochs": 9, "batch_size": 16, "lr": best["config"]["lr"]}
     assert best["value"] == min(row["loss"] for row in found.rows)
@@ -38,31 +30,31 @@ def test_trials_of_a_function_pause_at_rungs_and_go_on_from_their_checkpoints(ma
     assert len(found.children()) == 6
 
 
-def test_two_workers_train_with_ddp_until_the_function_returns_and_one_that_is_lost_costs_nothing(make_cli):
+def test_two_workers_train_with_ddp_despite_a_lost_one(make_cli):
     cli = make_cli()
-    options = ["--workers", "2", "--trials", "2", "--scheduler", "none", "--name", "pair"]
+    options = ["--workers", "2", "--trials", "2", "--scheduler", "none"]
     fixed = ["--search", "lr=1e-3..1e-1:log", "--set", f"marker={cli.folder / 'lost'}"]
-    found = Search(cli, cli.run("plain.py:train_fn", *options, *fixed, *JUDGED), "pair")
+    found = FinishedSearch.run(cli, "pair", "plain.py:train_fn", *options, *fixed, *JUDGED)
     assert (cli.folder / "lost").exists()
     assert found.json["outcomes"] == {"completed": 2}
-    assert reports(found) == {0: [1, 2, 3], 1: [1, 2, 3]}
+    assert found.epochs() == {0: [1, 2, 3], 1: [1, 2, 3]}
     assert [row["reported/epoch"] for row in found.rows] == [0, 1, 2] * 2
     assert {row["ranks"] for row in found.rows} == {2}
     assert {row["seen"] for row in found.rows} == {32}, "half of the samples on each rank"
 
 
-def test_a_function_without_checkpoints_that_catches_everything_is_stopped_all_the_same(make_cli):
+def test_function_that_catches_everything_is_stopped(make_cli):
     cli = make_cli()
     calls = cli.folder / "calls"
-    options = ["--trials", "8", "--concurrency", "1", "--sampler", "random", "--name", "careless", "--seed", "1"]
+    options = ["--trials", "8", "--concurrency", "1", "--sampler", "random", "--seed", "1"]
     fixed = ["--search", "x=0.0..1.0", "--set", "epochs=3", f"calls={calls}"]
-    found = Search(cli, cli.run("plain.py:careless", *options, *fixed, *JUDGED), "careless")
+    found = FinishedSearch.run(cli, "careless", "plain.py:careless", *options, *fixed, *JUDGED)
     assert set(found.json["outcomes"]) == {"completed", "pruned", "failed"}
     failed = {row["trial_id"]: row["reason"] for row in found.rows if row["outcome"] == "failed"}
     assert failed == {row["trial_id"]: "ValueError: x is too large" for row in found.rows if row["config/x"] > 0.6}
-    assert {tuple(numbers) for numbers in reports(found).values()} == {(1,), (1, 2, 3)}
+    assert {tuple(numbers) for numbers in found.epochs().values()} == {(1,), (1, 2, 3)}
     assert found.json["best"]["checkpoint"] is None
-    went_on = sum(len(numbers) == 3 for numbers in reports(found).values())
+    went_on = sum(len(numbers) == 3 for numbers in found.epochs().values())
     pids = [line.split()[0] for line in calls.read_text().splitlines()]
     assert len(pids) == 8 + went_on, "one that goes on starts over"
     assert len(set(pids)) == 1, "in one process"
@@ -71,10 +63,11 @@ def test_a_function_without_checkpoints_that_catches_everything_is_stopped_all_t
     assert note in found.done.stderr
 
 
-def test_a_function_that_hangs_fails_its_trial_with_the_line_where_it_does(make_cli):
+@pytest.mark.slow
+def test_function_that_hangs_fails_with_its_line(make_cli):
     cli = make_cli()
     options = ["--trials", "1", "--scheduler", "none", "--stall-timeout", "8s", "--name", "stuck"]
-    done = cli.run("plain.py:hangs", *options, "--search", "x=0.0..1.0", *JUDGED)
+    done = cli.run("plain.py:hangs", *options, "--search", "x=0.0..1.0", *JUDGED, "--json")
     assert json.loads(done.stdout)["outcomes"] == {"failed": 1}
     assert "failed    stalled: nothing moved for 8 s" in done.stderr
     assert "in hangs" in (cli.folder / "runs" / "stuck" / "errors" / "trial-0.txt").read_text()

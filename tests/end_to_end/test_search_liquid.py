@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from tests.end_to_end.test_search import Search, artifacts_of
+from tests.end_to_end.finished_search import FinishedSearch, artifacts_of
 
 SMALL = "epochs=10 samples=16 test_samples=4 length=32 batch_size=8 accumulation=1 width=16 units=16 replay.size=20"
 PLASTIC = "plasticity.rule=homeostatic plasticity.meta=true consolidation.method=none cell=liquid"
@@ -14,14 +14,13 @@ PLASTIC = "plasticity.rule=homeostatic plasticity.meta=true consolidation.method
 @pytest.fixture(scope="module")
 def search(make_cli):
     """Two trials, judged by their score and by what they forget."""
-    cli = make_cli()
-    options = ["--trials", "2", "--concurrency", "1", "--name", "domains", "--json"]
+    options = ["--trials", "2", "--concurrency", "1"]
     objectives = ["--objective", "val/score", "--objective", "val/forgetting:min"]
     fixed = ["--set", "data=text", "continual.tasks=5", *SMALL.split(), *PLASTIC.split()]
-    return Search(cli, cli.run("liquid", *options, *objectives, *fixed), "domains")
+    return FinishedSearch.run(make_cli(), "domains", "liquid", *options, *objectives, *fixed)
 
 
-def test_the_corpus_was_written_once_and_each_trial_learned_from_it(search):
+def test_corpus_is_written_once_for_all_trials(search):
     corpus = search.folder / "files" / "corpus"
     described = json.loads((corpus / "corpus.json").read_text())["files"]
     assert {name: hashlib.sha256((corpus / name).read_bytes()).hexdigest() for name in described} == {
@@ -32,13 +31,13 @@ def test_the_corpus_was_written_once_and_each_trial_learned_from_it(search):
     assert len(digests) == 1
 
 
-def test_trials_are_weighed_by_their_score_and_by_what_they_forgot(search):
+def test_trials_have_a_score_and_a_forgetting(search):
     assert search.json["outcomes"] == {"completed": 2}
     for trial in search.json["front"]:
         assert set(trial["values"]) == {"val/score", "val/forgetting"}
 
 
-def test_each_report_has_the_metrics_of_a_stream(search):
+def test_report_has_the_metrics_of_a_stream(search):
     for row in search.rows:
         parts = [row[f"val/bpb_{name}"] for name in ("english", "grammar", "math", "python", "tables")]
         assert row["val/bpb"] == pytest.approx(sum(parts) / 5)
@@ -48,5 +47,5 @@ def test_each_report_has_the_metrics_of_a_stream(search):
         assert known <= {name for name, value in row.items() if value is not None}
 
 
-def test_the_run_of_each_trial_has_the_matrix_as_a_picture(search):
+def test_run_of_each_trial_has_the_matrix_as_a_picture(search):
     assert all((artifacts_of(run) / "pictures" / "matrix.png").is_file() for run in search.children())

