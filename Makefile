@@ -4,13 +4,27 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 READY := $(VENV)/ready
 
-.PHONY: search test lint bench
+# The files of slow tests come first by their names, and are begun first.
+TEST := $(RUN) -m pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+NUMERICAL := tests/models tests/trainables/arc tests/trainables/liquid tests/trainables/update
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: search test test-all lint bench
 
 search: $(READY)
 	$(RUN) search/run.py arc
 
 test: $(READY)
-	$(RUN) -m pytest
+	$(TEST) -m "not slow"
+
+# What `make test` leaves out: what needs long, and numerical tests with other instructions and threads.
+test-all: $(READY)
+	$(TEST) -m slow
+	for capability in default avx2 native; do for threads in 1 2; do \
+		echo "== ATEN_CPU_CAPABILITY=$$capability OMP_NUM_THREADS=$$threads"; \
+		(test $$capability = native || export ATEN_CPU_CAPABILITY=$$capability; \
+		OMP_NUM_THREADS=$$threads $(TEST) -m "not slow" $(NUMERICAL)) || exit 1; \
+	done; done
 
 lint: $(READY)
 	$(RUN) -m ruff check .
