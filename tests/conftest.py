@@ -33,7 +33,7 @@ class Cli:
         return subprocess.Popen(command, cwd=self.folder, env=self.env, stdout=pipe, stderr=pipe, text=True)
 
     def run(
-        self, *arguments: str, timeout: float = 180, script: str | Path = "search/run.py"
+        self, *arguments: str, timeout: float = 600, script: str | Path = "search/run.py"
     ) -> subprocess.CompletedProcess:
         return self.finished(self.start(*arguments, script=script), timeout)
 
@@ -47,7 +47,7 @@ class Cli:
             raise done.exception
         return subprocess.CompletedProcess(arguments, done.exit_code, done.stdout, done.stderr)
 
-    def finished(self, process: subprocess.Popen, timeout: float = 180) -> subprocess.CompletedProcess:
+    def finished(self, process: subprocess.Popen, timeout: float = 600) -> subprocess.CompletedProcess:
         """What came of `process`, which `start` has started."""
         try:
             out, err = process.communicate(timeout=timeout)

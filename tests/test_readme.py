@@ -26,7 +26,7 @@ def own_task(make_cli):
 
 
 def test_its_task_is_searched_over_in_20_trials_and_a_trial_costs_well_under_a_second(own_task):
-    done = own_task.run("my_task.py:MyTask", "--trials", "20", "--concurrency", "2", "--name", "mine", "--json")
+    done = own_task.run("my_task.py:MyTask", "--trials", "20", "--concurrency", "1", "--name", "mine", "--json")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert sum(result["outcomes"].values()) == 20

@@ -7,7 +7,7 @@ import psutil
 import pytest
 
 
-def wait_until(condition, process=None, seconds=120):
+def wait_until(condition, process=None, seconds=300):
     """Return the first result of `condition` that is true. Fail after `seconds`, or once `process` has ended."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):

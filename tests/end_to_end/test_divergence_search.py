@@ -11,7 +11,18 @@ TRIALS = 40
 
 @pytest.fixture(scope="module")
 def search(make_cli):
-    options = ["--trials", str(TRIALS), "--scheduler", "none", "--sampler", "random", "--seed", "0"]
+    options = [
+        "--concurrency",
+        "1",
+        "--trials",
+        str(TRIALS),
+        "--scheduler",
+        "none",
+        "--sampler",
+        "random",
+        "--seed",
+        "0",
+    ]
     return FinishedSearch.run(make_cli(), "steep", "steep.py:Steep", *options, "--search", "precision=fp32,fp16")
 
 

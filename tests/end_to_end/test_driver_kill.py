@@ -63,7 +63,7 @@ def killed(make_cli):
     process = cli.start(*command)
     wait_until(lambda: has_open(process, journal), process)
     second = cli.run("--resume", "mortal")
-    out, err = process.communicate(timeout=180)
+    out, err = process.communicate(timeout=600)
     assert process.returncode == 0, err
     yield Killed(cli, folder, json.loads(out), second, started, temporary)
     shutil.rmtree(temporary)

@@ -252,7 +252,8 @@ def test_time_budget_ends_a_search_whatever_it_has_reached(make_cli):
 def test_ctrl_c_ends_a_search_whose_trials_are_stuck(make_cli):
     cli = make_cli()
     marker = cli.folder / "stuck"
-    process = cli.start("toy.py:Toy", "--name", "stuck", "--set", "how=stuck", f"marker={marker}", "--json")
+    options = ["--concurrency", "1", "--name", "stuck", "--json"]
+    process = cli.start("toy.py:Toy", *options, "--set", "how=stuck", f"marker={marker}")
     wait_until(marker.exists, process)
     process.send_signal(signal.SIGINT)
     start = time.monotonic()

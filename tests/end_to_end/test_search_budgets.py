@@ -15,12 +15,12 @@ def reached(make_cli):
     (cli.folder / "reach.yaml").write_text(
         "task: toy.py:Toy\n"
         "trials: 500\n"
-        "concurrency: 2\n"
+        "concurrency: 1\n"
         "stop_when: val/loss<0.02\n"
         "set: {pause_s: 0.05}\n"
         "try:\n- {lr: 0.05, precision: bf16}\n- lr=0.02\n- lr=5e-2,precision=bf16\n"
     )
-    return FinishedSearch.run(cli, "reached", "--config", "reach.yaml", timeout=300)
+    return FinishedSearch.run(cli, "reached", "--config", "reach.yaml")
 
 
 def begun(search):
@@ -45,13 +45,13 @@ def test_first_trial_at_the_target_is_completed_and_best(reached):
     assert reached.parent.data.tags["stopped"] == reached.json["stopped"]
     met = {row["trial_id"] for row in reached.rows if row["val/loss"] is not None and row["val/loss"] < 0.02}
     assert best["trial_id"] in met
-    assert len(met) <= 2, "those that trained in that moment"
+    assert len(met) == 1
     assert set(reached.json["outcomes"]) <= {"completed", "pruned", "interrupted"}
 
 
 def test_warm_start_begins_at_the_best_and_ends_on_a_plateau(reached):
     options = ["--warm-start", "reached", "--patience", "4", "--gpu-hours", "100", "--trials", "500"]
-    found = FinishedSearch.run(reached.cli, "next", "toy.py:Toy", *options, "--concurrency", "2", timeout=300)
+    found = FinishedSearch.run(reached.cli, "next", "toy.py:Toy", *options, "--concurrency", "1")
     fitting = [trial for trial in begun(reached) if trial.intermediate_values]
     assert f"{len(fitting)} of {len(begun(reached))} trials of reached fit" in found.done.stderr
     assert len(load(found.folder)) == len(fitting)

@@ -17,7 +17,7 @@ def search(make_cli):
     """Three precisions and two windows, of which nine trials are asked."""
     objectives = ["--objective", "val/loss", "--objective", f"{WEIGHED[0]}:max", "--objective", f"{WEIGHED[1]}:min"]
     space = ["--search", "precision=fp32,bf16,fp16", "--search", "accumulation=1,2", "--set", "lr=1e-2", "epochs=3"]
-    options = ["--trials", "9", "--concurrency", "2", "--seed", "1"]
+    options = ["--trials", "9", "--concurrency", "1", "--seed", "1"]
     return FinishedSearch.run(make_cli(), "weighed", "toy.py:Toy", *options, *objectives, *space)
 
 

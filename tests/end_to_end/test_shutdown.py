@@ -18,7 +18,7 @@ def start(make_cli, short_folder):
     def start(name, *arguments, begun):
         cli = make_cli()
         cli.env["RAY_TMPDIR"] = str(short_folder)
-        process = cli.start("toy.py:Toy", "--name", name, "--json", *arguments)
+        process = cli.start("toy.py:Toy", "--concurrency", "1", "--name", name, "--json", *arguments)
         journal = cli.folder / "runs" / name / "study.journal"
         wait_until(lambda: contains(journal, begun), process)
         return process, cli, Traces(process, short_folder)

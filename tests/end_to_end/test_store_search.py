@@ -44,7 +44,7 @@ def test_search_in_postgresql(cli, server):
         assert second.stderr == f"--name must be new, but kept exists in --study {url}. Choose another.\n"
         assert (second.returncode, (cli.folder / "elsewhere").exists()) == (2, False)
     finally:
-        out, errors = first.communicate(timeout=180)
+        out, errors = first.communicate(timeout=600)
     assert first.returncode == 0, errors
     outcomes = json.loads(out)["outcomes"]
     study = optuna.load_study(study_name="kept", storage=url.replace("postgresql:", "postgresql+psycopg:"))
@@ -82,7 +82,7 @@ def test_search_whose_database_is_lost_ends_with_one_line(cli, server):
     reported = "SELECT count(*) FROM trial_user_attributes WHERE key LIKE 'report/%'"
     wait_until(lambda: count(server, "lost", reported), driver)
     server.stop()
-    _, errors = driver.communicate(timeout=120)
+    _, errors = driver.communicate(timeout=600)
     server.start()
     assert "the study's database is lost: trying for 1 s" in errors
     assert errors.count("Traceback") == 1, errors

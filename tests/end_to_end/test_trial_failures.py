@@ -10,7 +10,7 @@ from tests.end_to_end.processes import contains, wait_until
 
 
 def run_search(cli, *arguments, name="faults"):
-    return FinishedSearch.run(cli, name, "faulty.py:Faulty", "--scheduler", "none", *arguments, timeout=240)
+    return FinishedSearch.run(cli, name, "faulty.py:Faulty", "--scheduler", "none", *arguments)
 
 
 def config_of(trial):
