@@ -18,6 +18,7 @@ from trainables.filesystem.paths import parse_path
 
 ROOT = Path(__file__).resolve().parent.parent
 TASKS = ROOT / "tests" / "tasks"
+STARTED: list[subprocess.Popen] = []  # by the test that runs
 
 
 @dataclass
@@ -30,7 +31,9 @@ class Cli:
     def start(self, *arguments: str, script: str | Path = "search/run.py") -> subprocess.Popen:
         command = [sys.executable, str(ROOT / script), *arguments]
         pipe = subprocess.PIPE
-        return subprocess.Popen(command, cwd=self.folder, env=self.env, stdout=pipe, stderr=pipe, text=True)
+        process = subprocess.Popen(command, cwd=self.folder, env=self.env, stdout=pipe, stderr=pipe, text=True)
+        STARTED.append(process)
+        return process
 
     def run(
         self, *arguments: str, timeout: float = 600, script: str | Path = "search/run.py"
@@ -58,6 +61,13 @@ class Cli:
             out, err = process.communicate()
             pytest.fail(f"{process.args} took more than {timeout} s\n{out}\n{err}")
         return subprocess.CompletedProcess(process.args[2:], process.returncode, out, err)
+
+
+@pytest.fixture(autouse=True)
+def kill_what_a_failed_test_leaves():
+    yield
+    while STARTED:
+        STARTED.pop().kill()
 
 
 @pytest.fixture(scope="session")
