@@ -15,10 +15,11 @@ from torch import Tensor, nn
 from trainables.context import rng
 from trainables.task import Task, TaskConfig, searchable
 from trainables.training.trainer import TrialTrainer
-from trainables.update import Updater, UpdateReport, windows
+from trainables.update import Ema, Updater, UpdateReport, windows
 
 PRECISIONS = ["fp32", "bf16", "fp16"]
 every_precision = pytest.mark.parametrize("precision", PRECISIONS)
+scaled_and_unscaled = pytest.mark.parametrize("precision", ["fp32", "fp16"])  # where no more than that can differ
 # ||g - reference|| / ||reference|| of the gradient of one window.
 TOLERANCE = {"fp32": 5e-6, "bf16": 2e-2, "fp16": 5e-3}
 IGNORED = -100
@@ -33,6 +34,24 @@ def slope(**options: Any) -> tuple[nn.Parameter, Updater]:
     """The model w * x from w = 0 under plain SGD of rate 1: a window moves w by minus the mean of its x."""
     weight = nn.Parameter(torch.zeros(1))
     return weight, Updater({"sgd": torch.optim.SGD([weight], lr=1.0)}, **options)
+
+
+def slopes(names: str, precision: str = "fp32", **options: Any) -> tuple[dict[str, nn.Parameter], Updater]:
+    """Weights of 0, each with an optimizer of its own, under one update."""
+    weights = {name: nn.Parameter(torch.zeros(1)) for name in names}
+    return weights, Updater({name: torch.optim.SGD([w], lr=1.0) for name, w in weights.items()}, precision, **options)
+
+
+def complete_updater(model: nn.Module, precision: str = "fp32", **options: Any) -> Updater:
+    """An update with moments, weight decay, a schedule and averages."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.5)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    ema = Ema(dict(model.named_parameters()), 0.9)
+    return Updater({"adam": optimizer}, precision, schedulers=[schedule], ema=ema, modules={"net": model}, **options)
+
+
+def snapshot(model: nn.Module, updater: Updater) -> list[Any]:
+    return copy.deepcopy([dict(model.state_dict()), updater.state_dict()])
 
 
 def slope_loss(weight: nn.Parameter) -> Callable[[Tensor], tuple[Tensor, int]]:
