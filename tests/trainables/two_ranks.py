@@ -73,12 +73,14 @@ class Pair:
         return [answers[rank] for rank in range(RANKS)]
 
     def start(self) -> None:
-        spawn = multiprocessing.get_context("spawn")
+        # A server that has imported what takes long forks both ranks, and those that replace them.
+        server = multiprocessing.get_context("forkserver")
+        server.set_forkserver_preload(["tests.trainables.toy_models", "tests.trainables.two_ranks"])
         self.starts += 1
         for rank in range(RANKS):
-            ours, theirs = spawn.Pipe()
+            ours, theirs = server.Pipe()
             store = str(self.folder / f"store-{self.starts}")
-            process = spawn.Process(target=_serve, args=(rank, store, theirs), daemon=True)
+            process = server.Process(target=_serve, args=(rank, store, theirs), daemon=True)
             process.start()
             theirs.close()
             self.processes.append(process)

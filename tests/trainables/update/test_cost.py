@@ -1,29 +1,20 @@
-"""An applied window reads the device once, at its end: each further read would make a GPU wait."""
+"""Test what an applied window costs: one read of the device at its end, and on two ranks one reduction."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tests.trainables.toy_models import IGNORED, Tokens, tokens
+from tests.trainables.toy_models import IGNORED, Tokens, epoch, samples, slope, tokens
 from trainables.precision import LossScale
 from trainables.update import Ema, Updater
 
-METHODS = [
-    "item",
-    "tolist",
-    "cpu",
-    "numpy",
-    "__array__",
-    "__bool__",
-    "__float__",
-    "__int__",
-    "__index__",
-    "__complex__",
-]
+METHODS = ["item", "tolist", "cpu", "numpy", "__array__", "__bool__", "__float__", "__int__", "__index__", "__complex__"]
 # What decides by values, or has a shape that depends on them, waits for the device too.
 OPERATIONS = {"_local_scalar_dense", "equal", "is_nonzero", "nonzero", "masked_select", "_unique2", "allclose"}
 
@@ -73,27 +64,20 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> HostReads:
 
 WAYS_TO_READ: dict[str, Callable[[Tensor], Any]] = {
     "item": lambda x: x.item(),
-    "tolist": lambda x: x.tolist(),
-    "tolist of many": lambda x: x.expand(3).tolist(),
-    "cpu": lambda x: x.cpu(),
-    "numpy": lambda x: x.numpy(),
-    "bool": bool,
+    "tolist": lambda x: x.expand(3).tolist(),
     "if": lambda x: 1 if x > 0 else 2,
     "float": float,
-    "int": int,
     "index": lambda x: [1, 2, 3][x.long()],
     "format": lambda x: f"{x:.2f}",
-    "comparison": lambda x: max(x, torch.zeros(())),
     "number among arguments": lambda x: torch.add(x, x, alpha=x),
     "length": lambda x: torch.zeros(x.long()),
     "equal": lambda x: torch.equal(x, x),
-    "nonzero": lambda x: x.nonzero(),
     "mask": lambda x: x.expand(3)[x.expand(3) > 0],
 }
 
 
 @pytest.mark.parametrize("way", WAYS_TO_READ)
-def test_each_way_to_read_a_tensor_is_seen(reads, way):
+def test_each_way_to_read_a_tensor_is_counted(reads, way):
     x = torch.ones(())
     with reads:
         torch.ones(3) * x + 1
@@ -102,41 +86,25 @@ def test_each_way_to_read_a_tensor_is_seen(reads, way):
     assert reads.count >= 1
 
 
-def model() -> nn.Sequential:
-    return nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 3))
-
-
 SETTINGS: dict[str, dict[str, Any]] = {
     "plain": {},
-    "bf16": {"precision": "bf16"},
-    "fp16": {"precision": "fp16"},
-    "clipped": {"max_grad_norm": 1e-3},
-    "within-the-limit": {"max_grad_norm": 1e3},
-    "clipped-by-optimizer": {"several": True, "max_grad_norm": {"body": 1e-3, "head": 1e-3}},
-    "average": {"averaged": True},
-    "several-optimizers": {"several": True},
-    "all-of-it": {"precision": "fp16", "several": True, "averaged": True, "max_grad_norm": 1e-3},
+    "clipped-by-optimizer": {"max_grad_norm": {"body": 1e-3, "head": 1e-3}},
+    "fp16-clipped": {"precision": "fp16", "max_grad_norm": 1e-3},
 }
 
 
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
 @pytest.mark.parametrize("size", [1, 4])
 @pytest.mark.parametrize("weights", ["numbers", "tensors", "mixed"])
-def test_an_applied_window_is_read_once_and_its_micro_batches_never(reads, settings, size, weights):  # I87
-    options = dict(settings)
-    net = model()
-    if options.pop("several", False):
-        optimizers: dict[str, torch.optim.Optimizer] = {
-            "body": torch.optim.SGD(net[:2].parameters(), lr=0.1, momentum=0.9),
-            "head": torch.optim.AdamW(net[3].parameters(), lr=0.1, fused=True),
-        }
-    else:
-        optimizers = {"all": torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)}
-    if options.pop("averaged", False):
-        options["ema"] = Ema(dict(net.named_parameters()), 0.9)
+def test_applied_window_reads_the_device_once(reads, settings, size, weights):  # I87
+    net = nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 3))
+    optimizers: dict[str, torch.optim.Optimizer] = {
+        "body": torch.optim.SGD(net[:2].parameters(), lr=0.1, momentum=0.9),
+        "head": torch.optim.AdamW(net[3].parameters(), lr=0.1, fused=True),
+    }
     schedulers = [torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9) for optimizer in optimizers.values()]
-    scale = LossScale(64.0, growth_interval=2)
-    updater = Updater(optimizers, schedulers=schedulers, loss_scale=scale, modules={"net": net}, **options)
+    ema, scale = Ema(dict(net.named_parameters()), 0.9), LossScale(64.0, growth_interval=2)
+    updater = Updater(optimizers, schedulers=schedulers, ema=ema, loss_scale=scale, modules={"net": net}, **settings)
     before_each_micro_batch = []
 
     def loss(batch: Tokens) -> tuple[Tensor, float | Tensor]:
@@ -155,3 +123,48 @@ def test_an_applied_window_is_read_once_and_its_micro_batches_never(reads, setti
         assert report.outcome == "applied"
         assert before_each_micro_batch == [0] * size
         assert reads.count == 1
+
+
+def count_reads(rank: int, as_tensor: bool) -> int:
+    weight = nn.Parameter(torch.zeros(3))
+    updater = Updater({"sgd": torch.optim.SGD([weight])}, "fp16", max_grad_norm=1.0, ema=Ema({"w": weight}, 0.9))
+    batches, weights = [samples(1, 2, rank) for _ in range(4)], iter([torch.tensor(3.0) if as_tensor else 3.0] * 4)
+    with pytest.MonkeyPatch.context() as patch, HostReads(patch) as reads:
+        updater.update(batches, lambda x: ((weight * x).mean(), next(weights)))
+    return reads.count
+
+
+@pytest.mark.parametrize("as_tensor", [True, False], ids=["tensor", "number"])
+def test_window_on_two_ranks_reads_the_device_once(pair, as_tensor):  # I87
+    assert pair.run(count_reads, as_tensor) == [1, 1]
+
+
+def train_and_count_collectives(rank: int, size: int) -> tuple[float, list[int], list[str]]:
+    """The weight after nine micro-batches of 1 to 9, and ten more on rank 1, and what the ranks exchanged."""
+    calls: list[str] = []
+
+    def counted(name: str) -> Callable[..., Any]:
+        real = getattr(dist, name)
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            calls.append(name)
+            return real(*arguments, **options)
+
+        return call
+
+    weight, updater = slope()
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("all_reduce", "broadcast", "all_gather", "all_gather_object", "reduce", "barrier"):
+            patch.setattr(dist, name, counted(name))
+        reports = epoch(weight, updater, [samples(x + 10 * rank) for x in range(1, 10)], size)
+    return weight.item(), [report.micro_batches for report in reports], calls
+
+
+@pytest.mark.parametrize(
+    ("size", "moved"),
+    [(1, -sum(x + 5 for x in range(1, 10))), (4, -7.5 - 11.5 - 14.0)],  # by the means over both ranks
+)
+def test_window_of_any_length_costs_one_reduction(pair, size, moved):  # B21, B22, C55, C59
+    sizes = [1] * 9 if size == 1 else [4, 4, 1]
+    expected = (moved, sizes, ["all_reduce"] * math.ceil(9 / size))  # the tail is reduced too
+    assert pair.run(train_and_count_collectives, size) == [expected] * 2
