@@ -73,9 +73,9 @@ class Pair:
         return [answers[rank] for rank in range(RANKS)]
 
     def start(self) -> None:
-        # A server that has imported what takes long forks both ranks, and those that replace them.
+        # A server that has imported what takes long forks the ranks, and those that replace them.
         server = multiprocessing.get_context("forkserver")
-        server.set_forkserver_preload(["tests.trainables.toy_models", "tests.trainables.two_ranks"])
+        server.set_forkserver_preload(["torch._dynamo", "hypothesis", "tests.trainables.toy_models", __name__])
         self.starts += 1
         for rank in range(RANKS):
             ours, theirs = server.Pipe()

@@ -1,4 +1,4 @@
-"""The failures that docs/training-step.md explains: what plain torch does, and what an update does instead."""
+"""Test the failures that docs/training-step.md explains: what plain torch does, and what an update does instead."""
 
 import copy
 import math
@@ -12,7 +12,7 @@ from trainables.precision import Diverged, LossScale
 from trainables.update import Updater
 
 
-def test_no_inf_checks_were_recorded_for_an_optimizer_without_gradients():  # E51, C32
+def test_no_inf_checks_for_an_optimizer_without_gradients():  # E51, C32
     used, idle = nn.Parameter(torch.zeros(1)), nn.Parameter(torch.ones(1))
     optimizers = {name: torch.optim.SGD([weight], lr=1.0) for name, weight in (("used", used), ("idle", idle))}
     scaler = torch.amp.GradScaler("cpu")
@@ -25,7 +25,7 @@ def test_no_inf_checks_were_recorded_for_an_optimizer_without_gradients():  # E5
     assert (used.item(), idle.item()) == (-2.0, 1.0)
 
 
-def test_no_inf_checks_were_recorded_by_a_second_flush():  # C08
+def test_no_inf_checks_by_a_second_flush():  # C08
     scaler = torch.amp.GradScaler("cpu")
     weight = nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.SGD([weight], lr=1.0)
@@ -41,7 +41,7 @@ def test_no_inf_checks_were_recorded_by_a_second_flush():  # C08
     assert weight.item() == -2.0
 
 
-def test_fp16_parameters_fail_where_they_are_made_and_not_where_their_gradients_are_unscaled():  # E54, C33
+def test_fp16_parameters_fail_where_they_are_made():  # E54, C33
     model = nn.Linear(2, 1).half()
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     scaler = torch.amp.GradScaler("cpu")
@@ -53,7 +53,7 @@ def test_fp16_parameters_fail_where_they_are_made_and_not_where_their_gradients_
         Updater({"sgd": optimizer}, "fp16", modules={"policy": model})
 
 
-def test_two_updates_on_one_window_go_back_through_a_graph_each():  # C67
+def test_two_updates_on_one_window_have_a_graph_each():  # C67
     torch.manual_seed(0)
     agent, policy = nn.Linear(2, 2), nn.Linear(2, 1)
     optimizers = [torch.optim.SGD(part.parameters(), lr=0.1) for part in (agent, policy)]
@@ -75,7 +75,7 @@ def test_two_updates_on_one_window_go_back_through_a_graph_each():  # C67
     assert agent.weight.grad is None
 
 
-def test_a_tail_divided_by_the_full_length_is_too_small():  # A2, C02, C03
+def test_tail_divided_by_the_full_length_is_too_small():  # A2, C02, C03
     weight = nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.SGD([weight], lr=1.0)
     for index, x in enumerate(range(1, 10)):
@@ -102,7 +102,7 @@ def test_clipping_makes_a_nan_of_an_infinity():  # matrix 31
     assert (report.outcome, weight.tolist()) == ("skipped", [1.0, 1.0])
 
 
-def test_a_loss_scale_without_a_floor_makes_an_infinity_of_a_good_window():  # matrix 37, C38
+def test_loss_scale_without_a_floor_spoils_a_good_window():  # matrix 37, C38
     weight = nn.Parameter(torch.ones(1))
     optimizer = torch.optim.SGD([weight], lr=1.0)
     scaler = torch.amp.GradScaler("cpu")
@@ -119,12 +119,12 @@ def test_a_loss_scale_without_a_floor_makes_an_infinity_of_a_good_window():  # m
         for _ in range(144):
             updater.update([samples(math.inf)], slope_loss(weight))
 
-    with pytest.raises(Diverged, match=r"loss scale .* cannot be lowered"):
+    with pytest.raises(Diverged, match=r"loss scale 6\.10352e-05 cannot be lowered"):
         train()
-    assert weight.item() == 0.0
+    assert (weight.item(), updater.skipped) == (0.0, 31)
 
 
-def test_means_of_micro_batches_are_not_the_mean_of_the_window():  # A3, C11
+def test_mean_of_means_is_not_the_mean_of_the_window():  # A3, C11
     weight = nn.Parameter(torch.zeros(1))
     micro_batches: list[Tensor] = [samples(1, 1, 1, 5), samples(9)]
     for x in micro_batches:
