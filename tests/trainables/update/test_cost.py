@@ -14,7 +14,18 @@ from tests.trainables.toy_models import IGNORED, Tokens, epoch, samples, slope, 
 from trainables.precision import LossScale
 from trainables.update import Ema, Updater
 
-METHODS = ["item", "tolist", "cpu", "numpy", "__array__", "__bool__", "__float__", "__int__", "__index__", "__complex__"]
+METHODS = [
+    "item",
+    "tolist",
+    "cpu",
+    "numpy",
+    "__array__",
+    "__bool__",
+    "__float__",
+    "__int__",
+    "__index__",
+    "__complex__",
+]
 # What decides by values, or has a shape that depends on them, waits for the device too.
 OPERATIONS = {"_local_scalar_dense", "equal", "is_nonzero", "nonzero", "masked_select", "_unique2", "allclose"}
 
