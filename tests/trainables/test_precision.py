@@ -180,15 +180,6 @@ def test_half_precision_learns_as_fp32_does(precision):  # C45
     assert sorted(ratios)[1] == pytest.approx(1, abs=5e-2)  # in the median of the seeds
 
 
-def test_loss_scale_grows_after_its_interval_of_applied_windows():  # matrix 36, C26
-    scale = LossScale(8.0, growth_interval=3)
-    values = []
-    for applied in (True, True, False, True, True, True, True):  # the skip starts the count anew
-        scale.applied() if applied else scale.skipped()
-        values.append(scale.value)
-    assert values == [8, 8, 4, 4, 4, 8, 8]
-
-
 def test_loss_scale_stops_at_its_floor_and_at_its_ceiling():  # matrix 37, matrix 39
     low = LossScale(1.0, minimum=0.5)
     low.skipped()

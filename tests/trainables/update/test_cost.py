@@ -10,9 +10,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tests.trainables.toy_models import IGNORED, Tokens, epoch, samples, slope, tokens
+from tests.trainables.toy_models import IGNORED, Tokens, samples, slope, tokens
 from trainables.precision import LossScale
-from trainables.update import Ema, Updater
+from trainables.update import Ema, Updater, windows
 
 METHODS = [
     "item",
@@ -136,22 +136,8 @@ def test_applied_window_reads_the_device_once(reads, settings, size, weights):  
         assert reads.count == 1
 
 
-def count_reads(rank: int, as_tensor: bool) -> int:
-    weight = nn.Parameter(torch.zeros(3))
-    updater = Updater({"sgd": torch.optim.SGD([weight])}, "fp16", max_grad_norm=1.0, ema=Ema({"w": weight}, 0.9))
-    batches, weights = [samples(1, 2, rank) for _ in range(4)], iter([torch.tensor(3.0) if as_tensor else 3.0] * 4)
-    with pytest.MonkeyPatch.context() as patch, HostReads(patch) as reads:
-        updater.update(batches, lambda x: ((weight * x).mean(), next(weights)))
-    return reads.count
-
-
-@pytest.mark.parametrize("as_tensor", [True, False], ids=["tensor", "number"])
-def test_window_on_two_ranks_reads_the_device_once(pair, as_tensor):  # I87
-    assert pair.run(count_reads, as_tensor) == [1, 1]
-
-
-def train_and_count_collectives(rank: int, size: int) -> tuple[float, list[int], list[str]]:
-    """The weight after nine micro-batches of 1 to 9, and ten more on rank 1, and what the ranks exchanged."""
+def train_and_count(rank: int, size: int, as_tensor: bool) -> tuple[float, list[int], list[str], int]:
+    """The weight after nine micro-batches of 1 to 9, and ten more on rank 1, and what was exchanged and read."""
     calls: list[str] = []
 
     def counted(name: str) -> Callable[..., Any]:
@@ -163,19 +149,22 @@ def train_and_count_collectives(rank: int, size: int) -> tuple[float, list[int],
 
         return call
 
-    weight, updater = slope()
+    weight, updater = slope(precision="fp16", max_grad_norm=1e3)
+    batches, count = [samples(x + 10 * rank) for x in range(1, 10)], torch.tensor(1) if as_tensor else 1
     with pytest.MonkeyPatch.context() as patch:
         for name in ("all_reduce", "broadcast", "all_gather", "all_gather_object", "reduce", "barrier"):
             patch.setattr(dist, name, counted(name))
-        reports = epoch(weight, updater, [samples(x + 10 * rank) for x in range(1, 10)], size)
-    return weight.item(), [report.micro_batches for report in reports], calls
+        with HostReads(patch) as reads:
+            reports = [updater.update(w, lambda x: ((weight * x).mean(), count)) for w in windows(batches, size)]
+    return weight.item(), [report.micro_batches for report in reports], calls, reads.count
 
 
+@pytest.mark.parametrize("as_tensor", [True, False], ids=["tensor", "number"])
 @pytest.mark.parametrize(
     ("size", "moved"),
     [(1, -sum(x + 5 for x in range(1, 10))), (4, -7.5 - 11.5 - 14.0)],  # by the means over both ranks
 )
-def test_window_of_any_length_costs_one_reduction(pair, size, moved):  # B21, B22, C55, C59
-    sizes = [1] * 9 if size == 1 else [4, 4, 1]
-    expected = (moved, sizes, ["all_reduce"] * math.ceil(9 / size))  # the tail is reduced too
-    assert pair.run(train_and_count_collectives, size) == [expected] * 2
+def test_window_of_ranks_costs_one_reduction_and_one_read(pair, size, moved, as_tensor):  # B21, B22, C55, C59, I87
+    count = math.ceil(9 / size)  # the tail is reduced too
+    expected = (moved, [1] * 9 if size == 1 else [4, 4, 1], ["all_reduce"] * count, count)
+    assert pair.run(train_and_count, size, as_tensor) == [expected] * 2

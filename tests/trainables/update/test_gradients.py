@@ -194,32 +194,22 @@ def test_invalid_weight_raises_and_changes_nothing(on_device, value, position): 
     assert all(p.grad is None for p in layers.parameters())
 
 
-@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int64, torch.float32, torch.float64])
-def test_weight_may_be_a_tensor_of_any_counting_dtype(dtype):
+COUNTS: dict[str, Callable[[Tensor], float | Tensor]] = {
+    "int": lambda _: 1,
+    "bool-of-one-element": lambda _: torch.ones(1, dtype=torch.bool),
+    "uint8": lambda _: torch.ones((), dtype=torch.uint8),
+    "beyond-the-integers-of-fp32": lambda _: torch.tensor(2**24 + 1),
+    "fp64": lambda _: torch.ones((), dtype=torch.float64),
+    "with-a-graph": lambda weight: (weight + 1).sum(),
+}
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_weight_may_be_any_number_and_has_no_gradient(count):
     weight, updater = slope()
-    report = updater.update(
-        [samples(1), samples(4)], lambda x: ((weight * x).mean(), torch.ones(1 if x[0] == 1 else (), dtype=dtype))
-    )
-    assert (weight.item(), report.weight) == (-2.5, 2.0)
-
-
-def test_weights_beyond_the_integers_of_fp32_are_exact():
-    weight, updater = slope()
-    report = updater.update([samples(1)] * 2, lambda x: ((weight * x).mean(), torch.tensor(2**24 + 1)))
-    assert report.weight == 2 * (2**24 + 1)
-
-
-def test_weight_that_depends_on_a_parameter_has_no_gradient():
-    weight, updater = slope()
-    updater.update([samples(1), samples(4)], lambda x: ((weight * x).mean(), (weight + 1).sum()))
-    assert weight.item() == -2.5
-
-
-@as_number_or_tensor
-def test_loss_of_one_element_is_a_loss(on_device):
-    weight, updater = slope()
-    report = updater.update([samples(1), samples(4)], lambda x: (weight * x, torch.tensor(1) if on_device else 1))
-    assert (weight.item(), report.outcome) == (-2.5, "applied")
+    expected = 2 * float(COUNTS[count](weight))
+    report = updater.update([samples(1), samples(4)], lambda x: (weight * x, COUNTS[count](weight)))
+    assert (report.outcome, report.weight, weight.item()) == ("applied", expected, -2.5)
 
 
 @as_number_or_tensor
