@@ -207,7 +207,7 @@ COUNTS: dict[str, Callable[[Tensor], float | Tensor]] = {
 @pytest.mark.parametrize("count", COUNTS)
 def test_weight_may_be_any_number_and_has_no_gradient(count):
     weight, updater = slope()
-    expected = 2 * float(COUNTS[count](weight))
+    expected = 2 * torch.as_tensor(COUNTS[count](weight)).item()
     report = updater.update([samples(1), samples(4)], lambda x: (weight * x, COUNTS[count](weight)))
     assert (report.outcome, report.weight, weight.item()) == ("applied", expected, -2.5)
 

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -53,8 +52,8 @@ class NeedsClosure(torch.optim.SGD):
         return loss
 
 
-def parameter(**options: Any) -> nn.Parameter:
-    return nn.Parameter(torch.zeros(2, 3), **options)
+def parameter() -> nn.Parameter:
+    return nn.Parameter(torch.zeros(2, 3))
 
 
 def many_halves() -> Updater:
@@ -73,53 +72,22 @@ def twice() -> Updater:
 
 
 FROZEN = torch.optim.SGD([nn.Parameter(torch.zeros(1), requires_grad=False)], lr=1.0)
+UNTRAINABLE: dict[str, tuple[Callable[[], Updater], str]] = {
+    "many-halves": (many_halves, r"got all\.0\.weight in float16, .*, all\.2\.weight in float16 and 3 more\."),
+    "scaled-bf16": (lambda: of_kind(torch.bfloat16, "fp16"), r"'sgd' must be fp32, but got sgd\[0\] in bfloat16"),
+    "fp16-as-bf16": (lambda: of_kind(torch.float16), r"'sgd' must be fp32, but got sgd\[0\] in float16"),
+    "complex": (lambda: of_kind(torch.complex64), r"'sgd' must be real numbers, but sgd\[0\] is complex"),
+    "lbfgs": (lambda: Updater({"own": torch.optim.LBFGS([parameter()])}), "'own' must .* closure, but got LBFGS"),
+    "closure": (lambda: Updater({"own": NeedsClosure([parameter()])}), "'own' must .* closure, but got NeedsClosure"),
+    "two-owners": (twice, r"must belong to one optimizer, but 'a' and 'b' share b\[0\] of shape \(2, 3\)"),
+    "no-optimizer": (lambda: Updater({}), "optimizers must name at least one optimizer, but got none"),
+    "frozen": (lambda: Updater({"sgd": FROZEN}), "a parameter that requires a gradient, but none of sgd does"),
+}
 
 
-@pytest.mark.parametrize(
-    ("build", "message"),
-    [
-        pytest.param(
-            many_halves,
-            r"got all\.0\.weight in float16, .*, all\.2\.weight in float16 and 3 more\.",
-            id="many-halves-E54-C33",
-        ),
-        pytest.param(
-            lambda: of_kind(torch.bfloat16, "fp16"),
-            r"'sgd' must be fp32, but got sgd\[0\] in bfloat16",
-            id="bf16-under-a-loss-scale-C33",
-        ),
-        pytest.param(
-            lambda: of_kind(torch.float16), r"'sgd' must be fp32, but got sgd\[0\] in float16", id="fp16-as-bf16-E54"
-        ),
-        pytest.param(
-            lambda: of_kind(torch.complex64),
-            r"optimizer 'sgd' must be real numbers, but sgd\[0\] is complex",
-            id="complex",
-        ),
-        pytest.param(
-            lambda: Updater({"quasi": torch.optim.LBFGS([parameter()])}),
-            "'quasi' must step without a closure, but got LBFGS",
-            id="lbfgs-E56",
-        ),
-        pytest.param(
-            lambda: Updater({"quasi": NeedsClosure([parameter()])}),
-            "'quasi' must step without a closure, but got NeedsClosure",
-            id="closure-E56",
-        ),
-        pytest.param(
-            twice, r"must belong to one optimizer, but 'a' and 'b' share b\[0\] of shape \(2, 3\)", id="two-owners-E53"
-        ),
-        pytest.param(
-            lambda: Updater({}), "optimizers must name at least one optimizer, but got none", id="no-optimizer"
-        ),
-        pytest.param(
-            lambda: Updater({"sgd": FROZEN}),
-            "must hold a parameter that requires a gradient, but none of sgd does",
-            id="nothing-to-train",
-        ),
-    ],
-)
-def test_untrainable_optimizers_raise_value_error(build, message):
+@pytest.mark.parametrize("case", UNTRAINABLE)
+def test_untrainable_optimizers_raise_value_error(case):  # C33, E53, E54, E56
+    build, message = UNTRAINABLE[case]
     with pytest.raises(ValueError, match=message):
         build()
 

@@ -75,28 +75,19 @@ def test_state_of_another_precision_starts_a_fresh_scale(saved, resumed):  # C50
     assert (other.loss_scale.value if other.loss_scale else None) == (8.0 if resumed == "fp16" else None)
 
 
-def test_averages_missing_in_the_state_begin_anew():  # F62
-    without, averaged = built(), built(0.9)
-    go(*without, range(3))
-    go(*averaged, range(10, 12))
-    move(without, averaged)
-    ema = averaged[1].ema
-    assert ema.updates == 0
-    assert identical(ema.state_dict()["shadow"], dict(without[0].state_dict()))
-    for pair in (averaged, without):
-        go(*pair, range(3, 4))
-    assert ema.updates == 1
-    assert identical(dict(averaged[0].state_dict()), dict(without[0].state_dict()))
-
-
-def test_averages_of_the_state_alone_are_left_behind():
-    averaged, without = built(0.9), built()
-    go(*averaged, range(3))
-    move(averaged, without)
-    assert without[1].state_dict()["ema"] is None
-    for pair in (averaged, without):
+@pytest.mark.parametrize(("saved", "resumed"), [(None, 0.9), (0.9, None)], ids=["resumed-alone", "saved-alone"])
+def test_averages_of_one_side_alone_begin_anew(saved, resumed):  # F62
+    source, target = built(saved), built(resumed)
+    go(*source, range(3))
+    go(*target, range(10, 12))
+    move(source, target)
+    assert (target[1].ema is None) == (resumed is None)
+    assert target[1].ema is None or target[1].ema.updates == 0
+    assert target[1].ema is None or identical(target[1].ema.state_dict()["shadow"], dict(source[0].state_dict()))
+    for pair in (source, target):
         go(*pair, range(3, 6))
-    assert identical(dict(averaged[0].state_dict()), dict(without[0].state_dict()))
+    assert target[1].ema is None or target[1].ema.updates == 3
+    assert identical(dict(source[0].state_dict()), dict(target[0].state_dict()))
 
 
 FUSED, FOREACH, PLAIN = {"fused": True}, {"foreach": True}, {"foreach": False}
