@@ -1,70 +1,47 @@
-"""Learning-rate schedules follow the updates that were applied, or the objective."""
+"""Step learning-rate schedules by applied updates, or by the objective."""
 
+import math
 import warnings
 from typing import Any
 
 import pytest
 import torch
 
-from tests.trainables.toy_models import (
-    PRECISIONS,
-    Cycled,
-    Regression,
-    RegressionConfig,
-    identical,
-    slope,
-    state,
-    timeless,
-)
-from trainables.context import Context
+from tests.trainables.toy_models import Cycled, Regression, slope, state
+from tests.trainables.training.trials import assert_continues, load_trial, make_trial, run_epochs
 from trainables.precision import Diverged
 from trainables.task import TaskConfig
-from trainables.training.trainer import TrialTrainer, train
 from trainables.update import Updater
 
-# Over the whole trial
 
-
-def cycle(**settings: Any) -> dict[str, float]:
-    task = Cycled(RegressionConfig(**settings))
+def run_cycle(**settings: Any) -> dict[str, float]:
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # as of a schedule that is stepped before its optimizer
-        list(train(task))
-    return task.followed()
+        training = make_trial(Cycled, **settings)
+        run_epochs(training, training.task.config.epochs)
+    return training.task.followed()
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize(("accumulation", "length"), [(1, 18), (2, 9), (4, 6), (6, 3), (50, 3)])
-def test_a_schedule_over_the_whole_trial_reaches_its_end(precision, accumulation, length):  # F59, F60
-    followed = cycle(precision=precision, accumulation=accumulation, loss_scale=16.0)
+@pytest.mark.parametrize(
+    ("precision", "accumulation", "length"), [("fp32", 1, 18), ("bf16", 4, 6), ("fp16", 6, 3), ("fp32", 50, 3)]
+)
+def test_schedule_of_a_whole_trial_reaches_its_end(precision, accumulation, length):
+    followed = run_cycle(precision=precision, accumulation=accumulation, loss_scale=16.0)
     assert followed["length"] == followed["steps"] == followed["updates"] == length
     assert followed["last_rate"] == pytest.approx(followed["end"])
 
 
 @pytest.mark.parametrize("accumulation", [1, 4])
-def test_a_schedule_over_the_whole_trial_is_not_overrun_and_waits_for_skipped_windows(accumulation):  # F59, F60
-    followed = cycle(precision="fp16", accumulation=accumulation, loss_scale=2.0**24, epochs=9)
+def test_schedule_waits_for_skipped_windows(accumulation):
+    followed = run_cycle(precision="fp16", accumulation=accumulation, loss_scale=2.0**24, epochs=9)
     assert 0 < followed["skipped"] < followed["length"]
     assert followed["steps"] == followed["updates"] == followed["length"] - followed["skipped"]
     assert followed["first_rate"] == pytest.approx(followed["start"])
 
 
-@pytest.mark.parametrize(
-    ("world_size", "samples", "batch_size"), [(1, 22, 4), (1, 24, 4), (2, 22, 4), (2, 23, 4), (2, 3, 8), (3, 1, 1)]
-)
-def test_micro_batches_are_those_of_the_rank_that_has_most(world_size, samples, batch_size):  # F60
-    contexts = [Context(rank=rank, world_size=world_size) for rank in range(world_size)]
-    counts = [len(list(context.shard(torch.arange(samples), batch_size))) for context in contexts]
-    assert {context.micro_batches(samples, batch_size) for context in contexts} == {max(counts)}
-
-
-def test_the_updates_of_a_trial_count_the_shorter_window_at_the_end_of_each_epoch():  # F60
-    assert TaskConfig(epochs=5, accumulation=4).total_updates(micro_batches=9) == 15
-    assert TaskConfig(epochs=5, accumulation=4).total_updates(micro_batches=8) == 10
-    assert TaskConfig(epochs=5, accumulation=4).total_updates(micro_batches=1) == 5
-
-
-# By the objective
+@pytest.mark.parametrize(("micro_batches", "updates"), [(9, 15), (8, 10), (1, 5)])
+def test_total_updates_count_the_short_window_of_each_epoch(micro_batches, updates):
+    assert TaskConfig(epochs=5, accumulation=4).total_updates(micro_batches) == updates
 
 
 class Plateau(Regression):
@@ -77,7 +54,6 @@ class Plateau(Regression):
         optimizer = self.optimizers["adam"]
         self.plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=0)
         self.schedulers = [self.plateau]
-        self.epoch = 0
 
     def train_batches(self, epoch: int) -> Any:
         self.epoch = epoch
@@ -88,50 +64,41 @@ class Plateau(Regression):
         return {**super().evaluate(), "val/loss": self.losses[self.epoch], "val/rate": rate}
 
 
-CONFIG = RegressionConfig(epochs=5, lr=0.08)
-
-
-def test_a_plateau_is_judged_once_per_epoch_by_the_objective():  # F61
-    task = Plateau(CONFIG)
-    rates = [report["val/rate"] for report in train(task)]
+def test_plateau_is_judged_once_per_epoch_by_the_objective():
+    training = make_trial(Plateau, lr=0.08)
+    rates = [report["val/rate"] for report in run_epochs(training, 5)]
     assert rates == [0.08, 0.08, 0.08, 0.04, 0.02]  # cut after the third and the fourth epoch
-    assert task.plateau.last_epoch == 5
-    assert task.plateau.best == 1.0
+    assert training.task.plateau.last_epoch == 5
+    assert training.task.plateau.best == 1.0
 
 
-def test_a_plateau_is_not_judged_by_an_objective_that_is_not_finite():  # F61
+def test_plateau_ignores_an_objective_that_is_not_finite():
     class Lost(Plateau):
-        losses = (3.0, float("nan"))
+        losses = (3.0, math.nan)
 
-    task = Lost(CONFIG)
-    training = TrialTrainer(task)
+    training = make_trial(Lost)
     training.run_epoch()
-    with pytest.raises(Diverged):
+    with pytest.raises(Diverged, match="val/loss is nan after epoch 2"):
         training.run_epoch()
-    assert (task.plateau.last_epoch, task.plateau.best, task.plateau.num_bad_epochs) == (1, 3.0, 0)
+    plateau = training.task.plateau
+    assert (plateau.last_epoch, plateau.best, plateau.num_bad_epochs) == (1, 3.0, 0)
 
 
-@pytest.mark.parametrize("epochs", [1, 2, 3, 4])
-@pytest.mark.parametrize("windows", [0, 2])
-def test_a_plateau_goes_on_from_a_checkpoint(tmp_path, epochs, windows):  # F61
-    straight = TrialTrainer(Plateau(CONFIG))
-    expected = [timeless(straight.run_epoch()) for _ in range(5)]
-    at_the_end = state(straight)
-    first = TrialTrainer(Plateau(CONFIG))
-    for _ in range(epochs):
-        first.run_epoch()
+@pytest.mark.parametrize(("epochs", "windows"), [(1, 0), (3, 2)])
+def test_plateau_continues_from_a_checkpoint(tmp_path, epochs, windows):
+    straight, first = make_trial(Plateau, lr=0.08), make_trial(Plateau, lr=0.08)
+    expected = run_epochs(straight, 5)
+    run_epochs(first, epochs)
     if windows:
         assert first.run_epoch(lambda: first.windows == windows) is None
     first.save(tmp_path / "state.pt")
-    second = TrialTrainer(Plateau(CONFIG))
-    second.load(tmp_path / "state.pt")
+    second = load_trial(tmp_path / "state.pt", Plateau, lr=0.08)
     assert second.task.plateau.state_dict() == first.task.plateau.state_dict()
-    assert identical([timeless(second.run_epoch()) for _ in range(5 - epochs)], expected[epochs:])
-    assert identical(state(second), at_the_end)
+    assert_continues(second, (expected, state(straight)))
     assert second.task.plateau.state_dict() == straight.task.plateau.state_dict()
 
 
-def test_an_update_does_not_step_a_plateau():  # F61
+def test_updater_with_a_plateau_raises_value_error():
     weight, _ = slope()
     optimizer = torch.optim.SGD([weight], lr=1.0)
     plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)

@@ -1,10 +1,10 @@
-"""A trial that is saved between any two windows and goes on elsewhere is the trial that was never interrupted."""
+"""Resume trials, saved between any two windows or epochs, exactly as if they had never been interrupted."""
 
 import itertools
 import math
 import multiprocessing
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,23 +13,22 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
-from tests.trainables.toy_models import (
-    FULL,
-    Adversaries,
-    Augmented,
-    Endless,
-    RegressionConfig,
-    every_precision,
-    identical,
-    scramble,
-    state,
-    timeless,
+from tests.trainables.toy_models import FULL, Adversaries, Augmented, Endless, Regression, identical, scramble, state
+from tests.trainables.training.trials import (
+    assert_continues,
+    flip_bit,
+    load_trial,
+    make_trial,
+    run_epochs,
+    run_uninterrupted,
+    stop_in_epoch,
 )
 from trainables import checkpoint
 from trainables.checkpoint import CheckpointError
+from trainables.checkpoint.selection import find_resume_checkpoint
 from trainables.precision import Diverged
-from trainables.task import TaskConfig
-from trainables.training.trainer import TrialTrainer
+
+FP16 = {**FULL, "precision": "fp16"}
 
 
 class OwnOrder(Augmented):
@@ -58,158 +57,146 @@ class Streamed(Endless, Augmented):
     pass
 
 
-def config_of(task: type[Any], **settings: Any) -> TaskConfig:
-    return RegressionConfig(**{**FULL, **settings}) if task is not Adversaries else TaskConfig(accumulation=1)
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "state.pt"
 
 
-def after(training: TrialTrainer, window: int) -> Callable[[], bool]:
-    return lambda: training.windows >= window
+# From the end of an epoch
 
 
-def stopped(task: type[Any], config: TaskConfig, epoch: int, window: int) -> TrialTrainer:
-    """A trial that was stopped after so many windows of the epoch after `epoch`."""
-    training = TrialTrainer(task(config))
-    for _ in range(epoch):
-        training.run_epoch()
-    assert training.run_epoch(after(training, window)) is None
-    assert (training.epoch, training.windows) == (epoch, window)
-    return training
+@pytest.mark.parametrize(
+    ("epoch", "settings"),
+    [
+        pytest.param(1, {"ema_decay": None, "max_grad_norm": None}, id="fp32-plain"),
+        pytest.param(1, {"precision": "fp16", "loss_scale": 2.0**26}, id="fp16-after-skips"),
+        pytest.param(3, {"precision": "bf16"}, id="bf16"),
+    ],
+)
+def test_trial_resumes_exactly_after_an_epoch(path, epoch, settings):
+    settings = {**FULL, **settings}
+    expected = run_uninterrupted(Regression, 4, **settings)
+    if "loss_scale" in settings:
+        assert expected[0][0]["amp/skipped"] > 0
+    first = make_trial(Regression, **settings)
+    run_epochs(first, epoch)
+    first.save(path)
+    scramble()
+    second = load_trial(path, Regression, **settings)
+    assert second.epoch == epoch
+    assert_continues(second, expected)
+    assert_continues(first, expected)  # saving changes nothing
 
 
-def epochs_of(training: TrialTrainer, count: int) -> list[dict[str, float]]:
-    return [timeless(training.run_epoch()) for _ in range(count)]
-
-
-def uninterrupted(task: type[Any], config: TaskConfig, count: int) -> tuple[list[dict[str, float]], dict[str, Any]]:
-    """The reports of the first epochs, and what the trial is afterwards."""
-    training = TrialTrainer(task(config))
-    return epochs_of(training, count), state(training)
-
-
-def resume_elsewhere(task: type[Any], path: Path, precision: str, count: int) -> Any:
-    """What a process does that knows nothing but the file."""
-    torch.set_num_threads(1)
-    training = TrialTrainer(task(config_of(task, precision=precision)))
+def test_loading_an_epoch_undoes_the_one_under_way(path):
+    expected = run_uninterrupted(Augmented, 2, **FULL)
+    training = make_trial(Augmented, **FULL)
+    training.run_epoch()
+    training.save(path)
+    training.run_epoch(lambda: training.windows >= 2)
     training.load(path)
-    return epochs_of(training, count), state(training)
+    assert training.windows == 0
+    assert_continues(training, expected)
 
 
-# Between any two windows
+# From the middle of an epoch
 
 
-@every_precision
-@pytest.mark.parametrize("window", [0, 1, 2, 3])
-@pytest.mark.parametrize("epoch", [0, 1])
-def test_a_trial_goes_on_bit_for_bit_from_the_middle_of_an_epoch(tmp_path, precision, epoch, window):  # F66, H76, C50
-    config = config_of(Augmented, precision=precision)
-    expected, at_the_end = uninterrupted(Augmented, config, 3)
-    first = stopped(Augmented, config, epoch, window)
-    first.save(tmp_path / "midway.pt")
+@pytest.mark.parametrize(
+    ("precision", "epoch", "window"), [("fp32", 0, 0), ("fp32", 1, 3), ("bf16", 0, 2), ("fp16", 1, 1), ("fp16", 0, 3)]
+)
+def test_trial_resumes_exactly_inside_an_epoch(path, precision, epoch, window):
+    settings = {**FULL, "precision": precision}
+    expected = run_uninterrupted(Augmented, 3, **settings)
+    first = stop_in_epoch(make_trial(Augmented, **settings), epoch, window)
+    first.save(path)
     held = state(first)
     scramble()
-    second = TrialTrainer(Augmented(config))
-    second.load(tmp_path / "midway.pt")
+    second = load_trial(path, Augmented, **settings)
     assert identical(state(second), held)
-    assert identical(epochs_of(second, 3 - epoch), expected[epoch:])
-    assert identical(state(second), at_the_end)
+    assert_continues(second, expected)
 
 
 @pytest.mark.parametrize("saving", [True, False], ids=["saved", "not-saved"])
-def test_a_stopped_trial_goes_on_in_memory_whether_it_was_saved_or_not(tmp_path, saving):  # H76
-    config = config_of(Augmented, precision="fp16")
-    expected, at_the_end = uninterrupted(Augmented, config, 2)
-    training = stopped(Augmented, config, 0, 1)
+def test_stopped_trial_continues_in_memory(path, saving):
+    training = stop_in_epoch(make_trial(Augmented, **FP16), 0, 1)
     if saving:
         before = state(training)
-        training.save(tmp_path / "midway.pt")
+        training.save(path)
         assert identical(state(training), before)
-    assert training.run_epoch(after(training, 2)) is None  # and is stopped again
-    assert identical(epochs_of(training, 2), expected)
-    assert identical(state(training), at_the_end)
+    assert training.run_epoch(lambda: training.windows >= 2) is None  # and is stopped again
+    assert_continues(training, run_uninterrupted(Augmented, 2, **FP16))
 
 
-def test_a_trial_is_saved_resumed_and_saved_again_at_every_window(tmp_path):  # H76
-    config = config_of(Augmented, precision="fp16")
-    expected, at_the_end = uninterrupted(Augmented, config, 2)
+def test_trial_saved_and_resumed_at_every_window_is_exact(path):
+    expected, at_the_end = run_uninterrupted(Augmented, 2, **FP16)
     reports: list[dict[str, float]] = []
+    make_trial(Augmented, **FP16).save(path)
     for _ in range(20):
-        training = TrialTrainer(Augmented(config))
-        if (tmp_path / "midway.pt").exists():
-            training.load(tmp_path / "midway.pt")
-        report = training.run_epoch(after(training, training.windows + 1))
-        reports += [] if report is None else [timeless(report)]
+        training = load_trial(path, Augmented, **FP16)
+        report = training.run_epoch(lambda trained=training, goal=training.windows + 1: trained.windows >= goal)
+        reports += [] if report is None else [report]
         if len(reports) == 2:
             break
-        training.save(tmp_path / "midway.pt")
-    assert identical(reports, expected)
+        training.save(path)
+    for report, wanted in zip(reports, expected, strict=True):
+        assert identical({name: report[name] for name in wanted}, wanted)
     assert identical(state(training), at_the_end)
 
 
-@every_precision
-def test_a_fresh_process_goes_on_bit_for_bit(tmp_path, precision):  # H76
-    config = config_of(Augmented, precision=precision)
-    expected, at_the_end = uninterrupted(Augmented, config, 3)
-    stopped(Augmented, config, 1, 2).save(tmp_path / "midway.pt")
+def continue_in_process(path: Path, expected: Any) -> None:
+    torch.set_num_threads(1)
+    assert_continues(load_trial(path, Augmented, **FP16), expected)
+
+
+@pytest.mark.slow
+def test_fresh_process_resumes_exactly(path):
+    stop_in_epoch(make_trial(Augmented, **FP16), 1, 2).save(path)
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        arguments = (Augmented, tmp_path / "midway.pt", precision, 2)
-        reports, reached = pool.apply_async(resume_elsewhere, arguments).get(timeout=120)
-    assert identical(reports, expected[1:])
-    assert identical(reached, at_the_end)
+        arguments = (path, run_uninterrupted(Augmented, 3, **FP16))
+        pool.apply_async(continue_in_process, arguments).get(timeout=120)
 
 
-@pytest.mark.parametrize("window", [0, 1, 2])
-@pytest.mark.parametrize("task", [OwnOrder, Prefetched, Streamed, Adversaries])
-def test_the_next_window_is_the_next_one_wherever_the_data_come_from(tmp_path, task, window):  # H78
-    config = config_of(task)
-    expected, at_the_end = uninterrupted(task, config, 2)
-    trained = stopped(task, config, 0, window)
-    trained.save(tmp_path / "midway.pt")
-    trained.close()
+@pytest.mark.parametrize(
+    ("task", "window"), [(OwnOrder, 1), (Prefetched, 2), (Streamed, 0), (Streamed, 2), (Adversaries, 1)]
+)
+def test_resumed_trial_draws_the_next_window_of_its_data(path, task, window):
+    settings = {"precision": "fp16", "ema_decay": 0.9, "accumulation": 1} if task is Adversaries else FULL
+    expected = run_uninterrupted(task, 2, **settings)
+    stopped = stop_in_epoch(make_trial(task, **settings), 0, window)
+    stopped.save(path)
+    stopped.close()
     scramble()
-    resumed = TrialTrainer(task(config))
-    resumed.load(tmp_path / "midway.pt")
-    assert identical(epochs_of(resumed, 2), expected)
-    assert identical(state(resumed), at_the_end)
+    assert_continues(load_trial(path, task, **settings), expected)
 
 
-@pytest.mark.parametrize("skipped", [1, 2])
-def test_the_middle_of_an_epoch_after_skipped_windows_keeps_the_lower_scale(tmp_path, skipped):  # H81
-    config = config_of(Augmented, precision="fp16", loss_scale=2.0**26)
-    expected, at_the_end = uninterrupted(Augmented, config, 3)
-    first = stopped(Augmented, config, 0, skipped)
+def test_resumed_trial_keeps_the_loss_scale_after_skips(path):
+    settings = {**FP16, "loss_scale": 2.0**26}
+    expected = run_uninterrupted(Augmented, 3, **settings)
+    first = stop_in_epoch(make_trial(Augmented, **settings), 0, 2)
     updater = first.task.updaters["train"]
-    assert (updater.skipped, updater.consecutive_skips, updater.loss_scale.value) == (
-        skipped,
-        skipped,
-        2**26 / 2**skipped,
-    )
-    first.save(tmp_path / "midway.pt")
-    second = TrialTrainer(Augmented(config))
-    second.load(tmp_path / "midway.pt")
-    loaded = second.task.updaters["train"]
-    assert identical(loaded.state_dict(), updater.state_dict())
-    assert identical(epochs_of(second, 3), expected)
-    assert identical(state(second), at_the_end)
+    assert (updater.skipped, updater.consecutive_skips, updater.loss_scale.value) == (2, 2, 2**24)
+    first.save(path)
+    second = load_trial(path, Augmented, **settings)
+    assert identical(second.task.updaters["train"].state_dict(), updater.state_dict())
+    assert_continues(second, expected)
 
 
-def test_a_task_finds_its_state_of_the_epochs_start_when_batches_are_drawn_again(tmp_path):  # H76
+def test_batches_are_drawn_again_from_the_state_at_epoch_start(path):
     class Recording(Augmented):
         def train_batches(self, epoch: int) -> Iterator[Any]:
             found.append((epoch, self.seen, self.drawn))
             yield from super().train_batches(epoch)
 
     found: list[tuple[int, float, float]] = []
-    config = config_of(Augmented)
-    first = stopped(Recording, config, 1, 2)
-    first.save(tmp_path / "midway.pt")
-    second = TrialTrainer(Recording(config))
-    second.load(tmp_path / "midway.pt")
+    stop_in_epoch(make_trial(Recording, **FULL), 1, 2).save(path)
+    second = load_trial(path, Recording, **FULL)
     second.run_epoch()
     assert found == [(0, 0.0, 0.0), (1, 22.0, 6.0), (1, 22.0, 6.0)]
     assert (second.task.seen, second.task.drawn) == (44.0, 12.0)
 
 
-def test_a_stop_in_the_middle_of_a_window_acts_after_it(tmp_path):  # H77, C51
+def test_stop_inside_a_window_takes_effect_after_it(path):
     """There is no state between two micro-batches that a checkpoint could hold."""
 
     class Interrupted(Augmented):
@@ -218,140 +205,131 @@ def test_a_stop_in_the_middle_of_a_window_acts_after_it(tmp_path):  # H77, C51
             return super().loss(batch)
 
     stopping = threading.Event()
-    config = config_of(Augmented, accumulation=4)
-    expected, at_the_end = uninterrupted(Augmented, config, 1)
-    training = TrialTrainer(Interrupted(config))
+    settings = {**FULL, "accumulation": 4}
+    training = make_trial(Interrupted, **settings)
     assert training.run_epoch(stopping.is_set) is None
     assert (training.windows, training.task.updaters["train"].steps, training.task.seen) == (1, 1, 16)
     assert training.task.drawn == 4, "what is drawn and not trained would be lost"
     assert all(p.grad is None for p in training.task.modules["model"].parameters())
-    training.save(tmp_path / "midway.pt")
-    second = TrialTrainer(Augmented(config))
-    second.load(tmp_path / "midway.pt")
-    assert identical(epochs_of(second, 1), expected)
-    assert identical(state(second), at_the_end)
+    training.save(path)
+    assert_continues(load_trial(path, Augmented, **settings), run_uninterrupted(Augmented, 1, **settings))
 
 
-# On its own, while training goes on
+# Saved while training goes on
 
 
-def test_an_epoch_saves_itself_while_it_goes_on_and_a_trial_goes_on_from_there(tmp_path):  # H85
-    config = config_of(Augmented, precision="fp16", accumulation=1)
-    expected, at_the_end = uninterrupted(Augmented, config, 2)
-    first = TrialTrainer(Augmented(config))
+def test_autosaved_trial_continues_exactly(tmp_path):
+    settings = {**FP16, "accumulation": 1}
+    expected = run_uninterrupted(Augmented, 2, **settings)
+    first = make_trial(Augmented, **settings)
     first.autosave = (tmp_path / "auto.pt", 0.0)
-    assert first.run_epoch(after(first, 3)) is None
-    first.save(tmp_path / "asked.pt")  # after the other one is written
+    stop_in_epoch(first, 0, 3).save(tmp_path / "asked.pt")  # after the other one is written
     own, asked = (checkpoint.load(tmp_path / name) for name in ("auto.pt", "asked.pt"))
     for saved in (own, asked):
         saved["midway"].pop("seconds")
     assert identical(own, asked)
     first.autosave = None
-    assert identical(epochs_of(first, 2), expected)
-    second = TrialTrainer(Augmented(config))
-    second.load(tmp_path / "auto.pt")
+    assert_continues(first, expected)
+    second = load_trial(tmp_path / "auto.pt", Augmented, **settings)
     assert second.windows == 3
-    assert identical(epochs_of(second, 2), expected)
-    assert identical(state(second), at_the_end)
+    assert_continues(second, expected)
 
 
-def test_saving_itself_waits_for_its_time(tmp_path):
-    training = TrialTrainer(Augmented(config_of(Augmented)))
-    training.autosave = (tmp_path / "auto.pt", 3600.0)
+def test_autosave_waits_for_its_interval(path):
+    training = make_trial(Augmented, **FULL)
+    training.autosave = (path, 3600.0)
     training.run_epoch()
-    assert list(tmp_path.iterdir()) == []
+    assert not path.exists()
 
 
-def test_an_epoch_that_cannot_be_saved_is_an_error(tmp_path):  # H85
-    (tmp_path / "file").write_text("")
-    training = TrialTrainer(Augmented(config_of(Augmented, accumulation=1)))
-    training.autosave = (tmp_path / "file" / "auto.pt", 0.0)
-    with pytest.raises(OSError, match="file"):
+def test_autosave_that_fails_raises_os_error(path):
+    path.write_text("")
+    training = make_trial(Augmented, **{**FULL, "accumulation": 1})
+    training.autosave = (path / "auto.pt", 0.0)
+    with pytest.raises(OSError, match=r"state\.pt"):
         training.run_epoch()
 
 
-# What is not saved, and what is not taken up
+# States that are neither saved nor restored
 
 
-@pytest.mark.parametrize("value", [math.inf, math.nan])
-@pytest.mark.parametrize("epoch_under_way", [False, True])
-def test_a_weight_that_is_not_finite_never_replaces_a_good_one(tmp_path, value, epoch_under_way):  # H86
-    path = tmp_path / "state.pt"
-    training = TrialTrainer(Augmented(config_of(Augmented)))
+@pytest.mark.parametrize(("value", "windows"), [(math.inf, 0), (math.nan, 1)])
+def test_non_finite_weight_never_replaces_a_good_checkpoint(path, value, windows):
+    training = make_trial(Augmented, **FULL)
     training.run_epoch()
-    if epoch_under_way:
-        training.run_epoch(after(training, 1))
+    if windows:
+        training.run_epoch(lambda: training.windows >= windows)
     training.save(path)
     good = path.read_bytes()
     with torch.no_grad():
         training.task.modules["model"][4].weight[0, 3] = value
-    with pytest.raises(Diverged, match=rf"model\.4\.weight is not finite after epoch 1, window {int(epoch_under_way)}"):
+    with pytest.raises(Diverged, match=rf"model\.4\.weight is not finite after epoch 1, window {windows}"):
         training.save(path)
     assert path.read_bytes() == good
-    assert checkpoint.load(path)["epoch"] == 1
 
 
-def test_an_epoch_that_saves_itself_stops_at_a_weight_that_is_not_finite(tmp_path):  # H86
+def test_autosave_stops_at_a_non_finite_weight(path):
     class Broken(Augmented):
         def after_update(self, report: Any) -> None:
             super().after_update(report)
             if self.updaters["train"].steps == 2:
                 self.modules["model"][0].bias.data[1] = math.inf
 
-    training = TrialTrainer(Broken(config_of(Augmented)))
-    training.autosave = (tmp_path / "auto.pt", 0.0)
+    training = make_trial(Broken, **FULL)
+    training.autosave = (path, 0.0)
     with pytest.raises(Diverged, match=r"model\.0\.bias is not finite after epoch 0, window 2"):
         training.run_epoch()
     training.close()  # waits for what is being written
-    assert checkpoint.load(tmp_path / "auto.pt")["midway"]["windows"] == 1
+    assert checkpoint.load(path)["midway"]["windows"] == 1
 
 
-def test_a_mask_may_hold_infinities_and_a_buffer_no_nan(tmp_path):  # H86
+def test_buffers_may_hold_infinities_but_no_nan(path):
     class Masked(Augmented):
         def build(self) -> None:
             super().build()
             self.modules["model"].register_buffer("mask", torch.full((2, 2), -math.inf).triu(1))
 
-    training = TrialTrainer(Masked(config_of(Augmented)))
+    training = make_trial(Masked, **FULL)
     training.run_epoch()
-    training.save(tmp_path / "state.pt")
+    training.save(path)
     training.task.modules["model"][1].running_var[0] = math.nan
     with pytest.raises(Diverged, match=r"model\.1\.running_var is not finite"):
-        training.save(tmp_path / "state.pt")
+        training.save(path)
 
 
-def test_a_checkpoint_that_lacks_the_state_of_a_rank_is_refused(tmp_path):  # H79, H80
-    training = stopped(Augmented, config_of(Augmented), 0, 1)
-    training.save(tmp_path / "midway.pt")
-    saved = checkpoint.load(tmp_path / "midway.pt")
-    before = state(training)
-    saved["midway"]["ranks"] = []
-    with pytest.raises(
-        CheckpointError,
-        match=r"from the middle of epoch 1 must be taken up by as many ranks as saved it, 0, but got 1",
-    ):
-        training.restore(saved)
-    assert identical(state(training), before)
-
-
-def test_a_checkpoint_of_the_end_of_an_epoch_undoes_the_one_that_is_under_way(tmp_path):
-    config = config_of(Augmented)
-    expected = epochs_of(TrialTrainer(Augmented(config)), 2)
-    training = TrialTrainer(Augmented(config))
-    training.run_epoch()
-    training.save(tmp_path / "end.pt")
-    training.run_epoch(after(training, 2))
-    training.load(tmp_path / "end.pt")
-    assert training.windows == 0
-    assert identical(epochs_of(training, 1), expected[1:])
-
-
-def test_a_state_that_a_checkpoint_cannot_hold_is_refused_when_it_is_saved(tmp_path):
+def test_state_that_cannot_be_loaded_again_is_not_saved(path):
     class Odd(Augmented):
         def state_dict(self) -> dict[str, Any]:
             return {**super().state_dict(), "counter": itertools.count()}
 
-    training = stopped(Odd, config_of(Augmented), 0, 1)
+    training = stop_in_epoch(make_trial(Odd, **FULL), 0, 1)
     with pytest.raises(CheckpointError, match=r"must hold tensors and plain Python values only.*counter \(count\)"):
-        training.save(tmp_path / "midway.pt")
-    assert list(tmp_path.iterdir()) == []
+        training.save(path)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("ranks", [0, 2])
+def test_refused_checkpoint_leaves_the_trial_unchanged(path, ranks):
+    training = stop_in_epoch(make_trial(Augmented, **FULL), 0, 1)
+    training.save(path)
+    before = state(training)
+    saved = checkpoint.load(path)
+    saved["midway"]["ranks"] *= ranks
+    message = f"from the middle of epoch 1 must be taken up by as many ranks as saved it, {ranks}, but got 1"
+    with pytest.raises(CheckpointError, match=message):
+        training.restore(saved)
+    flip_bit(path)
+    with pytest.raises(CheckpointError, match="it is corrupt"):
+        training.load(path)
+    assert identical(state(training), before)
+
+
+def test_other_number_of_ranks_resumes_after_an_epoch(tmp_path):
+    training = make_trial(Regression)
+    training.run_epoch()
+    training.save(tmp_path / "epoch-1-a.pt")
+    training.run_epoch(lambda: training.windows == 2)
+    training.save(tmp_path / "midway-a.pt")
+    candidates = [str(tmp_path / "epoch-1-a.pt")]
+    assert find_resume_checkpoint(tmp_path, 1, candidates, ranks=1)[0] == tmp_path / "midway-a.pt"
+    assert find_resume_checkpoint(tmp_path, 1, candidates, ranks=2)[0] == tmp_path / "epoch-1-a.pt"
