@@ -1,16 +1,16 @@
-"""A predictor answers as the trial did that wrote its checkpoint, in arrays, and leaves nothing behind."""
+"""Answer in arrays as the trial did that wrote the checkpoint, and leave nothing behind."""
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 
-from tests.trainables.toy_models import Regression, RegressionConfig, every_precision
+from tests.trainables.toy_models import Regression, RegressionConfig
+from tests.trainables.training.trials import flip_bit, make_trial
 from trainables import checkpoint
 from trainables.checkpoint import CheckpointError
 from trainables.task import Task
 from trainables.training.predictor import Predictor
-from trainables.training.trainer import TrialTrainer
 
 PLAIN = f"{__name__}:Plain"
 
@@ -39,19 +39,9 @@ class Odd(Regression):
         return self.how(self, inputs)
 
 
-class Two(Regression):
-    """Has two modules, and does not say what they answer together."""
-
-    predict = Task.predict
-
-    def build(self):
-        super().build()
-        self.modules["head"] = torch.nn.Linear(1, 1)
-
-
 def trained(tmp_path, task, **settings):
     """A trial after an epoch, and its checkpoint."""
-    training = TrialTrainer(task(RegressionConfig(**{"dropout": 0.3, "epochs": 2, **settings})))
+    training = make_trial(task, **{"dropout": 0.3, "epochs": 2, **settings})
     training.run_epoch()
     training.save(tmp_path / "epoch-1.pt")
     return training, checkpoint.load(tmp_path / "epoch-1.pt")
@@ -69,9 +59,8 @@ def odd(tmp_path, monkeypatch):
     return make
 
 
-@every_precision
-@pytest.mark.parametrize("ema_decay", [None, 0.9])
-def test_it_answers_bit_for_bit_as_the_trial_did_when_it_was_evaluated(tmp_path, precision, ema_decay):
+@pytest.mark.parametrize(("precision", "ema_decay"), [("fp32", None), ("fp32", 0.9), ("bf16", 0.9), ("fp16", None)])
+def test_predictor_answers_as_the_trial_bit_for_bit(tmp_path, precision, ema_decay):
     training, state = trained(tmp_path, Plain, precision=precision, ema_decay=ema_decay)
     predictor = Predictor(PLAIN, state, "cpu")
     answers = predictor(training.task.inputs.numpy())
@@ -80,27 +69,21 @@ def test_it_answers_bit_for_bit_as_the_trial_did_when_it_was_evaluated(tmp_path,
     assert torch.equal(predictor.task.projection, training.task.projection)
 
 
-def test_it_is_saved_without_what_only_training_needs_and_answers_the_same(tmp_path):
+def test_saved_predictor_is_smaller_and_answers_alike(tmp_path):
     training, state = trained(tmp_path, Plain, ema_decay=0.9, precision="bf16")
-    inputs = training.task.inputs.numpy()
+    inputs, path = training.task.inputs.numpy(), tmp_path / "weights.pt"
     before = Predictor(PLAIN, state, "cpu")
-    before.save(tmp_path / "weights.pt")
-    after = Predictor.load(tmp_path / "weights.pt", "cpu")
+    before.save(path)
+    after = Predictor.load(path, "cpu")
     assert np.array_equal(before(inputs), after(inputs))
     assert after.task.seen == training.task.seen > 0
-    assert (tmp_path / "weights.pt").stat().st_size < 0.7 * (tmp_path / "epoch-1.pt").stat().st_size
-
-
-def test_weights_that_were_changed_are_refused(tmp_path):
-    Predictor(PLAIN, trained(tmp_path, Plain)[1], "cpu").save(tmp_path / "weights.pt")
-    content = bytearray((tmp_path / "weights.pt").read_bytes())
-    content[len(content) // 2] ^= 1
-    (tmp_path / "weights.pt").write_bytes(content)
+    assert path.stat().st_size < 0.7 * (tmp_path / "epoch-1.pt").stat().st_size
+    flip_bit(path)
     with pytest.raises(CheckpointError, match="it is corrupt"):
-        Predictor.load(tmp_path / "weights.pt")
+        Predictor.load(path)
 
 
-def test_it_draws_no_random_number_of_its_process_and_tracks_no_gradient(tmp_path):
+def test_predictor_draws_no_numbers_and_tracks_no_gradient(tmp_path):
     _, state = trained(tmp_path, Plain)
     before = torch.get_rng_state(), np.random.get_state()[1].tolist()
     predictor = Predictor(PLAIN, state, "cpu")
@@ -110,7 +93,7 @@ def test_it_draws_no_random_number_of_its_process_and_tracks_no_gradient(tmp_pat
     assert not any(p.requires_grad or p.grad is not None for p in predictor.task.modules["model"].parameters())
 
 
-def test_dicts_go_in_and_come_out_and_text_is_the_tasks_to_read(odd):
+def test_dicts_of_arrays_are_converted_and_text_is_kept(odd):
     seen = {}
 
     def answer(inputs):
@@ -125,24 +108,24 @@ def test_dicts_go_in_and_come_out_and_text_is_the_tasks_to_read(odd):
     assert answers["words"] is text
 
 
-def test_a_data_frame_is_the_matrix_of_its_values(odd):
+def test_data_frame_is_the_matrix_of_its_values(odd):
     frame = pd.DataFrame({"a": [1, 2], "b": [3, 4]})
     assert odd(lambda inputs: inputs.sum(1))(frame).tolist() == [4, 6]
 
 
-def test_arrays_that_may_not_be_written_to_are_taken_and_left_as_they_are(odd):
+def test_read_only_arrays_are_copied(odd):
     inputs = np.ones(3, dtype=np.float32)
     inputs.flags.writeable = False
     assert odd(lambda inputs: inputs.add_(1))(inputs).tolist() == [2, 2, 2]
     assert inputs.tolist() == [1, 1, 1]
 
 
-def test_what_is_no_array_is_refused_with_what_to_do(odd):
+def test_prediction_that_is_no_array_raises_value_error(odd):
     with pytest.raises(ValueError, match="predict must return a tensor, an array or a dict of them, but got tuple"):
         odd(lambda inputs: (inputs, inputs))(np.ones(2))
 
 
-def test_a_state_that_a_module_keeps_does_not_reach_the_next_question(tmp_path, monkeypatch):
+def test_module_state_is_restored_after_each_call(tmp_path, monkeypatch):
     def counting(task, inputs):
         statistics = task.modules["model"][1].running_mean
         statistics += 1
@@ -154,14 +137,21 @@ def test_a_state_that_a_module_keeps_does_not_reach_the_next_question(tmp_path, 
     assert np.array_equal(predictor(np.ones(1)), first)
 
 
-def test_several_modules_need_a_predict_of_the_task():
+def test_several_modules_without_predict_raise_value_error():
+    class Two(Regression):
+        predict = Task.predict
+
+        def build(self):
+            super().build()
+            self.modules["head"] = torch.nn.Linear(1, 1)
+
     task = Two(RegressionConfig())
     task.build()
     with pytest.raises(ValueError, match=r"^Two must define predict\(self, inputs\), since it has 2 modules, model, h"):
         task.predict(torch.ones(1, 3))
 
 
-def test_the_example_is_what_the_first_micro_batch_begins_with_eight_rows_of_it(tmp_path, monkeypatch):
+def test_example_is_eight_rows_of_the_first_micro_batch(tmp_path, monkeypatch):
     predictor = Predictor(PLAIN, trained(tmp_path, Plain, batch_size=16)[1], "cpu")
     example = predictor.example()
     assert example.shape == (8, 3)
@@ -173,7 +163,7 @@ def test_the_example_is_what_the_first_micro_batch_begins_with_eight_rows_of_it(
 
 
 @pytest.mark.parametrize(("batches", "kind"), [([], "NoneType"), ([(object(), 1)], "object")])
-def test_without_an_example_the_task_must_name_one(tmp_path, monkeypatch, batches, kind):
+def test_missing_example_raises_value_error(tmp_path, monkeypatch, batches, kind):
     predictor = Predictor(PLAIN, trained(tmp_path, Plain)[1], "cpu")
     monkeypatch.setattr(Plain, "train_batches", lambda task, epoch: iter(batches))
     with pytest.raises(ValueError, match=rf"^Plain must define example\(self\), .* begin with {kind}"):

@@ -119,13 +119,14 @@ def test_trial_resumes_exactly_inside_an_epoch(path, precision, epoch, window):
 
 @pytest.mark.parametrize("saving", [True, False], ids=["saved", "not-saved"])
 def test_stopped_trial_continues_in_memory(path, saving):
+    expected = run_uninterrupted(Augmented, 2, **FP16)
     training = stop_in_epoch(make_trial(Augmented, **FP16), 0, 1)
     if saving:
         before = state(training)
         training.save(path)
         assert identical(state(training), before)
     assert training.run_epoch(lambda: training.windows >= 2) is None  # and is stopped again
-    assert_continues(training, run_uninterrupted(Augmented, 2, **FP16))
+    assert_continues(training, expected)
 
 
 def test_trial_saved_and_resumed_at_every_window_is_exact(path):
@@ -206,13 +207,14 @@ def test_stop_inside_a_window_takes_effect_after_it(path):
 
     stopping = threading.Event()
     settings = {**FULL, "accumulation": 4}
+    expected = run_uninterrupted(Augmented, 1, **settings)
     training = make_trial(Interrupted, **settings)
     assert training.run_epoch(stopping.is_set) is None
     assert (training.windows, training.task.updaters["train"].steps, training.task.seen) == (1, 1, 16)
     assert training.task.drawn == 4, "what is drawn and not trained would be lost"
     assert all(p.grad is None for p in training.task.modules["model"].parameters())
     training.save(path)
-    assert_continues(load_trial(path, Augmented, **settings), run_uninterrupted(Augmented, 1, **settings))
+    assert_continues(load_trial(path, Augmented, **settings), expected)
 
 
 # Saved while training goes on
