@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.trainables.toy_models import Adversaries, Regression
@@ -22,6 +22,7 @@ from trainables.training.trainer import TrialTrainer
 
 RISE = 1000.0
 FAR = 1e300
+examples = settings(deadline=None, max_examples=50)
 
 
 def alarm(losses: Any, detector: LossDivergenceDetector | None = None) -> int | None:
@@ -36,16 +37,19 @@ def start_with(*losses: float) -> LossDivergenceDetector:
     return detector
 
 
+@examples
 @given(st.lists(st.floats(-RISE, RISE), max_size=60))
 def test_losses_within_the_limit_are_no_divergence(losses):
     assert alarm(losses) is None
 
 
+@examples
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False, max_value=2.0), max_size=60))
 def test_loss_may_fall_without_bound(losses):
     assert alarm([2.0] * FIRST + losses) is None
 
 
+@examples
 @given(
     st.lists(st.tuples(st.integers(0, IN_A_ROW - 1), st.integers(1, 3)), max_size=20),
     st.floats(RISE * 1.01, FAR),
@@ -55,12 +59,14 @@ def test_short_spikes_are_no_divergence(runs, spike):
     assert alarm([1.0] * FIRST + losses) is None
 
 
+@examples
 @given(st.floats(1e-6, 1e6), st.sampled_from([-1, 1]), st.floats(1.01, 1e3))
 def test_loss_that_stays_above_the_limit_is_found(size, sign, factor):
     detector = start_with(*[sign * size] * FIRST)
     assert alarm([max(size, 1.0) * RISE * factor] * 100, detector) == IN_A_ROW
 
 
+@examples
 @given(st.floats(1e-3, 1e3), st.floats(1.01, 1e10))
 def test_jump_at_the_first_update_is_found(start, factor):
     """As under Adam, whose steps do not grow: the loss is as high at the second window as it ever gets."""
@@ -68,6 +74,7 @@ def test_jump_at_the_first_update_is_found(start, factor):
     assert alarm([start] + [high] * 20) == FIRST + IN_A_ROW
 
 
+@examples
 @given(st.floats(1e-3, 1e3), st.floats(1.3, 50.0))
 def test_exponential_growth_is_found_before_fp32_overflows(start, growth):
     """As under a learning rate beyond the stable one; the first losses are on their way up already."""
@@ -103,6 +110,7 @@ def test_first_evaluation_alone_shows_no_progress():
     assert alarm([1100.0] * 10, detector) == IN_A_ROW
 
 
+@examples
 @given(st.lists(st.floats(-1e5, 1e5), min_size=1, max_size=60), st.integers(0, 59))
 def test_detector_state_restores_at_any_window(losses, cut):
     straight, detector = LossDivergenceDetector(), LossDivergenceDetector()

@@ -63,6 +63,7 @@ def test_epoch_trains_each_sample_once():
     assert report["train/updates"] == 2  # six micro-batches: a window of four and a tail of two
     assert report["amp/skipped"] == 0
     assert "amp/loss_scale" not in report
+    assert report["sys/cpu_percent"] > 0
     half = make_trial(Regression, **settings, precision="fp16", loss_scale=128.0).run_epoch()
     assert half["amp/loss_scale"] == 128.0
 
