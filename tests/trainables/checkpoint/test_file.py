@@ -1,4 +1,4 @@
-"""A checkpoint is what was saved, or it is refused."""
+"""Load from a checkpoint what was saved, or refuse it."""
 
 import hashlib
 import itertools
@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from tests.trainables.toy_models import identical
+from tests.trainables.training.trials import flip_bit
 from trainables import checkpoint
 from trainables.checkpoint import CheckpointError, Writer
 from trainables.checkpoint.file import ABOUT
@@ -21,111 +22,58 @@ from trainables.filesystem import remote_path
 from trainables.filesystem.paths import RemotePath, list_files, parse_path
 
 STATE = {"epoch": 3, "weights": {"w": torch.arange(6.0).reshape(2, 3), "none": None}, "names": ["a", "b"], "lr": 1e-3}
+FILES = ["state.pt", "state.pt.sha256"]
 
 
-def test_what_is_loaded_is_what_was_saved(anywhere):
-    path = anywhere / "new" / "folder" / "state.pt"
+@pytest.fixture
+def path(anywhere):
+    """A checkpoint on a disk, and one in a bucket."""
+    path = anywhere / "new" / "state.pt"
     checkpoint.save(STATE, path)
+    return path
+
+
+def list_names(path):
+    return sorted(file.name for file in path.parent.iterdir())
+
+
+def test_checkpoint_is_saved_replaced_and_deleted(path):
     assert identical(checkpoint.load(path), STATE)
-
-
-def test_the_digest_beside_a_checkpoint_is_one_that_sha256sum_checks(anywhere):
-    path = anywhere / "state.pt"
-    checkpoint.save(STATE, path)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    assert (anywhere / "state.pt.sha256").read_text() == f"{digest}  state.pt\n"
-
-
-def test_saving_leaves_nothing_else_behind_and_replaces_what_was_there(anywhere):
-    path = anywhere / "state.pt"
-    checkpoint.save(STATE, path)
+    assert path.with_name("state.pt.sha256").read_text() == f"{digest}  state.pt\n", "sha256sum checks it"
     checkpoint.save({**STATE, "epoch": 4}, path)
     assert checkpoint.load(path)["epoch"] == 4
-    assert sorted(file.name for file in anywhere.iterdir()) == ["state.pt", "state.pt.sha256"]
+    assert list_names(path) == FILES
+    for _ in range(2):
+        checkpoint.delete(path)
+        assert not path.parent.is_dir() or list_names(path) == []
 
 
-@pytest.mark.parametrize("position", [0, 100, -1])
-def test_a_flipped_bit_is_noticed(anywhere, position):  # H84
-    path = anywhere / "state.pt"
-    checkpoint.save(STATE, path)
-    content = bytearray(path.read_bytes())
-    content[position] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(CheckpointError, match=r"state\.pt must have the SHA-256 .* it is corrupt"):
+@pytest.mark.parametrize("damage", ["flipped", "truncated", "without digest", "no file", "no digest file"])
+def test_damaged_checkpoint_raises_checkpoint_error(path, damage):
+    digest = path.with_name("state.pt.sha256")
+    message = r"state\.pt must have the SHA-256 .* it is corrupt"
+    if damage == "flipped":
+        flip_bit(path, -1)
+    elif damage == "truncated":
+        path.write_bytes(path.read_bytes()[:-200])
+    elif damage == "without digest":
+        digest.write_text("")
+    else:
+        (path if damage == "no file" else digest).unlink()
+        message = rf"{re.escape(str(path))} must be readable with its .sha256 beside it"
+    with pytest.raises(CheckpointError, match=message):
         checkpoint.load(path)
 
 
-def test_a_truncated_file_is_noticed(anywhere):  # H84
-    path = anywhere / "state.pt"
-    checkpoint.save(STATE, path)
-    path.write_bytes(path.read_bytes()[:-200])
-    with pytest.raises(CheckpointError, match="it is corrupt"):
-        checkpoint.load(path)
-
-
-@pytest.mark.parametrize("missing", ["state.pt", "state.pt.sha256"])
-def test_a_missing_file_is_named(anywhere, missing):  # H84
-    path = anywhere / "state.pt"
-    checkpoint.save(STATE, path)
-    (anywhere / missing).unlink()
-    with pytest.raises(CheckpointError, match=rf"{re.escape(str(path))} must be readable with its .sha256 beside it"):
-        checkpoint.load(path)
-
-
-def test_an_empty_digest_is_refused(anywhere):  # H84
-    path = anywhere / "state.pt"
-    checkpoint.save(STATE, path)
-    (anywhere / "state.pt.sha256").write_text("")
-    with pytest.raises(CheckpointError, match="it is corrupt"):
-        checkpoint.load(path)
-
-
-def test_a_save_that_fails_leaves_the_earlier_checkpoint(anywhere):  # H84
-    path = anywhere / "state.pt"
-    checkpoint.save(STATE, path)
+def test_save_that_fails_leaves_the_earlier_checkpoint(path):
     with pytest.raises((TypeError, AttributeError), match="pickle"):
         checkpoint.save({"unpicklable": (number for number in range(3))}, path)
     assert identical(checkpoint.load(path), STATE)
-    assert len(list(anywhere.iterdir())) == 2
+    assert list_names(path) == FILES
 
 
-@pytest.mark.parametrize("moment", [0, 1, 2, 3])
-def test_a_crash_at_any_moment_leaves_the_old_state_or_the_new_one(tmp_path, moment):  # H84
-    path = tmp_path / "state.pt"
-    checkpoint.save(STATE, path)
-    child = multiprocessing.get_context("fork").Process(target=_save_and_crash, args=({"epoch": 4}, path, moment))
-    child.start()
-    child.join(60)
-    assert child.exitcode == (9 if moment < 3 else 0)  # files are renamed three times
-    assert checkpoint.load(path)["epoch"] == (3 if moment < 2 else 4)
-    checkpoint.save({"epoch": 5}, path)
-    assert checkpoint.load(path) == {"epoch": 5}
-    assert (tmp_path / "state.pt.sha256").read_text().count("\n") == 1
-
-
-@pytest.mark.parametrize("moment", [0, 1, 2, 3])
-def test_a_crash_at_any_write_to_a_bucket_leaves_the_old_state_or_the_new_one(s3, monkeypatch, moment):
-    class Crash(BaseException):
-        pass
-
-    folder, writes, write = parse_path(s3), itertools.count(), RemotePath.write_bytes
-
-    def crash(self, content):
-        if next(writes) == moment:
-            raise Crash
-        return write(self, content)
-
-    checkpoint.save(STATE, folder / "state.pt")
-    with monkeypatch.context() as patch, pytest.raises(Crash) if moment < 3 else nullcontext():
-        patch.setattr(RemotePath, "write_bytes", crash)
-        checkpoint.save({"epoch": 4}, folder / "state.pt")
-    assert checkpoint.load(folder / "state.pt")["epoch"] == (3 if moment < 2 else 4)
-    checkpoint.save({"epoch": 5}, folder / "state.pt")
-    assert checkpoint.load(folder / "state.pt") == {"epoch": 5}
-    assert (folder / "state.pt.sha256").read_text().count("\n") == 1
-
-
-def _save_and_crash(state: dict[str, int], path: Path, moment: int) -> None:
+def save_and_crash(path: Path, moment: int) -> None:
     """End this process without another word when it is about to rename a file for the time `moment`."""
     renames = itertools.count()
 
@@ -134,19 +82,39 @@ def _save_and_crash(state: dict[str, int], path: Path, moment: int) -> None:
             os._exit(9)
 
     sys.addaudithook(watch)
-    checkpoint.save(state, path)
+    checkpoint.save({"epoch": 4}, path)
     os._exit(0)
 
 
-def test_a_deleted_checkpoint_is_gone_and_may_be_deleted_again(anywhere):
-    path = anywhere / "state.pt"
-    checkpoint.save(STATE, path)
-    checkpoint.delete(path)
-    checkpoint.delete(path)
-    assert list(anywhere.iterdir()) == []
+class Crash(BaseException):
+    pass
 
 
-def test_a_bucket_that_is_not_reached_is_no_checkpoint_that_is_missing(s3, monkeypatch):
+@pytest.mark.parametrize("moment", [0, 1, 2, 3])
+def test_crash_at_any_write_leaves_the_old_or_the_new_state(path, monkeypatch, moment):
+    if isinstance(path, Path):
+        child = multiprocessing.get_context("fork").Process(target=save_and_crash, args=(path, moment))
+        child.start()
+        child.join(60)
+        assert child.exitcode == (9 if moment < 3 else 0)  # files are renamed three times
+    else:
+        writes, write = itertools.count(), RemotePath.write_bytes
+
+        def crash(self, content):
+            if next(writes) == moment:
+                raise Crash
+            return write(self, content)
+
+        with monkeypatch.context() as patch, pytest.raises(Crash) if moment < 3 else nullcontext():
+            patch.setattr(RemotePath, "write_bytes", crash)
+            checkpoint.save({"epoch": 4}, path)
+    assert checkpoint.load(path)["epoch"] == (3 if moment < 2 else 4)
+    checkpoint.save({"epoch": 5}, path)
+    assert checkpoint.load(path) == {"epoch": 5}
+    assert path.with_name("state.pt.sha256").read_text().count("\n") == 1
+
+
+def test_unreachable_bucket_is_not_a_missing_checkpoint(s3, monkeypatch):
     monkeypatch.setattr(remote_path, "ATTEMPTS", 1)
     path = parse_path(f"{s3}/state.pt?endpoint_override=http://127.0.0.1:1")
     with pytest.raises(OSError, match=re.escape(str(path))) as error:
@@ -156,87 +124,75 @@ def test_a_bucket_that_is_not_reached_is_no_checkpoint_that_is_missing(s3, monke
         checkpoint.save(STATE, path)
 
 
-def test_a_checkpoint_runs_no_code_of_whoever_wrote_it(tmp_path):
+def test_loading_a_checkpoint_runs_no_code_of_its_writer(tmp_path):
     class Trap:
         def __reduce__(self):
             return exec, (f"open({str(tmp_path / 'sprung')!r}, 'w')",)
 
-    path = tmp_path / "state.pt"
-    checkpoint.save({"trap": Trap()}, path)
+    checkpoint.save({"trap": Trap()}, tmp_path / "state.pt")
     with pytest.raises(pickle.UnpicklingError, match="Weights only load failed"):
-        checkpoint.load(path)
+        checkpoint.load(tmp_path / "state.pt")
     assert not (tmp_path / "sprung").exists()
 
 
 # Written while training goes on
 
 
-def test_what_a_writer_writes_is_the_state_of_the_moment_byte_for_byte(anywhere):  # H85
-    weights = [torch.randn(1000, 1000) for _ in range(3)]
-    checkpoint.save({"weights": weights, "epoch": 3}, anywhere / "at-once.pt")
-    writer = Writer()
-    writer.save({"weights": weights, "epoch": 3}, anywhere / "meanwhile.pt")
-    for weight in weights:  # as the next update does
-        weight.add_(1.0)
+def test_writer_saves_the_last_state_as_it_was_when_called(path):
+    weights, writer = torch.randn(300, 300), Writer()
+    checkpoint.save({"weights": weights}, path.with_name("at-once.pt"))
+    for state in ({"epoch": 1}, {"epoch": 2}, {"weights": weights}):
+        writer.save(state, path)
+    weights.add_(1.0)  # as the next update does
     writer.wait()
-    assert (anywhere / "meanwhile.pt").read_bytes() == (anywhere / "at-once.pt").read_bytes()
-    assert checkpoint.load(anywhere / "meanwhile.pt")["epoch"] == 3
+    assert path.read_bytes() == path.with_name("at-once.pt").read_bytes()
+    assert identical(checkpoint.load(path)["weights"] + 1.0, weights)
+    assert len(list_names(path)) == 4
 
 
-def test_a_writer_writes_in_order_and_keeps_the_last(anywhere):  # H85
-    writer = Writer()
-    for epoch in range(5):
-        writer.save({"epoch": epoch}, anywhere / "state.pt")
-    writer.wait()
-    assert checkpoint.load(anywhere / "state.pt") == {"epoch": 4}
-    assert sorted(file.name for file in anywhere.iterdir()) == ["state.pt", "state.pt.sha256"]
-
-
-@pytest.mark.parametrize("call", ["wait", "save"])
-def test_an_error_while_writing_is_raised_by_the_next_call_and_once(tmp_path, call):  # H85
+@pytest.mark.parametrize("call", ["wait", "save", "delete"])
+def test_writer_raises_an_error_at_its_next_call_and_once(tmp_path, call):
     (tmp_path / "file").write_text("")
-    writer = Writer()
+    writer, path = Writer(), tmp_path / "state.pt"
     writer.save(STATE, tmp_path / "file" / "state.pt")
     with pytest.raises(OSError, match="file"):
-        writer.wait() if call == "wait" else writer.save(STATE, tmp_path / "state.pt")
-    writer.save(STATE, tmp_path / "state.pt")
+        {"wait": writer.wait, "save": lambda: writer.save(STATE, path), "delete": lambda: writer.delete(path)}[call]()
+    writer.save(STATE, path)
     writer.wait()
-    assert identical(checkpoint.load(tmp_path / "state.pt"), STATE)
+    assert identical(checkpoint.load(path), STATE)
 
 
-def test_a_second_name_keeps_a_checkpoint_that_is_deleted_under_its_first(anywhere):
-    first, second = anywhere / "a" / "first.pt", anywhere / "b" / "second.pt"
-    checkpoint.save({"epoch": 3}, first)
-    checkpoint.link(first, second)
-    checkpoint.save({"epoch": 4}, first)
-    assert checkpoint.load(second) == {"epoch": 3}
-    checkpoint.delete(first)
-    assert checkpoint.load(second) == {"epoch": 3}
-    assert sorted(path.name for path in second.parent.iterdir()) == ["second.pt", "second.pt.sha256"]
+# Second names
 
 
-def test_where_files_cannot_have_two_names_a_checkpoint_is_copied(tmp_path, monkeypatch):
-    def refused(*_):
+@pytest.mark.parametrize("links", [True, False], ids=["links", "no-links"])
+def test_second_name_keeps_a_checkpoint_that_is_deleted(path, monkeypatch, links):
+    def refuse(*_):
         raise OSError("Operation not supported")
 
-    monkeypatch.setattr(os, "link", refused)
-    test_a_second_name_keeps_a_checkpoint_that_is_deleted_under_its_first(tmp_path)
+    if not links:
+        monkeypatch.setattr(os, "link", refuse)
+    second = path.parent / "b" / "second.pt"
+    checkpoint.link(path, second)
+    checkpoint.save({"epoch": 4}, path)
+    assert identical(checkpoint.load(second), STATE)
+    checkpoint.delete(path)
+    assert identical(checkpoint.load(second), STATE)
+    assert list_names(second) == ["second.pt", "second.pt.sha256"]
 
 
-def test_a_directory_has_a_second_name_too(anywhere):
-    for name in (ABOUT, "a", "sub/b"):
-        (anywhere / "first" / name).parent.mkdir(parents=True, exist_ok=True)
-        (anywhere / "first" / name).write_text(name)
-    checkpoint.link(anywhere / "first", anywhere / "new" / "second")
-    checkpoint.delete(anywhere / "first")
-    assert not (anywhere / "first").exists()
-    second = anywhere / "new" / "second"
-    assert {name: (second / name).read_text() for name in list_files(second)} == {
-        name: name for name in (ABOUT, "a", "sub/b")
-    }
+def test_second_name_keeps_a_directory_that_is_deleted(anywhere):
+    first, second, names = anywhere / "first", anywhere / "new" / "second", [ABOUT, "a", "sub/b"]
+    for name in names:
+        (first / name).parent.mkdir(parents=True, exist_ok=True)
+        (first / name).write_text(name)
+    checkpoint.link(first, second)
+    checkpoint.delete(first)
+    assert not first.exists()
+    assert [(second / name).read_text() for name in list_files(second)] == names
 
 
-def test_a_checkpoint_that_is_gone_has_no_second_name(anywhere):
+def test_second_name_of_a_missing_checkpoint_raises_an_error(anywhere):
     with pytest.raises(FileNotFoundError, match="gone"):
         checkpoint.link(anywhere / "gone.pt", anywhere / "second.pt")
     assert list(anywhere.iterdir()) == []

@@ -1,4 +1,4 @@
-"""A copy goes on with the weights, moments and counters of another trial, and with its own hyperparameters."""
+"""Continue with weights, moments and counters of another trial, and one's own hyperparameters."""
 
 from copy import deepcopy
 from dataclasses import replace
@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.trainables.toy_models import PRECISIONS, Cycled, Regression, RegressionConfig, identical, state, timeless
+from tests.trainables.toy_models import Cycled, Regression, identical, state
+from tests.trainables.training.trials import make_trial, run_epochs
 from tests.trainables.worker.local_worker import metrics, workers
 from trainables import checkpoint
 from trainables.training.trainer import TrialTrainer
@@ -16,17 +17,21 @@ from trainables.training.trainer import TrialTrainer
 STEPS = 4  # of the schedule of Regression: times 0.7 each
 
 
-def trained(tmp_path: Any, epochs: int = 2, task: type = Regression, **settings: Any) -> dict[str, Any]:
-    """The checkpoint of a trial after some epochs."""
-    training = TrialTrainer(task(RegressionConfig(**{"epochs": 9, **settings})))
-    for _ in range(epochs):
-        training.run_epoch()
-    training.save(tmp_path / "winner.pt")
-    return checkpoint.load(tmp_path / "winner.pt")
+@pytest.fixture
+def train(tmp_path):
+    """Makes the checkpoint of a trial after two epochs."""
+
+    def train(task: type = Regression, **settings: Any) -> dict[str, Any]:
+        training = make_trial(task, **{"epochs": 9, **settings})
+        run_epochs(training, 2)
+        training.save(tmp_path / "winner.pt")
+        return checkpoint.load(tmp_path / "winner.pt")
+
+    return train
 
 
-def copied(saved: dict[str, Any], task: type = Regression, **settings: Any) -> TrialTrainer:
-    training = TrialTrainer(task(RegressionConfig(**{"epochs": 9, **settings})))
+def copy_trial(saved: dict[str, Any], task: type = Regression, **settings: Any) -> TrialTrainer:
+    training = make_trial(task, **{"epochs": 9, **settings})
     training.restore(deepcopy(saved), of_another=True)  # what was taken up is trained in place
     return training
 
@@ -35,52 +40,35 @@ def group(training: TrialTrainer) -> dict[str, Any]:
     return training.task.optimizers["adam"].param_groups[0]
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_a_copy_with_the_same_hyperparameters_is_the_trial_that_it_copies(tmp_path, precision):
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_copy_with_equal_hyperparameters_is_its_original(train, precision):
     settings = {"precision": precision, "ema_decay": 0.9, "dropout": 0.3, "accumulation": 2, "loss_scale_growth": 3}
-    saved = trained(tmp_path, **settings)
-    going_on = TrialTrainer(Regression(RegressionConfig(epochs=9, **settings)))
-    going_on.restore(deepcopy(saved))
-    copy = copied(saved, **settings)
+    saved = train(**settings)
+    original, copy = make_trial(Regression, **settings), copy_trial(saved, **settings)
+    original.restore(deepcopy(saved))
     for _ in range(2):
-        first, second = going_on.run_epoch(), copy.run_epoch()
-        assert first is not None
-        assert second is not None
-        assert identical(timeless(first), timeless(second))
-    assert identical(state(copy), state(going_on))
+        assert identical(run_epochs(copy, 1), run_epochs(original, 1))
+    assert identical(state(copy), state(original))
 
 
-def test_weights_moments_and_counters_come_from_the_other_trial(tmp_path):
-    saved = trained(tmp_path, lr=1e-2)
-    copy = copied(saved, lr=3e-2)
+def test_copy_has_its_own_learning_rate_scaled_by_the_schedule(train, tmp_path):
+    saved = train(lr=1e-2)
     updater = saved["updaters"]["train"]
+    assert (reached := 0.7 ** (updater["steps"] // STEPS)) < 0.5
+    copy = copy_trial(saved, lr=3e-2)
+    schedule = copy.task.schedulers[0]
     assert identical(copy.task.modules["model"].state_dict(), saved["modules"]["model"])
     assert identical(copy.task.optimizers["adam"].state_dict()["state"], updater["optimizers"]["adam"]["state"])
     assert (copy.epoch, copy.task.updaters["train"].steps) == (2, updater["steps"])
-    assert copy.task.schedulers[0].last_epoch == updater["steps"]
-
-
-def test_the_learning_rate_is_its_own_as_far_down_as_the_schedule_had_come(tmp_path):
-    saved = trained(tmp_path, lr=1e-2)
-    steps = saved["updaters"]["train"]["steps"]
-    reached = 0.7 ** (steps // STEPS)
-    assert reached < 0.5
-    copy = copied(saved, lr=3e-2)
+    assert (schedule.last_epoch, schedule.base_lrs) == (updater["steps"], [3e-2])
+    assert schedule.get_last_lr() == pytest.approx([3e-2 * reached])
     assert group(copy)["lr"] == pytest.approx(3e-2 * reached)
-    assert copy.task.schedulers[0].base_lrs == [3e-2]
-    assert copy.task.schedulers[0].get_last_lr() == pytest.approx([3e-2 * reached])
     copy.run_epoch()
-    steps = copy.task.updaters["train"].steps
-    assert group(copy)["lr"] == pytest.approx(3e-2 * 0.7 ** (steps // STEPS))
-
-
-def test_a_copy_of_a_copy_scales_from_the_rate_that_the_copy_was_built_with(tmp_path):
-    first = copied(trained(tmp_path, lr=1e-2), lr=3e-2)
-    first.run_epoch()
-    first.save(tmp_path / "second.pt")
-    second = copied(checkpoint.load(tmp_path / "second.pt"), lr=5e-3)
-    steps = second.task.updaters["train"].steps
-    assert group(second)["lr"] == pytest.approx(5e-3 * 0.7 ** (steps // STEPS))
+    reached = 0.7 ** (copy.task.updaters["train"].steps // STEPS)
+    assert group(copy)["lr"] == pytest.approx(3e-2 * reached)
+    copy.save(tmp_path / "second.pt")
+    second = copy_trial(checkpoint.load(tmp_path / "second.pt"), lr=5e-3)
+    assert group(second)["lr"] == pytest.approx(5e-3 * reached), "a copy of a copy scales from the copy's own rate"
 
 
 class Decayed(Regression):
@@ -90,13 +78,11 @@ class Decayed(Regression):
         super().build()
         optimizer = self.optimizers["adam"]
         optimizer.param_groups[0]["weight_decay"] = self.config.dropout
-        self.schedulers = [
-            torch.optim.lr_scheduler.StepLR(optimizer, step_size=self.config.batch_size, gamma=self.config.dropout)
-        ]
+        self.schedulers = [torch.optim.lr_scheduler.StepLR(optimizer, self.config.batch_size, self.config.dropout)]
 
 
-def test_options_of_the_optimizer_and_of_the_schedule_are_its_own(tmp_path):
-    copy = copied(trained(tmp_path, task=Decayed, dropout=0.5), Decayed, dropout=0.9, batch_size=8)
+def test_copy_has_its_own_options_of_optimizer_and_schedule(train):
+    copy = copy_trial(train(Decayed, dropout=0.5), Decayed, dropout=0.9, batch_size=8)
     assert group(copy)["weight_decay"] == 0.9
     assert (copy.task.schedulers[0].gamma, copy.task.schedulers[0].step_size) == (0.9, 8)
     assert copy.task.schedulers[0].last_epoch > 0
@@ -114,35 +100,34 @@ class Warmed(Regression):
         self.schedulers = [schedule.SequentialLR(optimizer, [warmup, cosine], milestones=[3]), plateau]
 
 
-def test_schedules_within_a_schedule_keep_their_place_and_their_own_settings(tmp_path):
-    saved = trained(tmp_path, task=Warmed, lr=1e-2)
-    copy = copied(saved, Warmed, lr=2e-2, accumulation=2, batch_size=4)
+def test_nested_schedules_keep_their_place_and_own_settings(train):
+    saved = train(Warmed, lr=1e-2)
+    copy = copy_trial(saved, Warmed, lr=2e-2, accumulation=2, batch_size=4)
     sequence, plateau = copy.task.schedulers
     cosine = sequence._schedulers[1]
+    updater = saved["updaters"]["train"]
     assert (cosine.T_max, cosine.base_lrs) == (20, [2e-2])
-    assert sequence.last_epoch == saved["updaters"]["train"]["steps"]
-    assert group(copy)["lr"] == pytest.approx(
-        2 * saved["updaters"]["train"]["optimizers"]["adam"]["param_groups"][0]["lr"]
-    )
+    assert sequence.last_epoch == updater["steps"]
+    assert group(copy)["lr"] == pytest.approx(2 * updater["optimizers"]["adam"]["param_groups"][0]["lr"])
     assert plateau.best == saved["plateaus"][0]["best"]
-    assert copied(saved, Warmed, batch_size=8).task.schedulers[1].patience == 8
+    assert copy_trial(saved, Warmed, batch_size=8).task.schedulers[1].patience == 8
     copy.run_epoch()
 
 
-def test_a_schedule_over_the_whole_trial_goes_on_to_its_end(tmp_path):
-    copy = copied(trained(tmp_path, task=Cycled, lr=1e-2), Cycled, lr=2e-2)
-    while copy.epoch < 9:
-        copy.run_epoch()
+def test_schedule_of_a_whole_trial_reaches_its_end(train):
+    copy = copy_trial(train(Cycled, lr=1e-2), Cycled, lr=2e-2)
+    run_epochs(copy, 7)
     followed = copy.task.followed()
     assert followed["steps"] == followed["length"]
     assert followed["last_rate"] == pytest.approx(followed["end"])
 
 
-@pytest.mark.parametrize("theirs", PRECISIONS)
-@pytest.mark.parametrize("own", PRECISIONS)
-def test_another_precision_trains_on(tmp_path, theirs, own):
-    saved = trained(tmp_path, precision=theirs, loss_scale=256.0, loss_scale_growth=3)
-    copy = copied(saved, precision=own, loss_scale=1024.0, loss_scale_growth=5)
+@pytest.mark.parametrize(
+    ("theirs", "own"), [("fp16", "fp16"), ("fp32", "fp16"), ("fp16", "bf16"), ("bf16", "fp32"), ("bf16", "fp16")]
+)
+def test_copy_trains_on_in_another_precision(train, theirs, own):
+    saved = train(precision=theirs, loss_scale=256.0, loss_scale_growth=3)
+    copy = copy_trial(saved, precision=own, loss_scale=1024.0, loss_scale_growth=5)
     scale = copy.task.updaters["train"].loss_scale
     if own == "fp16":
         kept = theirs == "fp16"  # what it had grown to; else it begins with its own
@@ -152,21 +137,19 @@ def test_another_precision_trains_on(tmp_path, theirs, own):
     else:
         assert scale is None
     before = copy.task.updaters["train"].steps
-    report = copy.run_epoch()
-    assert report is not None
-    assert report["train/updates"] > before
+    assert copy.run_epoch()["train/updates"] > before
 
 
-def test_averages_go_on_with_their_own_decay_and_begin_where_there_were_none(tmp_path):
-    saved = trained(tmp_path, ema_decay=0.9)
-    ema = copied(saved, ema_decay=0.5).task.updaters["train"].ema
+def test_averages_continue_with_their_own_decay_or_begin(train):
+    saved = train(ema_decay=0.9)
+    ema = copy_trial(saved, ema_decay=0.5).task.updaters["train"].ema
     assert ema.decay == 0.5
     assert identical(ema.state_dict(), saved["updaters"]["train"]["ema"])
-    without = trained(tmp_path)
-    fresh = copied(without, ema_decay=0.5).task.updaters["train"].ema
+    assert copy_trial(saved).task.updaters["train"].ema is None
+    without = train()
+    fresh = copy_trial(without, ema_decay=0.5).task.updaters["train"].ema
     assert fresh.updates == 0
     assert torch.equal(fresh.state_dict()["shadow"]["model.0.weight"], without["modules"]["model"]["0.weight"])
-    assert copied(saved).task.updaters["train"].ema is None
 
 
 class Chosen(Regression):
@@ -175,72 +158,62 @@ class Chosen(Regression):
     def build(self) -> None:
         super().build()
         if self.config.dropout:
-            parameters = self.modules["model"].parameters()
-            optimizer = torch.optim.SGD(parameters, lr=self.config.lr, momentum=0.9)
+            optimizer = torch.optim.SGD(self.modules["model"].parameters(), lr=self.config.lr, momentum=0.9)
             self.optimizers = {"adam": optimizer}
             self.schedulers = [torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)]
 
 
-def test_an_optimizer_or_a_schedule_of_another_kind_starts_anew(tmp_path):
-    saved = trained(tmp_path, task=Chosen)
-    copy = copied(saved, Chosen, dropout=0.1, lr=2e-2)
+def test_optimizer_or_schedule_of_another_kind_starts_anew(train):
+    saved = train(Chosen)
+    copy = copy_trial(saved, Chosen, dropout=0.1, lr=2e-2)
     assert copy.task.optimizers["adam"].state_dict()["state"] == {}
     assert (group(copy)["lr"], copy.task.schedulers[0].last_epoch) == (2e-2, 0)
     assert identical(copy.task.modules["model"].state_dict(), saved["modules"]["model"])
     copy.run_epoch()
 
 
-def test_weights_of_another_shape_are_refused_with_what_to_do(tmp_path):
-    saved = trained(tmp_path)
-    with pytest.raises(
-        ValueError, match=r"^model\.0\.weight of a copy must have the shape .*\(8, 3\), but got \(16, 3\)"
-    ) as caught:
-        copied(saved, width=16)
-    assert "Fix the parameter that changes it with --set." in str(caught.value)
-
-
 # In a worker
 
 
-def test_a_copy_goes_on_from_the_trial_that_it_copies_with_its_own_hyperparameters(stretch):
-    worker = workers()
-    winner = list(worker.run(stretch(until=2)))[-1].checkpoint
-    copy = replace(stretch(trial=1, epoch=2, until=3, start=winner, lr=5e-2, precision="bf16"), copied=winner)
-    reports = list(worker.run(copy))
-    assert [report.epoch for report in reports] == [3], reports
-    state = checkpoint.load(Path(reports[0].checkpoint))
+@pytest.fixture
+def copy_of(stretch):
+    """Makes segments of copies of a trial that was trained for an epoch."""
+    winner = list(workers().run(stretch(until=1)))[-1].checkpoint
+
+    def make(trial: int = 1, until: int = 4, **settings: Any) -> Any:
+        settings = {"trial": trial, "epoch": 1, "until": until, "start": winner, "lr": 5e-2, **settings}
+        return replace(stretch(**settings), copied=winner)
+
+    return make
+
+
+def test_worker_copies_a_trial_with_its_own_hyperparameters(copy_of):
+    (report,) = workers().run(copy_of(until=2, precision="bf16"))
+    assert report.epoch == 2
+    state = checkpoint.load(Path(report.checkpoint))
     (group,) = state["updaters"]["train"]["optimizers"]["adam"]["param_groups"]
     assert group["initial_lr"] == 5e-2
     assert state["config"]["precision"] == "bf16"
     assert state["updaters"]["train"]["loss_scale"] is None
 
 
-@pytest.mark.parametrize("way", ["in memory", "from its checkpoint"])
-def test_a_copy_that_has_trained_goes_on_as_any_trial(stretch, way):
-    worker = workers()
-    winner = list(worker.run(stretch(until=1)))[-1].checkpoint
-    whole, halves = (replace(stretch(trial=n, epoch=1, until=4, start=winner, lr=5e-2), copied=winner) for n in (1, 2))
-    expected = metrics(list(workers().run(whole)))
-    first = list(worker.run(replace(halves, until=2)))
-    if way == "from its checkpoint":
+@pytest.mark.parametrize("way", ["in memory", "from its checkpoint", "broken checkpoint"])
+def test_copy_that_has_trained_continues_exactly(copy_of, way):
+    expected = metrics(list(workers().run(copy_of(2))))
+    worker, segment = workers(), copy_of()
+    first = list(worker.run(replace(segment, until=2)))
+    if way != "in memory":
         worker = workers()
-    second = list(worker.run(replace(halves, epoch=2, checkpoints=(first[-1].checkpoint, winner, None))))
+    if way == "broken checkpoint":  # it begins again as it began
+        Path(first.pop().checkpoint).write_bytes(b"torn")
+    own = segment.folder + "/epoch-2-a.pt"
+    second = list(worker.run(replace(segment, epoch=2, checkpoints=(own, *segment.checkpoints, None))))
     assert identical(metrics(first + second), expected)
 
 
-def test_a_copy_whose_own_checkpoint_is_broken_begins_again_as_it_began(stretch):
-    winner = list(workers().run(stretch(until=1)))[-1].checkpoint
-    copy = replace(stretch(trial=1, epoch=1, until=2, start=winner, lr=5e-2), copied=winner)
-    expected = list(workers().run(copy))
-    own = Path(expected[-1].checkpoint)
-    own.write_bytes(b"torn")
-    again = list(workers().run(replace(copy, epoch=2, until=3, checkpoints=(str(own), winner, None))))
-    assert [report.epoch for report in again] == [2, 3]
-    assert identical(metrics(again[:1]), metrics(expected))
-
-
-def test_a_copy_whose_weights_have_another_shape_fails_with_what_to_do(stretch):
-    winner = list(workers().run(stretch(until=1)))[-1].checkpoint
-    (report,) = workers().run(replace(stretch(trial=1, epoch=1, until=2, start=winner, width=16), copied=winner))
+def test_copy_with_weights_of_another_shape_fails_its_trial(copy_of):
+    (report,) = workers().run(copy_of(until=2, width=16))
     assert report.outcome == "failed"
+    message = "ValueError: model.0.weight of a copy must have the shape that it has in the trial that is copied, (8, 3)"
+    assert report.reason.startswith(f"{message}, but got (16, 3)")
     assert report.reason.endswith("Fix the parameter that changes it with --set.")

@@ -1,7 +1,6 @@
-"""What is costly to prepare is prepared once for all trials of a worker, and no trial can change it for the next."""
+"""Prepare once for all trials of a worker what is costly, so that no trial can change it for the next."""
 
 import random
-import threading
 from typing import Any
 
 import numpy as np
@@ -10,10 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.trainables.toy_models import Augmented, identical, timeless
+from tests.trainables.toy_models import Augmented, identical
+from tests.trainables.worker.local_worker import metrics, workers
 from trainables.context import Context
 from trainables.context.cache import Cache
-from trainables.worker.messages import SegmentAssignment, WorkerSettings
 from trainables.worker.worker import TrialRunner
 
 KIB = 2**10
@@ -35,22 +34,11 @@ def block(kib: int) -> Made:
     return Made(torch.zeros(kib * KIB, dtype=torch.uint8))
 
 
-def test_a_value_is_made_once_per_name():
-    cache, first, second = Cache(), Made(), Made()
-    value = cache.get("first", first)
-    assert cache.get("first", first) is value
-    assert cache.get("second", second) is not value
-    assert (first.calls, second.calls) == (1, 1)
-
-
-def test_an_error_of_make_goes_on_and_nothing_is_kept():
+def test_error_while_making_a_value_keeps_nothing():
     cache = Cache()
     with pytest.raises(ZeroDivisionError):
         cache.get("broken", lambda: 1 / 0)
     assert cache.get("broken", lambda: 3) == 3
-
-
-# Bounds
 
 
 @settings(max_examples=50, deadline=None)
@@ -59,7 +47,7 @@ def test_an_error_of_make_goes_on_and_nothing_is_kept():
     limit=st.integers(1, 100),
     entries=st.integers(1, 5),
 )
-def test_it_never_holds_more_than_its_limits(asked, limit, entries):
+def test_cache_never_exceeds_its_limits(asked, limit, entries):
     cache = Cache(limit * KIB, entries)
     for number, kib in asked:
         value = cache.get(f"value {number}", block(kib))
@@ -68,29 +56,26 @@ def test_it_never_holds_more_than_its_limits(asked, limit, entries):
         assert len(cache._kept) <= entries
 
 
-def test_what_was_used_least_recently_goes_first():
+def test_least_recently_used_value_is_dropped_first():
     cache, makes = Cache(entries=2), {name: Made() for name in "abc"}
-    for name in "abacab":
-        cache.get(name, makes[name])
+    values = [cache.get(name, makes[name]) for name in "abacab"]
     assert {name: make.calls for name, make in makes.items()} == {"a": 1, "b": 2, "c": 1}
+    assert values[0] is values[2] is not values[1]
 
 
-def test_a_value_above_the_limit_is_made_each_time_and_told(caplog):
+def test_value_above_the_limit_is_logged_and_not_kept(caplog):
     caplog.set_level("INFO", "trainables")
     cache, large, small = Cache(64 * KIB), block(100), block(10)
-    cache.get("small", small)
-    for _ in range(2):
-        cache.get("large", large)
-    cache.get("small", small)
+    for name, make in (("small", small), ("large", large), ("large", large), ("small", small)):
+        cache.get(name, make)
     assert (large.calls, small.calls) == (2, 1)
     assert "large takes" in caplog.text
+    assert 2**20 < Cache().limit < 2**40, "by default a share of the machine's memory"
 
 
 @pytest.mark.parametrize(
     "value",
     [
-        torch.zeros(4 * KIB),
-        np.zeros(4 * KIB, dtype=np.float32),
         bytes(16 * KIB),
         {"key": [torch.zeros(2 * KIB), (np.zeros(KIB), np.zeros(0))]},
         [torch.zeros(4 * KIB)[:10], torch.zeros(0)],
@@ -98,9 +83,9 @@ def test_a_value_above_the_limit_is_made_each_time_and_told(caplog):
         [array := np.zeros(2 * KIB), array[:7], array.reshape(2, -1)],
         [shared := torch.zeros(4 * KIB), shared[:7], shared.view(2, -1), shared.detach()],
     ],
-    ids=["tensor", "array", "bytes", "nested", "view", "module", "views of an array", "views of a tensor"],
+    ids=["bytes", "nested", "view", "module", "views of an array", "views of a tensor"],
 )
-def test_a_value_counts_with_the_memory_that_it_holds(value):
+def test_value_counts_with_the_memory_that_it_holds(value):
     cache = Cache()
     cache.get("value", lambda: value)
     assert 16 * KIB <= cache.get_size("cpu") < 24 * KIB
@@ -108,16 +93,11 @@ def test_a_value_counts_with_the_memory_that_it_holds(value):
 
 # Changes
 
-
-def append(value: dict[str, Any]) -> None:
-    value["list"].append(1)
-
-
 CHANGES = {
     "a tensor": lambda value: value["tensor"].add_(1),
     "a view of a tensor": lambda value: value["tensor"][0].zero_(),
     "a parameter": lambda value: torch.nn.init.zeros_(value["module"].weight),
-    "a list": append,
+    "a list": lambda value: value["list"].append(1),
     "the order of a list": lambda value: value["list"].reverse(),
     "a dict": lambda value: value.update(more=1),
     "an item of a dict": lambda value: value.update(tensor=value["tensor"] + 0),
@@ -125,35 +105,33 @@ CHANGES = {
 }
 
 
-def parts() -> dict[str, Any]:
+def make_parts() -> dict[str, Any]:
     return {"tensor": torch.zeros(2, 2), "list": ["a", "b"], "module": torch.nn.Linear(2, 2), "array": np.zeros(3)}
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_what_a_trial_changed_is_made_anew(caplog, change):
+def test_value_that_a_trial_changed_is_made_anew(caplog, change):
     caplog.set_level("INFO", "trainables")
     cache = Cache()
-    CHANGES[change](cache.get("parts", parts))
+    CHANGES[change](cache.get("parts", make_parts))
     cache.drop_changed()
     assert "the trial changed what the cache holds as parts" in caplog.text
-    value = cache.get("parts", parts)
+    value = cache.get("parts", make_parts)
     assert (value["list"], value["tensor"].tolist()) == (["a", "b"], [[0, 0], [0, 0]])
 
 
-def test_what_was_only_read_stays():
+def test_value_that_was_only_read_is_kept():
     cache = Cache()
-    value = cache.get("parts", parts)
+    value = cache.get("parts", make_parts)
     value["module"](value["tensor"] + 1).sum().item()
-    copied = value["tensor"].clone()
-    copied.add_(1)
+    value["tensor"].clone().add_(1)
     cache.drop_changed()
-    assert cache.get("parts", parts) is value
+    assert cache.get("parts", make_parts) is value
 
 
-def test_arrays_cannot_be_written_to():
-    cache = Cache()
+def test_arrays_become_read_only():
     whole = np.zeros(4)
-    value = cache.get("arrays", lambda: {"view": whole[:2], "more": [np.ones(2)]})
+    value = Cache().get("arrays", lambda: {"view": whole[:2], "more": [np.ones(2)]})
     for array in (whole, value["view"], value["more"][0]):
         with pytest.raises(ValueError, match="read-only"):
             array[0] = 1
@@ -168,54 +146,51 @@ class Cached(Augmented):
     made = 0
 
     def build(self) -> None:
-        noise = self.context.cache(f"noise of {self.config.size}", self.noise)
+        noise = self.context.cache(f"noise of {self.config.size}", self.make_noise)
         super().build()
         self.inputs = self.inputs + noise
         if self.config.fault == "in place":
             noise.mul_(100)
 
-    def noise(self) -> torch.Tensor:
+    def make_noise(self) -> torch.Tensor:
         type(self).made += 1
         return torch.rand(self.config.size, 3) + random.random() + np.random.rand()
 
 
+CACHED = f"{__name__}:Cached"
+
+
 @pytest.fixture
-def trial(tmp_path):
+def run(stretch):
     """Runs a trial: its metrics, and what it noted."""
 
-    def trial(worker: TrialRunner, number: int, **config: Any) -> tuple[list[dict[str, float]], list[str]]:
-        folder = str(tmp_path / f"trial-{number}")
-        reports = list(worker.run(SegmentAssignment(number, {"epochs": 2, **config}, 0, 2, folder, "a")))
-        notes = [note for report in reports for note in report.notes]
-        return [timeless(report.metrics) for report in reports], notes
+    def run(worker: TrialRunner, number: int, **config: Any) -> tuple[list[dict[str, float]], list[str]]:
+        reports = list(worker.run(stretch(number, precision="fp32", **config)))
+        return metrics(reports), [note for report in reports for note in report.notes]
 
-    return trial
+    return run
 
 
-def workers(task: str = "tests.trainables.context.test_cache:Cached") -> TrialRunner:
-    return TrialRunner(WorkerSettings(task), Context(), threading.Event())
-
-
-def test_a_value_survives_its_trial_and_the_next_does_not_feel_whether_it_was_there(trial):
+def test_value_outlives_its_trial_without_effect_on_the_next(run):
     Cached.made = 0
-    worker = workers()
-    first, _ = trial(worker, 0, seed=1, dropout=0.2)
-    second, _ = trial(worker, 1, seed=2, dropout=0.2)
+    worker = workers(task=CACHED)
+    first, _ = run(worker, 0, seed=1)
+    second, _ = run(worker, 1, seed=2)
     assert Cached.made == 1
-    fresh, _ = trial(workers(), 2, seed=2, dropout=0.2)
+    fresh, _ = run(workers(task=CACHED), 2, seed=2)
     assert Cached.made == 2
     assert identical(second, fresh)
     assert not identical(first, second)
 
 
-def test_a_trial_that_writes_into_a_value_is_named_and_the_next_does_not_feel_it(trial):
-    worker = workers()
-    _, notes = trial(worker, 0, fault="in place")
+def test_trial_that_writes_into_a_value_is_noted(run):
+    worker = workers(task=CACHED)
+    _, notes = run(worker, 0, fault="in place", epochs=2)
     assert notes == ["the trial changed what the cache holds as noise of 22: it is made anew. Copy it before"]
-    assert identical(trial(worker, 1), trial(workers(), 2))
+    assert identical(run(worker, 1), run(workers(task=CACHED), 2))
 
 
-def test_an_object_of_the_tasks_own_class_is_not_kept_beyond_its_class(trial, tmp_path, monkeypatch):
+def test_object_of_the_tasks_own_class_is_not_kept(run, tmp_path, monkeypatch):
     """Its module is imported anew: `isinstance` would be wrong, and the module's state would live on."""
     (tmp_path / "own_cached.py").write_text(
         "from tests.trainables.toy_models import Regression\n"
@@ -227,14 +202,13 @@ def test_an_object_of_the_tasks_own_class_is_not_kept_beyond_its_class(trial, tm
         "        self.context.cache('numbers', lambda: [1, 2])\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    worker = workers("own_cached:Mine")
-    assert trial(worker, 0)[1] == []
-    _, notes = trial(worker, 1)
-    (note,) = notes
+    worker = workers(task="own_cached:Mine")
+    assert run(worker, 0)[1] == []
+    (note,) = run(worker, 1)[1]
     assert note.startswith("the cache makes data anew: it holds an object of a class in own_cached")
 
 
-def test_the_puzzles_of_the_built_in_task_are_prepared_once(monkeypatch):
+def test_puzzles_of_the_built_in_task_are_loaded_once(monkeypatch):
     from trainables.arc import ArcTask, data
     from trainables.arc.config import ArcConfig
 
@@ -242,11 +216,7 @@ def test_the_puzzles_of_the_built_in_task_are_prepared_once(monkeypatch):
     task = ArcTask(ArcConfig(max_side=5, views=1), context)
     task.build()
     monkeypatch.setattr(data, "load_puzzles", lambda *arguments, **more: pytest.fail("loaded again"))
+    context.cache_store.drop_changed()
     again = ArcTask(ArcConfig(max_side=5, views=1, agent_lr=1e-2), context.for_next_trial())
     again.build()
     assert again.pool is task.pool
-    assert not context.cache_store._kept[next(iter(context.cache_store._kept))].has_changed()
-
-
-def test_the_limit_is_a_share_of_the_machines_memory():
-    assert 2**20 < Cache().limit < 2**40

@@ -1,4 +1,4 @@
-"""Sharding: every sample once over all ranks, in one order; and the collectives of a single rank."""
+"""Shard data over ranks: every sample once, in one order; and reduce on a single rank."""
 
 import math
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from trainables.context import Context
 
 
-def shards(data, batch_size, world_size, shuffle=True, seed=0):
+def make_shards(data, batch_size, world_size, shuffle=True, seed=0):
     """The batches of each rank."""
     ranks = []
     for rank in range(world_size):
@@ -29,8 +29,8 @@ def shards(data, batch_size, world_size, shuffle=True, seed=0):
     seed=st.integers(0, 99),
 )
 @settings(deadline=None, derandomize=True, max_examples=100)
-def test_each_sample_comes_once_over_all_ranks(count, batch_size, world_size, shuffle, seed):  # B29
-    ranks = shards(torch.arange(count), batch_size, world_size, shuffle, seed)
+def test_each_sample_comes_once_over_all_ranks(count, batch_size, world_size, shuffle, seed):
+    ranks = make_shards(torch.arange(count), batch_size, world_size, shuffle, seed)
     seen = [int(sample) for batches in ranks for batch in batches for sample in batch]
     assert sorted(seen) == list(range(count))
     for batches in ranks:
@@ -38,32 +38,28 @@ def test_each_sample_comes_once_over_all_ranks(count, batch_size, world_size, sh
         assert all(len(batch) == batch_size for batch in batches[:-1])
     sizes = [sum(map(len, batches)) for batches in ranks]
     assert max(sizes) - min(sizes) <= 1
+    assert Context(world_size=world_size).micro_batches(count, batch_size) == max(map(len, ranks))
 
 
-def test_a_rank_without_samples_has_no_batches():
-    assert [len(batches) for batches in shards(torch.arange(2), 4, 3)] == [1, 1, 0]
+def test_order_is_new_each_time_and_follows_from_the_seed():
+    def draw(context, shuffle=True):
+        return torch.cat(list(context.shard(torch.arange(50), 7, shuffle))).tolist()
 
-
-def test_samples_come_in_a_new_order_each_time_unless_told_otherwise():
-    context = Context()
-    orders = [torch.cat(list(context.shard(torch.arange(50), 7))).tolist() for _ in range(2)]
-    plain = torch.cat(list(context.shard(torch.arange(50), 7, shuffle=False))).tolist()
-    assert orders[0] != orders[1]
-    assert plain == list(range(50))
-    assert plain not in orders
-
-
-def test_one_seed_gives_one_order():
-    assert torch.equal(torch.cat(shards(torch.arange(30), 4, 1)[0]), torch.cat(shards(torch.arange(30), 4, 1)[0]))
-    assert not torch.equal(
-        torch.cat(shards(torch.arange(30), 4, 1, seed=1)[0]), torch.cat(shards(torch.arange(30), 4, 1, seed=2)[0])
-    )
+    contexts = [Context() for _ in range(3)]
+    for context, seed in zip(contexts, (0, 0, 1), strict=True):
+        context.generator.manual_seed(seed)
+    plain = list(range(50))
+    first, again, other = map(draw, contexts)
+    assert first == again
+    assert first != other
+    assert draw(contexts[0]) not in (first, plain)
+    assert draw(contexts[0], shuffle=False) == plain
 
 
 def test_parts_of_a_sample_stay_together():
     numbers = torch.arange(10)
     data = {"tensor": numbers * 2, "pair": (numbers.numpy() * 3, [f"item {n}" for n in range(10)])}
-    batches = shards(data, 4, 1)[0]
+    batches = make_shards(data, 4, 1)[0]
     assert [len(batch["tensor"]) for batch in batches] == [4, 4, 2]
     for batch in batches:
         array, items = batch["pair"]
@@ -73,18 +69,19 @@ def test_parts_of_a_sample_stay_together():
         assert items == [f"item {n}" for n in chosen.tolist()]
 
 
-def test_parts_of_different_lengths_are_refused():
-    with pytest.raises(ValueError, match=r"data must have parts of one length, but got lengths \[3, 4\]"):
-        list(Context().shard((torch.zeros(4), torch.zeros(3)), 2))
+@pytest.mark.parametrize(
+    ("data", "size", "message"),
+    [
+        ((torch.zeros(4), torch.zeros(3)), 2, r"data must have parts of one length, but got lengths \[3, 4\]"),
+        (torch.zeros(4), 0, "batch_size must be at least 1, but got 0"),
+    ],
+)
+def test_data_that_cannot_be_sharded_raises_value_error(data, size, message):
+    with pytest.raises(ValueError, match=message):
+        list(Context().shard(data, size))
 
 
-@pytest.mark.parametrize("size", [0, -2])
-def test_a_batch_must_hold_something(size):
-    with pytest.raises(ValueError, match=f"batch_size must be at least 1, but got {size}"):
-        list(Context().shard(torch.zeros(4), size))
-
-
-def test_a_single_rank_is_its_own_world():
+def test_single_rank_reduces_over_itself():
     context = Context()
     tensor = torch.ones(2)
     context.broadcast([tensor])

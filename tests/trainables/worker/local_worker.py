@@ -32,7 +32,7 @@ def stretch_in(
     folder: StoragePath, trial: int = 0, epoch: int = 0, until: int = 2, start: Any = None, attempt: str = "a",
     **settings: Any,
 ) -> SegmentAssignment:  # fmt: skip
-    """A segment of a trial that writes into `folder` and starts from one checkpoint or the first good one of several."""
+    """A segment of a trial that writes into `folder`. `start` is a checkpoint, or several of which one is good."""
     checkpoints = start if isinstance(start, tuple) else (start,)
     where = str(folder / f"trial-{trial}")
     return SegmentAssignment(trial, {**CONFIG, **settings}, epoch, until, where, attempt, checkpoints)

@@ -1,3 +1,5 @@
+"""Send the messages between a search and its workers as text, and continue segments from them."""
+
 import math
 import subprocess
 import sys
@@ -17,36 +19,29 @@ from trainables.worker.messages import (
 )
 
 DATASETS = [{"name": "digits", "digest": "a", "source": "", "use": "training"}]
+LAST = EpochReport(2, {"val/loss": math.inf}, None, {}, False, [], [])
 
 
 @pytest.mark.parametrize(
     "report",
     [
         EpochReport(1, {"val/loss": 0.5, "message": 3.0}, None, {"samples": 2.0}, True, DATASETS, ["a note"]),
-        SegmentEnd("failed", "KeyError: 'x'", "Traceback: here", notes=["a note"]),
-        SegmentEnd(
-            "diverged",
-            "it did",
-            divergence=Divergence("objective", 2),
-            last=EpochReport(2, {"val/loss": math.inf}, None, {}, False, [], []),
-            notes=[],
-        ),
+        SegmentEnd("diverged", "it did", "Traceback", Divergence("objective", 2), LAST, notes=["a note"]),
         TrialRelease("no room", begun=True, notes=[]),
     ],
+    ids=["report", "end", "release"],
 )
-def test_a_result_is_the_same_after_its_way_through_text(report):
+def test_result_survives_its_way_through_text(report):
     result = GangResult("gang-1", [report], taken=7.5)
     assert from_json(to_json(result)) == result
 
 
-def test_a_segment_continues_from_the_checkpoint_and_the_budget_of_a_report():
-    segment = SegmentAssignment(
-        3, {}, 1, 9, "folder", "a", ("1.pt", None), "other.pt", SegmentBudget("samples", 1, 5.0, 9.0)
-    )
+def test_segment_continues_from_checkpoint_and_budget_of_a_report():
+    budget = SegmentBudget("samples", 1, 5.0, 9.0)
+    segment = SegmentAssignment(3, {}, 1, 9, "folder", "a", ("1.pt", None), "other.pt", budget)
     rest = segment.continue_after(EpochReport(2, {}, "2.pt", {"samples": 5.0}))
-    assert rest == SegmentAssignment(
-        3, {}, 2, 9, "folder", "a", ("2.pt", "1.pt", None), "other.pt", SegmentBudget("samples", 2, 10.0, 9.0)
-    )
+    spent = SegmentBudget("samples", 2, 10.0, 9.0)
+    assert rest == SegmentAssignment(3, {}, 2, 9, "folder", "a", ("2.pt", "1.pt", None), "other.pt", spent)
     assert rest.budget.is_spent
 
 

@@ -1,6 +1,7 @@
 """End a segment with the epoch that reaches its samples or GPU-seconds."""
 
 import itertools
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -129,7 +130,7 @@ class OwnClock(TrialRunner):
 
 def run_with_own_clock(rank: int, folder: str) -> list[EpochReport]:
     settings = WorkerSettings("tests.trainables.toy_models:Sharded")
-    worker = OwnClock(settings, Context(rank=rank, world_size=RANKS), workers().stopping)
+    worker = OwnClock(settings, Context(rank=rank, world_size=RANKS), threading.Event())
     return list(worker.run(make_segment(Path(folder), of="gpu_seconds", until=3.0)))
 
 

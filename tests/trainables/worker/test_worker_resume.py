@@ -174,6 +174,7 @@ def test_two_ranks_resume_from_the_same_file(pair, stretch, broken):
 
 
 def test_data_loaders_of_a_stopped_trial_end_with_it(stretch):
+    before = multiprocessing.active_children()
     (report,) = run(stretch(until=1), 1, task="tests.trainables.training.test_trainer_resume:Prefetched")
     assert report.outcome == "interrupted"
-    assert multiprocessing.active_children() == []
+    assert {*multiprocessing.active_children()} <= {*before}

@@ -1,13 +1,19 @@
-"""Training functions of users, for tests of what runs them. None of them knows of a search."""
+"""Train as functions of users do. None of them knows of a search."""
 
 import sys
 import tempfile
 import threading
-import time
 from pathlib import Path
 
 import ray.train
 import torch
+
+from tests.trainables.training.trials import FakeClock
+
+SCRATCH = [""]  # where `save` works; a test sets it
+SEEN = []  # what functions tell their test
+CLOCK = FakeClock()
+GO, DONE = threading.Event(), threading.Event()  # when a thread that was left behind reports, and that it has
 
 
 def save(**content):
@@ -18,16 +24,18 @@ def save(**content):
     return ray.train.Checkpoint.from_directory(folder)
 
 
-SCRATCH = [""]  # where `save` works; a test sets it
-SEEN = []  # what functions tell their test
+def load_epoch():
+    """The epoch of the checkpoint that the trial resumes from, or 0."""
+    checkpoint = ray.train.get_checkpoint()
+    if checkpoint is None:
+        return 0
+    with checkpoint.as_directory() as folder:
+        return int((Path(folder) / "epoch").read_text())
 
 
 def resumes(config):
     """Goes on from its checkpoint and saves one with each report."""
-    start, checkpoint = 0, ray.train.get_checkpoint()
-    if checkpoint is not None:
-        with checkpoint.as_directory() as folder:
-            start = int((Path(folder) / "epoch").read_text())
+    start = load_epoch()
     SEEN.append((config["trial"], start, len(ray.train.get_all_reported_checkpoints())))
     for epoch in range(start + 1, config.get("epochs", 100) + 1):
         ray.train.report({"loss": config["trial"] + 1 / epoch}, checkpoint=save(epoch=epoch))
@@ -35,10 +43,7 @@ def resumes(config):
 
 def every_third(config):
     """Saves a checkpoint with every third report only."""
-    start, checkpoint = 0, ray.train.get_checkpoint()
-    if checkpoint is not None:
-        start = int((Path(checkpoint.path) / "epoch").read_text())
-    for epoch in range(start + 1, 100):
+    for epoch in range(load_epoch() + 1, 100):
         ray.train.report({"loss": 1 / epoch}, checkpoint=None if epoch % 3 else save(epoch=epoch))
 
 
@@ -55,11 +60,8 @@ def forgets(config):
 
 def naps(config):
     """Takes its time before each report, and a lot of it to save a checkpoint."""
-    start, checkpoint = 0, ray.train.get_checkpoint()
-    if checkpoint is not None:
-        start = int((Path(checkpoint.path) / "epoch").read_text())
-    for epoch in range(start + 1, 100):
-        time.sleep(config["nap"])
+    for epoch in range(load_epoch() + 1, 100):
+        CLOCK.sleep(config["nap"])
         ray.train.report({"loss": 1 / epoch}, checkpoint=save(epoch=epoch) if config["saves"] else None)
 
 
@@ -136,18 +138,20 @@ def leaves_a_thread(config):
     """Its thread reports later, while another trial runs."""
 
     def late():
-        time.sleep(0.3)
+        GO.wait(30)
         try:
             ray.train.report({"loss": -1.0})
         except RuntimeError as error:
             SEEN.append(str(error))
+        DONE.set()
 
     threading.Thread(target=late, daemon=True).start()
     ray.train.report({"loss": 1.0})
 
 
-def waits(config):
-    time.sleep(1.0)
+def lets_a_thread_report(config):
+    GO.set()
+    DONE.wait(30)
     ray.train.report({"loss": 3.0})
 
 
@@ -156,12 +160,8 @@ def takes_a_data_set(config):
 
 
 def changes_its_mode(config):
-    torch.autograd.set_grad_enabled(False)
     SEEN.append(torch.is_grad_enabled())
-    ray.train.report({"loss": 1.0})
-
-
-def notes_the_mode(config):
+    torch.autograd.set_grad_enabled(False)
     SEEN.append(torch.is_grad_enabled())
     ray.train.report({"loss": 1.0})
 

@@ -1,0 +1,62 @@
+"""Publish checkpoint directories whole or not at all, and verify them when they are read."""
+
+import pytest
+
+from trainables.checkpoint import CheckpointError, delete, directory
+from trainables.context import Context
+from trainables.filesystem import paths
+from trainables.filesystem.paths import parse_path
+
+
+@pytest.fixture
+def published(tmp_path):
+    """A directory to which two ranks have added."""
+    for number in range(2):
+        part = tmp_path / f"part-{number}"
+        (part / "sub").mkdir(parents=True)
+        (part / "sub" / f"{number}.txt").write_text(str(number))
+        directory.add(part, tmp_path / "c.tmp")
+    directory.publish(tmp_path / "c.tmp", tmp_path / "c", {"epoch": 4})
+    assert not (tmp_path / "c.tmp").exists()
+    return tmp_path / "c"
+
+
+def test_directory_can_be_read_published_again_and_deleted(published, tmp_path):
+    assert directory.read(published)["epoch"] == 4
+    assert sorted(path.name for path in published.rglob("*.txt")) == ["0.txt", "1.txt"]
+    directory.add(tmp_path / "part-0", tmp_path / "c.tmp")
+    directory.publish(tmp_path / "c.tmp", published, {"epoch": 5})
+    assert directory.read(published)["epoch"] == 5
+    assert not (published / "sub" / "1.txt").exists()
+    for _ in range(2):
+        delete(published)
+        assert not published.exists()
+
+
+@pytest.mark.parametrize("damage", ["changed", "gone", "without its list", "never there"])
+def test_directory_that_is_not_as_published_is_refused(published, damage):
+    file = published / "sub" / "1.txt"
+    if damage == "changed":
+        file.write_text("2")
+    elif damage == "gone":
+        file.unlink()
+    elif damage == "without its list":
+        (published / directory.ABOUT).unlink()
+    else:
+        published = published.with_name("d")
+    with pytest.raises(CheckpointError, match=str(published)):
+        directory.read(published)
+
+
+def test_file_of_several_ranks_is_assigned_to_the_last():
+    assert directory.assign_files([{"a": "0", "b": "0"}, {}, {"b": "2"}]) == [{"a": "0"}, {}, {"b": "2"}]
+
+
+def test_directory_in_a_bucket_is_refused_until_it_is_complete(s3, tmp_path):
+    (tmp_path / "state").write_text("state")
+    path = parse_path(s3) / "c"
+    paths.upload(tmp_path, path)
+    with pytest.raises(CheckpointError, match=f"{path} must be readable"):
+        directory.read(path)
+    directory.put(tmp_path, path, [directory.compute_digests(tmp_path)], {"epoch": 4}, Context())
+    assert directory.read(path)["epoch"] == 4
