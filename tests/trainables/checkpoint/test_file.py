@@ -135,9 +135,6 @@ def test_loading_a_checkpoint_runs_no_code_of_its_writer(tmp_path):
     assert not (tmp_path / "sprung").exists()
 
 
-# Written while training goes on
-
-
 def test_writer_saves_the_last_state_as_it_was_when_called(path):
     weights, writer = torch.randn(300, 300), Writer()
     checkpoint.save({"weights": weights}, path.with_name("at-once.pt"))
@@ -160,9 +157,6 @@ def test_writer_raises_an_error_at_its_next_call_and_once(tmp_path, call):
     writer.save(STATE, path)
     writer.wait()
     assert identical(checkpoint.load(path), STATE)
-
-
-# Second names
 
 
 @pytest.mark.parametrize("links", [True, False], ids=["links", "no-links"])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.trainables.toy_models import Cycled, Regression, identical, state
+from tests.trainables.toy_models import Regression, identical, state
 from tests.trainables.training.trials import make_trial, run_epochs
 from tests.trainables.worker.local_worker import metrics, workers
 from trainables import checkpoint
@@ -71,25 +71,8 @@ def test_copy_has_its_own_learning_rate_scaled_by_the_schedule(train, tmp_path):
     assert group(second)["lr"] == pytest.approx(5e-3 * reached), "a copy of a copy scales from the copy's own rate"
 
 
-class Decayed(Regression):
-    """The decay of the weights, and the length and the factor of the schedule, follow from what can be searched."""
-
-    def build(self) -> None:
-        super().build()
-        optimizer = self.optimizers["adam"]
-        optimizer.param_groups[0]["weight_decay"] = self.config.dropout
-        self.schedulers = [torch.optim.lr_scheduler.StepLR(optimizer, self.config.batch_size, self.config.dropout)]
-
-
-def test_copy_has_its_own_options_of_optimizer_and_schedule(train):
-    copy = copy_trial(train(Decayed, dropout=0.5), Decayed, dropout=0.9, batch_size=8)
-    assert group(copy)["weight_decay"] == 0.9
-    assert (copy.task.schedulers[0].gamma, copy.task.schedulers[0].step_size) == (0.9, 8)
-    assert copy.task.schedulers[0].last_epoch > 0
-
-
 class Warmed(Regression):
-    """Schedules within a schedule, and one that follows the objective."""
+    """Schedules within a schedule, one that follows the objective, and a decay of the weights that can be searched."""
 
     def build(self) -> None:
         super().build()
@@ -97,29 +80,23 @@ class Warmed(Regression):
         warmup = schedule.LinearLR(optimizer, start_factor=0.1, total_iters=3)
         cosine = schedule.CosineAnnealingLR(optimizer, T_max=10 * self.config.accumulation)
         plateau = schedule.ReduceLROnPlateau(optimizer, factor=0.5, patience=self.config.batch_size)
+        optimizer.param_groups[0]["weight_decay"] = self.config.dropout
         self.schedulers = [schedule.SequentialLR(optimizer, [warmup, cosine], milestones=[3]), plateau]
 
 
 def test_nested_schedules_keep_their_place_and_own_settings(train):
     saved = train(Warmed, lr=1e-2)
-    copy = copy_trial(saved, Warmed, lr=2e-2, accumulation=2, batch_size=4)
+    copy = copy_trial(saved, Warmed, lr=2e-2, accumulation=2, batch_size=4, dropout=0.9)
     sequence, plateau = copy.task.schedulers
     cosine = sequence._schedulers[1]
     updater = saved["updaters"]["train"]
     assert (cosine.T_max, cosine.base_lrs) == (20, [2e-2])
+    assert group(copy)["weight_decay"] == 0.9
     assert sequence.last_epoch == updater["steps"]
     assert group(copy)["lr"] == pytest.approx(2 * updater["optimizers"]["adam"]["param_groups"][0]["lr"])
     assert plateau.best == saved["plateaus"][0]["best"]
     assert copy_trial(saved, Warmed, batch_size=8).task.schedulers[1].patience == 8
     copy.run_epoch()
-
-
-def test_schedule_of_a_whole_trial_reaches_its_end(train):
-    copy = copy_trial(train(Cycled, lr=1e-2), Cycled, lr=2e-2)
-    run_epochs(copy, 7)
-    followed = copy.task.followed()
-    assert followed["steps"] == followed["length"]
-    assert followed["last_rate"] == pytest.approx(followed["end"])
 
 
 @pytest.mark.parametrize(
@@ -170,9 +147,6 @@ def test_optimizer_or_schedule_of_another_kind_starts_anew(train):
     assert (group(copy)["lr"], copy.task.schedulers[0].last_epoch) == (2e-2, 0)
     assert identical(copy.task.modules["model"].state_dict(), saved["modules"]["model"])
     copy.run_epoch()
-
-
-# In a worker
 
 
 @pytest.fixture

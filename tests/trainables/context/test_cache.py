@@ -2,6 +2,7 @@
 
 import random
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -18,20 +19,8 @@ from trainables.worker.worker import TrialRunner
 KIB = 2**10
 
 
-class Made:
-    """Counts how often it is called; gives what it was made with."""
-
-    def __init__(self, value: Any = None) -> None:
-        self.value = value
-        self.calls = 0
-
-    def __call__(self) -> Any:
-        self.calls += 1
-        return self.value if self.value is not None else object()
-
-
-def block(kib: int) -> Made:
-    return Made(torch.zeros(kib * KIB, dtype=torch.uint8))
+def block(kib: int) -> Mock:
+    return Mock(return_value=torch.zeros(kib * KIB, dtype=torch.uint8))
 
 
 def test_error_while_making_a_value_keeps_nothing():
@@ -57,9 +46,9 @@ def test_cache_never_exceeds_its_limits(asked, limit, entries):
 
 
 def test_least_recently_used_value_is_dropped_first():
-    cache, makes = Cache(entries=2), {name: Made() for name in "abc"}
+    cache, makes = Cache(entries=2), {name: Mock(side_effect=object) for name in "abc"}
     values = [cache.get(name, makes[name]) for name in "abacab"]
-    assert {name: make.calls for name, make in makes.items()} == {"a": 1, "b": 2, "c": 1}
+    assert {name: make.call_count for name, make in makes.items()} == {"a": 1, "b": 2, "c": 1}
     assert values[0] is values[2] is not values[1]
 
 
@@ -68,7 +57,7 @@ def test_value_above_the_limit_is_logged_and_not_kept(caplog):
     cache, large, small = Cache(64 * KIB), block(100), block(10)
     for name, make in (("small", small), ("large", large), ("large", large), ("small", small)):
         cache.get(name, make)
-    assert (large.calls, small.calls) == (2, 1)
+    assert (large.call_count, small.call_count) == (2, 1)
     assert "large takes" in caplog.text
     assert 2**20 < Cache().limit < 2**40, "by default a share of the machine's memory"
 
@@ -90,8 +79,6 @@ def test_value_counts_with_the_memory_that_it_holds(value):
     cache.get("value", lambda: value)
     assert 16 * KIB <= cache.get_size("cpu") < 24 * KIB
 
-
-# Changes
 
 CHANGES = {
     "a tensor": lambda value: value["tensor"].add_(1),
@@ -135,9 +122,6 @@ def test_arrays_become_read_only():
     for array in (whole, value["view"], value["more"][0]):
         with pytest.raises(ValueError, match="read-only"):
             array[0] = 1
-
-
-# Trials
 
 
 class Cached(Augmented):
@@ -208,6 +192,7 @@ def test_object_of_the_tasks_own_class_is_not_kept(run, tmp_path, monkeypatch):
     assert note.startswith("the cache makes data anew: it holds an object of a class in own_cached")
 
 
+@pytest.mark.slow
 def test_puzzles_of_the_built_in_task_are_loaded_once(monkeypatch):
     from trainables.arc import ArcTask, data
     from trainables.arc.config import ArcConfig

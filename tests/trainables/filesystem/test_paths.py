@@ -128,14 +128,11 @@ def test_folder_is_uploaded_copied_and_downloaded_unchanged(s3, tmp_path, monkey
     with paths.local_copy(there / "b") as copy:
         assert paths.list_files(copy) == ["c.bin", "d/e"]
     assert not copy.exists()
+    with pytest.raises(FileNotFoundError, match="s3://no-such-bucket/x"):
+        parse_path("s3://no-such-bucket/x").write_bytes(b"x")
     with pytest.raises(FileNotFoundError, match="nothing"):
         paths.download(parse_path(s3) / "nothing", tmp_path / "nothing")
     assert not (tmp_path / "nothing").exists()
-
-
-def test_missing_bucket_raises_file_not_found_error(s3):
-    with pytest.raises(FileNotFoundError, match="s3://no-such-bucket/x"):
-        parse_path("s3://no-such-bucket/x").write_bytes(b"x")
 
 
 class Refusing(BaseHTTPRequestHandler):

@@ -2,11 +2,7 @@
 
 import copy
 import math
-import os
-import pickle
 import random
-import threading
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,18 +12,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.trainables.toy_models import Cycled, Regression, Sharded, every_precision, identical, samples
+from tests.trainables.toy_models import Regression, Sharded, every_precision, identical, samples
 from tests.trainables.training.trials import make_trial, run_epochs
-from tests.trainables.two_ranks import LIMIT, RANKS, Pair
+from tests.trainables.two_ranks import RANKS, Pair
 from trainables import checkpoint
-from trainables.context import Context
 from trainables.precision import Diverged, LossScale
 from trainables.update import Ema, Updater
 from trainables.update.reduction import PeerFailed
-from trainables.worker.messages import Divergence, SegmentAssignment, SegmentEnd, WorkerSettings
-from trainables.worker.worker import TrialRunner
-
-# Data and reports
 
 
 class Uneven(Sharded):
@@ -151,31 +142,6 @@ def test_ranks_share_one_generator_and_each_sample_once(pair):
     assert seen == other_seen == [23.0, 46.0]
 
 
-# Schedules and stops
-
-
-def run_cycle(rank: int, settings: dict[str, Any]) -> dict[str, Any]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")  # as of a schedule that is stepped before its optimizer
-        training = make_trial(Cycled, rank, RANKS, size=37, **settings)
-        run_epochs(training, training.task.config.epochs)
-    return training.task.followed()
-
-
-@pytest.mark.parametrize("accumulation", [1, 4])
-def test_schedule_reaches_its_end_on_two_ranks(pair, accumulation):
-    for followed in pair.run(run_cycle, {"accumulation": accumulation}):
-        assert followed["updates"] == followed["steps"] == followed["length"]
-        assert followed["last_rate"] == pytest.approx(followed["end"])
-
-
-def test_schedule_waits_while_two_ranks_skip(pair):
-    for followed in pair.run(run_cycle, {"precision": "fp16", "loss_scale": 2.0**26}):
-        assert followed["skipped"] > 0
-        assert followed["updates"] == followed["steps"] == followed["length"] - followed["skipped"]
-        assert followed["first_rate"] == pytest.approx(followed["start"])
-
-
 def stop_on_rank_1(rank: int, after: int) -> tuple[Any, int]:
     training = make_trial(Sharded, rank, RANKS)
     updater = training.task.updaters["train"]
@@ -185,9 +151,6 @@ def stop_on_rank_1(rank: int, after: int) -> tuple[Any, int]:
 @pytest.mark.parametrize(("after", "steps"), [(0, 0), (1, 2)])
 def test_stop_on_one_rank_stops_all_at_the_same_window(pair, after, steps):
     assert pair.run(stop_on_rank_1, after) == [(None, steps)] * 2
-
-
-# Single windows
 
 
 def update_heavy_window(rank: int, initial: float) -> tuple[str, float]:
@@ -286,15 +249,10 @@ def test_fault_on_one_rank_ends_the_window_on_both(pair, fault, sick, precision)
     assert identical(results[0]["end"], results[1]["end"])
 
 
-# Trials that go wrong on one rank
-
-
 class Faulty(Regression):
-    """Goes wrong on rank 1, in its second window or before its first."""
+    """Goes wrong on rank 1 in its second window."""
 
     def loss(self, batch: Any) -> tuple[Tensor, int]:
-        if self.context.rank == 1 and self.config.fault == "diverges alone":
-            raise Diverged("rank 1 has seen enough")
         if self.context.rank == 1 and self.config.fault == "second window" and self.updaters["train"].steps == 1:
             raise MemoryError("no memory for this batch")
         return super().loss(batch)
@@ -328,53 +286,3 @@ def test_nan_in_a_buffer_of_one_rank_is_not_saved(pair, tmp_path):
     message = "model.1.running_mean is not finite after epoch 0, window 1"
     assert pair.run(train_with_fault, "nan in a buffer", str(tmp_path)) == [(message, 1)] * 2
     assert list(tmp_path.iterdir()) == []
-
-
-def diverge_alone(rank: int, folder: str) -> SegmentEnd | str:
-    """The report of a worker, or what it raises."""
-    segment = SegmentAssignment(0, {"fault": "diverges alone"}, 0, 1, folder, "a")
-    context = Context(rank=rank, world_size=RANKS)
-    try:
-        (report,) = TrialRunner(WorkerSettings(f"{__name__}:Faulty"), context, threading.Event()).run(segment)
-    except PeerFailed as error:
-        return str(error)
-    return report
-
-
-def test_rank_that_diverges_alone_ends_the_trial_and_its_group(pair, tmp_path):
-    first, second = pair.run(diverge_alone, str(tmp_path))
-    assert first == "1 of 2 ranks failed in this window; no rank can finish it"  # raised: its worker ends
-    assert second == SegmentEnd("diverged", "rank 1 has seen enough", divergence=Divergence("other", 1), alone=True)
-
-
-def exit_on_rank_1(rank: int) -> str:
-    weight = nn.Parameter(torch.zeros(1))
-    updater = Updater({"sgd": torch.optim.SGD([weight], lr=1.0)})
-
-    def loss(x: Tensor) -> tuple[Tensor, int]:
-        if rank == 1:
-            os._exit(3)
-        return (weight * x).mean(), 1
-
-    try:
-        updater.update([samples(1)], loss)
-    except RuntimeError as error:
-        return str(error)
-    return "went on"
-
-
-@pytest.mark.slow
-def test_rank_that_is_gone_is_an_error_for_the_other(tmp_path):
-    pair = Pair(tmp_path)
-    pair.start()
-    try:
-        for pipe in pair.pipes:
-            pipe.send((exit_on_rank_1, ()))
-        assert pair.pipes[0].poll(LIMIT), "rank 0 hangs"
-        worked, error = pickle.loads(pair.pipes[0].recv_bytes())
-        pair.processes[1].join(10)
-        assert pair.processes[1].exitcode == 3
-    finally:
-        pair.end()
-    assert worked
-    assert "gloo" in error

@@ -38,15 +38,9 @@ def start_with(*losses: float) -> LossDivergenceDetector:
 
 
 @examples
-@given(st.lists(st.floats(-RISE, RISE), max_size=60))
+@given(st.lists(st.floats(-FAR, RISE), max_size=60))
 def test_losses_within_the_limit_are_no_divergence(losses):
     assert alarm(losses) is None
-
-
-@examples
-@given(st.lists(st.floats(allow_nan=False, allow_infinity=False, max_value=2.0), max_size=60))
-def test_loss_may_fall_without_bound(losses):
-    assert alarm([2.0] * FIRST + losses) is None
 
 
 @examples
@@ -124,9 +118,6 @@ def test_detector_state_restores_at_any_window(losses, cut):
     assert detector == straight
 
 
-# In a trial
-
-
 class Steep(Regression):
     """Plain SGD on a quadratic: beyond a rate of about 1 the loss grows at every step."""
 
@@ -153,16 +144,6 @@ def test_loss_that_blows_up_ends_its_trial_within_the_epoch(precision):
     assert re.match(r"train/loss rose to \d\.\d+e\+\d\d from \d\.\d+ by epoch 1, window \d\d$", str(end))
     assert (end.kind, end.agreed) == ("loss", True)
     assert training.windows < 39
-
-
-def test_loss_that_blows_up_in_fp16_ends_its_trial():
-    assert run_until_diverged(make_trial(Steep, **STEEP, precision="fp16")).kind in ("loss", "loss_scale")
-
-
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_stable_rate_does_not_diverge(precision):
-    training = make_trial(Steep, **{**STEEP, "lr": 0.1}, precision=precision)
-    assert max(report["train/loss"] for report in run_epochs(training, 5)) < 1.0
 
 
 def test_max_loss_rise_of_none_switches_the_rule_off():

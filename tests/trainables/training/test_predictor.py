@@ -108,19 +108,13 @@ def test_dicts_of_arrays_are_converted_and_text_is_kept(odd):
     assert answers["words"] is text
 
 
-def test_data_frame_is_the_matrix_of_its_values(odd):
+def test_arrays_are_copied_and_data_frames_are_matrices(odd):
     frame = pd.DataFrame({"a": [1, 2], "b": [3, 4]})
     assert odd(lambda inputs: inputs.sum(1))(frame).tolist() == [4, 6]
-
-
-def test_read_only_arrays_are_copied(odd):
     inputs = np.ones(3, dtype=np.float32)
     inputs.flags.writeable = False
     assert odd(lambda inputs: inputs.add_(1))(inputs).tolist() == [2, 2, 2]
     assert inputs.tolist() == [1, 1, 1]
-
-
-def test_prediction_that_is_no_array_raises_value_error(odd):
     with pytest.raises(ValueError, match="predict must return a tensor, an array or a dict of them, but got tuple"):
         odd(lambda inputs: (inputs, inputs))(np.ones(2))
 

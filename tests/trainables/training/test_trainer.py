@@ -53,9 +53,6 @@ def test_build_draws_alike_on_all_ranks_and_epochs_do_not():
     assert not {*map(str, built)} & {*map(str, first)}
 
 
-# The report of an epoch
-
-
 def test_epoch_trains_each_sample_once():
     settings = {"size": 22, "batch_size": 4, "accumulation": 4}
     report = make_trial(Regression, **settings).run_epoch()
@@ -141,9 +138,6 @@ def test_epoch_without_an_applied_window_reports_nan():
     assert report["train/updates"] == 0
 
 
-# Terms that a loss notes
-
-
 def test_noted_terms_are_reported_as_weighted_means():
     class Noting(Regression):
         def train_batches(self, epoch: int) -> Any:
@@ -200,9 +194,6 @@ def test_terms_of_evaluations_and_skipped_windows_do_not_count():
 def test_term_with_a_reserved_name_raises_value_error(name):
     with pytest.raises(ValueError, match=f"log must get a name that is not reported already, but got '{name}'"):
         make_trial(Regression).task.log(name, 1.0)
-
-
-# Evaluation
 
 
 @pytest.mark.parametrize("fails", [False, True], ids=["returns", "raises"])
@@ -283,9 +274,6 @@ def test_cell_state_survives_evaluation_and_checkpoint(tmp_path, window):
         assert training.run_epoch(lambda: training.windows == window) is None
     training.save(tmp_path / "state.pt")
     assert identical(reports + run_epochs(load_trial(tmp_path / "state.pt", Cells), 2), expected)
-
-
-# Modules, averages and several updates
 
 
 def test_averages_of_a_layer_that_is_thawed_later_exist():

@@ -1,7 +1,6 @@
 """Fail a trial on one of two ranks: one report says why, and the other rank stops waiting."""
 
 import pickle
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,7 +9,8 @@ from torch import Tensor
 from tests.trainables.toy_models import Regression
 from tests.trainables.two_ranks import LIMIT, RANKS, Pair
 from tests.trainables.worker.local_worker import workers
-from trainables.worker.messages import SegmentAssignment, SegmentEnd
+from trainables.precision import Diverged
+from trainables.worker.messages import Divergence, SegmentAssignment, SegmentEnd
 
 
 class Sick(Regression):
@@ -20,14 +20,10 @@ class Sick(Regression):
         super().build()
         self.raise_in("build")
 
-    def train_batches(self, epoch: int) -> Iterator[Any]:
-        for number, batch in enumerate(super().train_batches(epoch)):
-            if number == 1:
-                self.raise_in("train_batches")
-            yield batch
-
     def loss(self, batch: Any) -> tuple[Tensor, int]:
         self.raise_in("loss")
+        if self.config.fault == f"divergence {self.context.rank}":
+            raise Diverged("it has seen enough")
         return super().loss(batch)
 
     def pictures(self) -> dict[str, Any]:
@@ -58,7 +54,7 @@ def receive_answer(pair: Pair, rank: int) -> tuple[list[SegmentEnd], str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("place", "sick"), [("build", 1), ("train_batches", 0), ("pictures", 0)])
+@pytest.mark.parametrize(("place", "sick"), [("build", 1), ("pictures", 0)])
 def test_error_on_one_rank_is_reported_once_and_ends_the_wait(stretch, tmp_path, place, sick):
     pair = Pair(tmp_path)
     try:
@@ -85,4 +81,12 @@ def test_error_in_a_loss_is_known_to_both_ranks_at_once(pair, stretch, sick):
     assert (report.outcome, report.reason, raised) == ("failed", "OSError: no data in loss", "")
     reports, raised = results[1 - sick]
     assert reports == []
-    assert raised.startswith("PeerFailed")
+    assert raised == "PeerFailed: 1 of 2 ranks failed in this window; no rank can finish it"
+
+
+def test_rank_that_diverges_alone_ends_the_trial_and_its_group(pair, stretch):
+    (reports, raised), (others, other_raised) = pair.run(run_on_rank, stretch(fault="divergence 1", until=1))
+    assert reports == []
+    assert raised.startswith("PeerFailed")  # its worker ends
+    end = SegmentEnd("diverged", "it has seen enough", divergence=Divergence("other", 1), alone=True)
+    assert (others, other_raised) == ([end], "")

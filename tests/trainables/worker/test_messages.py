@@ -6,42 +6,35 @@ import sys
 
 import pytest
 
-from trainables.worker.messages import (
-    Divergence,
-    EpochReport,
-    GangResult,
-    SegmentAssignment,
-    SegmentBudget,
-    SegmentEnd,
-    TrialRelease,
-    from_json,
-    to_json,
-)
+from trainables.worker import messages
+from trainables.worker.messages import SegmentBudget, from_json, to_json
 
 DATASETS = [{"name": "digits", "digest": "a", "source": "", "use": "training"}]
-LAST = EpochReport(2, {"val/loss": math.inf}, None, {}, False, [], [])
+LAST = messages.EpochReport(2, {"val/loss": math.inf}, None, {}, False, [], [])
 
 
 @pytest.mark.parametrize(
     "report",
     [
-        EpochReport(1, {"val/loss": 0.5, "message": 3.0}, None, {"samples": 2.0}, True, DATASETS, ["a note"]),
-        SegmentEnd("diverged", "it did", "Traceback", Divergence("objective", 2), LAST, notes=["a note"]),
-        TrialRelease("no room", begun=True, notes=[]),
+        messages.EpochReport(1, {"val/loss": 0.5, "message": 3.0}, None, {"samples": 2.0}, True, DATASETS, ["a note"]),
+        messages.SegmentEnd(
+            "diverged", "it did", "Traceback", messages.Divergence("objective", 2), LAST, notes=["a note"]
+        ),
+        messages.TrialRelease("no room", begun=True, notes=[]),
     ],
     ids=["report", "end", "release"],
 )
 def test_result_survives_its_way_through_text(report):
-    result = GangResult("gang-1", [report], taken=7.5)
+    result = messages.GangResult("gang-1", [report], taken=7.5)
     assert from_json(to_json(result)) == result
 
 
 def test_segment_continues_from_checkpoint_and_budget_of_a_report():
     budget = SegmentBudget("samples", 1, 5.0, 9.0)
-    segment = SegmentAssignment(3, {}, 1, 9, "folder", "a", ("1.pt", None), "other.pt", budget)
-    rest = segment.continue_after(EpochReport(2, {}, "2.pt", {"samples": 5.0}))
+    segment = messages.SegmentAssignment(3, {}, 1, 9, "folder", "a", ("1.pt", None), "other.pt", budget)
+    rest = segment.continue_after(messages.EpochReport(2, {}, "2.pt", {"samples": 5.0}))
     spent = SegmentBudget("samples", 2, 10.0, 9.0)
-    assert rest == SegmentAssignment(3, {}, 2, 9, "folder", "a", ("2.pt", "1.pt", None), "other.pt", spent)
+    assert rest == messages.SegmentAssignment(3, {}, 2, 9, "folder", "a", ("2.pt", "1.pt", None), "other.pt", spent)
     assert rest.budget.is_spent
 
 

@@ -42,10 +42,10 @@ def test_budget_is_spent_by_the_first_epoch_that_reaches_it(costs, until, restar
                 assert budget.add_epoch(again, {"samples": costs[again - 1]}) == budget
 
 
-def make_segment(folder: Path, epoch: int = 0, start: Any = None, config: Any = (), **budget: Any) -> SegmentAssignment:
+def make_segment(folder: Path, epoch: int = 0, start: Any = None, **budget: Any) -> SegmentAssignment:
     limit = SegmentBudget(**{"of": "samples", "epoch": epoch, "spent": 0.0, **budget}) if budget else None
-    values = {"epochs": 9, "size": SAMPLES, **dict(config)}
-    return SegmentAssignment(0, values, epoch, values["epochs"], str(folder), "a", (start,), budget=limit)
+    config = {"epochs": 9, "size": SAMPLES}
+    return SegmentAssignment(0, config, epoch, 9, str(folder), "a", (start,), budget=limit)
 
 
 def test_report_has_its_samples_and_gpu_seconds(tmp_path):
@@ -82,43 +82,25 @@ def test_epoch_repeated_after_a_broken_checkpoint_counts_once(tmp_path):
     assert [report.epoch for report in again] == [3, 4]
 
 
-class Naps(Regression):
-    """Far slower in fp32. A test sets its clock."""
+def test_time_of_an_interrupted_epoch_is_that_of_its_parts(tmp_path, monkeypatch):
+    class Naps(Regression):
+        def train_batches(self, epoch: int) -> Any:
+            for batch in super().train_batches(epoch):
+                clock.sleep(1.0)
+                yield batch
 
     clock = FakeClock()
-
-    def train_batches(self, epoch: int) -> Any:
-        for batch in super().train_batches(epoch):
-            self.clock.sleep(1.0 if self.config.precision == "fp32" else 0.0625)
-            yield batch
-
-
-@pytest.fixture
-def _fake_clock(monkeypatch):
-    monkeypatch.setattr(trainer, "time", Naps.clock)
-
-
-@pytest.mark.usefixtures("_fake_clock")
-def test_time_of_an_interrupted_epoch_is_that_of_its_parts(tmp_path):
+    monkeypatch.setattr(trainer, "time", clock)
     training = make_trial(Naps)
     assert training.run_epoch(lambda: training.windows == 2) is None
     training.save(tmp_path / "midway.pt")
     assert checkpoint.load(tmp_path / "midway.pt")["midway"]["seconds"] == training.seconds == 2.0
-    Naps.clock.sleep(100.0)
+    clock.sleep(100.0)
     resumed = make_trial(Naps)
     resumed.load(tmp_path / "midway.pt")
-    Naps.clock.sleep(100.0)
+    clock.sleep(100.0)
     resumed.run_epoch()
     assert (resumed.seconds, resumed.samples) == (6.0, SAMPLES)
-
-
-@pytest.mark.usefixtures("_fake_clock")
-@pytest.mark.parametrize(("precision", "epochs"), [("fp32", 2), ("bf16", 23)])
-def test_faster_precision_gets_more_epochs_for_its_gpu_seconds(tmp_path, precision, epochs):
-    config = {"precision": precision, "epochs": 99, "batch_size": 11}  # two batches in an epoch
-    segment = make_segment(tmp_path, config=config, of="gpu_seconds", until=5.625)
-    reports = list(workers(task=f"{__name__}:Naps", gpus=2.0).run(segment))
-    assert [report.done for report in reports] == [False] * (epochs - 1) + [True]
 
 
 class OwnClock(TrialRunner):

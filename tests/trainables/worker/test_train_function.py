@@ -8,28 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from ray.train.v2._internal.execution.train_fn_utils import (
-    LocalTrainFnUtils,
-    TrainFnUtils,
-    get_train_fn_utils,
-    set_train_fn_utils,
-)
+from ray.train.v2._internal.execution import train_fn_utils
 
 from tests.trainables.worker import train_functions
 from tests.trainables.worker.local_worker import metrics
 from trainables.checkpoint import directory
 from trainables.context import Context
-from trainables.worker import train_function
-from trainables.worker.messages import (
-    Divergence,
-    GangResult,
-    Migration,
-    SegmentAssignment,
-    SegmentBudget,
-    SegmentEnd,
-    WorkerSettings,
-    to_json,
-)
+from trainables.worker import messages, train_function
+from trainables.worker.messages import SegmentEnd, WorkerSettings
 from trainables.worker.train_function import FunctionRunner, Session, TrialEnded
 
 pytestmark = pytest.mark.usefixtures("as_in_a_worker")
@@ -43,7 +29,9 @@ def stretch(tmp_path):
     def make(trial=0, epoch=0, until=3, reports=(), **config):
         found = [report.checkpoint for report in reports[::-1] if report.checkpoint is not None]
         config = {"trial": trial, "seed": 7, **config}
-        return SegmentAssignment(trial, config, epoch, until, str(tmp_path / f"trial-{trial}"), "a", (*found, None))
+        return messages.SegmentAssignment(
+            trial, config, epoch, until, str(tmp_path / f"trial-{trial}"), "a", (*found, None)
+        )
 
     return make
 
@@ -67,9 +55,6 @@ def last(function, stretch, **options):
     return run(function, stretch, **options)[-1]
 
 
-# Reports
-
-
 def test_each_report_is_numbered_and_has_its_checkpoint(stretch, tmp_path):
     reports = run("resumes", stretch())
     assert [(report.epoch, report.done) for report in reports] == [(1, False), (2, False), (3, True)]
@@ -78,7 +63,7 @@ def test_each_report_is_numbered_and_has_its_checkpoint(stretch, tmp_path):
     for number, report in enumerate(reports, 1):
         assert report.checkpoint == str(tmp_path / "trial-0" / f"epoch-{number}-a")
         assert (Path(report.checkpoint) / "epoch").read_text() == str(number)
-    to_json(GangResult("gang", reports))
+    messages.to_json(messages.GangResult("gang", reports))
 
 
 def test_metrics_that_are_no_numbers_are_left_out_and_noted_once(stretch):
@@ -86,10 +71,10 @@ def test_metrics_that_are_no_numbers_are_left_out_and_noted_once(stretch):
     assert metrics([first]) == [{"loss": 0.5, "count": 3.0, "flag": 1.0, "val/acc": 0.25}]
     assert first.notes == ["what is reported must be numbers: name (str), none (NoneType) left out"]
     assert not second.notes
-
-
-def test_function_without_parameters_is_called_without_config(stretch):
-    assert last("without_config", stretch(until=1)).done
+    reason = (
+        "ray.train.report must have a number 'name', the objective, but got count, flag, loss, val/acc, name (str), "
+    )
+    assert last("reports_all_kinds", stretch(), objective="name").reason == f"{reason}none (NoneType)"
 
 
 def test_seed_determines_what_a_function_draws(stretch):
@@ -111,9 +96,6 @@ def test_every_objective_must_be_reported_and_finite(stretch, others, seconds, o
     assert (report.outcome, report.reason) == (outcome, reason)
 
 
-# Resuming
-
-
 def test_function_resumes_from_its_last_checkpoint(stretch):
     worker = workers("resumes")
     first = list(worker.run(stretch()))
@@ -124,9 +106,9 @@ def test_function_resumes_from_its_last_checkpoint(stretch):
 
 
 def test_reports_after_the_last_checkpoint_are_repeated(stretch):
-    first = run("every_third", stretch(until=5))
+    first = run("resumes", stretch(until=5, every=3))
     assert [report.checkpoint is not None for report in first] == [False, False, True, False, False]
-    second = run("every_third", stretch(epoch=5, until=7, reports=first))
+    second = run("resumes", stretch(epoch=5, until=7, reports=first, every=3))
     assert [report.epoch for report in second] == [4, 5, 6, 7]
     assert second[0].notes == ["without a checkpoint of report 5 it goes on after report 3: what it repeats is dropped"]
     assert not any(report.notes for report in second[1:])
@@ -147,27 +129,21 @@ def test_corrupt_checkpoint_is_noted_and_the_one_before_is_used(stretch):
     assert (Path(second[0].checkpoint) / "epoch").read_text() == "3", "the repeated report heals it"
 
 
-# Costs
-
-
 def limit(stretch, until, spent=0.0):
     """`stretch`, which ends when its trial has got so many GPU-seconds."""
-    return replace(stretch, until=99, budget=SegmentBudget("gpu_seconds", stretch.epoch, spent, until))
+    return replace(stretch, until=99, budget=messages.SegmentBudget("gpu_seconds", stretch.epoch, spent, until))
 
 
 def test_segment_ends_with_the_report_that_reaches_its_costs(stretch, monkeypatch):
     monkeypatch.setattr(train_function, "time", train_functions.CLOCK)
-    reports = run("naps", limit(stretch(nap=0.25, saves=True), until=1.25), gpus=2.0)
+    reports = run("resumes", limit(stretch(nap=0.25), until=1.25), gpus=2.0)
     assert [report.costs for report in reports] == [{"gpu_seconds": 0.5}] * 3
     assert [report.done for report in reports] == [False, False, True]
-    second = run("naps", limit(stretch(epoch=3, reports=reports, nap=0.25, saves=True), 2.0, 1.5), gpus=2.0)
+    second = run("resumes", limit(stretch(epoch=3, reports=reports, nap=0.25), 2.0, 1.5), gpus=2.0)
     assert [report.epoch for report in second] == [4]
     # Reports that a function repeats do not count twice.
-    again = run("naps", limit(stretch(epoch=3, nap=0.25, saves=False), until=2.0, spent=1.5), gpus=2.0)
+    again = run("resumes", limit(stretch(epoch=3, nap=0.25, every=99), until=2.0, spent=1.5), gpus=2.0)
     assert [report.epoch for report in again] == [1, 2, 3, 4]
-
-
-# How a trial ends
 
 
 def test_function_that_catches_every_exception_still_ends(stretch):
@@ -181,19 +157,10 @@ def test_function_that_catches_even_the_end_reports_no_more(stretch):
     assert train_functions.SEEN == ["caught"] * 3
 
 
-@pytest.mark.parametrize(
-    ("function", "notes"),
-    [
-        ("reports_on_its_way_out", ()),
-        (
-            "breaks_on_its_way_out",
-            ["after its last report the function raised OSError('the log cannot be closed')"],
-        ),
-    ],
-)
-def test_what_happens_after_the_last_report_changes_nothing(stretch, function, notes):
-    (report,) = run(function, stretch(until=1))
-    assert (metrics([report]), report.done, report.notes) == ([{"loss": 1.0}], True, notes)
+def test_error_after_the_last_report_changes_nothing(stretch):
+    (report,) = run("breaks_on_its_way_out", stretch(until=1))
+    assert (metrics([report]), report.done) == ([{"loss": 1.0}], True)
+    assert report.notes == ["after its last report the function raised OSError('the log cannot be closed')"]
 
 
 def test_function_that_returns_has_completed_its_trial(stretch):
@@ -208,7 +175,6 @@ def test_function_that_returns_has_completed_its_trial(stretch):
     ("function", "reason"),
     [
         ("silent", "the function must call ray.train.report, but returned without"),
-        ("misnames", "ray.train.report must have a number 'loss', the objective, but got val_loss, name (str)"),
         ("exits", "RuntimeError: the function raised SystemExit: enough"),
         ("raises", "KeyError: 'no such puzzle'"),
         ("uploads_itself", "ray.train.report must leave its checkpoint to the search, but got an upload of its own"),
@@ -230,7 +196,7 @@ def test_non_finite_objective_ends_a_trial_without_checkpoint(stretch, tmp_path,
     first, report = run("diverges", stretch(until=9, value=value))
     assert (first.done, math.isnan(first.metrics["other"])) == (False, True)
     assert (report.outcome, report.reason) == ("diverged", f"loss is {value} in report 2")
-    assert report.divergence == Divergence("objective", 2)
+    assert report.divergence == messages.Divergence("objective", 2)
     assert train_functions.SEEN == []
     assert (report.last.epoch, report.last.checkpoint) == (2, None)
     assert str(report.last.metrics["loss"]) == value
@@ -247,15 +213,12 @@ def test_stop_ends_a_trial_at_its_next_report_which_counts(stretch):
 
 
 def test_migrating_trial_ends_at_a_report_with_a_checkpoint(stretch):
-    worker = workers("every_third")
+    worker = workers("resumes")
     worker.migrate_reason = "node 10.0.0.3 is going away"
     worker.stopping.set()
-    reports = list(worker.run(stretch(until=9)))
+    reports = list(worker.run(stretch(until=9, every=3)))
     assert [getattr(report, "checkpoint", None) is not None for report in reports] == [False, False, True, False]
-    assert reports[-1] == Migration("node 10.0.0.3 is going away")
-
-
-# What a trial leaves behind
+    assert reports[-1] == messages.Migration("node 10.0.0.3 is going away")
 
 
 @pytest.mark.parametrize("moment", ["during the next trial", "between trials"])
@@ -277,22 +240,19 @@ def test_mode_of_the_thread_does_not_outlive_its_trial(stretch):
 
 
 def test_session_has_the_interface_of_ray(stretch):
-    session = Session(stretch(), workers("silent"), get_train_fn_utils())
+    session = Session(stretch(), workers("silent"), train_fn_utils.get_train_fn_utils())
     assert session.get_context().get_world_size() == 1, "what is not replaced is Ray's own"
     assert not session.is_distributed()
     for name in ("report", "get_checkpoint"):
-        ours, theirs = (inspect.signature(getattr(owner, name)) for owner in (Session, TrainFnUtils))
+        ours, theirs = (inspect.signature(getattr(owner, name)) for owner in (Session, train_fn_utils.TrainFnUtils))
         assert list(ours.parameters) == list(theirs.parameters)
     assert not issubclass(TrialEnded, Exception)
-
-
-# Two ranks
 
 
 def run_on(rank, function, scratch, stretch, stop_on=None):
     """Run a stretch on each rank of a pair."""
     logging.getLogger("trainables").setLevel(logging.INFO)
-    set_train_fn_utils(LocalTrainFnUtils("test", world_size=2, world_rank=rank))
+    train_fn_utils.set_train_fn_utils(train_fn_utils.LocalTrainFnUtils("test", world_size=2, world_rank=rank))
     train_functions.SCRATCH[0] = scratch
     worker = workers(function, context=Context("cpu", rank, 2))
     if rank == stop_on:

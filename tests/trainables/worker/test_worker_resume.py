@@ -29,9 +29,6 @@ def list_checkpoints(segment: SegmentAssignment) -> list[str]:
     return sorted(path.name for path in Path(segment.folder).glob("*.pt"))
 
 
-# From the middle of an epoch
-
-
 @pytest.mark.parametrize("windows", [1, 3])
 def test_stopped_trial_resumes_at_its_window(stretch, windows):
     first = run(stretch(until=2))
@@ -121,9 +118,6 @@ def test_checkpoint_that_cannot_be_examined_fails_the_trial(stretch):
     assert "midway-0.pt" in report.reason
 
 
-# From the end of an epoch
-
-
 def test_broken_checkpoints_cost_epochs_and_a_note_each(stretch):
     first = run(stretch())
     newest, before = (report.checkpoint for report in reversed(first))
@@ -142,16 +136,6 @@ def test_broken_checkpoints_cost_epochs_and_a_note_each(stretch):
     (failed,) = run(replace(later, checkpoints=(newest, before)))
     assert (failed.done, failed.outcome) == (True, "failed")
     assert before in failed.reason
-
-
-def test_missing_checkpoint_is_skipped(stretch):
-    first = run(stretch())
-    checkpoint.delete(Path(first[1].checkpoint))
-    rest = run(stretch(epoch=2, until=3, start=(first[1].checkpoint, first[0].checkpoint, None), attempt="b"))
-    assert identical(metrics(rest), straight(3, Augmented)[1:])
-
-
-# Two ranks
 
 
 def run_on_rank(rank: int, segment: SegmentAssignment, windows: float) -> list[EpochReport]:

@@ -34,17 +34,13 @@ def load_epoch():
 
 
 def resumes(config):
-    """Goes on from its checkpoint and saves one with each report."""
+    """Goes on from its checkpoint and saves one with every report, or with each so many only."""
     start = load_epoch()
     SEEN.append((config["trial"], start, len(ray.train.get_all_reported_checkpoints())))
     for epoch in range(start + 1, config.get("epochs", 100) + 1):
-        ray.train.report({"loss": config["trial"] + 1 / epoch}, checkpoint=save(epoch=epoch))
-
-
-def every_third(config):
-    """Saves a checkpoint with every third report only."""
-    for epoch in range(load_epoch() + 1, 100):
-        ray.train.report({"loss": 1 / epoch}, checkpoint=None if epoch % 3 else save(epoch=epoch))
+        CLOCK.sleep(config.get("nap", 0.0))
+        checkpoint = None if epoch % config.get("every", 1) else save(epoch=epoch)
+        ray.train.report({"loss": config["trial"] + 1 / epoch}, checkpoint=checkpoint)
 
 
 def forgets(config):
@@ -58,20 +54,9 @@ def forgets(config):
             SEEN.append("caught")
 
 
-def naps(config):
-    """Takes its time before each report, and a lot of it to save a checkpoint."""
-    for epoch in range(load_epoch() + 1, 100):
-        CLOCK.sleep(config["nap"])
-        ray.train.report({"loss": 1 / epoch}, checkpoint=save(epoch=epoch) if config["saves"] else None)
-
-
 def draws(config):
     for _ in range(3):
         ray.train.report({"loss": torch.rand(()).item()})
-
-
-def without_config():
-    ray.train.report({"loss": 1.0})
 
 
 def reports_all_kinds(config):
@@ -80,12 +65,8 @@ def reports_all_kinds(config):
     ray.train.report(metrics)
 
 
-def silent(config):
-    pass
-
-
-def misnames(config):
-    ray.train.report({"val_loss": 1.0, "name": "x"})
+def silent():
+    """Takes no config, and reports nothing."""
 
 
 def diverges(config):
@@ -106,13 +87,6 @@ def raises(config):
 
 def exits(config):
     sys.exit("enough")
-
-
-def reports_on_its_way_out(config):
-    try:
-        ray.train.report({"loss": 1.0})
-    finally:
-        ray.train.report({"loss": 2.0})
 
 
 def breaks_on_its_way_out(config):
@@ -164,9 +138,6 @@ def changes_its_mode(config):
     torch.autograd.set_grad_enabled(False)
     SEEN.append(torch.is_grad_enabled())
     ray.train.report({"loss": 1.0})
-
-
-# On two ranks
 
 
 def each_saves_a_part(config):
