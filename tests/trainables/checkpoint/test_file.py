@@ -86,10 +86,6 @@ def save_and_crash(path: Path, moment: int) -> None:
     os._exit(0)
 
 
-class Crash(BaseException):
-    pass
-
-
 @pytest.mark.parametrize("moment", [0, 1, 2, 3])
 def test_crash_at_any_write_leaves_the_old_or_the_new_state(path, monkeypatch, moment):
     if isinstance(path, Path):
@@ -102,10 +98,10 @@ def test_crash_at_any_write_leaves_the_old_or_the_new_state(path, monkeypatch, m
 
         def crash(self, content):
             if next(writes) == moment:
-                raise Crash
+                raise KeyboardInterrupt
             return write(self, content)
 
-        with monkeypatch.context() as patch, pytest.raises(Crash) if moment < 3 else nullcontext():
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt) if moment < 3 else nullcontext():
             patch.setattr(RemotePath, "write_bytes", crash)
             checkpoint.save({"epoch": 4}, path)
     assert checkpoint.load(path)["epoch"] == (3 if moment < 2 else 4)

@@ -129,9 +129,7 @@ def test_averages_continue_with_their_own_decay_or_begin(train):
     assert torch.equal(fresh.state_dict()["shadow"]["model.0.weight"], without["modules"]["model"]["0.weight"])
 
 
-class Chosen(Regression):
-    """Which optimizer and which schedule it has is a hyperparameter."""
-
+class Chosen(Regression):  # which optimizer and which schedule it has is a hyperparameter
     def build(self) -> None:
         super().build()
         if self.config.dropout:

@@ -124,9 +124,7 @@ def test_arrays_become_read_only():
             array[0] = 1
 
 
-class Cached(Augmented):
-    """Keeps its data, and draws some of them."""
-
+class Cached(Augmented):  # keeps its data, and draws some of them
     made = 0
 
     def build(self) -> None:

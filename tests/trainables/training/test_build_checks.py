@@ -16,9 +16,7 @@ from trainables.training import trainer
 from trainables.training.trainer import TrialTrainer
 
 
-class Parts(Task[TaskConfig]):
-    """An encoder, a head and a prompt; `wrong` says which of them the loss passes by."""
-
+class Parts(Task[TaskConfig]):  # an encoder, a head and a prompt; `wrong` says which of them the loss passes by
     objective = "val/loss"
 
     def __init__(self, wrong: str = "", **settings: Any) -> None:
@@ -151,9 +149,7 @@ def test_transform_of_an_unknown_update_raises_value_error():
         TrialTrainer(Transformed())
 
 
-class Transforming(Adversaries):
-    """Changes the gradients of one of its updates."""
-
+class Transforming(Adversaries):  # changes the gradients of one of its updates
     def __init__(self, value: float, **settings: Any) -> None:
         super().__init__(TaskConfig(**settings))
         self.value = value

@@ -21,9 +21,7 @@ from trainables.update import Ema, Updater
 from trainables.update.reduction import PeerFailed
 
 
-class Uneven(Sharded):
-    """Rank 1 runs out of data while rank 0 has three windows more."""
-
+class Uneven(Sharded):  # rank 1 runs out of data while rank 0 has three windows more
     def train_batches(self, epoch: int) -> Iterator[Any]:
         batches = list(super().train_batches(epoch))
         yield from batches[:1] if self.context.rank else batches
@@ -41,9 +39,7 @@ class Uneven(Sharded):
         return {**super().evaluate(), "val/share": share, "val/rank": (float(self.context.rank), 3.0)}
 
 
-class Noisy(Sharded):
-    """Adds noise to its gradients, as differential privacy does."""
-
+class Noisy(Sharded):  # adds noise to its gradients, as differential privacy does
     def build(self) -> None:
         super().build()
 
@@ -72,9 +68,6 @@ class Cells(Regression):
 
 
 def train_trial(rank: int, task: type[Any], epochs: int, settings: dict[str, Any]) -> dict[str, Any]:
-    if "own_accumulation" in settings:
-        settings = {**settings, "accumulation": settings["own_accumulation"][rank]}
-        del settings["own_accumulation"]
     training = make_trial(task, rank, RANKS, **settings)
     reports = run_epochs(training, epochs)
     updater = training.task.updaters["train"]
@@ -93,13 +86,6 @@ def train_pair(pair: Pair, task: type[Any], epochs: int = 1, **settings: Any) ->
 def test_rank_without_data_continues_with_the_others(pair, precision):
     settings = {"precision": precision, "size": 32, "ema_decay": 0.9, "loss_scale": 1024.0}
     assert train_pair(pair, Uneven, 2, **settings)["counted"] == (8, 0, 0)
-
-
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_ranks_with_different_accumulation_stay_equal(pair, precision):
-    settings = {"precision": precision, "own_accumulation": [1, 3], "size": 40, "loss_scale": 1024.0}
-    first, second = (list(result["state"].values()) for result in pair.run(train_trial, Sharded, 1, settings))
-    assert identical(first, second)
 
 
 def test_noise_of_a_transform_is_the_same_on_all_ranks(pair):
@@ -249,9 +235,7 @@ def test_fault_on_one_rank_ends_the_window_on_both(pair, fault, sick, precision)
     assert identical(results[0]["end"], results[1]["end"])
 
 
-class Faulty(Regression):
-    """Goes wrong on rank 1 in its second window."""
-
+class Faulty(Regression):  # goes wrong on rank 1 in its second window
     def loss(self, batch: Any) -> tuple[Tensor, int]:
         if self.context.rank == 1 and self.config.fault == "second window" and self.updaters["train"].steps == 1:
             raise MemoryError("no memory for this batch")

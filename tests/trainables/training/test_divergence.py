@@ -118,9 +118,7 @@ def test_detector_state_restores_at_any_window(losses, cut):
     assert detector == straight
 
 
-class Steep(Regression):
-    """Plain SGD on a quadratic: beyond a rate of about 1 the loss grows at every step."""
-
+class Steep(Regression):  # plain SGD on a quadratic: beyond a rate of about 1 the loss grows at every step
     def build(self) -> None:
         super().build()
         self.modules = {"model": torch.nn.Linear(3, 1)}
@@ -167,10 +165,8 @@ def test_each_update_has_a_start_of_its_own(tmp_path):
     assert saved["generator"]["first"] != saved["discriminator"]["first"]
 
 
-def test_rising_loss_is_no_divergence_while_the_objective_improves():
-    class Rising(Regression):
-        """Its loss grows by ten with each epoch, and so does its objective."""
-
+def test_rising_loss_with_a_better_objective_is_no_divergence():
+    class Rising(Regression):  # its loss grows by ten with each epoch, and so does its objective
         objective, mode = "val/score", "max"
 
         def train_batches(self, epoch: int) -> Any:

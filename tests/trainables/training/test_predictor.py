@@ -15,9 +15,7 @@ from trainables.training.predictor import Predictor
 PLAIN = f"{__name__}:Plain"
 
 
-class Plain(Regression):
-    """Predicts by default, and remembers what it predicted when it was evaluated."""
-
+class Plain(Regression):  # predicts by default, and remembers what it predicted when it was evaluated
     def build(self):
         super().build()
         self.projection = torch.randn(3)  # of the trial's own random numbers, and in no checkpoint
@@ -30,9 +28,7 @@ class Plain(Regression):
         return super().evaluate()
 
 
-class Odd(Regression):
-    """Predicts in the way that the test sets."""
-
+class Odd(Regression):  # predicts in the way that the test sets
     how = staticmethod(lambda task, inputs: inputs)
 
     def predict(self, inputs):

@@ -15,12 +15,6 @@ from trainables.training.resource_usage import CLEAR, CPU, GPU, GPU_MEMORY, MEMO
 on_linux = pytest.mark.skipif(not CLEAR.exists(), reason="the system does not tell the peak of a process")
 
 
-def keep_busy(seconds):
-    until = time.process_time() + seconds
-    while time.process_time() < until:
-        pass
-
-
 @on_linux
 def test_memory_is_the_peak_since_the_beginning():
     usage = ResourceUsage(torch.device("cpu"))
@@ -33,7 +27,9 @@ def test_memory_is_the_peak_since_the_beginning():
 
 
 def spend_in_process(seconds, spent, end):
-    keep_busy(seconds)
+    until = time.process_time() + seconds
+    while time.process_time() < until:
+        pass
     spent.set()
     end.wait(30)
 

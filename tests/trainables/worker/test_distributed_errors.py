@@ -13,9 +13,7 @@ from trainables.precision import Diverged
 from trainables.worker.messages import Divergence, SegmentAssignment, SegmentEnd
 
 
-class Sick(Regression):
-    """Raises on one rank, as "place rank" in its `fault` says."""
-
+class Sick(Regression):  # raises on one rank, as "place rank" in its `fault` says
     def build(self) -> None:
         super().build()
         self.raise_in("build")

@@ -29,7 +29,7 @@ def test_result_survives_its_way_through_text(report):
     assert from_json(to_json(result)) == result
 
 
-def test_segment_continues_from_checkpoint_and_budget_of_a_report():
+def test_segment_continues_after_a_report_with_its_budget():
     budget = SegmentBudget("samples", 1, 5.0, 9.0)
     segment = messages.SegmentAssignment(3, {}, 1, 9, "folder", "a", ("1.pt", None), "other.pt", budget)
     rest = segment.continue_after(messages.EpochReport(2, {}, "2.pt", {"samples": 5.0}))

@@ -5,10 +5,8 @@ import multiprocessing
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 
 from tests.trainables.toy_models import Augmented, identical
 from tests.trainables.training.trials import flip_bit
@@ -53,31 +51,6 @@ def test_unfinished_checkpoint_of_another_epoch_is_ignored(stretch):
     assert list_checkpoints(stretch()) == ["epoch-1-a.pt", "epoch-1-b.pt", "epoch-2-b.pt", "midway-a.pt"]
 
 
-class Vanishing(Augmented):
-    """Its process is gone in the third window."""
-
-    def after_update(self, report: Any) -> None:
-        super().after_update(report)
-        if self.updaters["train"].steps + self.updaters["train"].skipped == 3:
-            os._exit(9)
-
-
-def run_and_vanish(segment: SegmentAssignment) -> None:
-    torch.set_num_threads(1)
-    run(segment, task=f"{__name__}:Vanishing", autosave_s=0.0)
-
-
-@pytest.mark.slow
-def test_lost_worker_leaves_the_last_window_that_was_saved(stretch):
-    lost = multiprocessing.get_context("spawn").Process(target=run_and_vanish, args=(stretch(until=1),))
-    lost.start()
-    lost.join(60)
-    assert lost.exitcode == 9
-    saved = checkpoint.load(Path(stretch().folder) / "midway-a.pt")
-    assert saved["midway"]["windows"] in (1, 2)  # the third one may still have been written
-    assert identical(metrics(run(stretch(until=1, attempt="b"))), straight(1, Augmented))
-
-
 def test_broken_unfinished_checkpoint_is_skipped_with_a_note(stretch):
     (first,) = run(stretch(until=1))
     later = stretch(epoch=1, until=2, start=(first.checkpoint, None))
@@ -90,7 +63,7 @@ def test_broken_unfinished_checkpoint_is_skipped_with_a_note(stretch):
     assert note.endswith("it is corrupt. The one before it is used.")
 
 
-def test_older_unfinished_checkpoint_is_used_if_the_newest_is_broken(stretch):
+def test_older_unfinished_checkpoint_replaces_a_broken_one(stretch):
     folder = Path(stretch().folder)
     run(stretch(until=1), 1)
     run(stretch(until=1, attempt="b"), 1)
