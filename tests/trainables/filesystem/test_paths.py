@@ -40,10 +40,7 @@ def test_remote_path_has_the_names_of_a_path(query):
     assert not isinstance(there, Path)
 
 
-@pytest.mark.parametrize(
-    "uri",
-    ["gs://anonymous@bucket/a/b", "abfs://bucket@account.dfs.core.windows.net/a/b", "s3://bucket/a/b?region=here"],
-)
+@pytest.mark.parametrize("uri", ["gs://anonymous@bucket/a/b", "abfs://bucket@account.dfs.core.windows.net/a/b"])
 def test_key_is_what_the_file_system_calls_the_path(uri):
     assert str(parse_path(uri)) == uri
     assert parse_path(uri).key == "bucket/a/b"

@@ -9,17 +9,14 @@ import pytest
 from trainables.worker import messages
 from trainables.worker.messages import SegmentBudget, from_json, to_json
 
-DATASETS = [{"name": "digits", "digest": "a", "source": "", "use": "training"}]
 LAST = messages.EpochReport(2, {"val/loss": math.inf}, None, {}, False, [], [])
 
 
 @pytest.mark.parametrize(
     "report",
     [
-        messages.EpochReport(1, {"val/loss": 0.5, "message": 3.0}, None, {"samples": 2.0}, True, DATASETS, ["a note"]),
-        messages.SegmentEnd(
-            "diverged", "it did", "Traceback", messages.Divergence("objective", 2), LAST, notes=["a note"]
-        ),
+        messages.EpochReport(1, {"loss": 0.5, "message": 3.0}, None, {"c": 2.0}, True, [{"name": "data"}], ["a note"]),
+        messages.SegmentEnd("diverged", "it did", "Traceback", messages.Divergence("skips", 2), LAST, notes=["a note"]),
         messages.TrialRelease("no room", begun=True, notes=[]),
     ],
     ids=["report", "end", "release"],
