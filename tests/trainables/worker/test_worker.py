@@ -3,7 +3,6 @@
 import math
 import re
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -171,9 +170,7 @@ def test_task_that_raises_diverged_ends_its_trial_without_report(stretch, monkey
 
 
 def test_stop_before_the_first_window_leaves_no_file(stretch, tmp_path):
-    stopping = threading.Event()
-    stopping.set()
-    (report,) = workers(stopping).run(stretch())
+    (report,) = workers(AfterWindows(0)).run(stretch())
     assert report == SegmentEnd("interrupted", "the search was stopped")
     assert not (tmp_path / "trial-0").exists()
 
