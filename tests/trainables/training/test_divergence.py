@@ -135,13 +135,15 @@ def run_until_diverged(training: TrialTrainer) -> Diverged:
     return end.value
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_loss_that_blows_up_ends_its_trial_within_the_epoch(precision):
     training = make_trial(Steep, **STEEP, precision=precision)
     end = run_until_diverged(training)
-    assert re.match(r"train/loss rose to \d\.\d+e\+\d\d from \d\.\d+ by epoch 1, window \d\d$", str(end))
-    assert (end.kind, end.agreed) == ("loss", True)
+    assert end.agreed
     assert training.windows < 39
+    if precision != "fp16" or end.kind != "loss_scale":
+        assert end.kind == "loss"
+        assert re.match(r"train/loss rose to \d\.\d+e\+\d\d from \d\.\d+ by epoch 1, window \d\d$", str(end))
 
 
 def test_max_loss_rise_of_none_switches_the_rule_off():
