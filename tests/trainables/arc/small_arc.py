@@ -1,4 +1,4 @@
-"""The task `arc` on the real puzzles, small enough for a fraction of a second."""
+"""Build the task `arc` on the real puzzles, small enough for a fraction of a second."""
 
 import functools
 import json
@@ -27,24 +27,30 @@ SMALL: dict[str, Any] = {
 KEPT = Context()  # puzzles and what a language model says of them are prepared once for all tests
 
 
-def arc(task_class: type[ArcTask] = ArcTask, **config: Any) -> ArcTask:
-    """A small task; `prompt` adds to what is small of it."""
+def arc(task_class: type[ArcTask] = ArcTask, context: Context = KEPT, **config: Any) -> ArcTask:
+    """Return a small task; `prompt` adds to what is small of it."""
     prompt = {**SMALL["prompt"], **config.pop("prompt", {})}
-    return task_class(ArcConfig.model_validate({**SMALL, **config, "prompt": prompt}), KEPT.for_next_trial())
+    return task_class(ArcConfig.model_validate({**SMALL, **config, "prompt": prompt}), context.for_next_trial())
+
+
+def built(context: Context = KEPT, **config: Any) -> ArcTask:
+    task = arc(context=context, **config)
+    task.build()
+    return task
 
 
 def weights(training: TrialTrainer, name: str) -> dict[str, torch.Tensor]:
-    """Copies of the parameters of a module."""
+    """Return copies of the parameters of a module."""
     return {key: p.detach().clone() for key, p in training.task.modules[name].named_parameters()}
 
 
 def moved(training: TrialTrainer, name: str, before: dict[str, torch.Tensor]) -> set[bool]:
-    """Whether the parameters of a module are others than before: {True} if all are, {False} if none is."""
+    """Return whether parameters of a module differ from before: {True} if all do, {False} if none does."""
     return {not torch.equal(value, before[key]) for key, value in weights(training, name).items()}
 
 
 def window(training: TrialTrainer) -> list[Any]:
-    """The first micro-batch of the first epoch, as a window."""
+    """Return the first micro-batch of the first epoch, as a window."""
     return [next(iter(training.task.train_batches(0)))]
 
 
@@ -54,7 +60,7 @@ def generated(split: Any) -> tuple[Puzzle, ...]:
 
 
 def few(folder: Path, evaluation: int, first: int = 0) -> str:
-    """A folder with a few puzzles to train on, and `evaluation` to be asked, from the `first` on."""
+    """Fill a folder with a few puzzles to train on, and `evaluation` to be asked, from the `first` on."""
     for split, chosen in ("training", slice(6)), ("evaluation", slice(first, first + evaluation)):
         (folder / split).mkdir(parents=True)
         for puzzle in generated(split)[chosen]:

@@ -1,26 +1,26 @@
-"""Prompts of the ARC task: what learns, what a checkpoint holds, and what one trial leaves to the next."""
+"""Show what learns of the ARC task's prompts, what a checkpoint holds, and what one trial leaves to the next."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
 
 from models.arc.prompt import cache as vectors
 from tests.models.arc.prompt.conftest import saved as saved
-from tests.trainables.arc.small_arc import SMALL, arc, few, moved, weights
+from tests.trainables.arc.small_arc import arc, built, few, moved, weights
 from tests.trainables.toy_models import identical, timeless
 from trainables import checkpoint
-from trainables.arc import ArcTask, data
-from trainables.arc.task import ArcConfig
+from trainables.arc import data
 from trainables.context import Context
 from trainables.training.trainer import TrialTrainer
 
-MODES = ["frozen", "prefix", "full"]
 
-
-@pytest.mark.parametrize("fuse", ["gate", "concat", "mean"])
-@pytest.mark.parametrize("train", MODES)
-def test_the_encoder_learns_in_every_mode_and_its_gradient_is_reported(train, fuse):
+@pytest.mark.parametrize(
+    ("train", "fuse"),
+    [("frozen", "gate"), ("frozen", "concat"), ("frozen", "mean"), ("prefix", "gate"), ("full", "gate")],
+)
+def test_encoder_learns_and_its_gradient_is_reported(tmp_path, train, fuse):
     training = TrialTrainer(arc(episodes=8, prompt={"train": train, "fuse": fuse}))
     before = weights(training, "prompt")
     report = training.run_epoch()  # of one window
@@ -29,53 +29,46 @@ def test_the_encoder_learns_in_every_mode_and_its_gradient_is_reported(train, fu
     assert report["train/prompt_grad_norm"] == pytest.approx(math.hypot(*own))
     assert 0 < report["train/prompt_grad_norm"] < report["train/grad_norm"]
     assert moved(training, "prompt", before) == {True}
-    assert any("language" in name for name in before) == (train == "full")
     assert ("prefix" in before) == (train == "prefix")
-
-
-@pytest.mark.parametrize("train", MODES)
-def test_a_checkpoint_holds_a_language_model_only_if_it_learned(tmp_path, train):
-    training = TrialTrainer(arc(episodes=8, prompt={"train": train}))
-    training.save(tmp_path / "epoch-0.pt")
-    held = checkpoint.load(tmp_path / "epoch-0.pt")["modules"]["prompt"]
-    assert any("language" in name for name in held) == (train == "full")
+    training.save(tmp_path / "epoch-1.pt")
+    held = checkpoint.load(tmp_path / "epoch-1.pt")["modules"]["prompt"]
+    for names in (before, held):
+        assert any("language" in name for name in names) == (train == "full")
     assert all(value.dtype == torch.float32 for value in held.values())
 
 
-@pytest.mark.parametrize(
-    ("train", "precision"), [("frozen", "fp32"), ("prefix", "bf16"), ("full", "fp16")], ids=lambda value: value
-)
-def test_a_language_model_of_ones_own_is_read_and_trained(saved, train, precision):
+@pytest.mark.parametrize(("train", "precision"), [("frozen", "fp32"), ("prefix", "bf16"), ("full", "fp16")])
+def test_own_language_model_is_read_and_trained(saved, train, precision):
     task = arc(episodes=8, precision=precision, prompt={"model": str(saved), "train": train, "text": "grids"})
-    training = TrialTrainer(task)
-    report = training.run_epoch()
-    assert report["train/prompt_grad_norm"] > 0
+    assert TrialTrainer(task).run_epoch()["train/prompt_grad_norm"] > 0
     assert task.modules["prompt"].text[0].normalized_shape == (32,)
     assert task.text.dtype == (torch.float32 if train == "frozen" else torch.int64)
-
-
-# From trial to trial
 
 
 BEFORE = Context()
 
 
-def build(context, **config):
-    task = ArcTask(ArcConfig.model_validate({**SMALL, "max_side": 5, **config}), context.for_next_trial())
-    task.build()
-    return task
+def prepared(task) -> dict[str, Any]:
+    """Return what is prepared once for all trials."""
+    exam, pool = task.exam, task.pool
+    return {
+        "puzzles": (pool, [puzzle.id for puzzle in task.puzzles]),
+        "tests": exam.tests,
+        "rehearsals": (exam.rehearsals, exam.rehearsed),
+        "texts": [task.text, exam.test_text, exam.rehearsal_text],
+    }
 
 
-def test_what_was_prepared_is_there_for_the_next_trial_however_it_is_trained(monkeypatch):
-    context = BEFORE
-    first = build(context)
+def test_next_trial_gets_what_was_prepared(monkeypatch):
+    first = built(BEFORE, max_side=5)
     monkeypatch.setattr(data, "load_puzzles", lambda *arguments: pytest.fail("puzzles were loaded again"))
     monkeypatch.setattr(vectors, "read_texts", lambda *arguments: pytest.fail("texts were read again"))
-    again = build(context, agent_lr=1e-2, seed=3, prompt={"fuse": "concat", "dim": 8}, samples=2, candidates=2)
+    other = {"agent_lr": 1e-2, "seed": 3, "prompt": {"fuse": "concat", "dim": 8}, "samples": 2, "candidates": 2}
+    again = built(BEFORE, max_side=5, **other)
     assert again.pool is first.pool
-    assert again.text is first.text
     assert again.exam.tests is first.exam.tests
     assert again.exam.rehearsals is first.exam.rehearsals
+    assert again.text is first.text
     assert again.exam.test_text is first.exam.test_text
     assert again.exam.rehearsal_text is first.exam.rehearsal_text
 
@@ -96,10 +89,10 @@ def test_what_was_prepared_is_there_for_the_next_trial_however_it_is_trained(mon
     ],
     ids=str,
 )
-def test_a_trial_with_other_puzzles_or_texts_does_not_get_those_of_the_one_before(tmp_path, other):
+def test_trial_with_other_puzzles_or_texts_prepares_its_own(tmp_path, other):
     other = {name: few(tmp_path, evaluation=2) if value is ... else value for name, value in other.items()}
-    build(BEFORE)
-    second, fresh = build(BEFORE, **other), build(Context(), **other)
+    built(BEFORE, max_side=5)
+    second, fresh = (built(context, **{"max_side": 5, **other}) for context in (BEFORE, Context()))
 
     def prepared(task):
         exam = task.exam
@@ -110,22 +103,17 @@ def test_a_trial_with_other_puzzles_or_texts_does_not_get_those_of_the_one_befor
     assert [puzzle.id for puzzle in second.puzzles] == [puzzle.id for puzzle in fresh.puzzles]
 
 
-def test_a_trial_does_not_feel_whether_its_texts_were_read_before():
+def test_report_is_the_same_with_prepared_texts():
     context = Context()
-
-    def report():
-        return timeless(
-            TrialTrainer(ArcTask(ArcConfig(**{**SMALL, "max_side": 5}), context.for_next_trial())).run_epoch()
-        )
-
-    assert identical(report(), report())
+    first, second = (timeless(TrialTrainer(arc(context=context, max_side=5)).run_epoch()) for _ in range(2))
+    assert identical(first, second)
 
 
-def test_vectors_that_are_kept_on_disk_are_those_that_are_read(tmp_path, monkeypatch):
+def test_vectors_on_disk_replace_reading_texts(tmp_path, monkeypatch):
     folder = tmp_path / "vectors"
-    first = build(Context(), prompt={"cache": str(folder)})
+    first = built(Context(), max_side=5, prompt={"cache": str(folder)})
     assert len(list(folder.glob("*.npy"))) > len(first.pool)
     monkeypatch.setattr(vectors, "read_texts", lambda *arguments: pytest.fail("texts were read again"))
-    second = build(Context(), prompt={"cache": str(folder)})
+    second = built(Context(), max_side=5, prompt={"cache": str(folder)})
     assert torch.equal(second.text, first.text)
     assert torch.equal(second.exam.test_text, first.exam.test_text)

@@ -1,15 +1,16 @@
-"""What a trial leaves in its process, and nobody can take back, wears the process out."""
+"""Show that what a trial leaves in its process, and nobody can take back, recycles the process."""
 
 import gc
+import io
 import multiprocessing
 import os
 import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,69 +18,75 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, TensorDataset
 
+from tests.trainables.isolation.trials import run_in, worker_of
 from tests.trainables.toy_models import Regression
-from trainables.context import Context
+from trainables.isolation import resource_leaks
+from trainables.isolation.process import ProcessSnapshot
 from trainables.worker import worker as worker_module
-from trainables.worker.messages import EpochReport, SegmentAssignment, SegmentEnd, WorkerSettings
-from trainables.worker.worker import TrialRunner
+from trainables.worker.messages import SegmentAssignment, SegmentEnd
 
 HERE = "tests.trainables.isolation.test_resource_leaks"
 MIB = 2**20
 LEFT: list[Any] = []  # as a library's own list would hold on to it
-ENDED = threading.Event()
+GRACE_BEGAN, ENDED = threading.Event(), threading.Event()
 
 
-def leave_thread() -> None:
-    threading.Thread(target=ENDED.wait, args=(30,), name="prefetch", daemon=True).start()
+class GraceClock:
+    """Passes time without waiting; threads named "late" end while it does."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        GRACE_BEGAN.set()
+        for thread in threading.enumerate():
+            if thread.name.startswith("late"):
+                thread.join(30)
 
 
-def leave_file() -> None:
-    LEFT.append(open(__file__))  # noqa: SIM115
+def start_thread(name: str, until: threading.Event) -> None:
+    threading.Thread(target=until.wait, name=name, daemon=True).start()
 
 
-def leave_socket() -> None:
-    LEFT.append(socket.create_server(("127.0.0.1", 0)))
-
-
-def leave_process() -> None:
-    LEFT.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]))
+def start_process(code: str) -> int:
+    LEFT.append(subprocess.Popen([sys.executable, "-c", code]))
+    return LEFT[-1].pid
 
 
 def make_group() -> None:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 
 
-def leave_memory() -> None:
-    LEFT.append(torch.ones(16 * MIB))  # 64 MiB
-
-
-def end_late() -> None:
-    threading.Thread(target=time.sleep, args=(0.1,), name="late").start()
-
-
-def leave_pool() -> None:
-    ThreadPoolExecutor(2).submit(time.sleep, 0.01)
-
-
 def leave_file_to_the_collector() -> None:
-    both: list[Any] = [open(__file__)]  # noqa: SIM115
+    both: list[Any] = [io.FileIO(__file__)]
     both.append(both)
 
 
-LEAVES: dict[str, tuple[Callable[[], None], str]] = {
+leave_thread = partial(start_thread, "prefetch", ENDED)
+LEAVES: dict[str, tuple[Callable[[], Any], str]] = {
     "a thread": (leave_thread, "the trial left 1 thread running: prefetch"),
     "two threads": (lambda: (leave_thread(), leave_thread()), "the trial left 2 threads running: prefetch, prefetch"),
-    "a file": (leave_file, f"the trial left 1 file open: {os.path.realpath(__file__)}"),
-    "a socket": (leave_socket, "the trial left 1 socket open: ('127.0.0.1', "),
-    "a process": (leave_process, f"the trial left 1 process running: {sys.executable} -c import time"),
+    "a file": (lambda: LEFT.append(io.FileIO(__file__)), f"the trial left 1 file open: {os.path.realpath(__file__)}"),
+    "a socket": (
+        lambda: LEFT.append(socket.create_server(("127.0.0.1", 0))),
+        "the trial left 1 socket open: ('127.0.0.1', ",
+    ),
+    "a process": (
+        lambda: start_process("import time; time.sleep(60)"),
+        f"the trial left 1 process running: {sys.executable} -c import time",
+    ),
     "a process group": (make_group, "the trial left 1 process group: 1 ranks"),
 }
-ENDS: dict[str, Callable[[], None]] = {
+ENDS: dict[str, Callable[[], Any]] = {
     "nothing": lambda: None,
-    "a thread that ends soon": end_late,
-    "a pool of threads that nobody holds": leave_pool,
+    "a thread that ends soon": partial(start_thread, "late", GRACE_BEGAN),
+    "a pool of threads that nobody holds": lambda: ThreadPoolExecutor(2, "late").submit(int),
     "a file that nobody holds": leave_file_to_the_collector,
-    "a process that has ended": lambda: LEFT.append(subprocess.Popen([sys.executable, "-c", ""])),
+    "a process that has ended": lambda: os.waitid(os.P_PID, start_process(""), os.WEXITED | os.WNOWAIT),
 }
 
 
@@ -88,16 +95,13 @@ class Leaving(Regression):
 
     def build(self) -> None:
         super().build()
-        if self.config.fault in LEAVES:
-            LEAVES[self.config.fault][0]()
-        if self.config.fault in ENDS:
-            ENDS[self.config.fault]()
-        if self.config.fault == "memory":
-            leave_memory()
-        if self.config.fault == "cache":
-            self.context.cache("ones", lambda: torch.ones(32 * MIB))
-        if self.config.fault == "no group":
-            dist.destroy_process_group()
+        {
+            **{name: leave for name, (leave, _) in LEAVES.items()},
+            **ENDS,
+            "memory": lambda: LEFT.append(torch.ones(16 * MIB)),  # 64 MiB
+            "cache": lambda: self.context.cache("ones", lambda: torch.ones(32 * MIB)),
+            "no group": dist.destroy_process_group,
+        }[self.config.fault or "nothing"]()
 
 
 class Loaded(Regression):
@@ -114,7 +118,9 @@ class Loaded(Regression):
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_left_of_these_tests():
+def _nothing_is_left_of_these_tests(monkeypatch):
+    monkeypatch.setattr(resource_leaks, "time", GraceClock())
+    GRACE_BEGAN.clear()
     ENDED.clear()
     yield
     ENDED.set()
@@ -132,82 +138,78 @@ def _nothing_is_left_of_these_tests():
 
 @pytest.fixture
 def run(tmp_path):
-    """Runs a trial of one epoch; its last report."""
-
-    def run(worker: TrialRunner, trial: int = 0, until: int = 1, **config: Any) -> EpochReport | SegmentEnd:
-        folder = str(tmp_path / f"trial-{trial}")
-        return list(worker.run(SegmentAssignment(trial, {"epochs": 1, **config}, 0, until, folder, "a")))[-1]
-
-    return run
+    """Runs a trial and returns its last report."""
+    return lambda *arguments, **config: run_in(tmp_path, *arguments, **config)[-1]
 
 
-def workers(task: str = "Leaving", **limits: Any) -> TrialRunner:
-    return TrialRunner(WorkerSettings(f"{HERE}:{task}", **limits), Context(), threading.Event())
+def leaving(**limits: Any) -> Any:
+    return worker_of(f"{HERE}:Leaving", **limits)
 
 
 @pytest.mark.parametrize("left", LEAVES)
-def test_what_a_trial_left_running_or_open_wears_the_process(run, left):
-    worker = workers()
-    report = run(worker, fault=left)
-    assert not isinstance(report, SegmentEnd)
+def test_resource_left_running_or_open_recycles_process(run, left):
+    worker = leaving()
+    assert not isinstance(run(worker, fault=left), SegmentEnd)
     assert worker.recycle_reason.startswith(LEAVES[left][1])
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("ends", ENDS)
-def test_what_ends_with_the_trial_or_soon_after_does_not(run, ends):
-    worker = workers()
+def test_resource_that_ends_with_its_trial_is_no_leak(run, ends):
+    worker = leaving()
     report = run(worker, fault=ends)
     assert worker.recycle_reason == ""
     assert not report.notes
 
 
-def test_the_process_of_a_data_loader_ends_with_its_trial(run):
-    worker = workers("Loaded")
-    others = set(multiprocessing.active_children())
-    start = time.monotonic()
+def test_data_loader_ends_before_the_collector_runs(run, monkeypatch):
+    """The collector would wait five seconds for its process."""
+    worker, others, running = worker_of(f"{HERE}:Loaded"), set(multiprocessing.active_children()), []
+    restore = ProcessSnapshot.restore
+
+    def look(process: ProcessSnapshot) -> str:
+        running.append(set(multiprocessing.active_children()))
+        return restore(process)
+
+    monkeypatch.setattr(ProcessSnapshot, "restore", look)
     for trial in range(2):
-        assert run(worker, trial, epochs=1).epoch == 1
+        assert run(worker, trial).epoch == 1
         assert worker.recycle_reason == ""
-    assert time.monotonic() - start < 5, "the collector waited for them"
-    assert set(multiprocessing.active_children()) == others
+    assert running == [others, others]
 
 
-def test_a_trial_that_failed_holds_on_to_nothing(run):
+def test_failed_trial_holds_on_to_nothing(run):
     """Its error knows every frame that it came through."""
-    worker = workers("Loaded")
-    report = run(worker, fault="raises in evaluate")
-    assert report.outcome == "failed"
+    worker = worker_of(f"{HERE}:Loaded")
+    assert run(worker, fault="raises in evaluate").outcome == "failed"
     assert worker.recycle_reason == ""
 
 
-def test_a_trial_that_destroys_the_process_group_wears_the_process(run):
+def test_destroyed_process_group_recycles_process(run):
     make_group()
-    worker = workers()
+    worker = leaving()
     run(worker, fault="no group")
     assert worker.recycle_reason == "the trial destroyed the process group"
 
 
-def test_the_first_reason_stays(run):
-    worker = workers(recycle_after=2)
+def test_first_recycle_reason_stays(run):
+    worker = leaving(recycle_after=2)
     run(worker, 0, fault="a thread")
     reason = worker.recycle_reason
     assert not run(worker, 1).notes
-    assert worker.recycle_reason == reason
+    assert worker.recycle_reason == reason != ""
 
 
-def test_a_process_is_worn_after_so_many_trials(run):
-    worker = workers(recycle_after=3)
-    reports = []
+def test_number_of_trials_recycles_process(run):
+    worker = leaving(recycle_after=3)
     for trial in range(3):
         assert worker.recycle_reason == ""
-        reports.append(run(worker, trial))
+        assert not run(worker, trial).notes  # the gang says it, of the trial that begins in new workers
     assert worker.recycle_reason == "3 trials"
-    assert not any(report.notes for report in reports)  # the gang says it, of the trial that begins in new workers
 
 
-def test_a_trial_that_can_go_on_is_no_end_of_one(run):
-    worker = workers(recycle_after=1)
+def test_trial_that_can_continue_is_not_released(run):
+    worker = leaving(recycle_after=1)
     run(worker, 0, epochs=2, fault="a thread")
     assert (worker.recycle_reason, worker.held) == ("", (0, 1))
     worker.drop_trial_unless_continued(SegmentAssignment(0, {}, 1, 2, "", "a"))
@@ -217,27 +219,18 @@ def test_a_trial_that_can_go_on_is_no_end_of_one(run):
     assert worker.recycle_reason == LEAVES["a thread"][1]
 
 
-def test_growth_above_the_limit_wears_the_process(run, monkeypatch):
+def test_memory_growth_above_the_limit_recycles_process(run, monkeypatch):
     monkeypatch.setattr(worker_module, "MEMORY_GROWTH_GIB", 0.1)
-    worker = workers()
-    worn = []
+    worker, reasons = leaving(), []
     for trial in range(4):
         run(worker, trial, fault="memory")
-        worn.append(worker.recycle_reason)
-    assert worn == ["", "", "memory grew by 0.1 GiB over 3 trials", worn[2]]
+        reasons.append(worker.recycle_reason)
+    assert reasons == ["", "", "memory grew by 0.1 GiB over 3 trials", reasons[2]]
 
 
-def test_growth_below_the_limit_does_not(run, monkeypatch):
+def test_cached_memory_is_no_growth(run, monkeypatch):
     monkeypatch.setattr(worker_module, "MEMORY_GROWTH_GIB", 0.1)
-    worker = workers()
-    for trial in range(6):
-        run(worker, trial)
-    assert worker.recycle_reason == ""
-
-
-def test_what_the_cache_keeps_is_no_growth(run, monkeypatch):
-    monkeypatch.setattr(worker_module, "MEMORY_GROWTH_GIB", 0.1)
-    worker = workers()
+    worker = leaving()
     run(worker, 0)
     run(worker, 1, fault="cache")  # 128 MiB
     assert worker.context.cache_store.get_size("cpu") >= 128 * MIB

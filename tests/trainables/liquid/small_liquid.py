@@ -1,15 +1,16 @@
-"""The task `liquid`, small enough for a fraction of a second."""
+"""Build the task `liquid`, small enough for a fraction of a second."""
 
-from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
+from tests.trainables.toy_models import identical
 from trainables.context import Context
 from trainables.liquid import LiquidTask
 from trainables.liquid.config import LiquidConfig
 from trainables.liquid.task import Batch
 from trainables.training.trainer import TrialTrainer
+from trainables.update import UpdateReport
 
 SMALL: dict[str, Any] = {
     "width": 8,
@@ -28,29 +29,51 @@ SMALL: dict[str, Any] = {
 KEPT = Context()  # data is read once for all tests
 
 
+class Watched(LiquidTask):
+    """Notes its batches, its reports, and whether plastic weights moved; its first `spoilt` windows are infinite."""
+
+    spoilt: ClassVar[int] = 0
+
+    def build(self) -> None:
+        super().build()
+        self.reports: list[UpdateReport] = []
+        self.seen: list[tuple[str, bool]] = []
+        self.batches: list[Batch] = []
+
+    def loss(self, batch: Batch) -> Any:
+        self.batches.append(batch)
+        loss, weight = super().loss(batch)
+        return loss * (float("inf") if len(self.reports) < self.spoilt else 1.0), weight
+
+    def after_update(self, report: UpdateReport) -> None:
+        before = plastic(self)
+        super().after_update(report)
+        self.reports.append(report)
+        self.seen.append((report.outcome, not identical(before, plastic(self))))
+
+
 def config_of(**config: Any) -> LiquidConfig:
-    """A small config; parts add to what is small of them."""
+    """Return a small config; parts add to what is small of them."""
     both = {
         name: {**SMALL.get(name, {}), **value} if isinstance(value, dict) else value for name, value in config.items()
     }
     return LiquidConfig.model_validate({**SMALL, **both})
 
 
-def liquid(task_class: type[LiquidTask] = LiquidTask, **config: Any) -> LiquidTask:
+def liquid(task_class: type[LiquidTask] = LiquidTask, **config: Any) -> Any:
     return task_class(config_of(**config), KEPT.for_next_trial())
 
 
 def drawn(training: TrialTrainer, epoch: int) -> list[Batch]:
-    """The micro-batches of an epoch."""
+    """Return the micro-batches of an epoch."""
     return list(training.task.train_batches(epoch))
 
 
 def plastic(task: LiquidTask) -> list[Tensor]:
-    """Copies of the plastic weights, by layer."""
+    """Return copies of the plastic weights, by layer."""
     return [synapses.weight.clone() for synapses in task.network.synapses()]
 
 
-def pending(task: LiquidTask) -> Iterator[Tensor]:
-    """What synapses have seen since the last update."""
-    for synapses in task.network.synapses():
-        yield from synapses.pending()
+def has_pending(task: LiquidTask) -> bool:
+    """Return whether synapses hold anything that they have seen since the last update."""
+    return any(part.any() for synapses in task.network.synapses() for part in synapses.pending())

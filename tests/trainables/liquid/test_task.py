@@ -1,5 +1,6 @@
-"""The task `liquid` from its config to its reports: what it is scored by, how it goes on, what it answers."""
+"""Show what the task `liquid` is scored by, how it resumes, and what it answers."""
 
+import functools
 import math
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 from models.liquid.cells import CELLS
 from models.liquid.data import build_corpus, load
 from tests.trainables.liquid.small_liquid import KEPT, config_of, liquid
-from tests.trainables.toy_models import every_precision, identical, scramble, state, timeless
+from tests.trainables.toy_models import identical, scramble, state, timeless
 from trainables import checkpoint
 from trainables.context import Context
 from trainables.liquid import LiquidTask, data
@@ -20,7 +21,8 @@ from trainables.training.predictor import Predictor
 from trainables.training.trainer import TrialTrainer, train
 
 FIGURES = ("average", "forgetting", "backward_transfer", "forward_transfer", "learning_accuracy")
-LIQUID = "trainables.liquid:LiquidTask"
+TEXT_DOMAINS = ("english", "grammar", "math", "python", "tables")
+SERIES_DOMAINS = ("sines", "mackey-glass", "lorenz", "spring", "van-der-pol")
 
 
 @pytest.fixture(scope="module")
@@ -31,27 +33,37 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return files
 
 
-def with_files(files: Path, **config: Any) -> LiquidTask:
-    return LiquidTask(config_of(data="text", **config), Context(files=files))
+@pytest.fixture
+def task_of(texts: Path) -> Any:
+    """Makes small tasks, also of text."""
+
+    def make(task_class: type[LiquidTask] = LiquidTask, **config: Any) -> Any:
+        context = Context(files=texts) if config.get("data") == "text" else KEPT.for_next_trial()
+        return task_class(config_of(**config), context)
+
+    return make
 
 
-# Learning
-
-
-def test_it_learns_all_classes_at_once_and_forgets_them_one_after_another_without_replay() -> None:
+@pytest.mark.slow
+def test_replay_forgets_less_than_naive_training() -> None:
     sizes = {"width": 16, "units": 16, "samples": 200, "epochs": 5, "test_samples": 400}
-    joint = list(train(liquid(**sizes, continual={"tasks": 1})))
-    naive = list(train(liquid(**sizes, replay={"fraction": 0.0})))
-    replayed = list(train(liquid(**sizes, replay={"fraction": 0.5, "size": 100})))
-    assert joint[-1]["val/score"] > 0.4
-    assert naive[-1]["val/score"] < 0.2
-    assert naive[-1]["val/forgetting"] > 0.6
-    assert replayed[-1]["val/score"] > naive[-1]["val/score"] + 0.1
-    assert replayed[-1]["val/forgetting"] < 0.5
+    ways = {"joint": {"continual": {"tasks": 1}}, "naive": {"replay": {"fraction": 0.0}}}
+    ways["replayed"] = {"replay": {"fraction": 0.5, "size": 100}}
+    found = {
+        name: [list(train(liquid(**sizes, **way, seed=seed)))[-1] for seed in range(3)] for name, way in ways.items()
+    }
+    score = {name: np.mean([report["val/score"] for report in reports]) for name, reports in found.items()}
+    forgetting = {name: np.mean([each["val/forgetting"] for each in found[name]]) for name in ("naive", "replayed")}
+    print(score, forgetting, [r["val/forgetting"] for r in found["replayed"]], [r["val/score"] for r in found["joint"]])
+    assert score["joint"] > 0.4
+    assert score["naive"] < 0.2
+    assert forgetting["naive"] > 0.6
+    assert score["replayed"] > score["naive"] + 0.1
+    assert forgetting["replayed"] < 0.5
 
 
 @pytest.mark.parametrize(("cell", "data"), [*((cell, "series") for cell in CELLS), ("cfc", "digits")])
-def test_every_cell_trains_with_every_part_switched_on(cell: str, data: str) -> None:
+def test_each_cell_trains_with_every_part_switched_on(cell: str, data: str) -> None:
     """The first update would fail if a parameter had no gradient."""
     parts: dict[str, Any] = {
         "plasticity": {"rule": "triplet", "meta": True, "stiffness": 1.0},
@@ -67,61 +79,46 @@ def test_every_cell_trains_with_every_part_switched_on(cell: str, data: str) -> 
 
 
 @pytest.mark.parametrize("scenario", ["task", "domain", "class"])
-def test_a_report_has_the_score_of_all_tasks_and_the_figures_of_the_matrix(scenario: str) -> None:
+def test_report_has_the_score_and_figures_of_the_matrix(scenario: str) -> None:
     task = liquid(continual={"scenario": scenario, "tasks": 5}, epochs=5, samples=8)
     training = TrialTrainer(task)
     for learned in range(1, 6):
         report = training.run_epoch()
-        assert report is not None
         assert report["val/score"] == pytest.approx(np.mean(task.matrix.rows[-1]))
         assert len(task.matrix.rows) == learned + 1
-        for name in FIGURES:
-            assert report[f"val/{name}"] == getattr(task.matrix, name)
-    (picture,) = training.pictures.values() if training.pictures else [task.pictures()["matrix"]]
-    assert picture.dtype == np.uint8
-    assert picture.ndim == 3
+        assert {name: report[f"val/{name}"] for name in FIGURES} == {
+            name: getattr(task.matrix, name) for name in FIGURES
+        }
+    picture = task.pictures()["matrix"]
+    assert (picture.dtype, picture.ndim) == (np.uint8, 3)
 
 
-def test_a_single_task_has_no_matrix_to_report_or_to_draw() -> None:
+def test_single_task_has_no_matrix_to_report_or_draw() -> None:
     training = TrialTrainer(liquid(continual={"tasks": 1}, epochs=1))
-    report = training.run_epoch()
-    assert report is not None
-    assert not {f"val/{name}" for name in FIGURES} & set(report)
+    assert not {f"val/{name}" for name in FIGURES} & set(training.run_epoch())
     assert training.pictures == {}
 
 
-@pytest.mark.parametrize("precision", ["bf16", "fp16"])
-@pytest.mark.parametrize("data", ["digits", "series", "text"])
-def test_half_precision_trains_the_same_model(data: str, precision: str, texts: Path) -> None:
-    def report(precision: str) -> dict[str, float]:
-        config: dict[str, Any] = {"precision": precision, "loss_scale": 1024.0}
-        task = with_files(texts, **config) if data == "text" else liquid(data=data, **config)
-        return next(train(task))
-
-    full, half = report("fp32"), report(precision)
+@pytest.mark.parametrize(("data", "precision"), [("digits", "fp16"), ("series", "bf16"), ("text", "bf16")])
+def test_half_precision_trains_the_same_model(data: str, precision: str, task_of: Any) -> None:
+    full, half = (next(train(task_of(data=data, precision=kind, loss_scale=1024.0))) for kind in ("fp32", precision))
     assert half["train/loss"] == pytest.approx(full["train/loss"], rel=0.05)
     assert half["amp/skipped"] == 0
 
 
-# Bytes and values
+@pytest.mark.parametrize(
+    ("data", "error", "domains", "worst"), [("text", "bpb", TEXT_DOMAINS, 8), ("series", "nmse", SERIES_DOMAINS, 1)]
+)
+def test_score_is_the_share_of_bits_or_variance_saved(
+    data: str, error: str, domains: tuple[str, ...], worst: float, task_of: Any
+) -> None:
+    report = next(train(task_of(data=data, epochs=5)))
+    assert report[f"val/{error}"] == pytest.approx(np.mean([report[f"val/{error}_{name}"] for name in domains]))
+    assert report["val/score"] == pytest.approx(1 - report[f"val/{error}"] / worst)
+    assert data == "series" or 1 < report["val/bpb"] < 9
 
 
-def test_text_is_scored_by_the_share_of_its_bits_that_is_saved(texts: Path) -> None:
-    report = next(train(with_files(texts, epochs=5)))
-    domains = [report[f"val/bpb_{name}"] for name in ("english", "grammar", "math", "python", "tables")]
-    assert report["val/bpb"] == pytest.approx(np.mean(domains))
-    assert report["val/score"] == pytest.approx(1 - report["val/bpb"] / 8)
-    assert 1 < report["val/bpb"] < 9
-
-
-def test_series_are_scored_by_the_share_of_their_variance_that_is_explained() -> None:
-    report = next(train(liquid(data="series", epochs=5)))
-    domains = [report[f"val/nmse_{name}"] for name in ("sines", "mackey-glass", "lorenz", "spring", "van-der-pol")]
-    assert report["val/nmse"] == pytest.approx(np.mean(domains))
-    assert report["val/score"] == pytest.approx(1 - report["val/nmse"])
-
-
-def test_the_corpus_is_written_once_and_read_by_every_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_corpus_is_written_once_and_read_by_every_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data, "build_corpus", lambda folder: build_corpus(folder, 3000))
     config = config_of(data="text")
     LiquidTask.prepare(config, tmp_path)
@@ -132,45 +129,35 @@ def test_the_corpus_is_written_once_and_read_by_every_rank(tmp_path: Path, monke
         task.build()
     assert torch.equal(tasks[0].stream.samples.inputs, tasks[1].stream.samples.inputs)
     digest = load("text", 8, tmp_path / "corpus").digest
-    assert [(data.name, data.digest, data.use) for data in tasks[0].named_data] == [
-        ("text", digest, "training"),
-        ("text", digest, "evaluation"),
-    ]
+    named = [("text", digest, "training"), ("text", digest, "evaluation")]
+    assert [(data.name, data.digest, data.use) for data in tasks[0].named_data] == named
     LiquidTask.prepare(config_of(), tmp_path / "nothing")
     assert not (tmp_path / "nothing").exists()
 
 
-def test_a_corpus_with_another_byte_is_refused(tmp_path: Path) -> None:
+def test_changed_or_missing_corpus_raises_value_error(tmp_path: Path) -> None:
+    task = LiquidTask(config_of(data="text"), Context(files=tmp_path))
+    with pytest.raises(ValueError, match=r"data must be text for the whole search, .* but there is no "):
+        task.build()
+    assert not list(tmp_path.iterdir())
     build_corpus(tmp_path / data.CORPUS, 3000)
     file = tmp_path / data.CORPUS / "math.txt"
     content = bytearray(file.read_bytes())
     content[100] ^= 1
     file.write_bytes(content)
     with pytest.raises(ValueError, match=r"but math\.txt differs"):
-        with_files(tmp_path).build()
+        task.build()
 
 
-def test_a_worker_that_lacks_the_corpus_does_not_gather_one_of_its_own(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"data must be text for the whole search, .* but there is no "):
-        with_files(tmp_path).build()
-    assert not list(tmp_path.iterdir())
-
-
-def test_data_of_ones_own_are_known_by_what_they_are(tmp_path: Path) -> None:
-    for name in ("one", "two"):
-        (tmp_path / f"{name}.txt").write_text(f"this is {name} and no other " * 20)
-    digests = []
-    for _ in range(2):
+def test_own_folder_is_known_by_its_content(tmp_path: Path) -> None:
+    digests = set()
+    for more in ("", "more"):
+        for name in ("one", "two"):
+            (tmp_path / f"{name}.txt").write_text(f"this is {name} and no other " * 20 + more)
         task = LiquidTask(config_of(data=str(tmp_path), continual={"tasks": 2}, epochs=2), Context())
-        reports = list(train(task))
-        digests.append(task.named_data[0].digest)
-        assert {"val/bpb_one", "val/bpb_two"} < set(reports[0])
-        with (tmp_path / "two.txt").open("a") as file:
-            file.write("more")
-    assert digests[0] != digests[1]
-
-
-# Divergence
+        assert {"val/bpb_one", "val/bpb_two"} < set(next(train(task)))
+        digests.add(task.named_data[0].digest)
+    assert len(digests) == 2
 
 
 class Poisoned(LiquidTask):
@@ -183,9 +170,8 @@ class Poisoned(LiquidTask):
 
 
 @pytest.mark.parametrize("data", ["digits", "series", "text"])
-def test_an_evaluation_that_is_not_finite_is_told_and_kept_out_of_the_matrix(data: str, texts: Path) -> None:  # C105
-    config = config_of(data=data, epochs=5, samples=8)
-    task = Poisoned(config, Context(files=texts) if data == "text" else KEPT.for_next_trial())
+def test_evaluation_that_is_not_finite_is_told(data: str, task_of: Any) -> None:  # C105
+    task = task_of(Poisoned, data=data, epochs=5, samples=8)
     training = TrialTrainer(task)
     training.run_epoch()
     training.run_epoch()
@@ -197,47 +183,52 @@ def test_an_evaluation_that_is_not_finite_is_told_and_kept_out_of_the_matrix(dat
     assert training.pictures == {}
 
 
-# Going on
-
-
+COMMON: dict[str, Any] = {"continual": {"tasks": 2}, "epochs": 4, "accumulation": 2, "dropout": 0.2}
+STREAM: dict[str, Any] = {**COMMON, "consolidation": {"method": "ewc"}, "replay": {"logits_weight": 0.5}}
 KEPT_UP: dict[str, dict[str, Any]] = {
     "ewc": {
-        "consolidation": {"method": "ewc"},
+        **STREAM,
         "plasticity": {"rule": "homeostatic", "meta": True},
-        "replay": {"logits_weight": 0.5},
         "precision": "fp16",
         "ema_decay": 0.9,
     },
     "si": {
+        **COMMON,
         "consolidation": {"method": "si"},
         "plasticity": {"rule": "bcm", "meta": True, "stiffness": 1.0},
         "replay": {"logits_weight": 0.5, "balanced": False},
         "layers": 2,
     },
+    "text": {**STREAM, "data": "text"},
+    "series": {**STREAM, "data": "series"},
 }
-COMMON: dict[str, Any] = {"continual": {"tasks": 2}, "epochs": 4, "accumulation": 2, "dropout": 0.2}
 
 
-@pytest.fixture(scope="module", params=KEPT_UP)
-def straight(request: pytest.FixtureRequest) -> tuple[dict[str, Any], list[dict[str, float]], dict[str, Any]]:
-    """A trial that was never interrupted: its config, its reports, and what it is in the end."""
-    torch.set_num_threads(1)
-    config = {**COMMON, **KEPT_UP[request.param]}
-    training = TrialTrainer(liquid(**config))
-    return config, [timeless(training.run_epoch() or {}) for _ in range(4)], state(training)
+@pytest.fixture(scope="module")
+def straight() -> Any:
+    """Runs a trial that is never interrupted, once, and returns its reports and what it is in the end."""
+    made: dict[str, Any] = {}
+
+    def run(name: str, make: functools.partial[LiquidTask]) -> tuple[list[dict[str, float]], dict[str, Any]]:
+        if name not in made:
+            training = TrialTrainer(make())
+            made[name] = [timeless(training.run_epoch() or {}) for _ in range(4)], state(training)
+        return made[name]
+
+    return run
 
 
 @pytest.mark.parametrize(
-    ("epoch", "window"),
-    [(0, 1), (2, 0), (2, 1), (3, 2)],
-    ids=lambda value: str(value),
+    ("name", "epoch", "window"),
+    [("ewc", 2, 0), ("ewc", 3, 2), ("si", 0, 1), ("si", 2, 1), ("text", 2, 1), ("series", 2, 1)],
 )
-def test_a_trial_that_goes_on_is_the_one_that_was_never_interrupted(
-    tmp_path: Path, straight: Any, epoch: int, window: int
+def test_resumed_trial_equals_one_never_interrupted(
+    tmp_path: Path, straight: Any, task_of: Any, name: str, epoch: int, window: int
 ) -> None:
     """Epoch 2 is the first one of the second task; at window 0 the one before it has just ended."""
-    config, expected, final = straight
-    stopped = TrialTrainer(liquid(**config))
+    make = functools.partial(task_of, **KEPT_UP[name])
+    expected, final = straight(name, make)
+    stopped = TrialTrainer(make())
     for _ in range(epoch):
         stopped.run_epoch()
     if window:
@@ -245,7 +236,7 @@ def test_a_trial_that_goes_on_is_the_one_that_was_never_interrupted(
     stopped.save(tmp_path / "stopped.pt")
     held = state(stopped)
     scramble()
-    resumed = TrialTrainer(liquid(**config))
+    resumed = TrialTrainer(make())
     resumed.load(tmp_path / "stopped.pt")
     if window:
         assert identical(state(resumed), held)
@@ -253,71 +244,45 @@ def test_a_trial_that_goes_on_is_the_one_that_was_never_interrupted(
     assert identical(state(resumed), final)
 
 
-@pytest.mark.parametrize("data", ["text", "series"])
-def test_a_stream_of_text_or_series_goes_on_too(tmp_path: Path, texts: Path, data: str) -> None:
-    def task() -> LiquidTask:
-        config: dict[str, Any] = {**COMMON, "consolidation": {"method": "ewc"}, "replay": {"logits_weight": 0.5}}
-        return with_files(texts, **config) if data == "text" else liquid(data=data, **config)
-
-    through = TrialTrainer(task())
-    expected = [timeless(through.run_epoch() or {}) for _ in range(4)]
-    stopped = TrialTrainer(task())
-    for _ in range(2):
-        stopped.run_epoch()
-    assert stopped.run_epoch(lambda: stopped.windows >= 1) is None
-    stopped.save(tmp_path / "stopped.pt")
-    resumed = TrialTrainer(task())
-    resumed.load(tmp_path / "stopped.pt")
-    assert identical([timeless(resumed.run_epoch() or {}) for _ in range(2)], expected[2:])
-
-
-# Answering
-
-
 class Answering(LiquidTask):
-    """Remembers what it answered to the example when it was evaluated."""
+    """Gathers a small corpus where there is no search, and remembers what it answered when it was evaluated."""
+
+    @classmethod
+    def prepare(cls, config: Any, folder: Path) -> None:
+        if config.data == "text":
+            build_corpus(folder / data.CORPUS, 3000)
 
     def evaluate(self) -> dict[str, float]:
         self.answers = self.predict(self.example())
         return super().evaluate()
 
 
-@every_precision
-@pytest.mark.parametrize(("data", "shape"), [("digits", (2, 10)), ("text", (2, 8, 256)), ("series", (2, 8, 1))])
-def test_a_model_of_it_answers_as_the_trial_did(
-    tmp_path: Path, texts: Path, data: str, shape: tuple[int, ...], precision: str
+@pytest.mark.parametrize(
+    ("data", "shape", "precision"),
+    [
+        ("digits", (2, 10), "fp16"),
+        ("text", (2, 8, 256), "bf16"),
+        ("series", (2, 8, 1), "fp32"),
+        ("series", (2, 8, 1), "fp16"),
+    ],
+)
+def test_saved_model_answers_as_the_trial_did(
+    tmp_path: Path, task_of: Any, data: str, shape: tuple[int, ...], precision: str
 ) -> None:
-    config = config_of(data=data, precision=precision, ema_decay=0.9, plasticity={"rule": "pair", "meta": True})
-    task = Answering(config, Context(files=texts) if data == "text" else KEPT.for_next_trial())
-    training = TrialTrainer(task)
+    parts: dict[str, Any] = {"ema_decay": 0.9, "plasticity": {"rule": "pair", "meta": True}}
+    training = TrialTrainer(task_of(Answering, data=data, precision=precision, **parts))
     training.run_epoch()
     training.save(tmp_path / "epoch-1.pt")
-    saved = checkpoint.load(tmp_path / "epoch-1.pt")
-    close = 1e-5 if precision == "fp32" else 1e-2
-    predictor = Predictor(SMALL_TEXT if data == "text" else LIQUID, saved, "cpu")
+    predictor = Predictor(f"{__name__}:Answering", checkpoint.load(tmp_path / "epoch-1.pt"), "cpu")
+    close = functools.partial(np.allclose, atol=1e-5 if precision == "fp32" else 1e-2)
     example = predictor.example()
     answers = predictor(example)
-    assert answers.shape == shape
-    assert answers.dtype == np.float32
-    assert np.allclose(answers, task.answers.float().numpy(), atol=close)
+    assert (answers.shape, answers.dtype) == (shape, np.float32)
+    assert close(answers, training.task.answers.float().numpy())
     if data == "series":
         assert set(example) == {"inputs", "dt"}
-        slower = predictor({**example, "dt": 2 * example["dt"]})
-        even = predictor(example["inputs"])
-        ones = predictor({**example, "dt": np.ones_like(example["dt"])})
-        assert not np.allclose(slower, answers, atol=close)
-        assert np.allclose(even, ones, atol=close)
+        assert not close(predictor({**example, "dt": 2 * example["dt"]}), answers)
+        assert close(predictor(example["inputs"]), predictor({**example, "dt": np.ones_like(example["dt"])}))
     else:
         assert np.array_equal(predictor(example.astype(np.int64) if data == "text" else example), answers)
-        assert np.allclose(predictor(example[:1]), answers[:1], atol=close)
-
-
-class SmallText(LiquidTask):
-    """Gathers a small corpus where there is no search."""
-
-    @classmethod
-    def prepare(cls, config: Any, folder: Path) -> None:
-        build_corpus(folder / data.CORPUS, 3000)
-
-
-SMALL_TEXT = f"{__name__}:SmallText"
+        assert close(predictor(example[:1]), answers[:1])

@@ -1,8 +1,9 @@
-"""The task interface: what a search may vary, what a config refuses, and what a wrong task is told."""
+"""Show what a search may vary of a task, what its config refuses, and what a wrong task is told."""
 
 import math
 import types
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -16,63 +17,51 @@ from trainables.task import Task, TaskConfig, searchable
 from trainables.training.trainer import TrialTrainer
 
 
-def space(field: Any) -> dict[str, Any]:
-    return field.json_schema_extra["search"]
-
-
-# searchable
-
-
-def test_a_range_is_kept_with_its_default():
+def test_searchable_range_keeps_default_and_bounds():
     field = searchable(3e-4, low=1e-5, high=1e-2, log=True, description="step size")
     assert (field.default, field.description) == (3e-4, "step size")
-    assert space(field) == {"low": 1e-5, "high": 1e-2, "log": True, "step": None}
+    assert field.json_schema_extra["search"] == {"low": 1e-5, "high": 1e-2, "log": True, "step": None}
+    for end in (1, 5):
+        field = searchable(end, low=1, high=5, step=2)
+        assert (field.default, field.json_schema_extra["search"]["step"]) == (end, 2)
 
 
-def test_the_ends_of_a_range_may_be_the_default():
-    assert space(searchable(1, low=1, high=5, step=2))["step"] == 2
-    assert searchable(5, low=1, high=5).default == 5
-
-
-def test_choices_and_conditions_are_kept_as_plain_values():
+def test_searchable_choices_and_conditions_are_plain_values():
     field = searchable(Precision.FP32, choices=list(Precision), when={"precision": Precision.FP16})
-    assert space(field) == {"choices": ["fp32", "bf16", "fp16"], "when": {"precision": ["fp16"]}}
-    assert all(type(choice) is str for choice in space(field)["choices"])
+    space = field.json_schema_extra["search"]
+    assert space == {"choices": ["fp32", "bf16", "fp16"], "when": {"precision": ["fp16"]}}
+    assert all(type(choice) is str for choice in space["choices"])
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"default": 1, "choices": [1, 2], "low": 0}, "a range or choices, but got both"),
-        ({"default": 1, "choices": [1, 2], "high": 3}, "a range or choices, but got both"),
-        ({"default": 1, "choices": [1, 2], "log": True}, "a range or choices, but got both"),
-        ({"default": 1, "choices": [1, 2], "step": 1}, "a range or choices, but got both"),
+        *(({"choices": [1, 2], **more}, "a range or choices, but got both") for more in ({"low": 0}, {"high": 3})),
+        *(({"choices": [1, 2], **more}, "a range or choices, but got both") for more in ({"log": True}, {"step": 1})),
         ({"default": 3, "choices": [1, 2]}, r"must be among its choices, but got 3 and \[1, 2\]"),
-        ({"default": 1, "choices": []}, r"must be among its choices, but got 1 and \[\]"),
-        ({"default": 1}, "must get low and high, or choices, but got low=None, high=None"),
-        ({"default": 1, "low": 0}, "must get low and high, or choices, but got low=0, high=None"),
-        ({"default": 1, "high": 2}, "must get low and high, or choices, but got low=None, high=2"),
-        ({"default": 1, "low": 2, "high": 0}, r"must have low < high, but got 2..0. Swap the bounds"),
-        ({"default": 1, "low": 1, "high": 1}, "must have low < high, but got 1..1"),
-        ({"default": 1, "low": math.nan, "high": 2}, "must have low < high, but got nan..2"),
+        ({"choices": [1, (2,)]}, r"must be text, numbers, booleans or None, but got \(2,\)"),
+        ({"low": 0}, "must get low and high, or choices, but got low=0, high=None"),
+        ({"high": 2}, "must get low and high, or choices, but got low=None, high=2"),
+        ({"low": 1, "high": 1}, "must have low < high, but got 1..1. Swap the bounds"),
+        ({"low": math.nan, "high": 2}, "must have low < high, but got nan..2"),
         ({"default": 9, "low": 0, "high": 2}, "must lie in its range, but got 9 and 0..2"),
         ({"default": math.nan, "low": 0, "high": 2}, "must lie in its range, but got nan"),
-        ({"default": 1, "low": 0, "high": 2, "log": True}, "must be positive with log=True, but got 0..2"),
+        ({"low": 0, "high": 2, "log": True}, "must be positive with log=True, but got 0..2"),
+        ({"low": 1, "high": 2, "log": True, "step": 1}, "must get log=True or a step, but got both, step=1"),
     ],
 )
-def test_an_impossible_search_space_is_refused(arguments, message):
+def test_impossible_search_space_raises_value_error(arguments, message):
     with pytest.raises(ValueError, match=message):
-        searchable(**arguments)
+        searchable(**{"default": 1, **arguments})
 
 
-# TaskConfig
-
-
-def test_a_config_crosses_a_process_as_plain_values_and_comes_back():
+def test_config_round_trips_through_plain_values_and_is_frozen():
     config = RegressionConfig(precision="bf16", lr=0.03, accumulation=2, ema_decay=0.9)
     plain = config.model_dump(mode="json")
     assert type(plain["precision"]) is str
     assert RegressionConfig.model_validate(plain) == config
+    with pytest.raises(ValidationError, match="frozen"):
+        config.lr = 1.0
 
 
 @pytest.mark.parametrize(
@@ -88,42 +77,24 @@ def test_a_config_crosses_a_process_as_plain_values_and_comes_back():
         ({"loss_scale": math.inf}, "finite number"),
         ({"max_consecutive_skips": -1}, "greater than or equal to 0"),
         ({"seed": -1}, "greater than or equal to 0"),
-        ({"lr": math.inf}, "finite number"),
     ],
 )
-def test_a_config_refuses_what_cannot_be_trained(values, message):
+def test_config_refuses_what_cannot_be_trained(values, message):
     with pytest.raises(ValidationError, match=message) as caught:
         RegressionConfig(**values)
     assert caught.value.error_count() == 1  # one line on the command line
 
 
-def test_a_config_cannot_be_changed_afterwards():
-    with pytest.raises(ValidationError, match="frozen"):
-        RegressionConfig().lr = 1.0
-
-
-def test_a_task_knows_the_config_that_it_was_declared_with():
-    class Heir(Regression):
-        pass
-
+def test_task_has_the_config_it_was_declared_with():
     assert Regression.config_class() is RegressionConfig
-    assert Heir.config_class() is RegressionConfig
+    assert types.new_class("Heir", (Regression,)).config_class() is RegressionConfig
     assert Adversaries.config_class() is TaskConfig
-
-
-def test_a_task_that_was_declared_without_a_config_is_told_how():
-    class Bare(Task):
-        pass
-
     with pytest.raises(TypeError, match=r"Bare must be declared as class Bare\(Task\[ItsConfig\]\)"):
-        Bare.config_class()
-
-
-# What build must leave behind
+        types.new_class("Bare", (Task,)).config_class()
 
 
 @pytest.mark.parametrize("method", ["build", "train_batches", "loss", "evaluate"])
-def test_a_task_must_fill_in_each_of_its_four_methods(method):
+def test_task_without_one_of_its_four_methods_is_abstract(method):
     methods = {name: lambda self: None for name in ("build", "train_batches", "loss", "evaluate") if name != method}
     incomplete = types.new_class("Incomplete", (Task[TaskConfig],), exec_body=lambda body: body.update(methods))
     with pytest.raises(TypeError, match=rf"abstract.*\b{method}\b"):
@@ -131,42 +102,18 @@ def test_a_task_must_fill_in_each_of_its_four_methods(method):
 
 
 class Built(Task[TaskConfig]):
-    """A task whose `build` can be told what to get wrong."""
+    """A task of two modules, whose `build` ends with `change`."""
 
-    objective: ClassVar[str] = "val/loss"
+    objective = "val/loss"
 
-    def __init__(self, wrong: str) -> None:
+    def __init__(self, change: Callable[["Built"], Any] = lambda task: None, metric: str = "val/loss") -> None:
         super().__init__(TaskConfig())
-        self.wrong = wrong
+        self.change, self.metric = change, metric
 
     def build(self) -> None:
         self.modules = {"first": nn.Linear(2, 1), "second": nn.Linear(2, 1)}
         self.optimizers = {name: torch.optim.SGD(module.parameters(), lr=0.1) for name, module in self.modules.items()}
-        match self.wrong:
-            case "no modules":
-                self.modules = {}
-            case "no optimizers":
-                self.optimizers = {}
-            case "loose parameter":
-                del self.optimizers["second"]
-            case "frozen parameter":
-                del self.optimizers["second"]
-                self.modules["second"].requires_grad_(False)
-            case "owned twice":
-                self.optimizers["third"] = torch.optim.Adam(self.modules["first"].parameters())
-            case "half parameters":
-                self.modules["second"].half()
-            case "update lacks one":
-                self.updates = {"only": ["first"]}
-            case "update names one twice":
-                self.updates = {"a": ["first", "second"], "b": ["second"]}
-            case "update of a stranger":
-                self.updates = {"a": ["first", "second", "third"]}
-            case "schedule of a stranger":
-                stranger = torch.optim.SGD(nn.Linear(2, 1).parameters(), lr=0.1)
-                self.schedulers = [torch.optim.lr_scheduler.StepLR(stranger, 1)]
-            case "schedule without an optimizer":
-                self.schedulers = [object()]
+        self.change(self)
 
     def train_batches(self, epoch: int) -> list[torch.Tensor]:
         return [torch.ones(3, 2)]
@@ -175,46 +122,73 @@ class Built(Task[TaskConfig]):
         return sum(module(batch).square().mean() for module in self.modules.values()), len(batch)
 
     def evaluate(self) -> dict[str, float]:
-        return {"val/loss": 1.0} if self.wrong != "no objective" else {"val/lost": 1.0}
+        return {self.metric: 1.0}
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ("no modules", "Built.build must fill self.modules and self.optimizers, but left one of them empty"),
-        ("no optimizers", "Built.build must fill self.modules and self.optimizers, but left one of them empty"),
-        pytest.param(
-            "loose parameter",
-            r"must give each trainable parameter to an optimizer, but second\.weight, second\.bias has none",
-            id="owned-by-none-E53",
-        ),
-        pytest.param("owned twice", "each parameter must belong to one optimizer, but 'first' and 'third'", id="E53"),
-        pytest.param("half parameters", "'second' must be fp32, but got second.weight in float16", id="E54"),
-        ("update lacks one", r"updates must name each of \['first', 'second'\] once, but got \['first'\]"),
-        ("update names one twice", r"once, but got \['first', 'second', 'second'\]"),
-        ("update of a stranger", r"once, but got \['first', 'second', 'third'\]"),
-        ("schedule of a stranger", r"must each have an `optimizer` of self\.optimizers, but StepLR has not"),
-        ("schedule without an optimizer", r"must each have an `optimizer` of self\.optimizers, but object has not"),
-    ],
-)
-def test_a_wrong_build_is_refused_before_training(wrong, message):
+def own_twice(task: Built) -> None:
+    task.optimizers["third"] = torch.optim.Adam(task.modules["first"].parameters())
+
+
+def update(**names: list[str]) -> Callable[[Built], None]:
+    return lambda task: setattr(task, "updates", names)
+
+
+def schedule(make: Callable[[], Any]) -> Callable[[Built], None]:
+    return lambda task: setattr(task, "schedulers", [make()])
+
+
+def freeze_second(task: Built) -> None:
+    del task.optimizers["second"]
+    task.modules["second"].requires_grad_(False)
+
+
+EMPTY = "Built.build must fill self.modules and self.optimizers, but left one of them empty"
+WRONG: dict[str, tuple[Callable[[Built], Any], str]] = {
+    "no modules": (lambda task: task.modules.clear(), EMPTY),
+    "no optimizers": (lambda task: task.optimizers.clear(), EMPTY),
+    "owned by none, E53": (
+        lambda task: task.optimizers.pop("second"),
+        r"must give each trainable parameter to an optimizer, but second\.weight, second\.bias has none",
+    ),
+    "owned twice, E53": (own_twice, "each parameter must belong to one optimizer, but 'first' and 'third'"),
+    "half parameters, E54": (
+        lambda task: task.modules["second"].half(),
+        "'second' must be fp32, but got second.weight in float16",
+    ),
+    "update lacks one": (update(only=["first"]), r"must name each of \['first', 'second'\] once, but got \['first'\]"),
+    "update names one twice": (
+        update(a=["first", "second"], b=["second"]),
+        r"once, but got \['first', 'second', 'second'\]",
+    ),
+    "update of a stranger": (update(a=["first", "second", "third"]), r"once, but got \['first', 'second', 'third'\]"),
+    "schedule of a stranger": (
+        schedule(lambda: torch.optim.lr_scheduler.StepLR(torch.optim.SGD(nn.Linear(2, 1).parameters(), lr=0.1), 1)),
+        r"must each have an `optimizer` of self\.optimizers, but StepLR has not",
+    ),
+    "schedule without an optimizer": (
+        schedule(object),
+        r"must each have an `optimizer` of self\.optimizers, but object has not",
+    ),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_wrong_build_raises_before_training(wrong):
+    change, message = WRONG[wrong]
     with pytest.raises(ValueError, match=message):
-        TrialTrainer(Built(wrong))
+        TrialTrainer(Built(change))
 
 
-@pytest.mark.parametrize("right", ["", "frozen parameter"])
-def test_a_right_build_is_trained(right):
-    report = TrialTrainer(Built(right)).run_epoch()
-    assert report is not None
-    assert report["train/updates"] == 1
+def test_frozen_parameter_needs_no_optimizer():
+    assert TrialTrainer(Built(freeze_second)).run_epoch()["train/updates"] == 1
 
 
-def test_evaluate_must_return_the_objective():
+def test_evaluate_without_the_objective_raises_value_error():
     with pytest.raises(ValueError, match=r"evaluate must return the objective 'val/loss', but got .*val/lost"):
-        TrialTrainer(Built("no objective")).run_epoch()
+        TrialTrainer(Built(metric="val/lost")).run_epoch()
 
 
-def test_without_a_search_a_task_prepares_its_files_itself(tmp_path):
+def test_task_without_a_search_prepares_its_own_files(tmp_path):
     class Prepared(Regression):
         @classmethod
         def prepare(cls, config, folder):

@@ -1,0 +1,23 @@
+"""Run trials in the process of a test, as a worker does."""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+from trainables.context import Context
+from trainables.worker.messages import EpochReport, SegmentAssignment, SegmentEnd, WorkerSettings
+from trainables.worker.worker import TrialRunner
+
+
+def worker_of(task: str, **limits: Any) -> TrialRunner:
+    return TrialRunner(WorkerSettings(task, **limits), Context(), threading.Event())
+
+
+def run_in(
+    folder: Path, worker: TrialRunner, trial: int = 0, until: int = 1, epoch: int = 0, start: Any = None, **config: Any
+) -> list[EpochReport | SegmentEnd]:
+    """Return the reports of a segment, which is a whole trial of one epoch by default."""
+    parts = {"epochs": until, **config}
+    return list(
+        worker.run(SegmentAssignment(trial, parts, epoch, until, str(folder / f"trial-{trial}"), "a", (start,)))
+    )
