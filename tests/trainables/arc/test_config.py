@@ -4,7 +4,6 @@ import json
 from functools import partial
 
 import pytest
-from pydantic import ValidationError
 
 from models.arc import load_puzzles
 from tests.trainables.task import config_problems
@@ -25,23 +24,15 @@ assert_told = partial(config_problems.assert_one_line, ArcConfig)
         ({"prompt.revision": "v1"}, "prompt.revision must be none where prompt.model is none, but got v1"),
         ({"prompt.cache": ""}, "prompt.cache must be a folder, but got ''"),
         (
-            {"prompt.cache": "vectors", "prompt.train": "prefix"},
-            "prompt.cache must be none with prompt.train=prefix, but got vectors: vectors that change cannot be kept",
+            {"prompt.cache": "there", "prompt.train": "prefix"},
+            "prompt.cache must be none with prompt.train=prefix",
         ),
         ({"data": "/nowhere"}, "data must be arc-agi-1, arc-agi-2, generated, generated-easy, or a folder of puzzles"),
         ({"evaluation_data": "/nowhere"}, "evaluation_data must be arc-agi-1, arc-agi-2, generated, generated-easy"),
         ({"max_side": "2"}, "max_side must keep at least one training puzzle of arc-agi-1, but got 2. Raise it"),
         ({"max_side": "5", "data": "generated"}, "max_side must be at least 6 for generated puzzles, but got 5"),
-        pytest.param(
-            {"data": "arc-agi-2", "evaluation_data": "arc-agi-1"},
-            "data must share no puzzle with evaluation, but 114 of its 398 are there too (114 by id): 0057",
-            marks=pytest.mark.slow,
-        ),
         ({"use_prompt": "false"}, "use_policy must be false with use_prompt=false, but got true: a policy refines a"),
-        (
-            {"advantage_normalization": "true", "samples": "1"},
-            "advantage_normalization must be false with samples=1, but got true: one sample has no spread",
-        ),
+        ({"advantage_normalization": "true", "samples": "1"}, "advantage_normalization must be false with samples=1"),
         ({"hard_cell_floor": "0"}, "hard_cell_floor must be greater than 0, but got '0'"),
         ({"curriculum_start": "1.5"}, "curriculum_start must be less than or equal to 1, but got '1.5'"),
         ({"curriculum_warmup": "-1"}, "curriculum_warmup must be greater than or equal to 0, but got '-1'"),
@@ -52,9 +43,7 @@ def test_mistake_is_one_line_that_says_what_is_right(fixed, told):
     assert_told(fixed, told)
 
 
-@pytest.mark.parametrize(
-    "name", ["agent_lr", "prompt_lr", "policy_lr", "accumulation", "steps", "views", "episodes", "width", "max_demos"]
-)
+@pytest.mark.parametrize("name", ["agent_lr", "prompt_lr", "policy_lr", "accumulation", "steps", "views", "episodes"])
 def test_positive_parameter_is_neither_set_nor_searched_at_0(name):
     assert_told({name: "0"}, f"{name} must be greater than ")
     (line,) = problems({}, {name: "0..1" if name.endswith("lr") else "0,1"})
@@ -66,28 +55,12 @@ def test_negative_weight_is_a_mistake(name):
     assert_told({name: "-1"}, f"{name} must be greater than ")
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {
-            "prompt.model": "/nowhere",
-            "use_policy": "true",
-            "advantage_normalization": "true",
-            "data": "/nowhere",
-            "evaluation_data": "/not/there",
-        },
-        {"prompt.revision": "v1", "prompt.cache": "vectors", "max_side": "2"},
-    ],
-    ids=["sources", "prompt"],
-)
-def test_all_mistakes_are_told_at_once(wrong):
-    others = {"use_prompt": "false", "samples": "1"} if "use_policy" in wrong else {"prompt.train": "full"}
-    assert [line.split(" must ")[0] for line in problems({**wrong, **others})] == list(wrong)
-
-
-def test_config_is_checked_without_a_command_line_too():
-    with pytest.raises(ValidationError, match="must be false with use_prompt=false"):
-        ArcConfig(use_prompt=False)
+def test_all_mistakes_are_told_at_once():
+    wrong = {"prompt.model": "/no", "use_policy": "true", "advantage_normalization": "true", "data": "/no"}
+    found = problems({**wrong, "evaluation_data": "/no", "use_prompt": "false", "samples": "1"})
+    assert [line.split(" must ")[0] for line in found] == [*wrong, "evaluation_data"]
+    wrong = {"prompt.revision": "v1", "prompt.cache": "vectors", "max_side": "2"}
+    assert [line.split(" must ")[0] for line in problems({**wrong, "prompt.train": "full"})] == list(wrong)
 
 
 def puzzle(*sides):
@@ -110,18 +83,15 @@ def test_folder_of_re_arc_needs_other_evaluation_puzzles(tmp_path):
     path = folder(tmp_path, tasks=[pairs])
     assert_told({"data": path}, f"data must have an evaluation split, but got {path!r} in the layout of re-arc")
     assert_told({"evaluation_data": path, "data": "generated"}, "evaluation_data must have an evaluation split")
-    config = ArcConfig(data=path, evaluation_data="generated-easy", learn_from="pairs")
-    assert config.data == path
+    assert ArcConfig(data=path, evaluation_data="generated-easy", learn_from="pairs").data == path
 
 
 def test_leaked_puzzles_are_refused_dropped_or_kept_as_asked(tmp_path):
     shared, other = puzzle(3, 4), puzzle(4, 5)
     path = folder(tmp_path, training=[shared, other], evaluation=[shared])
-    (line,) = problems({"data": path})
-    assert "data must share no puzzle with evaluation, but " in line
-    assert "leak=drop" in line
-    found = {leak: data.load(path, None, 12, "demonstrations", leak) for leak in ("drop", "allow")}
-    assert [len(found[leak].training) for leak in ("drop", "allow")] == [1, 2]
+    assert_told({"data": path}, "data must share no puzzle with evaluation, but 1 of its 2 are there too")
+    found = [data.load(path, None, 12, "demonstrations", leak) for leak in ("drop", "allow")]
+    assert [len(puzzles.training) for puzzles in found] == [1, 2]
 
 
 def test_data_without_anything_to_learn_from_is_a_mistake(tmp_path):
@@ -132,11 +102,6 @@ def test_data_without_anything_to_learn_from_is_a_mistake(tmp_path):
     assert line.startswith("data must have a puzzle with two demonstrations, one to be asked from the other, but got ")
     assert line.endswith("Set learn_from=pairs.")
     assert ArcConfig(data=single, leak="allow", learn_from="pairs").learn_from == "pairs"
-
-
-def test_file_that_is_no_puzzle_is_named(tmp_path):
-    path = folder(tmp_path, training=[puzzle(3, 4), {"train": []}], evaluation=[puzzle(5)])
-    assert_told({"data": path}, f"{path}/training/training1.json must hold a list of pairs named 'train', but got []")
 
 
 def test_config_is_checked_again_without_reading_its_data(tmp_path, monkeypatch):

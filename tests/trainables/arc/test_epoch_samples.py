@@ -50,45 +50,33 @@ def samples_by_epoch(
     return seen
 
 
-@settings(deadline=None, derandomize=True, max_examples=10)
-@given(batch_size=st.integers(1, 30), accumulation=st.integers(1, 6))
-def test_epoch_of_finite_data_is_all_of_it(batch_size, accumulation):
-    assert samples_by_epoch(0, Counted, batch_size, accumulation, 2, world_size=1) == [22, 44]
+def assert_at_most_a_window_ahead(seen, window):
+    if window <= 10:
+        assert all(10 * epoch <= samples < 10 * epoch + window for epoch, samples in enumerate(seen, start=1))
+    else:  # an epoch is a window at least
+        assert seen == [window * epoch for epoch in range(1, len(seen) + 1)]
 
 
 @settings(deadline=None, derandomize=True, max_examples=15)
 @given(batch_size=st.integers(1, 10), accumulation=st.integers(1, 6))
-def test_stream_is_never_more_than_a_window_ahead(batch_size, accumulation):
-    window = batch_size * accumulation
+def test_epoch_is_all_data_or_its_share_of_a_stream(batch_size, accumulation):
+    assert samples_by_epoch(0, Counted, 3 * batch_size, accumulation, 2, world_size=1) == [22, 44]
     seen = samples_by_epoch(0, Stream, batch_size, accumulation, 6, world_size=1)
-    if window <= 10:
-        assert all(10 * epoch <= samples < 10 * epoch + window for epoch, samples in enumerate(seen, start=1))
-    else:  # an epoch is a window at least
-        assert seen == [window * epoch for epoch in range(1, 7)]
+    assert_at_most_a_window_ahead(seen, batch_size * accumulation)
 
 
-@pytest.mark.parametrize(("batch_size", "accumulation"), [(1, 5), (7, 2), (22, 1), (100, 3)])
-def test_two_ranks_together_train_on_all_of_the_data(pair, batch_size, accumulation):
+@pytest.mark.parametrize(("batch_size", "accumulation"), [(1, 3), (7, 2), (22, 1)])
+def test_two_ranks_together_train_on_an_epoch(pair, batch_size, accumulation):
     assert pair.run(samples_by_epoch, Counted, batch_size, accumulation, 2) == [[22, 44]] * RANKS
-
-
-@pytest.mark.parametrize(("batch_size", "accumulation"), [(1, 3), (5, 1)])
-def test_stream_on_two_ranks_is_at_most_a_window_ahead(pair, batch_size, accumulation):
     first, second = pair.run(samples_by_epoch, Stream, batch_size, accumulation, 5)
-    window = RANKS * batch_size * accumulation
     assert first == second
-    assert all(10 * epoch <= samples < 10 * epoch + window for epoch, samples in enumerate(first, start=1))
+    assert_at_most_a_window_ahead(first, RANKS * batch_size * accumulation)
 
 
 def test_resumed_stream_knows_how_far_it_was_ahead(tmp_path):
-    config = RegressionConfig(batch_size=4, accumulation=2)
-    first, second = TrialTrainer(Stream(config)), TrialTrainer(Stream(config))
+    first, second = (TrialTrainer(Stream(RegressionConfig(batch_size=4, accumulation=2))) for _ in range(2))
     first.run_epoch()
     first.save(tmp_path / "state.pt")
-    assert len(first.task.samples) == 2
     second.load(tmp_path / "state.pt")
-    counts = []
-    for _ in range(3):
-        second.run_epoch()
-        counts.append(len(second.task.samples))
-    assert counts == [1, 2, 3]
+    second.run_epoch()
+    assert (len(first.task.samples), len(second.task.samples)) == (2, 1)

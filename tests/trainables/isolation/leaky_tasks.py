@@ -15,51 +15,36 @@ import sys
 import tempfile
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
+from logging import NullHandler, getLogger
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
+import torch.multiprocessing as sharing
 import torch.optim.optimizer as optimizers
 from torch import nn
 from torch.autograd import forward_ad
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules import module as modules
+from torch.overrides import BaseTorchFunctionMode
 from torch.utils import checkpoint as checkpointing
+from torch.utils._python_dispatch import BaseTorchDispatchMode
 
 from trainables.isolation.process import SETTINGS
 
-KEPT: list[Any] = []  # what would end by itself if nobody held on to it
+KEPT = ExitStack()  # what would end by itself if nobody held on to it
+PRE_HOOKS = optimizers._global_optimizer_pre_hooks
 
-# What a trial does, and how another trial would notice it.
-Leak = tuple[Callable[[], Any], Callable[[], Any]]
-# What a trial does, and how a test takes it back.
-Change = tuple[Callable[[], Any], Callable[[], Any]]
-
-
-class Mode(torch.overrides.TorchFunctionMode):
-    def __torch_function__(self, function, types, args=(), kwargs=None):
-        return function(*args, **(kwargs or {}))
-
-
-class DispatchMode(torch.utils._python_dispatch.TorchDispatchMode):
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        return function(*args, **(kwargs or {}))
-
-
-def enter(context: Any) -> None:
-    context.__enter__()
-    KEPT.append(context)
-
-
-def leave() -> None:
-    while KEPT:
-        KEPT.pop().__exit__(None, None, None)
+Leak = tuple[Callable[[], Any], Callable[[], Any]]  # what a trial does, and how another trial would notice it
+Change = tuple[Callable[[], Any], Callable[[], Any]]  # what a trial does, and how a test takes it back
 
 
 def entered(make: Callable[[], Any]) -> Change:
-    return lambda: enter(make()), leave
+    return lambda: KEPT.enter_context(make()), KEPT.close
 
 
 def switched(write: Callable[[Any], Any], value: Any, before: Any) -> Change:
@@ -71,11 +56,17 @@ def attribute(owner: Any, name: str, value: Any) -> Leak:
 
 
 def hook(*arguments: Any) -> None:
-    return None
+    """Do nothing."""
 
 
 def frozen(module: nn.Module, name: str, parameter: Any) -> Any:
     return parameter if parameter is None else parameter.requires_grad_(False)
+
+
+@contextmanager
+def enter_device() -> Iterator[None]:
+    with torch.device("meta"), BaseTorchFunctionMode():
+        yield
 
 
 def enter_removed_folder() -> None:
@@ -86,13 +77,9 @@ def enter_removed_folder() -> None:
 
 def warned() -> int:
     """Return how many times a warning is shown that comes from one place again and again."""
-    shown = []
-    before, warnings.showwarning = warnings.showwarning, lambda *warning: shown.append(warning)
-    try:
+    with mock.patch("warnings.showwarning") as show:
         warnings.warn("once per place", stacklevel=1)
-    finally:
-        warnings.showwarning = before
-    return len(shown)
+    return show.call_count
 
 
 LEAKS: dict[str, Leak] = {
@@ -100,44 +87,29 @@ LEAKS: dict[str, Leak] = {
     "default device": (lambda: torch.set_default_device("meta"), lambda: torch.empty(0).device),
     "grad mode": (lambda: torch.set_grad_enabled(False), lambda: nn.Linear(1, 1)(torch.ones(1)).requires_grad),
     "anomaly detection": (lambda: torch.autograd.set_detect_anomaly(True), torch.is_anomaly_enabled),
-    "deterministic algorithms": (
-        lambda: torch.use_deterministic_algorithms(True, warn_only=True),
-        torch.get_deterministic_debug_mode,
-    ),
+    "deterministic algorithms": (lambda: torch.set_deterministic_debug_mode(1), torch.get_deterministic_debug_mode),
     "matmul precision": (lambda: torch.set_float32_matmul_precision("medium"), torch.get_float32_matmul_precision),
     "precision of mkldnn": attribute(torch.backends.mkldnn.matmul, "fp32_precision", "bf16"),
     "tf32": attribute(torch.backends.cuda.matmul, "allow_tf32", True),
     "threads": (lambda: torch.set_num_threads(3), torch.get_num_threads),
-    "autocast": (
-        lambda: enter(torch.autocast("cpu", dtype=torch.float16)),
-        lambda: (torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"), SETTINGS["autocast"].read()),
-    ),
+    "autocast": (lambda: KEPT.enter_context(torch.autocast("cpu", torch.float16)), SETTINGS["autocast"].read),
     "autocast cache": (lambda: torch.set_autocast_cache_enabled(False), torch.is_autocast_cache_enabled),
     "cudnn": attribute(torch.backends.cudnn, "benchmark", True),
     "mkldnn": attribute(torch.backends.mkldnn, "enabled", False),
     "attention": (lambda: torch.backends.cuda.enable_flash_sdp(False), torch.backends.cuda.flash_sdp_enabled),
     "limit of cudnn's benchmark": attribute(torch.backends.cudnn, "benchmark_limit", 3),
     "accumulation in fp16": attribute(torch.backends.cuda.matmul, "allow_fp16_accumulation", True),
-    "hook on all modules": (
-        lambda: modules.register_module_forward_hook(lambda module, x, y: 2 * y),
-        lambda: nn.Identity()(torch.ones(1)).item(),
-    ),
-    "hook on all parameters": (
+    "module hook": (lambda: modules.register_module_forward_hook(lambda m, x, y: 2 * y), lambda: nn.Identity()(1)),
+    "parameter hook": (
         lambda: modules.register_module_parameter_registration_hook(frozen),
         lambda: nn.Linear(1, 1).bias.requires_grad,
     ),
-    "hook on all optimizers": (
-        lambda: optimizers.register_optimizer_step_pre_hook(hook),
-        lambda: len(optimizers._global_optimizer_pre_hooks),
-    ),
+    "optimizer hook": (lambda: optimizers.register_optimizer_step_pre_hook(hook), PRE_HOOKS.copy),
     "torch.compile": attribute(torch._dynamo.config, "suppress_errors", True),
     "print options of torch": (lambda: torch.set_printoptions(precision=1), lambda: str(torch.tensor(0.123))),
-    "sharing of tensors": (
-        lambda: torch.multiprocessing.set_sharing_strategy("file_system"),
-        torch.multiprocessing.get_sharing_strategy,
-    ),
+    "sharing of tensors": (lambda: sharing.set_sharing_strategy("file_system"), sharing.get_sharing_strategy),
     "generators": (
-        lambda: (random.seed(7), np.random.seed(7), torch.manual_seed(7), random.random()),
+        lambda: (random.seed(7), np.random.seed(7), torch.manual_seed(7)),
         lambda: (random.getstate()[1][:3], np.random.get_state()[1][:3].tolist(), torch.initial_seed()),
     ),
     "numpy's errors": (lambda: np.seterr(all="raise"), np.geterr),
@@ -152,14 +124,8 @@ LEAKS: dict[str, Leak] = {
     "warnings shown once": (warned, warned),
     "showwarning": (lambda: logging.captureWarnings(True), lambda: warnings.showwarning),
     "root logger": (lambda: logging.basicConfig(level=1, force=True), lambda: logging.root.handlers.copy()),
-    "level of a logger": (
-        lambda: logging.getLogger("torch").setLevel(logging.FATAL),
-        lambda: logging.getLogger("torch").level,
-    ),
-    "new logger": (
-        lambda: logging.getLogger("of_a_trial").addHandler(logging.NullHandler()),
-        lambda: len(logging.getLogger("of_a_trial").handlers),
-    ),
+    "level of a logger": (lambda: getLogger("torch").setLevel(50), lambda: getLogger("torch").level),
+    "new logger": (lambda: getLogger("new").addHandler(NullHandler()), lambda: len(getLogger("new").handlers)),
     "logging disabled": (lambda: logging.disable(), lambda: logging.root.isEnabledFor(logging.ERROR)),
     "module search path": (lambda: sys.path.insert(0, "/leaked"), lambda: sys.path[0]),
     "standard output": attribute(sys, "stdout", io.StringIO()),
@@ -173,24 +139,23 @@ LEAKS: dict[str, Leak] = {
 
 LIMIT = resource.getrlimit(resource.RLIMIT_AS)
 CONTEXT = decimal.getcontext()
+INVARIANTS = torch.sparse.check_sparse_tensor_invariants
 
 # What a trial does to a setting that is not restored, by the name of the setting.
 CHANGES: dict[str, Change] = {
     "checkpoint_debug_enabled": entered(lambda: checkpointing.set_checkpoint_debug_enabled(True)),
     "checkpoint_early_stop": entered(lambda: checkpointing.set_checkpoint_early_stop(False)),
-    "count_dispatch_modes()": entered(DispatchMode),
-    "count_function_modes()": entered(Mode),
-    "torch.get_default_device()": (lambda: (enter(torch.device("meta")), enter(Mode())), leave),
-    "get_sdp_priority_order()": entered(
-        lambda: sdpa_kernel([SDPBackend.MATH, SDPBackend.FLASH_ATTENTION], set_priority=True)
-    ),
+    "count_dispatch_modes()": entered(BaseTorchDispatchMode),
+    "count_function_modes()": entered(BaseTorchFunctionMode),
+    "torch.get_default_device()": entered(enter_device),
+    "get_sdp_priority_order()": entered(lambda: sdpa_kernel([SDPBackend.MATH, SDPBackend.FLASH_ATTENTION], True)),
     "is_forward_grad_enabled()": entered(lambda: forward_ad._set_fwd_grad_enabled(False)),
     "is_full_backward_hook": (
-        lambda: KEPT.append(modules.register_module_full_backward_hook(hook)),
+        lambda: KEPT.push(modules.register_module_full_backward_hook(hook)),
         lambda: setattr(modules, "_global_is_full_backward_hook", None),
     ),
     "is_jit_fuser_enabled()": entered(lambda: torch.jit.fuser("fuser0")),
-    "is_multithreading_enabled()": (lambda: KEPT.append(torch.autograd.set_multithreading_enabled(False)), leave),
+    "is_multithreading_enabled()": entered(lambda: torch.autograd.set_multithreading_enabled(False)),
     "is_nnpack_enabled()": switched(torch.backends.nnpack.set_flags, False, True),
     "the hooks of saved tensors": entered(lambda: torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x)),
     "torch.is_inference_mode_enabled()": entered(torch.inference_mode),
@@ -202,14 +167,11 @@ CHANGES: dict[str, Change] = {
     "torch.__future__.get_swap_module_params_on_conversion()": switched(
         torch.__future__.set_swap_module_params_on_conversion, True, False
     ),
-    "torch.sparse.check_sparse_tensor_invariants.is_enabled()": (
-        torch.sparse.check_sparse_tensor_invariants.enable,
-        torch.sparse.check_sparse_tensor_invariants.disable,
-    ),
+    "torch.sparse.check_sparse_tensor_invariants.is_enabled()": (INVARIANTS.enable, INVARIANTS.disable),
     "validate_distribution_args": switched(torch.distributions.Distribution.set_default_validate_args, False, True),
     "what torch.load may make": (
-        lambda: torch.serialization.add_safe_globals([Mode]),
-        lambda: torch.serialization._weights_only_unpickler._marked_safe_globals_set.discard(Mode),
+        lambda: torch.serialization.add_safe_globals([threading.Thread]),
+        lambda: torch.serialization._weights_only_unpickler._marked_safe_globals_set.discard(threading.Thread),
     ),
     "the flushing of denormals": switched(torch.set_flush_denormal, True, False),
     "the limits of resources": switched(partial(resource.setrlimit, resource.RLIMIT_AS), (2**45, LIMIT[1]), LIMIT),

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -21,13 +22,13 @@ from torch.utils.data import DataLoader, TensorDataset
 from tests.trainables.isolation.trials import run_in, worker_of
 from tests.trainables.toy_models import Regression
 from trainables.isolation import resource_leaks
-from trainables.isolation.process import ProcessSnapshot
 from trainables.worker import worker as worker_module
 from trainables.worker.messages import SegmentAssignment, SegmentEnd
 
 HERE = "tests.trainables.isolation.test_resource_leaks"
 MIB = 2**20
-LEFT: list[Any] = []  # as a library's own list would hold on to it
+LEFT = ExitStack()
+hold = LEFT.enter_context  # as a library's own list would
 GRACE_BEGAN, ENDED = threading.Event(), threading.Event()
 
 
@@ -53,8 +54,10 @@ def start_thread(name: str, until: threading.Event) -> None:
 
 
 def start_process(code: str) -> int:
-    LEFT.append(subprocess.Popen([sys.executable, "-c", code]))
-    return LEFT[-1].pid
+    process = subprocess.Popen([sys.executable, "-c", code])
+    LEFT.callback(process.wait)
+    LEFT.callback(process.kill)
+    return process.pid
 
 
 def make_group() -> None:
@@ -66,28 +69,31 @@ def leave_file_to_the_collector() -> None:
     both.append(both)
 
 
+LOCAL = ("127.0.0.1", 0)
+PAUSE = "import signal; signal.pause()"
 leave_thread = partial(start_thread, "prefetch", ENDED)
 LEAVES: dict[str, tuple[Callable[[], Any], str]] = {
     "a thread": (leave_thread, "the trial left 1 thread running: prefetch"),
     "two threads": (lambda: (leave_thread(), leave_thread()), "the trial left 2 threads running: prefetch, prefetch"),
-    "a file": (lambda: LEFT.append(io.FileIO(__file__)), f"the trial left 1 file open: {os.path.realpath(__file__)}"),
+    "a file": (
+        lambda: hold(io.FileIO(__file__)),
+        f"the trial left 1 file open: {os.path.realpath(__file__)}",
+    ),
     "a socket": (
-        lambda: LEFT.append(socket.create_server(("127.0.0.1", 0))),
+        lambda: hold(socket.create_server(LOCAL)),
         "the trial left 1 socket open: ('127.0.0.1', ",
     ),
-    "a process": (
-        lambda: start_process("import time; time.sleep(60)"),
-        f"the trial left 1 process running: {sys.executable} -c import time",
-    ),
+    "a process": (partial(start_process, PAUSE), f"the trial left 1 process running: {sys.executable} -c import"),
     "a process group": (make_group, "the trial left 1 process group: 1 ranks"),
 }
 ENDS: dict[str, Callable[[], Any]] = {
-    "nothing": lambda: None,
+    "": lambda: None,
     "a thread that ends soon": partial(start_thread, "late", GRACE_BEGAN),
     "a pool of threads that nobody holds": lambda: ThreadPoolExecutor(2, "late").submit(int),
     "a file that nobody holds": leave_file_to_the_collector,
     "a process that has ended": lambda: os.waitid(os.P_PID, start_process(""), os.WEXITED | os.WNOWAIT),
 }
+OTHERS = {"memory": lambda: LEFT.callback(torch.ones(16 * MIB).numel), "no group": dist.destroy_process_group}
 
 
 class Leaving(Regression):
@@ -95,26 +101,23 @@ class Leaving(Regression):
 
     def build(self) -> None:
         super().build()
-        {
-            **{name: leave for name, (leave, _) in LEAVES.items()},
-            **ENDS,
-            "memory": lambda: LEFT.append(torch.ones(16 * MIB)),  # 64 MiB
-            "cache": lambda: self.context.cache("ones", lambda: torch.ones(32 * MIB)),
-            "no group": dist.destroy_process_group,
-        }[self.config.fault or "nothing"]()
+        fault = self.config.fault
+        if fault == "cache":
+            self.context.cache("ones", lambda: torch.ones(32 * MIB))
+        elif fault in LEAVES:
+            LEAVES[fault][0]()
+        elif fault:
+            (ENDS | OTHERS)[fault]()
 
 
 class Loaded(Regression):
     """Its batches come from a process that a data loader keeps."""
 
-    def build(self) -> None:
-        super().build()
+    def train_batches(self, epoch):
+        self.own = self  # a cycle: only the collector finds it
         data = TensorDataset(self.inputs, self.targets)
         self.loader = DataLoader(data, batch_size=4, num_workers=1, persistent_workers=True)
-        self.own = self  # a cycle: only the collector finds it
-
-    def train_batches(self, epoch):
-        yield from self.loader
+        return self.loader
 
 
 @pytest.fixture(autouse=True)
@@ -124,13 +127,7 @@ def _nothing_is_left_of_these_tests(monkeypatch):
     ENDED.clear()
     yield
     ENDED.set()
-    for left in LEFT:
-        if isinstance(left, subprocess.Popen):
-            left.kill()
-            left.wait(10)
-        elif not isinstance(left, torch.Tensor):
-            left.close()
-    LEFT.clear()
+    LEFT.close()
     if dist.is_initialized():
         dist.destroy_process_group()
     gc.unfreeze()
@@ -142,8 +139,7 @@ def run(tmp_path):
     return lambda *arguments, **config: run_in(tmp_path, *arguments, **config)[-1]
 
 
-def leaving(**limits: Any) -> Any:
-    return worker_of(f"{HERE}:Leaving", **limits)
+leaving = partial(worker_of, f"{HERE}:Leaving")
 
 
 @pytest.mark.parametrize("left", LEAVES)
@@ -165,17 +161,9 @@ def test_resource_that_ends_with_its_trial_is_no_leak(run, ends):
 def test_data_loader_ends_before_the_collector_runs(run, monkeypatch):
     """The collector would wait five seconds for its process."""
     worker, others, running = worker_of(f"{HERE}:Loaded"), set(multiprocessing.active_children()), []
-    restore = ProcessSnapshot.restore
-
-    def look(process: ProcessSnapshot) -> str:
-        running.append(set(multiprocessing.active_children()))
-        return restore(process)
-
-    monkeypatch.setattr(ProcessSnapshot, "restore", look)
-    for trial in range(2):
-        assert run(worker, trial).epoch == 1
-        assert worker.recycle_reason == ""
-    assert running == [others, others]
+    monkeypatch.setattr(worker._process, "restore", lambda: running.append(set(multiprocessing.active_children())))
+    assert run(worker).epoch == 1
+    assert running == [others]
 
 
 def test_failed_trial_holds_on_to_nothing(run):
@@ -192,19 +180,13 @@ def test_destroyed_process_group_recycles_process(run):
     assert worker.recycle_reason == "the trial destroyed the process group"
 
 
-def test_first_recycle_reason_stays(run):
-    worker = leaving(recycle_after=2)
-    run(worker, 0, fault="a thread")
-    reason = worker.recycle_reason
-    assert not run(worker, 1).notes
-    assert worker.recycle_reason == reason != ""
-
-
-def test_number_of_trials_recycles_process(run):
+def test_number_of_trials_recycles_process_and_stays_the_reason(run):
     worker = leaving(recycle_after=3)
     for trial in range(3):
         assert worker.recycle_reason == ""
         assert not run(worker, trial).notes  # the gang says it, of the trial that begins in new workers
+    assert worker.recycle_reason == "3 trials"
+    run(worker, 3, fault="a thread")
     assert worker.recycle_reason == "3 trials"
 
 
@@ -219,19 +201,14 @@ def test_trial_that_can_continue_is_not_released(run):
     assert worker.recycle_reason == LEAVES["a thread"][1]
 
 
-def test_memory_growth_above_the_limit_recycles_process(run, monkeypatch):
-    monkeypatch.setattr(worker_module, "MEMORY_GROWTH_GIB", 0.1)
-    worker, reasons = leaving(), []
-    for trial in range(4):
-        run(worker, trial, fault="memory")
-        reasons.append(worker.recycle_reason)
-    assert reasons == ["", "", "memory grew by 0.1 GiB over 3 trials", reasons[2]]
-
-
-def test_cached_memory_is_no_growth(run, monkeypatch):
+@pytest.mark.parametrize(
+    ("fault", "reason"), [("memory", "memory grew by 0.1 GiB over 3 trials"), ("cache", "")], ids=["kept", "cached"]
+)
+def test_memory_growth_beyond_the_cache_recycles_process(run, monkeypatch, fault, reason):
     monkeypatch.setattr(worker_module, "MEMORY_GROWTH_GIB", 0.1)
     worker = leaving()
-    run(worker, 0)
-    run(worker, 1, fault="cache")  # 128 MiB
-    assert worker.context.cache_store.get_size("cpu") >= 128 * MIB
-    assert worker.recycle_reason == ""
+    reasons = []
+    for trial, leaves in enumerate(["memory", fault, fault]):  # 64 MiB, or 128 MiB once
+        run(worker, trial, fault=leaves)
+        reasons.append(worker.recycle_reason)
+    assert reasons == ["", "", reason]

@@ -14,10 +14,8 @@ def worker_of(task: str, **limits: Any) -> TrialRunner:
 
 
 def run_in(
-    folder: Path, worker: TrialRunner, trial: int = 0, until: int = 1, epoch: int = 0, start: Any = None, **config: Any
+    folder: Path, worker: TrialRunner, trial: int = 0, until: int = 1, **config: Any
 ) -> list[EpochReport | SegmentEnd]:
     """Return the reports of a segment, which is a whole trial of one epoch by default."""
-    parts = {"epochs": until, **config}
-    return list(
-        worker.run(SegmentAssignment(trial, parts, epoch, until, str(folder / f"trial-{trial}"), "a", (start,)))
-    )
+    segment = SegmentAssignment(trial, {"epochs": until, **config}, 0, until, str(folder / f"trial-{trial}"), "a")
+    return list(worker.run(segment))

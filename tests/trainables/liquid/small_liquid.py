@@ -64,9 +64,11 @@ def liquid(task_class: type[LiquidTask] = LiquidTask, **config: Any) -> Any:
     return task_class(config_of(**config), KEPT.for_next_trial())
 
 
-def drawn(training: TrialTrainer, epoch: int) -> list[Batch]:
-    """Return the micro-batches of an epoch."""
-    return list(training.task.train_batches(epoch))
+def trained(task: LiquidTask, epochs: int = 1) -> TrialTrainer:
+    training = TrialTrainer(task)
+    for _ in range(epochs):
+        training.run_epoch()
+    return training
 
 
 def plastic(task: LiquidTask) -> list[Tensor]:

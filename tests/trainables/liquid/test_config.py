@@ -1,10 +1,8 @@
 """Show that each mistake in a config of the liquid task is told in one line before anything starts."""
 
 from functools import partial
-from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
 from search.config.search_space import resolve_space
 from tests.trainables.task.config_problems import assert_one_line
@@ -22,15 +20,11 @@ assert_told = partial(assert_one_line, LiquidConfig)
         ({"epochs": "4"}, "epochs must be at least continual.tasks, 5, but got 4. Each task is learned for an epoch"),
         ({"continual.tasks": "11", "epochs": "20"}, "continual.tasks must be between 1 and the 10 classes, but got 11"),
         ({"continual.tasks": "6", "data": "series"}, "continual.tasks must be between 1 and the 5 domains, but got 6"),
-        ({"continual.tasks": "6", "data": "text"}, "continual.tasks must be between 1 and the 5 domains, but got 6"),
         (
             {"continual.tasks": "6", "continual.scenario": "domain"},
-            'continual.tasks must give each task at least 2 classes in the "domain" scenario, but got 1. Use fewer',
+            "continual.tasks must give each task at least",
         ),
-        (
-            {"continual.scenario": "classes"},
-            "continual.scenario must be 'task', 'domain' or 'class', but got 'classes'",
-        ),
+        ({"continual.scenario": "all"}, "continual.scenario must be 'task', 'domain' or 'class', but got 'all'"),
         ({"data": "digts"}, f"{NO_DATA}'digts': there is no such folder"),
         ({"data": "idx:/nowhere"}, f"{NO_DATA}'idx:/nowhere': there is no such folder"),
         ({"data": ""}, f"{NO_DATA}''"),
@@ -38,30 +32,23 @@ assert_told = partial(assert_one_line, LiquidConfig)
         ({"length": "0"}, "length must be greater than or equal to 1, but got '0'"),
         ({"spiking.decay": "1"}, "spiking.decay must be less than 1, but got '1'"),
         ({"spiking.decay": "0"}, "spiking.decay must be greater than 0, but got '0'"),
-        ({"spiking.threshold": "0"}, "spiking.threshold must be greater than 0, but got '0'"),
         ({"spiking.lowest_rate": "0.6"}, "spiking must have a lowest_rate of at most its highest_rate, 0.5, but got 0"),
         (
             {"spiking.dcay": "0.5"},
             "spiking.dcay must name a parameter, but there is no 'spiking.dcay'. Did you mean 's",
         ),
-        ({"plasticity.rule": "stdp"}, "plasticity.rule must be 'none', 'pair', 'triplet', 'homeostatic' or 'bcm', but"),
-        ({"plasticity.rate": "0"}, "plasticity.rate must be greater than 0, but got '0'"),
         ({"plasticity.rate": "inf"}, "plasticity.rate must be a finite number, but got 'inf'"),
         ({"plasticity.target_rate": "0"}, "plasticity.target_rate must be greater than 0, but got '0'"),
         ({"consolidation.decay": "1.5"}, "consolidation.decay must be less than or equal to 1, but got '1.5'"),
-        ({"consolidation.method": "l2"}, "consolidation.method must be 'none', 'ewc' or 'si', but got 'l2'"),
-        ({"consolidation.ewc_strength": "-1"}, "consolidation.ewc_strength must be greater than or equal to 0, but"),
         ({"replay.fraction": "1"}, "replay.fraction must be less than 1, but got '1'"),
-        ({"replay.size": "0"}, "replay.size must be greater than 0, but got '0'"),
         ({"warmup": "1.5"}, "warmup must be less than or equal to 1, but got '1.5'"),
-        ({"cell": "lstm"}, "cell must be 'cfc', 'liquid', 'ncp' or 'ltc', but got 'lstm'"),
     ],
 )
-def test_mistake_is_one_line_that_says_what_is_right(fixed: dict[str, str], told: str) -> None:
+def test_mistake_is_one_line_that_says_what_is_right(fixed, told):
     assert_told(fixed, told)
 
 
-def test_folder_needs_enough_text_for_its_tasks(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_needs_enough_text_for_its_tasks(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "texts").mkdir()
     fixed = {"data": "texts", "continual.tasks": "1"}
@@ -74,16 +61,7 @@ def test_folder_needs_enough_text_for_its_tasks(tmp_path: Any, monkeypatch: pyte
     assert LiquidConfig(data="texts", continual={"tasks": 1}).data == str(tmp_path / "texts")
 
 
-@pytest.mark.parametrize(
-    ("part", "name"), [("plasticity", "rate"), ("consolidation", "ewc_strength"), ("spiking", "threshold")]
-)
-def test_number_that_is_not_finite_raises_without_a_search(part: str, name: str) -> None:
-    for value in (float("inf"), float("nan")):
-        with pytest.raises(ValidationError, match="finite number"):
-            LiquidConfig.model_validate({part: {name: value}})
-
-
-def test_parameters_are_searched_only_where_they_matter() -> None:
+def test_parameters_are_searched_only_where_they_matter():
     parameters = {parameter.name: parameter for parameter in resolve_space(LiquidConfig, {}, {}).parameters}
     rules = ["none", *RULES]
     assert [rule for rule in rules if parameters["plasticity.rate"].is_active({"plasticity.rule": rule})] == RULES
@@ -92,26 +70,7 @@ def test_parameters_are_searched_only_where_they_matter() -> None:
         assert active == [method]
 
 
-@pytest.mark.parametrize(
-    ("rule", "method", "expected"), [("none", "none", set()), ("bcm", "si", {"plasticity.rate", STRENGTHS[1]})]
-)
-def test_fixed_rule_and_method_decide_what_is_searched(rule: str, method: str, expected: set[str]) -> None:
-    space = resolve_space(LiquidConfig, {"plasticity.rule": rule, "consolidation.method": method}, {})
-    names = space.choose(str)
-    assert {"plasticity.rate", *STRENGTHS} & names.keys() == expected
-    assert "replay.fraction" in names
-    assert names.get("plasticity.rate", "0.01..100:log") == "0.01..100:log"
-
-
-def test_nested_names_reach_their_part() -> None:
-    space = resolve_space(LiquidConfig, {"continual.tasks": "2", "plasticity.meta": "true"}, {"replay.size": "10..20"})
-    config = space.build_config({"replay.size": 12, "spiking.slope": 7.0})
-    assert (config.continual.tasks, config.plasticity.meta, config.replay.size) == (2, True, 12)
-    assert (config.spiking.slope, config.spiking.neurons) == (7.0, 32)
-    assert LiquidConfig.model_validate(config.model_dump(mode="json", round_trip=True)) == config
-
-
-def test_config_is_checked_again_without_reading_its_data(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_config_is_checked_again_without_reading_its_data(monkeypatch):
     """A search makes several per trial."""
     for source in ("digits", "series"):
         LiquidConfig(data=source)

@@ -43,7 +43,7 @@ def stop(rank: int, config: dict[str, Any], folder: str) -> None:
     training.save(Path(folder) / f"rank-{rank}.pt")
 
 
-def test_two_ranks_with_half_the_batch_equal_one_rank(pair: Any) -> None:
+def test_two_ranks_with_half_the_batch_equal_one_rank(pair):
     config = {**STREAM, "replay": {"fraction": 0.0}, "accumulation": 2}
     first, second = pair.run(train, {**config, "batch_size": 4})
     one = train(0, {**config, "batch_size": 8}, ranks=1)
@@ -60,7 +60,7 @@ def test_two_ranks_with_half_the_batch_equal_one_rank(pair: Any) -> None:
 
 
 @pytest.mark.parametrize(("method", "samples"), [("ewc", 9), ("si", 9), ("ewc", 32)])
-def test_ranks_that_replay_share_weights_and_memory(pair: Any, method: str, samples: int) -> None:
+def test_ranks_that_replay_share_weights_and_memory(pair, method, samples):
     """Also where one of them has fewer samples than the other, of the epoch and of the Fisher."""
     kept = {"consolidation": {"method": method, "fisher_samples": 5}, "replay": {"logits_weight": 0.5}}
     first, second = pair.run(train, {**STREAM, **kept, "samples": samples, "batch_size": 3})
@@ -68,7 +68,7 @@ def test_ranks_that_replay_share_weights_and_memory(pair: Any, method: str, samp
     assert first["task"]["past"]["reservoir"]["offered"] == {0: samples}
 
 
-def test_two_ranks_resume_from_the_file_of_the_first(pair: Any, tmp_path: Path) -> None:
+def test_two_ranks_resume_from_the_file_of_the_first(pair, tmp_path):
     config = {**STREAM, "replay": {"logits_weight": 0.5}, "consolidation": {"method": "ewc", "fisher_samples": 5}}
     through = pair.run(train, config)
     pair.run(stop, config, str(tmp_path))

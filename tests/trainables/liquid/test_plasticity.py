@@ -12,7 +12,7 @@ from trainables.liquid.config import LiquidConfig
 from trainables.liquid.task import Batch
 from trainables.training.trainer import TrialTrainer
 
-FULL = {"plasticity": {"rule": "pair"}, "continual": {"tasks": 2}, "epochs": 2}
+FULL = {"plasticity": {"rule": "pair"}, "continual": {"tasks": 2}, "epochs": 2, "layers": 2}
 
 
 class Spoilt(Watched):
@@ -28,10 +28,11 @@ class Empty(Watched):
 
 
 @pytest.mark.parametrize(("precision", "accumulation"), [("fp32", 1), ("bf16", 3), ("fp16", 8)])
-def test_synapses_follow_applied_updates_alone(precision: str, accumulation: int) -> None:  # C99
+def test_synapses_follow_applied_updates_alone(precision, accumulation):  # C99
     task = liquid(Spoilt, **FULL, precision=precision, accumulation=accumulation, samples=64)
     training = TrialTrainer(task)
     before = plastic(task)
+    assert len(before) == 2
     training.run_epoch()
     training.run_epoch()
     windows = 2 * -(-8 // accumulation)
@@ -44,14 +45,7 @@ def test_synapses_follow_applied_updates_alone(precision: str, accumulation: int
     assert not has_pending(task)
 
 
-def test_overflow_of_the_loss_scale_moves_no_synapse() -> None:  # C99
-    task = liquid(Watched, **FULL, precision="fp16", loss_scale=2.0**24, samples=200)
-    assert TrialTrainer(task).run_epoch()["amp/skipped"] > 0
-    assert task.seen[0] == ("skipped", False)
-    assert set(task.seen) == {("skipped", False), ("applied", True)}
-
-
-def test_window_without_weight_moves_no_synapse() -> None:  # C99
+def test_window_without_weight_moves_no_synapse():  # C99
     task = liquid(Empty, **FULL)
     TrialTrainer(task).run_epoch()
     assert task.seen == [("empty", False)] + [("applied", True)] * 3
@@ -60,7 +54,7 @@ def test_window_without_weight_moves_no_synapse() -> None:  # C99
 @pytest.mark.parametrize(
     ("rule", "meta"), [("pair", False), ("pair", True), ("triplet", True), ("homeostatic", True), ("bcm", True)]
 )
-def test_synapses_move_alike_however_a_window_is_cut(rule: str, meta: bool) -> None:  # C99
+def test_synapses_move_alike_however_a_window_is_cut(rule, meta):  # C99
     found = []
     for size in (8, 3, 1):
         task = liquid(plasticity={"rule": rule, "meta": meta}, max_grad_norm=None)
@@ -75,7 +69,7 @@ def test_synapses_move_alike_however_a_window_is_cut(rule: str, meta: bool) -> N
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_evaluation_and_consolidation_move_no_synapse(precision: str) -> None:  # C99
+def test_evaluation_and_consolidation_move_no_synapse(precision):  # C99
     task = liquid(**FULL, precision=precision, consolidation={"method": "ewc"}, replay={"logits_weight": 0.5})
     training = TrialTrainer(task)
     training.run_epoch()
@@ -87,7 +81,7 @@ def test_evaluation_and_consolidation_move_no_synapse(precision: str) -> None:  
 
 
 @pytest.mark.parametrize("rule", ["pair", "bcm"])
-def test_learned_rates_change_and_their_rule_is_reported(rule: str) -> None:
+def test_learned_rates_change_and_their_rule_is_reported(rule):
     task = liquid(plasticity={"rule": rule, "meta": True}, continual={"tasks": 1}, epochs=2)
     training = TrialTrainer(task)
     (start,) = [synapses.log_rates for synapses in task.network.synapses()]
@@ -102,15 +96,6 @@ def test_learned_rates_change_and_their_rule_is_reported(rule: str) -> None:
     assert 0 < report["train/plasticity_0_weight"] < 1
 
 
-def test_each_layer_has_synapses_of_its_own() -> None:
-    task = liquid(**FULL, layers=3)
-    training = TrialTrainer(task)
-    before = plastic(task)
-    training.run_epoch()
-    assert len(before) == 3
-    assert all(not torch.equal(a, b) for a, b in zip(before, plastic(task), strict=True))
-
-
 class Poked(LiquidTask):
     """Remembers with which weights it was evaluated."""
 
@@ -120,7 +105,7 @@ class Poked(LiquidTask):
         return super().evaluate()
 
 
-def test_evaluation_averages_all_but_plastic_weights() -> None:  # C103
+def test_evaluation_averages_all_but_plastic_weights():  # C103
     assert LiquidConfig().ema_decay is not None
     task = liquid(Poked, **FULL, ema_decay=0.9)
     TrialTrainer(task).run_epoch()

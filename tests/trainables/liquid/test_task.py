@@ -45,7 +45,7 @@ def task_of(texts: Path) -> Any:
 
 
 @pytest.mark.slow
-def test_replay_forgets_less_than_naive_training() -> None:
+def test_replay_forgets_less_than_naive_training():
     sizes = {"width": 16, "units": 16, "samples": 200, "epochs": 5, "test_samples": 400}
     ways = {"joint": {"continual": {"tasks": 1}}, "naive": {"replay": {"fraction": 0.0}}}
     ways["replayed"] = {"replay": {"fraction": 0.5, "size": 100}}
@@ -54,7 +54,6 @@ def test_replay_forgets_less_than_naive_training() -> None:
     }
     score = {name: np.mean([report["val/score"] for report in reports]) for name, reports in found.items()}
     forgetting = {name: np.mean([each["val/forgetting"] for each in found[name]]) for name in ("naive", "replayed")}
-    print(score, forgetting, [r["val/forgetting"] for r in found["replayed"]], [r["val/score"] for r in found["joint"]])
     assert score["joint"] > 0.4
     assert score["naive"] < 0.2
     assert forgetting["naive"] > 0.6
@@ -63,7 +62,7 @@ def test_replay_forgets_less_than_naive_training() -> None:
 
 
 @pytest.mark.parametrize(("cell", "data"), [*((cell, "series") for cell in CELLS), ("cfc", "digits")])
-def test_each_cell_trains_with_every_part_switched_on(cell: str, data: str) -> None:
+def test_each_cell_trains_with_every_part_switched_on(cell, data):
     """The first update would fail if a parameter had no gradient."""
     parts: dict[str, Any] = {
         "plasticity": {"rule": "triplet", "meta": True, "stiffness": 1.0},
@@ -79,7 +78,7 @@ def test_each_cell_trains_with_every_part_switched_on(cell: str, data: str) -> N
 
 
 @pytest.mark.parametrize("scenario", ["task", "domain", "class"])
-def test_report_has_the_score_and_figures_of_the_matrix(scenario: str) -> None:
+def test_report_has_the_score_and_figures_of_the_matrix(scenario):
     task = liquid(continual={"scenario": scenario, "tasks": 5}, epochs=5, samples=8)
     training = TrialTrainer(task)
     for learned in range(1, 6):
@@ -91,16 +90,13 @@ def test_report_has_the_score_and_figures_of_the_matrix(scenario: str) -> None:
         }
     picture = task.pictures()["matrix"]
     assert (picture.dtype, picture.ndim) == (np.uint8, 3)
-
-
-def test_single_task_has_no_matrix_to_report_or_draw() -> None:
-    training = TrialTrainer(liquid(continual={"tasks": 1}, epochs=1))
-    assert not {f"val/{name}" for name in FIGURES} & set(training.run_epoch())
-    assert training.pictures == {}
+    single = TrialTrainer(liquid(continual={"scenario": scenario, "tasks": 1}, epochs=1))
+    assert not {f"val/{name}" for name in FIGURES} & set(single.run_epoch())
+    assert single.pictures == {}
 
 
 @pytest.mark.parametrize(("data", "precision"), [("digits", "fp16"), ("series", "bf16"), ("text", "bf16")])
-def test_half_precision_trains_the_same_model(data: str, precision: str, task_of: Any) -> None:
+def test_half_precision_trains_the_same_model(data, precision, task_of):
     full, half = (next(train(task_of(data=data, precision=kind, loss_scale=1024.0))) for kind in ("fp32", precision))
     assert half["train/loss"] == pytest.approx(full["train/loss"], rel=0.05)
     assert half["amp/skipped"] == 0
@@ -109,55 +105,42 @@ def test_half_precision_trains_the_same_model(data: str, precision: str, task_of
 @pytest.mark.parametrize(
     ("data", "error", "domains", "worst"), [("text", "bpb", TEXT_DOMAINS, 8), ("series", "nmse", SERIES_DOMAINS, 1)]
 )
-def test_score_is_the_share_of_bits_or_variance_saved(
-    data: str, error: str, domains: tuple[str, ...], worst: float, task_of: Any
-) -> None:
+def test_score_is_the_share_of_bits_or_variance_saved(data, error, domains, worst, task_of):
     report = next(train(task_of(data=data, epochs=5)))
     assert report[f"val/{error}"] == pytest.approx(np.mean([report[f"val/{error}_{name}"] for name in domains]))
     assert report["val/score"] == pytest.approx(1 - report[f"val/{error}"] / worst)
     assert data == "series" or 1 < report["val/bpb"] < 9
 
 
-def test_corpus_is_written_once_and_read_by_every_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_corpus_is_written_once_and_read_by_every_rank(tmp_path, monkeypatch):
     monkeypatch.setattr(data, "build_corpus", lambda folder: build_corpus(folder, 3000))
     config = config_of(data="text")
     LiquidTask.prepare(config, tmp_path)
-    assert sorted(path.stem for path in (tmp_path / "corpus").glob("*.txt"))[0] == "english"
     monkeypatch.setattr(data, "build_corpus", None)
-    tasks = [LiquidTask(config, Context(rank=rank, world_size=2, files=tmp_path)) for rank in (0, 1)]
-    for task in tasks:
+    corpus = load("text", 8, tmp_path / "corpus")
+    for rank in (0, 1):
+        task = LiquidTask(config, Context(rank=rank, world_size=2, files=tmp_path))
         task.build()
-    assert torch.equal(tasks[0].stream.samples.inputs, tasks[1].stream.samples.inputs)
-    digest = load("text", 8, tmp_path / "corpus").digest
-    named = [("text", digest, "training"), ("text", digest, "evaluation")]
-    assert [(data.name, data.digest, data.use) for data in tasks[0].named_data] == named
+        assert torch.equal(task.stream.samples.inputs, corpus.samples.inputs)
+        named = [] if rank else [("text", corpus.digest, "training"), ("text", corpus.digest, "evaluation")]
+        assert [(data.name, data.digest, data.use) for data in task.named_data] == named
     LiquidTask.prepare(config_of(), tmp_path / "nothing")
     assert not (tmp_path / "nothing").exists()
 
 
-def test_changed_or_missing_corpus_raises_value_error(tmp_path: Path) -> None:
-    task = LiquidTask(config_of(data="text"), Context(files=tmp_path))
+def test_missing_corpus_raises_value_error(tmp_path):
     with pytest.raises(ValueError, match=r"data must be text for the whole search, .* but there is no "):
-        task.build()
+        LiquidTask(config_of(data="text"), Context(files=tmp_path)).build()
     assert not list(tmp_path.iterdir())
-    build_corpus(tmp_path / data.CORPUS, 3000)
-    file = tmp_path / data.CORPUS / "math.txt"
-    content = bytearray(file.read_bytes())
-    content[100] ^= 1
-    file.write_bytes(content)
-    with pytest.raises(ValueError, match=r"but math\.txt differs"):
-        task.build()
 
 
-def test_own_folder_is_known_by_its_content(tmp_path: Path) -> None:
-    digests = set()
-    for more in ("", "more"):
-        for name in ("one", "two"):
-            (tmp_path / f"{name}.txt").write_text(f"this is {name} and no other " * 20 + more)
-        task = LiquidTask(config_of(data=str(tmp_path), continual={"tasks": 2}, epochs=2), Context())
-        assert {"val/bpb_one", "val/bpb_two"} < set(next(train(task)))
-        digests.add(task.named_data[0].digest)
-    assert len(digests) == 2
+def test_own_folder_is_known_by_its_content(tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.txt").write_text(f"this is {name} and no other " * 20)
+    task = liquid(data=str(tmp_path), continual={"tasks": 2}, epochs=2)
+    assert {"val/bpb_one", "val/bpb_two"} < set(next(train(task)))
+    named = task.named_data[0]
+    assert (named.name, named.digest) == (tmp_path.name, load(str(tmp_path), 8).digest)
 
 
 class Poisoned(LiquidTask):
@@ -170,7 +153,7 @@ class Poisoned(LiquidTask):
 
 
 @pytest.mark.parametrize("data", ["digits", "series", "text"])
-def test_evaluation_that_is_not_finite_is_told(data: str, task_of: Any) -> None:  # C105
+def test_evaluation_that_is_not_finite_is_told(data, task_of):  # C105
     task = task_of(Poisoned, data=data, epochs=5, samples=8)
     training = TrialTrainer(task)
     training.run_epoch()
@@ -186,12 +169,7 @@ def test_evaluation_that_is_not_finite_is_told(data: str, task_of: Any) -> None:
 COMMON: dict[str, Any] = {"continual": {"tasks": 2}, "epochs": 4, "accumulation": 2, "dropout": 0.2}
 STREAM: dict[str, Any] = {**COMMON, "consolidation": {"method": "ewc"}, "replay": {"logits_weight": 0.5}}
 KEPT_UP: dict[str, dict[str, Any]] = {
-    "ewc": {
-        **STREAM,
-        "plasticity": {"rule": "homeostatic", "meta": True},
-        "precision": "fp16",
-        "ema_decay": 0.9,
-    },
+    "ewc": {**STREAM, "plasticity": {"rule": "homeostatic", "meta": True}, "precision": "fp16", "ema_decay": 0.9},
     "si": {
         **COMMON,
         "consolidation": {"method": "si"},
@@ -204,31 +182,14 @@ KEPT_UP: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def straight() -> Any:
-    """Runs a trial that is never interrupted, once, and returns its reports and what it is in the end."""
-    made: dict[str, Any] = {}
-
-    def run(name: str, make: functools.partial[LiquidTask]) -> tuple[list[dict[str, float]], dict[str, Any]]:
-        if name not in made:
-            training = TrialTrainer(make())
-            made[name] = [timeless(training.run_epoch() or {}) for _ in range(4)], state(training)
-        return made[name]
-
-    return run
-
-
 @pytest.mark.parametrize(
-    ("name", "epoch", "window"),
-    [("ewc", 2, 0), ("ewc", 3, 2), ("si", 0, 1), ("si", 2, 1), ("text", 2, 1), ("series", 2, 1)],
+    ("name", "epoch", "window"), [("ewc", 2, 1), ("si", 0, 1), ("si", 3, 2), ("text", 2, 0), ("series", 2, 1)]
 )
-def test_resumed_trial_equals_one_never_interrupted(
-    tmp_path: Path, straight: Any, task_of: Any, name: str, epoch: int, window: int
-) -> None:
+def test_resumed_trial_equals_one_never_interrupted(tmp_path, task_of, name, epoch, window):
     """Epoch 2 is the first one of the second task; at window 0 the one before it has just ended."""
-    make = functools.partial(task_of, **KEPT_UP[name])
-    expected, final = straight(name, make)
-    stopped = TrialTrainer(make())
+    straight, stopped, resumed = (TrialTrainer(task_of(**KEPT_UP[name])) for _ in range(3))
+    expected = [timeless(straight.run_epoch() or {}) for _ in range(4)]
+    final = state(straight)
     for _ in range(epoch):
         stopped.run_epoch()
     if window:
@@ -236,7 +197,6 @@ def test_resumed_trial_equals_one_never_interrupted(
     stopped.save(tmp_path / "stopped.pt")
     held = state(stopped)
     scramble()
-    resumed = TrialTrainer(make())
     resumed.load(tmp_path / "stopped.pt")
     if window:
         assert identical(state(resumed), held)
@@ -259,16 +219,9 @@ class Answering(LiquidTask):
 
 @pytest.mark.parametrize(
     ("data", "shape", "precision"),
-    [
-        ("digits", (2, 10), "fp16"),
-        ("text", (2, 8, 256), "bf16"),
-        ("series", (2, 8, 1), "fp32"),
-        ("series", (2, 8, 1), "fp16"),
-    ],
+    [("digits", (2, 10), "fp16"), ("text", (2, 8, 256), "bf16"), ("series", (2, 8, 1), "fp32")],
 )
-def test_saved_model_answers_as_the_trial_did(
-    tmp_path: Path, task_of: Any, data: str, shape: tuple[int, ...], precision: str
-) -> None:
+def test_saved_model_answers_as_the_trial_did(tmp_path, task_of, data, shape, precision):
     parts: dict[str, Any] = {"ema_decay": 0.9, "plasticity": {"rule": "pair", "meta": True}}
     training = TrialTrainer(task_of(Answering, data=data, precision=precision, **parts))
     training.run_epoch()

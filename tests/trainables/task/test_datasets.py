@@ -68,11 +68,6 @@ def test_path_is_digested_by_the_names_and_content_of_its_files(tmp_path):
         digest_of(tmp_path / "none")
 
 
-def test_digest_of_another_object_raises_value_error():
-    with pytest.raises(ValueError, match=r"but got Context\. Give a digest: self\.dataset\(name, digest=\.\.\.\)"):
-        digest_of([Context()])
-
-
 def test_task_names_its_data_by_content_or_digest_on_rank_0():
     task = Regression(RegressionConfig())
     task.dataset("sines", torch.ones(2), source="made here")
@@ -91,11 +86,12 @@ def test_task_names_its_data_by_content_or_digest_on_rank_0():
     ("arguments", "message"),
     [
         ({"name": "x"}, "dataset must get data or a digest, but got neither"),
+        ({"name": "x", "data": [Context()]}, r"but got Context\. Give a digest: self\.dataset\(name, digest=\.\.\.\)"),
         ({"name": "x", "data": [1], "digest": "a"}, "dataset must get data or a digest, but got both"),
         ({"name": "", "digest": "a"}, "must have a name of at most 500 characters, but got ''"),
         ({"name": "x", "digest": "a", "use": "test"}, "must have the use 'training' or 'evaluation', but got 'test'"),
     ],
 )
-def test_incomplete_data_set_raises_value_error(arguments, message):
+def test_wrong_data_set_raises_value_error(arguments, message):
     with pytest.raises(ValueError, match=message):
         Regression(RegressionConfig()).dataset(**arguments)

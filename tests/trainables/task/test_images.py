@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from tests.trainables.toy_models import Regression, RegressionConfig
+from tests.trainables.toy_models import Regression, RegressionConfig, identical
 from tests.trainables.worker.local_worker import metrics, stretch_in, workers
 from trainables import checkpoint
 from trainables.context import Context
@@ -39,12 +39,6 @@ class Drawing(Regression):
         return {"epoch": np.full((2, 5, 3), self.epoch, dtype=np.uint8)} if self.drawn is None else self.drawn
 
 
-class Upwards(Drawing):
-    """More is better."""
-
-    mode = "max"
-
-
 def drawn_in(folder: StoragePath) -> dict[str, list[str]]:
     """Return the names of the pictures beside each checkpoint, by its name."""
     return {
@@ -53,9 +47,10 @@ def drawn_in(folder: StoragePath) -> dict[str, list[str]]:
     }
 
 
-@pytest.mark.parametrize(("task", "expected"), [(Drawing, [1, 3]), (Upwards, [1, 2])], ids=["min", "max"])
-def test_only_reports_better_than_all_before_are_drawn(task, expected):
-    training = TrialTrainer(task(RegressionConfig(epochs=4)))
+@pytest.mark.parametrize(("mode", "expected"), [("min", [1, 3]), ("max", [1, 2])])
+def test_only_reports_better_than_all_before_are_drawn(monkeypatch, mode, expected):
+    monkeypatch.setattr(Drawing, "mode", mode)
+    training = TrialTrainer(Drawing(RegressionConfig(epochs=4)))
     found = []
     for epoch in range(1, 5):
         training.run_epoch()
@@ -64,17 +59,13 @@ def test_only_reports_better_than_all_before_are_drawn(task, expected):
 
 
 def test_pictures_lie_beside_the_checkpoint_of_their_report(anywhere):
-    def epoch_in(folder: StoragePath) -> int:
-        picture = np.asarray(Image.open(io.BytesIO((folder / "epoch.png").read_bytes())))
-        assert (picture.shape, picture.dtype) == ((2, 5, 3), np.uint8)
-        (epoch,) = set(picture.ravel().tolist())
-        return epoch
-
     folder = anywhere / "trial-0"
     reports = list(workers(task=TASK).run(stretch_in(anywhere, until=4)))
     assert [report.epoch for report in reports] == [1, 2, 3, 4]
     assert drawn_in(folder) == {"epoch-1-a.pt": ["epoch.png"], "epoch-3-a.pt": ["epoch.png"]}
-    assert [epoch_in(folder / f"epoch-{epoch}-a.pt.pictures") for epoch in (1, 3)] == [1, 3]
+    for epoch in (1, 3):
+        content = (folder / f"epoch-{epoch}-a.pt.pictures" / "epoch.png").read_bytes()
+        assert np.array_equal(Image.open(io.BytesIO(content)), np.full((2, 5, 3), epoch))
     assert images.find_best_images(folder) == folder / "epoch-3-a.pt.pictures"
     for report in reports:
         checkpoint.delete(parse_path(report.checkpoint))
@@ -98,37 +89,27 @@ def test_copied_trial_has_a_best_of_its_own(stretch, tmp_path):
 class Looking(Regression):
     """Notes in which state its model is."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.states: dict[str, dict[str, Any]] = {}
-
-    def look(self, where: str) -> None:
+    def look(self) -> dict[str, Any]:
         model = self.modules["model"]
         model(self.inputs)  # in training mode it would change the statistics of batch norm
-        self.states[where] = {
-            "training": [part.training for part in model.modules()],
-            "autograd": torch.is_grad_enabled(),
-            "autocast": torch.is_autocast_enabled("cpu"),
-            "state": {name: value.clone() for name, value in model.state_dict().items()},
-        }
+        switches = {torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"), *(p.training for p in model.modules())}
+        return {"switches": switches, **{name: value.clone() for name, value in model.state_dict().items()}}
 
     def evaluate(self) -> dict[str, Any]:
-        self.look("evaluated")
+        self.evaluated = self.look()
         return super().evaluate()
 
     def pictures(self) -> Any:
-        self.look("drawn")
+        self.drawn = self.look()
         return {"one": GOOD}
 
 
 def test_pictures_are_drawn_in_the_state_of_the_evaluation():
     task = Looking(RegressionConfig(ema_decay=0.9, precision="bf16"))
     TrialTrainer(task).run_epoch()
-    evaluated, drawn = task.states["evaluated"], task.states["drawn"]
-    weights, own = drawn.pop("state"), task.modules["model"].state_dict()
-    assert all(torch.equal(value, weights[name]) for name, value in evaluated.pop("state").items())
-    assert evaluated == drawn == {"training": [False] * len(drawn["training"]), "autograd": False, "autocast": False}
-    assert not torch.equal(own["0.weight"], weights["0.weight"]), "the averages"
+    assert identical(task.drawn, task.evaluated)
+    assert task.drawn["switches"] == {False}
+    assert not torch.equal(task.drawn["0.weight"], task.modules["model"][0].weight), "the averages"
     assert task.modules["model"].training
 
 

@@ -112,7 +112,7 @@ class Built(Task[TaskConfig]):
 
     def build(self) -> None:
         self.modules = {"first": nn.Linear(2, 1), "second": nn.Linear(2, 1)}
-        self.optimizers = {name: torch.optim.SGD(module.parameters(), lr=0.1) for name, module in self.modules.items()}
+        self.optimizers = {name: own(module) for name, module in self.modules.items()}
         self.change(self)
 
     def train_batches(self, epoch: int) -> list[torch.Tensor]:
@@ -125,50 +125,35 @@ class Built(Task[TaskConfig]):
         return {self.metric: 1.0}
 
 
-def own_twice(task: Built) -> None:
-    task.optimizers["third"] = torch.optim.Adam(task.modules["first"].parameters())
+def own(module: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(module.parameters(), lr=0.1)
 
 
 def update(**names: list[str]) -> Callable[[Built], None]:
     return lambda task: setattr(task, "updates", names)
 
 
-def schedule(make: Callable[[], Any]) -> Callable[[Built], None]:
-    return lambda task: setattr(task, "schedulers", [make()])
-
-
-def freeze_second(task: Built) -> None:
-    del task.optimizers["second"]
-    task.modules["second"].requires_grad_(False)
-
-
 EMPTY = "Built.build must fill self.modules and self.optimizers, but left one of them empty"
 WRONG: dict[str, tuple[Callable[[Built], Any], str]] = {
     "no modules": (lambda task: task.modules.clear(), EMPTY),
     "no optimizers": (lambda task: task.optimizers.clear(), EMPTY),
-    "owned by none, E53": (
+    "owned by none": (  # E53
         lambda task: task.optimizers.pop("second"),
         r"must give each trainable parameter to an optimizer, but second\.weight, second\.bias has none",
     ),
-    "owned twice, E53": (own_twice, "each parameter must belong to one optimizer, but 'first' and 'third'"),
-    "half parameters, E54": (
-        lambda task: task.modules["second"].half(),
-        "'second' must be fp32, but got second.weight in float16",
+    "owned twice": (  # E53
+        lambda task: task.optimizers.update(third=own(task.modules["first"])),
+        "each parameter must belong to one optimizer, but 'first' and 'third'",
     ),
+    "half": (lambda task: task.modules["second"].half(), "must be fp32, but got second.weight in float16"),  # E54
     "update lacks one": (update(only=["first"]), r"must name each of \['first', 'second'\] once, but got \['first'\]"),
-    "update names one twice": (
-        update(a=["first", "second"], b=["second"]),
-        r"once, but got \['first', 'second', 'second'\]",
-    ),
+    "update doubles": (update(a=["first", "second"], b=["second"]), r"got \['first', 'second', 'second'\]"),
     "update of a stranger": (update(a=["first", "second", "third"]), r"once, but got \['first', 'second', 'third'\]"),
     "schedule of a stranger": (
-        schedule(lambda: torch.optim.lr_scheduler.StepLR(torch.optim.SGD(nn.Linear(2, 1).parameters(), lr=0.1), 1)),
+        lambda task: task.schedulers.append(torch.optim.lr_scheduler.StepLR(own(nn.Linear(2, 1)), 1)),
         r"must each have an `optimizer` of self\.optimizers, but StepLR has not",
     ),
-    "schedule without an optimizer": (
-        schedule(object),
-        r"must each have an `optimizer` of self\.optimizers, but object has not",
-    ),
+    "schedule without an optimizer": (lambda task: task.schedulers.append(object()), r"optimizers, but object has not"),
 }
 
 
@@ -180,7 +165,11 @@ def test_wrong_build_raises_before_training(wrong):
 
 
 def test_frozen_parameter_needs_no_optimizer():
-    assert TrialTrainer(Built(freeze_second)).run_epoch()["train/updates"] == 1
+    def freeze(task: Built) -> None:
+        del task.optimizers["second"]
+        task.modules["second"].requires_grad_(False)
+
+    assert TrialTrainer(Built(freeze)).run_epoch()["train/updates"] == 1
 
 
 def test_evaluate_without_the_objective_raises_value_error():
