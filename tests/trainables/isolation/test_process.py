@@ -265,6 +265,7 @@ def test_repeated_restores_leave_nothing_that_grows(own_task):
     assert len(gc.get_objects()) < 0.1 * frozen  # the collector searches no more than these
 
 
+@pytest.mark.slow
 def test_trial_that_is_compiled_too_often_fails(run):
     worker = worker_of(f"{HERE}:Recompiled")
     (few,), (many,), (again,) = (run(worker, trial, batch_size=size) for trial, size in enumerate((2, 6, 2)))
