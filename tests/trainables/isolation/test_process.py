@@ -157,10 +157,8 @@ def test_setting_that_refuses_its_old_value_recycles_process(run, leaky, monkeyp
     name = "sys.getrecursionlimit()"
     monkeypatch.setitem(SETTINGS, name, SETTINGS[name]._replace(write=refuse))
     limit = sys.getrecursionlimit()
-    try:
-        run(leaky, fault="recursion limit")
-    finally:
-        sys.setrecursionlimit(limit)
+    run(leaky, fault="recursion limit")
+    sys.setrecursionlimit(limit)
     assert leaky.recycle_reason == f"the trial changed {name} for good"
 
 
@@ -188,44 +186,30 @@ class Mine(Regression):
 
 @pytest.fixture
 def own_task(tmp_path, monkeypatch):
-    """Makes a task of two files and one that is imported late, each in a name of its own."""
+    """Makes a task of two files and one that is imported late, each in a name of its own, and as Ray lays them out."""
 
-    def make(name: str, epilogue: str = "") -> str:
-        folder = tmp_path / name
-        folder.mkdir()
-        (folder / f"{name}.py").write_text(TASK_FILE.format(name=name) + epilogue)
-        (folder / f"{name}_helper.py").write_text("import itertools\ncounter = itertools.count()\n")
-        (folder / f"{name}_late.py").write_text("calls = 0\n")
-        monkeypatch.syspath_prepend(str(folder))
+    def make(name: str, epilogue: str = "", of_ray: bool = False) -> str:
+        files = {name: TASK_FILE.format(name=name) + epilogue, f"{name}_late": "calls = 0\n"}
+        files[f"{name}_helper"] = "import itertools\ncounter = itertools.count()\n"
+        for file, content in files.items():
+            folder = tmp_path / "py_modules_files" / f"_ray_pkg_{file}" if of_ray else tmp_path / name
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / f"{file}.py").write_text(content)
+            monkeypatch.syspath_prepend(str(folder))
         return f"{name}:Mine"
 
     return make
 
 
-def test_own_modules_are_imported_anew_and_others_once(run, own_task):
-    worker = worker_of(own_task("own_state"))
-    before = {
-        name: sys.modules[name] for name in ("own_state", "tests.trainables.toy_models", "trainables.task", "numpy")
-    }
+@pytest.mark.parametrize("name", ["own_state", "own_state_of_ray"])
+def test_own_modules_are_imported_anew_and_others_once(run, own_task, name):
+    worker = worker_of(own_task(name, of_ray=name.endswith("of_ray")))
+    before = {name: sys.modules[name] for name in (name, "tests.trainables.toy_models", "trainables.task", "numpy")}
     first, second = (metrics(run(worker, trial, 2)) for trial in (0, 1))
-    assert [report["val/count"] for report in first] == [0, 1]
-    assert [report["val/late"] for report in first] == [1, 2]
+    assert [(report["val/count"], report["val/late"]) for report in first] == [(0, 1), (1, 2)]
     assert identical(second, first)
     assert worker.recycle_reason == ""
-    assert [name for name, module in before.items() if sys.modules[name] is not module] == ["own_state"]
-
-
-def test_own_modules_in_folders_of_ray_are_imported_anew(run, own_task, tmp_path, monkeypatch):
-    task = own_task("own_far")
-    for file in (tmp_path / "own_far").glob("*.py"):
-        folder = tmp_path / "py_modules_files" / f"_ray_pkg_{file.stem}"
-        folder.mkdir(parents=True)
-        file.rename(folder / file.name)
-        monkeypatch.syspath_prepend(str(folder))
-    worker = worker_of(task)
-    first, second = (metrics(run(worker, trial)) for trial in (0, 1))
-    assert first[0]["val/count"] == 0
-    assert identical(second, first)
+    assert [name for name, module in before.items() if sys.modules[name] is not module] == [name]
 
 
 def test_torch_load_makes_classes_of_the_current_modules(run, own_task):
