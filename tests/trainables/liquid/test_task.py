@@ -117,13 +117,14 @@ def test_corpus_is_written_once_and_read_by_every_rank(tmp_path, monkeypatch):
     config = config_of(data="text")
     LiquidTask.prepare(config, tmp_path)
     monkeypatch.setattr(data, "build_corpus", None)
-    corpus = load("text", 8, tmp_path / "corpus")
+    digest, inputs = load("text", 8, tmp_path / "corpus").digest, []
     for rank in (0, 1):
         task = LiquidTask(config, Context(rank=rank, world_size=2, files=tmp_path))
         task.build()
-        assert torch.equal(task.stream.samples.inputs, corpus.samples.inputs)
-        named = [] if rank else [("text", corpus.digest, "training"), ("text", corpus.digest, "evaluation")]
+        inputs.append(task.stream.samples.inputs)
+        named = [] if rank else [("text", digest, "training"), ("text", digest, "evaluation")]
         assert [(data.name, data.digest, data.use) for data in task.named_data] == named
+    assert torch.equal(*inputs)
     LiquidTask.prepare(config_of(), tmp_path / "nothing")
     assert not (tmp_path / "nothing").exists()
 
