@@ -1,10 +1,8 @@
-"""The space of a training function is what the user names."""
-
 import shutil
 import sys
 
-import optuna
 import pytest
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
 from search.config import load_config
 from search.config.function_config import build_function_config, parse_fixed_values
@@ -13,6 +11,7 @@ from search.config.task_source import load_task_source
 from search.errors import UsageError
 from search.experiment import plan
 from tests.conftest import TASKS
+from tests.search.refusals import problems_of
 
 GIVEN = {"objective": "loss", "mode": "min", "search": {"lr": "1e-5..1e-2:log"}, "set": {"epochs": "9"}}
 
@@ -38,95 +37,60 @@ def space(fixed=(), searched=()):
     )
 
 
-def config(**fixed):
-    return space(fixed).build_config({}).model_dump(mode="json", round_trip=True)
-
-
-# Values
-
-
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("32", 32), ("1e-3", 1e-3), ("-0.5", -0.5), ("relu", "relu"), ("true", True), ("null", None), ("12:30", "12:30"),
+    [("32", 32), ("1e-3", 1e-3), ("relu", "relu"), ("true", True), ("null", None), ("12:30", "12:30"),
      ("2024-01-01", "2024-01-01"), ("[64, 64]", [64, 64]), ("'32'", "32"), ("nan", "nan"), ("a: b: c", "a: b: c"),
      (7, 7), (["a", "b"], ["a", "b"])],
 )  # fmt: skip
-def test_a_fixed_value_is_read_as_yaml_reads_it(text, value):
-    found = config(x=text)["x"]
+def test_fixed_value_is_read_as_yaml(text, value):
+    found = space({"x": text}).build_config({}).model_dump(mode="json", round_trip=True)["x"]
     assert (found, type(found)) == (value, type(value))
 
 
-def test_a_config_holds_what_is_named_and_a_seed(planned):
-    assert planned().space.build_config({"lr": 1e-3}).model_dump() == {"lr": 1e-3, "epochs": 9, "seed": 0}
-    assert planned(seed="4").space.build_config({"lr": 1e-3}).model_dump()["seed"] == 4
+def test_config_holds_the_named_values_and_a_seed(planned):
+    found = planned().space
+    assert found.build_config({"lr": 1e-3}).model_dump() == {"lr": 1e-3, "epochs": 9, "seed": 0}
+    assert [parameter.name for parameter in found.parameters] == ["lr"]
+    assert found.get_defaults() == {}
+    config = planned(seed="4", set={"epochs": "9", "precision": "16-mixed"}).space.build_config({})
+    assert (config.seed, config.precision) == (4, "16-mixed")
 
 
-def test_a_dotted_name_is_a_value_in_a_group():
-    made = space({"model.depth": "3", "lr": "0.1"}, {"model.width": "8..64"})
-    assert made.build_config({"model.width": 16}).model_dump() == {
-        "seed": 0,
-        "lr": 0.1,
-        "model": {"depth": 3, "width": 16},
-    }
+def test_dotted_name_is_a_value_in_a_group():
+    made = space({"model.depth": "3", "lr": "0.1"}, {"model.width": "8..64"}).build_config({"model.width": 16})
+    assert made.model_dump() == {"seed": 0, "lr": 0.1, "model": {"depth": 3, "width": 16}}
 
 
 @pytest.mark.parametrize(
-    ("text", "kind", "values"),
+    ("text", "distribution"),
     [
-        ("1e-5..1e-2:log", optuna.distributions.FloatDistribution, {"low": 1e-5, "high": 1e-2, "log": True}),
-        ("0..1:step=0.25", optuna.distributions.FloatDistribution, {"low": 0.0, "high": 1.0, "step": 0.25}),
-        ("8..64:step=8", optuna.distributions.IntDistribution, {"low": 8, "high": 64, "step": 8}),
-        ("16,32", optuna.distributions.CategoricalDistribution, {"choices": (16, 32)}),
-        ("adam,sgd", optuna.distributions.CategoricalDistribution, {"choices": ("adam", "sgd")}),
-        ("true,false", optuna.distributions.CategoricalDistribution, {"choices": (True, False)}),
-        ("0.1,null", optuna.distributions.CategoricalDistribution, {"choices": (0.1, None)}),
+        ("1e-5..1e-2:log", FloatDistribution(1e-5, 1e-2, log=True)),
+        ("0..1:step=0.25", FloatDistribution(0.0, 1.0, step=0.25)),
+        ("8..64:step=8", IntDistribution(8, 64, step=8)),
+        ("16,32", CategoricalDistribution((16, 32))),
+        ("adam,sgd", CategoricalDistribution(("adam", "sgd"))),
+        ("true,false", CategoricalDistribution((True, False))),
+        ("0.1,null", CategoricalDistribution((0.1, None))),
     ],
+    ids=str,
 )
-def test_what_is_searched_has_the_type_of_its_bounds_or_choices(text, kind, values):
+def test_searched_parameter_has_the_type_of_its_bounds(text, distribution):
     (parameter,) = space({}, {"x": text}).parameters
-    assert isinstance(parameter.distribution, kind)
-    assert {name: getattr(parameter.distribution, name) for name in values} == values
+    assert parameter.distribution == distribution
+    choices = getattr(distribution, "choices", ())
+    assert [type(choice) for choice in getattr(parameter.distribution, "choices", ())] == list(map(type, choices))
 
 
-def test_nothing_is_searched_or_tried_that_was_not_named(planned):
-    found = planned()
-    assert [parameter.name for parameter in found.space.parameters] == ["lr"]
-    assert found.space.get_defaults() == {}
-
-
-def test_a_precision_of_a_function_is_its_own_affair(planned):
-    assert planned(set={"epochs": "9", "precision": "16-mixed"}).space.build_config({}).precision == "16-mixed"
-
-
-# Objective, epochs, schedule
-
-
-def test_the_schedule_follows_from_epochs_and_from_the_mode_that_was_said(planned):
+def test_schedule_follows_the_epochs_and_the_given_mode(planned):
     found = planned(mode="max", objective="accuracy")
     assert (found.schedule.rungs, found.schedule.mode) == ((1, 3, 9), "max")
     assert (str(found.objective), found.space.epochs) == ("accuracy:max", 9)
-
-
-def test_without_a_scheduler_the_function_alone_knows_when_it_ends(planned):
-    found = planned(scheduler="none", set={})
-    assert found.space.epochs is None
-    assert len(found.schedule.rungs) == 1
-    assert not found.is_limited
-
-
-def test_a_function_that_is_measured_in_gpu_seconds_needs_no_number_of_epochs(planned):
-    found = planned(fidelity="gpu-seconds", max_fidelity="9m", set={})
-    assert found.schedule.rungs == pytest.approx((60.0, 180.0, 540.0))
-    assert found.is_limited
-
-
-def test_of_a_function_nobody_knows_the_samples(planned):
-    with pytest.raises(UsageError) as caught:
-        planned(fidelity="samples", max_fidelity="900")
-    assert caught.value.problems == (
-        "--fidelity must be epochs or gpu-seconds with a function, but got samples: "
-        "a function does not say how many it takes.",
-    )
+    unlimited = planned(scheduler="none", set={})
+    assert (unlimited.space.epochs, len(unlimited.schedule.rungs), unlimited.is_limited) == (None, 1, False)
+    timed = planned(fidelity="gpu-seconds", max_fidelity="9m", set={})
+    assert timed.schedule.rungs == pytest.approx((60.0, 180.0, 540.0))
+    assert timed.is_limited
 
 
 @pytest.mark.parametrize(
@@ -152,24 +116,13 @@ def test_of_a_function_nobody_knows_the_samples(planned):
          ["--register must come with a task class, but train_fn is a function, which does not say what it predicts. "
           "Log its checkpoint with mlflow yourself, or make it a task: docs/tasks.md."]),
         ({"mode": "best"}, ["--mode must be 'min' or 'max', but got 'best'."]),
+        ({"fidelity": "samples", "max_fidelity": "900"},
+         ["--fidelity must be epochs or gpu-seconds with a function, but got samples: "
+          "a function does not say how many it takes."]),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_told_at_once(planned, given, problems):
-    with pytest.raises(UsageError) as caught:
-        planned(**given)
-    assert sorted(caught.value.problems) == sorted(problems)
-
-
-def test_a_task_class_has_an_objective_of_its_own(tmp_path):
-    with pytest.raises(UsageError) as caught:
-        plan(load_config({"task": "arc", "storage": str(tmp_path), "objective": "loss", "mode": "min"}))
-    assert caught.value.problems == (
-        "--objective must be that of arc, 'val/score', but got 'loss'. Leave it out.",
-        "--mode must be that of arc, 'max', but got 'min'. Leave it out.",
-    )
-
-
-# Where a function is found
+def test_mistakes_are_all_refused_at_once(planned, given, problems):
+    assert sorted(problems_of(planned, **given)) == sorted(problems)
 
 
 @pytest.fixture
@@ -190,23 +143,20 @@ def file(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["train", "plain", "more"])
-def test_a_function_of_a_config_is_found_with_the_files_beside_it(file, name):
+def test_function_of_a_config_is_found_in_its_file(file, name):
     source = load_task_source(f"{file}:{name}")
     assert source.task_class is None
-    assert source.reference == f"functions_of_a_user:{name}"
-    assert source.modules == (file,)
+    assert (source.reference, source.modules) == (f"functions_of_a_user:{name}", (file,))
 
 
 @pytest.mark.parametrize("name", ["Model", "two", "number"])
-def test_what_is_neither_a_task_nor_a_function_of_a_config_is_refused_with_what_there_is(file, name):
-    with pytest.raises(UsageError) as caught:
-        load_task_source(f"{file}:{name}")
-    assert str(caught.value) == (
+def test_name_of_no_task_is_refused_with_the_candidates(file, name):
+    assert problems_of(load_task_source, f"{file}:{name}") == [
         f"{file}:{name} must be a class that derives from Task, or a function of a config, but is neither. "
         "Choose from more, plain, train."
-    )
+    ]
 
 
-def test_a_name_that_is_not_in_the_file_is_refused_with_the_nearest(file):
+def test_unknown_name_is_refused_with_the_nearest(file):
     with pytest.raises(UsageError, match=r"must define 'trian', but does not\. Did you mean 'train'\?"):
         load_task_source(f"{file}:trian")

@@ -1,11 +1,9 @@
-"""The points that a search starts with."""
-
 import pytest
 from pydantic import model_validator
 
 from search.config.initial_points import initial_points
 from search.config.search_space import resolve_space
-from search.errors import UsageError
+from tests.search.refusals import problems_of
 from trainables.task import TaskConfig, searchable
 
 
@@ -29,13 +27,7 @@ def points(*given, trials=9, fixed=None, searched=None):
     return initial_points(resolve_space(Config, fixed or {}, searched or {}), given, trials)
 
 
-def refused(*given, **options):
-    with pytest.raises(UsageError) as caught:
-        points(*given, **options)
-    return list(caught.value.problems)
-
-
-def test_the_defaults_come_first_and_a_point_has_them_where_it_names_nothing_else():
+def test_defaults_come_first_and_complete_each_point():
     assert points({"lr": "1e-2"}, {"precision": "bf16", "width": 8}) == [
         DEFAULTS,
         {**DEFAULTS, "lr": 1e-2},
@@ -43,20 +35,14 @@ def test_the_defaults_come_first_and_a_point_has_them_where_it_names_nothing_els
     ]
 
 
-def test_a_parameter_with_a_condition_comes_with_it():
+def test_conditional_parameter_comes_with_its_condition():
     assert points({"precision": "fp16"})[1] == {**DEFAULTS, "precision": "fp16", "growth": 100}
     assert points({"growth": "20", "precision": "fp16"})[1] == {**DEFAULTS, "precision": "fp16", "growth": 20}
 
 
-def test_a_default_outside_of_the_searched_range_is_left_to_the_sampler():
-    assert points({"width": 16}, searched={"lr": "1e-5..1e-4"}) == [
-        {"precision": "fp32", "width": 32},
-        {"precision": "fp32", "width": 16},
-    ]
-
-
-def test_the_same_point_is_tried_once():
-    assert points({"lr": "1e-3"}, {"lr": "0.01"}, {"lr": 1e-2, "width": "32"}) == [DEFAULTS, {**DEFAULTS, "lr": 1e-2}]
+def test_default_outside_of_the_range_is_left_out():
+    remaining = {"precision": "fp32", "width": 32}
+    assert points({"width": 16}, searched={"lr": "1e-5..1e-4"}) == [remaining, {**remaining, "width": 16}]
 
 
 @pytest.mark.parametrize(
@@ -70,22 +56,18 @@ def test_the_same_point_is_tried_once():
         ({"width": "8.5"}, "--try width must be a valid integer, but got '8.5'."),
         ({"precision": "auto"}, "--try precision must lie in what is searched, fp32,bf16,fp16, but got auto."),
         ({"growth": 20}, "--try growth must come with precision=fp16, but got precision=fp32."),
-        (
-            {"lr": "0.1", "width": "64"},
-            "--try lr=0.1,width=64 must be what the task takes: lr times width must be at most 1.",
-        ),
+        ({"lr": "0.1", "width": "64"},
+         "--try lr=0.1,width=64 must be what the task takes: lr times width must be at most 1."),
     ],
-)
-def test_a_mistake_is_told_in_one_line(given, line):
-    assert refused(given) == [line]
+)  # fmt: skip
+def test_point_that_does_not_fit_is_refused(given, line):
+    assert problems_of(points, given) == [line]
+    assert problems_of(points, {"lr": "x", "width": "y"}, given)[-1:] == [line]
 
 
-def test_all_mistakes_of_all_points_are_told_at_once():
-    assert len(refused({"lr": "x", "width": "y"}, {"growth": 20})) == 3
-
-
-def test_more_points_than_trials_are_refused_unless_they_are_the_same():
-    assert refused({"lr": "0.01"}, {"lr": "0.02"}, trials=2) == [
+def test_same_points_are_tried_once_and_count_once():
+    assert points({"lr": "1e-3"}, {"lr": "0.01"}, {"lr": 1e-2, "width": "32"}) == [DEFAULTS, {**DEFAULTS, "lr": 1e-2}]
+    assert problems_of(points, {"lr": "0.01"}, {"lr": "0.02"}, trials=2) == [
         "--trials must be at least 3 for the task's defaults and 2 points to try, but got 2. "
         "Raise it or leave out a --try."
     ]

@@ -2,7 +2,7 @@ from typing import Literal
 
 import optuna
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from pydantic import BaseModel, ConfigDict, Field
@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from search.config.flatten import flatten
 from search.config.search_space import resolve_space
 from search.errors import UsageError
+from tests.search.refusals import problems_of
 from trainables.task import TaskConfig, searchable
 
 
@@ -34,13 +35,7 @@ def distributions(space):
     return {parameter.name: parameter.distribution for parameter in space.parameters}
 
 
-def refused(fixed=None, searched=None):
-    with pytest.raises(UsageError) as caught:
-        resolve_space(Config, fixed or {}, searched or {})
-    return list(caught.value.problems)
-
-
-def test_declared_fields_are_the_space_and_precision_is_in_it():
+def test_declared_fields_and_precision_are_the_space():
     assert distributions(resolve_space(Config, {}, {})) == {
         "precision": CategoricalDistribution(["fp32", "bf16", "fp16"]),
         "lr": FloatDistribution(1e-5, 1e-1, log=True),
@@ -50,7 +45,7 @@ def test_declared_fields_are_the_space_and_precision_is_in_it():
     }
 
 
-def test_a_fixed_parameter_is_not_searched_and_is_read_as_its_type():
+def test_fixed_parameter_is_not_searched_and_has_its_type():
     space = resolve_space(Config, {"lr": "1e-2", "clip": "none", "bias": "false", "inner.depth": "3"}, {})
     assert {"lr", "inner.depth"}.isdisjoint(distributions(space))
     config = space.build_config({})
@@ -67,11 +62,11 @@ def test_a_fixed_parameter_is_not_searched_and_is_read_as_its_type():
         ("0.1,0.2", CategoricalDistribution([0.1, 0.2])),
     ],
 )
-def test_a_searched_range_replaces_the_declared_one(text, expected):
+def test_searched_range_replaces_the_declared_one(text, expected):
     assert distributions(resolve_space(Config, {}, {"lr": text}))["lr"] == expected
 
 
-def test_a_field_that_declares_nothing_can_be_searched():
+def test_field_without_a_declared_range_can_be_searched():
     space = resolve_space(Config, {}, {"hidden": "8..64:step=8", "bias": "true,false", "inner.kind": "a,b"})
     assert distributions(space)["hidden"] == IntDistribution(8, 64, step=8)
     assert distributions(space)["bias"] == CategoricalDistribution([True, False])
@@ -106,8 +101,8 @@ def test_a_field_that_declares_nothing_can_be_searched():
         ({"lr": "1e-3"}, {"lr": "1e-3..1e-2"}, "lr must be set or searched, but got both. Drop one of them."),
     ],
 )  # fmt: skip
-def test_a_mistake_is_told_in_one_line(fixed, searched, message):
-    assert refused(fixed, searched) == [message]
+def test_mistake_is_refused_in_one_line(fixed, searched, message):
+    assert problems_of(resolve_space, Config, fixed, searched) == [message]
 
 
 def test_two_dots_in_a_choice_of_text_are_no_range():
@@ -118,25 +113,35 @@ def test_two_dots_in_a_choice_of_text_are_no_range():
     assert distributions(space)["path"] == CategoricalDistribution(["../a", "../b"])
 
 
-def test_all_mistakes_are_told_at_once():
-    assert len(refused({"hiden": 3, "lr": "x"}, {"layers": "3..1"})) == 3
+def test_all_mistakes_are_refused_at_once():
+    assert len(problems_of(resolve_space, Config, {"hiden": 3, "lr": "x"}, {"layers": "3..1"})) == 3
 
 
-def test_a_parameter_with_a_condition_is_suggested_only_where_it_holds():
-    space = resolve_space(Config, {}, {})
+def suggested(space, trials=30):
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
-    seen = [space.suggest(study.ask()) for _ in range(30)]
+    return [space.suggest(study.ask()) for _ in range(trials)]
+
+
+def test_conditional_parameter_is_suggested_where_it_holds():
+    seen = suggested(resolve_space(Config, {}, {}))
     assert {values["precision"] for values in seen} == {"fp32", "bf16", "fp16"}
     assert all(("scale_growth" in values) == (values["precision"] == "fp16") for values in seen)
+    assert "scale_growth" in suggested(resolve_space(Config, {"precision": "fp16"}, {}), 1)[0]
+    assert "scale_growth" not in suggested(resolve_space(Config, {"precision": "bf16"}, {}), 1)[0]
 
 
-def test_a_condition_holds_on_a_fixed_value_too():
-    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
-    assert "scale_growth" in resolve_space(Config, {"precision": "fp16"}, {}).suggest(study.ask())
-    assert "scale_growth" not in resolve_space(Config, {"precision": "bf16"}, {}).suggest(study.ask())
+def test_condition_may_list_several_values():
+    class Half(TaskConfig):
+        growth: int = searchable(100, low=10, high=1000, when={"precision": ["fp16", "bf16"]})
+
+    space = resolve_space(Half, {}, {})
+    active = [
+        precision for precision in ("fp32", "fp16", "bf16") if "growth" in space.parse_point({"precision": precision})
+    ]
+    assert active == ["fp16", "bf16"]
 
 
-def test_conditions_in_a_circle_are_refused():
+def test_circular_conditions_are_refused():
     class Circle(TaskConfig):
         a: int = searchable(1, low=1, high=2, when={"b": 1})
         b: int = searchable(1, low=1, high=2, when={"a": 1})
@@ -145,31 +150,17 @@ def test_conditions_in_a_circle_are_refused():
         resolve_space(Circle, {}, {})
 
 
-def test_defaults_leave_out_what_lies_outside_of_the_searched_range():
-    assert resolve_space(Config, {}, {"lr": "1e-5..1e-4"}).get_defaults() == {
-        "precision": "fp32",
-        "layers": 2,
-        "inner.depth": 2,
-    }
+def test_defaults_outside_of_the_range_are_left_out():
+    defaults = resolve_space(Config, {}, {"lr": "1e-5..1e-4"}).get_defaults()
+    assert defaults == {"precision": "fp32", "layers": 2, "inner.depth": 2}
 
 
+@settings(max_examples=20)
 @given(seed=st.integers(0, 2**16))
-def test_every_suggestion_is_a_valid_config_that_survives_the_way_to_a_worker(seed):
+def test_suggestion_is_a_valid_config_that_survives_json(seed):
     space = resolve_space(Config, {"bias": "false"}, {"clip": "0.1..2"})
     trial = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=seed)).ask()
     values = space.suggest(trial)
     config = space.build_config(values)
     assert Config.model_validate(config.model_dump(mode="json")) == config
     assert {name: flatten(config.model_dump(mode="json"))[name] for name in values} == values
-
-
-def test_a_parameter_may_depend_on_one_of_several_values():
-    class Half(TaskConfig):
-        growth: int = searchable(100, low=10, high=1000, when={"precision": ["fp16", "bf16"]})
-
-    space = resolve_space(Half, {}, {})
-    assert ["growth" in space.parse_point({"precision": precision}) for precision in ("fp32", "fp16", "bf16")] == [
-        False,
-        True,
-        True,
-    ]
