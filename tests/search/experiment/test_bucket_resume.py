@@ -1,5 +1,3 @@
-"""A search in a bucket whose driver dies, or which is looked at from elsewhere, without Ray."""
-
 import fcntl
 import os
 import sys
@@ -80,7 +78,7 @@ def commit_until(monkeypatch, moment, written):
 
 
 @pytest.mark.parametrize("written", [False, True])
-def test_a_search_in_a_bucket_that_dies_is_the_search_that_never_died(s3, monkeypatch, written):
+def test_search_in_a_bucket_that_dies_resumes_as_if_it_had_not(s3, monkeypatch, written):
     planned, held = begun(f"{s3}/whole")
     once = []
     with monkeypatch.context() as patch:
@@ -88,7 +86,7 @@ def test_a_search_in_a_bucket_that_dies_is_the_search_that_never_died(s3, monkey
         drive(planned, held, once)
         asked = len(commits)
     assert asked > 20
-    for moment in range(1, asked, 9):
+    for moment in range(1, asked, 13):
         planned, dying = begun(f"{s3}/{moment}")
         trained: list[tuple[int, int]] = []
         with monkeypatch.context() as patch:
@@ -105,7 +103,7 @@ def test_a_search_in_a_bucket_that_dies_is_the_search_that_never_died(s3, monkey
             assert len(kept) <= 1, "of each trial the best alone is kept, of all its drivers"
 
 
-def test_what_a_search_began_with_is_in_the_bucket_before_its_study(storage, monkeypatch):
+def test_search_yaml_is_in_the_bucket_before_the_study(storage, monkeypatch):
     seen = []
     put = BucketJournal._put
 
@@ -122,7 +120,7 @@ def test_what_a_search_began_with_is_in_the_bucket_before_its_study(storage, mon
     assert load_config(yaml.safe_load(to_yaml(planned.config)) | {"name": "two"}).path == parse_path(storage) / "two"
 
 
-def test_what_a_task_prepares_is_made_once_and_lies_in_the_bucket(storage, tmp_path, monkeypatch):
+def test_prepared_files_are_made_once_and_lie_in_the_bucket(storage, tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "words", raising=False)
     (tmp_path / "words.py").write_text(PREPARES)
     planned = plan(config_of(storage, task=f"{tmp_path}/words.py:Words", trials=1))
@@ -140,7 +138,7 @@ def test_what_a_task_prepares_is_made_once_and_lies_in_the_bucket(storage, tmp_p
         assert not (folder / "files").exists(), "the driver needs none of it"
 
 
-def test_a_search_that_could_not_begin_leaves_its_name_free(storage, monkeypatch):
+def test_search_that_could_not_begin_leaves_its_name_free(storage, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(BucketJournal, "_put", lambda self: die(self))
         with pytest.raises(Killed):
@@ -148,14 +146,14 @@ def test_a_search_that_could_not_begin_leaves_its_name_free(storage, monkeypatch
     assert not (parse_path(storage) / "one").exists()
 
 
-def test_it_is_listed_reported_and_learned_from_without_a_folder_on_the_disk(storage, tmp_path, monkeypatch):
+def test_search_in_a_bucket_is_listed_reported_and_reused(storage, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     planned, held = begun(storage)
     drive(planned, held, [])
     known = load_search(planned.config.path)
-    listed = run_cli(run, "--list", "--storage", storage)
+    listed = CliRunner().invoke(run, ["--list", "--storage", storage])
     assert listed.stdout.startswith("one  1 completed, "), listed.output
-    reported = run_cli(report, "one", "--storage", storage)
+    reported = CliRunner().invoke(report, ["one", "--storage", storage])
     assert f"page: {storage}/one/report.html" in reported.output
     with local_copy(planned.config.path / "trials.parquet") as file:
         rows = pq.read_table(file).to_pylist()
@@ -171,46 +169,33 @@ def test_it_is_listed_reported_and_learned_from_without_a_folder_on_the_disk(sto
         plan(config_of(storage, **LR).model_copy(update={"name": "two", "warm_start": [f"{storage}/on"]}))
 
 
-def run_cli(main, *arguments):
-    return CliRunner().invoke(main, [*arguments])
-
-
 @pytest.mark.parametrize(
-    ("given", "refusal"),
+    ("place", "refusal"),
     [
-        (
-            {"storage": "s3://no-such-bucket/searches"},
-            r"--storage must be in a bucket that exists, but there is none at s3://no-such-bucket/searches\.",
-        ),
-        (
-            {"storage": "s3://me:geheim@bucket/searches"},
-            r"--storage must be a folder or a bucket, but a place must have no credentials in it, .*",
-        ),
-        (
-            {"storage": "ftp://host/searches"},
-            r"--storage must be a folder or a bucket, but a place must be .* ftp://\.",
-        ),
+        ("s3://no-such-bucket/runs", r"in a bucket that exists, but there is none at s3://no-such-bucket/runs\."),
+        ("s3://me:geheim@bucket/runs", r"a folder or a bucket, but a place must have no credentials in it, .*"),
+        ("ftp://host/runs", r"a folder or a bucket, but a place must be .* ftp://\."),
     ],
 )
-def test_a_bucket_that_cannot_be_used_is_refused_in_a_line(s3, given, refusal):
-    with pytest.raises(UsageError, match=f"^{refusal}$") as told_:
-        plan(config_of(**given))
-    assert "geheim" not in str(told_.value)
+def test_unusable_bucket_is_refused(s3, place, refusal):
+    with pytest.raises(UsageError, match=f"^--storage must be {refusal}$") as caught:
+        plan(config_of(place))
+    assert "geheim" not in str(caught.value)
 
 
-def test_an_endpoint_that_is_away_is_told_without_credentials(monkeypatch, s3):
+def test_absent_endpoint_is_refused_without_credentials(monkeypatch, s3):
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     away = "s3://bucket/searches?scheme=http"
     with pytest.raises(UsageError, match=r"^--storage must be a bucket that can be written to, but s3://") as refused:
         plan(config_of(away))
     assert "\n" not in str(refused.value)
     assert os.environ["AWS_SECRET_ACCESS_KEY"] not in str(refused.value)
-    listed = run_cli(run, "--list", "--storage", away)
+    listed = CliRunner().invoke(run, ["--list", "--storage", away])
     assert listed.exit_code == 2
     assert listed.output.startswith("--storage must be a place that can be read, but s3://bucket/searches?")
 
 
-def test_mlflow_must_have_a_place_of_its_own(storage, monkeypatch):
+def test_mlflow_needs_a_store_of_its_own_beside_a_bucket(storage, monkeypatch):
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     with pytest.raises(UsageError, match=r"^MLFLOW_TRACKING_URI must name a server or a database with --storage s3://"):
         plan(config_of(storage))
@@ -222,7 +207,7 @@ def test_mlflow_must_have_a_place_of_its_own(storage, monkeypatch):
     assert plan(config_of(storage)).config.path == parse_path(storage) / "one"
 
 
-def test_what_changes_in_the_folder_changes_in_the_bucket(storage, tmp_path, caplog, monkeypatch):
+def test_uploader_copies_changes_and_reports_failures(storage, tmp_path, caplog, monkeypatch):
     folder, to = tmp_path / "one", parse_path(storage) / "one"
     (folder / "code").mkdir(parents=True)
     (folder / "search.yaml").write_text("trials: 1")
@@ -239,6 +224,10 @@ def test_what_changes_in_the_folder_changes_in_the_bucket(storage, tmp_path, cap
     (folder / "code-1" / "ray" / "task.py").write_text("pass")
     (to / "code" / "task.py").write_text("pass")
     told_ = []
+
+    def refuse(path, content):
+        raise OSError(f"{path}: no room")
+
     with uploader.flush_on_exit(told_.append):
         uploader.copy()
         assert to.list_files() == ["code-1/ray/task.py", "code-1/task.py", "search.yaml"]
@@ -246,15 +235,11 @@ def test_what_changes_in_the_folder_changes_in_the_bucket(storage, tmp_path, cap
         uploader.copy()
         assert to.list_files() == ["code-1/ray/task.py", "code-1/task.py"]
         (folder / "search.yaml").write_text("trials: 3")
-        monkeypatch.setattr(RemotePath, "write_bytes", lambda path, content: refuse(path))
+        monkeypatch.setattr(RemotePath, "write_bytes", refuse)
     assert told_ == [f"{to} cannot be written: {to / 'search.yaml'}: no room; what has changed is not there"]
 
 
-def refuse(path):
-    raise OSError(f"{path}: no room")
-
-
-def test_the_folder_of_a_driver_that_was_killed_goes_with_the_next_one(tmp_path, monkeypatch, storage):
+def test_folder_of_a_killed_driver_is_removed_by_the_next(tmp_path, monkeypatch, storage):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     left, used = tmp_path / f"{PREFIX}left", tmp_path / f"{PREFIX}used"
     for folder in (left, used):
@@ -271,7 +256,7 @@ def test_the_folder_of_a_driver_that_was_killed_goes_with_the_next_one(tmp_path,
     _get_root.cache_clear()
 
 
-def test_workers_of_a_node_share_one_copy_of_what_a_task_prepared(storage, tmp_path, monkeypatch):
+def test_workers_of_a_node_share_one_copy_of_prepared_files(storage, tmp_path, monkeypatch):
     assert cached_on_node(str(tmp_path), "nowhere") == tmp_path
     files = parse_path(storage) / "files"
     assert not cached_on_node(str(files), str(tmp_path)).exists(), "of a task that prepares nothing"

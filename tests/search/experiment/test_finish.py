@@ -1,5 +1,3 @@
-"""What a search does at its end, for those who wait for it."""
-
 import io
 
 from rich.console import Console
@@ -11,7 +9,7 @@ from tests.search.execution.cluster.test_resources import planned
 from tests.search.objectives import VAL_SCORE
 
 
-def test_a_ctrl_c_while_a_model_is_made_leaves_the_model_out_and_not_the_result(tmp_path, monkeypatch):
+def test_interrupt_leaves_out_the_model_and_not_the_result(tmp_path, monkeypatch):
     def interrupt(folder, register):
         raise KeyboardInterrupt
 

@@ -1,5 +1,3 @@
-"""What a search that is taken up goes on with, and what keeps it from it: all that needs no Ray."""
-
 import errno
 import shutil
 import sys
@@ -13,6 +11,7 @@ from search.experiment import plan
 from search.experiment.resume import create_search, open_search
 from search.formatting import resume_command
 from tests.end_to_end.test_driver_crash import LR, TASKS, start
+from tests.search.refusals import problems_of
 
 SOURCE = """
 import torch
@@ -54,25 +53,24 @@ def begun(tmp_path, monkeypatch):
         own.store.close()
 
 
-def test_a_search_that_is_taken_up_is_what_it_was(begun):
+def test_resumed_search_is_what_it_was(begun, tmp_path):
     planned, notes = begun()
     assert notes == ("search one goes on: 0 trials have ended, 0 have begun",)
     assert [str(p) for p in planned.space.parameters] == ["0.001..0.1"]
-    assert planned.space.epochs == 3
-    assert planned.config.trials == 2
+    assert (planned.space.epochs, planned.config.trials) == (3, 2)
     assert planned.space.build_config({}).layers == {"a": 2}
+    with pytest.raises(UsageError, match="one must not be running, but another process has it open"):
+        open_search(tmp_path / "runs" / "one", {})
 
 
-def test_options_that_leave_its_trials_alone_can_be_given_anew(begun, tmp_path):
+def test_options_that_change_no_trial_can_be_overridden(begun, tmp_path):
     planned, _ = begun(given={"trials": "20", "time_budget": "1h", "sampler": "random"})
     assert (planned.config.trials, planned.config.time_budget, planned.config.sampler) == (20, 3600, "random")
     assert "trials: 20" in (tmp_path / "runs" / "one" / "search.yaml").read_text()
 
 
-def test_other_options_are_refused_in_one_line(begun):
-    with pytest.raises(UsageError) as caught:
-        begun(given={"seed": "2", "search": {"lr": "0..1"}, "task": "arc"})
-    (problem,) = caught.value.problems
+def test_other_options_are_refused_on_resume(begun):
+    (problem,) = problems_of(begun, given={"seed": "2", "search": {"lr": "0..1"}, "task": "arc"})
     assert problem.startswith("--resume must come without --search, --seed, a task: one goes on as it began.")
     assert "--trials" in problem
     assert "--resource," in problem
@@ -86,26 +84,22 @@ def test_other_options_are_refused_in_one_line(begun):
             "lr stays searched in 0.001..0.1, as before, and is not searched in 0.001..0.5",
         ),
         (BEFORE.replace("= 8", "= 9"), "width stays 8, as before, and is not 9"),
+        (BEFORE.replace("a=2", "a=3"), "layers stays {'a': 2}, as before, and is not {'a': 3}"),
         (f"{BEFORE}; depth: int = 2", "depth is 2: the task had no such parameter before"),
         (BEFORE.split(";")[0], "width was 8: the task has no such parameter any more"),
     ],
 )
-def test_a_task_that_changed_meanwhile_goes_on_with_the_space_that_was_and_says_so(begun, fields, told):
+def test_changed_task_keeps_the_space_with_a_note(begun, fields, told):
     planned, notes = begun(fields)
     assert told in notes
     assert any(
         note.startswith("changing.py changed since one last ran, and trials go on with the new") for note in notes
     )
     assert [str(p) for p in planned.space.parameters] == ["0.001..0.1"]
+    assert getattr(planned.space.build_config({}), "layers", {"a": 2}) == {"a": 2}
 
 
-def test_a_value_that_is_a_group_stays_what_it_was(begun):
-    planned, notes = begun(BEFORE.replace("a=2", "a=3"))
-    assert "layers stays {'a': 2}, as before, and is not {'a': 3}" in notes
-    assert planned.space.build_config({}).layers == {"a": 2}
-
-
-def test_code_is_set_aside_once_for_each_change_and_never_what_runs_now(tmp_path, monkeypatch):
+def test_changed_code_is_set_aside_once_for_each_change(tmp_path, monkeypatch):
     file, folder = tmp_path / "edited.py", tmp_path / "runs" / "one"
     code = folder / "code" / "edited.py"
 
@@ -141,7 +135,7 @@ def test_code_is_set_aside_once_for_each_change_and_never_what_runs_now(tmp_path
 
 
 @pytest.mark.parametrize("url", ["", "sqlite:///{}/studies.db"])
-def test_a_search_on_a_disk_that_is_full_is_told_so_and_can_be_taken_up_later(tmp_path, monkeypatch, url):
+def test_full_disk_is_refused_and_the_search_can_resume_later(tmp_path, monkeypatch, url):
     given = {"study": url.format(tmp_path)} if url else {}
     planned, held = start(tmp_path, **given)
     held.store.close()
@@ -165,7 +159,7 @@ def test_a_search_on_a_disk_that_is_full_is_told_so_and_can_be_taken_up_later(tm
     assert again.config.trials == 20
 
 
-def test_a_search_that_cannot_be_written_never_began(tmp_path):
+def test_search_that_cannot_be_written_never_began(tmp_path):
     planned = plan(load_config({"task": f"{TASKS / 'toy.py'}:Toy", "name": "one", "storage": tmp_path / "runs", **LR}))
     (planned.config.local_path / "study.journal").mkdir(parents=True)
     with pytest.raises(UsageError, match=r"^--storage must be a folder that can be written to, but .*study\.journal"):
@@ -173,7 +167,7 @@ def test_a_search_that_cannot_be_written_never_began(tmp_path):
     assert not (planned.config.local_path / "search.yaml").exists()
 
 
-def test_a_task_without_the_searched_parameter_or_with_another_objective_is_refused(begun):
+def test_task_without_the_parameter_or_objective_is_refused(begun):
     with pytest.raises(
         UsageError, match="the task must have the parameter lr, which is searched, but has not any more"
     ):
@@ -186,27 +180,16 @@ def test_a_task_without_the_searched_parameter_or_with_another_objective_is_refu
     assert len(notes) == 1, "what was refused has changed nothing"
 
 
-def test_a_search_that_runs_is_not_taken_up_by_a_second_driver(begun, tmp_path):
-    begun()
-    with pytest.raises(UsageError, match="one must not be running, but another process has it open"):
-        open_search(tmp_path / "runs" / "one", {})
-
-
-def test_the_command_that_goes_on_names_the_folder_of_searches_wherever_it_was_said(tmp_path, monkeypatch):
+def test_resume_command_names_the_storage_where_needed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert resume_command(tmp_path / "runs" / "one") == "python search/run.py --resume one"
-    assert (
-        resume_command(tmp_path / "my runs" / "one")
-        == f"python search/run.py --resume one --storage '{tmp_path}/my runs'"
-    )
-
-
-def test_a_search_that_is_not_there_says_where_it_was_looked_for(tmp_path):
+    command = "python search/run.py --resume one"
+    assert resume_command(tmp_path / "runs" / "one") == command
+    assert resume_command(tmp_path / "my runs" / "one") == f"{command} --storage '{tmp_path}/my runs'"
     with pytest.raises(UsageError, match=r"--resume must name a search in .*, but there is no .*/two/study\.journal"):
         open_search(tmp_path / "two", {})
 
 
-def test_a_study_that_is_broken_in_its_middle_is_refused_and_one_that_is_broken_at_its_end_is_cut(begun, tmp_path):
+def test_study_broken_in_its_middle_is_refused_at_its_end_cut(begun, tmp_path):
     journal = tmp_path / "runs" / "one" / "study.journal"
     text = journal.read_bytes()
     journal.write_bytes(b"garbage\n" + text)
@@ -218,7 +201,7 @@ def test_a_study_that_is_broken_in_its_middle_is_refused_and_one_that_is_broken_
     assert b"\0" not in journal.read_bytes()
 
 
-def test_a_search_whose_yaml_and_task_are_gone_goes_on_from_its_study_and_its_copy(tmp_path, monkeypatch):
+def test_search_without_yaml_and_task_resumes_from_copies(tmp_path, monkeypatch):
     source = tmp_path / "gone.py"
     source.write_text(SOURCE.replace("Changing", "Gone").format(fields=BEFORE, mode="min"))
     planned = plan(load_config({"task": f"{source}:Gone", "name": "one", "storage": tmp_path / "runs"}))
@@ -235,11 +218,9 @@ def test_a_search_whose_yaml_and_task_are_gone_goes_on_from_its_study_and_its_co
     assert (planned.config.local_path / "search.yaml").exists()
 
 
-def test_more_trials_leave_a_population_as_large_as_it_was(tmp_path):
-    task = {"task": f"{TASKS / 'toy.py'}:Toy", "name": "one", "storage": tmp_path / "runs"}
-    planned = plan(load_config({**task, **LR, "scheduler": "pbt", "trials": 8}))
-    planned.config.local_path.mkdir(parents=True)
-    create_search(planned).store.close()
+def test_more_trials_keep_the_size_of_the_population(tmp_path):
+    planned, held = start(tmp_path, scheduler="pbt", trials=8)
+    held.store.close()
     again, held = open_search(planned.config.local_path, {"trials": "30"})
     held.store.close()
     assert str(again.schedule) == str(planned.schedule)

@@ -1,5 +1,3 @@
-"""What a task writes once, before the first trial of a search."""
-
 import sys
 
 import pytest
@@ -59,14 +57,10 @@ def planned(tmp_path, monkeypatch):
     return make
 
 
-def test_a_task_prepares_with_the_settings_of_the_search(planned):
-    (search,) = planned("two")
+@pytest.mark.parametrize("name", ["Words", "Static"])
+def test_prepared_files_follow_the_config_and_are_kept(planned, name):
+    search, taken_up = planned("two", "three", name=name)
     assert (prepare_task_files(search) / "words.txt").read_text() == "two"
-
-
-def test_a_search_that_is_taken_up_has_its_files_as_they_were(planned):
-    search, taken_up = planned("two", "three")
-    prepare_task_files(search)
     assert (prepare_task_files(taken_up) / "words.txt").read_text() == "two"
 
 
@@ -78,11 +72,6 @@ def test_half_of_the_files_never_pass_for_all(planned):
     assert (prepare_task_files(mended) / "words.txt").read_text() == "two"
 
 
-def test_a_task_that_prepares_nothing_leaves_no_folder(planned):
+def test_task_that_prepares_nothing_leaves_no_folder(planned):
     (search,) = planned("one", name="Plain")
     assert not prepare_task_files(search).exists()
-
-
-def test_a_task_may_prepare_without_its_class(planned):
-    (search,) = planned("two", name="Static")
-    assert (prepare_task_files(search) / "words.txt").read_text() == "two"

@@ -1,5 +1,3 @@
-"""What a new search takes from earlier ones: folders of searches, and a real MLflow store."""
-
 import math
 
 import pytest
@@ -28,6 +26,7 @@ from search.study.study import create_study
 from search.study.trial import get_outcome
 from tests.conftest import TASKS
 from tests.search.objectives import VAL_LOSS
+from tests.search.refusals import problems_of
 from trainables.task import TaskConfig, searchable
 
 
@@ -49,10 +48,7 @@ def always_random(_number):
     return RandomSampler(seed=0)
 
 
-# What fits
-
-
-def test_a_trial_fits_by_its_searched_values_and_keeps_what_it_was():
+def test_trial_fits_by_its_searched_values_and_keeps_its_values():
     trials = [
         found("completed", {1: 0.5, 2: 0.3}, lr=1e-2),
         found("pruned", {1: 0.9}, precision="fp16", growth=50),
@@ -69,24 +65,11 @@ def test_a_trial_fits_by_its_searched_values_and_keeps_what_it_was():
     assert why_not == []
 
 
-def test_values_may_be_texts_as_in_mlflow():
-    ((trial,), _) = select_fitting(SPACE, [found(lr="0.01", precision="bf16", hidden="16")])
-    assert trial.point == {"precision": "bf16", "lr": 0.01}
-
-
-def test_it_is_said_why_trials_do_not_fit():
+def test_reasons_of_trials_that_do_not_fit_are_counted():
     without = found()
     del without.config["precision"]
-    trials = [
-        found(lr=0.5),
-        found(lr="fast"),
-        without,
-        found(precision="auto"),
-        found("failed"),
-        found("interrupted", {}),
-        found(precision="fp16"),
-        found(),
-    ]
+    trials = [found(lr=0.5), found(lr="fast"), without, found(precision="auto"), found("failed")]
+    trials += [found("interrupted", {}), found(precision="fp16"), found()]
     fitting, why_not = select_fitting(SPACE, trials)
     assert len(fitting) == 1
     assert why_not == [
@@ -99,20 +82,14 @@ def test_it_is_said_why_trials_do_not_fit():
     ]
 
 
-def test_what_was_searched_then_and_is_fixed_now_must_have_that_value():
+def test_values_that_varied_must_equal_what_is_fixed_now():
     space = resolve_space(Config, {"precision": "bf16"}, {})
     fitting, why_not = select_fitting(space, [found(precision=mode) for mode in ("fp32", "bf16", "fp16")])
     assert [trial.point for trial in fitting] == [{"lr": 1e-3}]
     assert why_not == ["2 have precision other than bf16"]
-
-
-def test_what_never_varied_may_be_another_value_now_and_is_told():
     fitting, why_not = select_fitting(SPACE, [found(hidden=64, seed=1), found(hidden=64, seed=2)])
-    assert len(fitting) == 2
+    assert len(fitting) == 2, "what never varied may be another value now"
     assert why_not == ["all had hidden=64, here 16"]
-
-
-# What the sampler sees
 
 
 class Grouped(Config):
@@ -120,7 +97,7 @@ class Grouped(Config):
     betas: tuple[float, float] = (0.9, 0.99)
 
 
-def test_a_fixed_value_may_be_a_group_or_a_tuple():
+def test_fixed_value_may_be_a_group_or_a_tuple():
     space = resolve_space(Grouped, {}, {})
     alike = found(**{"layers.a": 1, "layers.b": 2, "betas": [0.9, 0.99]})
     of_mlflow = found(**{"layers.a": "1", "layers.b": "2"})
@@ -130,7 +107,29 @@ def test_a_fixed_value_may_be_a_group_or_a_tuple():
     assert select_fitting(space, [alike, other])[1] == ["1 has layers other than {'a': 1, 'b': 2}"]
 
 
-def test_a_sampler_sees_them_as_older_than_the_trials_of_the_search_which_do_not_change(tmp_path):
+def completed(lr=1e-2, values=(0.5,), precision="fp32"):
+    return PriorTrial("completed", {"precision": precision, "lr": lr}, dict(enumerate(values, start=1)))
+
+
+@pytest.fixture
+def study_after(tmp_path):
+    """Makes a study whose sampler sees earlier trials."""
+    stores = []
+
+    def make(earlier, sampler=always_random):
+        folder = tmp_path / f"study-{len(stores)}"
+        folder.mkdir()
+        shown = as_sampler_trials(earlier, SPACE, VAL_LOSS)
+        study, store = create_study(folder, sampler, [VAL_LOSS], earlier=shown)
+        stores.append(store)
+        return study
+
+    yield make
+    for store in stores:
+        store.close()
+
+
+def test_sampler_sees_earlier_trials_as_older(study_after):
     seen = []
 
     class Watching(RandomSampler):
@@ -138,13 +137,8 @@ def test_a_sampler_sees_them_as_older_than_the_trials_of_the_search_which_do_not
             seen.extend(t for t in study.get_trials(deepcopy=False) if t.number != trial.number)
             return super().infer_relative_search_space(study, trial)
 
-    earlier = [
-        PriorTrial("completed", {"precision": "fp32", "lr": 1e-2}, {1: 0.5, 2: 0.3, 3: 0.4}),
-        PriorTrial("diverged", {"precision": "fp32", "lr": 9e-2}, {}),
-    ]
-    study, lock = create_study(
-        tmp_path, lambda number: Watching(seed=0), [VAL_LOSS], earlier=as_sampler_trials(earlier, SPACE, VAL_LOSS)
-    )
+    diverged = PriorTrial("diverged", {"precision": "fp32", "lr": 9e-2}, {})
+    study = study_after([completed(values=(0.5, 0.3, 0.4)), diverged], lambda number: Watching(seed=0))
     assert study.ask(SPACE)[0] == 0
     assert [(t.number, t.state, t.params["lr"]) for t in seen] == [
         (-2, TrialState.COMPLETE, 1e-2),
@@ -153,62 +147,45 @@ def test_a_sampler_sees_them_as_older_than_the_trials_of_the_search_which_do_not
     assert seen[0].value == 0.3
     assert seen[1].constraints == {"diverged": 1.0}
     assert [trial.number for trial in study.get_trials()] == [0]
-    lock.close()
 
 
-def test_what_was_tried_by_an_earlier_search_is_tried_again_if_this_one_is_to(tmp_path):
-    earlier = as_sampler_trials([PriorTrial("completed", {"precision": "fp32", "lr": 1e-2}, {1: 0.5})], SPACE, VAL_LOSS)
-    study, lock = create_study(tmp_path, always_random, [VAL_LOSS], earlier=earlier)
+def test_point_of_an_earlier_search_is_tried_if_enqueued(study_after):
+    study = study_after([completed()])
     for _ in range(2):
         study.enqueue({"precision": "fp32", "lr": 1e-2})
     assert study.ask(SPACE) == (0, {"precision": "fp32", "lr": 1e-2})
     assert study.ask(SPACE)[1] != {"precision": "fp32", "lr": 1e-2}, "it is enqueued once"
-    lock.close()
 
 
 @pytest.mark.parametrize("name", ["tpe", "gp", "cmaes", "qmc", "nsga2", "random"])
-def test_every_sampler_goes_on_beside_them(tmp_path, name):
-    earlier = [PriorTrial("completed", {"precision": "bf16", "lr": 10**-e}, {1: abs(e - 2.0)}) for e in (2.0, 3.0, 4.5)]
-    study, lock = create_study(
-        tmp_path,
-        lambda n: create_sampler(name, 1, n),
-        [VAL_LOSS],
-        earlier=as_sampler_trials(earlier * 2, SPACE, VAL_LOSS),
-    )
+def test_every_sampler_works_beside_earlier_trials(study_after, name):
+    earlier = [completed(10**-e, [abs(e - 2.0)], "bf16") for e in (2.0, 3.0, 4.5)] * 2
+    study = study_after(earlier, lambda n: create_sampler(name, 1, n))
     for expected in range(6):
         number, values = study.ask(SPACE)
         assert number == expected
         study.report(number, 1, values["lr"], {"metrics": {"val/loss": values["lr"]}, "checkpoint": None})
         study.end(number, "completed")
     assert [get_outcome(trial) for trial in study.get_trials()] == ["completed"] * 6
-    lock.close()
 
 
-def distance(folder, earlier):
-    """Mean distance, in powers of ten, of the first proposals from the best learning rate, 1e-2."""
-    folder.mkdir()
-    shown = as_sampler_trials(earlier, SPACE, VAL_LOSS)
-    study, lock = create_study(folder, lambda n: create_sampler("tpe", 0, n), [VAL_LOSS], earlier=shown)
-    distances = [abs(math.log10(study.ask(SPACE)[1]["lr"]) + 2) for _ in range(20)]
-    lock.close()
-    return sum(distances) / len(distances)
+def test_tpe_proposes_what_did_well_before(study_after):
+    def distance(earlier):
+        """Return the mean distance of the first proposals from the best rate, 1e-2, in powers of ten."""
+        study = study_after(earlier, lambda n: create_sampler("tpe", 0, n))
+        return sum(abs(math.log10(study.ask(SPACE)[1]["lr"]) + 2) for _ in range(20)) / 20
 
-
-def test_tpe_proposes_what_did_well_from_its_first_trial_on(tmp_path):
     points = [10 ** -(1.1 + 0.13 * step) for step in range(30)]
     earlier = [PriorTrial("pruned", {"precision": "fp32", "lr": lr}, {1: abs(math.log10(lr) + 2)}) for lr in points]
-    assert distance(tmp_path / "warm", earlier) < 0.7 * distance(tmp_path / "cold", [])
+    assert distance(earlier) < 0.7 * distance([])
 
 
-def test_what_is_kept_in_the_folder_is_what_was_found(tmp_path):
+def test_saved_trials_are_loaded_as_they_were(tmp_path):
     earlier = [PriorTrial("completed", {"precision": "fp32", "lr": 0.1 + 0.2}, {1: 1 / 3, 10: 0.25})]
     with pytest.raises(FileNotFoundError):
         load(tmp_path)
     save(tmp_path, earlier)
     assert load(tmp_path) == earlier
-
-
-# An earlier search of ours
 
 
 @pytest.fixture
@@ -229,7 +206,7 @@ def old(tmp_path):
     return folder
 
 
-def test_an_earlier_search_gives_its_trials_and_its_best_point(old):
+def test_earlier_search_gives_its_trials_and_its_best_point(old):
     warm = load_warm_start([str(old)], SPACE, VAL_LOSS, "")
     assert [trial.outcome for trial in warm.trials] == ["completed", "diverged"]
     assert warm.best == ({"precision": "bf16", "lr": 0.02},)
@@ -246,24 +223,18 @@ def test_an_earlier_search_gives_its_trials_and_its_best_point(old):
                                    "of val/loss. Leave it out."),
     ],
 )  # fmt: skip
-def test_a_source_that_is_none_or_was_after_something_else_is_refused(old, name, objective, mode, line):
-    with pytest.raises(UsageError) as refused:
-        load_warm_start([str(old.parent / name)], SPACE, Objective(objective, mode), "")
-    assert refused.value.problems[0].endswith(line.format(folder=old.parent))
+def test_missing_source_or_other_objective_is_refused(old, name, objective, mode, line):
+    problems = problems_of(load_warm_start, [str(old.parent / name)], SPACE, Objective(objective, mode), "")
+    assert problems[0].endswith(line.format(folder=old.parent))
 
 
-def test_a_source_of_which_nothing_fits_is_refused_and_all_sources_are_told(old):
+def test_sources_of_which_nothing_fits_are_all_refused(old):
     space = resolve_space(Config, {}, {"lr": "1e-5..1e-4"})
-    with pytest.raises(UsageError) as refused:
-        load_warm_start([str(old), str(old.parent / "none")], space, VAL_LOSS, "")
-    assert refused.value.problems[0] == (
+    first, _ = problems_of(load_warm_start, [str(old), str(old.parent / "none")], space, VAL_LOSS, "")
+    assert first == (
         "--warm-start old must have trials that fit this search, but has none. "
         "0 of 3 trials of old fit: 2 have lr outside 1e-05..0.0001:log, 1 failed."
     )
-    assert len(refused.value.problems) == 2
-
-
-# An experiment of MLflow
 
 
 @pytest.fixture(scope="module")
@@ -292,7 +263,7 @@ def store(tmp_path_factory):
     return uri
 
 
-def test_runs_of_other_tools_and_ours_are_taken_by_their_parameters_and_the_objective(store):
+def test_runs_of_mlflow_give_their_parameters_and_objective(store):
     warm = load_warm_start(["mlflow:theirs"], SPACE, VAL_LOSS, store)
     assert list(warm.trials) == [
         PriorTrial("completed", {"precision": "bf16", "lr": 0.01}, {1: 0.5, 2: 0.25}),
@@ -312,19 +283,14 @@ def test_runs_of_other_tools_and_ours_are_taken_by_their_parameters_and_the_obje
         ("theirs", "val/los", "must have runs with the metric 'val/los', but has none. Did you mean 'val/loss'?"),
     ],
 )
-def test_an_experiment_that_is_none_or_knows_no_such_metric_is_refused(store, name, objective, told):
-    with pytest.raises(UsageError) as refused:
-        load_warm_start([f"mlflow:{name}"], SPACE, Objective(objective, "min"), store)
-    assert refused.value.problems[0].endswith(told)
+def test_missing_experiment_or_metric_is_refused(store, name, objective, told):
+    assert problems_of(load_warm_start, [f"mlflow:{name}"], SPACE, Objective(objective, "min"), store)[0].endswith(told)
 
 
-def test_a_store_that_is_not_there_is_refused_and_not_made(tmp_path):
+def test_missing_store_is_refused_and_not_created(tmp_path):
     with pytest.raises(UsageError, match=r"must be in a store that exists, but there is no .*/none\.db"):
         load_warm_start(["mlflow:x"], SPACE, VAL_LOSS, f"sqlite:///{tmp_path}/none.db")
     assert list(tmp_path.iterdir()) == []
-
-
-# A search that is taken up again
 
 
 @pytest.fixture
@@ -338,26 +304,19 @@ def begun(old, tmp_path):
     return planned
 
 
-def test_a_search_that_is_taken_up_again_knows_the_same_trials_and_tries_the_same_points_once(begun, old, tmp_path):
+def test_resumed_search_tries_the_same_points_once(begun, old, tmp_path):
     old.rename(tmp_path / "gone")
     _, held = open_search(begun.config.local_path, {})
     asked = [held.study.ask(begun.space)[1] for _ in range(4)]
     held.store.close()
-    assert (
-        asked[:3]
-        == list(begun.first)
-        == [
-            {"precision": "fp32", "lr": 0.01},
-            {"precision": "fp32", "lr": 0.03},
-            {"precision": "bf16", "lr": 0.02},
-        ]
-    )
+    expected = [("fp32", 0.01), ("fp32", 0.03), ("bf16", 0.02)]
+    assert asked[:3] == list(begun.first) == [{"precision": mode, "lr": lr} for mode, lr in expected]
     assert asked[3] not in asked[:3]
     assert not any("warm-start" in note for note in held.notes)
 
 
 @pytest.mark.parametrize("content", [None, "[{", "[{}]"])
-def test_a_search_whose_earlier_trials_are_lost_goes_on_without_them_and_says_so(begun, content):
+def test_lost_earlier_trials_are_noted_and_the_search_resumes(begun, content):
     path = begun.config.local_path / "warm-start.json"
     path.unlink()
     if content is not None:

@@ -22,18 +22,9 @@ SPACE = {"lr": FloatDistribution(1e-4, 1e-1, log=True), "precision": Categorical
 
 
 def trial(
-    number,
-    outcome="completed",
-    scores=(),
-    params=None,
-    reason="",
-    metrics=None,
-    began=0.0,
-    epoch_s=10.0,
-    gang=None,
-    divergence=None,
-    space=SPACE,
-):
+    number, outcome="completed", scores=(), params=None, reason="", metrics=None, began=0.0, epoch_s=10.0, gang=None,
+    divergence=None, space=SPACE,
+):  # fmt: skip
     """A trial whose epochs take `epoch_s` each; `metrics` gives those of an epoch beside val/score."""
     params = {"lr": 0.01} if params is None else params
     start = START + timedelta(seconds=began)
@@ -94,17 +85,8 @@ def many(count=60, epochs=9, gangs=4, seed=0):
         epoch_s = draw.uniform(3, 9)
         free[lane] += 0.5 + length * epoch_s
         reasons = {"diverged": "train/loss is not finite", "failed": f"RuntimeError: out of memory at {number}"}
-        made = trial(
-            number,
-            outcome,
-            scores,
-            {"lr": lr, "precision": mode},
-            reasons.get(outcome, ""),
-            metrics,
-            began,
-            epoch_s,
-            gang=f"gang-{lane}-{number >= count // 2}",
-            divergence={"kind": "loss", "epoch": 1} if outcome == "diverged" else None,
-        )
-        trials.append(made)
+        divergence = {"kind": "loss", "epoch": 1} if outcome == "diverged" else None
+        gang, point = f"gang-{lane}-{number >= count // 2}", {"lr": lr, "precision": mode}
+        reason = reasons.get(outcome, "")
+        trials.append(trial(number, outcome, scores, point, reason, metrics, began, epoch_s, gang, divergence))
     return search(trials, first={"lr": 0.003, "precision": "fp32"}, name="night-run")

@@ -1,5 +1,3 @@
-"""The whole page: what it holds, that it needs nothing beside it, and that nothing a user gives breaks it."""
-
 import json
 import math
 import os
@@ -46,8 +44,13 @@ def headings(html):
     return re.findall(r"<h2>(.*?)</h2>", html)
 
 
-def test_the_most_important_comes_first():
-    assert headings(render_report(many(60))) == [
+@pytest.fixture(scope="module")
+def page():
+    return render_report(many(60), "python search/run.py --config runs/night-run/search.yaml")
+
+
+def test_page_begins_with_the_most_important(page):
+    assert headings(page) == [
         "The best trial",
         "Progress",
         "Learning curves",
@@ -57,31 +60,27 @@ def test_the_most_important_comes_first():
         "Where the time went",
         "All trials",
     ]
-
-
-def test_the_head_says_what_was_searched_when_and_what_came_of_it():
-    text = Page(render_report(many(60), "python search/run.py --config runs/night-run/search.yaml")).text
+    text = Page(page).text
     assert "night-run" in text
     assert "my_task.py:MyTask · begun 4 May 2026, 12:00 · 60 trials: " in text
     assert re.search(r"best val/score\s*0\.\d+\s*gain over the defaults\s*\+0\.\d+ \(\d+ %\)\s*trials\s*60", text)
     assert "python search/run.py --config runs/night-run/search.yaml" in text
 
 
-def test_a_browser_fetches_nothing_for_it():
-    parsed = Page(render_report(many(20)))
-    assert not [tag for tag, attributes in parsed.tags if tag in ("link", "img", "iframe") or "src" in attributes]
-    policies = [a["content"] for tag, a in parsed.tags if a.get("http-equiv") == "Content-Security-Policy"]
+def test_page_fetches_nothing(page):
+    tags = Page(page).tags
+    assert not [tag for tag, attributes in tags if tag in ("link", "img", "iframe") or "src" in attributes]
+    policies = [a["content"] for tag, a in tags if a.get("http-equiv") == "Content-Security-Policy"]
     assert policies[0].startswith("default-src 'none';")
 
 
-def test_figures_have_no_colors_but_those_of_the_page():
-    drawn = json.dumps(Page(render_report(many(60))).figures)
-    colors = set(re.findall(r'"[\w]*color": "([^"]*)"', drawn))
+def test_figures_have_the_colors_of_the_page(page):
+    colors = set(re.findall(r'"[\w]*color": "([^"]*)"', json.dumps(Page(page).figures)))
     assert {color for color in colors if not color.startswith("var(--")} <= {"rgba(0,0,0,0)"}
     assert len(colors) > 5
 
 
-def test_what_users_name_stays_text():
+def test_markup_in_names_is_escaped():
     space = {NASTY: CategoricalDistribution([NASTY, "b"])}
     objectives = (Objective(NASTY, "max"), Objective("val/score", "max"))
     trials = [
@@ -89,9 +88,8 @@ def test_what_users_name_stays_text():
         for n in range(3)
     ]
     broken = trial(3, "failed", params={NASTY: NASTY}, reason=f"ValueError: {NASTY}", space=space)
-    html = render_report(
-        search([*trials, broken], {NASTY: NASTY}, NASTY, objectives), f"python search/run.py '{NASTY}'"
-    )
+    record = search([*trials, broken], {NASTY: NASTY}, NASTY, objectives)
+    html = render_report(record, f"python search/run.py '{NASTY}'")
     assert NASTY not in html
     parsed = Page(html)
     assert sum(tag == "script" for tag, _ in parsed.tags) == 3
@@ -114,20 +112,19 @@ def test_what_users_name_stays_text():
     ],
     ids=["none", "one that runs", "one", "all failed", "all diverged", "extremes", "not finite", "no parameters"],
 )
-def test_there_is_a_page_for_any_search(trials):
+def test_any_search_has_a_page(trials):
     parsed = Page(render_report(search(trials, {"lr": 0.01})))
     assert f"{len(trials)} trial" in parsed.text
     assert "NaN" not in parsed.scripts[0]
     assert "Infinity" not in parsed.scripts[0]
 
 
-def test_a_search_that_died_before_it_had_put_down_what_it_is_has_a_page():
-    assert "Progress" in headings(
-        render_report(SearchRecord("demo", [trial(0, scores=[0.1])], (Objective("val/score", "max"),), {}))
-    )
+def test_search_without_metadata_has_a_page():
+    record = SearchRecord("demo", [trial(0, scores=[0.1])], (Objective("val/score", "max"),), {})
+    assert "Progress" in headings(render_report(record))
 
 
-def test_a_copy_begins_where_it_was_copied():
+def test_curve_of_a_copy_begins_where_it_was_copied():
     copied = trial(1, scores=[0.1, 0.2, 0.3, 0.4])
     del copied.intermediate_values[1], copied.intermediate_values[2]
     copied.set_user_attr("copied_from", 0)
@@ -135,19 +132,14 @@ def test_a_copy_begins_where_it_was_copied():
     assert [3, 4, None] in [trace["x"] for trace in curves["data"]]
 
 
-def test_a_number_column_is_aligned_right_and_a_word_column_is_not():
-    html = render_page(
-        "t", "s", [Section("x", "y", table=[["name", "value"], ["a", "1.5"], ["b", "-"], ["c", "1e-05"]])]
-    )
+def test_section_has_paragraphs_and_aligned_columns():
+    table = [["name", "value"], ["a", "1.5"], ["b", "-"], ["c", "1e-05"]]
+    html = render_page("t", "s", [Section("x", "one\ntwo", [build_figure()], table, notes="three\nfour")])
+    assert re.findall(r"<p[^>]*>(\w+)</p>", html) == ["s", "one", "two", "three", "four"]
     assert '<th>name</th><th class="number">value</th>' in html
 
 
-def test_each_line_of_a_section_is_a_paragraph():
-    html = render_page("t", "s", [Section("x", "one\ntwo", [build_figure()], notes="three\nfour")])
-    assert re.findall(r"<p[^>]*>(\w+)</p>", html) == ["s", "one", "two", "three", "four"]
-
-
-def test_it_is_written_whole_or_not_at_all(tmp_path):
+def test_page_is_written_whole_or_not_at_all(tmp_path):
     path = tmp_path / "report.html"
     write_report(many(10), path)
     before = path.read_text()
@@ -157,7 +149,7 @@ def test_it_is_written_whole_or_not_at_all(tmp_path):
     assert path.read_text() == before
 
 
-def test_a_page_that_cannot_be_written_is_told_in_a_line_and_leaves_nothing_behind(tmp_path):
+def test_page_that_cannot_be_written_is_told_in_a_line(tmp_path):
     told = []
     assert try_write_report(many(10), tmp_path / "report.html", told.append)
     assert not try_write_report(many(10), tmp_path / "gone" / "report.html", told.append)
@@ -167,7 +159,7 @@ def test_a_page_that_cannot_be_written_is_told_in_a_line_and_leaves_nothing_behi
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
 
 
-def test_a_long_table_says_where_the_rest_is():
+def test_long_table_is_cut_with_a_note():
     told = build_trial_table(search([trial(number, scores=[0.1]) for number in range(LISTED + 20)]))
     assert len(told.table) == LISTED + 1
     assert told.notes == "20 trials more in trials.parquet, which has every report."

@@ -1,4 +1,4 @@
-"""Colors are seen by everyone: their contrast by WCAG, their difference in OKLab as the color-blind see them."""
+"""Tests the contrast of colors by WCAG, and their difference in OKLab as the color-blind see them."""
 
 from itertools import combinations
 
@@ -44,7 +44,7 @@ def colors(request):
 
 
 @pytest.mark.parametrize("ground", ["ground", "card"])
-def test_text_and_hues_have_the_contrast_that_they_need(colors, ground):
+def test_text_and_hues_have_enough_contrast(colors, ground):
     for name in ("ink", "faint"):
         assert contrast(colors[name], colors[ground]) >= TEXT, name
     for name in theme.HUES:
@@ -52,19 +52,19 @@ def test_text_and_hues_have_the_contrast_that_they_need(colors, ground):
 
 
 @pytest.mark.parametrize("eye", EYES)
-def test_the_color_blind_tell_all_hues_apart(colors, eye):
+def test_hues_differ_to_the_color_blind(colors, eye):
     seen = {name: oklab(np.array(EYES[eye]) @ linear(colors[name])) for name in theme.HUES}
     for one, other in combinations(theme.HUES, 2):
         assert np.linalg.norm(seen[one] - seen[other]) >= APART, (one, other)
 
 
-def test_each_outcome_and_each_precision_has_a_color_of_its_own():
+def test_outcomes_and_precisions_have_distinct_colors():
     assert len(set(theme.OUTCOME_COLORS.values())) == 5
     assert len(set(theme.PRECISION_COLORS.values())) == 3
     assert list(theme.PRECISION_COLORS) == [precision.value for precision in Precision]
 
 
-def test_a_time_axis_has_few_and_round_times():
+def test_time_axis_has_few_and_round_times():
     for seconds in (0.5, 3, 59, 61, 170, 4000, 20_000, 10**6, 10**8):
         axis = theme.build_time_axis(seconds)
         assert len(axis["tickvals"]) <= theme.TICKS + 1

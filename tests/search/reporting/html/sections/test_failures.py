@@ -2,7 +2,7 @@ from search.reporting.html.sections.failures import build
 from tests.search.reporting.html.page_studies import many, search, trial
 
 
-def test_reasons_that_differ_in_numbers_alone_are_counted_together():
+def test_reasons_that_differ_in_numbers_count_together():
     trials = [
         trial(0, scores=[0.1]),
         trial(1, "failed", reason="RuntimeError: 12.5 GiB asked at 0x7f00"),
@@ -25,9 +25,6 @@ def test_where_trials_diverge_is_told():
     assert "Diverged: fp16" in build(many(80, seed=3)).says
 
 
-def test_a_reason_that_is_not_known_is_not_made_up():
+def test_unknown_reason_and_no_failure_are_told_as_such():
     assert build(search([trial(0, "failed")])).table[1][2] == "no reason is known"
-
-
-def test_nothing_is_said_if_nothing_broke_off():
     assert build(search([trial(0, scores=[0.1]), trial(1, "pruned", [0.1]), trial(2, "interrupted")])) is None

@@ -2,7 +2,7 @@ from search.reporting.html.sections.learning_curves import build
 from tests.search.reporting.html.page_studies import many, search, trial
 
 
-def test_few_traces_show_all_curves_and_the_best_one_stands_out():
+def test_few_traces_show_all_curves_and_the_best_stands_out():
     made = many(200, epochs=20)
     (figure,) = build(made).figures
     assert len(figure.data) <= 11
@@ -16,18 +16,13 @@ def test_few_traces_show_all_curves_and_the_best_one_stands_out():
     assert faded["pruned"] < faded["completed"] < 1
 
 
-def test_it_is_told_how_many_came_how_far():
-    trials = [trial(0, scores=[0.1, 0.2, 0.3]), trial(1, "pruned", [0.1]), trial(2, "pruned", [0.1, 0.2])]
-    told = build(search(trials)).says
-    assert "3 trials reported; 1 of them came to epoch 3, the last." in told
-    assert "2 trials stopped early: 1 after epoch 1 and 1 after epoch 2." in told
+def test_lengths_of_curves_are_told_and_one_report_is_a_dot():
+    told = build(search([trial(0, scores=[0.1, 0.2, 0.3]), trial(1, "pruned", [0.15]), trial(2, "pruned", [0.1, 0.2])]))
+    assert "3 trials reported; 1 of them came to epoch 3, the last." in told.says
+    assert "2 trials stopped early: 1 after epoch 1 and 1 after epoch 2." in told.says
+    assert any("markers" in trace.mode and 0.15 in trace.y for trace in told.figures[0].data)
 
 
-def test_a_curve_of_one_report_is_a_point_that_is_seen():
-    (figure,) = build(search([trial(0, scores=[0.1, 0.2]), trial(1, "pruned", [0.15])])).figures
-    assert any("markers" in trace.mode and list(trace.y) == [0.15] for trace in figure.data)
-
-
-def test_reports_alone_are_no_curves():
+def test_single_reports_alone_are_no_curves():
     assert build(search([trial(0, scores=[0.1]), trial(1, "failed")])) is None
     assert build(search([])) is None

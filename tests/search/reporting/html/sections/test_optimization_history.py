@@ -2,7 +2,7 @@ from search.reporting.html.sections.optimization_history import build
 from tests.search.reporting.html.page_studies import search, trial
 
 
-def test_the_way_to_the_best_value_is_told_and_drawn():
+def test_progress_to_the_best_value_is_told_and_drawn():
     trials = [
         trial(0, scores=[0.2, 0.4]),
         trial(1, "pruned", [0.3], began=2.0, params={"lr": 0.02}),
@@ -20,24 +20,16 @@ def test_the_way_to_the_best_value_is_told_and_drawn():
     assert {trace.name: list(trace.x) for trace in over_time.data[:-1]} == {"completed": [20, 40], "pruned": [12, 60]}
 
 
-def test_a_pause_between_two_drivers_is_left_out_and_marked():
-    trials = [
-        trial(0, scores=[0.2], gang="a"),
-        trial(1, scores=[0.5], began=4000.0, params={"lr": 0.02}, gang="b"),
-    ]
-    told = build(search(trials))
+def test_pause_between_drivers_is_left_out_and_marked():
+    told = build(search([trial(0, scores=[0.2], gang="a"), trial(1, scores=[0.5], began=4000.0, gang="b")]))
     assert "after 0:20 of 0:20" in told.says
     assert "1 pause, 1:06:30 in all: left out" in told.says
     assert [line.x0 for line in told.figures[0].layout.shapes] == [10]
 
 
-def test_what_diverged_trials_reported_is_shown_but_is_no_progress():
-    trials = [trial(0, scores=[0.2]), trial(1, "diverged", [0.9], began=10.0)]
-    told = build(search(trials))
+def test_diverged_trials_are_shown_but_are_no_progress():
+    told = build(search([trial(0, scores=[0.2]), trial(1, "diverged", [0.9], began=10.0)]))
     assert "None was better." in told.says
     assert max(told.figures[1].data[-1].y) == 0.2
     assert 0.9 in told.figures[1].data[0].y or 0.9 in told.figures[1].data[1].y
-
-
-def test_there_is_no_progress_without_a_result():
     assert build(search([trial(0, "failed"), trial(1, "diverged", [0.9])])) is None

@@ -11,7 +11,7 @@ def sized(number, score, size, outcome="completed"):
     return trial(number, outcome, [score], {"lr": 0.01 * (number + 1)}, metrics=lambda epoch: {"size": size})
 
 
-def test_the_front_is_drawn_and_listed_best_by_the_first_objective_first():
+def test_front_is_drawn_and_listed_by_the_first_objective():
     trials = [sized(0, 0.5, 4.0), sized(1, 0.9, 9.0), sized(2, 0.4, 6.0), sized(3, 0.95, 1.0, "failed")]
     told = build(search(trials, objectives=TWO))
     assert told.says.startswith("2 trials of 3 are beaten by no other one in all objectives.")
@@ -23,21 +23,19 @@ def test_the_front_is_drawn_and_listed_best_by_the_first_objective_first():
     assert "lines" in front.mode
 
 
-def test_three_objectives_have_a_figure_for_each_after_the_first_and_no_line():
+def test_three_objectives_have_two_figures_without_lines():
     three = (*TWO, Objective("time", "min"))
-    trials = [
-        trial(n, scores=[0.1 * n], metrics=lambda epoch, n=n: {"size": float(n), "time": 5.0 - n}) for n in (1, 2)
-    ]
+    trials = [trial(n, scores=[0.1 * n], metrics=lambda epoch, n=n: {"size": n, "time": 5.0 - n}) for n in (1, 2)]
     told = build(search(trials, objectives=three))
     assert len(told.figures) == 2
     assert told.figures[1].data[-1].mode == "markers"
 
 
-def test_what_is_not_finite_is_not_drawn():
+def test_infinite_values_are_not_drawn():
     told = build(search([sized(0, 0.5, 4.0), sized(1, 0.9, math.inf)], objectives=TWO))
     assert math.inf not in [y for trace in told.figures[0].data for y in trace.y]
 
 
-def test_one_objective_has_no_front():
+def test_one_objective_or_no_result_has_no_front():
     assert build(search([trial(0, scores=[0.1])])) is None
     assert build(search([trial(0, "failed")], objectives=TWO)) is None

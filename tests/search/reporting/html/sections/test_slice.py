@@ -1,10 +1,8 @@
-"""What mattered, as the page shows it."""
-
 import math
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
@@ -37,20 +35,12 @@ def chance(_params, draw):
     return draw.random()
 
 
-def sliced(made, name):
+def shown(function, made, name):
     (axis,) = build_axes(made, [name])
-    return build_slice(made, axis, rank_trials(made))
+    return function(made, axis, rank_trials(made))
 
 
-def lies(made, name):
-    (axis,) = build_axes(made, [name])
-    return describe_best_range(made, axis, rank_trials(made))
-
-
-# The section
-
-
-def test_what_mattered_is_told_with_its_interval_and_drawn_with_a_slice_each():
+def test_important_parameters_are_told_and_drawn():
     made = build(drawn(60, hill))
     first, *sentences = made.says.split("\n")
     assert first.startswith("From 60 trials: lr mattered most: ")
@@ -63,31 +53,22 @@ def test_what_mattered_is_told_with_its_interval_and_drawn_with_a_slice_each():
     assert [figure.layout.xaxis.type for figure in others] == ["log", None]
 
 
-def test_where_nothing_can_be_told_that_is_said_and_two_slices_are_shown():
-    made = build(drawn(25, chance))
-    assert "it cannot be told what mattered" in made.says
-    assert len(made.figures) == 3
+def test_unclear_importances_are_told_as_such():
+    unclear = build(drawn(25, chance))
+    assert "it cannot be told what mattered" in unclear.says
+    assert len(unclear.figures) == 3
+    few = build(drawn(8, hill))
+    assert few.says.startswith("Too few trials to tell: 8 can be compared")
+    assert not few.figures
+    assert build(drawn(20, lambda p, draw: 1.0)).says.startswith("Nothing can be told: the 20 trials")
 
 
-def test_too_few_trials_are_said_to_be_too_few():
-    made = build(drawn(8, hill))
-    assert made.says.startswith("Too few trials to tell: 8 can be compared")
-    assert not made.figures
-
-
-def test_a_search_without_parameters_has_no_such_section():
+def test_search_without_parameters_has_no_section():
     assert build(search([trial(0, scores=[0.5], params={})])) is None
     assert build(search([])) is None
 
 
-def test_that_all_trials_are_equal_is_said():
-    assert build(drawn(20, lambda p, draw: 1.0)).says.startswith("Nothing can be told: the 20 trials")
-
-
-# Slices
-
-
-def test_stopped_trials_are_faded_and_those_that_diverged_lie_at_the_edge_of_the_worst():
+def test_slice_fades_pruned_and_puts_diverged_at_the_edge():
     made = search(
         [
             trial(0, scores=[0.5, 0.9], params={"lr": 1e-3}),
@@ -96,7 +77,7 @@ def test_stopped_trials_are_faded_and_those_that_diverged_lie_at_the_edge_of_the
             trial(3, "failed", [0.8], params={"lr": 1e-2}),
         ]
     )
-    figure = sliced(made, "lr")
+    figure = shown(build_slice, made, "lr")
     traces = {trace.name: trace for trace in figure.data}
     assert set(traces) == {"completed", "pruned", "diverged", "best"}
     assert traces["pruned"].marker.opacity < 0.5 < traces["completed"].marker.opacity
@@ -106,8 +87,8 @@ def test_stopped_trials_are_faded_and_those_that_diverged_lie_at_the_edge_of_the
     assert (traces["best"].x, traces["best"].y) == ((1e-3,), (0.9,))
 
 
-def test_trials_of_one_choice_lie_beside_each_other_around_it():
-    figure = sliced(drawn(30, chance), "kind")
+def test_trials_of_one_choice_lie_beside_each_other():
+    figure = shown(build_slice, drawn(30, chance), "kind")
     assert list(figure.layout.xaxis.ticktext) == ["a", "b", "c"]
     dots = figure.data[0]
     for x, text in zip(dots.x, dots.text, strict=True):
@@ -115,45 +96,40 @@ def test_trials_of_one_choice_lie_beside_each_other_around_it():
     assert len(set(dots.x)) == 30
 
 
-def test_what_could_be_markup_is_text():
+def test_markup_in_a_choice_is_escaped():
     made = search([trial(0, scores=[0.5], params={"k": "<b>"}, space={"k": CategoricalDistribution(["<b>", "a"])})])
-    assert "&lt;b&gt;" in sliced(made, "k").data[0].text[0]
+    assert "&lt;b&gt;" in shown(build_slice, made, "k").data[0].text[0]
 
 
 @pytest.mark.parametrize(
-    ("score", "told"),
+    ("best", "told"),
     [
-        (
-            lambda rate: -abs(rate + 3),
-            "the best 5 trials lie between 0.0008 and 0.0012; 1e-05 to 0.1 was searched.",
-        ),
-        (lambda rate: rate, "most of them at the upper end of what was searched, 0.1: look beyond it."),
-        (lambda rate: -rate, "most of them at the lower end of what was searched, 1e-05: look beyond it."),
+        (-3, "the best 5 trials lie between 0.0008 and 0.0012; 1e-05 to 0.1 was searched."),
+        (-1, "most of them at the upper end of what was searched, 0.1: look beyond it."),
+        (-5, "most of them at the lower end of what was searched, 1e-05: look beyond it."),
     ],
 )
-def test_it_is_told_where_the_best_lie_and_whether_that_is_the_end_of_what_was_searched(score, told):
-    rates = [-5 + 4 * n / 40 for n in range(41)]
-    rates = [round(10**rate, 8) for rate in rates if abs(rate + 3) > 0.15]
+def test_range_of_the_best_trials_is_told(best, told):
+    rates = [round(10 ** (-5 + 4 * n / 40), 8) for n in range(41) if abs(-2 + 4 * n / 40) > 0.15]
     rates += [8e-4, 9e-4, 1e-3, 1.1e-3, 1.2e-3]
-    made = search([trial(n, scores=[score(math.log10(r))], params={"lr": r}, space=SPACE) for n, r in enumerate(rates)])
-    assert told in lies(made, "lr")
+    scores = [-abs(math.log10(rate) - best) for rate in rates]
+    made = search([trial(n, scores=[score], params={"lr": rates[n]}, space=SPACE) for n, score in enumerate(scores)])
+    assert told in shown(describe_best_range, made, "lr")
 
 
-def test_of_a_choice_it_is_told_how_many_of_the_best_have_it():
+def test_most_frequent_choice_of_the_best_trials_is_told():
     made = drawn(50, lambda p, draw: 2 * (p["kind"] == "b") + draw.random())
-    assert lies(made, "kind") == "kind: of the best 5 trials, it is b in 5."
+    assert shown(describe_best_range, made, "kind") == "kind: of the best 5 trials, it is b in 5."
 
 
-# Axes
-
-
+@settings(max_examples=50)
 @given(st.floats(1e-6, 1e6), st.floats(1.01, 1e6), st.booleans(), st.floats(0, 1))
-def test_a_value_lies_where_its_share_of_what_was_searched_says(low, factor, log, share):
+def test_share_of_an_axis_round_trips(low, factor, log, share):
     axis = Axis("x", FloatDistribution(low, low * factor, log=log))
     assert axis.to_share(axis.from_share(share)) == pytest.approx(share, abs=1e-6)
     start, end = axis.build_layout()["range"]
     assert start < (math.log10(low) if log else low) < end
 
 
-def test_one_number_alone_lies_in_the_middle():
+def test_single_number_lies_in_the_middle():
     assert Axis("x", IntDistribution(3, 3)).to_share(3) == 0.5

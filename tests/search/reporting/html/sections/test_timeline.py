@@ -4,7 +4,7 @@ from search.reporting.html.sections.timeline import build
 from tests.search.reporting.html.page_studies import many, search, trial
 
 
-def test_each_gang_has_a_row_and_shares_of_its_time_are_told():
+def test_each_gang_has_a_row_and_shares_of_time_are_told():
     trials = [
         trial(0, scores=[0.1, 0.2], gang="a"),
         trial(1, scores=[0.1, 0.2], began=25.0, gang="a"),
@@ -21,16 +21,13 @@ def test_each_gang_has_a_row_and_shares_of_its_time_are_told():
     assert list(figure.layout.yaxis.categoryarray) == ["gang 1", "gang 2"]
 
 
-def test_a_pause_has_no_width():
+def test_pause_has_no_width():
     (figure,) = build(many(40, gangs=2)).figures
     assert len(figure.layout.shapes) == 1
     assert max(base + length for bar in figure.data for base, length in zip(bar.base, bar.x, strict=True)) < 3600
 
 
-def test_many_gangs_still_fit_a_page():
+def test_many_gangs_fit_a_page_and_none_has_no_section():
     (figure,) = build(search([trial(n, scores=[0.1], gang=f"g{n}") for n in range(200)])).figures
     assert figure.layout.height <= 1000
-
-
-def test_nothing_is_said_where_nothing_is_known():
     assert build(search([trial(0, scores=[0.1])])) is None
