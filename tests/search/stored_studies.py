@@ -22,6 +22,10 @@ class Config(TaskConfig):
 SPACE = resolve_space(Config, {"precision": "fp32"}, {})
 
 
+def always_random(number):
+    return RandomSampler(seed=number)
+
+
 class Search:
     """A search over `arc` whose study is written by hand; tells `observers` what it writes, as a searcher does."""
 
@@ -30,20 +34,10 @@ class Search:
         self.config.local_path.mkdir(parents=True)
         (self.config.local_path / "search.yaml").write_text(to_yaml(self.config))
         self.observers = []
-        self.study, self.store = create_study(
-            self.config.local_path, lambda number: RandomSampler(number), [VAL_SCORE], url=self.config.study
-        )
-        self.study.save_metadata(
-            {
-                "id": f"id of {name}",
-                "config": self.config.model_dump(mode="json", by_alias=True),
-                "first": [],
-                "searched": {"lr": ""},
-                "fixed": {},
-                "files": {},
-                "tracking_uri": tracking_uri,
-            }
-        )
+        url, about = self.config.study, self.config.model_dump(mode="json", by_alias=True)
+        self.study, self.store = create_study(self.config.local_path, always_random, [VAL_SCORE], url=url)
+        known = {"first": [], "searched": {"lr": ""}, "fixed": {}, "files": {}, "tracking_uri": tracking_uri}
+        self.study.save_metadata({"id": f"id of {name}", "config": about, **known})
 
     def begin(self):
         number, values = self.study.ask(SPACE)
@@ -64,6 +58,13 @@ class Search:
         self.study.end(number, outcome, reason)
         for observer in self.observers:
             observer.on_trial_end(number, outcome, reason)
+
+    def run(self, *scores, outcome="completed", reason=""):
+        number = self.begin()
+        for epoch, score in enumerate(scores, start=1):
+            self.report(number, epoch, score)
+        self.end(number, outcome, reason)
+        return number
 
     def curve(self, number):
         return sorted(self.study.get_trial(number).intermediate_values.items())

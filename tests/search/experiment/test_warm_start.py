@@ -1,4 +1,5 @@
 import math
+import shutil
 
 import pytest
 from mlflow.tracking import MlflowClient
@@ -238,9 +239,9 @@ def test_sources_of_which_nothing_fits_are_all_refused(old):
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory):
+def store(empty_mlflow_db, tmp_path_factory):
     """Runs of another tool, and two of ours, in the experiment "theirs"."""
-    uri = f"sqlite:///{tmp_path_factory.mktemp('mlflow') / 'mlflow.db'}"
+    uri = f"sqlite:///{shutil.copy(empty_mlflow_db, tmp_path_factory.mktemp('mlflow'))}"
     client = MlflowClient(uri)
     experiment = client.create_experiment("theirs")
 

@@ -1,55 +1,44 @@
-"""What MLflow is told from the study: after an outage, and by `search/report.py NAME --replay`; the default store."""
-
 import pytest
 from mlflow.tracking import MlflowClient
 
-from search.config.libraries import SETTINGS
 from search.study.study import create_study
 from search.tracking import tracker as tracking
-from search.tracking.runs import Runs
-from search.tracking.tracker import MLflowCallback
-from search.tracking.uri import resolve_tracking_uri
 from tests.search.objectives import VAL_SCORE
-from tests.search.stored_studies import Search, replayed
+from tests.search.stored_studies import Search, always_random, replayed
+from tests.search.tracking.trackers import runs_in, track_stored
+
+pytestmark = pytest.mark.usefixtures("mlflow_db")
 
 
-@pytest.fixture(autouse=True)
-def environment(monkeypatch):
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    for name, value in SETTINGS.items():
-        monkeypatch.setenv(name, value)
+def runs_told(search):
+    uri = f"sqlite:///{search.config.storage}/mlflow.db"
+    return runs_in(uri, MlflowClient(uri).get_experiment_by_name("arc").experiment_id)
 
 
 def statuses(search):
-    client = MlflowClient(f"sqlite:///{search.config.storage}/mlflow.db")
-    found = client.search_runs([client.get_experiment_by_name("arc").experiment_id])
-    return {run.data.tags.get("trial_id", "parent"): run.info.status for run in found}
+    return {name: run.info.status for name, run in runs_told(search).items()}
 
 
-def test_a_search_whose_study_is_in_a_database_is_told(tmp_path):
+def test_search_in_a_database_is_replayed(tmp_path):
     search = Search(tmp_path, study=f"sqlite:///{tmp_path}/studies.db")
-    number = search.begin()
-    search.report(number, 1, 0.5)
-    search.end(number, "pruned", "not among the best")
+    search.run(0.5, outcome="pruned", reason="not among the best")
     done = replayed(search)
     assert done.exit_code == 0, done.stderr
     assert "lacked something of 1 of 1 trials, and has it now" in done.stdout
     assert statuses(search) == {"parent": "FINISHED", "0": "KILLED"}
 
 
-def test_a_search_that_died_before_its_first_report_has_ended(tmp_path):
+def test_dead_search_without_a_report_is_replayed_as_killed(tmp_path):
     search = Search(tmp_path)
     search.begin()
     assert replayed(search).exit_code == 0
     assert statuses(search) == {"parent": "KILLED", "0": "KILLED"}
 
 
-def test_trials_that_were_cut_off_when_more_had_come_than_is_kept_in_memory_are_interrupted(tmp_path, monkeypatch):
+def test_trials_beyond_the_memory_are_interrupted_at_the_end(tmp_path, monkeypatch):
     monkeypatch.setattr(tracking, "MOST", 2)
     search = Search(tmp_path)
-    where = resolve_tracking_uri(search.config, {})
-    tracker = MLflowCallback(Runs(search.config, *where, "id of one", search.study.objectives))
-    search.observers = [tracker]
+    tracker = track_stored(search)
     for number in (search.begin(), search.begin(), search.begin()):
         search.report(number, 1, 0.5)
     search.end(0, "completed")
@@ -60,33 +49,25 @@ def test_trials_that_were_cut_off_when_more_had_come_than_is_kept_in_memory_are_
     assert statuses(search) == {"parent": "KILLED", "0": "FINISHED", "1": "KILLED", "2": "KILLED"}
 
 
-def test_a_search_that_is_replayed_twice_has_its_best_value_once(tmp_path):
+def test_search_replayed_twice_has_its_best_value_once(tmp_path):
     search = Search(tmp_path)
-    number = search.begin()
-    search.report(number, 1, 0.5)
-    search.end(number, "completed")
+    search.run(0.5)
     assert [replayed(search).exit_code, replayed(search).exit_code] == [0, 0]
     client = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
-    query = "tags.mlflow.runName = 'one'"
-    (parent,) = client.search_runs([client.get_experiment_by_name("arc").experiment_id], query)
-    assert [point.value for point in client.get_metric_history(parent.info.run_id, "best/val/score")] == [0.5]
+    history = client.get_metric_history(runs_told(search)["parent"].info.run_id, "best/val/score")
+    assert [point.value for point in history] == [0.5]
 
 
-def test_a_search_that_another_process_runs_is_refused_in_a_line(tmp_path):
+def test_running_or_empty_search_is_refused_in_a_line(tmp_path):
     search = Search(tmp_path)
     held, search.store = search.store, Search(tmp_path, "other").store
     refused = replayed(search)
     assert refused.exit_code == 2
     assert refused.stderr.splitlines() == ["one must not be running, but another process has it open."]
     held.close()
-
-
-def test_a_search_that_never_began_is_refused_in_a_line(tmp_path):
-    search = Search(tmp_path)
-    search.store.close()
     search.config = search.config.model_copy(update={"name": "empty"})
     search.config.local_path.mkdir()
-    _, search.store = create_study(search.config.local_path, lambda number: None, [VAL_SCORE])
+    _, search.store = create_study(search.config.local_path, always_random, [VAL_SCORE])
     refused = replayed(search)
     assert refused.exit_code == 2
     assert refused.stderr.splitlines() == ["name must be a search that has begun, but empty ended before it did."]

@@ -1,0 +1,46 @@
+"""Builds trackers of searches, and reads what MLflow was told."""
+
+import uuid
+
+from mlflow.tracking import MlflowClient
+
+from search.tracking.runs import Runs
+from search.tracking.tracker import MLflowCallback
+from search.tracking.uri import resolve_tracking_uri
+from tests.search.objectives import VAL_SCORE
+
+
+def runs_for(config, uri="", search_id="", objectives=(VAL_SCORE,)):
+    where = resolve_tracking_uri(config, {"MLFLOW_TRACKING_URI": uri} if uri else {})
+    return Runs(config, *where, search_id or uuid.uuid4().hex, objectives)
+
+
+def track(config, uri="", search_id="", objectives=(VAL_SCORE,), **more):
+    return MLflowCallback(runs_for(config, uri, search_id, objectives), **more)
+
+
+def track_stored(search, uri="", say=lambda line: None):
+    """Return the tracker of a stored search, which observes it."""
+    runs = runs_for(search.config, uri, search.study.metadata["id"], search.study.objectives)
+    tracker = MLflowCallback(runs, search.study.get_trials(), say)
+    search.observers = [tracker]
+    return tracker
+
+
+def finish(tracker, files=(), timeout_s=120.0, stopped=""):
+    tracker.finish("FINISHED", "**Best**", {"best/val/score": 0.3}, list(files), timeout_s, stopped)
+
+
+def runs_in(uri, experiment_id, query=""):
+    """Return the runs by the number of their trial, or "parent"."""
+    found = MlflowClient(uri).search_runs([experiment_id], query)
+    assert len(found) == len({run.data.tags.get("trial_id") for run in found}), "no run twice"
+    return {run.data.tags.get("trial_id", "parent"): run for run in found}
+
+
+def runs_of(tracker):
+    return runs_in(tracker.tracking_uri, tracker.experiment_id)
+
+
+def curve_of(uri, run, key="val/score"):
+    return [(point.step, point.value) for point in MlflowClient(uri).get_metric_history(run.info.run_id, key)]
