@@ -12,7 +12,7 @@ def result_of(best, searched=(), objectives=(SCORE,), front=None):
     return SearchResult("one", {}, best, [], {}, 0.0, "", front, record)
 
 
-def test_what_was_searched_comes_first_since_the_ui_folds_a_note_after_a_few_lines(tmp_path):
+def test_searched_parameters_come_first_in_the_note(tmp_path):
     config = {"epochs": 9, "inner": {"depth": 2, "width": 64}, "lr": 0.123456789, "momentum": 0.9}
     best = BestTrial(3, 0.5, config, "checkpoint.pt")
     searched = ["lr", "inner.depth", "nesterov"]  # the last does not apply to this trial
@@ -30,7 +30,7 @@ def test_what_was_searched_comes_first_since_the_ui_folds_a_note_after_a_few_lin
     assert f"--resume one --storage {tmp_path}" in note[-1]
 
 
-def test_a_front_that_is_longer_than_a_note_may_be_comes_after_the_commands(tmp_path):
+def test_long_front_comes_after_the_commands(tmp_path):
     best = BestTrial(0, 0.5, {"lr": 0.1}, None)
     front = [ParetoTrial(n, {"score": 0.5, "speed": n / 7}, {"lr": n / 700}, None) for n in range(400)]
     objectives = (Objective("score", "max"), Objective("speed", "max"))
@@ -39,7 +39,7 @@ def test_a_front_that_is_longer_than_a_note_may_be_comes_after_the_commands(tmp_
     assert "--resume one" in note[:1000]
 
 
-def test_a_value_cannot_break_the_table(tmp_path):
+def test_value_cannot_break_the_table(tmp_path):
     best = BestTrial(0, 0.5, {"text": "a|b\nc"}, None)
     note = render_description(tmp_path / "one", result_of(best))
     assert "| text | a\\|b c |" in note.splitlines()

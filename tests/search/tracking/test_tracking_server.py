@@ -1,32 +1,23 @@
-"""The tracker and the replay against a real MLflow server: with PostgreSQL, gone for a while, behind a password."""
+"""Tests the tracker and the replay against a real MLflow server: with PostgreSQL, gone for a while, with a login."""
 
-import os
-import time
+import queue
+import shutil
 
 import numpy as np
 import pytest
 from mlflow.tracking import MlflowClient
 
-from search.config.libraries import SETTINGS
 from search.tracking import tracker as tracking
 from search.tracking.errors import TrackingError
-from search.tracking.runs import Runs
-from search.tracking.tracker import MLflowCallback
-from search.tracking.uri import resolve_tracking_uri
 from tests.search.stored_studies import Search, replayed
+from tests.search.tracking import trackers
+from tests.search.tracking.trackers import curve_of, finish, track_stored
 from tests.servers.mlflow import ADMIN, MlflowServer
 from tests.servers.process import free_port
 from trainables.task import images
 
-LOGIN = ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD")
-
-
-@pytest.fixture(autouse=True)
-def environment(monkeypatch):
-    for name in (*LOGIN, "MLFLOW_TRACKING_URI"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in SETTINGS.items():
-        monkeypatch.setenv(name, value)
+pytestmark = pytest.mark.slow
+USER, PASSWORD = "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"
 
 
 @pytest.fixture(scope="module")
@@ -38,19 +29,18 @@ def postgres_backed(server, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory):
-    made = MlflowServer(tmp_path_factory.mktemp("guarded"), auth=True).start()
+def guarded(tmp_path_factory, empty_mlflow_db):
+    folder = tmp_path_factory.mktemp("guarded")
+    shutil.copy(empty_mlflow_db, folder / "server.db")
+    made = MlflowServer(folder, auth=True).start()
     yield made
     made.stop()
 
 
-def track(search, uri, said=None):
-    """A tracker of `search`; what it says to the user goes to `said`."""
-    where = resolve_tracking_uri(search.config, {"MLFLOW_TRACKING_URI": uri})
-    runs = Runs(search.config, *where, search.study.metadata["id"], search.study.objectives)
-    tracker = MLflowCallback(runs, search.study.get_trials(), (said if said is not None else []).append)
-    search.observers = [tracker]
-    return tracker
+@pytest.fixture
+def said():
+    """What a tracker says to the user."""
+    return queue.SimpleQueue()
 
 
 def play(search, epochs=3):
@@ -64,16 +54,9 @@ def play(search, epochs=3):
     return first, second
 
 
-def finish(tracker, timeout_s=120.0):
-    tracker.finish("FINISHED", "**Best**", {"best/val/score": 0.3}, [], timeout_s)
-
-
 def runs_in(uri, search):
-    client = MlflowClient(uri)
-    experiment = client.get_experiment_by_name(search.config.experiment)
-    found = client.search_runs([experiment.experiment_id], f"tags.search = '{search.config.name}'")
-    assert len(found) == len({run.data.tags.get("trial_id") for run in found}), "no run twice"
-    return {run.data.tags.get("trial_id", "parent"): run for run in found}
+    experiment = MlflowClient(uri).get_experiment_by_name(search.config.experiment)
+    return trackers.runs_in(uri, experiment.experiment_id, f"tags.search = '{search.config.name}'")
 
 
 def check(uri, search, epochs=3):
@@ -83,26 +66,19 @@ def check(uri, search, epochs=3):
         "0": "FINISHED",
         "1": "FAILED",
     }
-    history = MlflowClient(uri).get_metric_history(runs["0"].info.run_id, "val/score")
-    assert sorted((point.step, point.value) for point in history) == search.curve(0)
-    assert len(history) == epochs
+    curve = curve_of(uri, runs["0"])
+    assert sorted(curve) == search.curve(0)
+    assert len(curve) == epochs
     assert runs["0"].data.params["inner.depth"] == "2"
     assert "MLflow" not in runs["parent"].data.tags["mlflow.note.content"]
     return runs
 
 
-def wait_until(condition, timeout_s=120):
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come within the time"
-        time.sleep(0.1)
-
-
-def test_a_server_with_postgresql_has_the_runs_and_their_artifacts(tmp_path, postgres_backed):
+def test_server_with_postgresql_has_runs_and_artifacts(tmp_path, postgres_backed):
     search, client = Search(tmp_path), MlflowClient(postgres_backed.url)
     checkpoint = search.config.local_path / "checkpoints" / "0" / "epoch-3-a.pt"
     images.save({"one": np.zeros((2, 2, 3), np.uint8)}, checkpoint)
-    tracker = track(search, postgres_backed.url)
+    tracker = track_stored(search, postgres_backed.url)
     play(search)
     finish(tracker)
     runs = check(postgres_backed.url, search)
@@ -115,53 +91,47 @@ def test_a_server_with_postgresql_has_the_runs_and_their_artifacts(tmp_path, pos
 def test_runs_lie_in_a_postgresql_database_itself(tmp_path, server):
     uri = server.database("runs").replace("postgresql:", "postgresql+psycopg:")
     search = Search(tmp_path)
-    tracker = track(search, uri)
+    tracker = track_stored(search, uri)
     play(search)
     finish(tracker)
     runs = check(uri, search)
     assert runs["parent"].info.artifact_uri.startswith((tmp_path / "mlartifacts").as_uri())
 
 
-def test_a_server_that_goes_away_and_comes_back_lacks_nothing_however_long_that_was(
-    tmp_path, postgres_backed, monkeypatch
-):
+def test_server_that_goes_away_and_returns_lacks_nothing(tmp_path, postgres_backed, monkeypatch, said, sent):
     monkeypatch.setattr(tracking, "MOST", 10)
     monkeypatch.setattr(tracking, "RETRY_S", 0.5)
-    said = []
     search = Search(tmp_path, "gone")
-    tracker = track(search, postgres_backed.url, said)
+    tracker = track_stored(search, postgres_backed.url, said.put)
     first = search.begin()
     search.report(first, 1, 0.1)
-    wait_until(lambda: "0" in (runs_in(postgres_backed.url, search) if tracker.run_id else {}))
+    assert sent.get(timeout=120) == first
     postgres_backed.stop()
     try:
         search.report(first, 2, 0.2)
-        wait_until(lambda: said)
-        assert said == [
-            f"MLflow at {postgres_backed.url} does not answer: Connection refused. "
-            "The search goes on, and it is told later"
-        ]
+        line = f"MLflow at {postgres_backed.url} does not answer: Connection refused. "
+        assert said.get(timeout=120) == f"{line}The search goes on, and it is told later"
         second = search.begin()
         for epoch in range(3, 41):
             search.report(first, epoch, epoch / 100)
-        assert tracker._events.qsize() <= 10, "the study has the rest"
         search.end(second, "diverged", "val/score is nan")
     finally:
         postgres_backed.start()
     search.end(first, "completed")
     finish(tracker)
     check(postgres_backed.url, search, epochs=40)
-    assert said[1:] == [f"MLflow at {postgres_backed.url} is back, and is told what it missed"]
+    assert said.get(timeout=120) == f"MLflow at {postgres_backed.url} is back, and is told what it missed"
+    assert said.empty()
     assert not (search.config.local_path / "mlflow-unsent.jsonl").exists()
 
 
-def test_what_a_server_that_never_answered_lacks_is_told_by_a_replay(tmp_path, postgres_backed):
+def test_replay_tells_what_an_absent_server_lacks(tmp_path, postgres_backed, monkeypatch):
     away = f"http://127.0.0.1:{free_port()}"
     search = Search(tmp_path, "away", tracking_uri=away)
-    tracker = track(search, away)
+    tracker = track_stored(search, away)
     play(search)
     with pytest.raises(TrackingError) as error:
-        tracker.finish("FINISHED", "", {}, [], 3.0, "time budget")
+        finish(tracker, timeout_s=3.0, stopped="time budget")
     assert str(error.value) == (
         f"MLflow at {away} must take every trial, but does not answer: Connection refused. Nothing is lost: "
         f"`python search/report.py away --storage {tmp_path} --replay` tells it what it lacks."
@@ -172,7 +142,7 @@ def test_what_a_server_that_never_answered_lacks_is_told_by_a_replay(tmp_path, p
         f"MLflow at {away} must take what it lacks of away, but does not answer: Connection refused. "
         "Nothing is lost: try again when it can."
     ]
-    os.environ["MLFLOW_TRACKING_URI"] = postgres_backed.url
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", postgres_backed.url)
     done = replayed(search)
     assert done.exit_code == 0, done.stderr
     assert "lacked something of 2 of 2 trials, and has it now" in done.stdout
@@ -188,7 +158,7 @@ def test_what_a_server_that_never_answered_lacks_is_told_by_a_replay(tmp_path, p
     assert again["parent"].info.end_time == runs["parent"].info.end_time
 
 
-def test_the_trials_of_a_search_that_was_killed_are_interrupted_until_it_is_taken_up(tmp_path, postgres_backed):
+def test_killed_trials_are_interrupted_until_resumed(tmp_path, postgres_backed, sent):
     search = Search(tmp_path, "killed", tracking_uri=postgres_backed.url)
     play(search)
     third = search.begin()
@@ -198,42 +168,39 @@ def test_the_trials_of_a_search_that_was_killed_are_interrupted_until_it_is_take
     assert [runs[name].info.status for name in ("parent", "0", "1", "2")] == ["KILLED", "FINISHED", "FAILED", "KILLED"]
     assert runs["2"].data.tags["outcome"] == "interrupted"
     assert "--resume killed" in runs["parent"].data.tags["mlflow.note.content"]
-    tracker = track(search, postgres_backed.url)
+    while not sent.empty():
+        sent.get()
+    tracker = track_stored(search, postgres_backed.url)
     tracker.request_connection()
-    wait_until(lambda: runs_in(postgres_backed.url, search)["2"].info.status == "RUNNING")
-    assert "outcome" not in runs_in(postgres_backed.url, search)["2"].data.tags
-    tracker.on_trial_end(2, "pruned", "not among the best")
+    assert sent.get(timeout=120) == third
+    resumed = runs_in(postgres_backed.url, search)["2"]
+    assert resumed.info.status == "RUNNING"
+    assert "outcome" not in resumed.data.tags
+    tracker.on_trial_end(third, "pruned", "not among the best")
     finish(tracker)
     assert runs_in(postgres_backed.url, search)["2"].info.status == "KILLED"
 
 
-def test_a_wrong_password_is_told_in_a_line_and_the_right_one_brings_everything(tmp_path, guarded, monkeypatch):
+def test_wrong_password_is_told_and_the_right_one_sends_all(tmp_path, guarded, monkeypatch, said):
     monkeypatch.setattr(tracking, "RETRY_S", 0.2)
-    monkeypatch.setenv(LOGIN[0], ADMIN[0])
-    monkeypatch.setenv(LOGIN[1], "wrong")
-    said = []
+    monkeypatch.setenv(USER, ADMIN[0])
+    monkeypatch.setenv(PASSWORD, "wrong")
     search = Search(tmp_path, "locked", tracking_uri=guarded.url)
-    tracker = track(search, guarded.url, said)
+    tracker = track_stored(search, guarded.url, said.put)
     play(search)
-    wait_until(lambda: said)
-    told = (
-        "does not accept the login: MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD must be those of an account "
-        "there"
-    )
-    assert said == [f"MLflow at {guarded.url} {told}. The search goes on, and it is told later"]
-    start = time.monotonic()
+    told = f"does not accept the login: {USER} and {PASSWORD} must be those of an account there"
+    assert said.get(timeout=120) == f"MLflow at {guarded.url} {told}. The search goes on, and it is told later"
     with pytest.raises(TrackingError, match=r"locked .* --replay` tells it"):
-        finish(tracker)
-    assert time.monotonic() - start < 20, "waiting would change nothing"
+        finish(tracker, timeout_s=3600.0)  # it does not wait for that: waiting would change nothing
     assert told in replayed(search).stderr
-    monkeypatch.setenv(LOGIN[1], ADMIN[1])
+    monkeypatch.setenv(PASSWORD, ADMIN[1])
     done = replayed(search)
     assert done.exit_code == 0, done.stderr
     check(guarded.url, search)
 
 
-def test_a_password_in_the_uri_opens_the_server_and_is_written_nowhere(tmp_path, guarded, monkeypatch):
-    for name in LOGIN:
+def test_password_in_the_uri_is_used_and_written_nowhere(tmp_path, guarded, monkeypatch):
+    for name in (USER, PASSWORD):
         monkeypatch.setenv(name, "")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://{ADMIN[0]}:{ADMIN[1]}@127.0.0.1:{guarded.port}")
     search = Search(tmp_path, "inside")
