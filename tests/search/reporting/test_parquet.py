@@ -22,9 +22,19 @@ def trial_of(number, searched=(), **attributes):
     return trial
 
 
-def test_parquet_has_a_row_per_report_and_one_for_a_trial_without_any(trials, tmp_path):
-    write_parquet(trials, tmp_path / "trials.parquet")
-    rows = pq.read_table(tmp_path / "trials.parquet").to_pylist()
+@pytest.fixture
+def write(tmp_path):
+    """Writes trials, and returns the table that can be read then."""
+
+    def write_trials(*trials):
+        write_parquet(trials, tmp_path / "trials.parquet")
+        return pq.read_table(tmp_path / "trials.parquet")
+
+    return write_trials
+
+
+def test_file_has_a_row_per_report_or_per_trial_without_any(trials, write):
+    rows = write(*trials).to_pylist()
     assert [(row["trial_id"], row["epoch"]) for row in rows] == [
         (0, 1), (0, 2), (0, 3), (1, 1), (1, 2), (1, 3), (2, 1), (3, None), (4, 1),
     ]  # fmt: skip
@@ -37,23 +47,24 @@ def test_parquet_has_a_row_per_report_and_one_for_a_trial_without_any(trials, tm
     assert isinstance(rows[0]["count"], int)
 
 
-def test_parquet_has_what_a_trial_took_until_each_report(tmp_path):
-    report = {"metrics": {"val/score": 0.1, "samples": 7.0}, "samples": 100.0, "gpu_seconds": 0.5}  # one of its own
-    write_parquet([trial_of(0, **{"report/1": report, "report/2": report})], tmp_path / "trials.parquet")
-    rows = pq.read_table(tmp_path / "trials.parquet").to_pylist()
-    assert [(row["samples"], row["gpu_seconds"], row["reported/samples"]) for row in rows] == [
-        (100.0, 0.5, 7.0),
-        (200.0, 1.0, 7.0),
+def test_costs_add_up_and_missing_metrics_are_empty(write, tmp_path):
+    own = {"metrics": {"val/score": 0.1, "samples": 7.0}, "samples": 100.0, "gpu_seconds": 0.5}
+    other = {"metrics": {"b": 2.0}, "samples": 100.0, "gpu_seconds": 0.5}
+    rows = write(trial_of(0), trial_of(1, **{"report/1": own, "report/2": other}), trial_of(2)).to_pylist()
+    names = ("trial_id", "epoch", "samples", "gpu_seconds", "reported/samples", "val/score", "b")
+    assert [tuple(row[name] for name in names) for row in rows] == [
+        (0, None, None, None, None, None, None),
+        (1, 1, 100.0, 0.5, 7.0, 0.1, None),
+        (1, 2, 200.0, 1.0, None, None, 2.0),
+        (2, None, None, None, None, None, None),
     ]
+    assert [path.name for path in tmp_path.iterdir()] == ["trials.parquet"]
 
 
-def test_the_columns_of_ours_have_their_types_from_the_first_trial_on(tmp_path):
-    path = tmp_path / "trials.parquet"
-    write_parquet([trial_of(0)], path)
-    early = pq.read_schema(path)
+def test_columns_keep_their_types_from_the_first_trial_on(write):
+    early = write(trial_of(0)).schema
     report = {"metrics": {"val/loss": 0.5}, "samples": 10.0, "gpu_seconds": 0.5}
-    write_parquet([trial_of(0), trial_of(1, copied_from=0, **{"report/1": report})], path)
-    late = pq.read_schema(path)
+    late = write(trial_of(0), trial_of(1, copied_from=0, **{"report/1": report})).schema
     assert early.names == late.names[: len(early.names)]
     assert early.types == late.types[: len(early.types)]
     assert (late.field("epoch").type, late.field("samples").type) == (pa.int64(), pa.float64())
@@ -71,27 +82,13 @@ def test_the_columns_of_ours_have_their_types_from_the_first_trial_on(tmp_path):
         (CategoricalDistribution(["a", None]), "a", pa.string()),
     ],
 )
-def test_a_parameter_has_the_type_of_all_that_may_be_tried(distribution, value, kind, tmp_path):
-    write_parquet([trial_of(0, {"x": (value, distribution)})], tmp_path / "trials.parquet")
-    column = pq.read_table(tmp_path / "trials.parquet")["config/x"]
+def test_parameter_has_the_type_of_all_its_values(distribution, value, kind, write):
+    column = write(trial_of(0, {"x": (value, distribution)}))["config/x"]
     assert column.type == kind
     assert column.to_pylist() == [str(value) if kind == pa.string() else value]
 
 
 @pytest.mark.parametrize("value", [[1, "flip"], 2**64])
-def test_a_constant_that_parquet_has_no_type_for_is_text(value, tmp_path):
-    write_parquet([trial_of(0, config={"x": value}), trial_of(1, config={"x": value})], tmp_path / "trials.parquet")
-    assert pq.read_table(tmp_path / "trials.parquet")["config/x"].to_pylist() == [str(value)] * 2
-
-
-def test_a_metric_that_not_every_report_has_is_empty_in_the_others(tmp_path):
-    reports = {f"report/{epoch}": {"metrics": metrics} for epoch, metrics in [(1, {"a": 1.0}), (2, {"b": 2.0})]}
-    write_parquet([trial_of(0), trial_of(1, **reports), trial_of(2)], tmp_path / "trials.parquet")
-    rows = pq.read_table(tmp_path / "trials.parquet").to_pylist()
-    assert [(row["trial_id"], row["epoch"], row["a"], row["b"]) for row in rows] == [
-        (0, None, None, None),
-        (1, 1, 1.0, None),
-        (1, 2, None, 2.0),
-        (2, None, None, None),
-    ]
-    assert [path.name for path in tmp_path.iterdir()] == ["trials.parquet"]
+def test_constant_without_a_parquet_type_is_text(value, write):
+    table = write(trial_of(0, config={"x": value}), trial_of(1, config={"x": value}))
+    assert table["config/x"].to_pylist() == [str(value)] * 2

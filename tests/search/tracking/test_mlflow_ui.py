@@ -1,67 +1,51 @@
-"""A search as people find it in MLflow's UI: a real server, and a browser."""
-
-import json
 import re
+import shutil
 from types import SimpleNamespace
-from urllib.parse import quote
 
 import pytest
-from mlflow.tracking import MlflowClient
 
 from search.analysis.result import SearchResult
 from search.reporting.console.summary import view_instructions
 from search.reporting.html.report import write_report
 from search.study.record import load_search
 from search.tracking.description import render_description
-from search.tracking.runs import Runs
-from search.tracking.tracker import MLflowCallback
-from search.tracking.uri import resolve_tracking_uri
 from tests.search.stored_studies import Search
+from tests.search.tracking.trackers import runs_of, track
 from tests.servers.mlflow import MlflowServer
 
-pytestmark = pytest.mark.usefixtures("chromium")  # first: without it, no server is started
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("chromium")]  # first: without it, no server is started
 CURVES = [[0.1, 0.2, 0.3], [0.15, 0.35], [0.05], [0.3, 0.4, 0.6]]
 OUTCOMES = ["completed", "pruned", "diverged", "completed"]
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory):
+def told(tmp_path_factory, empty_mlflow_db):
     """Where MLflow has a search of four trials, of which it was told as a driver does; the runs by name."""
     folder = tmp_path_factory.mktemp("ui")
+    shutil.copy(empty_mlflow_db, folder / "server.db")
     server = MlflowServer(folder).start()
     try:
-        yield tell(search_in(folder / "runs"), server.url)
+        yield tell(Search(folder / "runs"), server.url)
     finally:
         server.stop()
 
 
-def search_in(folder):
-    search = Search(folder)
-    for curve, outcome in zip(CURVES, OUTCOMES, strict=True):
-        number = search.begin()
-        for epoch, score in enumerate(curve, start=1):
-            search.report(number, epoch, score)
-        search.end(number, outcome)
-    search.store.close()
-    return search
-
-
 def tell(search, url):
-    searched, page = load_search(search.config.local_path), search.config.local_path / "report.html"
+    for curve, outcome in zip(CURVES, OUTCOMES, strict=True):
+        search.run(*curve, outcome=outcome)
+    search.store.close()
+    folder = search.config.local_path
+    searched, page = load_search(folder), folder / "report.html"
     write_report(searched, page)
     result = SearchResult.from_record(searched)
-    note = render_description(search.config.local_path, result)
-    where = resolve_tracking_uri(search.config, {"MLFLOW_TRACKING_URI": url})
-    runs = Runs(search.config, *where, searched.about["id"], searched.objectives)
-    tracker = MLflowCallback(runs, searched.trials)
-    tracker.finish("FINISHED", note, result.metrics, [page], 120.0)
-    found = MlflowClient(url).search_runs([tracker.experiment_id])
+    tracker = track(search.config, url, searched.about["id"], searched.objectives, earlier=searched.trials)
+    tracker.finish("FINISHED", render_description(folder, result), result.metrics, [page], 120.0)
     mlflow = {"tracking_uri": url, "experiment_id": tracker.experiment_id, "run_id": tracker.run_id}
     return SimpleNamespace(
         url=url,
-        link=list(view_instructions(mlflow, search.config.local_path))[-1],
+        link=list(view_instructions(mlflow, folder))[-1],
         experiment=tracker.experiment_id,
-        ids={run.info.run_name: run.info.run_id for run in found},
+        ids={run.info.run_name: run.info.run_id for run in runs_of(tracker).values()},
         lr=[str(trial.params["lr"]) for trial in searched.trials],
     )
 
@@ -88,11 +72,7 @@ def shown(window, told):
     page.close()
 
 
-def as_json(value):
-    return quote(json.dumps(value))
-
-
-def test_the_link_told_at_the_end_opens_the_search_with_its_trials_its_note_and_its_report(shown, told):
+def test_link_opens_the_search_with_its_note_and_report(shown, told):
     page = shown(told.link)
     for name in ("trial-000", "trial-003"):
         assert page.get_by_role("link", name=name).get_attribute("href").endswith(told.ids[name])
@@ -107,7 +87,7 @@ def test_the_link_told_at_the_end_opens_the_search_with_its_trials_its_note_and_
     report.locator(".figure .main-svg").first.wait_for()
 
 
-def test_trials_lie_below_their_search_and_two_of_them_can_be_compared(shown, told):
+def test_trials_lie_below_their_search_and_can_be_compared(shown, told):
     page = shown(f"experiments/{told.experiment}/runs?workflowType=machine_learning")
     search = page.get_by_role("row").filter(has=page.get_by_role("link", name="one", exact=True))
     search.wait_for()
@@ -125,16 +105,3 @@ def test_trials_lie_below_their_search_and_two_of_them_can_be_compared(shown, to
         assert page.get_by_role("cell", name=f"trial-00{number}").is_visible()
     metrics = page.get_by_role("rowgroup").filter(has_text="0.35")
     metrics.filter(has_text="0.6").first.wait_for()
-
-
-def test_the_chart_of_a_metric_has_the_curve_of_each_trial_by_epoch(shown, told):
-    runs = [told.ids[f"trial-{number:03d}"] for number in range(len(CURVES))]
-    page = shown(
-        f"metric?runs={as_json(runs)}&metric={as_json('val/score')}&experiments={as_json([told.experiment])}"
-        f"&plot_metric_keys={as_json(['val/score'])}&x_axis=step"
-    )
-    chart = page.locator(".js-plotly-plot").first
-    chart.locator(".scatterlayer .trace").nth(3).wait_for(state="attached")
-    curves = chart.evaluate("plot => plot.data.map(curve => [curve.name, [...curve.x], [...curve.y]])")
-    drawn = {name: dict(zip(epochs, scores, strict=True)) for name, epochs, scores in curves}
-    assert drawn == {f"trial-{number:03d}": dict(enumerate(scores, start=1)) for number, scores in enumerate(CURVES)}

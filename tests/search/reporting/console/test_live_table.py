@@ -22,7 +22,7 @@ def shown(board, width=80, height=24):
     return [line.rstrip() for line in captured.get().splitlines()]
 
 
-def test_a_summary_tells_how_trials_ended_and_why_the_last_one_failed(board):
+def test_summary_tells_outcomes_and_the_last_failure(board):
     for number, outcome in enumerate(["completed", "failed", "failed"]):
         board.add_trial(number, {}, 9)
         board.end_trial(number, outcome, f"because of {number}")
@@ -30,7 +30,7 @@ def test_a_summary_tells_how_trials_ended_and_why_the_last_one_failed(board):
     assert shown(board)[:3] == ["3 of 4 trials done, 1 training", "1 completed, 2 failed", "trial 2: because of 2"]
 
 
-def test_the_best_is_that_by_the_mode_of_all_trials_that_may_be_the_result_whatever_is_not_finite(board):
+def test_best_is_finite_and_of_a_trial_that_has_not_diverged(board):
     board.add_trial(0, {}, 9)
     for epoch, value in enumerate([0.25, 0.5, float("nan"), float("inf")], start=1):
         board.record_report(0, epoch, {"val/score": value})
@@ -40,7 +40,7 @@ def test_the_best_is_that_by_the_mode_of_all_trials_that_may_be_the_result_whate
     assert "best val/score 0.125, trial 1, epoch 1" in shown(board)
 
 
-def test_trials_that_wait_are_counted_and_those_that_are_trained_have_a_row(board):
+def test_training_trials_have_rows_and_waiting_ones_are_counted(board):
     for number in range(3):
         board.add_trial(number, {"lr": 0.5} if number else {"scale": 2.0}, 9 if number else None)
         board.record_report(number, 1, {"val/score": 0.25, "time/samples_per_s": 100.0})
@@ -56,7 +56,7 @@ def test_trials_that_wait_are_counted_and_those_that_are_trained_have_a_row(boar
     ]
 
 
-def test_what_is_left_follows_from_the_pace_since_the_first_report(board):
+def test_time_left_follows_the_pace_since_the_first_report(board):
     board.add_trial(0, {}, 9)
     board.wait(60)  # in which workers started
     board.record_report(0, 1, {"val/score": 0.25})
@@ -72,7 +72,7 @@ def test_what_is_left_follows_from_the_pace_since_the_first_report(board):
     assert shown(board)[3] == "1:20 gone"
 
 
-def test_what_was_reported_before_a_search_is_taken_up_counts_and_takes_no_time(board):
+def test_earlier_reports_count_and_take_no_time(board):
     board.restore_report(0, 1, 0.5)
     board.restore_report(0, 2, 0.75)
     board.add_trial(1, {}, 9)
@@ -85,7 +85,7 @@ def test_what_was_reported_before_a_search_is_taken_up_counts_and_takes_no_time(
 
 
 @pytest.mark.parametrize(("height", "rows"), [(24, 16), (12, 4), (9, 1), (5, 0)])
-def test_a_table_has_as_many_trials_as_the_terminal_has_room_for(board, height, rows):
+def test_table_has_as_many_rows_as_the_terminal(board, height, rows):
     for number in range(30):
         board.add_trial(number, {}, 9)
     lines = shown(board, height=height)
@@ -96,7 +96,7 @@ def test_a_table_has_as_many_trials_as_the_terminal_has_room_for(board, height, 
 
 
 @pytest.mark.parametrize(("width", "last"), [(59, "gamma"), (52, "beta"), (51, "alpha")])
-def test_columns_that_do_not_fit_are_left_out_and_the_others_stay_whole(board, width, last):
+def test_columns_that_do_not_fit_are_left_out(board, width, last):
     board.add_trial(0, {"alpha": 0.001234, "beta": "a long word", "gamma": 3}, 27)
     head, row = shown(board, width=width)[-2:]
     assert head.split()[-1] == last

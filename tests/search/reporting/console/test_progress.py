@@ -30,69 +30,58 @@ class Halves(TaskConfig):
     scale: float = searchable(2.0, low=1.0, high=4.0, when={"precision": "fp16"})
 
 
-def board():
-    return LiveTable(VAL_LOSS, 2, 6.0)
+class Shown:
+    """What a short search shows, and the observer that shows it."""
 
+    def __init__(self, config=Config, terminal=False, quiet=False):
+        self.stream = io.StringIO()
+        console = Console(file=self.stream, force_terminal=terminal, force_interactive=terminal, width=120)
+        self.progress = Progress(LiveTable(VAL_LOSS, 2, 6.0), resolve_space(config, {}, {}), console, quiet=quiet)
 
-@pytest.fixture
-def shown():
-    """Plays a short search; returns what is shown in a terminal or elsewhere."""
-
-    def play(terminal):
-        stream = io.StringIO()
-        console = Console(file=stream, force_terminal=terminal, force_interactive=terminal, width=120)
-        with Progress(board(), resolve_space(Config, {}, {}), console) as progress:
+    def play(self):
+        with self.progress as progress:
             progress.on_trial_start(0, {"precision": "bf16", "lr": 0.01, "epochs": 9})
             progress.on_trial_report(0, 1, {"val/loss": 0.5}, 0.0)
             progress.on_trial_report(0, 2, {"val/loss": 0.75}, 0.0)
             progress.on_trial_end(0, "diverged", "val/loss is nan")
-        return stream.getvalue()
-
-    return play
+        return self.stream.getvalue()
 
 
-def test_elsewhere_there_are_plain_lines(shown):
-    assert shown(terminal=False).splitlines() == [
+def test_search_without_a_terminal_shows_plain_lines():
+    shown = Shown()
+    shown.play()
+    shown.progress.on_trial_start(7, {"precision": "bf16", "lr": 0.01}, 3)
+    assert shown.stream.getvalue().splitlines() == [
         "trial   0  started   precision=bf16  lr=0.01",
         "trial   0  epoch 1   val/loss 0.5",
         "trial   0  epoch 2   val/loss 0.75",
         "trial   0  diverged  val/loss is nan",
+        "trial   7  started   precision=bf16  lr=0.01  from trial 3",
     ]
-
-
-def test_a_copy_is_told_with_the_trial_that_it_goes_on_from():
-    stream = io.StringIO()
-    progress = Progress(board(), resolve_space(Config, {}, {}), Console(file=stream, width=120))
-    progress.on_trial_start(7, {"precision": "bf16", "lr": 0.01}, 3)
-    assert stream.getvalue() == "trial   7  started   precision=bf16  lr=0.01  from trial 3\n"
 
 
 def test_parameters_that_do_not_apply_are_not_shown():
-    stream = io.StringIO()
-    progress = Progress(board(), resolve_space(Halves, {}, {}), Console(file=stream, width=120))
-    progress.on_trial_start(0, {"precision": "bf16", "scale": 2.0})
-    progress.on_trial_start(1, {"precision": "fp16", "scale": 2.0})
-    assert [line.split()[3:] for line in stream.getvalue().splitlines()] == [
-        ["precision=bf16"],
-        ["precision=fp16", "scale=2"],
-    ]
+    shown = Shown(Halves)
+    shown.progress.on_trial_start(0, {"precision": "bf16", "scale": 2.0})
+    shown.progress.on_trial_start(1, {"precision": "fp16", "scale": 2.0})
+    words = [line.split()[3:] for line in shown.stream.getvalue().splitlines()]
+    assert words == [["precision=bf16"], ["precision=fp16", "scale=2"]]
 
 
-def test_a_quiet_search_shows_failures_and_warnings_alone():
-    stream = io.StringIO()
-    console = Console(file=stream, width=120, force_terminal=True, force_interactive=True)
-    with Progress(board(), resolve_space(Config, {}, {}), console, quiet=True) as progress:
+def test_quiet_search_shows_failures_and_warnings_alone():
+    shown = Shown(terminal=True, quiet=True)
+    with shown.progress as progress:
         progress.say("search s: starting Ray")
         for number, outcome in enumerate(["completed", "failed", "pruned"]):
             progress.on_trial_start(number, {"precision": "bf16", "lr": 0.01})
             progress.on_trial_report(number, 1, {"val/loss": 0.5}, 0.0)
             progress.on_trial_end(number, outcome, "because")
         progress.warn("no news for 60 s")
-    assert stream.getvalue() == "trial   1  failed    because\nno news for 60 s\n"
+    assert shown.stream.getvalue() == "trial   1  failed    because\nno news for 60 s\n"
 
 
-def test_in_a_terminal_a_trial_that_ended_is_a_line_and_where_the_search_stands_follows_it(shown):
-    text = shown(terminal=True)
+def test_terminal_shows_ended_trials_above_the_live_table():
+    text = Shown(terminal=True).play()
     assert "epoch 1 " not in text
     assert "0.5 after epoch 2  val/loss is nan  precision=bf16  lr=0.01\n" in text
     assert text.index("1 of 2 trials done, 0 training") > text.index("after epoch 2")
@@ -150,7 +139,8 @@ def resize(terminal, rows, columns):
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
 
-def test_it_fits_a_terminal_of_60_columns_and_one_that_is_resized():
+@pytest.mark.slow
+def test_live_table_fits_a_terminal_that_is_resized():
     ours, theirs = pty.openpty()
     resize(theirs, 20, 60)
     process = play(theirs, pause_s=0.1)
@@ -179,19 +169,16 @@ def test_it_fits_a_terminal_of_60_columns_and_one_that_is_resized():
     assert "trial 3: because" in written[45]
 
 
-def test_a_reader_who_closes_the_pipe_ends_no_search():
-    process = play(subprocess.PIPE, pause_s=0.01)
-    process.stderr.readline()
-    process.stderr.close()
-    assert process.stdout.read() == "all is well\n"
-    assert process.wait(LIMIT_S) == 0
-
-
-def test_a_terminal_that_is_lost_ends_no_search():
+@pytest.mark.slow
+def test_closed_pipe_and_lost_terminal_end_no_search():
+    piped = play(subprocess.PIPE, pause_s=0.05)
     ours, theirs = pty.openpty()
-    process = play(theirs, pause_s=0.1)
+    shown = play(theirs, pause_s=0.05)
     os.close(theirs)
     os.read(ours, 100)
     os.close(ours)
-    assert process.communicate(timeout=LIMIT_S)[0] == "all is well\n"
-    assert process.returncode == 0
+    piped.stderr.readline()
+    piped.stderr.close()
+    for process in (piped, shown):
+        assert process.stdout.read() == "all is well\n"
+        assert process.wait(LIMIT_S) == 0

@@ -1,12 +1,10 @@
 import io
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
-from optuna.samplers import RandomSampler
+from click.testing import CliRunner
 from rich.console import Console
 
 from search.analysis.best_trials import count_outcomes, find_best
@@ -15,10 +13,11 @@ from search.config import SearchConfig
 from search.config.loading import resolve_config
 from search.config.search_space import resolve_space
 from search.reporting.console.summary import print_summary, print_trials
+from search.run import main
 from search.study.record import load_search
 from search.study.study import create_study
-from tests.conftest import ROOT
 from tests.search.objectives import VAL_SCORE
+from tests.search.stored_studies import always_random
 from trainables.arc.task import ArcConfig
 
 RUN = "#/experiments/1/runs/abc?workflowType=machine_learning"
@@ -31,10 +30,9 @@ class Ended:
         self.config = resolve_config(SearchConfig(task="arc", name=folder.name, storage=folder.parent, **options))
         self.folder = folder
         space = resolve_space(ArcConfig, self.config.set, self.config.search)
-        study, store = create_study(folder, lambda number: RandomSampler(seed=number), [VAL_SCORE])
-        study.save_metadata(
-            {"config": self.config.model_dump(mode="json", by_alias=True), "first": [space.get_defaults()]}
-        )
+        study, store = create_study(folder, always_random, [VAL_SCORE])
+        about = self.config.model_dump(mode="json", by_alias=True)
+        study.save_metadata({"config": about, "first": [space.get_defaults()]})
         study.enqueue(space.get_defaults())
         for outcome in ("completed", "pruned", "failed"):
             number, values = study.ask(space)
@@ -48,18 +46,9 @@ class Ended:
         self.mlflow = {"tracking_uri": f"sqlite:///{folder}/mlflow.db", "experiment_id": "1", "run_id": "abc"}
 
     def told(self, quiet=False, width=10_000):
-        trials = self.searched.trials
-        result = SearchResult(
-            self.folder.name,
-            count_outcomes(trials),
-            find_best(trials, VAL_SCORE),
-            [],
-            self.mlflow,
-            61.0,
-            "",
-            None,
-            self.searched,
-        )
+        trials, name = self.searched.trials, self.folder.name
+        outcomes, best = count_outcomes(trials), find_best(trials, VAL_SCORE)
+        result = SearchResult(name, outcomes, best, [], self.mlflow, 61.0, "", None, self.searched)
         stream = io.StringIO()
         print_summary(Console(file=stream, width=width), result, self.folder, quiet)
         return stream.getvalue()
@@ -76,7 +65,7 @@ def ended(tmp_path):
     return Ended(folder, best=1, set={"dropout": 0.1})
 
 
-def test_the_best_is_told_in_full_beside_the_defaults(ended):
+def test_best_trial_is_shown_beside_the_defaults(ended):
     params = [ended.searched.trials[number].params for number in (1, 0)]
     lines = ended.told().splitlines()
     at = lines.index("best: trial 1, val/score 0.5 after epoch 1")
@@ -87,73 +76,54 @@ def test_the_best_is_told_in_full_beside_the_defaults(ended):
     assert told["agent_lr"] == [f"{of_trial['agent_lr']:.4g}" for of_trial in params]
 
 
-def test_a_best_that_is_the_defaults_says_so(tmp_path):
+def test_best_trial_may_be_the_defaults(tmp_path):
     told = Ended(tmp_path, best=0).told()
     assert "best: trial 0 with the defaults, val/score 0.5 after epoch 1\n" in told
     assert "      defaults" not in told
 
 
-def test_the_command_for_mlflow_works_when_it_is_pasted(ended):
+def test_look_names_mlflow_without_a_password(ended, monkeypatch):
     command = shlex.split(ended.line("look").split(", then ")[0])
     assert command[-2:] == ["--backend-store-uri", ended.mlflow["tracking_uri"]]
     assert Path(command[0]).exists()
     assert ended.line("look").endswith(f", then http://127.0.0.1:5000/{RUN}")
-
-
-def test_a_server_is_told_as_the_address_of_the_search_without_a_password(ended):
     ended.mlflow["tracking_uri"] = "https://me:secret@mlflow.example.org/team/"
     assert ended.line("look") == f"https://mlflow.example.org/team/{RUN}"
-
-
-def test_a_database_that_the_environment_names_is_told_by_the_name_of_the_variable(ended, monkeypatch):
     ended.mlflow["tracking_uri"] = "postgresql://me:secret@host/runs"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "postgresql://me:secret@host/runs")
     assert 'ui --backend-store-uri "$MLFLOW_TRACKING_URI", then' in ended.line("look")
     assert "secret" not in ended.told()
 
 
-def test_the_report_is_named_if_there_is_one(ended):
+def test_look_names_an_existing_report(ended):
     assert "report.html" not in ended.told()
     (ended.folder / "report.html").touch()
     assert f"look: {ended.folder}/report.html\n" in ended.told()
 
 
-def test_more_trials_are_a_command(ended):
-    words = shlex.split(ended.line("more"))
-    assert words == [
-        "python", "search/run.py", "--resume", "s1", "--storage", str(ended.folder.parent), "--trials", "6",
-    ]  # fmt: skip
+def test_commands_continue_and_repeat_the_search(ended):
+    folder = str(ended.folder.parent)
+    words = ["python", "search/run.py", "--resume", "s1", "--storage", folder, "--trials", "6"]
+    assert shlex.split(ended.line("more")) == words
+    python, script, *words = shlex.split(ended.line("train"))
+    assert (python, script, words[:2]) == ("python", "search/run.py", ["arc", "--once"])
+    done = CliRunner().invoke(main, [*words, "--dry-run"], catch_exceptions=False)
+    assert done.exit_code == 0, done.stderr
+    expected = {"dropout": 0.1, **ended.searched.trials[1].params}
+    assert yaml.safe_load(done.stdout)["set"] == {name: str(value) for name, value in expected.items()}
 
 
-def test_the_best_config_is_trained_again_by_a_command(ended):
-    words = shlex.split(ended.line("train"))
-    assert words[:4] == ["python", "search/run.py", "arc", "--once"]
-    command = [sys.executable, *words[1:], "--dry-run"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60)
-    assert done.returncode == 0, done.stderr
-    best = ended.searched.trials[1]
-    assert yaml.safe_load(done.stdout)["set"] == {
-        name: str(value) for name, value in {"dropout": 0.1, **best.params}.items()
-    }
-
-
-def test_quiet_leaves_out_the_table_and_keeps_the_best_and_the_commands(ended):
+def test_quiet_summary_has_no_table(ended):
     quiet, told = ended.told(quiet=True), ended.told()
     assert told.endswith(quiet)
     assert "outcome" in told.splitlines()[0]
     assert quiet.startswith("1 completed, 1 pruned, 1 failed in 61 s\n")
 
 
-def test_a_narrow_terminal_has_whole_columns(ended):
+def test_narrow_terminal_has_whole_columns(ended):
     stream = io.StringIO()
     console = Console(file=stream, width=60, force_terminal=True, color_system=None)
     print_trials(console, ended.searched)
     head, *rows = stream.getvalue().splitlines()
-    assert head.split()[:5] == [
-        "trial",
-        "outcome",
-        "epochs",
-        "val/score",
-        *list(ended.searched.trials[0].params)[:1],
-    ]
+    assert head.split()[:5] == ["trial", "outcome", "epochs", "val/score", next(iter(ended.searched.trials[0].params))]
     assert all(len(line) <= 60 and "…" not in line for line in [head, *rows])

@@ -5,7 +5,7 @@ from search.reporting.console.tables import build_table
 from tests.search.objectives import VAL_SCORE
 
 
-def test_the_table_ranks_by_the_best_report_and_puts_the_unranked_last(trials):
+def test_table_ranks_by_the_best_report(trials):
     console = Console(width=120)
     with console.capture() as captured:
         console.print(build_table(trial_rows(trials, [VAL_SCORE])))
