@@ -1,5 +1,3 @@
-"""What the comparison of searches rests on: its problems, its clock, and the sides as they are really called."""
-
 import math
 
 import numpy as np
@@ -21,29 +19,15 @@ BEST = {
     "cliff": {"lr": 10**-1.8, "reward_scale": 10**0.7, "curriculum": 0.35, "weight_decay": 1e-3, "precision": "bf16"},
     "crossing": {"lr": 10**-1.8, "regularization": 0.8, "width": 10**2.4, "precision": "fp32"},
     "curriculum": {"lr": 1e-2, "easy": 0.3, "pace": 0.4, "reward_scale": 10**0.6, "precision": "fp32"},
-    "finetune": {
-        "lr": 10**-4.2,
-        "head_lr": 10**-2.8,
-        "warmup": 0.12,
-        "batch": 32,
-        "dropout": 0.15,
-        "layers": "half",
-        "precision": "fp16",
-        "scale_log2": 12.0,
-    },
-    "annealed": {
-        "lr": 10**-0.9,
-        "momentum": 0.9,
-        "schedule": "cosine",
-        "warm": 0.06,
-        "smoothing": 0.1,
-        "precision": "fp32",
-    },
+    "finetune": {"lr": 10**-4.2, "head_lr": 10**-2.8, "warmup": 0.12, "batch": 32, "dropout": 0.15}
+    | {"layers": "half", "precision": "fp16", "scale_log2": 12.0},
+    "annealed": {"lr": 10**-0.9, "momentum": 0.9, "schedule": "cosine", "warm": 0.06, "smoothing": 0.1}
+    | {"precision": "fp32"},
 }
 
 
 @pytest.mark.parametrize("name", BEST)
-def test_the_best_config_has_no_regret(name):
+def test_best_config_has_no_regret(name):
     problem = PROBLEMS[name]
     curve = problem.curve(BEST[name], np.random.default_rng(0))
     assert not curve.diverges
@@ -51,9 +35,9 @@ def test_the_best_config_has_no_regret(name):
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(seed=st.integers(0, 2**31))
-def test_no_config_is_better_than_the_best_nor_worse_than_a_diverged_one(name, seed):
+def test_regret_lies_between_the_best_and_a_diverged_config(name, seed):
     problem, draw = PROBLEMS[name], np.random.default_rng(seed)
     curve = problem.curve(problem.draw(draw), draw)
     assert len(curve.values) == problem.epochs
@@ -61,7 +45,7 @@ def test_no_config_is_better_than_the_best_nor_worse_than_a_diverged_one(name, s
     assert -1e-5 <= problem.regret(curve) <= problem.worst - problem.best
 
 
-def test_a_closed_form_diverges_for_good_and_sooner_the_farther_beyond_the_cliff():
+def test_closed_form_diverges_sooner_far_beyond_the_cliff():
     problem, epochs = PROBLEMS["cliff"], []
     for lr in (0.03, 0.1, 1.0):
         curve = problem.curve({**BEST["cliff"], "lr": lr}, np.random.default_rng(0))
@@ -115,25 +99,26 @@ def test_time_passes_as_epochs_take_it():
     assert (run.spent, run.lost, run.whole) == (30.0, 0.0, 0)
 
 
-def test_what_goes_into_a_trial_that_diverges_is_lost():
+def test_time_of_a_diverged_trial_is_lost():
     run = simulate(Once(0.75), FLAT, gangs=1, budget=1000.0, seed=0)
     assert (run.trials, run.diverged, run.lost) == (1, 1, 90.0)
     assert run.regrets == [(SWITCH_S + 10.0, 1.0)]
 
 
+def simulated(name, seed, budget):
+    return simulate(SIDES[name](FLAT, seed), FLAT, gangs=8, budget=budget, seed=seed)
+
+
 @pytest.mark.parametrize("name", SIDES)
 @pytest.mark.filterwarnings("ignore:All-NaN slice")  # Ray, of a rung at which all have diverged
-def test_a_side_is_the_same_for_the_same_seed(name):
-    first, second = (simulate(SIDES[name](FLAT, 3), FLAT, gangs=8, budget=300.0, seed=3) for _ in range(2))
+def test_side_is_the_same_for_the_same_seed(name):
+    first, second = (simulated(name, 3, 150.0) for _ in range(2))
     assert first.regrets == second.regrets
     assert first.trials == second.trials > 8
 
 
-def test_ours_ends_a_diverged_trial_at_once_and_tune_trains_it_on():
-    ours, tune = (
-        simulate(SIDES[name](FLAT, 0), FLAT, gangs=8, budget=500.0, seed=0) for name in ("searchlight", "tpe")
-    )
-    assert ours.diverged > 1
-    assert tune.diverged > 1
+def test_searchlight_ends_diverged_trials_sooner_than_tune():
+    ours, tune = simulated("searchlight", 0, 300.0), simulated("tpe", 0, 300.0)
+    assert min(ours.diverged, tune.diverged) > 1
     assert ours.lost <= 20.0 * (ours.diverged + 8)
     assert tune.lost >= 90.0 * (tune.diverged - 8)

@@ -1,5 +1,3 @@
-"""What the benchmarks of tasks share, and what they add to the task liquid."""
-
 import os
 import re
 
@@ -21,15 +19,16 @@ from trainables.training.trainer import train
 
 
 @pytest.fixture(autouse=True)
-def _one_thread():
-    """Faster for small tensors."""
+def in_this_process(monkeypatch):
+    """Trains in one thread, which is faster for small tensors, of this process."""
+    monkeypatch.setattr(task_runs, "in_processes", lambda function, items, processes: list(map(function, items)))
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
 
 
-def test_a_difference_is_that_of_pairs():
+def test_difference_is_that_of_pairs():
     base = [{"score": 0.1}, {"score": 0.5}, {"score": 0.9}]
     better = [{"score": report["score"] + 0.2} for report in base]
     assert difference(better, base, "score") == "+0.2000 +- 0.0000"
@@ -39,17 +38,14 @@ def test_a_difference_is_that_of_pairs():
     assert deviation(base[:1], "score") == 0
 
 
-def test_the_defaults_of_a_config_are_what_the_search_did_not_vary_within_a_part_too():
+def test_defaults_lack_what_the_search_varied():
     config = {"lr": 0.1, "width": 32, "replay": {"size": 50, "fraction": 0.5, "balanced": True}}
     assert without(config, ["lr", "replay.fraction"]) == {"width": 32, "replay": {"size": 50, "balanced": True}}
     assert config["replay"] == {"size": 50, "fraction": 0.5, "balanced": True}
 
 
-def test_each_config_is_trained_under_each_seed_and_told_by_its_best_or_its_last_report(monkeypatch):
-    monkeypatch.setattr(
-        task_runs, "in_processes", lambda function, items, processes: [function(item) for item in items]
-    )
-    small = {"epochs": 3, "samples": 64, "continual": {"tasks": 1}}
+def test_each_config_is_trained_under_each_seed():
+    small = {"epochs": 2, "samples": 64, "continual": {"tasks": 1}}
     configs = [small, small | {"lr": 1e-3}]
     best, last = (
         task_runs.train_all(LiquidTask, configs, seeds=2, processes=1, first_seed=7, which=which)
@@ -64,7 +60,7 @@ def test_each_config_is_trained_under_each_seed_and_told_by_its_best_or_its_last
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_joint_learning_has_samples_of_all_tasks_each_with_its_own_outputs_and_as_many_as_the_stream(scenario):
+def test_joint_learning_has_as_many_samples_of_all_tasks(scenario):
     config = LiquidConfig.model_validate({"continual": {"scenario": scenario}, "replay": {"fraction": 0.0}})
     joint, stream = JointTask(config), LiquidTask(config)
     for task in (joint, stream):
@@ -80,7 +76,7 @@ def test_joint_learning_has_samples_of_all_tasks_each_with_its_own_outputs_and_a
         assert torch.equal(targets // 2, tasks)
 
 
-def test_a_band_that_is_not_met_is_named():
+def test_unmet_band_is_named():
     good = {"naive": 0.2, "EWC": 0.2, "SI": 0.2, "replay": 0.9, "DER++": 0.9, "joint": 0.97}
     table = {name: {scenario: [{"val/score": good[name]}] for scenario in SCENARIOS} for name in [*METHODS, "joint"]}
     assert unmet(table) == []
@@ -92,7 +88,7 @@ def test_a_band_that_is_not_met_is_named():
     ]
 
 
-def test_the_best_of_a_search_is_trained_again_beside_the_defaults_of_whatever_task_it_was(monkeypatch, capsys):
+def test_best_of_a_search_is_trained_beside_the_defaults(monkeypatch, capsys):
     config = LiquidConfig.model_validate({"epochs": 3, "samples": 64, "lr": 0.02, "continual": {"tasks": 3}})
     report = {"metrics": {}, "checkpoint": None, "time": 0.0}
     trial = create_trial(
@@ -105,13 +101,9 @@ def test_the_best_of_a_search_is_trained_again_beside_the_defaults_of_whatever_t
     study = optuna.create_study(direction="maximize")
     study.add_trial(trial)
     about = {"config": {"task": "liquid"}}
-    searched = SearchRecord(
-        "mine", study.trials, (Objective("val/score", "max"), Objective("val/forgetting", "min")), about
-    )
+    objectives = (Objective("val/score", "max"), Objective("val/forgetting", "min"))
+    searched = SearchRecord("mine", study.trials, objectives, about)
     monkeypatch.setattr(search_best, "load_search", lambda folder: searched)
-    monkeypatch.setattr(
-        task_runs, "in_processes", lambda function, items, processes: [function(item) for item in items]
-    )
     monkeypatch.setattr("sys.argv", ["search_best.py", "runs/mine", "--seeds", "2"])
     search_best.main()
     first, *rows = capsys.readouterr().out.splitlines()
@@ -122,7 +114,7 @@ def test_the_best_of_a_search_is_trained_again_beside_the_defaults_of_whatever_t
     assert rows[0].split()[1:] != rows[1].split()[1:]
 
 
-def test_without_a_folder_the_newest_search_is_trained_again_and_without_any_nothing_is(tmp_path, capsys, monkeypatch):
+def test_newest_search_is_trained_without_a_folder(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["search_best.py"])
     search_best.main()

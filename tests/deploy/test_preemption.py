@@ -1,5 +1,3 @@
-"""A spot node whose end AWS announces is drained: the metadata service is one of this test, Ray is real."""
-
 import socket
 import threading
 from datetime import UTC, datetime, timedelta
@@ -45,14 +43,14 @@ def metadata():
         server.shutdown()
 
 
-def test_the_notice_is_read_and_its_absence_or_a_service_that_is_away_is_no_notice(metadata):
+def test_notice_is_read_and_an_absent_service_has_none(metadata):
     Metadata.stays = 1
     assert notice(metadata) is None
     assert notice(metadata) == GOES_AT
     assert notice("http://127.0.0.1:9") is None
 
 
-def test_a_service_that_breaks_off_is_asked_again_and_told_of_once(caplog):
+def test_service_that_breaks_off_is_reported_once(caplog):
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def break_off():
@@ -69,7 +67,8 @@ def test_a_service_that_breaks_off_is_asked_again_and_told_of_once(caplog):
     ]
 
 
-def test_the_node_is_drained_and_ray_knows_why(head, metadata):
+@pytest.mark.slow
+def test_node_is_drained_with_the_reason(head, metadata):
     Metadata.stays = 1
     done = head.run("deploy.preemption", AWS_EC2_METADATA_SERVICE_ENDPOINT=metadata)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""deploy/rayjob.yaml and its image, as Ray's autoscaler, the search and Kubernetes read them."""
+"""Tests deploy/rayjob.yaml and its image as Ray's autoscaler, the search and Kubernetes read them."""
 
 import re
 import shlex
@@ -49,14 +49,14 @@ def entrypoint(job):
     return words[:at], words[at + 1 :]
 
 
-def test_the_commented_lines_are_the_spot_nodes_and_nothing_else(job):
+def test_commented_lines_are_the_spot_nodes(job):
     commented = re.findall(r"^ +#(?! )\S.*", TEXT, flags=re.MULTILINE)
     assert [line.strip() for line in commented] == ["#affinity:", "#tolerations:"]
     pod = job["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]["template"]["spec"]
     assert ("affinity" in pod) == ("tolerations" in pod)
 
 
-def test_ray_offers_no_cpu_of_the_head_and_grows_by_gpu_pods_from_none(kinds):
+def test_head_offers_no_cpu_and_gpu_pods_start_from_none(kinds):
     assert kinds["headgroup"]["resources"]["CPU"] == 0
     gpu = kinds["gpu"]
     assert (gpu["min_workers"], gpu["max_workers"]) == (0, 8)
@@ -64,7 +64,7 @@ def test_ray_offers_no_cpu_of_the_head_and_grows_by_gpu_pods_from_none(kinds):
     assert all(kind["resources"]["memory"] >= 8 * GANG_BYTES for kind in kinds.values())
 
 
-def test_the_search_is_told_what_the_cluster_may_grow_to(job, kinds):
+def test_search_is_told_the_limits_of_the_cluster(job, kinds):
     limits, _ = entrypoint(job)
     assert limits[:3] == ["python", "-m", "deploy.limits"]
     (told,) = node_types(limits[3:]).values()
@@ -73,7 +73,7 @@ def test_the_search_is_told_what_the_cluster_may_grow_to(job, kinds):
     assert {"CPU", "GPU"} <= set(told["resources"])
 
 
-def test_the_entrypoint_is_a_command_of_the_search_in_the_image(job):
+def test_entrypoint_is_a_command_of_the_search(job):
     _, (python, script, *options) = entrypoint(job)
     assert python == "python"
     folder = re.search(r"^WORKDIR (\S+)$", DOCKERFILE, flags=re.MULTILINE)[1]
@@ -84,19 +84,15 @@ def test_the_entrypoint_is_a_command_of_the_search_in_the_image(job):
     assert given["name"]  # for --resume
 
 
-def test_what_ends_goes_and_is_not_begun_again(job):
+def test_job_ends_once_with_a_token_and_the_locked_ray(job, cluster):
     spec = job["spec"]
-    assert spec["shutdownAfterJobFinishes"] is True
-    assert spec["backoffLimit"] == 0
+    assert (spec["shutdownAfterJobFinishes"], spec["backoffLimit"]) == (True, 0)
     assert spec["ttlSecondsAfterFinished"] > 0
-
-
-def test_a_token_is_asked_for_and_ray_is_the_one_of_the_lock(cluster):
     assert cluster["authOptions"] == {"mode": "token"}
     assert cluster["rayVersion"] == LOCKED["ray"]
 
 
-def test_all_pods_have_one_image_of_this_version_and_no_privileges(cluster):
+def test_pods_have_one_image_of_this_version_and_no_privileges(cluster):
     (image,) = {container["image"] for container in containers(cluster)}
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert image.endswith(f":{version}")
@@ -106,17 +102,15 @@ def test_all_pods_have_one_image_of_this_version_and_no_privileges(cluster):
     assert all(container["securityContext"]["allowPrivilegeEscalation"] is False for container in containers(cluster))
 
 
-def test_no_secret_stands_in_the_file_and_workers_have_but_the_bucket(cluster):
-    values = {
-        entry["name"] for container in containers(cluster) for entry in container.get("env", []) if "value" in entry
-    }
-    assert values == {"RAY_JOB_STOP_WAIT_TIME_S"}
+def test_file_has_no_secret_and_workers_have_the_bucket_alone(cluster):
     head, worker = containers(cluster)
+    values = [entry["name"] for entry in [*head.get("env", []), *worker.get("env", [])] if "value" in entry]
+    assert set(values) == {"RAY_JOB_STOP_WAIT_TIME_S"}
     assert [source["secretRef"]["name"] for source in worker["envFrom"]] == ["searchlight-bucket"]
     assert [source["secretRef"]["name"] for source in head["envFrom"]] == ["searchlight", "searchlight-bucket"]
 
 
-def test_the_image_has_what_it_copies_and_runs_as_nobody_special():
+def test_image_has_what_it_copies_and_no_root():
     lines = [line.split() for line in DOCKERFILE.splitlines() if line and not line.startswith("#")]
     sources = [source for word, *words in lines if word == "COPY" for source in words[:-1]]
     assert all((ROOT / source).exists() for source in sources)
