@@ -21,14 +21,11 @@ from search.storage.bucket_journal import BucketJournal
 from search.storage.uploader import Uploader
 from search.storage.working_copy import LOCK, PREFIX, _get_root, downloaded_copy, local_path_of, working_copy
 from search.study.record import load_search
-from tests.end_to_end.test_driver_crash import LR, TASKS, drive, told
+from tests.end_to_end.test_driver_crash import LR, TASKS, drive
+from tests.search.experiment.dying_drivers import Killed, check_deaths
 from tests.search.experiment.test_task_files import PREPARES
 from trainables.filesystem.paths import cached_on_node, local_copy, parse_path
 from trainables.filesystem.remote_path import RemotePath
-
-
-class Killed(BaseException):
-    """The driver is gone."""
 
 
 @pytest.fixture(autouse=True)
@@ -77,30 +74,22 @@ def commit_until(monkeypatch, moment, written):
     return commits
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("written", [False, True])
 def test_search_in_a_bucket_that_dies_resumes_as_if_it_had_not(s3, monkeypatch, written):
-    planned, held = begun(f"{s3}/whole")
-    once = []
-    with monkeypatch.context() as patch:
-        commits = commit_until(patch, -1, written)
-        drive(planned, held, once)
-        asked = len(commits)
-    assert asked > 20
-    for moment in range(1, asked, 13):
-        planned, dying = begun(f"{s3}/{moment}")
-        trained: list[tuple[int, int]] = []
-        with monkeypatch.context() as patch:
-            commit_until(patch, moment, written)
-            with pytest.raises(Killed):
-                drive(planned, dying, trained)
+    def resume(planned, dying, trained):
         with downloaded_copy(planned.config.path):
             planned, again = open_search(planned.config.path, {})
             drive(planned, again, trained)
-        assert told(again.study) == told(held.study), moment
-        assert len(trained) <= len(once) + 1, "at most the epoch that ran is trained again"
         for trial in load_search(planned.config.path).trials:
             kept = {path.name for path in (planned.config.path / "checkpoints" / str(trial.number)).glob("*.pt")}
             assert len(kept) <= 1, "of each trial the best alone is kept, of all its drivers"
+        return again.study
+
+    def kill_at(patch, moment):
+        return commit_until(patch, moment, written)
+
+    check_deaths(monkeypatch, lambda name: begun(f"{s3}/{name}"), kill_at, resume, step=13)
 
 
 def test_search_yaml_is_in_the_bucket_before_the_study(storage, monkeypatch):

@@ -134,7 +134,7 @@ def test_changed_code_is_set_aside_once_for_each_change(tmp_path, monkeypatch):
     assert copies() == {"code": first, "code-1": first}
 
 
-@pytest.mark.parametrize("url", ["", "sqlite:///{}/studies.db"])
+@pytest.mark.parametrize("url", ["", pytest.param("sqlite:///{}/studies.db", marks=pytest.mark.slow)])
 def test_full_disk_is_refused_and_the_search_can_resume_later(tmp_path, monkeypatch, url):
     given = {"study": url.format(tmp_path)} if url else {}
     planned, held = start(tmp_path, **given)

@@ -1,4 +1,7 @@
+import shutil
+
 import pytest
+from optuna.storages import RDBStorage
 
 from search.config import load_config
 from search.errors import UsageError
@@ -6,18 +9,29 @@ from search.experiment import plan
 from search.experiment.resume import create_search, open_search
 from search.storage.cached_rdb import CachedRDBStorage
 from search.storage.study_store import open_store
-from tests.end_to_end.test_driver_crash import LR, TASKS, drive, told
+from tests.end_to_end.test_driver_crash import LR, TASKS, drive
+from tests.search.experiment.dying_drivers import Killed, check_deaths
 
 
-class Killed(BaseException):
-    """The driver is gone."""
+@pytest.fixture(scope="module")
+def empty_database(tmp_path_factory):
+    """A database without studies, which takes seconds to create."""
+    path = tmp_path_factory.mktemp("database") / "studies.db"
+    RDBStorage(f"sqlite:///{path}").engine.dispose()
+    return path
 
 
-def begun(folder):
-    task = {"task": f"{TASKS / 'toy.py'}:Toy", "name": "one", "storage": folder / "runs", "trials": "5"}
-    planned = plan(load_config({**task, **LR, "study": f"sqlite:///{folder}/studies.db"}))
-    planned.config.local_path.mkdir(parents=True)
-    return planned, create_search(planned)
+@pytest.fixture
+def begun(tmp_path, empty_database):
+    def begin(name):
+        (folder := tmp_path / name).mkdir()
+        shutil.copy(empty_database, folder)
+        task = {"task": f"{TASKS / 'toy.py'}:Toy", "name": "one", "storage": folder / "runs", "trials": "5"}
+        planned = plan(load_config({**task, **LR, "study": f"sqlite:///{folder}/studies.db"}))
+        planned.config.local_path.mkdir(parents=True)
+        return planned, create_search(planned)
+
+    return begin
 
 
 def ask_until(monkeypatch, moment, answered):
@@ -37,40 +51,26 @@ def ask_until(monkeypatch, moment, answered):
     return asked
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answered", [False, True])
-def test_search_whose_database_dies_resumes_as_if_it_had_not(tmp_path, monkeypatch, answered):
-    planned, held = begun(tmp_path / "whole")
-    once = []
-    with monkeypatch.context() as patch:
-        questions = ask_until(patch, -1, answered)
-        drive(planned, held, once)
-        asked = len(questions)
-    assert asked > 60
-    for moment in range(1, asked, 23):
-        folder = tmp_path / str(moment)
-        planned, dying = begun(folder)
-        trained: list[tuple[int, int]] = []
-        with monkeypatch.context() as patch:
-            ask_until(patch, moment, answered)
-            with pytest.raises(Killed):
-                drive(planned, dying, trained)
+def test_search_whose_database_dies_resumes_as_if_it_had_not(begun, monkeypatch, answered):
+    def resume(planned, dying, trained):
         dying.store.close()  # as the kernel does
-        drive(*open_search(folder / "runs" / "one", {}), trained)
-        again = open_store(folder / "runs" / "one", planned.config.study)
-        study = held.study
-        assert told(type(study)(again.storage, "one", study._sampler, study.objectives)) == told(study), moment
-        again.close()
-        assert len(trained) <= len(once) + 1, "at most the epoch that ran is trained again"
+        again, held = open_search(planned.config.local_path, {})
+        drive(again, held, trained)
+        store, study = open_store(planned.config.local_path, planned.config.study), held.study
+        return type(study)(store.storage, "one", study._sampler, study.objectives)
+
+    check_deaths(monkeypatch, begun, lambda patch, moment: ask_until(patch, moment, answered), resume, step=17)
 
 
-def test_search_at_another_url_is_found_and_remembered(tmp_path):
-    planned, held = begun(tmp_path)
-    with pytest.raises(UsageError, match="one must not be running, but another process has it open"):
-        open_search(planned.config.local_path, {})
-    held.store.close()
-    moved = tmp_path / "moved.db"
-    (tmp_path / "studies.db").rename(moved)
+def test_search_at_another_url_is_found_and_remembered(begun, tmp_path):
+    planned, held = begun("first")
     folder = planned.config.local_path
+    with pytest.raises(UsageError, match="one must not be running, but another process has it open"):
+        open_search(folder, {})
+    held.store.close()
+    moved = (tmp_path / "first" / "studies.db").rename(tmp_path / "moved.db")
     with pytest.raises(UsageError, match=rf"there is no {folder} that is kept in sqlite:///.*studies\.db\. See --list"):
         open_search(folder, {})
     for given in ({"study": f"sqlite:///{moved}"}, {}):
