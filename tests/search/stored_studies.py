@@ -29,28 +29,29 @@ def always_random(number):
 class Search:
     """A search over `arc` whose study is written by hand; tells `observers` what it writes, as a searcher does."""
 
-    def __init__(self, folder, name="one", tracking_uri="", **given):
+    def __init__(self, folder, name="one", tracking_uri="", objective=VAL_SCORE, **given):
         self.config = load_config({"task": "arc", "name": name, "storage": str(folder), **given})
+        self.objective = objective
         self.config.local_path.mkdir(parents=True)
         (self.config.local_path / "search.yaml").write_text(to_yaml(self.config))
         self.observers = []
         url, about = self.config.study, self.config.model_dump(mode="json", by_alias=True)
-        self.study, self.store = create_study(self.config.local_path, always_random, [VAL_SCORE], url=url)
+        self.study, self.store = create_study(self.config.local_path, always_random, [objective], url=url)
         known = {"first": [], "searched": {"lr": ""}, "fixed": {}, "files": {}, "tracking_uri": tracking_uri}
         self.study.save_metadata({"id": f"id of {name}", "config": about, **known})
 
-    def begin(self):
+    def begin(self, **config):
         number, values = self.study.ask(SPACE)
-        config = {"lr": values["lr"], "inner": {"depth": 2}, "precision": "fp32"}
+        config = config or {"lr": values["lr"], "inner": {"depth": 2}, "precision": "fp32"}
         self.study.record_config(number, config)
         for observer in self.observers:
             observer.on_trial_start(number, flatten(config))
         return number
 
-    def report(self, number, epoch, score, **metrics):
+    def report(self, number, epoch, score, checkpoint=None, **metrics):
         at = time.time()
-        metrics = {"val/score": score, **metrics}
-        self.study.report(number, epoch, score, {"metrics": metrics, "checkpoint": None, "time": at})
+        metrics = {self.objective.metric: score, **metrics}
+        self.study.report(number, epoch, score, {"metrics": metrics, "checkpoint": checkpoint, "time": at})
         for observer in self.observers:
             observer.on_trial_report(number, epoch, metrics, at)
 

@@ -9,30 +9,25 @@ from search.formatting import format_change, format_numbers, format_percent, joi
 from search.reporting.html.axes import robust_range
 
 
-def test_numbers_read_as_a_person_would_write_them():
-    assert [pluralize(1, "trial"), pluralize(0, "trial"), pluralize(3, "trial")] == ["1 trial", "0 trials", "3 trials"]
-    assert [join_words([]), join_words(["a"]), join_words(["a", "b"]), join_words(["a", "b", "c"])] == [
-        "",
-        "a",
-        "a and b",
-        "a, b and c",
-    ]
+def test_counts_and_lists_read_as_a_person_writes_them():
+    assert [pluralize(count, "trial") for count in (1, 0, 3)] == ["1 trial", "0 trials", "3 trials"]
+    assert [join_words(list(words)) for words in ("", "a", "ab", "abc")] == ["", "a", "a and b", "a, b and c"]
     assert format_numbers([4, 5, 6], most=2) == "4, 5 and 1 more"
 
 
-def test_little_is_not_told_as_nothing_nor_nearly_all_as_all():
+def test_percents_are_neither_rounded_to_none_nor_to_all():
     shares = [0, 0.00001, 0.0004, 0.004, 0.126, 0.996, 1]
     assert list(map(format_percent, shares)) == ["0 %", "under 0.01 %", "0.04 %", "0.4 %", "13 %", "over 99 %", "100 %"]
 
 
-def test_a_change_has_percents_where_they_mean_something():
+def test_change_has_percents_of_a_base_of_the_same_sign():
     assert format_change(0.75, 0.5) == "0.25 (50 %)"
     assert format_change(-0.25, 0.5) == "0.75"
     assert format_change(0.5, 0.0) == "0.5"
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=5), st.sampled_from(["min", "max"]))
-def test_an_axis_always_shows_the_best_value_and_most_of_the_others(values, mode):
+def test_axis_shows_the_best_value_and_most_others(values, mode):
     shown = robust_range(values, Objective("x", mode))
     if shown is not None:
         assert shown[0] <= (min if mode == "min" else max)(values) <= shown[1]
@@ -40,7 +35,7 @@ def test_an_axis_always_shows_the_best_value_and_most_of_the_others(values, mode
 
 
 @pytest.mark.parametrize("mode", ["min", "max"])
-def test_a_loss_that_ran_away_does_not_flatten_the_others(mode):
+def test_outlier_does_not_flatten_the_axis(mode):
     sign = 1 if mode == "min" else -1
     values = [sign * value for value in [0.2, 0.3, 0.4, 0.5, 0.35, 0.25, 0.3, 0.45, 0.5, 0.4, 1e9, math.inf]]
     low, high = robust_range(values, Objective("x", mode))

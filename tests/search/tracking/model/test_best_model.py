@@ -7,20 +7,16 @@ from importlib.metadata import version
 
 import pytest
 from mlflow.tracking import MlflowClient
-from optuna.samplers import RandomSampler
 
-from search.config import load_config
 from search.config.option import parse_model_name
-from search.config.search_space import resolve_space
-from search.study.study import create_study
 from search.tracking.errors import ModelError
 from search.tracking.model.best_model import log_best
 from search.tracking.model.log_model import pin_requirements
 from tests.conftest import ROOT, TASKS
 from tests.search.objectives import VAL_LOSS
+from tests.search.stored_studies import Search
 from trainables import checkpoint
 from trainables.filesystem.paths import parse_path
-from trainables.task import TaskConfig, searchable
 from trainables.training.predictor import Predictor
 from trainables.training.trainer import TrialTrainer
 
@@ -50,34 +46,22 @@ print(json.dumps({{"answers": answers, "foreign": foreign, "refused": refused, "
 """
 
 
-class Config(TaskConfig):
-    lr: float = searchable(0.5, low=0.0, high=1.0)
-
-
-class Searched:
-    """A search over toy.py with one trial, as its folder has it."""
+class Searched(Search):
+    """A search over toy.py with one trial."""
 
     def __init__(self, storage, name="one", experiment="Toy"):
-        given = {"task": f"{TASKS / 'toy.py'}:Toy", "name": name, "storage": str(storage), "experiment": experiment}
-        self.config = load_config(given)
+        super().__init__(storage, name, objective=VAL_LOSS, task=f"{TASKS / 'toy.py'}:Toy", experiment=experiment)
         self.folder = self.config.local_path
-        (self.folder / "code").mkdir(parents=True)
+        (self.folder / "code").mkdir()
         for file in ("toy.py", "beside.py"):
-            (self.folder / "code" / file).write_bytes((TASKS / file).read_bytes())
-        (self.folder / "search.yaml").write_text("")
-        self.study, store = create_study(self.folder, RandomSampler, [VAL_LOSS], new=True)
-        about = {"id": f"id of {name}", "config": self.config.model_dump(mode="json", by_alias=True)}
-        self.study.save_metadata({**about, "tracking_uri": ""})
-        self.number, _ = self.study.ask(resolve_space(Config, {}, {}))
-        self.close = store.close
+            shutil.copy(TASKS / file, self.folder / "code")
+        self.begin(precision="bf16", inner={"width": 8})
 
-    def end(self, path):
+    def complete(self, path):
         """The trial is completed with the checkpoint at `path`."""
-        self.study.record_config(self.number, {"precision": "bf16", "inner": {"width": 8}})
-        report = {"metrics": {"val/loss": 0.25}, "checkpoint": path and str(path), "time": 0.0}
-        self.study.report(self.number, 1, 0.25, report)
-        self.study.end(self.number, "completed")
-        self.close()
+        self.report(0, 1, 0.25, checkpoint=path and str(path))
+        self.end(0, "completed")
+        self.store.close()
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +79,7 @@ def searched(tmp_path_factory, empty_mlflow_db):
         made.answers = Predictor("toy:Toy", checkpoint.load(path), "cpu")(INPUTS).tolist()
     finally:
         sys.path.remove(str(TASKS))
-    made.end(path)
+    made.complete(path)
     shutil.copy(empty_mlflow_db, made.config.storage)
     made.uri = f"sqlite:///{made.config.storage / 'mlflow.db'}"
     made.client = MlflowClient(tracking_uri=made.uri)
@@ -156,7 +140,7 @@ def test_same_checkpoint_is_no_second_model(searched):
 
 def test_search_that_mlflow_lacks_is_refused_with_a_command(tmp_path, searched):
     other = Searched(tmp_path, "other", experiment="Elsewhere")
-    other.end(searched.folder / "checkpoints" / "0" / "epoch-1.pt")
+    other.complete(searched.folder / "checkpoints" / "0" / "epoch-1.pt")
     with pytest.raises(ModelError) as told:
         log_best(other.folder, "toy model")
     assert str(told.value) == (
@@ -169,7 +153,7 @@ def test_checkpoint_in_a_bucket_becomes_a_model(searched, s3):
     other = Searched(searched.config.storage, "bucket")
     path = parse_path(s3) / "bucket" / "checkpoints" / "0" / "epoch-1.pt"
     checkpoint.link(searched.folder / "checkpoints" / "0" / "epoch-1.pt", path)
-    other.end(path)
+    other.complete(path)
     searched.client.create_run(searched.experiment, tags={"search_id": "id of bucket"})
     assert log_best(other.folder, "bucket model") == "models:/bucket model/1"
     checkpoint.delete(path)
@@ -179,10 +163,10 @@ def test_checkpoint_in_a_bucket_becomes_a_model(searched, s3):
 
 def test_search_without_a_checkpoint_has_no_model(tmp_path):
     nothing, function = Searched(tmp_path, "nothing"), Searched(tmp_path, "function")
-    nothing.close()
+    nothing.store.close()
     with pytest.raises(ModelError, match=r"no trial was completed\. Try again: python .* nothing .* --log-model"):
         log_best(nothing.folder)
-    function.end(None)
+    function.complete(None)
     with pytest.raises(ModelError, match="trial 0 has no checkpoint of a task, but None"):
         log_best(function.folder)
 
