@@ -1,4 +1,4 @@
-"""AWS on loopback: EC2, IAM, S3 and CloudFormation as moto answers for them."""
+"""Starts AWS on loopback: EC2, IAM, S3 and CloudFormation as moto answers for them."""
 
 import os
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""The objectives of the tests' searches."""
+"""Names the objectives of the tests' searches."""
 
 from search.config.objectives import Objective
 

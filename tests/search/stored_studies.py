@@ -1,4 +1,4 @@
-"""Searches as a driver that ended, or died, leaves them: a folder with a study, without Ray."""
+"""Writes searches as a driver that ended, or died, leaves them: a folder with a study, without Ray."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Searches made by hand, for tests of the page."""
+"""Builds searches by hand for tests of the page."""
 
 import random
 from datetime import datetime, timedelta
