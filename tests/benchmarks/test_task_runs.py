@@ -44,6 +44,7 @@ def test_defaults_lack_what_the_search_varied():
     assert config["replay"] == {"size": 50, "fraction": 0.5, "balanced": True}
 
 
+@pytest.mark.slow
 def test_each_config_is_trained_under_each_seed():
     small = {"epochs": 2, "samples": 64, "continual": {"tasks": 1}}
     configs = [small, small | {"lr": 1e-3}]

@@ -131,6 +131,7 @@ def test_files_sent_to_the_nodes_exist_and_are_small():
     assert sum(file.stat().st_size for file in sent) < 100_000
 
 
+@pytest.mark.slow
 def test_nodes_are_reached_by_each_other_and_by_ssh(launched):
     kinds = launched["available_node_types"].values()
     groups = {group for kind in kinds for group in kind["node_config"]["SecurityGroupIds"]}
@@ -142,6 +143,7 @@ def test_nodes_are_reached_by_each_other_and_by_ssh(launched):
     assert len(inside) + 1 == len(group["IpPermissions"])
 
 
+@pytest.mark.slow
 def test_ray_knows_the_nodes_and_logs_in_with_its_own_key(account, launched):
     gpu = launched["available_node_types"]["gpu"]
     assert (gpu["resources"]["CPU"], gpu["resources"]["GPU"]) == (8, 1)
@@ -152,6 +154,7 @@ def test_ray_knows_the_nodes_and_logs_in_with_its_own_key(account, launched):
     assert key.stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.slow
 def test_workers_may_use_the_bucket_and_the_head_start_workers(account):
     iam = boto3.client("iam")
 
@@ -173,6 +176,7 @@ def test_workers_may_use_the_bucket_and_the_head_start_workers(account):
     assert actions("gpu") | {"ec2:RunInstances", "ec2:TerminateInstances", "iam:PassRole"} <= actions("head")
 
 
+@pytest.mark.slow
 def test_waiting_trials_bring_gpu_nodes_up_to_the_limit(launched):
     kept = {name: value for name, value in launched.items() if name != "head_node"}
     autoscaling = AutoscalingConfig(kept, skip_content_hash=True)
@@ -193,6 +197,7 @@ def test_waiting_trials_bring_gpu_nodes_up_to_the_limit(launched):
     assert autoscaling.get_idle_timeout_s() == 300
 
 
+@pytest.mark.slow
 def test_gpu_nodes_are_spot_nodes_with_role_and_token(launched, ec2):
     provider, launches = ec2
     provider.create_node(launched["available_node_types"]["gpu"]["node_config"], {}, 2)
@@ -202,6 +207,7 @@ def test_gpu_nodes_are_spot_nodes_with_role_and_token(launched, ec2):
     assert asked["MetadataOptions"] == {"HttpTokens": "required"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spot", [0, 1])
 def test_nodes_beyond_spot_are_launched_on_demand(launched, ec2, spot):
     provider, launches = ec2
@@ -214,6 +220,7 @@ def test_nodes_beyond_spot_are_launched_on_demand(launched, ec2, spot):
     assert {node["InstanceType"] for node in nodes} == {"g6.2xlarge"}
 
 
+@pytest.mark.slow
 def test_refused_launch_is_not_tried_on_demand(launched, ec2):
     provider, launches = ec2
     launches.spot, launches.refusal = 0, "UnauthorizedOperation"
