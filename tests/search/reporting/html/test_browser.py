@@ -57,9 +57,12 @@ def axis_color(shown):
 
 
 def wait_for_axis_color(shown, color):
-    shown.wait_for_function(f"getComputedStyle(document.querySelector('.figure .xtick text')).fill === '{rgb(color)}'")
+    from playwright.sync_api import expect
+
+    expect(shown.locator(".figure .xtick text").first).to_have_css("fill", rgb(color), timeout=30_000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("view", VIEWS)
 def test_every_figure_is_drawn_within_the_width(opened, view):
     shown = opened(view)
@@ -72,6 +75,7 @@ def test_every_figure_is_drawn_within_the_width(opened, view):
     assert axis_color(shown) == rgb((DARK if view == "dark" else LIGHT)["faint"])
 
 
+@pytest.mark.slow
 def test_figures_follow_the_color_scheme_and_print_light(opened):
     shown = opened("light")
     shown.locator(".main-svg").first.wait_for()
