@@ -33,3 +33,11 @@ def test_diverged_trials_are_shown_but_are_no_progress():
     assert max(told.figures[1].data[-1].y) == 0.2
     assert 0.9 in told.figures[1].data[0].y or 0.9 in told.figures[1].data[1].y
     assert build(search([trial(0, "failed"), trial(1, "diverged", [0.9])])) is None
+
+
+def test_reports_without_times_have_no_figure_over_time():
+    untimed = trial(0, scores=[0.2])
+    del untimed.user_attrs["report/1"]["time"]
+    told = build(search([untimed]))
+    assert len(told.figures) == 1
+    assert told.says.startswith("It is of the last trial")
