@@ -4,10 +4,6 @@ import pytest
 from models.arc import Puzzle
 
 
-def random_grid(random: np.random.Generator, height: int, width: int) -> np.ndarray:
-    return random.integers(0, 10, size=(height, width), dtype=np.uint8)
-
-
 @pytest.fixture
 def puzzles() -> list[Puzzle]:
     """Six puzzles of four rules (mirror, recolour, crop, enlarge), with three demonstrations and two tests each."""
@@ -21,7 +17,7 @@ def puzzles() -> list[Puzzle]:
     made = []
     for number in range(6):
         rule = rules[number % len(rules)]
-        inputs = [random_grid(random, *random.integers(3, 6, size=2)) for _ in range(5)]
+        inputs = [random.integers(0, 10, size=random.integers(3, 6, size=2), dtype=np.uint8) for _ in range(5)]
         pairs = tuple((grid, np.ascontiguousarray(rule(grid))) for grid in inputs)
         made.append(Puzzle(f"{number:08x}", pairs[:3], pairs[3:]))
     return made

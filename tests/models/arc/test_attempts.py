@@ -1,11 +1,20 @@
+"""Views, candidate prompts and what they answer."""
+
 from dataclasses import replace
+from statistics import fmean
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from models.arc import FIRST_COLOUR, SYMBOLS, View, all_attempts, read_views, to_canvas, two_attempts
-from models.arc.augment import Augmentation, transform
+from models.arc import GridAgent, PromptPolicy, Puzzle, Solver, attempts, free_energy, prepare
+from models.arc.attempts import View, all_attempts, read_views, two_attempts
+from models.arc.augment import Augmentation
+from models.arc.canvas import FIRST_COLOUR, PAD, SYMBOLS, to_canvas
+from models.arc.evaluation import EVALUATION_BATCH, Exam, candidate_weights
+from models.arc.prompt import FEATURES, PromptEncoder
 
 
 def view(rows: list[list[int]], certainty: float = 0.9, second: int = 0) -> View:
@@ -29,11 +38,10 @@ def test_reading_a_view_undoes_its_augmentation(symmetry: int) -> None:
     np.testing.assert_array_equal(read.grid, grid)
     assert read.log_probs.shape == (2, 3, 10)
     np.testing.assert_allclose(np.exp(read.log_probs).sum(-1), 1, rtol=1e-5)
-    assert transform(transform(read.grid, symmetry), 0).size == 6
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_log_probabilities_are_computed_in_float32(dtype: torch.dtype) -> None:  # G71, C48
+def test_log_probabilities_are_computed_in_float32(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     logits = (20 * torch.randn(1, 5, 5, SYMBOLS)).to(dtype)
     table = torch.arange(SYMBOLS, dtype=torch.uint8)[None]
@@ -44,34 +52,29 @@ def test_log_probabilities_are_computed_in_float32(dtype: torch.dtype) -> None: 
     np.testing.assert_array_equal(half.log_probs, full.log_probs)
 
 
-def test_more_votes_rank_higher_than_confidence() -> None:
-    views = [view([[1, 1]], 0.99), view([[2, 2, 2]], 0.6), view([[2, 2, 2]], 0.6)]
-    first, second = two_attempts(views)
-    assert (first.tolist(), second.tolist()) == ([[2, 2, 2]], [[1, 1]])
+@pytest.mark.parametrize(
+    ("views", "expected"),
+    [
+        ([view([[1, 1]], 0.99), view([[2, 2, 2]], 0.6), view([[2, 2, 2]], 0.6)], ([[2, 2, 2]], [[1, 1]])),
+        ([view([[1, 1, 4]], 0.9), view([[1, 5, 1]], 0.8), view([[6, 1, 1]], 0.7)], ([[1, 1, 1]], [[1, 1, 4]])),
+        # The first of the sizes, which occur once each.
+        ([view([[1], [1]], 0.6), view([[2, 2]], 0.7), view([[3, 3, 3]], 0.9)], ([[1], [1]], [[3, 3, 3]])),
+        ([View(np.zeros((2, 2), np.uint8), np.full((2, 2, 10), np.log(0.1)))], ([[0, 0], [0, 0]], [[1, 0], [0, 0]])),
+    ],
+    ids=["most votes", "mean of cells", "confidence", "equal probabilities"],
+)
+def test_attempts_are_ranked_by_votes_then_by_confidence(views: list[View], expected: tuple) -> None:
+    assert tuple(grid.tolist() for grid in two_attempts(views)) == expected
 
 
-def test_where_views_disagree_in_single_cells_their_mean_comes_first() -> None:
-    views = [view([[1, 1, 4]], 0.9), view([[1, 5, 1]], 0.8), view([[6, 1, 1]], 0.7)]
-    first, second = two_attempts(views)
-    assert first.tolist() == [[1, 1, 1]]
-    assert second.tolist() == [[1, 1, 4]]
-
-
-@pytest.mark.parametrize("rounded", [1 / 3 - 1e-8, 1 / 3, 1 / 3 + 1e-8])
-def test_a_view_that_is_answered_three_times_alike_has_one_vote_whatever_rounding_makes_of_it(rounded: float) -> None:
+@pytest.mark.parametrize("rounded", [1 / 3 - 1e-8, 1 / 3 + 1e-8])
+def test_three_equal_answers_to_a_view_have_one_vote(rounded: float) -> None:
     views = [view([[1, 1, 4]], 0.9), view([[1, 5, 1]], 0.8), view([[6, 1, 1]], 0.7)]
     thrice = [replace(one, weight=rounded) for one in views for _ in range(3)]
     assert [grid.tolist() for grid in two_attempts(thrice)] == [grid.tolist() for grid in two_attempts(views)]
 
 
-def test_equal_votes_are_ranked_by_confidence() -> None:
-    views = [view([[1], [1]], 0.6), view([[2, 2]], 0.7), view([[3, 3, 3]], 0.9)]
-    first, second = two_attempts(views)
-    assert first.tolist() == [[1], [1]]  # The first of the sizes, which occur once each.
-    assert second.tolist() == [[3, 3, 3]]
-
-
-def test_unanimous_views_get_a_second_attempt_that_differs_in_the_least_certain_cell() -> None:
+def test_unanimous_views_vary_the_least_certain_cell() -> None:
     unsure = view([[1, 2, 3]], 0.9, second=7)
     unsure.log_probs[0, 1] = np.log(np.full(10, 0.01))
     unsure.log_probs[0, 1, 2], unsure.log_probs[0, 1, 8] = np.log(0.5), np.log(0.4)
@@ -80,26 +83,18 @@ def test_unanimous_views_get_a_second_attempt_that_differs_in_the_least_certain_
     assert second.tolist() == [[1, 8, 3]]
 
 
-def test_attempts_are_distinct_whatever_the_views() -> None:
-    random = np.random.default_rng(0)
-    for _ in range(50):
-        views = []
-        for _ in range(int(random.integers(1, 5))):
-            log_probs = np.log(random.dirichlet(np.ones(10) * 0.2, size=tuple(random.integers(1, 3, size=2))))
-            views.append(View(log_probs.argmax(-1).astype(np.uint8), log_probs.astype(np.float32)))
-        first, second = two_attempts(views)
-        assert not np.array_equal(first, second)
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 1000), st.integers(1, 4))
+def test_attempts_are_distinct_whatever_the_views(seed: int, count: int) -> None:
+    random, views = np.random.default_rng(seed), []
+    for _ in range(count):
+        log_probs = np.log(random.dirichlet(np.ones(10) * 0.2, size=tuple(random.integers(1, 3, size=2))))
+        views.append(View(log_probs.argmax(-1).astype(np.uint8), log_probs.astype(np.float32)))
+    assert not np.array_equal(*two_attempts(views))
 
 
-def test_equal_probabilities_still_give_distinct_attempts() -> None:
-    flat = View(np.zeros((2, 2), dtype=np.uint8), np.full((2, 2, 10), np.log(0.1), dtype=np.float32))
-    first, second = two_attempts([flat])
-    assert first.tolist() == [[0, 0], [0, 0]]
-    assert second.tolist() == [[1, 0], [0, 0]]
-
-
-@pytest.mark.parametrize("logits", [torch.full((2, 5, 5, SYMBOLS), torch.nan), torch.randn(2, 5, 5, SYMBOLS) * 1e4])
-def test_nonsense_can_be_read(logits: torch.Tensor) -> None:
+def test_logits_that_are_not_finite_can_be_read() -> None:
+    logits = torch.full((2, 5, 5, SYMBOLS), torch.nan)
     tables = torch.arange(SYMBOLS, dtype=torch.uint8).expand(2, -1)
     for attempt in two_attempts(read_views(logits, torch.tensor([0, 3]), tables)):
         assert attempt.size >= 1
@@ -109,3 +104,73 @@ def test_nonsense_can_be_read(logits: torch.Tensor) -> None:
 def test_views_are_grouped_by_test() -> None:
     attempts = all_attempts([view([[1]]), view([[1]]), view([[2]]), view([[2]])], per_test=2)
     assert [first.tolist() for first, _ in attempts] == [[[1]], [[2]]]
+
+
+CPU = torch.device("cpu")
+DIM = 16
+NOISE = torch.randn(3, DIM, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture
+def solver() -> Solver:
+    torch.manual_seed(0)
+    policy = PromptPolicy(DIM, len(FEATURES), hidden=16, scale=5.0)
+    agent = GridAgent(width=16, layers=1, prompt_dim=DIM)
+    torch.nn.init.normal_(agent.refiner.prompt.weight)  # what a prompt changes is to be seen untrained
+    return Solver(agent.eval(), PromptEncoder(8, dim=DIM), policy)
+
+
+def exam(puzzles: list[Puzzle], held_out: int = 1) -> Exam:
+    made = prepare(puzzles, 2, held_out)
+    tests = sum(len(puzzle.tests) for puzzle in puzzles)
+    held = 0 if made.rehearsals is None else len(made.rehearsals)
+    return made._replace(test_text=torch.ones(tests, 8), rehearsal_text=torch.ones(held, 8))
+
+
+def energies(solver: Solver, made: Exam, noise: torch.Tensor) -> torch.Tensor:
+    """The mean expected free energy of each puzzle's rehearsals under a single candidate."""
+    found: list[list[float]] = [[] for _ in made.puzzles]
+    for indices in made.rehearsals.plan(EVALUATION_BATCH):
+        batch = made.rehearsals.batch(indices)._replace(text=made.rehearsal_text[indices])
+        log_probs = solver.candidates(batch, noise)[:, :, 0].log_softmax(-1)
+        wanted = free_energy.preferences(batch.target)
+        energy = free_energy.expected_free_energy(log_probs, wanted, batch.target != PAD)
+        for puzzle, one in zip(made.rehearsed[indices].tolist(), energy.tolist(), strict=True):
+            found[puzzle].append(one)
+    return torch.tensor([fmean(each) for each in found])
+
+
+@torch.no_grad()
+def test_attempts_are_two_and_do_not_depend_on_the_answers(solver: Solver, puzzles: list[Puzzle]) -> None:
+    other = [
+        replace(puzzle, tests=tuple((source, 9 - target) for source, target in puzzle.tests)) for puzzle in puzzles
+    ]
+    asked, again = (attempts(solver, exam(given), NOISE, 16.0, CPU) for given in (puzzles, other))
+    assert len(asked) == 12
+    assert all(not np.array_equal(first, second) for first, second in asked)
+    assert [[grid.tolist() for grid in pair] for pair in asked] == [[grid.tolist() for grid in pair] for pair in again]
+
+
+@torch.no_grad()
+def test_candidates_count_by_their_energy_on_held_out_pairs(solver: Solver, puzzles: list[Puzzle]) -> None:
+    made = exam(puzzles, held_out=3)
+    weights = candidate_weights(solver, made, NOISE, 16.0, CPU)
+    assert weights.std() > 0.01
+    alone = torch.stack([energies(solver, made, NOISE[index : index + 1]) for index in range(3)], dim=1)
+    torch.testing.assert_close(weights, (-16.0 * alone).softmax(1), rtol=1e-3, atol=1e-4)
+    alike = torch.full((6, 3), 1 / 3)
+    torch.testing.assert_close(candidate_weights(solver, made, NOISE, 0.0, CPU), alike)
+    short = exam([replace(puzzle, demonstrations=puzzle.demonstrations[:1]) for puzzle in puzzles])
+    assert short.rehearsals is None
+    torch.testing.assert_close(candidate_weights(solver, short, NOISE, 16.0, CPU), alike)
+
+
+@torch.no_grad()
+def test_a_sharp_choice_takes_the_best_candidate(solver: Solver, puzzles: list[Puzzle]) -> None:
+    made = exam(puzzles)
+    best = candidate_weights(solver, made, NOISE, 1e6, CPU).argmax(1)
+    assert len(best.unique()) > 1
+    found = attempts(solver, made, NOISE, 1e6, CPU)
+    alone = [attempts(solver, made, NOISE[index : index + 1], 1e6, CPU) for index in range(3)]
+    for test, puzzle in enumerate(made.tests.owner.tolist()):
+        np.testing.assert_array_equal(found[test][0], alone[best[puzzle]][test][0])

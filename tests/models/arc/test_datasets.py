@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models.arc import Puzzle, digest, load_puzzles
+from models.arc import digest, load_puzzles
 from models.arc.datasets import RE_ARC_PUZZLES
 from models.arc.generators.generator import EASY, FAMILIES
 
@@ -18,23 +18,36 @@ def pair(rows: object) -> dict[str, object]:
     return {"input": [[1, 2]], "output": rows}
 
 
-def test_the_packaged_set_is_arc_agi_1() -> None:
-    training, evaluation = (
-        load_puzzles("arc-agi-1", "training", max_side=30),
-        load_puzzles("arc-agi-1", "evaluation", max_side=30),
-    )
-    assert (len(training), len(evaluation)) == (400, 400)
-    assert not {puzzle.id for puzzle in training} & {puzzle.id for puzzle in evaluation}
-    assert sum(len(puzzle.tests) for puzzle in training) == 416
-    assert sum(len(puzzle.tests) for puzzle in evaluation) == 419
+def re_arc(folder: Path, task: str, sides: list[int]) -> list[np.ndarray]:
+    """Write a file in the layout of re-arc, and return its inputs."""
+    random = np.random.default_rng(0)
+    inputs = [random.integers(0, 10, size=(side, 2)) for side in sides]
+    content = [{"input": grid.tolist(), "output": grid.T.tolist()} for grid in inputs]
+    (folder / "tasks").mkdir(exist_ok=True)
+    (folder / "tasks" / f"{task}.json").write_text(json.dumps(content))
+    return inputs
 
 
-def test_puzzles_are_sorted_and_all_their_grids_fit() -> None:
-    puzzles = load_puzzles("arc-agi-1", "evaluation", max_side=10)
-    assert [puzzle.id for puzzle in puzzles] == sorted(puzzle.id for puzzle in puzzles)
-    assert len(puzzles) == 77
-    assert max(puzzle.side for puzzle in puzzles) == 10
-    assert all(grid.dtype == np.uint8 for puzzle in puzzles for pair in puzzle.pairs for grid in pair)
+def test_the_packaged_sets_are_those_that_were_published() -> None:
+    published = {"arc-agi-1": [(400, 416), (400, 419)], "arc-agi-2": [(1000, 1076), (120, 167)]}
+    for name, sizes in published.items():
+        found = [load_puzzles(name, split, max_side=30) for split in ("training", "evaluation")]
+        assert [(len(puzzles), sum(len(puzzle.tests) for puzzle in puzzles)) for puzzles in found] == sizes
+    small = load_puzzles("arc-agi-1", "evaluation", max_side=10)
+    assert [puzzle.id for puzzle in small] == sorted(puzzle.id for puzzle in small)
+    assert (len(small), max(puzzle.side for puzzle in small)) == (77, 10)
+    assert {grid.dtype for puzzle in small for pair in puzzle.pairs for grid in pair} == {np.dtype(np.uint8)}
+
+
+@pytest.mark.parametrize(
+    ("name", "families"),
+    [("generated", set(FAMILIES)), pytest.param("generated-easy", set(EASY), marks=pytest.mark.slow)],
+)
+def test_generated_puzzles_fit_and_are_the_same_every_time(name: str, families: set[str]) -> None:
+    puzzles, again = (load_puzzles(name, "evaluation", max_side=9) for _ in range(2))
+    assert max(puzzle.side for puzzle in puzzles) == 9
+    assert {puzzle.id.split("-")[0] for puzzle in puzzles} == families
+    assert digest(puzzles) == digest(again)
 
 
 def test_a_folder_in_the_public_layout_is_read(tmp_path: Path) -> None:
@@ -50,87 +63,49 @@ def test_a_folder_in_the_public_layout_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("file", "content", "message"),
     [
-        ({"train": [pair([[1, 2], [3]])], "test": [pair([[1]])]}, r"train\[0\]\.output must be a rectangle"),
-        ({"train": [pair([[1]])], "test": [pair([[10]])]}, r"test\[0\]\.output must be .*got \[\[10\]\]"),
-        ({"train": [pair([[True]])], "test": [pair([[1]])]}, r"train\[0\]\.output must be"),
-        ({"train": [pair([])], "test": [pair([[1]])]}, r"train\[0\]\.output must be .*got \[\]"),
-        ({"train": [{"input": [[1]]}], "test": [pair([[1]])]}, r"train\[0\]\.output must be .*got None"),
-        ({"train": [pair([[1]])]}, r"must hold a list of pairs named 'test', but got None"),
-        ([1], r"must hold a list of pairs named 'train'"),
+        (
+            "training/x",
+            {"train": [pair([[1, 2], [3]])], "test": [pair([[1]])]},
+            r"train\[0\]\.output must be a rectangle",
+        ),
+        ("training/x", {"train": [pair([[1]])], "test": [pair([[10]])]}, r"test\[0\]\.output must be .*got \[\[10\]\]"),
+        ("training/x", {"train": [pair([[True]])], "test": [pair([[1]])]}, r"train\[0\]\.output must be"),
+        ("training/x", {"train": [pair([])], "test": [pair([[1]])]}, r"train\[0\]\.output must be .*got \[\]"),
+        ("training/x", {"train": [{"input": [[1]]}], "test": [pair([[1]])]}, r"train\[0\]\.output must be .*got None"),
+        ("training/x", {"train": [pair([[1]])]}, "must hold a list of pairs named 'test', but got None"),
+        ("training/x", [1], "must hold a list of pairs named 'train'"),
+        ("training/x", "{", "must hold JSON, but got"),
+        ("tasks/x", {}, r"x\.json must hold a list of pairs, but got"),
+        ("metadata", {"007bbfb7": {}}, r"metadata\.json must hold a list of numbers named 'pso_diff.*, but got"),
+        ("metadata", {"007bbfb7": {"pso_difficulties": ["hard"]}}, r"metadata\.json must hold a list of numbers named"),
     ],
 )
-def test_a_malformed_file_is_refused_in_one_line(tmp_path: Path, content: object, message: str) -> None:
-    write(tmp_path, "evaluation", "x", content)
+def test_a_malformed_file_is_refused_in_one_line(tmp_path: Path, file: str, content: object, message: str) -> None:
+    if file == "metadata":
+        re_arc(tmp_path, "007bbfb7", [3] * 4)
+    (tmp_path / f"{file}.json").parent.mkdir(exist_ok=True)
+    (tmp_path / f"{file}.json").write_text(content if content == "{" else json.dumps(content))
     with pytest.raises(ValueError, match=message) as refusal:
-        load_puzzles(str(tmp_path), "evaluation")
+        load_puzzles(str(tmp_path), "training")
     assert "\n" not in str(refusal.value)
 
 
-def test_broken_json_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "training").mkdir()
-    (tmp_path / "training" / "x.json").write_text("{")
-    with pytest.raises(ValueError, match="must hold JSON, but got"):
-        load_puzzles(str(tmp_path), "training")
-
-
-def test_bad_arguments_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="split must be one of training, evaluation, but got 'test'"):
-        load_puzzles("arc-agi-1", "test")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"max_side must lie in 1\.\.30, but got 0"):
-        load_puzzles("arc-agi-1", "training", max_side=0)
-    with pytest.raises(ValueError, match=r"source must be a folder with training/\*\.json or tasks"):
-        load_puzzles(str(tmp_path), "training")
-    with pytest.raises(ValueError, match="max_side must keep at least one training puzzle of arc-agi-1, but got 1"):
-        load_puzzles("arc-agi-1", "training", max_side=1)
-
-
-def test_arc_agi_2_is_another_set() -> None:
-    training, evaluation = (load_puzzles("arc-agi-2", split, max_side=30) for split in ("training", "evaluation"))
-    assert (len(training), len(evaluation)) == (1000, 120)
-
-
-def test_generated_puzzles_fit_and_are_the_same_every_time() -> None:
-    training, evaluation = (load_puzzles("generated", split, max_side=9) for split in ("training", "evaluation"))
-    assert (len(training), len(evaluation)) == (400, 96)
-    assert max(puzzle.side for puzzle in training + evaluation) == 9
-    assert {puzzle.id.split("-")[0] for puzzle in evaluation} == set(FAMILIES)
-    assert {puzzle.id.split("-")[0] for puzzle in load_puzzles("generated-easy", "training")} == set(EASY)
-    assert digest(training) == digest(load_puzzles("generated", "training", max_side=9))
-
-
-def re_arc(folder: Path, task: str, sides: list[int]) -> list[np.ndarray]:
-    """Write a file in the layout of re-arc, and return its inputs."""
-    random = np.random.default_rng(0)
-    inputs = [random.integers(0, 10, size=(side, 2)) for side in sides]
-    content = [{"input": grid.tolist(), "output": grid.T.tolist()} for grid in inputs]
-    (folder / "tasks").mkdir(exist_ok=True)
-    (folder / "tasks" / f"{task}.json").write_text(json.dumps(content))
-    return inputs
-
-
-def inputs_of(puzzle: Puzzle) -> list[object]:
-    return [source.tolist() for source, _ in puzzle.pairs]
-
-
-def test_a_file_of_re_arc_becomes_several_puzzles_of_the_pairs_that_fit(tmp_path: Path) -> None:
+def test_a_file_of_re_arc_becomes_puzzles_of_pairs_that_fit(tmp_path: Path) -> None:
     inputs = re_arc(tmp_path, "007bbfb7", [3, 13, 4, 5, 6, 3, 3, 3, 20, 3, 3])
     first, second = load_puzzles(str(tmp_path), "training")
-    fit = [inputs[place].tolist() for place in (0, 2, 3, 4, 5, 6, 7, 9)]
     assert (first.id, second.id) == ("007bbfb7-0", "007bbfb7-1")
-    assert inputs_of(first) + inputs_of(second) == fit
+    fit = [inputs[place].tolist() for place in (0, 2, 3, 4, 5, 6, 7, 9)]
+    assert [source.tolist() for source, _ in first.pairs + second.pairs] == fit
     assert (len(first.demonstrations), len(first.tests)) == (3, 1)
     assert all(np.array_equal(target, source.T) for source, target in first.pairs)
     assert first.level is None
-
-
-def test_a_file_of_re_arc_becomes_a_few_puzzles_at_most(tmp_path: Path) -> None:
     re_arc(tmp_path, "007bbfb7", [3] * 200)
     assert len(load_puzzles(str(tmp_path), "training")) == RE_ARC_PUZZLES
 
 
-def test_the_difficulties_of_re_arc_are_the_levels_of_its_puzzles(tmp_path: Path) -> None:
+def test_difficulties_of_re_arc_are_levels_of_its_puzzles(tmp_path: Path) -> None:
     re_arc(tmp_path, "007bbfb7", [3, 13, 3, 3, 3])
     re_arc(tmp_path, "00d62c1b", [3] * 4)
     metadata = {"007bbfb7": {"pso_difficulties": [0.1, 0.9, 0.2, 0.3, 0.4], "rng_difficulties": [0.5] * 5}}
@@ -140,45 +115,25 @@ def test_the_difficulties_of_re_arc_are_the_levels_of_its_puzzles(tmp_path: Path
     assert unknown.level is None
 
 
-@pytest.mark.parametrize("content", [[1], {"007bbfb7": {}}, {"007bbfb7": {"pso_difficulties": ["hard"]}}])
-def test_metadata_without_difficulties_are_refused_in_one_line(tmp_path: Path, content: object) -> None:
-    re_arc(tmp_path, "007bbfb7", [3] * 4)
-    (tmp_path / "metadata.json").write_text(json.dumps(content))
-    with pytest.raises(
-        ValueError, match=r"metadata\.json must hold a list of numbers named 'pso_diff.*, but got"
-    ) as refusal:
-        load_puzzles(str(tmp_path), "training")
-    assert "\n" not in str(refusal.value)
-
-
-def test_re_arc_has_nothing_to_evaluate_on(tmp_path: Path) -> None:
-    re_arc(tmp_path, "007bbfb7", [3] * 4)
-    with pytest.raises(ValueError, match=r"source must have an evaluation split, but got .* layout of re-arc"):
-        load_puzzles(str(tmp_path), "evaluation")
-
-
-@pytest.mark.parametrize("content", [{}, [], {"train": []}])
-def test_a_file_that_is_not_of_re_arc_is_refused(tmp_path: Path, content: object) -> None:
-    (tmp_path / "tasks").mkdir()
-    (tmp_path / "tasks" / "x.json").write_text(json.dumps(content))
-    with pytest.raises(ValueError, match=r"x\.json must hold a list of pairs, but got"):
-        load_puzzles(str(tmp_path), "training")
-
-
-def test_what_is_no_source_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"source must be arc-agi-1, .* or the absolute path .* but got 'arc-agi-3'"):
-        load_puzzles("arc-agi-3", "training")
-    with pytest.raises(ValueError, match="max_side must be at least 6 for generated puzzles, but got 5"):
-        load_puzzles("generated", "training", max_side=5)
-    re_arc(tmp_path, "007bbfb7", [13] * 4)
-    with pytest.raises(ValueError, match=r"max_side must keep at least one training puzzle of .*, but got 12"):
-        load_puzzles(str(tmp_path), "training", max_side=12)
-    (tmp_path / "training").mkdir()
-    with pytest.raises(ValueError, match=r"source must have puzzles in training/\*\.json, but got"):
-        load_puzzles(str(tmp_path), "training")
-
-
-def test_a_folder_without_the_split_that_is_asked_for_says_which_it_lacks(tmp_path: Path) -> None:
-    (tmp_path / "training").mkdir()
-    with pytest.raises(ValueError, match=r"^source must have puzzles in evaluation/\*\.json, but got .* none there\."):
-        load_puzzles(str(tmp_path), "evaluation")
+@pytest.mark.parametrize(
+    ("source", "split", "side", "message"),
+    [
+        ("arc-agi-1", "test", 12, "split must be one of training, evaluation, but got 'test'"),
+        ("arc-agi-1", "training", 0, r"max_side must lie in 1\.\.30, but got 0"),
+        ("arc-agi-1", "training", 1, "max_side must keep at least one training puzzle of arc-agi-1, but got 1"),
+        ("arc-agi-3", "training", 12, r"source must be arc-agi-1, .* or the absolute path .* but got 'arc-agi-3'"),
+        ("generated", "training", 5, "max_side must be at least 6 for generated puzzles, but got 5"),
+        ("nothing", "training", 12, r"source must be a folder with training/\*\.json or tasks"),
+        ("re-arc", "training", 12, "max_side must keep at least one training puzzle of .*, but got 12"),
+        ("re-arc", "evaluation", 12, "source must have an evaluation split, but got .* layout of re-arc"),
+        ("public", "training", 12, r"source must have puzzles in training/\*\.json, but got"),
+        ("public", "evaluation", 12, r"^source must have puzzles in evaluation/\*\.json, but got .* none there\."),
+    ],
+)
+def test_a_source_without_such_puzzles_is_refused(tmp_path: Path, source, split, side, message) -> None:
+    for folder in ("nothing", "re-arc", "public/training"):
+        (tmp_path / folder).mkdir(parents=True)
+    re_arc(tmp_path / "re-arc", "007bbfb7", [13] * 4)
+    given = str(tmp_path / source) if (tmp_path / source).exists() else source
+    with pytest.raises(ValueError, match=message):
+        load_puzzles(given, split, max_side=side)

@@ -23,34 +23,22 @@ def test_vectors_are_computed_once_and_are_leaves(tiny, reads) -> None:
     assert first.is_leaf
     assert not first.requires_grad
     torch.testing.assert_close(first, tiny(tiny.tokenize(TEXTS[:2])), atol=1e-5, rtol=1e-5)
+    expected = first.clone()
+    first.zero_()  # which does not reach the cache
     reads.clear()
     again = cache.vectors([*KEYS, "a"], [*TEXTS, TEXTS[0]], tiny)
     assert reads == [1]
-    assert torch.equal(again[:2], first)
-    assert torch.equal(again[3], first[0])
+    assert torch.equal(again[[0, 1, 3]], expected[[0, 1, 0]])
+    assert cache.vectors([], [], tiny).shape == (0, tiny.hidden)
+    with pytest.raises(ValueError, match="language must be frozen"):
+        cache.vectors(["a"], ["moved"], load_language_model(None, None, trainable=True))
 
 
-def test_what_is_done_to_vectors_does_not_reach_the_cache(tiny) -> None:
-    cache = VectorCache()
-    first = cache.vectors(KEYS, TEXTS, tiny)
-    expected = first.clone()
-    first.zero_()
-    assert torch.equal(cache.vectors(KEYS, TEXTS, tiny), expected)
-
-
-def test_a_vector_is_the_same_to_the_last_bit_whatever_is_read_beside_it(tiny) -> None:
+def test_a_vector_is_the_same_bits_in_any_company(tiny) -> None:
     random = np.random.default_rng(0)
-    texts = ["".join(random.choice(list("abc ."), size=random.integers(1, 200))) for _ in range(40)]
-    keys = [str(index) for index in range(40)]
-    together = VectorCache().vectors(keys, texts, tiny)
-    cache = VectorCache()
-    assert torch.equal(
-        torch.cat([cache.vectors([key], [text], tiny) for key, text in zip(keys, texts, strict=True)]), together
-    )
-
-
-def test_nothing_asked_is_nothing_read(tiny) -> None:
-    assert VectorCache().vectors([], [], tiny).shape == (0, tiny.hidden)
+    texts = ["".join(random.choice(list("abc ."), size=random.integers(1, 200))) for _ in range(20)]
+    together, cache = VectorCache().vectors(texts, texts, tiny), VectorCache()
+    assert torch.equal(torch.cat([cache.vectors([text], [text], tiny) for text in texts]), together)
 
 
 def test_another_puzzle_text_model_or_revision_is_a_miss(tiny, reads, saved, tmp_path) -> None:
@@ -82,24 +70,15 @@ def test_vectors_on_disk_serve_other_caches(tiny, reads, tmp_path) -> None:
 def test_a_damaged_file_is_computed_again(tiny, reads, tmp_path, damage) -> None:
     expected = VectorCache(tmp_path).vectors(["a"], ["moved"], tiny)
     (file,) = tmp_path.iterdir()
-    if damage in ("empty", "half"):
-        file.write_bytes(file.read_bytes()[: 0 if damage == "empty" else 150])
-    else:
-        bad = {
-            "pickle": np.array([{}]),
-            "shape": np.zeros((2, 3), np.float32),
-            "infinite": np.full(64, np.inf, np.float32),
-        }
+    bad = {"pickle": np.array([{}]), "shape": np.zeros((2, 3), np.float32), "infinite": np.full(64, np.inf, np.float32)}
+    if damage in bad:
         np.save(file, bad[damage], allow_pickle=True)
+    else:
+        file.write_bytes(file.read_bytes()[: 0 if damage == "empty" else 150])
     reads.clear()
-    assert torch.equal(VectorCache(tmp_path).vectors(["a"], ["moved"], tiny), expected)
-    assert torch.equal(VectorCache(tmp_path).vectors(["a"], ["moved"], tiny), expected)
+    for _ in range(2):
+        assert torch.equal(VectorCache(tmp_path).vectors(["a"], ["moved"], tiny), expected)
     assert reads == [1]
-
-
-def test_a_trainable_model_is_refused() -> None:
-    with pytest.raises(ValueError, match="language must be frozen"):
-        VectorCache().vectors(["a"], ["moved"], load_language_model(None, None, trainable=True))
 
 
 def test_a_puzzles_key_follows_what_is_seen_of_it() -> None:

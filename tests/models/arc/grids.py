@@ -1,0 +1,17 @@
+"""Draw grids, and the symmetries and renamings of them."""
+
+import numpy as np
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
+from hypothesis.strategies import SearchStrategy
+
+from models.arc import Augmentation
+
+
+def grids_of(max_side: int, max_colour: int = 9) -> SearchStrategy[np.ndarray]:
+    shapes = array_shapes(min_dims=2, max_dims=2, max_side=max_side)
+    return arrays(np.uint8, shapes, elements=st.integers(0, max_colour))
+
+
+grids = grids_of(12)
+augmentations = st.builds(Augmentation, st.integers(0, 7), st.permutations(range(1, 10)).map(lambda order: (0, *order)))
