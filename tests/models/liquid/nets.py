@@ -15,16 +15,11 @@ from models.liquid.task_stream import Stream, stream
 def network(features: int = 3, outputs: int = 4, answers: Any = "step", **options: Any) -> LiquidNetwork:
     """Two blocks whose neurons spike readily, with plastic synapses between them."""
     sizes = {"width": 8, "layers": 2, "units": 8, "spikes": 6, "cell": "cfc"}
-    parts: dict[str, Any] = {"neurons": _neurons, "synapses": _synapses}
+    parts: dict[str, Any] = {
+        "neurons": lambda count: LIF(count, threshold=0.2),
+        "synapses": lambda pre, post: PlasticSynapses(pre, post, Pair(), rate=10.0),
+    }
     return LiquidNetwork(features, outputs, answers, **{**sizes, **parts, **options})
-
-
-def _neurons(count: int) -> LIF:
-    return LIF(count, threshold=0.2)
-
-
-def _synapses(pre: int, post: int) -> PlasticSynapses:
-    return PlasticSynapses(pre, post, Pair(), rate=10.0)
 
 
 def labelled(classes: int = 4, each: int = 6, tested: int = 3) -> Source:

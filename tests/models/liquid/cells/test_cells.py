@@ -1,10 +1,14 @@
-"""What all cells have in common."""
+"""What all cells have in common, and the scan and the wiring that they are made of."""
 
 import pytest
 import torch
-from torch import nn
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
 
-from models.liquid.cells import CELLS, CfC, make_cell
+from models.liquid.cells import CELLS, NCP, CfC, Liquid, linear_scan, make_cell
+from models.liquid.cells.scan import scan_by_doubling, scan_in_sequence
+from models.liquid.cells.wiring import neural_circuit
 
 KINDS = list(CELLS)
 FEATURES, UNITS = 3, 8
@@ -23,38 +27,19 @@ def sequences(batch: int, steps: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("batch", "steps"), [(1, 1), (1, 5), (4, 1), (4, 5)])
-def test_any_batch_and_any_length(kind: str, batch: int, steps: int) -> None:  # C96
+@pytest.mark.parametrize(("batch", "steps"), [(1, 1), (4, 5), (UNITS, 2)])
+def test_sequences_of_a_batch_are_independent(kind: str, batch: int, steps: int) -> None:
     cell = cell_of(kind)
     x, dt = sequences(batch, steps)
     for times in (None, dt):
         outputs, state = cell(x, None, times)
         assert outputs.shape == (batch, steps, cell.outputs)
         assert state.shape == (batch, cell.state_size) == (batch, UNITS)
-        assert outputs.isfinite().all()
-        alone, end = cell(x[-1:], None, None if times is None else times[-1:])
-        torch.testing.assert_close((alone[0], end[0]), (outputs[-1], state[-1]))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_state_moves_and_the_inputs_move_it(kind: str) -> None:  # C96
-    cell = cell_of(kind)
-    x, _ = sequences(2, 6)
-    outputs, _ = cell(x)
+        for row in range(batch):
+            alone, end = cell(x[row, None], None, None if times is None else times[row, None])
+            torch.testing.assert_close((alone[0], end[0]), (outputs[row], state[row]))
+    assert batch == 1 or not torch.allclose(outputs[0], outputs[1])
     assert (outputs.diff(dim=1).abs().amax(dim=(0, 2)) > 1e-4).all()
-    assert not torch.allclose(outputs[0], outputs[1])
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("timed", [False, True])
-def test_a_sequence_cut_in_two_goes_on_where_it_was_cut(kind: str, timed: bool) -> None:
-    cell = cell_of(kind)
-    x, dt = sequences(3, 7)
-    times = dt if timed else None
-    whole, end = cell(x, None, times)
-    first, between = cell(x[:, :3], None, dt[:, :3] if timed else None)
-    second, last = cell(x[:, 3:], between, dt[:, 3:] if timed else None)
-    torch.testing.assert_close((torch.cat([first, second], dim=1), last), (whole, end))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -66,28 +51,8 @@ def test_no_time_steps_are_steps_of_one(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_sample_has_its_own_time_steps_where_batch_and_units_are_as_many(kind: str) -> None:
-    cell = cell_of(kind)
-    x, dt = sequences(UNITS, 4)
-    outputs, _ = cell(x, None, dt)
-    alone = torch.cat([cell(x[i : i + 1], None, dt[i : i + 1])[0] for i in range(UNITS)])
-    torch.testing.assert_close(outputs, alone)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_comes_later_changes_nothing_before(kind: str) -> None:  # C97
-    cell = cell_of(kind)
-    x, dt = sequences(2, 6)
-    other, longer = x.clone(), dt.clone()
-    other[:, 4:], longer[:, 4:] = 7.0, 5.0
-    outputs, changed = cell(x, None, dt)[0], cell(other, None, longer)[0]
-    assert torch.equal(outputs[:, :4], changed[:, :4])
-    assert not torch.allclose(outputs[:, 4:], changed[:, 4:])
-
-
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_states_are_fp32_under_autocast_and_so_are_gradients(kind: str, dtype: torch.dtype) -> None:
+def test_states_and_gradients_are_fp32_under_autocast(kind: str, dtype: torch.dtype) -> None:
     cell = cell_of(kind)
     x, dt = sequences(2, 20)
     exact = cell(x, None, dt)[0]
@@ -98,59 +63,36 @@ def test_states_are_fp32_under_autocast_and_so_are_gradients(kind: str, dtype: t
     assert outputs.dtype == state.dtype == again.dtype == torch.float32
     torch.testing.assert_close(outputs, exact, rtol=0, atol=0.1)
     for name, parameter in cell.named_parameters():
-        assert parameter.grad is not None, name
         assert parameter.grad.dtype == torch.float32
         assert parameter.grad.isfinite().all(), name
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_second_run_is_the_same_to_the_bit(kind: str) -> None:
-    x, dt = sequences(3, 5)
-    runs = []
-    for _ in range(2):
-        cell = cell_of(kind)
-        outputs, state = cell(x, None, dt)
-        outputs.square().sum().backward()
-        runs.append([outputs, state, *(parameter.grad for parameter in cell.parameters())])
-    assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))
-
-
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("x", "state", "dt", "message"),
     [
-        ((4, FEATURES), None, None, r"x must have shape \(batch, time, 3\).* got \(4, 3\)"),
-        ((2, 4, FEATURES + 1), None, None, r"got \(2, 4, 4\)"),
-        ((2, 0, FEATURES), None, None, r"at least one time step, but got \(2, 0, 3\)"),
-        ((2, 4, FEATURES), (1, UNITS), None, r"state must have shape \(2, 8\), but got \(1, 8\)"),
-        ((2, 4, FEATURES), (2, UNITS + 1), None, r"got \(2, 9\)"),
-        ((2, 4, FEATURES), None, (2, 4), r"dt must have shape \(2, 4, 1\), but got \(2, 4\)"),
-        ((2, 4, FEATURES), None, (2, 1), r"got \(2, 1\)"),
-        ((2, 4, FEATURES), None, (1, 4, 1), r"got \(1, 4, 1\)"),
-        ((2, 4, FEATURES), None, (2, 4, UNITS), r"got \(2, 4, 8\)"),
+        ((4, 3), (4, UNITS), (4, 1, 1), r"x must have shape \(batch, time, 3\).* got \(4, 3\)"),
+        ((2, 4, 4), (2, UNITS), (2, 4, 1), r"got \(2, 4, 4\)"),
+        ((2, 0, 3), (2, UNITS), (2, 0, 1), r"at least one time step, but got \(2, 0, 3\)"),
+        ((2, 4, 3), (1, UNITS), (2, 4, 1), r"state must have shape \(2, 8\), but got \(1, 8\)"),
+        ((2, 4, 3), (2, UNITS + 1), (2, 4, 1), r"got \(2, 9\)"),
+        ((2, 4, 3), (2, UNITS), (2, 4), r"dt must have shape \(2, 4, 1\), but got \(2, 4\)"),
+        ((2, 4, 3), (2, UNITS), (1, 4, 1), r"got \(1, 4, 1\)"),
+        ((2, 4, 3), (2, UNITS), (2, 4, UNITS), r"got \(2, 4, 8\)"),
     ],
 )
-def test_other_shapes_are_refused_and_not_broadcast(
-    kind: str, x: tuple[int, ...], state: tuple[int, ...] | None, dt: tuple[int, ...] | None, message: str
-) -> None:
+def test_other_shapes_are_refused_and_not_broadcast(x: tuple, state: tuple, dt: tuple, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        cell_of(kind)(
-            torch.zeros(x), None if state is None else torch.zeros(state), None if dt is None else torch.ones(dt)
-        )
+        cell_of("cfc")(torch.zeros(x), torch.zeros(state), torch.ones(dt))
 
 
-def test_cells_go_by_their_names() -> None:
+def test_unknown_cells_and_sizes_below_one_are_refused() -> None:
     assert isinstance(make_cell("cfc", 2, 5), CfC)
     with pytest.raises(ValueError, match=r"cell must be one of cfc, liquid, ltc, ncp, but got 'lstm'"):
         make_cell("lstm", 2, 5)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_sizes_below_one_are_refused(kind: str) -> None:
-    with pytest.raises(ValueError, match="at least 1"):
-        make_cell(kind, 0, 8)
-    with pytest.raises(ValueError, match="at least"):
-        make_cell(kind, 3, 0)
+    for kind in KINDS:
+        for sizes in ((0, 8), (3, 0)):
+            with pytest.raises(ValueError, match="at least"):
+                make_cell(kind, *sizes)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -162,3 +104,144 @@ def test_weights_and_wiring_travel_in_a_checkpoint(kind: str) -> None:
     assert not torch.equal(other(x, None, dt)[0], cell(x, None, dt)[0])
     other.load_state_dict(cell.state_dict())
     assert torch.equal(other(x, None, dt)[0], cell(x, None, dt)[0])
+
+
+def parts(batch: int, steps: int, units: int, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    a = torch.rand(batch, steps, units, generator=generator, dtype=torch.double)
+    b = torch.randn(batch, steps, units, generator=generator, dtype=torch.double)
+    return a, b, torch.randn(batch, units, generator=generator, dtype=torch.double)
+
+
+@given(st.integers(1, 3), st.integers(1, 17), st.integers(1, 4), st.integers(0, 99))
+@settings(max_examples=20, deadline=None)
+def test_a_scan_is_its_recurrence_in_sequence_and_by_doubling(batch: int, steps: int, units: int, seed: int) -> None:
+    a, b, h = parts(batch, steps, units, seed)
+    expected, before = [], h
+    for t in range(steps):
+        before = a[:, t] * before + b[:, t]
+        expected.append(before)
+    wanted = torch.stack(expected, dim=1)
+    torch.testing.assert_close(linear_scan(a, b, h), wanted)
+    first = a.transpose(0, 1), b.transpose(0, 1), h
+    for form in (scan_in_sequence, scan_by_doubling):
+        torch.testing.assert_close(form(*first).transpose(0, 1), wanted)
+    torch.testing.assert_close((a, b, h), parts(batch, steps, units, seed), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("doubling", [False, True])
+def test_gradients_are_right(doubling: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if doubling:  # what devices other than CPUs do
+        monkeypatch.setattr("models.liquid.cells.scan.in_sequence", lambda _: False)
+    for batch, steps in ((1, 1), (1, 6), (3, 5)):
+        assert torch.autograd.gradcheck(linear_scan, [each.requires_grad_() for each in parts(batch, steps, 2)])
+
+
+def test_half_precision_is_added_up_in_fp32() -> None:
+    ones = torch.ones(1, 600, 1, dtype=torch.bfloat16)
+    h = linear_scan(ones, ones, torch.zeros(1, 1))
+    assert h.dtype == torch.float32
+    assert h[0, -1].item() == 600  # in bfloat16 it would stay at 256
+
+
+def test_a_scan_of_other_shapes_is_refused() -> None:
+    a, b, h = parts(2, 3, 4)
+    for given_parts in ((a, b[:, :1], h), (a, b, h[:1]), (a[:, :0], b[:, :0], h), (a[0], b[0], h[0])):
+        with pytest.raises(ValueError, match="must have one shape"):
+            linear_scan(*given_parts)
+
+
+def test_two_half_steps_are_one_whole_step() -> None:
+    cell = Liquid(3, 4).double()
+    x, h = parts(2, 5, 3)[0], parts(2, 1, 4)[2]
+    dt = torch.rand(2, 5, 1, dtype=torch.double) + 0.1
+    whole, end = cell(x, h, dt)
+    halves, last = cell(x.repeat_interleave(2, dim=1), h, dt.repeat_interleave(2, dim=1) / 2)
+    torch.testing.assert_close(halves[:, 1::2], whole)
+    torch.testing.assert_close(last, end)
+
+
+def test_a_step_moves_the_state_towards_its_candidate() -> None:
+    cell = Liquid(3, 4).double()
+    x, h = parts(2, 1, 3)[0], parts(2, 1, 4)[2]
+    assert torch.equal(cell(x, h, x.new_zeros(2, 1, 1))[1], h)
+    candidate = cell.input(x)[:, 0, 4:].tanh()
+    torch.testing.assert_close(cell(x, h, x.new_full((2, 1, 1), 1e6))[1], candidate)
+
+
+def test_time_constants_start_from_one_step_to_a_hundred() -> None:
+    cell = Liquid(3, 16)
+    rates = torch.nn.functional.softplus(cell.tau) / 2
+    torch.testing.assert_close(rates[[0, -1]], torch.tensor([1.0, 0.01]))
+    assert (rates.diff() < 0).all()
+
+
+@given(st.integers(1, 9), st.integers(3, 30), st.floats(0, 0.99), st.data())
+@settings(max_examples=30, deadline=None)
+def test_every_neuron_hears_and_is_heard(inputs: int, units: int, sparsity: float, data: st.DataObject) -> None:
+    outputs = data.draw(st.integers(1, units - 2))
+    torch.manual_seed(0)
+    layers = neural_circuit(inputs, units, outputs, sparsity)
+    assert sum(layer.units for layer in layers) == units
+    assert [layer.inputs for layer in layers] == [inputs, layers[0].units, layers[1].units]
+    for layer in layers:
+        assert layer.mask.shape == (layer.units, layer.inputs + layer.units)
+        assert ((layer.mask == 0) | (layer.mask == 1)).all()
+        synapses, own = layer.mask[:, : layer.inputs], layer.mask[:, layer.inputs :]
+        assert (synapses.sum(1) >= 1).all()
+        assert (synapses.sum(0) >= 1).all()
+        assert (own.diagonal() == 1).all()
+
+
+def test_command_neurons_are_forty_percent_and_hear_each_other() -> None:
+    layers = neural_circuit(5, 60, 10, 0.5)
+    assert [layer.units for layer in layers] == [30, 20, 10]
+    inter, command, motor = (layer.mask[:, layer.inputs :] for layer in layers)
+    assert torch.equal(inter, torch.eye(30))
+    assert torch.equal(motor, torch.eye(10))
+    assert command.sum() > 20 * 9
+
+
+@pytest.mark.parametrize("sparsity", [0.0, 0.5, 0.9])
+def test_sparsity_is_the_share_of_missing_synapses(sparsity: float) -> None:
+    layers = neural_circuit(40, 100, 20, sparsity)
+    kept = torch.cat([layer.mask[:, : layer.inputs].flatten() for layer in layers]).mean().item()
+    assert kept == pytest.approx(1 - sparsity, abs=0.02)
+
+
+def test_the_global_generator_draws_the_wiring() -> None:
+    drawn = []
+    for seed in (3, 3, 4):
+        torch.manual_seed(seed)
+        drawn.append(neural_circuit(5, 30, 6, 0.5)[0].mask)
+    assert torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[0], drawn[2])
+
+
+def test_circuits_without_a_layer_or_a_synapse_are_refused() -> None:
+    for sizes in ((0, 5, 1), (3, 5, 0), (3, 5, 4)):
+        with pytest.raises(ValueError, match=r"units at least outputs \+ 2"):
+            neural_circuit(*sizes, 0.5)
+    for sparsity in (-0.1, 1.0):
+        with pytest.raises(ValueError, match="sparsity must be at least 0 and below 1"):
+            neural_circuit(3, 9, 2, sparsity)
+
+
+def test_layer_after_layer_is_step_after_step() -> None:
+    cell = NCP(3, 12, 2)
+    x, dt = torch.randn(2, 6, 3), torch.rand(2, 6, 1) + 0.1
+    outputs, end = cell(x, None, dt)
+    states = [torch.zeros(2, width) for width in cell.widths]
+    for t in range(6):
+        signal = x[:, t : t + 1]
+        for i, layer in enumerate(cell.layers):
+            signal, states[i] = layer(signal, states[i], dt[:, t : t + 1])
+        torch.testing.assert_close(outputs[:, t], signal[:, 0])
+    torch.testing.assert_close(end, torch.cat(states, dim=1))
+
+
+def test_outputs_are_the_motor_neurons_a_quarter_of_all() -> None:
+    cell = NCP(3, 16)
+    outputs, state = cell(torch.randn(2, 5, 3))
+    assert cell.outputs == 4
+    assert torch.equal(outputs[:, -1], state[:, -4:])

@@ -1,14 +1,21 @@
+"""Text as windows of bytes, the corpus that is built for it, and what its n-grams cost."""
+
+import json
+import platform
+import shutil
+import sys
+from hashlib import sha256
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from models.liquid.data import BYTES, bits_per_byte, check, load, read_corpus, windows
-
-
-def text_of(samples) -> bytes:
-    return samples.inputs.numpy().tobytes()
+from models.liquid.data import BYTES, bits_per_byte, build_corpus, check, load, read_corpus, windows
+from models.liquid.data.sentences import equations, sentences
 
 
 def test_targets_are_the_bytes_that_follow() -> None:
@@ -18,11 +25,8 @@ def test_targets_are_the_bytes_that_follow() -> None:
     assert samples.inputs.dtype == samples.targets.dtype == torch.uint8
     assert np.array_equal(samples.inputs.reshape(-1).numpy(), data[:990])
     assert np.array_equal(samples.targets.reshape(-1).numpy(), data[1:991])
-
-
-@pytest.mark.parametrize(("size", "count"), [(8, 0), (9, 1), (16, 1), (17, 2)])
-def test_a_window_needs_a_byte_after_it(size: int, count: int) -> None:
-    assert windows(np.zeros(size, dtype=np.uint8), 8).size == count
+    sizes = {size: windows(data[:size], 8).size for size in (8, 9, 16, 17)}
+    assert sizes == {8: 0, 9: 1, 16: 1, 17: 2}  # a window needs a byte after it
 
 
 def test_no_window_crosses_into_another_domain_or_part(tmp_path: Path) -> None:
@@ -37,26 +41,21 @@ def test_no_window_crosses_into_another_domain_or_part(tmp_path: Path) -> None:
 
 
 def test_a_subfolder_is_a_domain_of_its_files_in_order(tmp_path: Path) -> None:
-    (tmp_path / "tales" / "old").mkdir(parents=True)
-    (tmp_path / "tales" / "b.txt").write_bytes(b"B" * 50)
-    (tmp_path / "tales" / "a.txt").write_bytes(b"A" * 50)
-    (tmp_path / "tales" / "old" / "c.txt").write_bytes(b"C" * 50)
-    (tmp_path / "tales" / "cover.png").write_bytes(b"P" * 50)
-    (tmp_path / "letters.txt").write_bytes(b"L" * 150)
-    (tmp_path / ".cache").mkdir()
-    (tmp_path / ".cache" / "x.txt").write_bytes(b"X" * 150)
+    files = {"tales/b.txt": "B", "tales/a.txt": "A", "tales/old/c.txt": "C", "tales/cover.png": "P"}
+    for name, letter in (files | {"letters.txt": "L" * 3, ".cache/x.txt": "X" * 3}).items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(letter * 50)
     letters, tales = load(str(tmp_path), length=9).domains
     assert (letters.name, tales.name) == ("letters", "tales")
-    assert text_of(tales.train) == (b"A" * 50 + b"B" * 50 + b"C" * 35)[: 9 * 14]
+    assert tales.train.inputs.numpy().tobytes() == (b"A" * 50 + b"B" * 50 + b"C" * 35)[: 9 * 14]
 
 
 def test_the_default_corpus_has_five_domains(corpus: Path) -> None:
     source = load("text", folder=corpus)
-    assert (source.kind, source.name) == ("bytes", "text")
+    assert (source.kind, source.name, source.length) == ("bytes", "text", 128)
     assert (source.classes, source.features, source.outputs) == (BYTES, 0, BYTES)
     assert [domain.name for domain in source.domains] == ["english", "grammar", "math", "python", "tables"]
     assert all(domain.train.size > 1000 and domain.test.size > 100 for domain in source.domains)
-    assert source.length == 128
 
 
 def test_each_domain_is_learned_better_from_itself(corpus: Path) -> None:
@@ -68,24 +67,27 @@ def test_each_domain_is_learned_better_from_itself(corpus: Path) -> None:
 
 
 def test_the_digest_is_that_of_content_and_names(tmp_path: Path) -> None:
-    for folder in ("one", "two", "three", "four"):
+    found = []
+    for folder, name, content in (
+        ("one", "a", b"abc" * 100),
+        ("two", "a", b"abc" * 100),
+        ("three", "a", b"abc" * 50 + b"abd" + b"abc" * 49),
+        ("four", "b", b"abc" * 100),
+    ):
         (tmp_path / folder).mkdir()
-        (tmp_path / folder / "a.txt").write_bytes(b"abc" * 100)
-    (tmp_path / "three" / "a.txt").write_bytes(b"abc" * 50 + b"abd" + b"abc" * 49)
-    (tmp_path / "four" / "a.txt").rename(tmp_path / "four" / "b.txt")
-    one, two, three, four = (load(str(tmp_path / folder), 10).digest for folder in ("one", "two", "three", "four"))
-    assert one == two
-    assert len({one, three, four}) == 3
-    assert read_corpus(tmp_path / "one", 9).digest != one
+        (tmp_path / folder / f"{name}.txt").write_bytes(content)
+        found.append(load(str(tmp_path / folder), 10).digest)
+    assert found[0] == found[1]
+    assert len({*found, read_corpus(tmp_path / "one", 9).digest}) == 4
 
 
-def test_what_cannot_be_read_is_refused_in_one_line(tmp_path: Path) -> None:
-    (tmp_path / "short").mkdir()
-    (tmp_path / "short" / "a.txt").write_bytes(b"a" * 1289)
-    (tmp_path / "twice" / "a").mkdir(parents=True)
+def test_folders_without_enough_text_are_refused_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    for name in ("a.txt", "a/b.txt"):
-        (tmp_path / "twice" / name).write_bytes(b"a" * 2000)
+    for name, size in (("enough/a.txt", 1290), ("short/a.txt", 1289), ("twice/a.txt", 2000), ("twice/a/b.txt", 2000)):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"a" * size)
+    (domain,) = load(str(tmp_path / "enough")).domains
+    assert (domain.train.size, domain.test.size) == (9, 1)
     for folder, message in (
         ("absent", "source must be a folder of text files, but got .*, which is no folder"),
         ("empty", r"source must be a folder with a \.txt file, .* with none"),
@@ -98,7 +100,134 @@ def test_what_cannot_be_read_is_refused_in_one_line(tmp_path: Path) -> None:
             assert "\n" not in str(refusal.value)
 
 
-def test_the_smallest_domain_that_is_enough_is_enough(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_bytes(b"a" * 1290)
-    (domain,) = load(str(tmp_path)).domains
-    assert (domain.train.size, domain.test.size) == (9, 1)
+@pytest.fixture
+def copy(corpus: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(corpus, tmp_path / "copy"))
+
+
+def test_the_corpus_describes_itself(corpus: Path) -> None:
+    description = json.loads((corpus / "corpus.json").read_text())
+    assert description["python"] == platform.python_version()
+    contents = {file.name: file.read_bytes() for file in corpus.glob("*.txt")}
+    expected = {name: {"sha256": sha256(text).hexdigest(), "bytes": len(text)} for name, text in contents.items()}
+    assert description["files"] == expected
+    assert all(200_000 < len(text) <= 500_000 for text in contents.values())
+
+
+def test_a_second_builder_takes_what_the_first_has_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rename, folder = Path.rename, tmp_path / "corpus"
+
+    def first(path: Path, target: Path) -> Path:
+        monkeypatch.setattr(Path, "rename", rename)
+        build_corpus(target, 2000)
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", first)
+    for size in (3000, 9000):
+        build_corpus(folder, size)
+        assert {file.stat().st_size for file in folder.glob("*.txt")} == {2000}
+    assert list(tmp_path.iterdir()) == [folder]
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (lambda folder: (folder / "math.txt").open("ab").write(b"1 + 1 = 3\n"), r"math\.txt differs"),
+        (lambda folder: (folder / "math.txt").unlink(), r"math\.txt is missing"),
+        (lambda folder: (folder / "more.txt").write_bytes(b"x" * 9999), r"more\.txt is not in it"),
+    ],
+)
+def test_a_corpus_that_was_changed_is_refused(copy: Path, change, complaint: str) -> None:
+    change(copy)
+    for source, folder in (("text", copy), (str(copy), None)):
+        with pytest.raises(ValueError, match=rf"must be the corpus that .*corpus\.json describes, but {complaint}\."):
+            load(source, folder=folder)
+    (copy / "corpus.json").unlink()
+    assert load(str(copy)).kind == "bytes"
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"files": {"math.txt": 1}}'])
+def test_a_broken_description_is_refused_in_one_line(copy: Path, content: str) -> None:
+    (copy / "corpus.json").write_text(content)
+    with pytest.raises(ValueError, match=r"corpus\.json must describe the files of a corpus, but got") as refusal:
+        load("text", folder=copy)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_bytes(b"a" * 9999)
+    for use in (check, load):
+        for folder in (tmp_path, tmp_path / "notes.txt"):
+            with pytest.raises(ValueError, match=r"folder must hold the corpus, be empty or not exist yet, but got"):
+                use("text", folder=folder)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_a_missing_library_is_told_before_anything_is_written(tmp_path, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "pydoc_data.topics", None)
+    with pytest.raises(ModuleNotFoundError, match="pydoc_data"):
+        build_corpus(tmp_path / "corpus")
+    assert not list(tmp_path.iterdir())
+
+
+def test_generated_text_is_the_same_everywhere() -> None:
+    for lines, expected in ((sentences(0), "5e689db514f43760"), (equations(0), "903551035a68d0f1")):
+        assert sha256("".join(islice(lines, 1000)).encode()).hexdigest()[:16] == expected
+
+
+def plain(train: bytes, history: bytes, order: int) -> np.ndarray:
+    """The probabilities of all bytes after `history`, counted one by one."""
+    if order == 0:
+        return np.full(256, 1 / 256)
+    context = history[len(history) - order + 1 :]
+    counts = np.zeros(256)
+    for place in range(len(train) - order + 1):
+        if train[place : place + order - 1] == context:
+            counts[train[place + order - 1]] += 1
+    lower = plain(train, history, order - 1)
+    if not counts.any():
+        return lower
+    different = np.count_nonzero(counts)
+    return (counts + different * lower) / (counts.sum() + different)
+
+
+def as_array(content: bytes) -> np.ndarray:
+    return np.frombuffer(content, dtype=np.uint8)
+
+
+few_symbols = st.lists(st.sampled_from(b"abc"), min_size=4, max_size=30).map(bytes)
+
+
+@settings(max_examples=25, deadline=None)
+@given(train=few_symbols, test=few_symbols)
+def test_bits_are_those_of_counting_one_by_one(train: bytes, test: bytes) -> None:
+    expected = []
+    for order in range(1, 5):
+        chances = [plain(train, test[:place], order) for place in range(3, len(test))]
+        assert np.allclose([chance.sum() for chance in chances], 1)
+        expected.append(-np.mean([np.log2(chance[test[3 + place]]) for place, chance in enumerate(chances)]))
+    assert bits_per_byte(as_array(train), as_array(test)) == pytest.approx(expected)
+
+
+def test_noise_costs_eight_bits() -> None:
+    noise = np.random.default_rng(0).integers(0, 256, size=200_000, dtype=np.uint8)
+    bits = bits_per_byte(noise[:180_000], noise[180_000:])
+    assert bits[0] == pytest.approx(8, abs=0.01)
+    assert bits[1] == pytest.approx(8, abs=0.2)
+    assert min(bits) > 8
+
+
+def test_english_costs_what_it_should(corpus: Path) -> None:
+    baselines = load("text", folder=corpus).baselines["english"]
+    assert list(baselines) == ["1-gram", "2-gram", "3-gram", "4-gram"]
+    assert list(baselines.values()) == pytest.approx([4.68, 3.34, 2.47, 2.02], abs=0.3)
+    assert sorted(baselines.values(), reverse=True) == list(baselines.values())
+
+
+def test_too_few_bytes_and_too_long_ngrams_are_refused() -> None:
+    data = as_array(b"abcdefgh")
+    with pytest.raises(ValueError, match=r"orders must lie in 1\.\.7, but got 8"):
+        bits_per_byte(data, data, orders=8)
+    with pytest.raises(ValueError, match="test must have at least 4 bytes, but got 3"):
+        bits_per_byte(data, data[:3])
+    assert np.isfinite(bits_per_byte(as_array(b"aaaa" * 10), as_array(b"zzzz" * 10))).all()  # never seen before
