@@ -1,5 +1,6 @@
 """What every test of the trainables runs under."""
 
+import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -15,10 +16,10 @@ from trainables.worker.messages import SegmentAssignment
 
 
 @pytest.fixture(autouse=True)
-def _one_thread_and_a_fixed_seed() -> Iterator[None]:
-    """Models are tiny: threads cost more than they save, and sums do not depend on their number."""
+def _few_threads_and_a_fixed_seed() -> Iterator[None]:
+    """Models are tiny: threads cost more than they save."""
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     torch.manual_seed(0)
     yield
     torch.set_num_threads(threads)

@@ -101,7 +101,7 @@ def test_every_parameter_gets_a_gradient_in_the_first_update(batch: Batch, steps
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_stays_finite_and_close(batch: Batch, dtype: torch.dtype) -> None:
+def test_half_precision_stays_finite_and_close(batch: Batch, dtype: torch.dtype) -> None:  # C48
     agent = small()
     mask = batch.demo_mask.clone()
     mask[0] = False
@@ -155,7 +155,7 @@ def test_votes_are_shares_of_attention() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_a_lookup_without_demonstrations_finds_nothing(dtype: torch.dtype) -> None:
+def test_a_lookup_without_demonstrations_finds_nothing(dtype: torch.dtype) -> None:  # C48
     lookup = Lookup(8, heads=2, symbols=3).to(dtype)
     x, pairs = torch.randn(1, 6, 8, dtype=dtype), 30 * torch.randn(1, 2, 5, 8, dtype=dtype)
     found, votes = lookup(x, pairs, torch.ones(1, 2, 5, 3), torch.zeros(1, 2).bool())

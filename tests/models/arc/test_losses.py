@@ -229,7 +229,7 @@ def test_masked_cells_and_episodes_have_no_influence() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_free_energy_has_finite_gradients_under_autocast(dtype: torch.dtype) -> None:
+def test_free_energy_has_finite_gradients_under_autocast(dtype: torch.dtype) -> None:  # C48
     _, target, mask = beliefs(0)
     logits = (200 * torch.randn(4, 3, 4, 4, SYMBOLS)).to(dtype).requires_grad_()
     with torch.autocast("cpu", dtype=dtype):

@@ -70,7 +70,7 @@ class Parts(Task[TaskConfig]):  # an encoder, a head and a prompt; `wrong` says 
         ),
     ],
 )
-def test_part_that_does_not_learn_raises_value_error(wrong, check, message):
+def test_part_that_does_not_learn_raises_value_error(wrong, check, message):  # C29, C31
     with pytest.raises(ValueError, match=message):
         TrialTrainer(Parts(wrong, gradient_check=check)).run_epoch()
 
@@ -87,7 +87,7 @@ def test_update_without_any_gradient_names_its_optimizers(precision, check):
     assert updater.precision == precision, "nothing is turned off"
 
 
-def test_parameter_without_gradient_is_logged_once(caplog):
+def test_parameter_without_gradient_is_logged_once(caplog):  # C30
     with caplog.at_level(logging.WARNING, logger="trainables"):
         run_epochs(TrialTrainer(Parts("a parameter")), 3)
     assert caplog.messages == ["update 'train': 1 of 8 parameters got no gradient in the first update: prompt.spare"]

@@ -83,7 +83,7 @@ def train_pair(pair: Pair, task: type[Any], epochs: int = 1, **settings: Any) ->
 
 
 @every_precision
-def test_rank_without_data_continues_with_the_others(pair, precision):
+def test_rank_without_data_continues_with_the_others(pair, precision):  # B20, C58
     settings = {"precision": precision, "size": 32, "ema_decay": 0.9, "loss_scale": 1024.0}
     assert train_pair(pair, Uneven, 2, **settings)["counted"] == (8, 0, 0)
 
@@ -121,7 +121,7 @@ def draw_after_an_epoch(rank: int) -> tuple[dict[str, Any], list[int], list[floa
     return numbers, shard, seen
 
 
-def test_ranks_share_one_generator_and_each_sample_once(pair):
+def test_ranks_share_one_generator_and_each_sample_once(pair):  # B29
     (first, shard, seen), (second, other_shard, other_seen) = pair.run(draw_after_an_epoch)
     assert [name for name in first if first[name] == second[name]] == ["shared"]
     assert sorted(shard + other_shard) == list(range(23))
@@ -224,7 +224,7 @@ def update_with_fault(rank: int, fault: str, sick: int, precision: str) -> dict[
         ("nan tensor weight", 1, "bf16"),
     ],
 )
-def test_fault_on_one_rank_ends_the_window_on_both(pair, fault, sick, precision):
+def test_fault_on_one_rank_ends_the_window_on_both(pair, fault, sick, precision):  # B27
     results = pair.run(update_with_fault, fault, sick, precision)
     assert (results[sick]["error"], results[1 - sick]["error"]) == FAULTS[fault][1:]
     # The mean of 1, 2, 7, 8 and 1, 3, 7, 8; half of what the first window moved by is added by the momentum.
@@ -266,7 +266,7 @@ def test_window_with_a_fault_is_not_saved(pair, tmp_path):
     assert checkpoint.load(tmp_path / "midway.pt")["midway"]["windows"] == 1
 
 
-def test_nan_in_a_buffer_of_one_rank_is_not_saved(pair, tmp_path):
+def test_nan_in_a_buffer_of_one_rank_is_not_saved(pair, tmp_path):  # H86
     message = "model.1.running_mean is not finite after epoch 0, window 1"
     assert pair.run(train_with_fault, "nan in a buffer", str(tmp_path)) == [(message, 1)] * 2
     assert list(tmp_path.iterdir()) == []

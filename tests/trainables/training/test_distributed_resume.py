@@ -45,7 +45,7 @@ def resume(rank: int, settings: dict[str, Any], file: str, epochs: int) -> tuple
 @pytest.mark.parametrize(
     ("precision", "window"), [("fp32", None), ("fp16", None), ("fp32", 0), ("bf16", 1), ("fp16", 2), ("fp32", 3)]
 )
-def test_two_ranks_resume_exactly(pair, tmp_path, precision, window):
+def test_two_ranks_resume_exactly(pair, tmp_path, precision, window):  # H76, H79
     settings = {**SETTINGS, "precision": precision}
     expected = pair.run(run_straight, settings, 3)
     held = pair.run(stop_and_save, settings, window, str(tmp_path))
@@ -67,7 +67,7 @@ def autosave(rank: int, folder: str) -> None:
     training.save(Path(folder) / f"asked-{rank}.pt")
 
 
-def test_autosave_due_on_one_rank_saves_both(pair, tmp_path):
+def test_autosave_due_on_one_rank_saves_both(pair, tmp_path):  # H85
     pair.run(autosave, str(tmp_path))
     assert {file.name for file in tmp_path.glob("*.pt")} == {"auto-0.pt", "asked-0.pt"}
     saved, asked = (checkpoint.load(tmp_path / f"{name}-0.pt") for name in ("auto", "asked"))

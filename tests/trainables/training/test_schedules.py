@@ -25,7 +25,7 @@ def run_cycle(**settings: Any) -> dict[str, float]:
 @pytest.mark.parametrize(
     ("precision", "accumulation", "length"), [("fp32", 1, 18), ("bf16", 4, 6), ("fp16", 6, 3), ("fp32", 50, 3)]
 )
-def test_schedule_of_a_whole_trial_reaches_its_end(precision, accumulation, length):
+def test_schedule_of_a_whole_trial_reaches_its_end(precision, accumulation, length):  # F59, F60
     followed = run_cycle(precision=precision, accumulation=accumulation, loss_scale=16.0)
     assert followed["length"] == followed["steps"] == followed["updates"] == length
     assert followed["last_rate"] == pytest.approx(followed["end"])
@@ -64,7 +64,7 @@ class Plateau(Regression):
         return {**super().evaluate(), "val/loss": self.losses[self.epoch], "val/rate": rate}
 
 
-def test_plateau_is_judged_once_per_epoch_by_the_objective():
+def test_plateau_is_judged_once_per_epoch_by_the_objective():  # F61
     training = make_trial(Plateau, lr=0.08)
     rates = [report["val/rate"] for report in run_epochs(training, 5)]
     assert rates == [0.08, 0.08, 0.08, 0.04, 0.02]  # cut after the third and the fourth epoch

@@ -86,7 +86,7 @@ def test_loading_an_epoch_undoes_the_one_under_way(path):
 @pytest.mark.parametrize(
     ("precision", "epoch", "window"), [("fp32", 0, 0), ("fp32", 1, 3), ("bf16", 0, 2), ("fp16", 1, 1), ("fp16", 0, 3)]
 )
-def test_trial_resumes_exactly_inside_an_epoch(path, precision, epoch, window):
+def test_trial_resumes_exactly_inside_an_epoch(path, precision, epoch, window):  # F66, H76
     settings = {**FULL, "precision": precision}
     expected = trials.run_uninterrupted(Augmented, 3, **settings)
     first = trials.stop_in_epoch(make_trial(Augmented, **settings), epoch, window)
@@ -117,7 +117,7 @@ def test_trial_saved_and_resumed_at_every_window_is_exact(path):
 @pytest.mark.parametrize(
     ("task", "window"), [(OwnOrder, 1), (Prefetched, 2), (Streamed, 0), (Streamed, 2), (Adversaries, 1)]
 )
-def test_resumed_trial_draws_the_next_window_of_its_data(path, task, window):
+def test_resumed_trial_draws_the_next_window_of_its_data(path, task, window):  # H78
     settings = {"precision": "fp16", "ema_decay": 0.9, "accumulation": 1} if task is Adversaries else FULL
     expected = trials.run_uninterrupted(task, 2, **settings)
     stopped = trials.stop_in_epoch(make_trial(task, **settings), 0, window)
@@ -127,7 +127,7 @@ def test_resumed_trial_draws_the_next_window_of_its_data(path, task, window):
     assert_continues(load_trial(path, task, **settings), expected)
 
 
-def test_stop_inside_a_window_takes_effect_after_it(path):
+def test_stop_inside_a_window_takes_effect_after_it(path):  # H77, C51
     """There is no state between two micro-batches that a checkpoint could hold."""
 
     class Interrupted(Augmented):
@@ -147,7 +147,7 @@ def test_stop_inside_a_window_takes_effect_after_it(path):
     assert_continues(load_trial(path, Augmented, **settings), expected)
 
 
-def test_autosaved_trial_continues_exactly(tmp_path):
+def test_autosaved_trial_continues_exactly(tmp_path):  # H85
     settings = {**FP16, "accumulation": 1}
     expected = trials.run_uninterrupted(Augmented, 2, **settings)
     first = make_trial(Augmented, **settings)
@@ -172,7 +172,7 @@ def test_autosave_waits_for_its_interval(path):
 
 
 @pytest.mark.parametrize(("value", "windows"), [(math.inf, 0), (math.nan, 1)])
-def test_non_finite_weight_never_replaces_a_good_checkpoint(path, value, windows):
+def test_non_finite_weight_never_replaces_a_good_checkpoint(path, value, windows):  # H86
     training = make_trial(Augmented, **FULL)
     training.run_epoch()
     if windows:
