@@ -1,16 +1,17 @@
-"""Whole searches without training: gangs, reports in any order, losses and crashes, all drawn from one seed."""
+"""Build trials for schedulers, and play whole searches without training: losses and crashes come from one seed."""
 
 import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from search.schedulers.base import Prune, Scheduler, Segment, TrialProgress
 
 
 @dataclass
 class Simulated:
-    """A search. `check` is called with what the schedule was asked and what it answered.
+    """A search. `check` gets the schedule, what it was asked and what it answered.
 
     Where fidelity is not in epochs, a trial has a length and a price of its own; `lengths` gives trials theirs.
     """
@@ -19,7 +20,7 @@ class Simulated:
     budget: int
     gangs: int
     seed: int
-    check: Callable[[list[TrialProgress], bool, Segment | Prune | None], None] = lambda *_: None
+    check: Callable[[Scheduler, list[TrialProgress], bool, Segment | Prune | None], None] = lambda *_: None
     lengths: Sequence[int] = ()
     trials: list[TrialProgress] = field(default_factory=list)
     stretches: list[tuple[int, Segment]] = field(default_factory=list)
@@ -47,13 +48,13 @@ class Simulated:
         decision = self.schedule.next_action(self.trials, may_start)
         fresh = replace(self.schedule)
         assert fresh.next_action([replace(t, values=dict(t.values)) for t in self.trials], may_start) == decision
-        self.check(self.trials, may_start, decision)
+        self.check(self.schedule, self.trials, may_start, decision)
         if isinstance(decision, Prune):
             assert self.trials[decision.number].state == "waiting"
             self._change(decision.number, state="ended")
         elif decision is not None:
             self._begin(decision, may_start)
-            if draw.random() < mischief / 10:
+            if draw.random() < mischief:
                 self._crash()  # perhaps between the start of a copy and the end of the one that it replaces
             elif decision.replaces is not None:
                 self._change(decision.replaces, state="ended")
@@ -107,6 +108,11 @@ class Simulated:
 
     def _change(self, number: int, **changes: object) -> None:
         self.trials[number] = replace(self.trials[number], **changes)
+
+
+def standing(number: int, *values: float, state: str = "waiting", **more: Any) -> TrialProgress:
+    """A trial with the objective of each of its epochs."""
+    return TrialProgress(number, dict(enumerate(values, start=more.get("start", 0) + 1)), state, **more)
 
 
 def waiting(trials: list[TrialProgress]) -> list[TrialProgress]:

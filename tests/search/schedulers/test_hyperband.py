@@ -1,12 +1,16 @@
 import pytest
 
 from search.schedulers.asha import ASHAScheduler
-from search.schedulers.base import Segment, TrialProgress
+from search.schedulers.base import Segment
 from search.schedulers.hyperband import HyperBandScheduler
+from tests.search.schedulers.simulator import standing
+
+NINE = HyperBandScheduler.from_config(9, 3, 1, "min")
 
 
-def standing(number, *values, state="waiting"):
-    return TrialProgress(number, dict(enumerate(values, start=1)), state)
+def numbers_in(place):
+    """The numbers of the first trials that get into the bracket at `place`."""
+    return [number for number in range(20) if NINE.get_bracket(number) is NINE.brackets[place]]
 
 
 def test_each_bracket_leaves_out_one_more_rung_at_the_bottom():
@@ -20,56 +24,37 @@ def test_brackets_get_the_trials_of_the_paper():
     assert [round(share * (81 + 34 + 15 + 8 + 5)) for share in shares] == [81, 34, 15, 8, 5]
 
 
-@pytest.mark.parametrize("trials", [20, 100, 1000])
-def test_wherever_a_search_ends_its_brackets_have_their_shares(trials):
+@pytest.mark.parametrize("trials", [20, 1000])
+def test_brackets_have_their_shares_wherever_a_search_ends(trials):
     schedule = HyperBandScheduler.from_config(27, 3, 1, "min")
     brackets = [schedule.get_bracket(number) for number in range(trials)]
     for bracket, share in zip(schedule.brackets, schedule.shares, strict=True):
         assert brackets.count(bracket) == pytest.approx(share * trials, abs=2)
 
 
-def test_a_new_trial_runs_to_the_first_rung_of_its_bracket():
-    schedule = HyperBandScheduler.from_config(9, 3, 1, "min")
+def test_new_trial_starts_and_rests_at_the_rungs_of_its_bracket():
     for number in range(10):
         trials = [standing(n, state="running") for n in range(number)]
-        until = schedule.get_bracket(number).rungs[0]
-        assert schedule.next_action(trials, may_start=True) == Segment("new", None, 0, until)
+        rungs = NINE.get_bracket(number).rungs
+        assert NINE.next_action(trials, may_start=True) == Segment("new", None, 0, rungs[0])
+        assert NINE.is_paused_at_rung(standing(number, 0.1)) == (1 in rungs)
 
 
 def test_trials_are_compared_within_their_bracket():
-    schedule = HyperBandScheduler.from_config(9, 3, 1, "min")
-    first = [number for number in range(20) if schedule.get_bracket(number) is schedule.brackets[0]][:3]
-    others = [number for number in range(20) if schedule.get_bracket(number) is not schedule.brackets[0]][:6]
+    first, others = numbers_in(0)[:3], [*numbers_in(1), *numbers_in(2)][:6]
     trials = [standing(n, 0.9 - n / 100) for n in first] + [standing(n, 0.1, state="running") for n in others]
-    assert schedule.next_action(trials, may_start=True) == Segment("promoted", first[-1], 1, 3)
+    assert NINE.next_action(trials, may_start=True) == Segment("promoted", first[-1], 1, 3)
 
 
-def test_with_few_trials_the_one_nearest_to_its_end_goes_on():
-    schedule = HyperBandScheduler.from_config(9, 3, 1, "min")
-    low = next(n for n in range(9) if schedule.get_bracket(n).rungs == (1, 3, 9))
-    high = next(n for n in range(9) if schedule.get_bracket(n).rungs == (3, 9))
+def test_last_trial_to_finish_is_the_one_nearest_to_its_end():
+    low, high = numbers_in(0)[0], numbers_in(1)[0]
     trials = [standing(low, 0.1), standing(high, 0.5, 0.5, 0.5)]
-    assert schedule.next_action(trials, may_start=False) == Segment("promoted", high, 3, 9)
+    assert NINE.next_action(trials, may_start=False) == Segment("promoted", high, 3, 9)
 
 
-def test_a_trial_rests_at_the_rungs_of_its_own_bracket_alone():
-    schedule = HyperBandScheduler.from_config(9, 3, 1, "min")
-    for number in range(9):
-        assert schedule.is_paused_at_rung(standing(number, 0.1)) == (1 in schedule.get_bracket(number).rungs)
-
-
-def test_it_takes_as_long_as_its_brackets_together():
-    schedule = HyperBandScheduler.from_config(9, 3, 1, "min")
-    counts = [sum(schedule.get_bracket(n) is bracket for n in range(17)) for bracket in schedule.brackets]
-    assert schedule.expected_cost(17) == sum(
-        bracket.expected_cost(count) for bracket, count in zip(schedule.brackets, counts, strict=True)
-    )
-    assert HyperBandScheduler.from_config(1, 3, 1, "min").expected_cost(4) == ASHAScheduler.without_stopping(
-        1, "min"
-    ).expected_cost(4)
-
-
-def test_it_says_how_many_trials_stop_where():
-    assert str(HyperBandScheduler.from_config(9, 3, 1, "min")) == (
-        "rungs: 53% of the trials at 1,3,9; 29% of the trials at 3,9; 18% of the trials at 9 epochs"
-    )
+def test_expected_cost_is_that_of_all_brackets_together():
+    counts = [sum(NINE.get_bracket(n) is bracket for n in range(17)) for bracket in NINE.brackets]
+    costs = [bracket.expected_cost(count) for bracket, count in zip(NINE.brackets, counts, strict=True)]
+    assert NINE.expected_cost(17) == sum(costs)
+    whole = ASHAScheduler.without_stopping(1, "min").expected_cost(4)
+    assert HyperBandScheduler.from_config(1, 3, 1, "min").expected_cost(4) == whole

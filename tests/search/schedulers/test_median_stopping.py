@@ -1,18 +1,51 @@
 import pytest
 
-from search.schedulers.base import Prune, Segment, TrialProgress
+from search.schedulers.base import Prune, Segment
 from search.schedulers.median_stopping import MedianStoppingScheduler
-
-
-def standing(number, *values, state="waiting"):
-    return TrialProgress(number, dict(enumerate(values, start=1)), state)
+from tests.search.schedulers.simulator import standing
 
 
 def others(*histories):
     return [standing(n, *values, state="ended") for n, values in enumerate(histories, start=10)]
 
 
-def test_a_trial_trains_to_the_first_epoch_at_which_it_is_judged_and_then_one_at_a_time():
+THREE = others([0.1], [0.2], [0.3])
+AVERAGE_OF_HALF = others([0.9, 0.1, 0.0], [0.9, 0.1], [0.9, 0.1])
+BELOW = "below the median of {} trials at epoch {}"
+
+
+@pytest.mark.parametrize(
+    ("trials", "expected"),
+    [
+        pytest.param([standing(0, 0.21), *THREE], Prune(0, BELOW.format(3, 1)), id="below the median"),
+        pytest.param([standing(0, 0.2), *THREE], Segment("continued", 0, 1, 2), id="at the median"),
+        pytest.param([standing(0, 0.6, 0.6), *AVERAGE_OF_HALF], Prune(0, BELOW.format(3, 2)), id="below the averages"),
+        pytest.param([standing(0, 0.4, 3.0), *AVERAGE_OF_HALF], Segment("continued", 0, 2, 3), id="its best counts"),
+        pytest.param(
+            [standing(0, 0.9, 0.9), *others([0.1, 0.1], [0.1, 0.1], [0.1])],
+            Segment("continued", 0, 2, 3),
+            id="only two others came as far",
+        ),
+        pytest.param(
+            [standing(0, 0.1), *THREE, standing(20, 0.9)],
+            Prune(20, BELOW.format(4, 1)),
+            id="prunes before it continues",
+        ),
+    ],
+)
+def test_trial_below_the_median_of_three_others_is_pruned(trials, expected):
+    schedule = MedianStoppingScheduler(9, 1, "min")
+    assert schedule.next_action(trials, may_start=True) == expected
+    assert not schedule.is_paused_at_rung(trials[0])
+
+
+def test_mode_max_prunes_the_lower_value():
+    trials = [standing(0, -0.21), *others([-0.1], [-0.2], [-0.3])]
+    assert MedianStoppingScheduler(9, 1, "max").next_action(trials, False) == Prune(0, BELOW.format(3, 1))
+    assert isinstance(MedianStoppingScheduler(9, 1, "min").next_action(trials, False), Segment)
+
+
+def test_segments_end_at_the_grace_period_and_then_each_epoch():
     schedule = MedianStoppingScheduler(9, 3, "min")
     assert schedule.next_action([], may_start=True) == Segment("new", None, 0, 3)
     assert schedule.next_action([standing(0, 1, 1, 1)], may_start=True) == Segment("continued", 0, 3, 4)
@@ -20,41 +53,6 @@ def test_a_trial_trains_to_the_first_epoch_at_which_it_is_judged_and_then_one_at
     assert MedianStoppingScheduler(2, 5, "min").next_action([], may_start=True) == Segment("new", None, 0, 2)
 
 
-@pytest.mark.parametrize(("mode", "factor"), [("min", 1), ("max", -1)])
-def test_a_trial_below_the_median_of_the_others_ends(mode, factor):
-    schedule = MedianStoppingScheduler(9, 1, mode)
-    rest = others(*([factor * value] for value in (0.1, 0.2, 0.3)))
-    assert schedule.next_action([standing(0, factor * 0.21), *rest], False) == Prune(
-        0, "below the median of 3 trials at epoch 1"
-    )
-    assert schedule.next_action([standing(0, factor * 0.2), *rest], False) == Segment("continued", 0, 1, 2)
-
-
-def test_what_counts_is_its_best_and_what_the_others_had_on_average_until_then():
-    rest = others([0.9, 0.1, 0.0], [0.9, 0.1], [0.9, 0.1])  # 0.5 on average
-    schedule = MedianStoppingScheduler(9, 1, "min")
-    assert isinstance(schedule.next_action([standing(0, 0.6, 0.6), *rest], False), Prune)
-    assert schedule.next_action([standing(0, 0.4, 3.0), *rest], False) == Segment("continued", 0, 2, 3)
-
-
-def test_without_three_others_that_came_so_far_there_is_no_median():
-    rest = others([0.1, 0.1], [0.1, 0.1], [0.1])
-    assert MedianStoppingScheduler(9, 1, "min").next_action([standing(0, 0.9, 0.9), *rest], False) == Segment(
-        "continued", 0, 2, 3
-    )
-
-
-def test_it_ends_before_anything_else_runs():
-    trials = [standing(0, 0.1), *others([0.1], [0.2], [0.3]), standing(20, 0.9)]
-    assert MedianStoppingScheduler(9, 1, "min").next_action(trials, may_start=True) == Prune(
-        20, "below the median of 4 trials at epoch 1"
-    )
-
-
-def test_nobody_loses_because_the_search_ends():
-    assert not MedianStoppingScheduler(9, 1, "min").is_paused_at_rung(standing(0, 0.1))
-
-
-def test_it_is_expected_to_stop_half_of_those_that_have_enough_others():
+def test_expected_cost_stops_half_of_the_trials_with_enough_others():
     assert MedianStoppingScheduler(9, 1, "min").expected_cost(3) == 27
     assert MedianStoppingScheduler(9, 1, "min").expected_cost(13) == 13 * 9 - 5 * 8

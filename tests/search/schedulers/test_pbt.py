@@ -1,125 +1,111 @@
 import pytest
 
-from search.schedulers.base import Prune, Segment, TrialProgress
+from search.schedulers.base import Prune, Segment
 from search.schedulers.pbt import PopulationBasedTraining
+from tests.search.schedulers.simulator import standing
 
-
-def standing(number, *values, state="waiting", **more):
-    return TrialProgress(number, dict(enumerate(values, start=more.get("start", 0) + 1)), state, **more)
+VALUES = (0.4, 0.1, 0.2, 0.3)
+FOUR = [standing(n, value) for n, value in enumerate(VALUES)]
+COPY = standing(4, start=1, copied_from=1, replaces=0)
+CONTINUED = Segment("continued", 0, 1, 2)
 
 
 def population(size=4, interval=1, epochs=9, mode="min", seed=0, judged_from=1):
     return PopulationBasedTraining(size, interval, epochs, mode, seed, judged_from)
 
 
-def test_it_begins_with_as_many_trials_as_it_has_members():
+def running(*numbers, values=()):
+    return [standing(n, *values, state="running") for n in numbers]
+
+
+def copied(parent, replaces, start=1, until=2):
+    return Segment("copied", None, start, until, copied_from=parent, replaces=replaces, draw="0-4")
+
+
+@pytest.mark.parametrize(
+    ("trials", "expected"),
+    [
+        pytest.param(FOUR, copied(1, 0), id="the worst is replaced by a copy of the best"),
+        pytest.param([*FOUR[:3], *running(3)], CONTINUED, id="too few are known to be better"),
+        pytest.param([standing(n, 0.5) for n in range(4)], CONTINUED, id="equal members stay"),
+        pytest.param(
+            [standing(0, 0.4, 0.4), *running(1, 2, 3, values=[0.1])],
+            copied(1, 0, 1),
+            id="better members that lag count",
+        ),
+        pytest.param(
+            [standing(0, 0.1, 0.1), standing(1, 0.2), standing(2, 0.1, 0.1), *running(3, values=[0.3])],
+            Segment("continued", 1, 1, 2),
+            id="members that lag come first",
+        ),
+        pytest.param(
+            [standing(0, state="ended"), *(standing(n, n / 10, state="running") for n in (1, 2, 3))],
+            copied(1, None),
+            id="a failed member is replaced",
+        ),
+        pytest.param(
+            [standing(0, state="ended"), *running(1, 2, 3)], Segment("new", None, 0, 1), id="there is nothing to copy"
+        ),
+        pytest.param(
+            [
+                standing(0, 0.4, 0.4),
+                standing(1, *[0.1] * 9, state="ended"),
+                *running(2, values=[0.2, 0.2]),
+                *running(3, values=[0.3, 0.3]),
+            ],
+            copied(2, 0, 2, 3),
+            id="a complete member keeps its place and is not copied",
+        ),
+        pytest.param([*FOUR, COPY], Prune(0, "replaced by a copy of 1"), id="the search died after the copy began"),
+    ],
+)
+def test_next_action_copies_continues_or_prunes(trials, expected):
+    assert population().next_action(trials, may_start=True) == expected
+
+
+def test_mode_max_copies_the_highest_value():
+    trials = [standing(n, -value) for n, value in enumerate(VALUES)]
+    assert population(mode="max").next_action(trials, may_start=True) == copied(1, 0)
+
+
+def test_spent_budget_replaces_nobody():
+    assert population().next_action(FOUR, may_start=False) == CONTINUED
+
+
+def test_population_begins_with_as_many_trials_as_members():
     schedule = population(2, interval=3)
-    assert schedule.next_action([standing(0, state="running")], may_start=True) == Segment("new", None, 0, 3)
-    assert schedule.next_action([standing(0, state="running"), standing(1, state="running")], may_start=True) is None
-
-
-def test_members_that_lag_go_first_so_that_all_move_together():
-    trials = [standing(0, 0.1, 0.1), standing(1, 0.2), standing(2, 0.1, 0.1), standing(3, 0.3, state="running")]
-    assert population().next_action(trials, may_start=False) == Segment("continued", 1, 1, 2)
-
-
-@pytest.mark.parametrize(("mode", "factor"), [("min", 1), ("max", -1)])
-def test_the_worst_ends_and_a_copy_of_the_best_goes_on_in_its_place(mode, factor):
-    values = (0.4, 0.1, 0.2, 0.3)
-    trials = [standing(n, factor * value) for n, value in enumerate(values)]
-    decision = population(mode=mode).next_action(trials, may_start=True)
-    assert decision == Segment("copied", None, 1, 2, copied_from=1, replaces=0, draw="0-4")
+    assert schedule.next_action(running(0), may_start=True) == Segment("new", None, 0, 3)
+    assert schedule.next_action(running(0, 1), may_start=True) is None
 
 
 @pytest.mark.parametrize(("judged_from", "kind"), [(2, "copied"), (3, "continued")])
-def test_nobody_is_replaced_before_an_epoch_that_says_something_of_the_end(judged_from, kind):
-    trials = [standing(n, 0.5, value) for n, value in enumerate((0.4, 0.1, 0.2, 0.3))]
+def test_members_are_not_replaced_before_judged_from(judged_from, kind):
+    trials = [standing(n, 0.5, value) for n, value in enumerate(VALUES)]
     assert population(judged_from=judged_from).next_action(trials, may_start=True).kind == kind
 
 
-def test_a_copy_begins_where_the_one_that_it_copies_stands():
-    trials = [standing(0, 0.4, 0.4), standing(1, 0.1, 0.1, 0.1, state="running")]
-    trials += [standing(n, 0.2, 0.2, state="running") for n in (2, 3)]
-    decision = population(interval=2).next_action(trials, may_start=True)
-    assert (decision.copied_from, decision.start, decision.until) == (1, 3, 4)
+def test_interval_bounds_comparisons_and_segments():
+    trials = [standing(0, 0.4, 0.4), *running(1, values=[0.1] * 3), *running(2, 3, values=[0.2, 0.2])]
+    assert population(interval=2).next_action(trials, may_start=True) == copied(1, 0, 3, 4)
+    between = [standing(0, 0.4, 0.4, 0.4), *running(1, 2, 3, values=[0.1] * 6)]
+    assert population(interval=2).next_action(between, may_start=True) == Segment("continued", 0, 3, 4)
 
 
-def test_nobody_is_replaced_before_it_is_certain_that_enough_are_better():
-    trials = [standing(0, 0.4), standing(1, 0.1), standing(2, 0.2), standing(3, state="running")]
-    assert population().next_action(trials, may_start=True) == Segment("continued", 0, 1, 2)
-
-
-def test_a_member_that_lags_and_is_better_all_the_same_counts():
-    trials = [standing(0, 0.4, 0.4), *(standing(n, 0.1, state="running") for n in (1, 2, 3))]
-    assert population().next_action(trials, may_start=True).kind == "copied"
-
-
-def test_one_that_was_replaced_does_not_make_the_next_one_the_worst():
-    ended = standing(0, 0.4, state="ended")
-    trials = [ended, standing(1, 0.1), standing(2, 0.2), standing(3, 0.3)]
-    trials.append(standing(4, start=1, copied_from=1, replaces=0))
+def test_replaced_member_does_not_make_the_next_one_the_worst():
+    trials = [standing(0, 0.4, state="ended"), *FOUR[1:], COPY]
     for _ in range(4):
         decision = population().next_action(trials, may_start=True)
         assert decision.kind == "continued"
         trials[decision.number] = standing(decision.number, state="running")
 
 
-def test_a_member_is_compared_only_where_its_interval_ends():
-    trials = [standing(0, 0.4, 0.4, 0.4), *(standing(n, *[0.1] * 6, state="running") for n in (1, 2, 3))]
-    assert population(interval=2).next_action(trials, may_start=True) == Segment("continued", 0, 3, 4)
-
-
-def test_members_that_are_alike_replace_each_other_not():
-    trials = [standing(n, 0.5) for n in range(4)]
-    assert population().next_action(trials, may_start=True) == Segment("continued", 0, 1, 2)
-
-
-def test_when_the_budget_is_spent_nobody_is_replaced():
-    trials = [standing(n, value) for n, value in enumerate((0.4, 0.1, 0.2, 0.3))]
-    assert population().next_action(trials, may_start=False) == Segment("continued", 0, 1, 2)
-
-
-def test_the_place_of_a_member_that_failed_is_taken_by_a_copy_of_the_best():
-    trials = [standing(0, state="ended"), *(standing(n, n / 10, state="running") for n in (1, 2, 3))]
-    decision = population().next_action(trials, may_start=True)
-    assert decision == Segment("copied", None, 1, 2, copied_from=1, replaces=None, draw="0-4")
-
-
-def test_with_nobody_to_copy_the_place_is_taken_by_a_new_trial():
-    trials = [standing(0, state="ended"), *(standing(n, state="running") for n in (1, 2, 3))]
-    assert population().next_action(trials, may_start=True) == Segment("new", None, 0, 1)
-
-
-def test_one_that_has_run_to_its_end_keeps_its_place_and_is_not_copied():
-    done = standing(1, *[0.1] * 9, state="ended")
-    trials = [
-        standing(0, 0.4, 0.4),
-        done,
-        standing(2, 0.2, 0.2, state="running"),
-        standing(3, 0.3, 0.3, state="running"),
-    ]
-    assert population().next_action(trials, may_start=True).copied_from == 2
-
-
-def test_a_search_that_died_after_the_copy_began_ends_the_one_that_was_replaced():
-    trials = [standing(n, value) for n, value in enumerate((0.4, 0.1, 0.2, 0.3))]
-    trials.append(standing(4, start=1, copied_from=1, replaces=0))
-    assert population().next_action(trials, may_start=True) == Prune(0, "replaced by a copy of 1")
-
-
-def test_which_of_the_best_is_copied_follows_from_the_seed():
+def test_seed_chooses_which_of_the_best_is_copied():
     trials = [standing(n, n / 10, state="running") for n in range(7)] + [standing(7, 0.9)]
     chosen = [population(8, seed=seed).next_action(trials, may_start=True).copied_from for seed in range(30)]
     assert set(chosen) == {0, 1}
     assert chosen == [population(8, seed=seed).next_action(trials, may_start=True).copied_from for seed in range(30)]
 
 
-def test_it_takes_as_long_as_its_members_train():
+def test_expected_cost_counts_the_members_alone():
     assert population(4).expected_cost(20) == 36
     assert population(4).expected_cost(2) == 18
-
-
-def test_it_says_what_it_does():
-    assert str(population(8, interval=2)) == (
-        "a population of 8, compared after every 2 epochs: copies of the best 2 replace the worst 2"
-    )
