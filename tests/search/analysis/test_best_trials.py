@@ -12,7 +12,7 @@ def test_outcomes_are_counted_by_name(trials):
     assert count_outcomes(trials) == dict.fromkeys(["completed", "pruned", "diverged", "failed", "interrupted"], 1)
 
 
-def test_the_best_comes_from_completed_and_pruned_trials_with_the_checkpoint_of_its_report(trials):
+def test_best_comes_from_completed_and_pruned_trials(trials):
     best = find_best(trials, VAL_SCORE)
     assert (best.trial_id, best.value, best.checkpoint) == (1, 0.9, "1-2.pt")
     assert best.config["inner"] == {"kind": "a"}
@@ -20,7 +20,7 @@ def test_the_best_comes_from_completed_and_pruned_trials_with_the_checkpoint_of_
     assert find_best(trials[2:], VAL_SCORE) is None
 
 
-def test_the_incumbent_is_the_best_trial_and_the_first_of_equal_ones():
+def test_incumbent_is_the_first_of_the_best_trials():
     for seed in range(5):
         trials = many(30, seed=seed).trials
         assert find_incumbent(trials, VAL_SCORE).number == find_best(trials, VAL_SCORE).trial_id

@@ -41,7 +41,7 @@ def by_chance(_params, draw):
     return draw.random()
 
 
-def test_the_parameter_that_decides_is_told_and_noise_is_not():
+def test_deciding_parameter_is_told_and_noise_is_not():
     found = find_importances(drawn(40, by_rate))
     assert found.significant_names == ["lr"]
     assert found.trials == 40
@@ -51,7 +51,7 @@ def test_the_parameter_that_decides_is_told_and_noise_is_not():
     assert first.low > max(other.high for other in others)
 
 
-def test_a_choice_and_a_weaker_number_are_told_beside_a_strong_one_in_their_order():
+def test_weaker_parameters_are_told_in_their_order():
     found = find_importances(
         drawn(100, lambda p, draw: by_rate(p, draw) + 1.5 * (p["kind"] == "a") + 0.1 * p["width"], seed=1)
     )
@@ -60,29 +60,29 @@ def test_a_choice_and_a_weaker_number_are_told_beside_a_strong_one_in_their_orde
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_where_chance_alone_decides_nothing_is_told(seed):
+def test_chance_alone_makes_no_parameter_significant(seed):
     assert find_importances(drawn(30, by_chance, seed)).significant_names == []
 
 
-def test_few_trials_tell_nothing_and_that_is_said():
+def test_few_trials_have_no_importances():
     found = find_importances(drawn(FEWEST - 1, by_rate))
     assert (found.each, found.trials, found.chance) == ((), FEWEST - 1, None)
 
 
-def test_what_two_do_together_counts_for_both():
+def test_interaction_counts_for_both_parameters():
     found = find_importances(drawn(100, lambda p, draw: float((p["noise"] > 0.5) == (p["width"] > 4)), seed=1))
     assert sorted(found.significant_names[:2]) == ["noise", "width"]
     assert all(one.share > 0.4 for one in found.each[:2])
 
 
-def test_an_interval_holds_the_share_and_is_shorter_with_more_trials():
+def test_interval_holds_the_share_and_shrinks_with_trials():
     few, many = (find_importances(drawn(count, by_rate, seed=2)).each[0] for count in (30, 100))
     for one in (few, many):
         assert 0 <= one.low < one.share < one.high <= 1
     assert many.high - many.low < 0.7 * (few.high - few.low)
 
 
-def test_the_scale_of_a_parameter_and_of_the_objective_do_not_matter():
+def test_scale_of_parameter_and_objective_does_not_matter():
     def steeper(params):
         params["noise"] = params["noise"] ** 3
 
@@ -90,7 +90,7 @@ def test_the_scale_of_a_parameter_and_of_the_objective_do_not_matter():
     assert find_importances(drawn(20, lambda p, draw: math.exp(by_rate(p, draw)), change=steeper)) == same
 
 
-def test_a_parameter_that_applies_to_some_trials_alone_is_not_taken_for_what_decides_that():
+def test_conditional_parameter_is_not_taken_for_its_condition():
     def only_in_a(params):
         if params["kind"] != "a":
             del params["noise"]
@@ -99,12 +99,12 @@ def test_a_parameter_that_applies_to_some_trials_alone_is_not_taken_for_what_dec
     assert found.significant_names == ["kind"]
 
 
-def test_a_parameter_that_applies_to_some_trials_alone_may_matter_there():
-    def only_in_a(params):
+def test_conditional_parameter_may_matter_where_it_applies():
+    def not_in_c(params):
         if params["kind"] == "c":
             del params["noise"]
 
-    found = find_importances(drawn(80, lambda p, draw: p.get("noise", 0.5) + 0.1 * draw.random(), change=only_in_a))
+    found = find_importances(drawn(80, lambda p, draw: p.get("noise", 0.5) + 0.1 * draw.random(), change=not_in_c))
     assert found.significant_names[0] == "noise"
     assert not {"lr", "width"} & set(found.significant_names)
 
@@ -118,7 +118,7 @@ def test_constants_and_equal_values_show_nothing():
     assert find_importances(search([])).chance is None
 
 
-def test_trials_that_were_stopped_and_diverged_count_by_how_far_they_came():
+def test_stopped_trials_count_by_how_far_they_came():
     """The values alone would say that the kind decides: those of c stop in epoch 1, which has the higher scores."""
     made = drawn(60, by_rate)
     trials = []

@@ -15,7 +15,7 @@ def order(made):
     return sorted(places, key=places.__getitem__)
 
 
-def test_who_came_further_is_better_and_then_the_best_value_counts():
+def test_trials_are_ranked_by_epochs_and_then_by_their_best():
     made = search(
         [
             trial(0, "pruned", [0.9]),
@@ -26,35 +26,27 @@ def test_who_came_further_is_better_and_then_the_best_value_counts():
             trial(5, "pruned", [0.1, 0.6]),
         ]
     )
-    assert order(made) == [3, 1, 5, 2, 0, 4]
-    assert [rank_trials(made)[number] for number in order(made)] == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1])
+    assert rank_trials(made) == pytest.approx({3: 0, 1: 0.2, 5: 0.4, 2: 0.6, 0: 0.8, 4: 1})
 
 
-def test_of_a_loss_the_lower_is_better():
+def test_lower_loss_ranks_first():
     trials = [trial(0, scores=[0.1]), trial(1, scores=[0.3]), trial(2, scores=[0.2])]
     assert order(search(trials, objectives=(Objective("val/loss", "min"),))) == [0, 2, 1]
 
 
-def test_equal_ones_and_those_that_diverged_share_their_place():
+def test_equal_and_diverged_trials_share_their_places():
     trials = [trial(0, scores=[0.5]), trial(1, "diverged"), trial(2, scores=[0.5]), trial(3, "diverged", [0.9])]
     assert rank_trials(search(trials)) == pytest.approx({0: 1 / 6, 2: 1 / 6, 1: 5 / 6, 3: 5 / 6})
 
 
-def test_what_is_not_known_is_left_out():
-    copy = trial(3, scores=[0.5])
-    copy.user_attrs["copied_from"] = 0
-    trials = [
-        trial(0, scores=[0.5]),
-        trial(1, "failed", [0.9]),
-        trial(2, "interrupted", [0.9]),
-        copy,
-        trial(4, "pruned"),
-    ]
-    assert rank_trials(search(trials)) == {0: 0}
+def test_unfinished_copied_and_empty_trials_have_no_rank():
+    trials = [trial(n, outcome, [0.9]) for n, outcome in enumerate(["completed", "failed", "interrupted", "completed"])]
+    trials[3].user_attrs["copied_from"] = 0
+    assert rank_trials(search([*trials, trial(4, "pruned")])) == {0: 0}
     assert rank_trials(search([])) == {}
 
 
-def test_where_rungs_are_in_seconds_epochs_do_not_count():
+def test_rungs_in_seconds_rank_by_seconds():
     """Trial 0 was quick and reported three times by the first rung, trial 1 once, and was better."""
     made = search([trial(0, "pruned", [0.1, 0.2, 0.3]), trial(1, "pruned", [0.4]), trial(2, "pruned", [0.1] * 4)])
     for each, seconds in zip(made.trials, (4.0, 12.0, 10.0), strict=True):
@@ -67,7 +59,7 @@ def test_where_rungs_are_in_seconds_epochs_do_not_count():
 
 
 @given(st.lists(st.tuples(st.integers(1, 4), st.integers(-50, 50)), min_size=1, max_size=20))
-def test_places_lie_between_0_and_1_around_the_middle_and_no_scale_changes_them(rows):
+def test_ranks_lie_around_the_middle_on_any_scale(rows):
     def made(scale):
         return search([trial(n, "pruned", [scale(score)] * epochs) for n, (epochs, score) in enumerate(rows)])
 
@@ -77,7 +69,7 @@ def test_places_lie_between_0_and_1_around_the_middle_and_no_scale_changes_them(
     assert places == rank_trials(made(lambda score: float(score) ** 3 + score))
 
 
-def test_rows_list_trials_best_first_and_those_without_a_value_last():
+def test_rows_list_the_best_trial_first():
     trials = [
         trial(0, "failed"),
         trial(1, scores=[0.2, 0.3]),
@@ -99,6 +91,6 @@ def test_rows_have_the_gpu_seconds_of_all_epochs():
     assert [row[head.index("GPU-s")] for row in rows] == ["1", "-"]
 
 
-def test_rows_tell_small_values_apart():
+def test_rows_distinguish_small_values():
     trials = [trial(0, scores=[3e-7]), trial(1, scores=[2e-6])]
     assert [row[3] for row in trial_rows(trials, [Objective("val/score", "min")])[1:]] == ["3e-07", "2e-06"]

@@ -1,11 +1,18 @@
-"""A searcher over a small space, and what Tune hands on to it."""
+"""Stand where Tune does in tests of the searcher: ask for segments, and hand on what comes of them."""
 
+import hashlib
+from pathlib import Path
+
+from optuna.samplers import RandomSampler
 from pydantic import model_validator
 
 from search.config.search_space import resolve_space
 from search.execution.report_handler import SearchLimits
 from search.execution.searcher import StudySearcher
 from search.schedulers.asha import ASHAScheduler
+from search.study.study import create_study
+from search.study.trial import get_outcome
+from tests.search.objectives import VAL_LOSS
 from trainables.task import TaskConfig, searchable
 from trainables.worker.messages import EpochReport, GangResult, SegmentEnd, to_json
 
@@ -13,11 +20,14 @@ from trainables.worker.messages import EpochReport, GangResult, SegmentEnd, to_j
 class Config(TaskConfig):
     lr: float = searchable(0.5, low=0.0, high=1.0)
     limit: float = 2.0
+    only: float | None = None
 
     @model_validator(mode="after")
-    def refuse_a_high_rate(self):
+    def refuse_other_rates(self):
         if self.lr > self.limit:
             raise ValueError(f"lr must be at most {self.limit}")
+        if self.only is not None and self.lr != self.only:
+            raise ValueError(f"lr must be {self.only}")
         return self
 
 
@@ -26,7 +36,7 @@ class Watching:
         self.events = []
 
     def on_trial_start(self, number, config, copied_from=None):
-        self.events.append(("started", number))
+        self.events.append(("started", number, copied_from))
 
     def on_trial_report(self, number, epoch, metrics, at):
         self.events.append(("reported", number, epoch))
@@ -37,13 +47,15 @@ class Watching:
     def on_trial_end(self, number, outcome, reason):
         self.events.append((outcome, number, reason))
 
+    def find(self, kind):
+        return [event for event in self.events if event[0] == kind]
+
 
 def searcher_over(study, folder, trials=3, rungs=(1, 3), fixed=None, mode="min", **limits):
     """The searcher, the study, and what its callback was told."""
     space = resolve_space(Config, {"precision": "fp32", **(fixed or {})}, {})
     watching, schedule = Watching(), ASHAScheduler(rungs, 3, mode)
-    limits = SearchLimits(trials, **limits)
-    searcher = StudySearcher(study, space, schedule, limits, folder, "a", [watching])
+    searcher = StudySearcher(study, space, schedule, SearchLimits(trials, **limits), folder, "a", [watching])
     return searcher, study, watching
 
 
@@ -61,6 +73,73 @@ def interrupt(searcher, tune_id):
     end(searcher, tune_id, "interrupted", "the search was stopped")
 
 
+def lose(searcher, tune_id):
+    """End a segment as when its gang has died."""
+    searcher.on_trial_complete(tune_id, None, error=True)
+
+
 def report(searcher, tune_id, epoch, loss, done=False, **more):
     content = {"checkpoint": f"/nowhere/{tune_id}-{epoch}.pt", "costs": {}, **more}
     hand_on(searcher, tune_id, EpochReport(epoch, {"val/loss": loss}, done=done, **content))
+
+
+class Gangs(Watching):
+    """All gangs of a search over a study of its own, as one driver after the other has them."""
+
+    def __init__(self, folder, schedule, trials, fixed, searched):
+        super().__init__()
+        self.study, self.lock = create_study(folder, RandomSampler, [VAL_LOSS])
+        self.space = resolve_space(Config, fixed, searched)
+        self.folder, self.schedule, self.trials, self.turns = folder, schedule, trials, 0
+        self.begin("a")
+
+    def begin(self, attempt):
+        """Begin a driver, which knows nothing of an earlier one but the study."""
+        self.study.live.clear()
+        limits = SearchLimits(self.trials)
+        self.searcher = StudySearcher(self.study, self.space, self.schedule, limits, self.folder, attempt, [self])
+        self.searcher.recover()
+
+    def ask(self):
+        """The next segment, with the name that Tune has for it."""
+        self.turns += 1
+        found = self.searcher.suggest(f"t{self.turns}")
+        assert self.searcher.error is None
+        return (f"t{self.turns}", found["segment"]) if isinstance(found, dict) else None
+
+    def hand_on(self, name, message):
+        hand_on(self.searcher, name, message)
+        assert self.searcher.error is None
+
+    def train(self, asked, losses):
+        """Report `losses` for the epochs of a segment, each with a checkpoint that exists."""
+        name, segment = asked
+        for epoch, loss in enumerate(losses, start=segment.epoch + 1):
+            path = Path(segment.folder) / f"epoch-{epoch}-{self.searcher.attempt}.pt"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(f"weights of {segment.trial} at {epoch}")
+            Path(f"{path}.sha256").write_text(hashlib.sha256(path.read_bytes()).hexdigest())
+            self.hand_on(name, EpochReport(epoch, {"val/loss": loss}, str(path), {}, done=epoch == segment.until))
+
+    def spend(self, asked, most=1000):
+        """Report epochs of 10 samples, and of 2 GPU-seconds in fp32 or 1 in bf16, until the budget is spent."""
+        name, segment = asked
+        costs = {"samples": 10.0, "gpu_seconds": 2.0 if segment.config["precision"] == "fp32" else 1.0}
+        budget = segment.budget
+        for epoch in range(segment.epoch + 1, segment.epoch + most + 1):
+            budget = budget and budget.add_epoch(epoch, costs)
+            done = epoch == segment.until or (budget is not None and budget.is_spent)
+            metrics = {"val/loss": segment.config["lr"] / epoch}
+            self.hand_on(name, EpochReport(epoch, metrics, f"/nowhere/{epoch}.pt", costs, done))
+            if done:
+                break
+
+    def run(self):
+        """Play the whole search on one gang; the epochs of each trial."""
+        while (asked := self.ask()) is not None:
+            self.spend(asked)
+        return [max(trial.intermediate_values) for trial in self.study.get_trials()]
+
+    @property
+    def outcomes(self):
+        return [get_outcome(trial) for trial in self.study.get_trials()]

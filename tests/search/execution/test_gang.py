@@ -115,6 +115,10 @@ class FakeGang:
         """The reports that the gang passes on."""
         return self.runner.wait_for_reports().reports
 
+    def after(self, looks, event, *arguments):
+        """Let `event` happen once the gang has looked for reports so often."""
+        self.registry.events.extend([lambda: None] * looks + [lambda: event(*arguments)])
+
 
 @pytest.fixture
 def gang():
@@ -129,7 +133,10 @@ def report(epoch, done=False):
     return EpochReport(epoch, {"loss": 1.0}, None, {}, done)
 
 
-def test_reports_of_a_segment_are_passed_on_with_the_name_of_the_gang(gang):
+INTERRUPTED = SegmentEnd("interrupted", "the search was stopped")
+
+
+def test_reports_are_passed_on_with_the_name_of_the_gang(gang):
     for epoch in (1, 2, 3):
         gang.registry.put(report(epoch, done=epoch == 3), turn=1)
         result = gang.runner.wait_for_reports()
@@ -138,7 +145,7 @@ def test_reports_of_a_segment_are_passed_on_with_the_name_of_the_gang(gang):
     assert gang.started == gang.registry.runs
 
 
-def test_several_segments_run_in_the_same_workers(gang):
+def test_segments_share_workers_and_late_reports_are_dropped(gang):
     for trial in range(3):
         gang.registry.put(report(4), turn=trial)  # late, of the segment before
         gang.registry.put(report(3, done=True), turn=trial + 1)
@@ -147,7 +154,7 @@ def test_several_segments_run_in_the_same_workers(gang):
     assert len(gang.started) == 1
 
 
-def test_workers_that_ended_between_two_segments_are_replaced_without_a_charge():
+def test_workers_that_ended_between_segments_are_replaced_for_free():
     gang = FakeGang(max_failures=0)
     gang.registry.put(report(3, done=True), turn=1)
     gang.wait()
@@ -161,7 +168,8 @@ def test_workers_that_ended_between_two_segments_are_replaced_without_a_charge()
 
 
 def test_lost_workers_are_replaced_and_the_next_report_says_so(gang):
-    gang.registry.events.extend([gang.lose, lambda: gang.registry.put(report(1))])
+    gang.after(0, gang.lose)
+    gang.after(0, gang.registry.put, report(1))
     (found,) = gang.wait()
     assert found.notes == ["lost its workers (RuntimeError: killed), and goes on from its last checkpoint"]
     assert found.epoch == 1
@@ -170,7 +178,7 @@ def test_lost_workers_are_replaced_and_the_next_report_says_so(gang):
     assert gang.wait() == [report(2)], "a note is passed on once"
 
 
-def test_a_trial_that_loses_its_workers_too_often_fails_and_the_gang_lives_on():
+def test_too_many_losses_fail_the_trial_and_not_the_gang():
     gang = FakeGang(max_failures=1)
     gang.registry.events.extend([gang.lose, gang.lose])
     (end,) = gang.wait()
@@ -182,28 +190,23 @@ def test_a_trial_that_loses_its_workers_too_often_fails_and_the_gang_lives_on():
     assert len(gang.started) == 3
 
 
-def test_the_losses_of_a_trial_are_not_charged_to_the_next_one():
+@pytest.mark.parametrize("new_trial", [False, True], ids=["progress", "next trial"])
+def test_losses_are_forgiven_for_progress_and_the_next_trial(new_trial):
     gang = FakeGang(max_failures=1)
-    for turn in (1, 2):
-        gang.registry.events.extend([gang.lose, lambda turn=turn: gang.registry.put(report(3, done=True), turn)])
-        assert gang.wait()[0].epoch == 3
-        gang.runner.begin(segment(turn, epoch=9))  # beyond what the trial before has reached
-    gang.registry.events.extend([gang.lose, lambda: gang.registry.put(report(10), turn=3)])
-    assert gang.wait()[0].epoch == 10
-
-
-def test_progress_forgives_the_losses_before(gang):
-    gang = FakeGang(max_failures=1)
-    for epoch in (1, 2, 3):
-        gang.registry.events.extend([gang.lose, lambda epoch=epoch: gang.registry.put(report(epoch))])
+    for turn in (1, 2, 3):
+        epoch = 10 if new_trial and turn == 3 else 3 if new_trial else turn
+        gang.after(0, gang.lose)
+        gang.after(0, lambda turn=turn, epoch=epoch: gang.registry.put(report(epoch), turn if new_trial else None))
         assert gang.wait()[0].epoch == epoch
+        if new_trial:
+            gang.runner.begin(segment(turn, epoch=9))  # beyond what the trial before has reached
     assert len(gang.started) == 4
 
 
-def test_a_trial_that_stalls_fails_with_the_stacks_of_its_workers():
+def test_stalled_trial_fails_with_the_stacks_of_its_workers():
     gang = FakeGang(stall_timeout=30.0)
     gang.registry.status["stalled_s"] = 29.0
-    gang.registry.events.extend([lambda: None] * 10 + [lambda: gang.registry.status.update(stalled_s=31.0)])
+    gang.after(10, lambda: gang.registry.status.update(stalled_s=31.0))
     (end,) = gang.wait()
     where = 'File "/task.py", line 7, in loss'
     assert (end.outcome, end.reason) == ("failed", f"stalled: nothing moved for 30 s, at {where}")
@@ -212,54 +215,49 @@ def test_a_trial_that_stalls_fails_with_the_stacks_of_its_workers():
     assert gang.registry.doing == "trial 0, from epoch 0"
 
 
-def test_workers_are_given_time_to_save_when_the_search_stops(gang):
+@pytest.mark.parametrize("goes_down", [False, True])
+def test_stopping_search_gives_workers_time_to_save(gang, goes_down):
     gang.registry.status["stopping"] = True
-    assert gang.wait() == [SegmentEnd("interrupted", "the search was stopped")]
+    gang.after(8, lambda: gang.registry.status.update(up=not goes_down))
+    assert gang.wait() == [INTERRUPTED]
     assert STOP_S < gang.registry.now < STOP_S + 2
 
 
-def test_workers_that_go_down_while_the_search_stops_do_not_shorten_its_time(gang):
+def test_report_of_a_stopping_search_is_passed_on(gang):
     gang.registry.status["stopping"] = True
-    gang.registry.events.extend([lambda: None] * 8 + [lambda: gang.registry.status.update(up=False)])
-    assert gang.wait() == [SegmentEnd("interrupted", "the search was stopped")]
-    assert STOP_S < gang.registry.now < STOP_S + 2
-
-
-def test_a_report_that_comes_while_the_search_stops_is_passed_on(gang):
-    gang.registry.status["stopping"] = True
-    gang.registry.events.extend([lambda: None] * 8 + [lambda: gang.registry.put(report(1))])
+    gang.after(8, gang.registry.put, report(1))
     assert gang.wait() == [report(1)]
 
 
-@pytest.mark.parametrize("status", [{"up": False}, {"up": True}])
-def test_a_search_that_stops_does_not_wait_for_workers_that_are_not_there(gang, status):
-    gang.registry.status |= {"stopping": True, **status}
-    if status["up"]:
-        gang.registry.events.extend([lambda: None] * 5 + [gang.lose])
-    assert gang.wait() == [SegmentEnd("interrupted", "the search was stopped")]
+@pytest.mark.parametrize("up", [False, True])
+def test_stopping_search_does_not_wait_for_missing_workers(gang, up):
+    gang.registry.status |= {"stopping": True, "up": up}
+    if up:
+        gang.after(5, gang.lose)
+    assert gang.wait() == [INTERRUPTED]
     assert gang.registry.now < 2
     assert "restart" not in gang.registry.calls
 
 
-def test_a_gang_without_room_releases_its_trial_and_ends(gang):
+def test_surplus_gang_releases_its_trial_and_ends(gang):
     gang.registry.status["surplus"] = True
     assert gang.wait() == [TrialRelease("the cluster has no room for it", begun=False)]
     with pytest.raises(RuntimeError, match="gang-1 ends: the cluster has no room for it"):
         gang.wait()
 
 
-def test_a_gang_whose_workers_find_no_room_in_time_releases_its_trial(gang):
+def test_gang_without_room_in_time_releases_its_trial(gang):
     gang.registry.ended["reached"] = "assigned"
-    gang.registry.events.append(lambda: gang.lose(NO_ROOM))
+    gang.after(0, gang.lose, NO_ROOM)
     (release,) = gang.wait()
     assert isinstance(release, TrialRelease)
     assert not release.begun
     assert len(gang.started) == 1
 
 
-def test_a_gang_on_a_node_that_goes_away_releases_the_trial_that_it_has_begun(gang):
+def test_gang_on_a_leaving_node_releases_its_begun_trial(gang):
     gang.registry.ended |= {"leaving": "node 10.0.0.1 is going away", "moves": True}
-    gang.registry.events.append(lambda: gang.lose(None))
+    gang.after(0, gang.lose, None)
     (release,) = gang.wait()
     assert (release.reason, release.begun) == ("its own node is going away", True)
     assert release.notes == ["node 10.0.0.1 is going away, and it goes on elsewhere from epoch 0"]
@@ -267,15 +265,16 @@ def test_a_gang_on_a_node_that_goes_away_releases_the_trial_that_it_has_begun(ga
         gang.wait()
 
 
-def test_workers_on_a_node_that_goes_away_are_replaced_without_a_charge():
+def test_workers_on_a_leaving_node_are_replaced_for_free():
     gang = FakeGang(max_failures=0)
     gang.registry.ended["leaving"] = "node 10.0.0.3 is going away"
-    gang.registry.events.extend([gang.lose, lambda: gang.registry.put(report(1))])
+    gang.after(0, gang.lose)
+    gang.after(0, gang.registry.put, report(1))
     assert gang.wait()[0].epoch == 1
     assert len(gang.started) == 2
 
 
-def test_workers_that_cannot_start_end_the_gang_and_not_the_trial(gang):
+def test_workers_that_cannot_start_end_the_gang(gang):
     gang.registry.ended["reached"] = "assigned"
     gang.registry.events.extend([gang.lose, gang.lose])
     with pytest.raises(RuntimeError, match="its workers cannot start: RuntimeError: killed"):
@@ -289,7 +288,7 @@ def test_workers_that_never_take_the_segment_end_the_gang(gang):
         gang.wait()
 
 
-def test_a_gang_that_closes_waits_for_its_workers_and_leaves_the_registry(gang):
+def test_closing_gang_waits_for_its_workers(gang):
     gang.runner.close()
     assert gang.registry.calls[-2:] == ["close", "unregister_gang"]
     assert (gang.registry.timeout_s, gang.workers.joined_s) == (CLOSE_S, CLOSE_S)

@@ -1,4 +1,4 @@
-"""The registry without Ray: what it makes of what it sees."""
+"""What the registry makes of what it sees, without Ray."""
 
 import asyncio
 from types import SimpleNamespace
@@ -8,168 +8,145 @@ import pytest
 from search.execution import gang_registry as module
 from search.execution.cluster.snapshot import ClusterSnapshot
 from search.execution.gang_registry import Registry
+from tests.search.execution.asynchronous import asynchronous
 from trainables.worker.messages import SegmentAssignment
 
 SEGMENT = SegmentAssignment(0, {}, 0, 3, "folder", "a")
 
 
+class World:
+    """Stands in for Ray: what is looked at, which placement groups were removed, a gang's actor that lives for ever."""
+
+    def __init__(self):
+        self.look, self.removed = ClusterSnapshot(), []
+        self.actor = SimpleNamespace(__ray_ready__=SimpleNamespace(remote=lambda: asyncio.Event().wait()))
+
+    def take_snapshot(self, job):
+        self.loop.call_soon_threadsafe(self.taken.put_nowait, None)
+        return self.look
+
+    async def see(self, **look):
+        """Wait until the registry has seen `look`."""
+        self.look, self.taken = ClusterSnapshot(**look), asyncio.Queue()
+        for _ in range(3):  # the first may be of before, and the third comes after all that follows from the second
+            await self.taken.get()
+
+    async def enter(self, gangs, up=0):
+        """A registry of so many gangs, each with a segment, of which some have their workers up."""
+        self.loop, self.taken = asyncio.get_running_loop(), asyncio.Queue()
+        found = Registry({"CPU": 1.0})
+        for number in range(gangs):
+            await found.register_gang(f"g{number}", self.actor, "head", f"gang-{number}")
+            await found.assign(f"g{number}", SEGMENT)
+            if number < up:
+                await found.register_worker(f"g{number}", f"gang-{number}", f"group-{number}", "w", f"node-{number}")
+        return found
+
+
 @pytest.fixture
 def world(monkeypatch):
-    """Stands in for Ray: what is looked at, which placement groups were removed, a gang's actor that lives for ever."""
-    seen = SimpleNamespace(look=ClusterSnapshot(), removed=[])
-    monkeypatch.setattr(module, "take_snapshot", lambda job: seen.look)
-    monkeypatch.setattr(module, "LOOK_S", 0.01)
+    made = World()
+    monkeypatch.setattr(module, "take_snapshot", made.take_snapshot)
+    monkeypatch.setattr(module, "LOOK_S", 0.001)
     monkeypatch.setattr(module, "SURPLUS_S", 0.0)
-    monkeypatch.setattr(module, "remove_placement_group", seen.removed.append)
+    monkeypatch.setattr(module, "remove_placement_group", made.removed.append)
     monkeypatch.setattr(module, "PlacementGroup", lambda identity: identity)
     monkeypatch.setattr(module.ray, "PlacementGroupID", lambda identity: identity.hex())
     monkeypatch.setattr(module.ray, "get_runtime_context", lambda: SimpleNamespace(get_job_id=lambda: "01"))
-    ready = SimpleNamespace(remote=lambda: asyncio.Event().wait())
-    seen.actor = SimpleNamespace(__ray_ready__=ready)
-    return seen
-
-
-def run(scenario):
-    return asyncio.run(asyncio.wait_for(scenario, timeout=10))
-
-
-async def seen_again():
-    await asyncio.sleep(0.1)
+    return made
 
 
 async def surplus(found, *gangs):
-    return [(await found.poll(gang, "")).surplus for gang in gangs]
-
-
-async def entered(world, gangs, up=0):
-    """A registry of so many gangs, each with a segment, of which some have their workers up."""
-    found = Registry({"CPU": 1.0})
-    for number in range(gangs):
-        await found.register_gang(f"g{number}", world.actor, "head", f"gang-{number}")
-        await found.assign(f"g{number}", SEGMENT)
-        if number < up:
-            await found.register_worker(f"g{number}", f"gang-{number}", f"group-{number}", "worker", f"node-{number}")
-    await asyncio.sleep(0.02)
-    return found
+    return [(await found.poll(f"g{number}", "")).surplus for number in gangs]
 
 
 def pending(*numbers):
     return {f"{number:02x}": (f"gang-{number}", "PENDING") for number in numbers}
 
 
-def test_gangs_for_which_the_cluster_has_no_room_are_surplus_the_newest_first(world):
-    async def scenario():
-        found = await entered(world, 4, up=1)
-        world.look = ClusterSnapshot(groups=pending(1, 2, 3))
-        await seen_again()
-        unknown = await surplus(found, "g1", "g2", "g3")
-        await found.set_capacity(3)
-        return unknown, await surplus(found, "g0", "g1", "g2", "g3")
-
-    assert run(scenario()) == ([False] * 3, [False, False, False, True])
+@asynchronous
+async def test_newest_gangs_beyond_the_capacity_are_surplus(world):
+    found = await world.enter(4, up=1)
+    await world.see(groups=pending(1, 2, 3))
+    assert await surplus(found, 1, 2, 3) == [False] * 3, "the capacity is unknown"
+    await found.set_capacity(3)
+    assert await surplus(found, 0, 1, 2, 3) == [False, False, False, True]
 
 
-def test_one_gang_waits_on_a_cluster_that_holds_none(world):
-    async def scenario():
-        found = await entered(world, 2)
-        world.look = ClusterSnapshot(groups=pending(0, 1))
-        await found.set_capacity(0)
-        await seen_again()
-        return await surplus(found, "g0", "g1")
-
-    assert run(scenario()) == [False, True]
+@asynchronous
+async def test_one_gang_waits_on_a_cluster_that_holds_none(world):
+    found = await world.enter(2)
+    await world.see(groups=pending(0, 1))
+    await found.set_capacity(0)
+    assert await surplus(found, 0, 1) == [False, True]
 
 
-def test_a_gang_whose_workers_have_room_and_start_is_no_surplus(world):
-    async def scenario():
-        found = await entered(world, 2, up=1)
-        await found.set_capacity(1)
-        world.look = ClusterSnapshot(groups={"01": ("gang-1", "CREATED")})
-        await seen_again()
-        return await surplus(found, "g1")
-
-    assert run(scenario()) == [False]
+@asynchronous
+async def test_gang_whose_workers_have_room_is_no_surplus(world):
+    found = await world.enter(2, up=1)
+    await found.set_capacity(1)
+    await world.see(groups={"01": ("gang-1", "CREATED")})
+    assert await surplus(found, 1) == [False]
 
 
-def test_a_gang_that_waits_gives_its_trial_to_one_that_has_workers_and_nothing_to_do(world):
-    async def scenario():
-        found = await entered(world, 3, up=1)
-        await found.set_capacity(9)
-        world.look = ClusterSnapshot(groups=pending(1, 2))
-        await seen_again()
-        before = await surplus(found, "g1", "g2")
-        await found.drop("g0")
-        return before, await surplus(found, "g1", "g2")
-
-    assert run(scenario()) == ([False, False], [True, False])
+@asynchronous
+async def test_waiting_gang_is_surplus_while_another_one_is_idle(world):
+    found = await world.enter(3, up=1)
+    await found.set_capacity(9)
+    await world.see(groups=pending(1, 2))
+    assert await surplus(found, 1, 2) == [False, False]
+    await found.drop("g0")
+    assert await surplus(found, 1, 2) == [True, False]
 
 
-def test_what_no_gang_has_is_removed(world):
-    async def scenario():
-        found = await entered(world, 2)
-        await found.restart("g0", "gang-7")
-        await found.unregister_gang("g1")
-        world.look = ClusterSnapshot(groups={**pending(0, 1, 7), "08": ("gang-of-a-dead-one", "CREATED")})
-        await seen_again()
-        return found
-
-    run(scenario())
+@asynchronous
+async def test_placement_groups_of_no_gang_are_removed(world):
+    found = await world.enter(2)
+    await found.restart("g0", "gang-7")
+    await found.unregister_gang("g1")
+    await world.see(groups={**pending(0, 1, 7), "08": ("gang-of-a-dead-one", "CREATED")})
     assert set(world.removed) == {"00", "01", "08"}
 
 
-def test_workers_of_a_controller_that_was_killed_come_too_late_and_get_nothing_to_do(world):
-    async def scenario():
-        found = await entered(world, 1)
-        await found.restart("g0", "gang-7")
-        late = await found.register_worker("g0", "gang-0", "group-0", "worker", "node-0")
-        new = await found.register_worker("g0", "gang-7", "group-7", "worker", "node-7")
-        await found.unregister_gang("g0")
-        return late, new, await found.register_worker("g0", "gang-7", "group-8", "worker", "node-7")
-
-    assert run(scenario()) == (False, True, False)
+@asynchronous
+async def test_late_workers_are_refused_and_their_groups_removed(world):
+    found = await world.enter(1)
+    await found.restart("g0", "gang-7")
+    assert not await found.register_worker("g0", "gang-0", "group-0", "worker", "node-0")
+    assert await found.register_worker("g0", "gang-7", "group-7", "worker", "node-7")
+    await found.unregister_gang("g0")
+    assert not await found.register_worker("g0", "gang-7", "group-8", "worker", "node-7")
     assert world.removed == ["group-0", "group-7", "group-8"]
 
 
-def test_workers_hear_that_their_node_goes_away_or_that_of_their_gang_and_others_do_not(world):
-    async def scenario():
-        found = await entered(world, 3, up=2)
-        told = [asyncio.create_task(found.wait_for_stop(f"g{number}")) for number in range(2)]
-        world.look = ClusterSnapshot(going={"node-1": "node 10.0.0.3 is going away"})
-        await seen_again()
-        alone = [task.done() for task in told]
-        gone = (await told[1], await found.restart("g1", "gang-9"))
-        world.look = ClusterSnapshot(going={"head": "node 10.0.0.1 is going away"})
-        return alone, gone, await told[0], await found.restart("g0", "gang-8")
-
-    alone, (elsewhere, restarted), all_go, moved = run(scenario())
-    assert alone == [False, True]
-    assert elsewhere == (False, "node 10.0.0.3 is going away")
+@asynchronous
+async def test_workers_hear_that_their_node_or_gang_goes_away(world):
+    found = await world.enter(3, up=2)
+    told = [asyncio.create_task(found.wait_for_stop(f"g{number}")) for number in range(2)]
+    await world.see(going={"node-1": "node 10.0.0.3 is going away"})
+    assert [task.done() for task in told] == [False, True]
+    assert await told[1] == (False, "node 10.0.0.3 is going away")
+    restarted = await found.restart("g1", "gang-9")
     assert (restarted.leaving, restarted.moves) == ("node 10.0.0.3 is going away", False)
-    assert all_go == (False, "node 10.0.0.1 is going away")
-    assert moved.moves
+    await world.see(going={"head": "node 10.0.0.1 is going away"})
+    assert await told[0] == (False, "node 10.0.0.1 is going away")
+    assert (await found.restart("g0", "gang-8")).moves
 
 
-def test_a_search_that_stops_goes_before_a_node_that_goes_away(world):
-    async def scenario():
-        found = await entered(world, 1, up=1)
-        world.look = ClusterSnapshot(going={"node-0": "node 10.0.0.3 is going away"})
-        await seen_again()
-        await found.stop()
-        return await found.wait_for_stop("g0")
-
-    assert run(scenario())[0]
+@asynchronous
+async def test_stop_of_the_search_goes_before_a_leaving_node(world):
+    found = await world.enter(1, up=1)
+    await world.see(going={"node-0": "node 10.0.0.3 is going away"})
+    await found.stop()
+    assert (await found.wait_for_stop("g0"))[0]
 
 
-def test_gangs_that_are_packed_ask_for_one_node_until_it_is_full(world):
-    async def scenario():
-        nodes = {"a": {"CPU": 2.0}, "b": {"CPU": 2.0}}
-        world.look = ClusterSnapshot(total=nodes, free=nodes)
-        found = await entered(world, 5)
-        await seen_again()
-        first = [await found.choose_node(f"g{number}") for number in range(3)]
-        created = {f"0{number}": (f"gang-{number}", "CREATED") for number in range(3)}
-        world.look = ClusterSnapshot(groups=created, total=nodes, free={"a": {"CPU": 0.0}, "b": {"CPU": 1.0}})
-        await seen_again()
-        return first + [await found.choose_node(f"g{number}") for number in (3, 4)]
-
-    assert run(scenario()) == ["a", "a", "b", "b", ""]
+@asynchronous
+async def test_packed_gangs_ask_for_one_node_until_it_is_full(world):
+    nodes = {"a": {"CPU": 2.0}, "b": {"CPU": 2.0}}
+    found = await world.enter(5)
+    await world.see(total=nodes, free=nodes)
+    assert [await found.choose_node(f"g{number}") for number in range(3)] == ["a", "a", "b"]
+    created = {f"0{number}": (f"gang-{number}", "CREATED") for number in range(3)}
+    await world.see(groups=created, total=nodes, free={"a": {"CPU": 0.0}, "b": {"CPU": 1.0}})
+    assert [await found.choose_node(f"g{number}") for number in (3, 4)] == ["b", ""]

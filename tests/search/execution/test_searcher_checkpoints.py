@@ -9,7 +9,7 @@ from search.execution.checkpoint_manager import CheckpointManager
 from search.storage import requests
 from search.storage.requests import DeletionQueue
 from search.study.trial import get_reports
-from tests.search.execution.searcher_harness import end, interrupt, report
+from tests.search.execution.searcher_harness import end, interrupt, lose, report
 from tests.search.objectives import VAL_LOSS
 from trainables import checkpoint
 from trainables.checkpoint.file import DIGEST
@@ -17,95 +17,85 @@ from trainables.filesystem.paths import RemotePath, parse_path
 from trainables.task import images
 
 
-def test_checkpoints_are_kept_for_the_best_report_and_the_last_two_while_the_trial_can_go_on(make_searcher, tmp_path):
-    searcher, _, _ = make_searcher(trials=1, rungs=(5,))
-    searcher.suggest("t0")
-    for epoch, loss in enumerate([0.3, 0.1, 0.2, 0.4, 0.5], start=1):
-        path = tmp_path / f"{epoch}.pt"
-        path.write_bytes(b"")
-        report(searcher, "t0", epoch, loss, done=epoch == 5, checkpoint=str(path))
-        kept = sorted(int(file.stem) for file in tmp_path.glob("*.pt"))
-        assert kept == {1: [1], 2: [1, 2], 3: [2, 3], 4: [2, 3, 4], 5: [2]}[epoch]
-
-
-def test_of_the_pictures_of_a_trial_that_ends_those_of_its_best_report_are_kept(make_searcher):
-    searcher, _, _ = make_searcher(trials=1, rungs=(4,))
-    folder = Path(searcher.suggest("t0")["segment"].folder)
-    folder.mkdir(parents=True)
-    for epoch, loss in enumerate([0.3, 0.1, 0.2], start=1):
-        if epoch < 3:
-            images.save({"one": np.full((2, 2, 3), epoch, np.uint8)}, folder / f"epoch-{epoch}-a.pt")
-        reported(searcher, "t0", folder, epoch, loss)
-    images.save({"one": np.full((2, 2, 3), 4, np.uint8)}, folder / "epoch-4-a.pt")  # which then diverged
-    end(searcher, "t0", "diverged", "a weight is not finite")
-    assert sorted(path.name for path in folder.iterdir()) == ["epoch-2-a.pt", "epoch-2-a.pt.pictures"]
-
-
-def reported(searcher, tune_id, folder, epoch, loss, attempt="a", **more):
-    """As `report`, with a checkpoint that exists."""
+def save(searcher, tune_id, folder, epoch, loss, attempt="a", **more):
+    """Report as `report` does, with a checkpoint that exists."""
     path = folder / f"epoch-{epoch}-{attempt}.pt"
     path.write_bytes(b"")
     report(searcher, tune_id, epoch, loss, checkpoint=str(path), **more)
     return str(path)
 
 
-def test_a_stretch_names_the_checkpoints_before_the_newest_and_the_start(make_searcher, tmp_path):  # H84
+def begin(searcher):
+    """Begin a trial, and return its folder."""
+    folder = Path(searcher.suggest("t0")["segment"].folder)
+    folder.mkdir(parents=True)
+    return folder
+
+
+def test_best_and_last_two_checkpoints_are_kept(make_searcher, tmp_path):
+    searcher, _, _ = make_searcher(trials=1, rungs=(5,))
+    searcher.suggest("t0")
+    for epoch, loss in enumerate([0.3, 0.1, 0.2, 0.4, 0.5], start=1):
+        save(searcher, "t0", tmp_path, epoch, loss, done=epoch == 5)
+        kept = sorted(int(file.name.split("-")[1]) for file in tmp_path.glob("*.pt"))
+        assert kept == {1: [1], 2: [1, 2], 3: [2, 3], 4: [2, 3, 4], 5: [2]}[epoch]
+
+
+def test_pictures_of_the_best_report_are_kept(make_searcher):
+    searcher, _, _ = make_searcher(trials=1, rungs=(4,))
+    folder = begin(searcher)
+    for epoch, loss in enumerate([0.3, 0.1, 0.2], start=1):
+        if epoch < 3:
+            images.save({"one": np.full((2, 2, 3), epoch, np.uint8)}, folder / f"epoch-{epoch}-a.pt")
+        save(searcher, "t0", folder, epoch, loss)
+    images.save({"one": np.full((2, 2, 3), 4, np.uint8)}, folder / "epoch-4-a.pt")  # which then diverged
+    end(searcher, "t0", "diverged", "a weight is not finite")
+    assert sorted(path.name for path in folder.iterdir()) == ["epoch-2-a.pt", "epoch-2-a.pt.pictures"]
+
+
+def test_segment_names_older_checkpoints_and_the_start(make_searcher, tmp_path):
     searcher, _, _ = make_searcher(trials=1, rungs=(9,))
     assert searcher.suggest("t0")["segment"].checkpoints == [None]
-    paths = [reported(searcher, "t0", tmp_path, epoch, loss) for epoch, loss in enumerate([0.1, 0.3, 0.2, 0.4], 1)]
-    searcher.on_trial_complete("t0", None, error=True)
+    paths = [save(searcher, "t0", tmp_path, epoch, loss) for epoch, loss in enumerate([0.1, 0.3, 0.2, 0.4], 1)]
+    lose(searcher, "t0")
     segment = searcher.suggest("t1")["segment"]
     assert segment.epoch == 4
-    assert segment.checkpoints == [
-        paths[3],
-        paths[2],
-        paths[0],
-        None,
-    ]  # the second one was dropped, the first is the best
+    assert segment.checkpoints == [paths[3], paths[2], paths[0], None], "the second was dropped, the first is the best"
 
 
-def test_an_epoch_that_was_done_again_is_kept_and_not_told_again(make_searcher, tmp_path, caplog):  # H84
+def test_repeated_epoch_is_kept_and_not_told_again(make_searcher, tmp_path, caplog):
     searcher, study, watching = make_searcher(trials=1, rungs=(9,))
     searcher.suggest("t0")
     for epoch, loss in enumerate([0.3, 0.2], start=1):
-        reported(searcher, "t0", tmp_path, epoch, loss)
-    searcher.on_trial_complete("t0", None, error=True)
+        save(searcher, "t0", tmp_path, epoch, loss)
+    lose(searcher, "t0")
     assert searcher.suggest("t1")["segment"].epoch == 2
-    again = reported(
-        searcher, "t1", tmp_path, 2, 0.2, "b", notes=["epoch-2-a.pt is corrupt. The one before it is used."]
-    )
-    reported(searcher, "t1", tmp_path, 3, 0.1, "b")
-    assert [event for event in watching.events if event[0] == "reported"] == [("reported", 0, n) for n in (1, 2, 3)]
+    note = "epoch-2-a.pt is corrupt. The one before it is used."
+    again = save(searcher, "t1", tmp_path, 2, 0.2, "b", notes=[note])
+    save(searcher, "t1", tmp_path, 3, 0.1, "b")
+    assert watching.find("reported") == [("reported", 0, n) for n in (1, 2, 3)]
     assert get_reports(study.get_trial(0))[2]["checkpoint"] == again
     assert sorted(path.name for path in tmp_path.glob("*.pt")) == ["epoch-2-b.pt", "epoch-3-b.pt"]
-    assert "trial 0: epoch-2-a.pt is corrupt. The one before it is used." in caplog.text
+    assert f"trial 0: {note}" in caplog.text
 
 
-@pytest.mark.parametrize("outcome", ["failed", "diverged", "completed"])
-def test_the_middle_of_an_epoch_is_deleted_when_its_trial_ends(make_searcher, tmp_path, outcome):
+@pytest.mark.parametrize("outcome", ["failed", "completed", "interrupted"])
+def test_midway_checkpoint_is_deleted_when_its_trial_ends(make_searcher, outcome):
     searcher, _, _ = make_searcher(trials=1, rungs=(1,))
-    folder = Path(searcher.suggest("t0")["segment"].folder)
-    folder.mkdir(parents=True)
+    folder = begin(searcher)
     for name in ("midway-a.pt", "midway-a.pt.sha256", "midway-b.pt"):
         (folder / name).write_bytes(b"")
     if outcome == "completed":
         report(searcher, "t0", 1, 0.3, done=True)
-    else:
+    elif outcome == "failed":
         end(searcher, "t0", outcome, "it ended")
-    assert list(folder.iterdir()) == []
+    else:
+        interrupt(searcher, "t0")
+        searcher.finish(prune=True)
+    assert len([*folder.iterdir()]) == (3 if outcome == "interrupted" else 0)
 
 
-def test_the_middle_of_an_epoch_stays_when_its_trial_is_only_interrupted(make_searcher):
-    searcher, _, _ = make_searcher(trials=1)
-    folder = Path(searcher.suggest("t0")["segment"].folder)
-    folder.mkdir(parents=True)
-    (folder / "midway-a.pt").write_bytes(b"")
-    interrupt(searcher, "t0")
-    searcher.finish(prune=True)
-    assert [path.name for path in folder.iterdir()] == ["midway-a.pt"]
-
-
-def test_a_trial_without_checkpoints_goes_on_with_none_and_its_repeated_reports_change_nothing(make_searcher):
+def test_repeated_report_without_a_checkpoint_changes_nothing(make_searcher):
     searcher, study, watching = make_searcher(trials=1)
     searcher.suggest("t0")
     report(searcher, "t0", 1, 0.3, done=True, checkpoint=None)
@@ -114,12 +104,10 @@ def test_a_trial_without_checkpoints_goes_on_with_none_and_its_repeated_reports_
     report(searcher, "t1", 1, 0.7, checkpoint=None)
     assert study.get_trial(0).intermediate_values == {1: 0.3}
     assert get_reports(study.get_trial(0))[1]["metrics"] == {"val/loss": 0.3}
-    assert [event for event in watching.events if event[0] == "reported"] == [("reported", 0, 1)]
+    assert watching.find("reported") == [("reported", 0, 1)]
 
 
-def test_where_not_every_report_has_a_checkpoint_the_best_and_the_last_two_that_have_one_are_kept(
-    make_searcher, tmp_path
-):
+def test_reports_without_checkpoints_leave_the_last_two_others(make_searcher, tmp_path):
     searcher, _, _ = make_searcher(trials=1, rungs=(9,))
     searcher.suggest("t0")
     for epoch, loss in enumerate([0.4, 0.1, 0.3, 0.2, 0.5, 0.6], start=1):
@@ -129,12 +117,8 @@ def test_where_not_every_report_has_a_checkpoint_the_best_and_the_last_two_that_
             (path / "state").touch()
         report(searcher, "t0", epoch, loss, checkpoint=str(path) if epoch % 2 else None)
     assert [epoch for epoch in range(1, 7) if (tmp_path / str(epoch)).exists()] == [3, 5]
-    searcher.on_trial_complete("t0", None, error=True)
-    segment = searcher.suggest("t1")["segment"]
-    assert segment.checkpoints == [str(tmp_path / "5"), str(tmp_path / "3"), None]
-
-
-# In a bucket
+    lose(searcher, "t0")
+    assert searcher.suggest("t1")["segment"].checkpoints == [str(tmp_path / "5"), str(tmp_path / "3"), None]
 
 
 @pytest.fixture
@@ -154,7 +138,7 @@ def names(folder):
     return [name for name in folder.list_files() if not name.endswith(DIGEST)]
 
 
-def trained(searcher, tune_id, folder, losses, done=False):
+def train(searcher, tune_id, folder, losses, done=False):
     """Report epochs with checkpoints and pictures; the last one ends the stretch if it is `done`."""
     for epoch, loss in enumerate(losses, start=1):
         path = folder / f"epoch-{epoch}-a.pt"
@@ -163,33 +147,30 @@ def trained(searcher, tune_id, folder, losses, done=False):
         report(searcher, tune_id, epoch, loss, done=done and epoch == len(losses), checkpoint=str(path))
 
 
-def test_in_a_bucket_the_same_are_kept_once_the_search_has_ended(in_bucket):
+def test_bucket_keeps_the_same_once_the_search_has_ended(in_bucket):
     make, folder = in_bucket
     searcher, _, _ = make(trials=2, rungs=(4,))
     for tune_id, number in (("t0", "0"), ("t1", "1")):
         assert parse_path(searcher.suggest(tune_id)["segment"].folder) == folder / number
     checkpoint.save({}, folder / "1" / "midway-a.pt")
-    trained(searcher, "t0", folder / "0", [0.3, 0.1, 0.2])
-    trained(searcher, "t1", folder / "1", [0.3, 0.1, 0.2, 0.4], done=True)
-    searcher.on_trial_complete("t0", None, error=True)
+    train(searcher, "t0", folder / "0", [0.3, 0.1, 0.2])
+    train(searcher, "t1", folder / "1", [0.3, 0.1, 0.2, 0.4], done=True)
+    lose(searcher, "t0")
     segment = searcher.suggest("t2")["segment"]
     assert segment.checkpoints == [str(folder / "0" / "epoch-3-a.pt"), str(folder / "0" / "epoch-2-a.pt"), None]
     searcher.finish(prune=False)
-    pairs = [(0, 2), (0, 3), (1, 2)]
-    kept = [
-        (f"{number}/epoch-{epoch}-a.pt", f"{number}/epoch-{epoch}-a.pt.pictures/one.png") for number, epoch in pairs
-    ]
-    assert names(folder) == [name for pair in kept for name in pair]
+    kept = ("0/epoch-2-a.pt", "0/epoch-3-a.pt", "1/epoch-2-a.pt")
+    assert names(folder) == [path + more for path in kept for more in ("", ".pictures/one.png")]
 
 
-def test_what_a_driver_that_was_killed_did_not_delete_in_a_bucket_the_next_one_does(in_bucket, monkeypatch):
+def test_next_driver_deletes_what_a_killed_one_left(in_bucket, monkeypatch):
     make, folder = in_bucket
     searcher, study, _ = make(trials=2, rungs=(2,))
     for tune_id, losses in (("t0", [0.1, 0.2]), ("t1", [0.3])):
         searcher.suggest(tune_id)
         with monkeypatch.context() as patch:
             patch.setattr(DeletionQueue, "submit", lambda *_: None)  # it was killed before
-            trained(searcher, tune_id, folder / tune_id[1], losses, done=len(losses) == 2)
+            train(searcher, tune_id, folder / tune_id[1], losses, done=len(losses) == 2)
     assert len(names(folder)) == 6
     resumed, _, _ = make(onto=study, trials=2, rungs=(2,))
     resumed.recover()
@@ -197,28 +178,26 @@ def test_what_a_driver_that_was_killed_did_not_delete_in_a_bucket_the_next_one_d
     assert names(folder) == [f"{number}/epoch-1-a.pt{more}" for number in (0, 1) for more in ("", ".pictures/one.png")]
 
 
-def test_a_bucket_that_lets_nothing_be_deleted_is_told_once_and_the_search_goes_on(in_bucket, monkeypatch, caplog):
+def test_bucket_that_refuses_deletions_is_told_once(in_bucket, monkeypatch, caplog):
     make, folder = in_bucket
     searcher, _, _ = make(trials=1, rungs=(9,))
     searcher.suggest("t0")
 
-    def refused(self, missing_ok=False):
+    def refuse(self, missing_ok=False):
         raise PermissionError(13, "Permission denied", str(self))
 
-    monkeypatch.setattr(RemotePath, "unlink", refused)
-    trained(searcher, "t0", folder / "0", [0.3, 0.2, 0.1, 0.4, 0.5])
+    monkeypatch.setattr(RemotePath, "unlink", refuse)
+    train(searcher, "t0", folder / "0", [0.3, 0.2, 0.1, 0.4, 0.5])
     searcher.finish(prune=False)
     assert searcher.error is None
     assert caplog.text.count("checkpoints that are not needed could not be deleted, --resume does it") == 1
 
 
-def test_a_trial_is_copied_in_a_bucket_from_the_newest_checkpoint_that_is_there_once_it_is_reached(
-    in_bucket, monkeypatch, caplog
-):
+def test_trial_is_copied_from_the_newest_checkpoint_in_a_bucket(in_bucket, monkeypatch, caplog):
     make, folder = in_bucket
     searcher, study, _ = make(trials=1, rungs=(9,))
     searcher.suggest("t0")
-    trained(searcher, "t0", folder / "0", [0.3, 0.1, 0.2])
+    train(searcher, "t0", folder / "0", [0.3, 0.1, 0.2])
     checkpoint.delete(folder / "0" / "epoch-3-a.pt")
     monkeypatch.setattr(requests, "BETWEEN_S", 0.01)
     copy_to, away = RemotePath.copy_to, iter([True, True, False, False, False])

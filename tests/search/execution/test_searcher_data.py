@@ -15,48 +15,46 @@ def digits(digest, use="training"):
     return {"name": "digits", "digest": digest, "source": "", "use": use}
 
 
-def test_what_a_trial_trains_on_is_kept_with_it_and_told(make_searcher):
+def train(searcher, digests, epoch=1, **more):
+    for turn, digest in enumerate(digests):
+        searcher.suggest(f"t{turn}")
+        report(searcher, f"t{turn}", epoch, 0.3, datasets=[digits(digest), digits("same", "evaluation")], **more)
+
+
+def test_data_of_a_trial_is_kept_and_told_once(make_searcher):
     searcher, study, watching = make_searcher(trials=1, rungs=(2,))
     searcher.suggest("t0")
     report(searcher, "t0", 1, 0.3, datasets=[digits("a")])
     report(searcher, "t0", 2, 0.2, done=True)
     assert get_datasets(study.get_trial(0)) == [digits("a")]
-    assert [event for event in watching.events if event[0] == "data"] == [("data", 0, [digits("a")])]
+    assert watching.find("data") == [("data", 0, [digits("a")])]
     assert "datasets" not in get_reports(study.get_trial(0))[1]
 
 
 @pytest.mark.parametrize(
     ("before", "now", "told"),
     [
-        (["a", "a"], "a", False),
-        (["a", "a"], "b", True),
-        (["a", "b"], "c", False),  # they differed before: the config says what is taken
-        ([], "a", False),
+        ("aa", "a", False),
+        ("aa", "b", True),
+        ("ab", "c", False),  # they differed before: the config says what is taken
+        ("", "a", False),
     ],
 )
-def test_data_that_changed_since_a_search_last_ran_is_told_once(make_searcher, caplog, before, now, told):
+def test_data_that_changed_since_the_last_run_is_told_once(make_searcher, caplog, before, now, told):
     searcher, study, _ = make_searcher(trials=6, rungs=(1,))
-    for turn, digest in enumerate(before):
-        searcher.suggest(f"t{turn}")
-        report(searcher, f"t{turn}", 1, 0.3, done=True, datasets=[digits(digest), digits("same", "evaluation")])
+    train(searcher, before, done=True)
     assert not warnings(caplog), "within one driver, it is the config that chooses the data"
     later, _, _ = make_searcher(trials=6, rungs=(1,), onto=study)
-    for turn in range(2):
-        later.suggest(f"u{turn}")
-        report(later, f"u{turn}", 1, 0.3, done=True, datasets=[digits(now), digits("same", "evaluation")])
+    train(later, now * 2, done=True)
     line = f"trial {len(before)}: the training data 'digits' changed since the search last ran: its digest was a"
     assert [message.startswith(line) for message in warnings(caplog)] == [True] * told
 
 
-def test_a_trial_that_goes_on_with_other_data_than_it_began_with_is_told(make_searcher, caplog):
+def test_trial_that_continues_with_other_data_is_told(make_searcher, caplog):
     searcher, study, _ = make_searcher(trials=2, rungs=(2,))
-    for turn, digest in enumerate("ab"):
-        searcher.suggest(f"t{turn}")
-        report(searcher, f"t{turn}", 1, 0.3, datasets=[digits(digest)])
+    train(searcher, "ab")
     study.live.clear()
     later, _, _ = make_searcher(trials=2, rungs=(2,), onto=study)
-    for turn in range(2):
-        later.suggest(f"u{turn}")
-        report(later, f"u{turn}", 2, 0.2, done=True, datasets=[digits("b")])
+    train(later, "bb", epoch=2, done=True)
     (message,) = warnings(caplog)
     assert message.startswith("trial 0: the training data 'digits' changed")

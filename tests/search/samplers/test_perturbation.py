@@ -3,7 +3,6 @@
 import math
 import random
 
-import optuna
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,60 +30,49 @@ VALUES = {name: getattr(Config(), name) for name in PARAMETERS if name not in ("
 VALUES["precision"] = "fp32"
 
 
-@pytest.fixture
-def near(monkeypatch):
-    """Explores from `VALUES` without drawing a value anew, as often as there are seeds."""
+def drawn(count, space=SPACE, **values):
+    return [perturb(space, {**VALUES, **values}, random.Random(seed)) for seed in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        pytest.param("lr", 1e-3, {0.0008, 0.0012}, id="a fifth up or down"),
+        pytest.param("shift", 0.0, {-0.2, 0.2}, id="zero"),
+        pytest.param("depth", 4, {3, 5}, id="whole number"),
+        pytest.param("width", 32, {24, 40}, id="whole number with a step"),
+        pytest.param("rate", 0.2, {0.1, 0.3}, id="number with a step"),
+        pytest.param("kind", "b", {"a", "c"}, id="choice"),
+        pytest.param("kind", "a", {"b"}, id="first choice"),
+        pytest.param("lr", 1e-1, {0.08}, id="upper bound"),
+        pytest.param("depth", 9, {7}, id="upper bound of a whole number"),
+    ],
+)
+def test_value_moves_to_its_neighbours(monkeypatch, name, value, expected):
     monkeypatch.setattr(search.samplers.perturbation, "RESAMPLED", 0.0)
-
-    def explored(**values):
-        return [perturb(SPACE, {**VALUES, **values}, random.Random(seed)) for seed in range(30)]
-
-    return explored
+    near = {values[name] for values in drawn(30, **{name: value})}
+    assert {value if isinstance(value, str) else round(value, 9) for value in near} == expected
 
 
-def test_a_number_becomes_0_8_or_1_2_times_what_it_was(near):
-    assert {round(values["lr"], 9) for values in near()} == {0.0008, 0.0012}
+def test_conditional_parameter_follows_the_one_it_depends_on():
+    for values in drawn(40, precision="fp16", growth=100):
+        assert ("growth" in values) == (values["precision"] == "fp16")
+    appeared = [values["growth"] for values in drawn(40, precision="bf16") if values["precision"] == "fp16"]
+    assert appeared
+    assert all(10 <= growth <= 1000 for growth in appeared)
 
 
-def test_a_number_of_zero_moves_too(near):
-    assert {values["shift"] for values in near()} == {-0.2, 0.2}
+@pytest.mark.parametrize("value", [1e-5, 3e-4, 1e-1])
+def test_a_quarter_of_the_values_is_drawn_anew(value):
+    rates = [values["lr"] for values in drawn(400, lr=value)]
+    far = [rate for rate in rates if not 0.7 * value < rate < 1.3 * value]
+    assert 0.15 < len(far) / len(rates) < 0.35
+    exponents = [math.log10(rate) for rate in far]
+    assert min(exponents) < -4.5, "on the scale of the parameter"
+    assert max(exponents) > -1.5
 
 
-def test_a_whole_number_and_one_with_a_step_move_by_a_step_at_least(near):
-    assert {values["depth"] for values in near()} == {3, 5}
-    assert {values["width"] for values in near()} == {24, 40}
-    assert {round(values["rate"], 9) for values in near()} == {0.1, 0.3}
-
-
-def test_a_choice_becomes_its_neighbour(near):
-    assert {values["kind"] for values in near()} == {"a", "c"}
-    assert {values["kind"] for values in near(kind="a")} == {"b"}
-
-
-def test_at_a_bound_a_value_moves_the_other_way(near):
-    at_the_top = near(lr=1e-1, depth=9)
-    assert {round(values["lr"], 9) for values in at_the_top} == {0.08}
-    assert {values["depth"] for values in at_the_top} == {7}
-
-
-def test_a_parameter_comes_and_goes_with_the_one_that_it_depends_on():
-    fp16 = {**VALUES, "precision": "fp16", "growth": 100}
-    for seed in range(40):
-        near = perturb(SPACE, fp16, random.Random(seed))
-        assert ("growth" in near) == (near["precision"] == "fp16")
-    appeared = [perturb(SPACE, {**VALUES, "precision": "bf16"}, random.Random(seed)) for seed in range(40)]
-    assert all(10 <= values["growth"] <= 1000 for values in appeared if values["precision"] == "fp16")
-    assert any("growth" in values for values in appeared)
-
-
-def test_now_and_then_a_value_is_drawn_anew():
-    drawn = [perturb(SPACE, VALUES, random.Random(seed))["lr"] for seed in range(400)]
-    far = [lr for lr in drawn if not 0.0007 < lr < 0.0013]
-    assert 0.15 < len(far) / len(drawn) < 0.35
-    assert min(far) < 1e-4 < 1e-2 < max(far), "on the scale of the parameter"
-
-
-def test_what_is_fixed_stays_out():
+def test_fixed_parameter_is_not_perturbed():
     space = resolve_space(Config, {"lr": "1e-2", "precision": "fp32"}, {})
     near = perturb(space, {name: value for name, value in VALUES.items() if name != "lr"}, random.Random(0))
     assert "lr" not in near
@@ -92,7 +80,7 @@ def test_what_is_fixed_stays_out():
 
 
 @given(seed=st.integers(0, 2**31), steps=st.integers(1, 12))
-def test_however_far_it_goes_it_stays_in_the_space(seed, steps):
+def test_many_perturbations_stay_in_the_space(seed, steps):
     values = VALUES
     for step in range(steps):
         values = perturb(SPACE, values, random.Random(f"{seed}-{step}"))
@@ -100,21 +88,9 @@ def test_however_far_it_goes_it_stays_in_the_space(seed, steps):
             distribution = PARAMETERS[name].distribution
             assert distribution._contains(distribution.to_internal_repr(value)), (name, value)
         assert SPACE.build_config(values).model_dump()
-    optuna.trial.create_trial(
-        state=optuna.trial.TrialState.RUNNING,
-        params=values,
-        distributions={name: PARAMETERS[name].distribution for name in values},
-    )
 
 
-def test_the_same_seed_gives_the_same():
+def test_seed_decides_the_perturbation():
     first, second = (perturb(SPACE, VALUES, random.Random("0-7")) for _ in range(2))
     assert first == second
     assert first != perturb(SPACE, VALUES, random.Random("0-8"))
-
-
-@pytest.mark.parametrize("value", [1e-5, 3e-4, 1e-1])
-def test_a_logarithmic_value_is_drawn_over_its_whole_range(value):
-    drawn = [math.log10(perturb(SPACE, {**VALUES, "lr": value}, random.Random(seed))["lr"]) for seed in range(300)]
-    assert min(drawn) < -4.5
-    assert max(drawn) > -1.5

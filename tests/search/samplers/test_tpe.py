@@ -10,6 +10,7 @@ from search.config.objectives import Objective
 from search.config.search_space import resolve_space
 from search.samplers.tpe import FastTPESampler
 from search.study.study import SearchStudy
+from tests.search.study.played_studies import play_trials
 from trainables.task import TaskConfig, searchable
 
 
@@ -27,29 +28,20 @@ SPACE = resolve_space(Config, {}, {})
 
 def proposed(sampler, others):
     """The values of 60 trials, eight at a time: some are completed, some wait at a rung, some diverge, some fail."""
-    study, asked, running = (
-        SearchStudy(InMemoryStorage(), "study", sampler, [Objective("loss", "min"), *others]),
-        [],
-        [],
-    )
-    for _ in range(60):
-        number, values = study.ask(SPACE)
-        study.live.add(number)
-        asked.append(values)
-        running.append((number, values))
-        if len(running) == 8:
-            number, values = running.pop(0)
-            loss = abs(math.log10(values["lr"]) + 3) + values["dropout"] + 1 / values["depth"]
-            if number % 5 < 3:
-                metrics = {"loss": loss, "size": float(values["width"])}
-                study.report(number, 1, loss, {"metrics": metrics, "checkpoint": None})
-            if number % 5 != 2:
-                study.end(number, ("completed", "pruned", "", "diverged", "failed")[number % 5])
-            study.live.discard(number)
-    return asked
+    study = SearchStudy(InMemoryStorage(), "study", sampler, [Objective("loss", "min"), *others])
+
+    def tell(number, values):
+        loss = abs(math.log10(values["lr"]) + 3) + values["dropout"] + 1 / values["depth"]
+        if number % 5 < 3:
+            metrics = {"loss": loss, "size": float(values["width"])}
+            study.report(number, 1, loss, {"metrics": metrics, "checkpoint": None})
+        if number % 5 != 2:
+            study.end(number, ("completed", "pruned", "", "diverged", "failed")[number % 5])
+
+    return play_trials(study, SPACE, 60, tell, parallel=8)
 
 
 @pytest.mark.parametrize("others", [(), (Objective("size", "max"),)], ids=["one objective", "two"])
-def test_what_is_computed_once_per_trial_changes_no_proposal(others):
+def test_fast_tpe_proposes_what_the_tpe_of_optuna_does(others):
     theirs = proposed(lambda number: TPESampler(seed=number, multivariate=False, constant_liar=True), others)
     assert proposed(FastTPESampler, others) == theirs

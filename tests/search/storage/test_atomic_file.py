@@ -8,7 +8,7 @@ import pytest
 from search.storage.atomic_file import atomic_path, write_atomic
 
 
-def test_a_file_is_written_whole_or_stays_as_it_was(tmp_path):
+def test_file_is_written_whole_or_stays_as_it_was(tmp_path):
     path = tmp_path / "search.yaml"
     write_atomic(path, "before")
 
@@ -23,7 +23,7 @@ def test_a_file_is_written_whole_or_stays_as_it_was(tmp_path):
     assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [("search.yaml", "before")]
 
 
-def test_what_a_killed_process_left_of_the_file_goes_and_what_may_be_written_now_stays(tmp_path):
+def test_leftovers_of_killed_processes_are_removed(tmp_path):
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait(timeout=60)
     left, alive, fresh = (

@@ -1,4 +1,3 @@
-import json
 import math
 from functools import partial
 
@@ -17,6 +16,7 @@ from search.study.record import load_search
 from search.study.study import create_study
 from search.study.trial import get_best_epoch, get_best_value, get_outcome, get_reports
 from tests.search.objectives import VAL_LOSS
+from tests.search.study.played_studies import SAMPLERS, complete
 from trainables.task import TaskConfig, searchable
 
 
@@ -40,17 +40,32 @@ class Watching(RandomSampler):
 
 
 @pytest.fixture
-def study(tmp_path):
-    made, lock = create_study(tmp_path, RandomSampler, [VAL_LOSS])
-    yield made
-    lock.close()
+def make_study(tmp_path):
+    """Makes a study with a sampler in a folder of its own."""
+    locks = []
+
+    def make(sampler=RandomSampler):
+        folder = tmp_path / f"study-{len(locks)}"
+        folder.mkdir()
+        study, lock = create_study(folder, sampler, [VAL_LOSS])
+        locks.append(lock)
+        return study
+
+    yield make
+    for lock in locks:
+        lock.close()
+
+
+@pytest.fixture
+def study(make_study):
+    return make_study()
 
 
 def report(study, number, epoch, value):
     study.report(number, epoch, value, {"metrics": {"val/loss": value}, "checkpoint": f"{number}-{epoch}.pt"})
 
 
-def test_a_completed_trial_has_its_best_report_as_its_value(study):
+def test_completed_trial_has_its_best_report_as_its_value(study):
     number, _ = study.ask(SPACE)
     for epoch, value in enumerate([0.5, 0.2, 0.3], start=1):
         report(study, number, epoch, value)
@@ -63,30 +78,24 @@ def test_a_completed_trial_has_its_best_report_as_its_value(study):
 
 
 @pytest.mark.parametrize(
-    ("outcome", "state", "broken"),
+    ("outcome", "state", "constraints", "divergence"),
     [
-        ("pruned", TrialState.PRUNED, {}),
-        ("diverged", TrialState.PRUNED, {"diverged": 1.0}),
-        ("failed", TrialState.FAIL, {}),
+        ("pruned", TrialState.PRUNED, {}, None),
+        ("diverged", TrialState.PRUNED, {"diverged": 1.0}, {"kind": "loss", "epoch": 3}),
+        ("failed", TrialState.FAIL, {}, None),
     ],
 )
-def test_other_ends_are_told_as_what_they_are(study, outcome, state, broken):
+def test_outcome_sets_state_reason_and_constraints(study, outcome, state, constraints, divergence):
     number, _ = study.ask(SPACE)
-    study.end(number, outcome, "because")
+    study.end(number, outcome, "because", divergence)
     trial = study.get_trial(number)
     assert (trial.state, get_outcome(trial), trial.user_attrs["reason"]) == (state, outcome, "because")
-    assert trial.constraints == broken
+    assert (trial.constraints, trial.user_attrs.get("divergence")) == (constraints, divergence)
 
 
-def test_a_diverged_trial_keeps_its_kind_and_its_epoch(study):
-    number, _ = study.ask(SPACE)
-    study.end(number, "diverged", "because", {"kind": "loss", "epoch": 3})
-    assert study.get_trial(number).user_attrs["divergence"] == {"kind": "loss", "epoch": 3}
-
-
-def test_a_sampler_sees_a_trial_that_waits_at_a_rung_as_pruned_and_a_live_one_as_running(tmp_path):
+def test_sampler_sees_waiting_trials_as_pruned_and_live_as_running(make_study):
     sampler = Watching()
-    study, lock = create_study(tmp_path, lambda _: sampler, [VAL_LOSS])
+    study = make_study(lambda _: sampler)
     waiting, _ = study.ask(SPACE)
     report(study, waiting, 1, 0.5)
     live, _ = study.ask(SPACE)
@@ -95,89 +104,46 @@ def test_a_sampler_sees_a_trial_that_waits_at_a_rung_as_pruned_and_a_live_one_as
     study.ask(SPACE)
     assert sampler.shown[-1] == [TrialState.PRUNED, TrialState.RUNNING]
     assert [t.state for t in study.get_trials()] == [TrialState.RUNNING] * 3, "what is stored does not change"
-    lock.close()
 
 
-def distance_after_30_waiting_trials(folder, report_them):
-    """Mean distance, in powers of ten, of the next suggestions from the best learning rate, 1e-2."""
-    folder.mkdir()
-    study, lock = create_study(folder, partial(create_sampler, "tpe", 0), [VAL_LOSS])
-    for _ in range(30):
-        number, values = study.ask(SPACE)
-        if report_them:
-            report(study, number, 1, abs(math.log10(values["lr"]) + 2))
-    distances = [abs(math.log10(study.ask(SPACE)[1]["lr"]) + 2) for _ in range(20)]
-    lock.close()
-    return sum(distances) / len(distances)
+def test_tpe_learns_from_waiting_trials(make_study):
+    def distance_after_30_trials(report_them):
+        """Mean distance, in powers of ten, of the next suggestions from the best learning rate, 1e-2."""
+        study = make_study(partial(create_sampler, "tpe", 0))
+        for _ in range(30):
+            number, values = study.ask(SPACE)
+            if report_them:
+                report(study, number, 1, abs(math.log10(values["lr"]) + 2))
+        return sum(abs(math.log10(study.ask(SPACE)[1]["lr"]) + 2) for _ in range(20)) / 20
+
+    assert distance_after_30_trials(report_them=True) < 0.7 * distance_after_30_trials(report_them=False)
 
 
-def test_tpe_learns_from_trials_that_wait(tmp_path):
-    blind = distance_after_30_waiting_trials(tmp_path / "blind", report_them=False)
-    seeing = distance_after_30_waiting_trials(tmp_path / "seeing", report_them=True)
-    assert seeing < 0.7 * blind
+def test_optuna_itself_reads_and_continues_the_journal(study, tmp_path):
+    number, _ = study.ask(SPACE)
+    complete(study, number, 0.5)
+    journal = tmp_path / "study-0" / "study.journal"
+    journal.with_name("study.journal.lock").unlink()  # Optuna takes it for a lock of its own, and waits
+    loaded = optuna.load_study(study_name="study-0", storage=JournalStorage(JournalFileBackend(str(journal))))
+    assert loaded.best_value == 0.5
+    assert loaded.ask().number == 1
 
 
-def test_an_enqueued_trial_comes_first_and_counts_only_once_it_has_begun(study):
+def test_enqueued_trial_comes_first_and_counts_once_it_has_begun(study, tmp_path):
     study.enqueue({"lr": 0.05, "precision": "bf16"})
     assert study.get_trials() == []
+    assert load_search(tmp_path / "study-0").trials == []
     assert study.ask(SPACE) == (0, {"precision": "bf16", "lr": 0.05})
 
 
-def test_a_second_driver_is_refused(tmp_path):
-    _, lock = create_study(tmp_path, RandomSampler, [VAL_LOSS])
-    with pytest.raises(UsageError, match="must not be running, but another process has it open"):
-        create_study(tmp_path, RandomSampler, [VAL_LOSS])
-    lock.close()
-
-
-def test_optuna_itself_reads_the_journal(study, tmp_path):
-    number, _ = study.ask(SPACE)
-    report(study, number, 1, 0.5)
-    study.end(number, "completed")
-    loaded = optuna.load_study(
-        study_name=tmp_path.name, storage=JournalStorage(JournalFileBackend(str(tmp_path / "study.journal")))
-    )
-    assert loaded.best_value == 0.5
-    study.enqueue({"lr": 0.05})  # which has not begun
-    searched = load_search(tmp_path)
-    trials, objectives = searched.trials, searched.objectives
-    assert (len(trials), objectives) == (1, (VAL_LOSS,))
-
-
-def test_a_nan_metric_beside_the_objective_survives_the_journal(study, tmp_path):
-    number, _ = study.ask(SPACE)
-    study.report(number, 1, 0.5, {"metrics": {"train/loss": float("nan")}, "checkpoint": ""})
-    value = get_reports(load_search(tmp_path).trials[0])[1]["metrics"]["train/loss"]
-    assert json.dumps(value) == "NaN"
-
-
-def test_reading_a_search_that_is_not_there_says_so(tmp_path):
+def test_missing_search_is_refused_with_its_path(tmp_path):
     with pytest.raises(UsageError, match=r"name must be a search in .*, but there is no .*study\.journal"):
         load_search(tmp_path / "nothing")
 
 
-@pytest.mark.parametrize("name", ["tpe", "gp", "cmaes", "qmc", "nsga2", "random"])
-def test_every_sampler_of_the_command_line_searches_and_repeats_with_its_seed(name, tmp_path):
-    def search(folder):
-        folder.mkdir()
-        study, lock = create_study(folder, partial(create_sampler, name, 1), [VAL_LOSS])
-        drawn = []
-        for _ in range(12):
-            number, values = study.ask(SPACE)
-            report(study, number, 1, values["lr"])
-            study.end(number, "completed")
-            drawn.append(values)
-        lock.close()
-        return drawn
-
-    first = search(tmp_path / "first")
-    assert first == search(tmp_path / "second")
-    assert len({values["lr"] for values in first}) > 6
-
-
-@pytest.mark.parametrize("sampler", ["tpe", "gp", "cmaes", "qmc", "nsga2", "random"])
-def test_a_copy_begins_with_all_that_it_has_and_samplers_go_on_beside_it(tmp_path, sampler):
-    made, lock = create_study(tmp_path, partial(create_sampler, sampler, 0), [VAL_LOSS])
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_copy_begins_with_its_values_and_samplers_continue(make_study, sampler):
+    made = make_study(partial(create_sampler, sampler, 0))
     for _ in range(3):
         number, _ = made.ask(SPACE)
         report(made, number, 1, 0.1 * number)
@@ -191,4 +157,3 @@ def test_a_copy_begins_with_all_that_it_has_and_samplers_go_on_beside_it(tmp_pat
     made.end(number, "completed")
     assert made.get_trial(number).value == 0.05
     assert made.ask(SPACE)[0] == 4
-    lock.close()

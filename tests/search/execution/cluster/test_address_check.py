@@ -19,8 +19,6 @@ from search.execution.cluster.node_check import (
     probe_node,
 )
 
-SAME = {"ray_version": ray.__version__, "python_version": platform.python_version()}
-
 
 @pytest.fixture
 def listening():
@@ -37,54 +35,49 @@ def refusing():
         yield f"127.0.0.1:{bound.getsockname()[1]}"
 
 
-@pytest.mark.parametrize("scheme", ["ray", "http"])
-def test_an_address_of_another_kind_is_refused_with_the_way_to_submit_a_search(scheme):
-    with pytest.raises(UsageError, match=f"must be host:port.* but got {scheme}://head:1.*ray job submit"):
-        check_address(f"{scheme}://head:1")
-
-
-@pytest.mark.parametrize("address", ["head", "head:", ":6379", "head:port"])
-def test_an_address_is_a_host_and_a_port(address):
-    with pytest.raises(UsageError, match=f"but got '{address}'. Say host:port"):
+@pytest.mark.parametrize(
+    ("address", "line"),
+    [
+        (f"{scheme}://head:1", f"must be host:port.* but got {scheme}://head:1.*ray job submit")
+        for scheme in ("ray", "http")
+    ]
+    + [(text, f"but got '{text}'. Say host:port") for text in ("head", "head:", ":6379", "head:port")],
+)
+def test_address_must_be_a_host_and_a_port(address, line):
+    with pytest.raises(UsageError, match=line):
         check_address(address)
 
 
-def test_an_address_where_nobody_listens_is_refused_at_once(refusing):
+def test_address_where_nobody_listens_is_refused(refusing):
     with pytest.raises(UsageError, match=f"must be a Ray cluster that answers, but got {refusing}: .*refused"):
         check_address(refusing)
 
 
-def test_whoever_listens_and_does_not_answer_is_no_cluster(listening, monkeypatch):
+def test_address_that_does_not_answer_is_refused(listening, monkeypatch):
     monkeypatch.setattr(address_check, "ANSWER_S", 0.3)
     with pytest.raises(UsageError, match=f"must be a Ray cluster that answers, but {listening} said: "):
         check_address(listening)
 
 
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    """The file in which Ray keeps the address of the cluster that runs on this machine; of none, so far."""
+def test_auto_is_the_cluster_on_this_machine(tmp_path, monkeypatch, refusing):
     monkeypatch.setattr(services, "find_gcs_addresses", set)  # other tests have Rays of their own
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     monkeypatch.setenv("RAY_ADDRESS", "auto")
     (tmp_path / "ray").mkdir()
-    return tmp_path / "ray" / "ray_current_cluster"
-
-
-def test_auto_is_the_cluster_on_this_machine(here, refusing):
     with pytest.raises(UsageError, match=r"but got auto, and none runs on this machine. Say host:port, or unset it"):
         check_address("auto")
-    here.write_text(refusing)
+    (tmp_path / "ray" / "ray_current_cluster").write_text(refusing)  # where Ray keeps the address
     with pytest.raises(UsageError, match=f"but got {refusing}: .*refused"):
         check_address("auto")
 
 
-def test_driver_and_cluster_have_the_same_ray_and_python(listening, monkeypatch):
-    theirs = dict(SAME)
-    monkeypatch.setattr(address_check, "fetch_cluster_metadata", lambda address: theirs)
-    check_address(listening)
-    for other in ({"ray_version": "2.59.0"}, {"python_version": "3.12.1"}):
-        theirs.update(SAME | other)
-        (number,) = other.values()
+@pytest.mark.parametrize("other", [{"ray_version": "2.59.0"}, {"python_version": "3.12.1"}, {}])
+def test_driver_and_cluster_must_have_the_same_versions(listening, monkeypatch, other):
+    same = {"ray_version": ray.__version__, "python_version": platform.python_version()}
+    monkeypatch.setattr(address_check, "fetch_cluster_metadata", lambda address: same | other)
+    if not other:
+        check_address(listening)
+    for number in other.values():
         with pytest.raises(UsageError, match=f"the versions of the cluster at {listening}, .*{number}.*but has "):
             check_address(listening)
 
@@ -119,13 +112,14 @@ def found(devices=0, usable=None, storage="", **others):
 
 
 HEAD = ({}, found())
+NO_GPU_SEEN = ({"GPU": 1.0}, found(0, 0))
 
 
-def test_nodes_that_can_train_are_taken_without_a_word(asked):
+def test_nodes_that_can_train_pass_the_check(asked):
     assert asked({"head": HEAD, "gpu": ({"GPU": 2.0, "accelerator_type:L4": 1.0}, found(2, 2))}) == ClusterCheck()
 
 
-def test_all_that_is_wrong_is_told_at_once_by_node(asked, tmp_path):
+def test_problems_of_all_nodes_are_told_together(asked, tmp_path):
     bad = {
         "old": ({}, found(torch="1.0.0")),
         "away": ({}, found(storage="cannot be written: read-only")),
@@ -134,16 +128,20 @@ def test_all_that_is_wrong_is_told_at_once_by_node(asked, tmp_path):
     }
     with pytest.raises(UsageError) as told:
         asked({"head": HEAD, **bad})
-    old, away, blind, mute = told.value.problems
-    assert old.startswith(
-        f"node old must have torch {get_package_versions()['torch']}, as the driver has, but has 1.0.0. Install"
-    )
-    assert f"on node away {tmp_path} cannot be written: read-only. Say a bucket" in away
-    assert blind.startswith("node blind must let torch use its 2 GPUs, but it sees 1. Install")
-    assert mute == "node mute must answer within 120 s, but does not. Look at its Ray."
+    for problem, start in zip(
+        told.value.problems,
+        [
+            f"node old must have torch {get_package_versions()['torch']}, as the driver has, but has 1.0.0. Install",
+            f"--storage must be one place for all nodes, but on node away {tmp_path} cannot be written: read-only. Say",
+            "node blind must let torch use its 2 GPUs, but it sees 1. Install",
+            "node mute must answer within 120 s, but does not. Look at its Ray.",
+        ],
+        strict=True,
+    ):
+        assert problem.startswith(start)
 
 
-def test_a_node_that_goes_away_meanwhile_stops_no_search(asked):
+def test_node_that_goes_away_meanwhile_is_ignored(asked):
     nodes = {
         "spot": ({"GPU": 1.0}, "must run what the search sends it, but: it died"),
         "full": ({}, found(storage="x")),
@@ -151,16 +149,16 @@ def test_a_node_that_goes_away_meanwhile_stops_no_search(asked):
     assert asked({"head": ({"GPU": 1.0}, found(1, 1)), **nodes}, gone=nodes) == ClusterCheck()
 
 
-def test_gpus_that_are_declared_and_nowhere_to_be_seen_are_a_rehearsal(asked):
-    checked = asked({"head": HEAD, "worker": ({"GPU": 1.0}, found(0, 0))})
+def test_declared_gpus_that_nobody_sees_are_a_rehearsal(asked):
+    checked = asked({"head": HEAD, "worker": NO_GPU_SEEN})
     assert checked.rehearsal
     assert "a rehearsal, in which CPUs train" in checked.notes[0]
 
 
 @pytest.mark.parametrize("other", [({"accelerator_type:L4": 1.0}, found()), ({}, found(devices=1)), ({}, found(0, 1))])
-def test_one_real_gpu_in_the_cluster_and_no_other_may_be_lacking(asked, other):
+def test_unseen_gpu_is_refused_beside_a_real_one(asked, other):
     with pytest.raises(UsageError, match="node worker must let torch use its 1 GPUs, but it sees 0"):
-        asked({"other": other, "worker": ({"GPU": 1.0}, found(0, 0))})
+        asked({"other": other, "worker": NO_GPU_SEEN})
 
 
 def test_gpus_that_no_trial_will_use_are_told_of(asked):
@@ -169,39 +167,43 @@ def test_gpus_that_no_trial_will_use_are_told_of(asked):
     assert none == "no node of the cluster has a GPU: trials train on CPUs"
 
 
-def test_who_trains_on_cpus_need_not_care_for_gpus(asked):
-    nodes = {"head": ({}, found(devices=4)), "blind": ({"GPU": 2.0}, found(2, 1))}
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        {"head": ({}, found(devices=4)), "blind": ({"GPU": 2.0}, found(2, 1))},
+        {"worker": NO_GPU_SEEN},
+        {"head": HEAD},
+    ],
+    ids=["unseen", "rehearsal", "none"],
+)
+def test_training_on_cpus_ignores_gpus(asked, nodes):
     assert asked(nodes, gpus_per_worker=0.0) == ClusterCheck()
-    assert asked({"worker": ({"GPU": 1.0}, found(0, 0))}, gpus_per_worker=0.0) == ClusterCheck()
-    assert asked({"head": HEAD}, gpus_per_worker=0.0) == ClusterCheck()
 
 
-def test_gpus_are_not_asked_of_a_cluster_that_has_none_and_gets_none(asked):
-    with pytest.raises(
-        UsageError, match=r"--gpus-per-worker must be 0 .* but got 0.5, and Ray sees none on its 1 nodes"
-    ):
+def test_gpus_are_refused_on_a_cluster_that_gets_none(asked):
+    line = r"--gpus-per-worker must be 0 .* but got 0.5, and Ray sees none on its 1 nodes"
+    with pytest.raises(UsageError, match=line):
         asked({"head": HEAD}, gpus_per_worker=0.5)
-    assert asked({"head": HEAD}, gpus_per_worker=0.5, growing={"GPU": 8.0}) == ClusterCheck()
-    assert asked({"head": HEAD}, growing={"GPU": 8.0}) == ClusterCheck()
+    for needed in (0.5, None):
+        assert asked({"head": HEAD}, gpus_per_worker=needed, growing={"GPU": 8.0}) == ClusterCheck()
 
 
-def test_a_node_tells_what_it_has_and_that_it_writes_beside_the_driver(tmp_path):
+def test_probe_tells_versions_devices_and_storage(tmp_path):
+    def probe():
+        return json.loads(json.dumps(probe_node(str(tmp_path), "node", has_gpus=False)))
+
+    assert probe()["storage"] == "is not what the driver wrote to"
     (tmp_path / "driver").write_text("of the driver")
-    answer = json.loads(json.dumps(probe_node(str(tmp_path), "node", has_gpus=False)))
+    answer = probe()
     assert NodeInfo(**answer) == NodeInfo(get_package_versions(), answer["devices"], None, "")
     assert get_package_versions()["torch"] != "none"
-    assert (tmp_path / "node").is_file()
-
-
-def test_a_node_tells_why_the_storage_is_not_what_the_driver_wrote_to(tmp_path):
-    assert probe_node(str(tmp_path), "node", has_gpus=False)["storage"] == "is not what the driver wrote to"
-    (tmp_path / "driver").write_text("of the driver")
+    (tmp_path / "node").unlink()
     (tmp_path / "node").mkdir()  # root writes anywhere else
-    assert "cannot be written: " in probe_node(str(tmp_path), "node", has_gpus=False)["storage"]
+    assert "cannot be written: " in probe()["storage"]
 
 
-@pytest.mark.parametrize(("wait", "told"), [(None, "after 3 s"), ("10", "after 10 s"), ("30", ""), ("60", "")])
-def test_a_submitted_job_that_will_be_killed_early_says_so(wait, told, monkeypatch):
+@pytest.mark.parametrize(("wait", "told"), [(None, "after 3 s"), ("10", "after 10 s"), ("30", "")])
+def test_short_wait_of_a_submitted_job_is_told(wait, told, monkeypatch):
     monkeypatch.delenv(STOP_WAIT, raising=False)
     assert job_stop_warning() == "", "nobody submitted this"
     monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")

@@ -1,3 +1,4 @@
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,20 +13,23 @@ def looked(**free):
     return ClusterSnapshot(total={node: {"CPU": 8.0, "GPU": 4.0} for node in free}, free=left)
 
 
-def test_the_node_with_the_least_left_is_the_fullest_and_one_without_room_is_none():
-    assert fullest_fitting_node(looked(a=(8.0, 4.0), b=(7.0, 3.0), c=(4.0, 0.0)), NEED, {}) == "b"
-    assert fullest_fitting_node(looked(a=(8.0, 4.0), b=(0.0, 4.0)), NEED, {}) == "a"
-    assert fullest_fitting_node(looked(b=(0.5, 4.0), c=(8.0, 0.0)), NEED, {}) == ""
-    assert fullest_fitting_node(ClusterSnapshot(), NEED, {}) == ""
-
-
-def test_a_node_that_lacks_what_is_asked_for_takes_none():
-    assert fullest_fitting_node(looked(a=(8.0, 4.0)), {"fpga": 1.0}, {}) == ""
+@pytest.mark.parametrize(
+    ("free", "need", "expected"),
+    [
+        ({"a": (8.0, 4.0), "b": (7.0, 3.0), "c": (4.0, 0.0)}, NEED, "b"),
+        ({"a": (8.0, 4.0), "b": (0.0, 4.0)}, NEED, "a"),
+        ({"b": (0.5, 4.0), "c": (8.0, 0.0)}, NEED, ""),
+        ({}, NEED, ""),
+        ({"a": (8.0, 4.0)}, {"fpga": 1.0}, ""),
+    ],
+)
+def test_fullest_node_with_room_is_chosen(free, need, expected):
+    assert fullest_fitting_node(looked(**free), need, {}) == expected
 
 
 @settings(max_examples=50, deadline=None)
 @given(st.dictionaries(st.sampled_from("abcde"), st.integers(0, 4), min_size=1), st.integers(1, 20))
-def test_gangs_that_start_at_once_fill_one_node_after_the_other(gpus, gangs):
+def test_simultaneous_gangs_fill_one_node_after_the_other(gpus, gangs):
     nodes, taken = looked(**{node: (8.0, float(count)) for node, count in gpus.items()}), {}
     for _ in range(gangs):
         node = fullest_fitting_node(nodes, NEED, taken)
