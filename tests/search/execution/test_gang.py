@@ -154,19 +154,6 @@ def test_segments_share_workers_and_late_reports_are_dropped(gang):
     assert len(gang.started) == 1
 
 
-def test_workers_that_ended_between_segments_are_replaced_for_free():
-    gang = FakeGang(max_failures=0)
-    gang.registry.put(report(3, done=True), turn=1)
-    gang.wait()
-    gang.lose()
-    gang.registry.ended["reached"] = "nothing"
-    gang.runner.begin(segment(1))
-    gang.registry.put(report(3, done=True), turn=2)
-    assert gang.wait() == [report(3, done=True)]
-    assert gang.started == gang.registry.runs
-    assert len(gang.started) == 2
-
-
 def test_lost_workers_are_replaced_and_the_next_report_says_so(gang):
     gang.after(0, gang.lose)
     gang.after(0, gang.registry.put, report(1))
@@ -176,31 +163,6 @@ def test_lost_workers_are_replaced_and_the_next_report_says_so(gang):
     assert len(set(gang.started)) == 2
     gang.registry.put(report(2))
     assert gang.wait() == [report(2)], "a note is passed on once"
-
-
-def test_too_many_losses_fail_the_trial_and_not_the_gang():
-    gang = FakeGang(max_failures=1)
-    gang.registry.events.extend([gang.lose, gang.lose])
-    (end,) = gang.wait()
-    assert (end.outcome, end.reason) == ("failed", "its workers were lost 2 times: RuntimeError: killed")
-    assert gang.registry.calls[-1] == "drop"
-    gang.runner.begin(segment(1))
-    gang.registry.put(report(3, done=True), turn=3)
-    assert gang.wait() == [report(3, done=True)]
-    assert len(gang.started) == 3
-
-
-@pytest.mark.parametrize("new_trial", [False, True], ids=["progress", "next trial"])
-def test_losses_are_forgiven_for_progress_and_the_next_trial(new_trial):
-    gang = FakeGang(max_failures=1)
-    for turn in (1, 2, 3):
-        epoch = 10 if new_trial and turn == 3 else 3 if new_trial else turn
-        gang.after(0, gang.lose)
-        gang.after(0, lambda turn=turn, epoch=epoch: gang.registry.put(report(epoch), turn if new_trial else None))
-        assert gang.wait()[0].epoch == epoch
-        if new_trial:
-            gang.runner.begin(segment(turn, epoch=9))  # beyond what the trial before has reached
-    assert len(gang.started) == 4
 
 
 def test_stalled_trial_fails_with_the_stacks_of_its_workers():
@@ -223,38 +185,6 @@ def test_stopping_search_gives_workers_time_to_save(gang, goes_down):
     assert STOP_S < gang.registry.now < STOP_S + 2
 
 
-def test_report_of_a_stopping_search_is_passed_on(gang):
-    gang.registry.status["stopping"] = True
-    gang.after(8, gang.registry.put, report(1))
-    assert gang.wait() == [report(1)]
-
-
-@pytest.mark.parametrize("up", [False, True])
-def test_stopping_search_does_not_wait_for_missing_workers(gang, up):
-    gang.registry.status |= {"stopping": True, "up": up}
-    if up:
-        gang.after(5, gang.lose)
-    assert gang.wait() == [INTERRUPTED]
-    assert gang.registry.now < 2
-    assert "restart" not in gang.registry.calls
-
-
-def test_surplus_gang_releases_its_trial_and_ends(gang):
-    gang.registry.status["surplus"] = True
-    assert gang.wait() == [TrialRelease("the cluster has no room for it", begun=False)]
-    with pytest.raises(RuntimeError, match="gang-1 ends: the cluster has no room for it"):
-        gang.wait()
-
-
-def test_gang_without_room_in_time_releases_its_trial(gang):
-    gang.registry.ended["reached"] = "assigned"
-    gang.after(0, gang.lose, NO_ROOM)
-    (release,) = gang.wait()
-    assert isinstance(release, TrialRelease)
-    assert not release.begun
-    assert len(gang.started) == 1
-
-
 def test_gang_on_a_leaving_node_releases_its_begun_trial(gang):
     gang.registry.ended |= {"leaving": "node 10.0.0.1 is going away", "moves": True}
     gang.after(0, gang.lose, None)
@@ -265,30 +195,73 @@ def test_gang_on_a_leaving_node_releases_its_begun_trial(gang):
         gang.wait()
 
 
-def test_workers_on_a_leaving_node_are_replaced_for_free():
-    gang = FakeGang(max_failures=0)
-    gang.registry.ended["leaving"] = "node 10.0.0.3 is going away"
-    gang.after(0, gang.lose)
-    gang.after(0, gang.registry.put, report(1))
-    assert gang.wait()[0].epoch == 1
-    assert len(gang.started) == 2
-
-
-def test_workers_that_cannot_start_end_the_gang(gang):
-    gang.registry.ended["reached"] = "assigned"
-    gang.registry.events.extend([gang.lose, gang.lose])
-    with pytest.raises(RuntimeError, match="its workers cannot start: RuntimeError: killed"):
-        gang.wait()
-    assert len(gang.started) == 2
-
-
-def test_workers_that_never_take_the_segment_end_the_gang(gang):
-    gang.registry.status["waiting_s"] = PLACE_S + START_S + 1
-    with pytest.raises(RuntimeError, match="its workers did not begin within 360 s"):
-        gang.wait()
-
-
 def test_closing_gang_waits_for_its_workers(gang):
     gang.runner.close()
     assert gang.registry.calls[-2:] == ["close", "unregister_gang"]
     assert (gang.registry.timeout_s, gang.workers.joined_s) == (CLOSE_S, CLOSE_S)
+
+
+def test_workers_lost_between_segments_are_replaced_for_free():
+    gang = FakeGang(max_failures=0)
+    gang.registry.put(report(3, done=True), turn=1)
+    gang.wait()
+    gang.lose()
+    gang.registry.ended["reached"] = "nothing"
+    gang.runner.begin(segment(1))
+    gang.registry.put(report(3, done=True), turn=2)
+    assert gang.wait() == [report(3, done=True)]
+    assert len(gang.started) == 2
+    assert gang.started == gang.registry.runs
+
+
+def test_losses_fail_a_trial_without_progress_and_not_the_gang():
+    gang = FakeGang(max_failures=1)
+    for epoch in (1, 2, 3):
+        gang.registry.events.extend([gang.lose, lambda epoch=epoch: gang.registry.put(report(epoch))])
+        assert gang.wait()[0].epoch == epoch
+    gang.registry.events.extend([gang.lose, gang.lose])
+    (end,) = gang.wait()
+    assert (end.outcome, end.reason) == ("failed", "its workers were lost 2 times: RuntimeError: killed")
+    assert gang.registry.calls[-1] == "drop"
+    gang.runner.begin(segment(1, epoch=9))  # beyond what the trial before has reached
+    gang.registry.events.extend([gang.lose, lambda: gang.registry.put(report(10))])
+    assert gang.wait()[0].epoch == 10
+    assert len(gang.started) == 7
+
+
+@pytest.mark.parametrize("up", [False, True])
+def test_stopping_search_does_not_wait_for_missing_workers(gang, up):
+    gang.registry.status |= {"stopping": True, "up": up}
+    gang.after(5, gang.lose)
+    assert gang.wait() == [INTERRUPTED]
+    assert gang.registry.now < 2
+    assert "restart" not in gang.registry.calls
+
+
+@pytest.mark.parametrize("surplus", [False, True])
+def test_gang_without_room_releases_its_trial_and_ends(gang, surplus):
+    gang.registry.status["surplus"] = surplus
+    gang.registry.ended["reached"] = "assigned"
+    gang.after(8, gang.lose, NO_ROOM)
+    (release,) = gang.wait()
+    assert release == TrialRelease("the cluster has no room for it" if surplus else release.reason, begun=False)
+    with pytest.raises(RuntimeError, match="gang-1 ends: "):
+        gang.wait()
+    assert len(gang.started) == 1
+
+
+@pytest.mark.parametrize(
+    ("waiting_s", "line"),
+    [
+        (0.0, "its workers cannot start: RuntimeError: killed"),
+        (PLACE_S + START_S + 1, "its workers did not begin within 360 s"),
+    ],
+)
+def test_workers_that_do_not_start_end_the_gang(gang, waiting_s, line):
+    gang.registry.status["waiting_s"] = waiting_s
+    gang.registry.ended["reached"] = "assigned"
+    gang.after(8, gang.lose)
+    gang.after(0, gang.lose)
+    with pytest.raises(RuntimeError, match=line):
+        gang.wait()
+    assert len(gang.started) == (1 if waiting_s else 2)

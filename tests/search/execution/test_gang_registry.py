@@ -71,6 +71,8 @@ async def test_newest_gangs_beyond_the_capacity_are_surplus(world):
     assert await surplus(found, 1, 2, 3) == [False] * 3, "the capacity is unknown"
     await found.set_capacity(3)
     assert await surplus(found, 0, 1, 2, 3) == [False, False, False, True]
+    await world.see(groups={**pending(1, 2), "03": ("gang-3", "CREATED")})
+    assert await surplus(found, 3) == [False], "its workers start"
 
 
 @asynchronous
@@ -79,14 +81,6 @@ async def test_one_gang_waits_on_a_cluster_that_holds_none(world):
     await world.see(groups=pending(0, 1))
     await found.set_capacity(0)
     assert await surplus(found, 0, 1) == [False, True]
-
-
-@asynchronous
-async def test_gang_whose_workers_have_room_is_no_surplus(world):
-    found = await world.enter(2, up=1)
-    await found.set_capacity(1)
-    await world.see(groups={"01": ("gang-1", "CREATED")})
-    assert await surplus(found, 1) == [False]
 
 
 @asynchronous
@@ -131,14 +125,8 @@ async def test_workers_hear_that_their_node_or_gang_goes_away(world):
     await world.see(going={"head": "node 10.0.0.1 is going away"})
     assert await told[0] == (False, "node 10.0.0.1 is going away")
     assert (await found.restart("g0", "gang-8")).moves
-
-
-@asynchronous
-async def test_stop_of_the_search_goes_before_a_leaving_node(world):
-    found = await world.enter(1, up=1)
-    await world.see(going={"node-0": "node 10.0.0.3 is going away"})
     await found.stop()
-    assert (await found.wait_for_stop("g0"))[0]
+    assert (await found.wait_for_stop("g0"))[0], "that the search stops goes before"
 
 
 @asynchronous

@@ -30,12 +30,8 @@ async def start(coroutine):
     return task
 
 
-async def epochs(mailbox):
-    return [delivery.report.epoch for delivery in await mailbox.get()]
-
-
 @asynchronous
-async def test_worker_gets_the_segment_and_reports_come_in_order():
+async def test_workers_get_segments_in_turn_and_reports_in_order():
     mailbox = Mailbox()
     waiting = await start(mailbox.wait_for_segment(0))
     await mailbox.assign(SEGMENT)
@@ -43,32 +39,26 @@ async def test_worker_gets_the_segment_and_reports_come_in_order():
     assert segment == SEGMENT
     await mailbox.put(turn, report(1))
     await mailbox.put(turn, report(3, done=True))
-    assert await epochs(mailbox) == [1, 3]
-
-
-@asynchronous
-async def test_worker_that_has_seen_a_turn_waits_for_the_next():
-    mailbox, turn = await taken()
-    again = await start(mailbox.wait_for_segment(turn))
+    again = [await start(mailbox.wait_for_segment(turn)) for _ in range(2)]
     await mailbox.assign(NEXT)
-    assert (await again)[1] == NEXT
+    assert [await each for each in again] == [(turn + 1, NEXT)] * 2
+    await mailbox.put(turn, report(2))  # late, of the segment before
+    await mailbox.put(turn + 1, report(1))
+    assert [delivery.report.epoch for delivery in await mailbox.get()] == [1, 3, 1]
+    last = [await start(mailbox.wait_for_segment(turn + 1)) for _ in range(2)]
+    await mailbox.close()
+    assert [(await each)[1] for each in last] == [None, None]
 
 
 @asynchronous
-async def test_new_worker_continues_from_the_last_checkpoints():
-    mailbox, turn = await taken(replace(SEGMENT, epoch=1, checkpoints=("1.pt", None)))
-    for epoch in (2, 3):
+async def test_new_worker_continues_from_checkpoints_and_costs():
+    budget = SegmentBudget("samples", 1, 0.0, 100.0)
+    mailbox, turn = await taken(replace(SEGMENT, epoch=1, checkpoints=("1.pt", None), budget=budget))
+    for epoch in (2, 3, 3):  # the last is done again, since its checkpoint could not be read
         await mailbox.put(turn, report(epoch))
     _, segment = await mailbox.wait_for_segment(0)
-    assert segment == replace(SEGMENT, epoch=3, checkpoints=("3.pt", "2.pt", "1.pt", None))
-
-
-@asynchronous
-async def test_new_worker_knows_what_the_lost_one_had_spent():
-    mailbox, turn = await taken(replace(SEGMENT, budget=SegmentBudget("samples", 0, 0.0, 100.0)))
-    for epoch in (1, 2, 2):  # the second is done again, since its checkpoint could not be read
-        await mailbox.put(turn, report(epoch))
-    assert (await mailbox.wait_for_segment(0))[1].budget == SegmentBudget("samples", 2, 40.0, 100.0)
+    assert (segment.epoch, segment.checkpoints[0], segment.checkpoints[-3:]) == (3, "3.pt", ("2.pt", "1.pt", None))
+    assert segment.budget == SegmentBudget("samples", 3, 40.0, 100.0)
 
 
 @asynchronous
@@ -83,7 +73,7 @@ async def test_restart_hands_the_segment_on_and_drops_late_reports():
     assert segment == SEGMENT
     await mailbox.put(old, report(1))
     await mailbox.put(new, report(3, done=True))
-    assert await epochs(mailbox) == [3]
+    assert [delivery.report.epoch for delivery in await mailbox.get()] == [3]
     assert await mailbox.restart() == ("nothing", "")
 
 
@@ -126,16 +116,6 @@ async def test_workers_that_died_while_waiting_take_nothing():
 
 
 @asynchronous
-async def test_report_of_the_segment_before_is_dropped():
-    mailbox, turn = await taken()
-    await mailbox.put(turn, report(3, done=True))
-    await mailbox.assign(NEXT)
-    await mailbox.put(turn, report(2))
-    await mailbox.put(turn + 1, report(1))
-    assert await epochs(mailbox) == [3, 1]
-
-
-@asynchronous
 async def test_idle_time_ends_with_progress_of_a_rank(monkeypatch):
     clock = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
@@ -155,11 +135,3 @@ async def test_idle_time_ends_with_progress_of_a_rank(monkeypatch):
     mailbox.record_heartbeat(turn - 1, 1, 9, "of a lost worker")
     assert mailbox.get_idle_s() == (0.0, 5.0)
     assert mailbox.get_stacks() == {0: "in train_batches"}
-
-
-@asynchronous
-async def test_closing_lets_every_worker_return():
-    mailbox = Mailbox()
-    waiting = [await start(mailbox.wait_for_segment(0)) for _ in range(2)]
-    await mailbox.close()
-    assert [segment for _, segment in await asyncio.gather(*waiting)] == [None, None]

@@ -6,7 +6,7 @@ from search.execution.watchdog import QUIET_S, ROOM_S, Watchdog
 
 
 def test_waiting_gangs_and_silence_are_told_once(monkeypatch):
-    said, over, clock = [], threading.Event(), SimpleNamespace(now=0.0)
+    said, over, clock = [], threading.Event(), SimpleNamespace(now=1.0)
     looks = iter([(0, 2), (ROOM_S + 1, 2), (1, 2), (1, 0), (1, 1), (ROOM_S + 1, 1), (QUIET_S, 0), (1, 0)])
 
     def look():

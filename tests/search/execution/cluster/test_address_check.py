@@ -48,27 +48,20 @@ def test_address_must_be_a_host_and_a_port(address, line):
         check_address(address)
 
 
-def test_address_where_nobody_listens_is_refused(refusing):
-    with pytest.raises(UsageError, match=f"must be a Ray cluster that answers, but got {refusing}: .*refused"):
-        check_address(refusing)
-
-
-def test_address_that_does_not_answer_is_refused(listening, monkeypatch):
-    monkeypatch.setattr(address_check, "ANSWER_S", 0.3)
-    with pytest.raises(UsageError, match=f"must be a Ray cluster that answers, but {listening} said: "):
-        check_address(listening)
-
-
-def test_auto_is_the_cluster_on_this_machine(tmp_path, monkeypatch, refusing):
+def test_address_must_answer_and_auto_is_this_machine(tmp_path, monkeypatch, refusing, listening):
     monkeypatch.setattr(services, "find_gcs_addresses", set)  # other tests have Rays of their own
+    monkeypatch.setattr(address_check, "ANSWER_S", 0.3)
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     monkeypatch.setenv("RAY_ADDRESS", "auto")
     (tmp_path / "ray").mkdir()
     with pytest.raises(UsageError, match=r"but got auto, and none runs on this machine. Say host:port, or unset it"):
         check_address("auto")
     (tmp_path / "ray" / "ray_current_cluster").write_text(refusing)  # where Ray keeps the address
-    with pytest.raises(UsageError, match=f"but got {refusing}: .*refused"):
-        check_address("auto")
+    for address in ("auto", refusing):
+        with pytest.raises(UsageError, match=f"must be a Ray cluster that answers, but got {refusing}: .*refused"):
+            check_address(address)
+    with pytest.raises(UsageError, match=f"must be a Ray cluster that answers, but {listening} said: "):
+        check_address(listening)
 
 
 @pytest.mark.parametrize("other", [{"ray_version": "2.59.0"}, {"python_version": "3.12.1"}, {}])
@@ -115,77 +108,64 @@ HEAD = ({}, found())
 NO_GPU_SEEN = ({"GPU": 1.0}, found(0, 0))
 
 
-def test_nodes_that_can_train_pass_the_check(asked):
-    assert asked({"head": HEAD, "gpu": ({"GPU": 2.0, "accelerator_type:L4": 1.0}, found(2, 2))}) == ClusterCheck()
+ONE_GPU, BLIND = ({"GPU": 1.0}, found(1, 1)), ({"GPU": 2.0}, found(2, 1))
+GONE = {"spot": ({"GPU": 1.0}, "must run what the search sends it, but: it died"), "full": ({}, found(storage="x"))}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "given"),
+    [
+        ({"head": HEAD, "gpu": ({"GPU": 2.0, "accelerator_type:L4": 1.0}, found(2, 2))}, {}),
+        ({"head": ONE_GPU, **GONE}, {"gone": GONE}),
+        ({"head": ({}, found(devices=4)), "blind": BLIND}, {"gpus_per_worker": 0.0}),
+        ({"worker": NO_GPU_SEEN}, {"gpus_per_worker": 0.0}),
+        ({"head": HEAD}, {"gpus_per_worker": 0.0}),
+        ({"head": HEAD}, {"gpus_per_worker": 0.5, "growing": {"GPU": 8.0}}),
+        ({"head": HEAD}, {"growing": {"GPU": 8.0}}),
+    ],
+    ids=["gpus", "nodes went away", "unseen gpus", "rehearsal on cpus", "cpus", "growing", "growing by default"],
+)
+def test_nodes_that_can_train_pass_the_check(asked, nodes, given):
+    assert asked(nodes, **given) == ClusterCheck()
+
+
+@pytest.mark.parametrize(
+    ("nodes", "note"),
+    [
+        ({"head": HEAD, "worker": NO_GPU_SEEN}, "a rehearsal, in which CPUs train"),
+        ({"head": ({}, found(devices=4))}, "node head has 4 GPUs that its Ray does not offer: `ray start` without"),
+        ({"head": HEAD}, "no node of the cluster has a GPU: trials train on CPUs"),
+    ],
+)
+def test_gpus_that_no_trial_will_use_are_noted(asked, nodes, note):
+    checked = asked(nodes)
+    assert any(note in line for line in checked.notes)
+    assert checked.rehearsal == ("worker" in nodes)
 
 
 def test_problems_of_all_nodes_are_told_together(asked, tmp_path):
     bad = {
         "old": ({}, found(torch="1.0.0")),
         "away": ({}, found(storage="cannot be written: read-only")),
-        "blind": ({"GPU": 2.0}, found(2, 1)),
+        "blind": BLIND,
         "mute": ({}, "must answer within 120 s, but does not. Look at its Ray."),
     }
     with pytest.raises(UsageError) as told:
         asked({"head": HEAD, **bad})
-    for problem, start in zip(
-        told.value.problems,
-        [
-            f"node old must have torch {get_package_versions()['torch']}, as the driver has, but has 1.0.0. Install",
-            f"--storage must be one place for all nodes, but on node away {tmp_path} cannot be written: read-only. Say",
-            "node blind must let torch use its 2 GPUs, but it sees 1. Install",
-            "node mute must answer within 120 s, but does not. Look at its Ray.",
-        ],
-        strict=True,
-    ):
-        assert problem.startswith(start)
-
-
-def test_node_that_goes_away_meanwhile_is_ignored(asked):
-    nodes = {
-        "spot": ({"GPU": 1.0}, "must run what the search sends it, but: it died"),
-        "full": ({}, found(storage="x")),
-    }
-    assert asked({"head": ({"GPU": 1.0}, found(1, 1)), **nodes}, gone=nodes) == ClusterCheck()
-
-
-def test_declared_gpus_that_nobody_sees_are_a_rehearsal(asked):
-    checked = asked({"head": HEAD, "worker": NO_GPU_SEEN})
-    assert checked.rehearsal
-    assert "a rehearsal, in which CPUs train" in checked.notes[0]
+    old, away, blind, mute = told.value.problems
+    torch = get_package_versions()["torch"]
+    assert old.startswith(f"node old must have torch {torch}, as the driver has, but has 1.0.0. Install")
+    assert f"on node away {tmp_path} cannot be written: read-only. Say a bucket" in away
+    assert blind.startswith("node blind must let torch use its 2 GPUs, but it sees 1. Install")
+    assert mute == "node mute must answer within 120 s, but does not. Look at its Ray."
+    with pytest.raises(UsageError, match=r"--gpus-per-worker must be 0 .* but got 0.5, and Ray sees none on its 1 nod"):
+        asked({"head": HEAD}, gpus_per_worker=0.5)
 
 
 @pytest.mark.parametrize("other", [({"accelerator_type:L4": 1.0}, found()), ({}, found(devices=1)), ({}, found(0, 1))])
 def test_unseen_gpu_is_refused_beside_a_real_one(asked, other):
     with pytest.raises(UsageError, match="node worker must let torch use its 1 GPUs, but it sees 0"):
         asked({"other": other, "worker": NO_GPU_SEEN})
-
-
-def test_gpus_that_no_trial_will_use_are_told_of(asked):
-    unseen, none = asked({"head": ({}, found(devices=4))}).notes
-    assert unseen == "node head has 4 GPUs that its Ray does not offer: `ray start` without --num-gpus does"
-    assert none == "no node of the cluster has a GPU: trials train on CPUs"
-
-
-@pytest.mark.parametrize(
-    "nodes",
-    [
-        {"head": ({}, found(devices=4)), "blind": ({"GPU": 2.0}, found(2, 1))},
-        {"worker": NO_GPU_SEEN},
-        {"head": HEAD},
-    ],
-    ids=["unseen", "rehearsal", "none"],
-)
-def test_training_on_cpus_ignores_gpus(asked, nodes):
-    assert asked(nodes, gpus_per_worker=0.0) == ClusterCheck()
-
-
-def test_gpus_are_refused_on_a_cluster_that_gets_none(asked):
-    line = r"--gpus-per-worker must be 0 .* but got 0.5, and Ray sees none on its 1 nodes"
-    with pytest.raises(UsageError, match=line):
-        asked({"head": HEAD}, gpus_per_worker=0.5)
-    for needed in (0.5, None):
-        assert asked({"head": HEAD}, gpus_per_worker=needed, growing={"GPU": 8.0}) == ClusterCheck()
 
 
 def test_probe_tells_versions_devices_and_storage(tmp_path):

@@ -49,21 +49,21 @@ def test_unsupported_precision_is_refused(tmp_path, device_without_fp16, given):
     assert planned(tmp_path, search={"precision": "fp32,bf16"}).schedule.rungs == (1, 3, 9)
 
 
-def test_seed_of_the_search_is_that_of_its_trials(tmp_path):
+def test_seed_and_single_run_are_planned(tmp_path):
     assert planned(tmp_path, seed="7").space.build_config({}).seed == 7
     assert planned(tmp_path, seed="7", set={"seed": "3"}).space.build_config({}).seed == 3
+    single = planned(tmp_path, task="liquid", once=True)
+    assert (single.space.parameters, len(single.schedule.rungs), single.trials) == ((), 1, 1)
 
 
-def test_single_run_searches_nothing(tmp_path):
-    found = planned(tmp_path, once=True)
-    assert (found.space.parameters, found.schedule.rungs) == ((), (9,))
+LIQUID = {"task": "liquid", "set": {"epochs": "30"}}
 
 
 @pytest.mark.parametrize(
     ("given", "told"),
     [
         ({}, "rungs: 1, 3, 9 epochs"),
-        ({"scheduler": "none"}, "rungs: 9 epochs"),
+        ({"max_fidelity": "100", "scheduler": "none"}, "rungs: 9 epochs"),
         (
             {"scheduler": "hyperband", "grace_period": "3"},
             "rungs: 60% of the trials at 3,9; 40% of the trials at 9 epochs",
@@ -75,12 +75,10 @@ def test_single_run_searches_nothing(tmp_path):
             "rungs: 0.56, 2.2, 9 GPU-seconds",
         ),
         (
-            {"fidelity": "samples", "max_fidelity": "900000", "scheduler": "hyperband"},
-            "rungs: 53% of the trials at 100000,300000,900000; 29% of the trials at 300000,900000; "
-            "18% of the trials at 900000 samples",
+            {"fidelity": "samples", "max_fidelity": "9e5", "search": {"epochs": "2..9"}},
+            "rungs: 100000, 300000, 900000 samples",
         ),
         ({"fidelity": "samples", "max_fidelity": "3e9", "scheduler": "none"}, "rungs: 3000000000 samples"),
-        ({"max_fidelity": "100", "scheduler": "none"}, "rungs: 9 epochs"),
         ({"scheduler": "median"}, "ends a trial below the median of 3 others or more, after each epoch from 1 on"),
         (
             {"scheduler": "pbt"},
@@ -94,16 +92,39 @@ def test_single_run_searches_nothing(tmp_path):
             {"scheduler": "pbt", "trials": "2", "exploit_every": "4"},
             "a population of 2, compared after every 4 epochs: a copy of the best replaces the worst",
         ),
+        (
+            {"scheduler": "pbt", "task": "liquid"},  # of whose five tasks the first says nothing of what is forgotten
+            "a population of 20, compared after each epoch from epoch 6 on: copies of the best 5 replace the worst 5",
+        ),
+        (LIQUID, "rungs: 30 epochs"),
+        ({**LIQUID, "reduction_factor": "2"}, "rungs: 15, 30 epochs"),
+        ({**LIQUID, "grace_period": "3"}, "rungs: 3, 10, 30 epochs"),
+        ({"task": "liquid", "set": {"epochs": "30", "continual.tasks": "1"}}, "rungs: 1, 3, 10, 30 epochs"),
     ],
 )
 def test_requested_scheduler_is_planned(tmp_path, given, told):
     assert str(planned(tmp_path, **given).schedule) == told
 
 
-@pytest.mark.parametrize("scheduler", ["asha", "hyperband", "median", "pbt"])
-def test_searched_length_is_refused_with_a_scheduler(tmp_path, scheduler):
-    with pytest.raises(UsageError, match="--search epochs must come with --scheduler none"):
-        planned(tmp_path, scheduler=scheduler, search={"epochs": "2..9"})
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ({"scheduler": name, "search": {"epochs": "2..9"}}, "--search epochs must come with --scheduler none")
+        for name in ("asha", "hyperband", "median", "pbt")
+    ]
+    + [
+        ({"scheduler": "pbt", **given}, line)
+        for given, line in [
+            ({"exploit_every": "9"}, "--exploit-every must be below the epochs of a trial, 9, but got 9"),
+            ({"set": {"epochs": 1}}, "--exploit-every must be below the epochs of a trial, 1, but got 1"),
+            ({"population": "17"}, "--population must be at most --trials, 16, but got 17"),
+            ({"task": "liquid", "set": {"continual.tasks": "2"}}, "no member would be compared"),
+        ]
+    ],
+)
+def test_scheduler_that_could_not_compare_is_refused(tmp_path, given, line):
+    with pytest.raises(UsageError, match=line):
+        planned(tmp_path, **given)
 
 
 @pytest.mark.parametrize(("given", "expected"), [("2..27", 27), ("3,81", 81)])
@@ -112,25 +133,6 @@ def test_searched_length_sets_the_limit(tmp_path, given, expected):
     assert found.schedule.limit == expected
     assert found.expected_cost is None, "nobody knows what will be suggested"
     assert planned(tmp_path, scheduler="none", trials="4").expected_cost == 36
-
-
-def test_searched_length_goes_with_samples(tmp_path):
-    found = planned(tmp_path, fidelity="samples", max_fidelity="9000", search={"epochs": "2..9"})
-    assert found.schedule.rungs == pytest.approx((1000.0, 3000.0, 9000.0))
-
-
-@pytest.mark.parametrize(
-    ("given", "line"),
-    [
-        ({"exploit_every": "9"}, "--exploit-every must be below the epochs of a trial, 9, but got 9"),
-        ({"set": {"epochs": 1}}, "--exploit-every must be below the epochs of a trial, 1, but got 1"),
-        ({"population": "17"}, "--population must be at most --trials, 16, but got 17"),
-        ({"task": "liquid", "set": {"continual.tasks": "2"}}, "no member would be compared"),
-    ],
-)
-def test_population_that_cannot_be_compared_is_refused(tmp_path, given, line):
-    with pytest.raises(UsageError, match=line):
-        planned(tmp_path, scheduler="pbt", **given)
 
 
 @pytest.mark.parametrize(
@@ -195,20 +197,6 @@ def test_impossible_resources_of_a_worker_are_refused(configured, given, told):
 
 
 @pytest.mark.parametrize(
-    ("given", "rungs"),
-    [
-        ({}, (30,)),
-        ({"reduction_factor": "2"}, (15, 30)),
-        ({"grace_period": "3"}, (3, 10, 30)),
-        ({"set": {"epochs": "30", "continual.tasks": "1"}}, (1, 3, 10, 30)),
-    ],
-)
-def test_task_sets_the_first_rung_unless_the_user_does(tmp_path, given, rungs):
-    """Of five tasks, one after another, the first says nothing of what will be forgotten."""
-    assert planned(tmp_path, **{"task": "liquid", "set": {"epochs": "30"}, **given}).schedule.rungs == rungs
-
-
-@pytest.mark.parametrize(
     ("given", "trials", "population"),
     [
         ({"task": "liquid"}, 96, 20),
@@ -222,15 +210,6 @@ def test_task_sets_trials_and_population(tmp_path, given, trials, population):
     assert (found.trials, found.config.population) == (trials, population)
 
 
-def test_single_run_of_any_task_has_one_trial(tmp_path):
-    assert planned(tmp_path, task="liquid", once=True).trials == 1
-
-
-def test_population_is_not_compared_before_its_task_says(tmp_path):
-    told = "a population of 20, compared after each epoch from epoch 6 on: copies of the best 5 replace the worst 5"
-    assert str(planned(tmp_path, task="liquid", scheduler="pbt").schedule) == told
-
-
 @pytest.mark.parametrize(
     ("concurrency", "fit", "grows", "gangs"),
     [(None, 3, False, 3), (None, 0, False, 1), (2, 3, False, 2), (4, 3, False, 3), (4, 0, False, 1), (8, 3, True, 8)],
@@ -239,35 +218,28 @@ def test_at_least_one_gang_may_run(concurrency, fit, grows, gangs):
     assert max_gangs(concurrency, fit, grows) == gangs
 
 
-@pytest.fixture
-def monitor(configured, monkeypatch):
-    """Makes a monitor of the nodes of a cluster, what it said, and what it told the registry."""
-
-    def make(cluster, limits, **given):
-        said, told = [], []
-        monkeypatch.setattr(resources, "get_node_resources", lambda: cluster)
-        monkeypatch.setattr(resources, "autoscaler_limits", lambda: limits)
-        registry = SimpleNamespace(set_capacity=SimpleNamespace(remote=told.append))
-        return CapacityMonitor(configured(trials="5", **given), {"CPU": 1.0}, registry, said.append), said, told
-
-    return make
-
-
-def test_monitor_tells_when_nodes_change_how_many_gangs_run(monitor):
-    two = node(2)
-    cluster = [two, two]
-    capacity, said, told = monitor(cluster, None, workers="2")
-    capacity.update()
-    assert (capacity.gangs, said) == (2, [])
-    for now in ([two] * 3, [two] * 3, [two] * 9, [two] * 8, [two], [], [node(4)]):
-        cluster[:] = now
-        capacity.update()
-    assert said == ["a node joined: 3 at a time", "6 nodes joined: 5 at a time", "7 nodes left: 1 at a time",
-                    "a node joined: 2 at a time"]  # fmt: skip
-    assert told == [2, 3, 3, 9, 8, 1, 1, 2]
-
-
-def test_monitor_allows_the_concurrency_of_the_user(monitor):
-    capacity, _, told = monitor([], {"CPU": 2.0}, concurrency="4")
-    capacity.update()
-    assert (capacity.gangs, told) == (4, [4]), "and none of them is taken for one too many"
+@pytest.mark.parametrize(
+    ("given", "limits", "clusters", "said", "told"),
+    [
+        (
+            {"workers": "2"},
+            None,
+            [[node(2)] * 2, [node(2)] * 3, [node(2)] * 3, [node(2)] * 9, [node(2)] * 8, [node(2)], [], [node(4)]],
+            ["a node joined: 3", "6 nodes joined: 5", "7 nodes left: 1", "a node joined: 2"],
+            [2, 3, 3, 9, 8, 1, 1, 2],
+        ),
+        ({"concurrency": "4"}, {"CPU": 2.0}, [[]], [], [4]),  # none of them is taken for one too many
+    ],
+    ids=["nodes come and go", "user allows more than the cluster"],
+)
+def test_monitor_tells_how_many_gangs_may_run(configured, monkeypatch, given, limits, clusters, said, told):
+    lines, capacities = [], []
+    registry = SimpleNamespace(set_capacity=SimpleNamespace(remote=capacities.append))
+    monitor = CapacityMonitor(configured(trials="5", **given), {"CPU": 1.0}, registry, lines.append)
+    monkeypatch.setattr(resources, "autoscaler_limits", lambda: limits)
+    for cluster in clusters:
+        monkeypatch.setattr(resources, "get_node_resources", lambda cluster=cluster: cluster)
+        monitor.update()
+    assert lines == [f"{line} at a time" for line in said]
+    assert capacities == told
+    assert monitor.gangs == min(5, told[-1])
