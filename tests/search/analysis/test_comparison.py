@@ -8,7 +8,6 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from optuna.distributions import FloatDistribution, distribution_to_json
-from optuna.samplers import RandomSampler
 
 from search.analysis.comparison import (
     build_comparison_rows,
@@ -19,14 +18,12 @@ from search.analysis.comparison import (
     summarize_difference,
 )
 from search.config.objectives import Objective
-from search.config.search_space import resolve_space
 from search.errors import UsageError
 from search.report import main
 from search.reporting.html.comparison import write_comparison
-from search.study.study import create_study
-from tests.search.objectives import VAL_LOSS, VAL_SCORE
+from tests.search.objectives import VAL_LOSS
 from tests.search.reporting.html.page_studies import search, trial
-from trainables.task import TaskConfig, searchable
+from tests.search.stored_studies import Search
 
 
 def quick(name="quick"):
@@ -61,18 +58,15 @@ def cells(table, label):
     return next(row[1:] for row in table if row[0] == label)
 
 
-def test_summary_has_the_better_search_and_both_times():
-    told = summarize_difference(*sides(slow(), quick()))
-    assert told == (
-        "quick found more: val/score 0.8, where slow found 0.7. That is 0.1 (14 %) better. "
-        "slow had 0.7 after 0:50 and 3 trials. quick had 0.7 after 0:40 and 2 trials."
-    )
-    assert summarize_difference(*sides(quick(), slow())) == told
-
-
 @pytest.mark.parametrize(
     ("first", "other", "told"),
     [
+        (
+            slow(),
+            quick(),
+            "quick found more: val/score 0.8, where slow found 0.7. That is 0.1 (14 %) better. "
+            "slow had 0.7 after 0:50 and 3 trials. quick had 0.7 after 0:40 and 2 trials.",
+        ),
         (
             search([trial(0, scores=[0.5])], objectives=LOSS, name="a"),
             search([trial(0, scores=[0.4])], objectives=LOSS, name="b"),
@@ -81,10 +75,28 @@ def test_summary_has_the_better_search_and_both_times():
         (quick(), quick("twin"), "found the same val/score, 0.8. quick had 0.8 after 0:40 and 2 trials. twin"),
         (quick(), NOTHING, "none completed no trial, so there is nothing to compare."),
     ],
-    ids=["loss", "equal", "no result"],
+    ids=["score", "loss", "equal", "no result"],
 )
-def test_summary_of_a_loss_of_equal_ones_and_of_nothing(first, other, told):
+def test_summary_has_the_better_search_and_both_times(first, other, told):
     assert told in summarize_difference(*sides(first, other))
+    if first.name == "slow":
+        assert summarize_difference(*sides(other, first)) == told
+
+
+def test_only_comparable_searches_are_compared():
+    first, moved = quick(), quick()
+    moved.about["config"]["task"] = "/elsewhere/my_task.py:MyTask"  # a task is the same wherever its file lies
+    both = compare([Path("/a/quick"), Path("/b/quick")], [first, moved])
+    assert [side.name for side in both] == ["a/quick", "b/quick"]
+    other = search([trial(0, scores=[0.5])], name="other", objectives=(VAL_LOSS,))
+    other.about["config"]["task"] = "arc"
+    with pytest.raises(UsageError) as refused:
+        compare([Path("/runs/quick"), Path("/runs/other"), Path("/runs/quick")], [first, other, first])
+    assert refused.value.problems == (
+        "--compare other must be a search of the same task as quick, my_task.py:MyTask, but is of arc.",
+        "--compare other must be after the same objective as quick, val/score:max, but is after val/loss:min.",
+        "--compare must name another search than quick, but got quick.",
+    )
 
 
 def test_rows_have_values_times_trials_and_outcomes():
@@ -119,25 +131,6 @@ def test_differences_name_code_data_ranges_and_constants():
     ]
 
 
-def test_searches_of_other_tasks_and_objectives_are_refused():
-    other = search([trial(0, scores=[0.5])], name="other", objectives=(VAL_LOSS,))
-    other.about["config"]["task"] = "arc"
-    with pytest.raises(UsageError) as refused:
-        compare([Path("/runs/quick"), Path("/runs/other"), Path("/runs/quick")], [quick(), other, quick()])
-    assert refused.value.problems == (
-        "--compare other must be a search of the same task as quick, my_task.py:MyTask, but is of arc.",
-        "--compare other must be after the same objective as quick, val/score:max, but is after val/loss:min.",
-        "--compare must name another search than quick, but got quick.",
-    )
-
-
-def test_equal_names_are_distinguished_by_their_folders():
-    first, other = quick(), quick()
-    other.about["config"]["task"] = "/elsewhere/my_task.py:MyTask"  # a task is the same wherever its file lies
-    both = compare([Path("/a/quick"), Path("/b/quick")], [first, other])
-    assert [side.name for side in both] == ["a/quick", "b/quick"]
-
-
 @given(st.lists(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=4), min_size=1, max_size=6))
 def test_curve_only_rises_and_ends_at_the_best(scores):
     side = search_curve(search([trial(n, scores=each, began=7 * n) for n, each in enumerate(scores)]))
@@ -160,38 +153,22 @@ def test_page_has_the_summary_and_two_figures(tmp_path):
     write_comparison(sides(search([], name="a"), search([], name="b")), path)
 
 
-class Config(TaskConfig):
-    lr: float = searchable(0.5, low=0.0, high=1.0)
-
-
-@pytest.fixture
-def make_search(tmp_path):
-    """Writes a search with one trial, as its driver leaves it."""
-
-    def make(name, score):
-        folder = tmp_path / "runs" / name
-        folder.mkdir(parents=True)
-        study, store = create_study(folder, lambda _: RandomSampler(seed=0), [VAL_SCORE])
-        number, values = study.ask(resolve_space(Config, {"precision": "fp32"}, {}))
-        study.record_config(number, values)
-        study.report(number, 1, score, {"metrics": {"val/score": score}, "checkpoint": None, "time": 1.0e9})
-        study.end(number, "completed")
-        store.close()
-
-    return make
-
-
 @pytest.fixture
 def report(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return lambda arguments: CliRunner().invoke(main, arguments)
-
-
-def test_command_prints_and_writes_the_comparison(make_search, report, tmp_path):
+    """Calls the command where searches of one trial lie."""
     for name, score in (("one", 0.25), ("two", 0.75), ("three", 0.5)):
-        make_search(name, score)
+        left = Search(tmp_path / "runs", name)
+        left.study.save_metadata({"config": left.config.model_dump(mode="json", by_alias=True), "searched": {}})
+        left.report(left.begin(), 1, score)
+        left.end(0, "completed")
+        left.store.close()
     (tmp_path / "runs" / "three").rename(tmp_path / "three")
-    done = report("one --compare two --compare ./three")
+    monkeypatch.chdir(tmp_path)
+    return lambda *arguments: CliRunner().invoke(main, arguments)
+
+
+def test_command_prints_and_writes_the_comparison(report, tmp_path):
+    done = report("one", "--compare", "two", "--compare", "./three")
     assert done.exit_code == 0, done.output
     assert re.search(r"best val/score +0\.25 +0\.75 +0\.5\n", done.stdout)
     assert "two found more: val/score 0.75, where one found 0.25." in done.stdout
@@ -199,16 +176,12 @@ def test_command_prints_and_writes_the_comparison(make_search, report, tmp_path)
     assert not (tmp_path / "runs" / "one" / "report.html").exists()
 
 
-def test_command_refuses_mistakes_and_writes_nothing(make_search, report, tmp_path):
-    make_search("one", 0.25)
+def test_command_refuses_missing_searches_and_writes_nothing(report, tmp_path):
     before = sorted(tmp_path.rglob("*"))
-    refused = report("one --compare tow --compare ./gone")
+    refused = report("one", "--compare", "tow", "--compare", "./gone")
     assert (refused.exit_code, refused.stdout) == (2, "")
     assert refused.stderr.splitlines() == [
         f"--compare name must be a search in {tmp_path}/runs, but there is no {tmp_path}/runs/tow/study.journal.",
         f"--compare name must be a search in {tmp_path}, but there is no {tmp_path}/gone/study.journal.",
     ]
-    assert report("one --compare one --replay --register m").stderr == (
-        "--compare must come without --replay and --register. Give them in a call of their own.\n"
-    )
     assert sorted(tmp_path.rglob("*")) == before

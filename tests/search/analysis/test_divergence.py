@@ -48,9 +48,51 @@ def by_rate(params):
     return params["lr"] >= 2e-3
 
 
-def test_search_without_divergence_says_nothing():
-    assert find_divergence(drawn(20, lambda p: False)) == []
-    assert find_divergence([]) == []
+def test_too_little_divergence_shows_no_region():
+    assert find_divergence(drawn(20, lambda p: False)) == find_divergence([]) == []
+    answers = iter([True, True])
+    (found,) = find_divergence(drawn(30, lambda p: next(answers, False), precision=None))
+    assert (found.diverged, found.trials, found.region) == (2, 30, None)
+
+
+def test_region_is_found_despite_exceptions_and_other_trials():
+    draw = random.Random(0)
+    trials = drawn(80, lambda p: by_rate(p) != (draw.random() < 0.05), precision=None)
+    for trial in trials[:10]:
+        trial.state = TrialState.FAIL
+        trial.user_attrs = {"outcome": "failed"}
+    del trials[10].user_attrs["outcome"]
+    (found,) = find_divergence(trials)
+    assert (found.trials, conditions(found)) == (69, [("lr", ">=")])
+    assert found.region.diverged / found.region.trials > 0.8
+
+
+def test_line_has_counts_kinds_and_the_first_epoch():
+    trials = drawn(40, by_rate, precision=None)
+    for trial in trials:
+        if not by_rate(trial.params):
+            del trial.params["dropout"]  # a parameter of only some trials is left out
+    diverged = [trial for trial in trials if trial.user_attrs["outcome"] == "diverged"]
+    diverged[0].user_attrs["divergence"] = {"kind": "objective", "epoch": 2}
+    del diverged[1].user_attrs["divergence"]  # told by an earlier version
+    (found,) = find_divergence(trials)
+    count = len(diverged)
+    bound = found.region.conditions[0]
+    assert bound.parameter == "lr"
+    assert str(found) == (
+        f"all {count} of 40, where {bound} ({count} of {count} there, 0 of {40 - count} elsewhere); "
+        f"skips {count - 2}, objective 1, other 1; first in epoch 1"
+    )
+
+
+def test_region_may_lie_in_a_conditional_parameter():
+    trials = drawn(60, lambda p: p["optimizer"] == "sgd" and p["dropout"] >= 0.2, precision=None)
+    for trial in trials:
+        if trial.params["optimizer"] != "sgd":  # where dropout does not apply
+            del trial.params["dropout"], trial.distributions["dropout"]
+    (found,) = find_divergence(trials)
+    assert conditions(found) == [("optimizer", "is"), ("dropout", ">=")]
+    assert found.region.diverged == found.region.trials == found.diverged
 
 
 def test_bound_lies_between_healthy_and_diverged_rates():
@@ -78,36 +120,24 @@ def test_each_precision_has_a_bound_of_its_own():
     assert sum(divergence.trials for divergence in found.values()) == 120
 
 
-@pytest.mark.parametrize(
-    ("diverges", "expected"),
-    [
-        pytest.param(lambda p: p["lr"] < 1e-4, [("lr", "<")], id="low rate"),
-        pytest.param(lambda p: p["depth"] >= 5, [("depth", ">=")], id="high number"),
-        pytest.param(lambda p: p["optimizer"] == "sgd", [("optimizer", "is")], id="choice"),
-        pytest.param(lambda p: p["optimizer"] != "sgd", [("optimizer", "is not")], id="other choices"),
-        pytest.param(
-            lambda p: p["lr"] >= 1e-3 and p["optimizer"] == "sgd", [("lr", ">="), ("optimizer", "is")], id="both"
-        ),
-        pytest.param(
-            lambda p: p["dropout"] < 0.25 and p["lr"] >= 1e-3, [("dropout", "<"), ("lr", ">=")], id="two ranges"
-        ),
-    ],
-)
-def test_region_is_a_range_a_choice_or_two_conditions(diverges, expected):
-    (found,) = find_divergence(drawn(90, diverges, precision=None))
-    assert sorted(conditions(found)) == sorted(expected)
+REGIONS = {
+    "lr <": lambda p: p["lr"] < 1e-4,
+    "depth >=": lambda p: p["depth"] >= 5,
+    "optimizer is": lambda p: p["optimizer"] == "sgd",
+    "optimizer is not": lambda p: p["optimizer"] != "sgd",
+    "lr >= and optimizer is": lambda p: p["lr"] >= 1e-3 and p["optimizer"] == "sgd",
+    "dropout < and lr >=": lambda p: p["dropout"] < 0.25 and p["lr"] >= 1e-3,
+}
+
+
+@pytest.mark.parametrize("expected", REGIONS)
+def test_region_is_a_range_a_choice_or_two_conditions(expected):
+    (found,) = find_divergence(drawn(90, REGIONS[expected], precision=None))
+    assert " and ".join(sorted(map(" ".join, conditions(found)))) == expected
     assert found.region.diverged == found.region.trials
     assert found.region.diverged_elsewhere == 0
-    if expected == [("depth", ">=")]:
+    if expected == "depth >=":
         assert str(found.region.conditions[0]) == "depth >= 5", "a whole number is bounded by one"
-
-
-def test_few_exceptions_do_not_hide_a_region():
-    draw = random.Random(0)
-    trials = drawn(80, lambda p: by_rate(p) != (draw.random() < 0.05), precision=None)
-    (found,) = find_divergence(trials)
-    assert conditions(found) == [("lr", ">=")]
-    assert found.region.diverged / found.region.trials > 0.8
 
 
 def test_chance_alone_claims_next_to_nothing():
@@ -117,12 +147,6 @@ def test_chance_alone_claims_next_to_nothing():
         found = find_divergence(drawn(40, lambda p, draw=draw: draw.random() < 0.3, seed, precision=None))
         claims += found[0].region is not None
     assert claims <= 2
-
-
-def test_two_diverged_trials_show_no_region():
-    answers = iter([True, True])
-    (found,) = find_divergence(drawn(30, lambda p: next(answers, False), precision=None))
-    assert (found.diverged, found.trials, found.region) == (2, 30, None)
 
 
 @pytest.mark.parametrize(
@@ -135,40 +159,6 @@ def test_precisions_may_show_a_region_together(count, seed, diverges, expected):
     assert [divergence.precision for divergence in found] == ["bf16", "fp16", "fp32", None]
     assert conditions(found[-1]) == [expected]
     assert found[-1].trials == count
-
-
-def test_failed_and_interrupted_trials_are_not_counted():
-    trials = drawn(40, by_rate, precision=None)
-    for trial in trials[:10]:
-        trial.state = TrialState.FAIL
-        trial.user_attrs = {"outcome": "failed"}
-    del trials[10].user_attrs["outcome"]
-    (found,) = find_divergence(trials)
-    assert found.trials == 29
-
-
-def test_line_has_counts_kinds_and_the_first_epoch():
-    trials = drawn(40, by_rate, precision=None)
-    diverged = [trial for trial in trials if trial.user_attrs["outcome"] == "diverged"]
-    diverged[0].user_attrs["divergence"] = {"kind": "objective", "epoch": 2}
-    del diverged[1].user_attrs["divergence"]  # told by an earlier version
-    (found,) = find_divergence(trials)
-    count = len(diverged)
-    assert found.kinds == {"skips": count - 2, "objective": 1, "other": 1}
-    bound = found.region.conditions[0]
-    assert str(found) == (
-        f"all {count} of 40, where {bound} ({count} of {count} there, 0 of {40 - count} elsewhere); "
-        f"skips {count - 2}, objective 1, other 1; first in epoch 1"
-    )
-
-
-def test_parameter_of_only_some_trials_is_left_out():
-    trials = drawn(40, by_rate, precision=None)
-    for trial in trials:
-        if not by_rate(trial.params):
-            del trial.params["dropout"]
-    (found,) = find_divergence(trials)
-    assert conditions(found) == [("lr", ">=")]
 
 
 @given(
@@ -202,14 +192,3 @@ def test_claimed_region_holds_for_the_trials_as_counted(rows, log):
 def test_condition_holds_at_its_bound_or_choice(condition, inside, outside):
     assert condition.is_met({condition.parameter: inside})
     assert not condition.is_met({condition.parameter: outside})
-
-
-def test_region_may_lie_in_a_conditional_parameter():
-    trials = drawn(60, lambda p: p["optimizer"] == "sgd" and p["dropout"] >= 0.2, precision=None)
-    for trial in trials:
-        if trial.params["optimizer"] != "sgd":  # where dropout does not apply
-            del trial.params["dropout"], trial.distributions["dropout"]
-    (found,) = find_divergence(trials)
-    assert conditions(found) == [("optimizer", "is"), ("dropout", ">=")]
-    assert found.region.diverged == found.region.trials == found.diverged
-    assert found.region.diverged_elsewhere == 0

@@ -43,12 +43,42 @@ def by_chance(_params, draw):
 
 def test_deciding_parameter_is_told_and_noise_is_not():
     found = find_importances(drawn(40, by_rate))
-    assert found.significant_names == ["lr"]
-    assert found.trials == 40
+    assert (found.significant_names, found.trials) == (["lr"], 40)
     first, *others = found.each
     assert first.name == "lr"
     assert first.share > 0.4 > found.chance > max(other.share for other in others)
-    assert first.low > max(other.high for other in others)
+    assert 0 <= max(other.high for other in others) < first.low < first.share < first.high <= 1
+    more = find_importances(drawn(80, by_rate)).each[0]
+    assert more.high - more.low < 0.7 * (first.high - first.low)
+
+
+def without(name, kinds):
+    """Takes a parameter out of the trials of `kinds`."""
+
+    def change(params):
+        if params["kind"] in kinds:
+            del params[name]
+
+    return change
+
+
+def test_conditional_parameter_matters_only_where_it_applies():
+    """It is not taken for what decides whether it applies."""
+    found = find_importances(drawn(60, lambda p, draw: 2.0 * ("noise" in p) + draw.random(), 0, without("noise", "bc")))
+    assert found.significant_names == ["kind"]
+    scored = drawn(80, lambda p, draw: p.get("noise", 0.5) + 0.1 * draw.random(), 0, without("noise", "c"))
+    names = find_importances(scored).significant_names
+    assert names[0] == "noise"
+    assert not {"lr", "width"} & {*names}
+
+
+def test_few_trials_constants_and_equal_values_show_nothing():
+    found = find_importances(drawn(FEWEST - 1, by_rate))
+    assert (found.each, found.trials, found.chance) == ((), FEWEST - 1, None)
+    fixed = find_importances(drawn(FEWEST, by_chance, change=lambda params: params.update(lr=1e-3)))
+    assert "lr" not in [one.name for one in fixed.each]
+    assert find_importances(drawn(30, lambda p, draw: 1.0)).chance is None
+    assert find_importances(search([])).chance is None
 
 
 def test_weaker_parameters_are_told_in_their_order():
@@ -64,22 +94,10 @@ def test_chance_alone_makes_no_parameter_significant(seed):
     assert find_importances(drawn(30, by_chance, seed)).significant_names == []
 
 
-def test_few_trials_have_no_importances():
-    found = find_importances(drawn(FEWEST - 1, by_rate))
-    assert (found.each, found.trials, found.chance) == ((), FEWEST - 1, None)
-
-
 def test_interaction_counts_for_both_parameters():
     found = find_importances(drawn(100, lambda p, draw: float((p["noise"] > 0.5) == (p["width"] > 4)), seed=1))
     assert sorted(found.significant_names[:2]) == ["noise", "width"]
     assert all(one.share > 0.4 for one in found.each[:2])
-
-
-def test_interval_holds_the_share_and_shrinks_with_trials():
-    few, many = (find_importances(drawn(count, by_rate, seed=2)).each[0] for count in (30, 100))
-    for one in (few, many):
-        assert 0 <= one.low < one.share < one.high <= 1
-    assert many.high - many.low < 0.7 * (few.high - few.low)
 
 
 def test_scale_of_parameter_and_objective_does_not_matter():
@@ -88,34 +106,6 @@ def test_scale_of_parameter_and_objective_does_not_matter():
 
     same = find_importances(drawn(20, by_rate))
     assert find_importances(drawn(20, lambda p, draw: math.exp(by_rate(p, draw)), change=steeper)) == same
-
-
-def test_conditional_parameter_is_not_taken_for_its_condition():
-    def only_in_a(params):
-        if params["kind"] != "a":
-            del params["noise"]
-
-    found = find_importances(drawn(60, lambda p, draw: 2.0 * ("noise" in p) + draw.random(), change=only_in_a))
-    assert found.significant_names == ["kind"]
-
-
-def test_conditional_parameter_may_matter_where_it_applies():
-    def not_in_c(params):
-        if params["kind"] == "c":
-            del params["noise"]
-
-    found = find_importances(drawn(80, lambda p, draw: p.get("noise", 0.5) + 0.1 * draw.random(), change=not_in_c))
-    assert found.significant_names[0] == "noise"
-    assert not {"lr", "width"} & set(found.significant_names)
-
-
-def test_constants_and_equal_values_show_nothing():
-    def fixed(params):
-        params["lr"] = 1e-3
-
-    assert "lr" not in [one.name for one in find_importances(drawn(30, by_chance, change=fixed)).each]
-    assert find_importances(drawn(30, lambda p, draw: 1.0)).chance is None
-    assert find_importances(search([])).chance is None
 
 
 def test_stopped_trials_count_by_how_far_they_came():

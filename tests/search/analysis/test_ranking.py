@@ -29,12 +29,9 @@ def test_trials_are_ranked_by_epochs_and_then_by_their_best():
     assert rank_trials(made) == pytest.approx({3: 0, 1: 0.2, 5: 0.4, 2: 0.6, 0: 0.8, 4: 1})
 
 
-def test_lower_loss_ranks_first():
-    trials = [trial(0, scores=[0.1]), trial(1, scores=[0.3]), trial(2, scores=[0.2])]
+def test_lower_loss_ranks_first_and_equal_trials_together():
+    trials = [trial(number, scores=[loss]) for number, loss in enumerate([0.1, 0.3, 0.2])]
     assert order(search(trials, objectives=(Objective("val/loss", "min"),))) == [0, 2, 1]
-
-
-def test_equal_and_diverged_trials_share_their_places():
     trials = [trial(0, scores=[0.5]), trial(1, "diverged"), trial(2, scores=[0.5]), trial(3, "diverged", [0.9])]
     assert rank_trials(search(trials)) == pytest.approx({0: 1 / 6, 2: 1 / 6, 1: 5 / 6, 3: 5 / 6})
 
@@ -83,14 +80,12 @@ def test_rows_list_the_best_trial_first():
     ]
 
 
-def test_rows_have_the_gpu_seconds_of_all_epochs():
-    measured = trial(0, scores=[0.1, 0.1])
+def test_rows_have_gpu_seconds_and_distinguish_small_values():
+    measured = trial(0, scores=[3e-7, 3e-7])
     for epoch in (1, 2):
         measured.user_attrs[f"report/{epoch}"]["gpu_seconds"] = 0.5
-    head, *rows = trial_rows([measured, trial(1, scores=[0.05])], [VAL_SCORE])
-    assert [row[head.index("GPU-s")] for row in rows] == ["1", "-"]
-
-
-def test_rows_distinguish_small_values():
-    trials = [trial(0, scores=[3e-7]), trial(1, scores=[2e-6])]
-    assert [row[3] for row in trial_rows(trials, [Objective("val/score", "min")])[1:]] == ["3e-07", "2e-06"]
+    head, *rows = trial_rows([measured, trial(1, scores=[2e-6])], [Objective("val/score", "min")])
+    assert [(row[head.index("val/score")], row[head.index("GPU-s")]) for row in rows] == [
+        ("3e-07", "1"),
+        ("2e-06", "-"),
+    ]

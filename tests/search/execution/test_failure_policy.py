@@ -54,10 +54,10 @@ def test_workers_that_never_begin_end_the_gang():
 @pytest.mark.parametrize(
     ("arguments", "kind"),
     [
-        pytest.param((CRASH, "begun", "20 trials"), "start", id="workers were to end"),
-        pytest.param((CRASH, "nothing", ""), "start", id="workers had no segment"),
-        pytest.param((NO_ROOM, "assigned", ""), "room", id="no room"),
-        pytest.param((CRASH, "begun", "", LEAVING), "start", id="node goes away"),
+        ((CRASH, "begun", "20 trials"), "start"),
+        ((CRASH, "nothing", ""), "start"),
+        ((NO_ROOM, "assigned", ""), "room"),
+        ((CRASH, "begun", "", LEAVING), "start"),
     ],
 )
 def test_expected_ends_cost_nothing(arguments, kind):

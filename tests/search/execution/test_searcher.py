@@ -30,24 +30,19 @@ def test_new_segment_carries_all_that_a_gang_needs(make_searcher, tmp_path):
     assert searcher.suggest("t1") is None, "nothing is finished while it runs"
 
 
-def test_best_of_a_rung_continues_from_its_checkpoint(make_searcher):
-    searcher, _, _ = make_searcher()
+def test_best_of_a_rung_continues_to_its_end(make_searcher):
+    searcher, study, watching = make_searcher()
     for number, loss in enumerate([0.3, 0.1, 0.2]):
         searcher.suggest(f"t{number}")
         report(searcher, f"t{number}", 1, loss, done=True)
     segment = searcher.suggest("t3")["segment"]
     assert (segment.trial, segment.epoch, segment.until) == (1, 1, 3)
     assert segment.checkpoints[0] == "/nowhere/t1-1.pt"
-
-
-def test_last_epoch_completes_the_trial_with_its_best_value(make_searcher):
-    searcher, study, watching = make_searcher(trials=1, rungs=(3,))
-    searcher.suggest("t0")
-    for epoch, loss in enumerate([0.3, 0.1, 0.2], start=1):
-        report(searcher, "t0", epoch, loss, done=epoch == 3)
-    assert study.get_trial(0).value == 0.1
-    assert watching.events[-1] == ("completed", 0, "")
-    assert searcher.suggest("t1") == Searcher.FINISHED
+    report(searcher, "t3", 2, 0.05)
+    report(searcher, "t3", 3, 0.2, done=True)
+    assert study.get_trial(1).value == 0.05
+    assert watching.events[-1] == ("completed", 1, "")
+    assert searcher.suggest("t4") == Searcher.FINISHED
 
 
 def test_refused_combinations_fail_and_are_not_alike(make_searcher):
@@ -66,14 +61,6 @@ def test_refused_combinations_fail_and_are_not_alike(make_searcher):
     assert reasons.count("KeyError: 'x'") == 5
     assert len(reasons) == len(study.get_trials()) > 5
     assert set(reasons) == {"KeyError: 'x'", "lr must be at most 0.5."}
-
-
-def test_failure_keeps_its_reason_and_its_traceback(make_searcher, tmp_path):
-    searcher, study, _ = make_searcher()
-    searcher.suggest("t0")
-    end(searcher, "t0", "failed", "KeyError: 'x'", "Traceback: here")
-    assert (outcomes(study), study.get_trial(0).user_attrs["reason"]) == (["failed"], "KeyError: 'x'")
-    assert (tmp_path / "errors" / "trial-0.txt").read_text() == "Traceback: here"
 
 
 def test_lost_gang_continues_its_trial_until_the_limit(make_searcher):
@@ -163,44 +150,26 @@ def test_trial_that_meets_the_target_is_completed(make_searcher, at_rung):
     assert ("completed", 1, "reached val/loss<0.2") in watching.events
 
 
-@pytest.fixture
-def measured(make_searcher):
-    """A searcher of one trial that measures by a clock of the test's own, its study and that clock."""
+def test_gpu_time_is_kept_unless_a_trial_found_no_room(make_searcher, tmp_path):
     clock = [100.0]
     searcher, study, _ = make_searcher(trials=1, rungs=(9,), max_losses=0)
     searcher.limits.stoppers.meter = GpuTimeMeter(clock=lambda: clock[0])
-    return searcher, study, clock
-
-
-def test_gpu_time_is_kept_with_reports_and_segment_ends(measured):
-    searcher, study, clock = measured
-    searcher.suggest("t0")
-    clock[0] += 20
-    report(searcher, "t0", 1, 0.3)
-    assert gpu_seconds_used(study.get_trial(0)) == 20
-    clock[0] += 30
-    end(searcher, "t0", "failed", "KeyError: 'x'")
-    assert gpu_seconds_used(study.get_trial(0)) == 50
-
-
-def test_trial_that_found_no_room_held_nothing(measured):
-    searcher, study, clock = measured
-    searcher.suggest("t0")
-    clock[0] += 20
-    hand_on(searcher, "t0", TrialRelease("no room for 1 x 1 CPU", begun=False))
-    lose(searcher, "t0")
-    assert gpu_seconds_used(study.get_trial(0)) == searcher.limits.stoppers.meter.total == 0
-
-
-def test_trial_of_a_gang_that_must_move_has_lost_nothing(measured):
-    searcher, study, clock = measured
-    for turn in range(3):
-        assert searcher.suggest(f"t{turn}")["segment"].trial == 0
+    for turn, (begun, held) in enumerate([(False, 0), (True, 20), (True, 40)]):
+        assert searcher.suggest(f"t{turn}")["segment"].trial == 0, "a gang that must move has not lost it"
         clock[0] += 20
-        hand_on(searcher, f"t{turn}", TrialRelease("its own node is going away", begun=True))
+        hand_on(searcher, f"t{turn}", TrialRelease("its own node is going away", begun=begun))
         lose(searcher, f"t{turn}")
-    assert len(get_segments(study.get_trial(0))) == 3
+        assert gpu_seconds_used(study.get_trial(0)) == searcher.limits.stoppers.meter.total == held
+    assert len(get_segments(study.get_trial(0))) == 2
+    searcher.suggest("t3")
+    clock[0] += 20
+    report(searcher, "t3", 1, 0.3)
     assert gpu_seconds_used(study.get_trial(0)) == 60
+    clock[0] += 30
+    end(searcher, "t3", "failed", "KeyError: 'x'", "Traceback: here")
+    assert gpu_seconds_used(study.get_trial(0)) == 90
+    assert (outcomes(study), study.get_trial(0).user_attrs["reason"]) == (["failed"], "KeyError: 'x'")
+    assert (tmp_path / "errors" / "trial-0.txt").read_text() == "Traceback: here"
 
 
 def test_as_many_segments_run_as_there_is_room_for(make_searcher):

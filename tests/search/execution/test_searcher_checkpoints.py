@@ -1,6 +1,7 @@
 """Which checkpoints the searcher keeps, and which of them a stretch starts from."""
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -123,13 +124,13 @@ def test_reports_without_checkpoints_leave_the_last_two_others(make_searcher, tm
 
 @pytest.fixture
 def in_bucket(make_searcher, s3):
-    """Makes searchers whose checkpoints lie in a bucket, and that folder."""
+    """Makes searchers whose checkpoints lie in a bucket, and their study; the folder of those checkpoints."""
     folder = parse_path(s3) / "checkpoints"
 
     def make(**given):
-        searcher, study, watching = make_searcher(**given)
+        searcher, study, _ = make_searcher(**given)
         searcher.reports.checkpoints = CheckpointManager(folder, VAL_LOSS)
-        return searcher, study, watching
+        return searcher, study
 
     return make, folder
 
@@ -149,7 +150,7 @@ def train(searcher, tune_id, folder, losses, done=False):
 
 def test_bucket_keeps_the_same_once_the_search_has_ended(in_bucket):
     make, folder = in_bucket
-    searcher, _, _ = make(trials=2, rungs=(4,))
+    searcher, _ = make(trials=2, rungs=(4,))
     for tune_id, number in (("t0", "0"), ("t1", "1")):
         assert parse_path(searcher.suggest(tune_id)["segment"].folder) == folder / number
     checkpoint.save({}, folder / "1" / "midway-a.pt")
@@ -165,14 +166,14 @@ def test_bucket_keeps_the_same_once_the_search_has_ended(in_bucket):
 
 def test_next_driver_deletes_what_a_killed_one_left(in_bucket, monkeypatch):
     make, folder = in_bucket
-    searcher, study, _ = make(trials=2, rungs=(2,))
+    searcher, study = make(trials=2, rungs=(2,))
     for tune_id, losses in (("t0", [0.1, 0.2]), ("t1", [0.3])):
         searcher.suggest(tune_id)
         with monkeypatch.context() as patch:
             patch.setattr(DeletionQueue, "submit", lambda *_: None)  # it was killed before
             train(searcher, tune_id, folder / tune_id[1], losses, done=len(losses) == 2)
     assert len(names(folder)) == 6
-    resumed, _, _ = make(onto=study, trials=2, rungs=(2,))
+    resumed, _ = make(onto=study, trials=2, rungs=(2,))
     resumed.recover()
     resumed.reports.checkpoints.close()
     assert names(folder) == [f"{number}/epoch-1-a.pt{more}" for number in (0, 1) for more in ("", ".pictures/one.png")]
@@ -180,13 +181,9 @@ def test_next_driver_deletes_what_a_killed_one_left(in_bucket, monkeypatch):
 
 def test_bucket_that_refuses_deletions_is_told_once(in_bucket, monkeypatch, caplog):
     make, folder = in_bucket
-    searcher, _, _ = make(trials=1, rungs=(9,))
+    searcher, _ = make(trials=1, rungs=(9,))
     searcher.suggest("t0")
-
-    def refuse(self, missing_ok=False):
-        raise PermissionError(13, "Permission denied", str(self))
-
-    monkeypatch.setattr(RemotePath, "unlink", refuse)
+    monkeypatch.setattr(RemotePath, "unlink", Mock(side_effect=PermissionError(13, "Permission denied")))
     train(searcher, "t0", folder / "0", [0.3, 0.2, 0.1, 0.4, 0.5])
     searcher.finish(prune=False)
     assert searcher.error is None
@@ -195,7 +192,7 @@ def test_bucket_that_refuses_deletions_is_told_once(in_bucket, monkeypatch, capl
 
 def test_trial_is_copied_from_the_newest_checkpoint_in_a_bucket(in_bucket, monkeypatch, caplog):
     make, folder = in_bucket
-    searcher, study, _ = make(trials=1, rungs=(9,))
+    searcher, study = make(trials=1, rungs=(9,))
     searcher.suggest("t0")
     train(searcher, "t0", folder / "0", [0.3, 0.1, 0.2])
     checkpoint.delete(folder / "0" / "epoch-3-a.pt")

@@ -3,8 +3,7 @@
 import pytest
 
 from search.schedulers.asha import ASHAScheduler
-from search.schedulers.asha_stopping import ASHAStoppingScheduler
-from search.study.trial import get_outcome, get_reports
+from search.study.trial import get_reports
 from trainables.worker.messages import SegmentBudget
 
 
@@ -75,20 +74,3 @@ def test_searched_length_is_that_of_each_trial(gangs):
     assert lengths == [trial.params["epochs"] for trial in made.study.get_trials()]
     assert len(set(lengths)) > 1
     assert set(made.outcomes) == {"completed"}
-
-
-def test_searched_length_goes_with_rungs_in_samples(gangs):
-    schedule = ASHAScheduler((30.0, 90.0), 3, "min", "samples")
-    made = gangs(schedule, trials=9, searched={"epochs": "1,2,5"}, precision="fp32")
-    for epochs, trial in zip(made.run(), made.study.get_trials(), strict=True):
-        assert epochs in (min(3, trial.params["epochs"]), min(9, trial.params["epochs"]))
-        assert get_outcome(trial) == "completed" or epochs == 3 < trial.params["epochs"]
-
-
-def test_stopping_variant_prunes_at_once_with_the_reason(gangs):
-    made = gangs(ASHAStoppingScheduler.from_config(9, 3, 1, "min"), trials=9, precision="fp32")
-    epochs = made.run()
-    assert set(made.outcomes) == {"completed", "pruned"}
-    for last, outcome, trial in zip(epochs, made.outcomes, made.study.get_trials(), strict=True):
-        assert (outcome == "completed") == (last == 9)
-        assert last == 9 or trial.user_attrs["reason"] == f"not among the best at epoch {last}"

@@ -19,12 +19,6 @@ def population(gangs, losses=(0.4, 0.1, 0.2, 0.3), trials=6, epochs=4, **fixed):
     return made
 
 
-def ask_for(made, trial):
-    """The segment of `trial` among the next ones."""
-    (segment,) = [asked[1] for _ in range(4) if (asked := made.ask())[1].trial == trial]
-    return segment
-
-
 def test_trial_below_the_median_ends_and_the_next_begins(gangs):
     made = gangs(MedianStoppingScheduler(3, 1, "min"))
     for loss in (0.1, 0.2, 0.3):
@@ -35,13 +29,8 @@ def test_trial_below_the_median_ends_and_the_next_begins(gangs):
     assert made.ask()[1].trial == 4
     assert made.outcomes[3] == "pruned"
     assert made.events[-2:] == [("pruned", 3, "below the median of 3 trials at epoch 1"), ("started", 4, None)]
-
-
-def test_median_stopping_prunes_nobody_because_the_search_ends(gangs):
-    made = gangs(MedianStoppingScheduler(3, 1, "min"))
-    made.train(made.ask(), [0.1])
     made.searcher.finish(prune=True)
-    assert made.events[-1] == ("interrupted", 0, "the search was stopped")
+    assert made.outcomes[:3] == ["interrupted"] * 3, "nobody else is pruned because the search ends"
 
 
 def test_copy_of_the_best_replaces_the_worst(gangs):
@@ -72,24 +61,21 @@ def test_copy_keeps_its_beginning_when_the_original_ends(gangs):
     assert sorted(p.name for p in Path(copy[1].folder).iterdir()) == ["epoch-2-a.pt", "epoch-2-a.pt.sha256"]
 
 
-def test_copy_that_lost_its_gang_begins_again_at_its_beginning(gangs):
-    made = population(gangs)
-    name, segment = made.ask()
-    lose(made.searcher, name)
-    again = ask_for(made, 4)
-    assert (again.epoch, again.checkpoints, again.copied) == (1, segment.checkpoints, segment.copied)
-
-
-def test_trained_copy_continues_from_its_own_checkpoint(gangs):
-    made = population(gangs)
-    asked = made.ask()
-    made.train(asked, [0.05])
-    own = ask_for(made, 4)
-    assert own.epoch == 2
-    newest, *earlier = own.checkpoints
-    assert newest.endswith("checkpoints/4/epoch-2-a.pt")
-    assert earlier == [asked[1].copied, None]
-    assert own.copied == asked[1].copied
+def test_copy_continues_from_its_own_checkpoint_or_its_beginning(gangs):
+    made = population(gangs, trials=5)
+    first = made.ask()
+    lose(made.searcher, first[0])
+    for newest, epoch in (([], 1), (["epoch-2-a.pt"], 2)):
+        asked = [made.ask() for _ in range(4)]
+        assert made.ask() is None, "a copy counts as a trial, of which there are no more"
+        (own,) = [each for each in asked if each[1].trial == 4]
+        assert [Path(path).name for path in own[1].checkpoints[: len(newest)]] == newest
+        assert (own[1].epoch, own[1].checkpoints[len(newest) :]) == (epoch, [first[1].copied, None])
+        assert own[1].copied == first[1].copied
+        made.train(own, [0.05])
+        for name, segment in asked:
+            if segment.trial != 4:
+                lose(made.searcher, name)
 
 
 def test_driver_killed_between_copy_and_end_loses_no_place(gangs, monkeypatch):
@@ -105,13 +91,6 @@ def test_driver_killed_between_copy_and_end_loses_no_place(gangs, monkeypatch):
     assert made.study.get_trial(0).user_attrs["reason"] == "replaced by a copy of 1"
     (copy,) = [segment for segment in segments if segment.trial == 4]
     assert Path(copy.checkpoints[0]).read_text() == "weights of 1 at 1"
-    assert made.ask() is None
-    assert len(made.outcomes) == 5
-
-
-def test_copies_count_as_trials_of_the_budget(gangs):
-    made = population(gangs, trials=5)
-    assert [made.ask()[1].trial for _ in range(4)] == [4, 1, 2, 3]
     assert made.ask() is None
     assert len(made.outcomes) == 5
 

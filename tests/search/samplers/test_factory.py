@@ -76,22 +76,11 @@ class Played:
         return area
 
 
-@pytest.mark.parametrize(
-    ("sampler", "trials", "seeds"),
-    [
-        ("tpe", 60, SEEDS),
-        pytest.param("gp", 20, SEEDS[:1], marks=pytest.mark.slow),
-        pytest.param("nsga2", 150, SEEDS, marks=pytest.mark.slow),
-    ],
-)
-def test_two_objectives_find_a_better_front_than_random(tmp_path, sampler, trials, seeds):
-    played = [Played(tmp_path / str(seed), sampler, BOTH, seed=seed, trials=trials) for seed in seeds]
-    at_random = [Played(tmp_path / f"random-{seed}", "random", BOTH, seed=seed, trials=trials) for seed in SEEDS]
-    areas, random_areas = ([each.area() for each in searches] for searches in (played, at_random))
-    assert sum(areas) / len(seeds) > sum(random_areas) / len(SEEDS)
-    for each in played:
-        assert len({tuple(trial.params.items()) for trial in each.trials}) == len(each.trials)
-        assert all(objective_values(trial, BOTH) for trial in select_pareto_trials(each.trials, BOTH))
+def test_tpe_finds_a_better_front_than_random_search(tmp_path):
+    def area(sampler):
+        return sum(Played(tmp_path / f"{sampler}-{seed}", sampler, BOTH, seed=seed).area() for seed in SEEDS)
+
+    assert area("tpe") > area("random")
 
 
 @pytest.mark.parametrize(
@@ -106,7 +95,9 @@ def test_samplers_work_with_conditions_and_divergence(tmp_path, sampler, objecti
     assert len({tuple(trial.params.items()) for trial in played.trials}) == trials
     for trial in played.trials:
         assert ("beta" in trial.params) == (trial.params["precision"] == "fp16")
-    if trials == 40:
+    if objectives == BOTH:
+        assert all(objective_values(trial, BOTH) for trial in select_pareto_trials(played.trials, BOTH))
+    else:
         assert min(get_best_value(t, LOSS) for t in played.trials if get_outcome(t) == "completed") < 1
 
 

@@ -33,36 +33,28 @@ def continues(number, start):
     return Segment("promoted", number, start, {1: 3, 3: 9}[start])
 
 
-@pytest.mark.parametrize(
-    ("trials", "may_start", "expected"),
-    [
-        pytest.param([], True, NEW, id="first trial"),
-        pytest.param([standing(0, 0.5), standing(1, 0.1), standing(2, 0.9)], True, continues(1, 1), id="best third"),
-        pytest.param(
-            [*(standing(n, n) for n in range(3)), *(standing(n, n, n, n) for n in range(3, 6))],
-            True,
-            continues(3, 3),
-            id="higher rung first",
-        ),
-        pytest.param([standing(0, 0.1, state="ended"), *TWO], True, NEW, id="pruned trial keeps its place"),
-        pytest.param([standing(0, *[0.1] * 9, state="ended"), *TWO], True, NEW, id="complete trial keeps its place"),
-        pytest.param([ENDED_EARLY, *TWO], True, NEW, id="trial that finished early keeps its place"),
-        pytest.param([DIVERGED, *TWO], True, continues(1, 1), id="diverged trial counts and leaves its place"),
-        pytest.param(
-            [standing(0, 1.0, 1.0), *(standing(n, 0.1) for n in range(1, 7))],
-            True,
-            Segment("continued", 0, 2, 3),
-            id="interrupted between rungs",
-        ),
-        pytest.param([standing(0)], True, Segment("continued", 0, 0, 1), id="interrupted before the first report"),
-        pytest.param([standing(0, 0.2), standing(1, 0.1)], False, continues(1, 1), id="last: best continues"),
-        pytest.param([standing(0, 0.2), standing(1, 0.1, 0.1, 0.1)], False, continues(1, 3), id="last: highest rung"),
-        pytest.param([standing(0, 0.1, state="ended"), *TWO], False, continues(1, 1), id="last: next best continues"),
-        pytest.param([standing(0, *[0.1] * 9, state="ended"), *TWO], False, None, id="last: one is complete"),
-        pytest.param([ENDED_EARLY, *TWO], False, None, id="last: one finished early"),
-        pytest.param([standing(0, 0.2), standing(1, state="running")], False, None, id="last: another still runs"),
-    ],
-)
+CASES = {
+    "first trial": ([], True, NEW),
+    "best third": ([standing(0, 0.5), standing(1, 0.1), standing(2, 0.9)], True, continues(1, 1)),
+    "higher rung first": (
+        [*(standing(n, n) for n in range(3)), *(standing(n, n, n, n) for n in range(3, 6))],
+        True,
+        continues(3, 3),
+    ),
+    "pruned trial keeps its place": ([standing(0, 0.1, state="ended"), *TWO], True, NEW),
+    "trial that finished early keeps its place": ([ENDED_EARLY, *TWO], True, NEW),
+    "diverged trial counts and leaves its place": ([DIVERGED, *TWO], True, continues(1, 1)),
+    "interrupted first": ([standing(0, 1.0, 1.0), *TWO, standing(3, 0.1)], True, Segment("continued", 0, 2, 3)),
+    "interrupted before the first report": ([standing(0)], True, Segment("continued", 0, 0, 1)),
+    "last: highest rung": ([standing(0, 0.2), standing(1, 0.1, 0.1, 0.1)], False, continues(1, 3)),
+    "last: next best continues": ([standing(0, 0.1, state="ended"), *TWO], False, continues(1, 1)),
+    "last: one is complete": ([standing(0, *[0.1] * 9, state="ended"), *TWO], False, None),
+    "last: one finished early": ([ENDED_EARLY, *TWO], False, None),
+    "last: another still runs": ([standing(0, 0.2), standing(1, state="running")], False, None),
+}
+
+
+@pytest.mark.parametrize(("trials", "may_start", "expected"), CASES.values(), ids=CASES)
 def test_next_action_promotes_continues_or_starts(trials, may_start, expected):
     assert ASHAScheduler.from_config(9, 3, 1, "min").next_action(trials, may_start) == expected
 

@@ -2,7 +2,6 @@
 
 from types import SimpleNamespace
 
-import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from ray.tune.schedulers import TrialScheduler
@@ -12,23 +11,17 @@ from search.schedulers.asha_stopping import ASHAStoppingScheduler
 from search.schedulers.base import Prune, Segment
 from tests.search.schedulers.simulator import standing
 
-OTHERS = [standing(n, 0.5, 0.1, state="ended") for n in range(4)]
 
-
-@pytest.mark.parametrize(
-    ("trials", "expected"),
-    [
-        pytest.param([], Segment("new", None, 0, 1), id="first trial"),
-        pytest.param([standing(0, 99.0)], Segment("continued", 0, 1, 3), id="first at its rung"),
-        pytest.param([*OTHERS, standing(4, 0.6)], Prune(4, "not among the best at epoch 1"), id="worse"),
-        pytest.param([*OTHERS, standing(4, 0.4)], Segment("continued", 4, 1, 3), id="better"),
-        pytest.param([*OTHERS, standing(4, 0.4, 9.0)], Segment("continued", 4, 2, 3), id="between rungs"),
-    ],
-)
-def test_trial_that_is_worse_at_a_rung_is_pruned(trials, expected):
+def test_first_at_a_rung_continues_and_a_worse_trial_is_pruned():
     schedule = ASHAStoppingScheduler.from_config(9, 3, 1, "min")
-    assert schedule.next_action(trials, may_start=True) == expected
-    assert not any(schedule.is_paused_at_rung(trial) for trial in trials)
+    assert schedule.next_action([], may_start=True) == Segment("new", None, 0, 1)
+    assert schedule.next_action([standing(0, 99.0)], may_start=True) == Segment("continued", 0, 1, 3)
+    others = [standing(n, 0.5, 0.1, state="ended") for n in range(4)]
+    worse = [*others, standing(4, 0.6)]
+    assert schedule.next_action(worse, may_start=True) == Prune(4, "not among the best at epoch 1")
+    assert not schedule.is_paused_at_rung(worse[-1])
+    between_rungs = [*others, standing(4, 0.4, 9.0)]
+    assert schedule.next_action(between_rungs, may_start=True) == Segment("continued", 4, 2, 3)
 
 
 curves = st.lists(

@@ -1,5 +1,3 @@
-import pytest
-
 from search.schedulers.base import Prune, Segment
 from search.schedulers.median_stopping import MedianStoppingScheduler
 from tests.search.schedulers.simulator import standing
@@ -9,33 +7,14 @@ def others(*histories):
     return [standing(n, *values, state="ended") for n, values in enumerate(histories, start=10)]
 
 
-THREE = others([0.1], [0.2], [0.3])
-AVERAGE_OF_HALF = others([0.9, 0.1, 0.0], [0.9, 0.1], [0.9, 0.1])
 BELOW = "below the median of {} trials at epoch {}"
 
 
-@pytest.mark.parametrize(
-    ("trials", "expected"),
-    [
-        pytest.param([standing(0, 0.21), *THREE], Prune(0, BELOW.format(3, 1)), id="below the median"),
-        pytest.param([standing(0, 0.2), *THREE], Segment("continued", 0, 1, 2), id="at the median"),
-        pytest.param([standing(0, 0.6, 0.6), *AVERAGE_OF_HALF], Prune(0, BELOW.format(3, 2)), id="below the averages"),
-        pytest.param([standing(0, 0.4, 3.0), *AVERAGE_OF_HALF], Segment("continued", 0, 2, 3), id="its best counts"),
-        pytest.param(
-            [standing(0, 0.9, 0.9), *others([0.1, 0.1], [0.1, 0.1], [0.1])],
-            Segment("continued", 0, 2, 3),
-            id="only two others came as far",
-        ),
-        pytest.param(
-            [standing(0, 0.1), *THREE, standing(20, 0.9)],
-            Prune(20, BELOW.format(4, 1)),
-            id="prunes before it continues",
-        ),
-    ],
-)
-def test_trial_below_the_median_of_three_others_is_pruned(trials, expected):
+def test_trial_below_the_median_is_pruned_before_others_continue():
     schedule = MedianStoppingScheduler(9, 1, "min")
-    assert schedule.next_action(trials, may_start=True) == expected
+    trials = [standing(0, 0.2), *others([0.1], [0.2], [0.3]), standing(20, 0.9)]
+    assert schedule.next_action(trials, may_start=True) == Prune(20, BELOW.format(4, 1))
+    assert schedule.next_action(trials[:-1], may_start=True) == Segment("continued", 0, 1, 2), "it is at the median"
     assert not schedule.is_paused_at_rung(trials[0])
 
 

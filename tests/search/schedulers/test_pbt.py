@@ -22,43 +22,30 @@ def copied(parent, replaces, start=1, until=2):
     return Segment("copied", None, start, until, copied_from=parent, replaces=replaces, draw="0-4")
 
 
-@pytest.mark.parametrize(
-    ("trials", "expected"),
-    [
-        pytest.param(FOUR, copied(1, 0), id="the worst is replaced by a copy of the best"),
-        pytest.param([*FOUR[:3], *running(3)], CONTINUED, id="too few are known to be better"),
-        pytest.param([standing(n, 0.5) for n in range(4)], CONTINUED, id="equal members stay"),
-        pytest.param(
-            [standing(0, 0.4, 0.4), *running(1, 2, 3, values=[0.1])],
-            copied(1, 0, 1),
-            id="better members that lag count",
-        ),
-        pytest.param(
-            [standing(0, 0.1, 0.1), standing(1, 0.2), standing(2, 0.1, 0.1), *running(3, values=[0.3])],
-            Segment("continued", 1, 1, 2),
-            id="members that lag come first",
-        ),
-        pytest.param(
-            [standing(0, state="ended"), *(standing(n, n / 10, state="running") for n in (1, 2, 3))],
-            copied(1, None),
-            id="a failed member is replaced",
-        ),
-        pytest.param(
-            [standing(0, state="ended"), *running(1, 2, 3)], Segment("new", None, 0, 1), id="there is nothing to copy"
-        ),
-        pytest.param(
-            [
-                standing(0, 0.4, 0.4),
-                standing(1, *[0.1] * 9, state="ended"),
-                *running(2, values=[0.2, 0.2]),
-                *running(3, values=[0.3, 0.3]),
-            ],
-            copied(2, 0, 2, 3),
-            id="a complete member keeps its place and is not copied",
-        ),
-        pytest.param([*FOUR, COPY], Prune(0, "replaced by a copy of 1"), id="the search died after the copy began"),
-    ],
-)
+DONE = standing(1, *[0.1] * 9, state="ended")
+CASES = {
+    "the worst is replaced by a copy of the best": (FOUR, copied(1, 0)),
+    "too few are known to be better": ([*FOUR[:3], *running(3)], CONTINUED),
+    "equal members stay": ([standing(n, 0.5) for n in range(4)], CONTINUED),
+    "better members that lag count": ([standing(0, 0.4, 0.4), *running(1, 2, 3, values=[0.1])], copied(1, 0)),
+    "members that lag come first": (
+        [standing(0, 0.1, 0.1), standing(1, 0.2), standing(2, 0.1, 0.1), *running(3, values=[0.3])],
+        Segment("continued", 1, 1, 2),
+    ),
+    "a failed member is replaced": (
+        [standing(0, state="ended"), *(standing(n, n / 10, state="running") for n in (1, 2, 3))],
+        copied(1, None),
+    ),
+    "there is nothing to copy": ([standing(0, state="ended"), *running(1, 2, 3)], Segment("new", None, 0, 1)),
+    "a complete member keeps its place and is not copied": (
+        [standing(0, 0.4, 0.4), DONE, *running(2, values=[0.2, 0.2]), *running(3, values=[0.3, 0.3])],
+        copied(2, 0, 2, 3),
+    ),
+    "the search died after the copy began": ([*FOUR, COPY], Prune(0, "replaced by a copy of 1")),
+}
+
+
+@pytest.mark.parametrize(("trials", "expected"), CASES.values(), ids=CASES)
 def test_next_action_copies_continues_or_prunes(trials, expected):
     assert population().next_action(trials, may_start=True) == expected
 
@@ -66,10 +53,7 @@ def test_next_action_copies_continues_or_prunes(trials, expected):
 def test_mode_max_copies_the_highest_value():
     trials = [standing(n, -value) for n, value in enumerate(VALUES)]
     assert population(mode="max").next_action(trials, may_start=True) == copied(1, 0)
-
-
-def test_spent_budget_replaces_nobody():
-    assert population().next_action(FOUR, may_start=False) == CONTINUED
+    assert population(mode="max").next_action(trials, may_start=False) == CONTINUED, "the budget is spent"
 
 
 def test_population_begins_with_as_many_trials_as_members():

@@ -67,14 +67,6 @@ def test_halving_promotes_in_turn_and_completes_a_trial(kind):
         assert complete or not any(search.schedule.is_paused_at_rung(t) for t in waiting(search.trials))
 
 
-def value_at(trial, rung):
-    """Restate the rule of rungs that lie in samples or seconds."""
-    reached = [epoch for epoch in sorted(trial.values) if trial.spent[epoch] >= rung]
-    if not reached and trial.state == "ended" and trial.epoch == trial.epochs:
-        return trial.values[trial.epoch]
-    return trial.values[reached[0]] if reached else None
-
-
 def check_costs(schedule, trials, may_start, decision):
     stops = isinstance(schedule, ASHAStoppingScheduler)
     if decision is None:
@@ -90,9 +82,9 @@ def check_costs(schedule, trials, may_start, decision):
     elif decision.kind == "promoted" and isinstance(schedule, ASHAScheduler):
         trial = trials[decision.number]
         rung = max(rung for rung in schedule.rungs if rung <= trial.total_cost)
-        known = [(t, value) for t in trials if (value := value_at(t, rung)) is not None]
-        better = sum(value < value_at(trial, rung) for t, value in known if not broke_off(t, schedule.limit))
-        assert not (may_start or running(trials)) or better < len(known) // schedule.reduction_factor
+        reached = [(t, value) for t in trials if (value := t.get_value_at(rung)) is not None]
+        better = sum(value < trial.get_value_at(rung) for t, value in reached if not broke_off(t, schedule.limit))
+        assert not (may_start or running(trials)) or better < len(reached) // schedule.reduction_factor
         assert decision.until == next(r for r in schedule.rungs if r > trial.total_cost)
 
 

@@ -1,6 +1,16 @@
 """Play studies without training: ask for trials, and tell what came of them."""
 
+from search.config.search_space import resolve_space
+from trainables.task import TaskConfig, searchable
+
 SAMPLERS = ["tpe", "gp", "cmaes", "qmc", "nsga2", "random"]
+
+
+class Config(TaskConfig):
+    lr: float = searchable(1e-3, low=1e-5, high=1e-1, log=True)
+
+
+SPACE = resolve_space(Config, {}, {})
 
 
 def play_trials(study, space, trials, tell, parallel=1):

@@ -1,4 +1,3 @@
-import math
 from functools import partial
 
 import optuna
@@ -9,22 +8,13 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
 from search.config.objectives import Objective
-from search.config.search_space import resolve_space
 from search.errors import UsageError
 from search.samplers.factory import create_sampler
 from search.study.record import load_search
 from search.study.study import create_study
 from search.study.trial import get_best_epoch, get_best_value, get_outcome, get_reports
 from tests.search.objectives import VAL_LOSS
-from tests.search.study.played_studies import SAMPLERS, complete
-from trainables.task import TaskConfig, searchable
-
-
-class Config(TaskConfig):
-    lr: float = searchable(1e-3, low=1e-5, high=1e-1, log=True)
-
-
-SPACE = resolve_space(Config, {}, {})
+from tests.search.study.played_studies import SAMPLERS, SPACE, complete
 
 
 class Watching(RandomSampler):
@@ -104,19 +94,6 @@ def test_sampler_sees_waiting_trials_as_pruned_and_live_as_running(make_study):
     study.ask(SPACE)
     assert sampler.shown[-1] == [TrialState.PRUNED, TrialState.RUNNING]
     assert [t.state for t in study.get_trials()] == [TrialState.RUNNING] * 3, "what is stored does not change"
-
-
-def test_tpe_learns_from_waiting_trials(make_study):
-    def distance_after_30_trials(report_them):
-        """Mean distance, in powers of ten, of the next suggestions from the best learning rate, 1e-2."""
-        study = make_study(partial(create_sampler, "tpe", 0))
-        for _ in range(30):
-            number, values = study.ask(SPACE)
-            if report_them:
-                report(study, number, 1, abs(math.log10(values["lr"]) + 2))
-        return sum(abs(math.log10(study.ask(SPACE)[1]["lr"]) + 2) for _ in range(20)) / 20
-
-    assert distance_after_30_trials(report_them=True) < 0.7 * distance_after_30_trials(report_them=False)
 
 
 def test_optuna_itself_reads_and_continues_the_journal(study, tmp_path):
