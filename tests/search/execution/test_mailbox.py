@@ -78,13 +78,14 @@ async def test_restart_hands_the_segment_on_and_drops_late_reports():
 
 
 @asynchronous
-async def test_ending_workers_get_nothing_until_there_are_new_ones():
+async def test_ending_and_dead_workers_get_nothing():
     mailbox, turn = await taken()
     await mailbox.put(turn, report(3, done=True), "one rank failed")
+    dead = await start(mailbox.wait_for_segment(turn))
     await mailbox.assign(NEXT)
-    waiting = await start(mailbox.wait_for_segment(turn))
+    ending = await start(mailbox.wait_for_segment(turn))
     assert await mailbox.restart() == ("assigned", "one rank failed")
-    assert (await waiting)[1] is None
+    assert [(await each)[1] for each in (dead, ending)] == [None, None]
     assert (await mailbox.wait_for_segment(0))[1] == NEXT
 
 
@@ -103,16 +104,6 @@ async def test_report_after_a_drop_says_of_which_turn_it_is():
     await mailbox.put(turn, report(7))
     assert [(each.report.epoch, first <= each.turn < second) for each in await answer] == [(1, True)]
     assert [(each.report.epoch, each.turn >= second) for each in await mailbox.get()] == [(7, True)]
-
-
-@asynchronous
-async def test_workers_that_died_while_waiting_take_nothing():
-    mailbox = Mailbox()
-    dead = await start(mailbox.wait_for_segment(0))
-    await mailbox.restart()
-    await mailbox.assign(SEGMENT)
-    assert (await dead)[1] is None
-    assert (await mailbox.restart())[0] == "assigned"
 
 
 @asynchronous

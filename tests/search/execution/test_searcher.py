@@ -121,33 +121,23 @@ def test_objective_that_is_not_finite_is_never_a_value(make_searcher, mode, valu
     assert searcher.suggest("t1")["segment"].trial == 1, "the search goes on"
 
 
-def test_trial_may_be_completed_before_its_last_epoch(make_searcher):
-    searcher, study, _ = make_searcher(trials=2)
-    for tune_id in ("t0", "t1"):
-        searcher.suggest(tune_id)
-    report(searcher, "t0", 1, 0.3)
-    end(searcher, "t0", "completed", "")
-    assert (get_outcome(study.get_trial(0)), study.get_trial(0).value) == ("completed", 0.3)
-    report(searcher, "t1", 1, 0.4, done=True)
-    assert searcher.suggest("t2") == Searcher.FINISHED, "a trial has come to its end: none goes on only for that"
-
-
-@pytest.mark.parametrize("at_rung", [False, True], ids=["within a segment", "at a rung"])
-def test_trial_that_meets_the_target_is_completed(make_searcher, at_rung):
+@pytest.mark.parametrize("end_of_segment", ["at a rung", "interrupted", "completed"])
+def test_target_or_task_completes_a_trial_before_its_end(make_searcher, end_of_segment):
     stopping = threading.Event()
-    stoppers = Stoppers(VAL_LOSS, target=StopCondition.from_text("val/loss<0.2"), stop=lambda reason: stopping.set())
-    searcher, study, watching = make_searcher(rungs=(1, 3), stopping=stopping, stoppers=stoppers)
+    target = None if end_of_segment == "completed" else StopCondition.from_text("val/loss<0.2")
+    stoppers = Stoppers(VAL_LOSS, target=target, stop=lambda reason: stopping.set())
+    searcher, study, watching = make_searcher(trials=2, stopping=stopping, stoppers=stoppers)
     searcher.suggest("t0")
     report(searcher, "t0", 1, 0.3, done=True)
     searcher.suggest("t1")
-    report(searcher, "t1", 1, 0.1, done=at_rung)
-    assert stopping.is_set()
-    if not at_rung:
-        interrupt(searcher, "t1")
-    assert searcher.suggest("t2") == Searcher.FINISHED
+    report(searcher, "t1", 1, 0.1, done=end_of_segment == "at a rung")
+    assert stopping.is_set() == (target is not None)
+    if end_of_segment != "at a rung":
+        end(searcher, "t1", end_of_segment, "")
+    assert searcher.suggest("t2") == Searcher.FINISHED, "a trial is complete: no other continues only for that"
     searcher.finish(prune=True)
     assert (outcomes(study), study.get_trial(1).value) == (["pruned", "completed"], 0.1)
-    assert ("completed", 1, "reached val/loss<0.2") in watching.events
+    assert ("completed", 1, "reached val/loss<0.2" if target else "") in watching.events
 
 
 def test_gpu_time_is_kept_unless_a_trial_found_no_room(make_searcher, tmp_path):

@@ -10,7 +10,7 @@ from search.execution.checkpoint_manager import CheckpointManager
 from search.storage import requests
 from search.storage.requests import DeletionQueue
 from search.study.trial import get_reports
-from tests.search.execution.searcher_harness import end, interrupt, lose, report
+from tests.search.execution.searcher_harness import end, lose, report
 from tests.search.objectives import VAL_LOSS
 from trainables import checkpoint
 from trainables.checkpoint.file import DIGEST
@@ -33,25 +33,29 @@ def begin(searcher):
     return folder
 
 
-def test_best_and_last_two_checkpoints_are_kept(make_searcher, tmp_path):
-    searcher, _, _ = make_searcher(trials=1, rungs=(5,))
-    searcher.suggest("t0")
-    for epoch, loss in enumerate([0.3, 0.1, 0.2, 0.4, 0.5], start=1):
-        save(searcher, "t0", tmp_path, epoch, loss, done=epoch == 5)
-        kept = sorted(int(file.name.split("-")[1]) for file in tmp_path.glob("*.pt"))
-        assert kept == {1: [1], 2: [1, 2], 3: [2, 3], 4: [2, 3, 4], 5: [2]}[epoch]
-
-
-def test_pictures_of_the_best_report_are_kept(make_searcher):
-    searcher, _, _ = make_searcher(trials=1, rungs=(4,))
+def test_best_and_last_two_checkpoints_are_kept_with_pictures(make_searcher):
+    searcher, _, _ = make_searcher(trials=1, rungs=(9,))
     folder = begin(searcher)
-    for epoch, loss in enumerate([0.3, 0.1, 0.2], start=1):
-        if epoch < 3:
-            images.save({"one": np.full((2, 2, 3), epoch, np.uint8)}, folder / f"epoch-{epoch}-a.pt")
+    for epoch, loss in enumerate([0.3, 0.1, 0.2, 0.4], start=1):
+        images.save({"one": np.full((2, 2, 3), epoch, np.uint8)}, folder / f"epoch-{epoch}-a.pt")
         save(searcher, "t0", folder, epoch, loss)
-    images.save({"one": np.full((2, 2, 3), 4, np.uint8)}, folder / "epoch-4-a.pt")  # which then diverged
+        kept = sorted(int(file.name.split("-")[1]) for file in folder.glob("*.pt"))
+        assert kept == {1: [1], 2: [1, 2], 3: [2, 3], 4: [2, 3, 4]}[epoch]
+    images.save({"one": np.full((2, 2, 3), 5, np.uint8)}, folder / "epoch-5-a.pt")  # which then diverged
     end(searcher, "t0", "diverged", "a weight is not finite")
     assert sorted(path.name for path in folder.iterdir()) == ["epoch-2-a.pt", "epoch-2-a.pt.pictures"]
+
+
+@pytest.mark.parametrize("outcome", ["failed", "completed", "interrupted"])
+def test_midway_checkpoint_is_deleted_when_its_trial_ends(make_searcher, outcome):
+    searcher, _, _ = make_searcher(trials=1, rungs=(1,))
+    folder = begin(searcher)
+    for name in ("midway-a.pt", "midway-a.pt.sha256", "midway-b.pt"):
+        (folder / name).write_bytes(b"")
+    report(searcher, "t0", 1, 0.3)
+    end(searcher, "t0", outcome, "it ended")
+    searcher.finish(prune=True)
+    assert len([*folder.iterdir()]) == (3 if outcome == "interrupted" else 0)
 
 
 def test_segment_names_older_checkpoints_and_the_start(make_searcher, tmp_path):
@@ -78,22 +82,6 @@ def test_repeated_epoch_is_kept_and_not_told_again(make_searcher, tmp_path, capl
     assert get_reports(study.get_trial(0))[2]["checkpoint"] == again
     assert sorted(path.name for path in tmp_path.glob("*.pt")) == ["epoch-2-b.pt", "epoch-3-b.pt"]
     assert f"trial 0: {note}" in caplog.text
-
-
-@pytest.mark.parametrize("outcome", ["failed", "completed", "interrupted"])
-def test_midway_checkpoint_is_deleted_when_its_trial_ends(make_searcher, outcome):
-    searcher, _, _ = make_searcher(trials=1, rungs=(1,))
-    folder = begin(searcher)
-    for name in ("midway-a.pt", "midway-a.pt.sha256", "midway-b.pt"):
-        (folder / name).write_bytes(b"")
-    if outcome == "completed":
-        report(searcher, "t0", 1, 0.3, done=True)
-    elif outcome == "failed":
-        end(searcher, "t0", outcome, "it ended")
-    else:
-        interrupt(searcher, "t0")
-        searcher.finish(prune=True)
-    assert len([*folder.iterdir()]) == (3 if outcome == "interrupted" else 0)
 
 
 def test_repeated_report_without_a_checkpoint_changes_nothing(make_searcher):

@@ -55,19 +55,20 @@ def test_target_is_met_as_its_relation_says(value, bound, relation):
 
 
 @given(
-    events=st.lists(st.tuples(NUMBERS, VALUES), max_size=40),
+    events=st.lists(st.tuples(NUMBERS, VALUES, st.booleans()), max_size=40),
     patience=st.integers(1, 5),
     mode=st.sampled_from(["min", "max"]),
 )
 def test_patience_ends_when_enough_others_rested_since_the_best(events, patience, mode):
-    """Each event is a trial that reports and then rests."""
+    """Each event is a trial that reports, and whether it then rests."""
     stopper = PatienceStopper(patience, Objective("loss", mode))
-    for number, value in events:
+    for number, value, rests in events:
         stopper.record_report(number, value)
-        stopper.record_segment_end(number)
-    values = [value if mode == "min" else -value for _, value in events]
+        if rests:
+            stopper.record_segment_end(number)
+    values = [value if mode == "min" else -value for _, value, _ in events]
     best = values.index(min(values)) if events else 0
-    others = {number for number, _ in events[best + 1 :]} - {number for number, _ in events[best : best + 1]}
+    others = {number for number, _, rests in events[best + 1 :] if rests} - {event[0] for event in events[best:][:1]}
     assert stopper.is_triggered == (len(others) >= patience)
 
 

@@ -62,11 +62,10 @@ def play(study):
 
 def told(trials):
     """All that a trial is, without what is of the storage alone. As text: NaN is not equal to itself."""
-    return [
-        repr((t.number, t.state, t.values, t.params, sorted(t.user_attrs.items()), t.intermediate_values))
-        + repr((sorted(t.system_attrs.items()), t.distributions, t.datetime_start, t.datetime_complete))
-        for t in trials
-    ]
+    names = ("number", "state", "values", "params", "intermediate_values", "distributions")
+    names += ("user_attrs", "system_attrs", "datetime_start", "datetime_complete")
+    given = [[getattr(trial, name) for name in names] for trial in trials]
+    return repr([[sorted(each.items()) if isinstance(each, dict) else each for each in row] for row in given])
 
 
 @pytest.fixture
