@@ -30,7 +30,7 @@ def test_incumbent_is_the_first_of_the_best_trials():
     assert find_incumbent(equal[1:], VAL_SCORE).number == 1
 
 
-def test_unfinished_trials_are_comparable_only_without_any_result():
+def test_unfinished_trials_compare_only_without_any_result():
     waiting = [trial(0, "interrupted", [0.5]), trial(1, "interrupted"), trial(2, "diverged", [0.9])]
     assert [trial.number for trial in select_comparable_trials(waiting)] == [0]
     assert find_incumbent(waiting, VAL_SCORE).number == 0

@@ -34,7 +34,7 @@ def test_each_trial_fails_once_its_losses_exceed_the_limit(limit):
         assert kinds(made, limit + 1, CRASH, "begun", "") == ["start"] * limit + ["fail"]
 
 
-def test_losses_are_forgiven_for_a_new_epoch_and_not_for_a_repeated_one():
+def test_only_a_new_epoch_forgives_losses():
     made = policy(1)
     for epoch in range(1, 50):
         made.record_progress(epoch)

@@ -112,7 +112,7 @@ def test_copy_without_a_checkpoint_trains_from_the_start(gangs, caplog):
     assert "trial 1 has no checkpoint to copy: trial 4 starts anew" in caplog.text
 
 
-def test_complete_trial_of_a_killed_driver_is_completed_at_the_end(gangs):
+def test_complete_trial_of_a_killed_driver_ends_as_completed(gangs):
     made = gangs(ASHAScheduler.without_stopping(1, "min"), trials=1)
     made.ask()
     made.study.report(0, 1, 0.5, {"metrics": {"val/loss": 0.5}, "checkpoint": None, "time": 0.0})

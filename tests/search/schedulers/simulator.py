@@ -2,32 +2,24 @@
 
 import math
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
 
-from search.schedulers.base import Prune, Scheduler, Segment, TrialProgress
+from search.schedulers.base import Prune, TrialProgress
 
 
-@dataclass
 class Simulated:
     """A search. `check` gets the schedule, what it was asked and what it answered.
 
     Where fidelity is not in epochs, a trial has a length and a price of its own; `lengths` gives trials theirs.
     """
 
-    schedule: Scheduler
-    budget: int
-    gangs: int
-    seed: int
-    check: Callable[[Scheduler, list[TrialProgress], bool, Segment | Prune | None], None] = lambda *_: None
-    lengths: Sequence[int] = ()
-    trials: list[TrialProgress] = field(default_factory=list)
-    stretches: list[tuple[int, Segment]] = field(default_factory=list)
-    live: dict[int, Segment] = field(default_factory=dict)
-    most_at_once: int = 0
+    def __init__(self, schedule, budget, gangs, seed, check=lambda *_: None, lengths=()):
+        self.schedule, self.budget, self.gangs, self.seed = schedule, budget, gangs, seed
+        self.check, self.lengths = check, lengths
+        self.trials, self.stretches, self.live = [], [], {}
+        self.most_at_once = 0
 
-    def run(self) -> "Simulated":
+    def run(self):
         draw = random.Random(self.seed)
         mischief = draw.choice((0.0, 0.02, 0.1))
         self.quality = [draw.random() for _ in range(self.budget)]
@@ -42,7 +34,7 @@ class Simulated:
                 self._crash()
         raise AssertionError("the search does not end")
 
-    def _decide(self, draw: random.Random, mischief: float) -> bool:
+    def _decide(self, draw, mischief):
         """Ask once; whether there was anything to do."""
         may_start = len(self.trials) < self.budget
         decision = self.schedule.next_action(self.trials, may_start)
@@ -60,7 +52,7 @@ class Simulated:
                 self._change(decision.replaces, state="ended")
         return decision is not None
 
-    def _begin(self, stretch: Segment, may_start: bool) -> None:
+    def _begin(self, stretch, may_start):
         number = stretch.number
         if number is None:
             assert may_start, "no trial beyond the budget"
@@ -79,7 +71,7 @@ class Simulated:
         self.stretches.append((number, stretch))
         self.most_at_once = max(self.most_at_once, len(self.live))
 
-    def _report(self, draw: random.Random, mischief: float) -> None:
+    def _report(self, draw, mischief):
         number = draw.choice(list(self.live))
         trial, until = self.trials[number], self.live[number].until
         event = draw.random()
@@ -101,23 +93,23 @@ class Simulated:
                 del self.live[number]
                 self._change(number, state="ended" if over else "waiting", finished=over)
 
-    def _crash(self) -> None:
+    def _crash(self):
         for number in self.live:
             self._change(number, state="waiting")
         self.live.clear()
 
-    def _change(self, number: int, **changes: object) -> None:
+    def _change(self, number, **changes):
         self.trials[number] = replace(self.trials[number], **changes)
 
 
-def standing(number: int, *values: float, state: str = "waiting", **more: Any) -> TrialProgress:
+def standing(number, *values, state="waiting", **more):
     """A trial with the objective of each of its epochs."""
     return TrialProgress(number, dict(enumerate(values, start=more.get("start", 0) + 1)), state, **more)
 
 
-def waiting(trials: list[TrialProgress]) -> list[TrialProgress]:
+def waiting(trials):
     return [trial for trial in trials if trial.state == "waiting"]
 
 
-def running(trials: list[TrialProgress]) -> bool:
+def running(trials):
     return any(trial.state == "running" for trial in trials)

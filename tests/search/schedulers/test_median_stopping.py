@@ -32,6 +32,6 @@ def test_segments_end_at_the_grace_period_and_then_each_epoch():
     assert MedianStoppingScheduler(2, 5, "min").next_action([], may_start=True) == Segment("new", None, 0, 2)
 
 
-def test_expected_cost_stops_half_of_the_trials_with_enough_others():
+def test_expected_cost_stops_half_of_the_judged_trials():
     assert MedianStoppingScheduler(9, 1, "min").expected_cost(3) == 27
     assert MedianStoppingScheduler(9, 1, "min").expected_cost(13) == 13 * 9 - 5 * 8

@@ -17,14 +17,16 @@ from tests.search.schedulers.simulator import Simulated, running, waiting
 SEARCHES = 200
 
 
-def searches(make, check, count=SEARCHES):
+def searches(make, check, lengths=()):
     """Play searches with the schedules of `make(draw, epochs, budget, seed)`, and return them."""
     played = []
-    for seed in range(count):
+    for seed in range(SEARCHES):
         draw = random.Random(-1 - seed)
         epochs, budget, gangs = draw.randint(2, 12), draw.randint(2, 18), draw.randint(1, 5)
-        played.append(Simulated(make(draw, epochs, budget, seed), budget, gangs, seed, check).run())
-        assert len(played[-1].trials) == budget or isinstance(played[-1].schedule, PopulationBasedTraining)
+        schedule = make(draw, epochs, budget, seed)
+        own = [draw.choice(lengths) for _ in range(budget)] if lengths else ()
+        played.append(Simulated(schedule, budget, gangs, seed, check, own).run())
+        assert len(played[-1].trials) == budget or isinstance(schedule, PopulationBasedTraining)
     return played
 
 
@@ -90,18 +92,15 @@ def check_costs(schedule, trials, may_start, decision):
 
 @pytest.mark.parametrize("kind", [ASHAScheduler, HyperBandScheduler, ASHAStoppingScheduler])
 def test_rungs_in_seconds_hold_for_any_price_and_length(kind):
-    played = []
-    for seed in range(SEARCHES):
-        draw = random.Random(-1 - seed)
-        budget, gangs = draw.randint(2, 18), draw.randint(1, 5)
-        schedule = kind.from_config(draw.choice((5.0, 9.0, 20.0)), draw.choice((2, 3)), 1.0, "min", "gpu-seconds")
-        lengths = [draw.choice((2, 6, 100)) for _ in range(budget)]
-        played.append(Simulated(schedule, budget, gangs, seed, check_costs, lengths).run())
-        assert len(played[-1].trials) == budget
-        for trial in played[-1].trials:
-            assert trial.epoch <= lengths[trial.number]
+    def make(draw, *_):
+        return kind.from_config(draw.choice((5.0, 9.0, 20.0)), draw.choice((2, 3)), 1.0, "min", "gpu-seconds")
+
+    played = searches(make, check_costs, lengths=(2, 6, 100))
+    for search in played:
+        for trial in search.trials:
+            assert trial.epoch <= search.lengths[trial.number]
             before = trial.spent.get(trial.epoch - 1, 0.0)
-            assert before < schedule.limit, "nothing is trained after the epoch that reaches the last rung"
+            assert before < search.schedule.limit, "nothing is trained after the epoch that reaches the last rung"
     if kind is ASHAStoppingScheduler:
         assert sum(not t.finished and not t.broke_off for search in played for t in search.trials) > SEARCHES / 2
     else:
@@ -112,13 +111,10 @@ def test_rungs_in_seconds_hold_for_any_price_and_length(kind):
 
 
 def test_without_a_scheduler_each_trial_has_its_own_length():
-    for seed in range(SEARCHES // 5):
-        draw = random.Random(seed)
-        lengths = [draw.randint(1, 9) for _ in range(draw.randint(2, 18))]
-        schedule = ASHAScheduler.without_stopping(9, "min")
-        for trial in Simulated(schedule, len(lengths), draw.randint(1, 5), seed, lengths=lengths).run().trials:
+    for search in searches(lambda *_: ASHAScheduler.without_stopping(9, "min"), lambda *_: None, lengths=range(1, 10)):
+        for trial in search.trials:
             assert trial.state == "ended"
-            assert trial.broke_off or trial.epoch == lengths[trial.number]
+            assert trial.broke_off or trial.epoch == search.lengths[trial.number]
 
 
 def distance_below_quantile(trial, trials, factor):

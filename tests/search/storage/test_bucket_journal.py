@@ -114,7 +114,7 @@ def commit_twice(patch, journal, late):
         put(path, content)
 
 
-def test_segments_grow_to_their_size_and_missing_ones_are_refused(search, monkeypatch):
+def test_segments_grow_and_missing_ones_are_refused(search, monkeypatch):
     monkeypatch.setattr(bucket_journal, "SEGMENT_BYTES", 90)
     journal = BucketJournal(search)
     for number in range(25):

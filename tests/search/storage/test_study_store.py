@@ -245,7 +245,7 @@ def test_connection_cut_at_any_moment_costs_nothing(server, database, folder):
     store.close()
 
 
-def test_study_outlives_its_database_unless_another_driver_has_it(server, database, folder, monkeypatch):
+def test_study_outlives_its_database_unless_it_is_taken_over(server, database, folder, monkeypatch):
     study, store = create_study(keep(folder, database), RandomSampler, [VAL_LOSS], url=database)
     play(study)
     server.stop()

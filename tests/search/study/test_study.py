@@ -83,7 +83,7 @@ def test_outcome_sets_state_reason_and_constraints(study, outcome, state, constr
     assert (trial.constraints, trial.user_attrs.get("divergence")) == (constraints, divergence)
 
 
-def test_sampler_sees_waiting_trials_as_pruned_and_live_as_running(make_study):
+def test_sampler_sees_waiting_trials_as_pruned(make_study):
     sampler = Watching()
     study = make_study(lambda _: sampler)
     waiting, _ = study.ask(SPACE)
