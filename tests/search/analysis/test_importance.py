@@ -62,6 +62,7 @@ def without(name, kinds):
     return change
 
 
+@pytest.mark.slow
 def test_conditional_parameter_matters_only_where_it_applies():
     """It is not taken for what decides whether it applies."""
     found = find_importances(drawn(60, lambda p, draw: 2.0 * ("noise" in p) + draw.random(), 0, without("noise", "bc")))
@@ -81,6 +82,7 @@ def test_few_trials_constants_and_equal_values_show_nothing():
     assert find_importances(search([])).chance is None
 
 
+@pytest.mark.slow
 def test_weaker_parameters_are_told_in_their_order():
     found = find_importances(
         drawn(100, lambda p, draw: by_rate(p, draw) + 1.5 * (p["kind"] == "a") + 0.1 * p["width"], seed=1)
@@ -94,12 +96,14 @@ def test_chance_alone_makes_no_parameter_significant(seed):
     assert find_importances(drawn(30, by_chance, seed)).significant_names == []
 
 
+@pytest.mark.slow
 def test_interaction_counts_for_both_parameters():
     found = find_importances(drawn(100, lambda p, draw: float((p["noise"] > 0.5) == (p["width"] > 4)), seed=1))
     assert sorted(found.significant_names[:2]) == ["noise", "width"]
     assert all(one.share > 0.4 for one in found.each[:2])
 
 
+@pytest.mark.slow
 def test_scale_of_parameter_and_objective_does_not_matter():
     def steeper(params):
         params["noise"] = params["noise"] ** 3
