@@ -66,11 +66,13 @@ def test_refused_combinations_fail_and_are_not_alike(make_searcher):
 def test_lost_gang_continues_its_trial_until_the_limit(make_searcher):
     searcher, study, _ = make_searcher(trials=1, rungs=(3,), max_losses=1)
     searcher.suggest("t0")
-    report(searcher, "t0", 1, 0.3)
     lose(searcher, "t0")
-    segment = searcher.suggest("t1")["segment"]
-    assert (segment.trial, segment.epoch, segment.checkpoints[0]) == (0, 1, "/nowhere/t0-1.pt")
+    searcher.suggest("t1")
+    report(searcher, "t1", 1, 0.3)  # which forgives the loss before
     lose(searcher, "t1")
+    segment = searcher.suggest("t2")["segment"]
+    assert (segment.trial, segment.epoch, segment.checkpoints[0]) == (0, 1, "/nowhere/t1-1.pt")
+    lose(searcher, "t2")
     assert study.get_trial(0).user_attrs["reason"] == "its gang was lost 2 times: unknown"
 
 
