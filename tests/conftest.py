@@ -2,11 +2,9 @@ import contextlib
 import os
 import secrets
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,8 +53,6 @@ class Cli:
         try:
             out, err = process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGINT)
-            time.sleep(15)
             process.kill()
             out, err = process.communicate()
             pytest.fail(f"{process.args} took more than {timeout} s\n{out}\n{err}")

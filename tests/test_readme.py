@@ -1,15 +1,11 @@
 """What the README says can be done: its task is run, its links and its tree exist."""
 
-import itertools
 import json
 import re
 import shlex
-import statistics
 from pathlib import Path
 
 import pytest
-
-from search.study.record import load_search
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -25,16 +21,12 @@ def own_task(make_cli):
     return cli
 
 
-def test_its_task_is_searched_over_in_20_trials_and_a_trial_costs_well_under_a_second(own_task):
+def test_its_task_is_searched_in_20_trials(own_task):
     done = own_task.run("my_task.py:MyTask", "--trials", "20", "--concurrency", "1", "--name", "mine", "--json")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert sum(result["outcomes"].values()) == 20
     assert set(result["outcomes"]) == {"completed", "pruned"}
-    trials = load_search(own_task.folder / "runs" / "mine").trials
-    starts = sorted(trial.datetime_start.timestamp() for trial in trials)
-    later = [after - before for before, after in itertools.pairwise(starts[2:])]
-    assert statistics.median(later) < 1.0
 
 
 @pytest.mark.parametrize("line", [line for line in README.splitlines() if "search/run.py my_task.py:MyTask" in line])

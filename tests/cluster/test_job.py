@@ -12,6 +12,7 @@ from tests.cluster.conftest import SECRETS
 from trainables.filesystem.paths import list_files, parse_path
 
 TRIALS, EPOCHS = 3, 20
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
@@ -22,7 +23,7 @@ def storage(bucket, monkeypatch):
     return parse_path(f"{uri}/team")
 
 
-def test_a_submitted_search_outlives_its_nodes_and_its_job(cluster, submit, storage, database, mlflow_server):
+def test_submitted_search_outlives_its_nodes_and_its_job(cluster, submit, storage, database, mlflow_server):
     name = ["--name", "far", "--storage", str(storage), "--study", database.database("studies")]
     options = ["--trials", str(TRIALS), "--scheduler", "none", "--placement", "spread", "--max-failures", "0"]
     fixed = ["--set", f"epochs={EPOCHS}", "pause_s=0.25", "precision=fp32"]
@@ -62,7 +63,7 @@ def test_a_submitted_search_outlives_its_nodes_and_its_job(cluster, submit, stor
     assert leaks(cluster, storage / "far") == []
 
 
-def test_what_keeps_a_search_from_a_cluster_is_told_in_a_line_with_the_remedy(cluster, storage):
+def test_search_that_a_cluster_refuses_ends_with_the_remedy(cluster, storage):
     refused = refusal(cluster, ["--storage", str(storage)], RAY_AUTH_TOKEN="of-another-cluster-1234567890")
     assert "must be given its token, but refused ours. Set RAY_AUTH_MODE=token" in refused
     refused = refusal(cluster, ["--storage", str(storage)], prelude="import ray; ray.__version__ = '2.9.0'; ")
