@@ -7,6 +7,7 @@ from tests.end_to_end.finished_search import FinishedSearch
 from trainables.precision import DIVERGENCE_KINDS
 
 TRIALS = 40
+pytestmark = pytest.mark.slow  # a whole search, of what tests without Ray show in parts
 
 
 @pytest.fixture(scope="module")

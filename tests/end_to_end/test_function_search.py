@@ -11,6 +11,7 @@ from tests.end_to_end.finished_search import FinishedSearch
 JUDGED = ["--objective", "loss", "--mode", "min"]
 
 
+@pytest.mark.slow
 def test_trials_of_a_function_continue_from_their_checkpoints(make_cli):
     cli = make_cli()
     options = ["--trials", "6", "--concurrency", "1", "--seed", "2"]
@@ -30,6 +31,7 @@ def test_trials_of_a_function_continue_from_their_checkpoints(make_cli):
     assert len(found.children()) == 6
 
 
+@pytest.mark.slow
 def test_two_workers_train_with_ddp_despite_a_lost_one(make_cli):
     cli = make_cli()
     options = ["--workers", "2", "--trials", "2", "--scheduler", "none"]

@@ -224,6 +224,7 @@ def test_same_seed_gives_the_same_search_despite_a_lost_worker(make_cli):
     assert results[0] == results[1]
 
 
+@pytest.mark.slow
 def test_error_on_one_of_two_workers_ends_its_trial_alone(make_cli):
     """And a worker that is lost costs no trial."""
     cli = make_cli()

@@ -7,6 +7,8 @@ from search.experiment.warm_start import load
 from search.study.trial import gpu_seconds_used
 from tests.end_to_end.finished_search import FinishedSearch
 
+pytestmark = pytest.mark.slow  # a whole search, of what tests without Ray show in parts
+
 
 @pytest.fixture(scope="module")
 def reached(make_cli):

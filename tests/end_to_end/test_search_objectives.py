@@ -9,6 +9,8 @@ from search.reporting.console.tables import build_table
 from search.study.record import load_search
 from tests.end_to_end.finished_search import FinishedSearch
 
+pytestmark = pytest.mark.slow  # a whole search, of what tests without Ray show in parts
+
 WEIGHED = ["time/samples_per_s", "sys/memory_gib"]
 
 

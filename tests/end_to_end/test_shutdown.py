@@ -10,6 +10,8 @@ from mlflow.tracking import MlflowClient
 from tests.end_to_end.finished_search import FinishedSearch
 from tests.end_to_end.processes import Traces, contains, wait_until
 
+pytestmark = pytest.mark.slow  # whole searches
+
 
 @pytest.fixture
 def start(make_cli, short_folder):

@@ -17,6 +17,7 @@ def config_of(trial):
     return trial.user_attrs["config"]
 
 
+@pytest.mark.slow
 def test_python_error_in_any_phase_ends_its_trial_alone(make_cli):
     phases = ("build", "train_batches", "loss", "evaluate")
     options = ["--trials", "8", "--concurrency", "1", "--sampler", "random", "--seed", "1"]
@@ -46,6 +47,7 @@ def test_worker_that_exits_hangs_or_takes_all_memory_fails(make_cli):
     assert ended["memory"][1].startswith("out of memory: ")
 
 
+@pytest.mark.slow
 def test_cold_search_gives_each_trial_its_own_process(make_cli):
     found = run_search(make_cli(), "--cold", "--trials", "2", "--concurrency", "1", "--set", "epochs=2", name="cold")
     assert found.json["outcomes"] == {"completed": 2}
