@@ -42,23 +42,20 @@ class PatienceStopper:
 
 
 class RepeatedFailureStopper:
-    """Whether the first `many` trials that gangs took up all failed with the same error, up to the numbers in it."""
+    """Whether the first `many` trials that ended all failed with the same error, but for the numbers in it."""
 
     def __init__(self, many: int) -> None:
         self.many = many
-        self._first: list[int] = []
-        self._errors: dict[int, str] = {}
+        self._first: dict[int, str | None] = {}
 
-    def record_segment_start(self, number: int) -> None:
-        if len(self._first) < self.many and number not in self._first:
-            self._first.append(number)
-
-    def record_failure(self, number: int, reason: str) -> None:
-        self._errors[number] = re.sub(r"\d[\w.]*", "#", reason)
+    def record_end(self, number: int, error: str | None = None) -> None:
+        """Count a trial that reported or diverged, which shows that trials can run, or that failed with `error`."""
+        if len(self._first) < self.many:
+            self._first.setdefault(number, error and re.sub(r"\d[\w.]*", "#", error))
 
     @property
     def is_triggered(self) -> bool:
-        errors = {self._errors.get(number) for number in self._first}
+        errors = {*self._first.values()}
         return len(self._first) == self.many and len(errors) == 1 and None not in errors
 
 
@@ -142,8 +139,6 @@ class Stoppers:
     def record_segment_start(self, number: int) -> None:
         """A gang takes up a stretch of trial `number`."""
         self.meter.begin(number)
-        if self._alike is not None:
-            self._alike.record_segment_start(number)
 
     def record_report(self, number: int, metrics: Mapping[str, float]) -> None:
         """Trial `number` reported `metrics`; its objective is finite."""
@@ -157,11 +152,15 @@ class Stoppers:
                 self.winners.add(number)
                 self.stop(f"{self.target} in trial {number}")
         self._first = False
+        if self._alike is not None:
+            self._alike.record_end(number)
         if self._plateau is not None:
             self._plateau.record_report(number, metrics[self.objective.metric])
 
     def record_segment_end(self, number: int) -> None:
         """A stretch of trial `number` has ended: at a rung, or with the trial."""
+        if self._alike is not None:
+            self._alike.record_end(number)
         if self._plateau is not None:
             self._plateau.record_segment_end(number)
             if self._plateau.is_triggered:
@@ -170,7 +169,7 @@ class Stoppers:
     def record_failure(self, number: int, reason: str) -> None:
         """Trial `number` has failed."""
         if self._alike is not None:
-            self._alike.record_failure(number, reason)
+            self._alike.record_end(number, reason)
             if self._alike.is_triggered:
                 self.stop(f"the first {self._alike.many} trials failed alike: {reason}")
 

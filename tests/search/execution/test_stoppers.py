@@ -74,17 +74,14 @@ def test_patience_ends_when_enough_others_rested_since_the_best(events, patience
 
 @given(
     numbers=st.permutations(range(6)),
-    alike=st.lists(st.booleans(), min_size=6, max_size=6),
+    errors=st.lists(st.sampled_from(["RuntimeError: no file {}", "KeyError: 'x'", None]), min_size=6, max_size=6),
     many=st.integers(2, 5),
 )
-def test_repeated_failure_needs_the_first_trials_to_fail_alike(numbers, alike, many):
+def test_repeated_failure_needs_the_first_ends_to_be_alike(numbers, errors, many):
     rule = RepeatedFailureStopper(many)
-    for number in range(6):
-        rule.record_segment_start(number)
-    for done, number in enumerate(numbers, start=1):
-        rule.record_failure(number, f"RuntimeError: no file {number}" if alike[number] else "KeyError: 'x'")
-        failed = set(numbers[:done])
-        assert rule.is_triggered == (set(range(many)) <= failed and len(set(alike[:many])) == 1)
+    for ended, (number, error) in enumerate(zip(numbers, errors, strict=True), start=1):
+        rule.record_end(number, error and error.format(number))
+        assert rule.is_triggered == (ended >= many and errors[:many] == [errors[0] or "none"] * many)
 
 
 @given(stretches=st.lists(st.tuples(NUMBERS, st.integers(0, 50), st.booleans()), max_size=30))
@@ -161,12 +158,26 @@ def test_patience_stops_the_search_after_trials_without_progress(given, reason):
 
 
 def test_five_equal_failures_stop_the_search():
+    """Also while the first trial of all still waits for its workers."""
     stoppers, stopped = make_stoppers(trials=100)
-    for number in range(5):
+    stoppers.record_segment_start(0)
+    for number in range(1, 6):
         assert stopped == []
         stoppers.record_segment_start(number)
         stoppers.record_failure(number, f"RuntimeError: {number} is broken")
-    assert stopped == ["the first 5 trials failed alike: RuntimeError: 4 is broken"]
+    assert stopped == ["the first 5 trials failed alike: RuntimeError: 5 is broken"]
+
+
+@pytest.mark.parametrize("ending", ["a report", "a divergence"])
+def test_trial_that_trained_allows_equal_failures(ending):
+    stoppers, stopped = make_stoppers(trials=100)
+    if ending == "a report":
+        stoppers.record_report(0, {"loss": 1.0})
+    else:
+        stoppers.record_segment_end(0)
+    for number in range(1, 9):
+        stoppers.record_failure(number, "RuntimeError: it is broken")
+    assert stopped == []
 
 
 @pytest.mark.parametrize("gpus", [0.5, 8.0])
