@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -14,6 +13,7 @@ AUTO = "auto"
 DivergenceKind = Literal["skips", "loss_scale", "loss", "objective", "weights", "other"]
 DIVERGENCE_KINDS: tuple[str, ...] = get_args(DivergenceKind)
 NOTHING = contextlib.nullcontext()
+LARGEST_SCALE = 2.0**127  # the largest power of 2 in fp32: an infinite scale would make every window non-finite
 
 
 @dataclass(frozen=True)
@@ -152,8 +152,8 @@ class LossScale:
         growth_factor: float = 2.0,
         backoff_factor: float = 0.5,
     ) -> None:
-        if not 0 < minimum <= initial or not math.isfinite(initial):
-            raise ValueError(f"loss scale must have 0 < minimum <= initial, but got {minimum=}, {initial=}.")
+        if not 0 < minimum <= initial <= LARGEST_SCALE:
+            raise ValueError(f"loss scale must have 0 < minimum <= initial <= 2**127, but got {minimum=}, {initial=}.")
         if growth_interval < 1:
             raise ValueError(f"growth_interval must be at least 1, but got {growth_interval}.")
         if growth_factor <= 1 or not 0 < backoff_factor < 1:
@@ -172,8 +172,7 @@ class LossScale:
         """Count a window whose update was applied."""
         self.streak += 1
         if self.streak >= self.growth_interval:  # not ==: the streak of a state may lie above its interval
-            # The largest power that fp32 holds; an infinite scale would make every later window non-finite.
-            self.value = min(self.value * self.growth_factor, 2.0**127)
+            self.value = min(self.value * self.growth_factor, LARGEST_SCALE)
             self.streak = 0
 
     def skipped(self) -> None:
@@ -200,6 +199,18 @@ class LossScale:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Load a state of this class or of `torch.amp.GradScaler`.
+
+        Raises:
+            ValueError: It is that of a GradScaler which is disabled, or its scale is out of range.
+        """
+        if missing := {*self.state_dict()} - {*state}:
+            raise ValueError(
+                f"the state of a loss scale must have {', '.join(sorted(missing))}, but got {dict(state)}. "
+                "A disabled GradScaler has none: make a new LossScale."
+            )
+        if not 0 < float(state["scale"]) <= LARGEST_SCALE:
+            raise ValueError(f"the scale of a loss scale must be above 0 and at most 2**127, but got {state['scale']}.")
         self.value = float(state["scale"])
         self.growth_factor = state["growth_factor"]
         self.backoff_factor = state["backoff_factor"]

@@ -1,6 +1,7 @@
 """Test that what is asked for is what runs, that what is kept is fp32, and that the loss scale obeys its bounds."""
 
 import logging
+import math
 
 import pytest
 import torch
@@ -191,6 +192,27 @@ def test_loss_scale_stops_at_its_floor_and_at_its_ceiling():  # matrix 37, matri
         high.applied()
     assert high.value == 2.0**127
     assert torch.tensor(high.value).isfinite()
+
+
+@pytest.mark.parametrize("initial", [1e39, 2.0**128, math.inf, math.nan])
+def test_loss_scale_beyond_fp32_raises_value_error(initial):
+    with pytest.raises(ValueError, match=r"0 < minimum <= initial <= 2\*\*127, but got minimum=.*, initial="):
+        LossScale(initial)
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        (torch.amp.GradScaler("cpu", enabled=False).state_dict(), r"must have .*scale, but got \{\}\. A disabled"),
+        ({**LossScale().state_dict(), "scale": math.inf}, r"above 0 and at most 2\*\*127, but got inf"),
+    ],
+    ids=["disabled", "infinite"],
+)
+def test_loss_scale_refuses_a_state_it_cannot_use(state, message):
+    scale = LossScale(8.0)
+    with pytest.raises(ValueError, match=message):
+        scale.load_state_dict(state)
+    assert scale.value == 8.0
 
 
 def test_loss_scale_of_a_streak_above_its_interval_grows():  # matrix 42

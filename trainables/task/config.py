@@ -88,7 +88,7 @@ class TaskConfig(ConfigPart):
     epochs: int = Field(9, ge=1, description="epochs of a trial that is never stopped early")
     max_grad_norm: float | None = Field(1.0, gt=0, description="clip the gradient's norm to this; none: no clipping")
     ema_decay: float | None = Field(None, gt=0, lt=1, description="average the weights for evaluation; none: do not")
-    loss_scale: float = Field(2.0**16, gt=0, description="initial loss scale, fp16 only")
+    loss_scale: float = Field(2.0**16, gt=0, le=2.0**127, description="initial loss scale, fp16 only")
     loss_scale_growth: int = Field(2000, ge=1, description="applied updates before the loss scale doubles, fp16 only")
     max_consecutive_skips: int = Field(50, ge=0, description="non-finite windows in a row that a trial survives")
     max_loss_rise: float | None = Field(
