@@ -15,11 +15,13 @@ from torch.nn import Module
 
 from trainables.context import Context
 from trainables.precision import Diverged
+from trainables.training.epoch_metrics import EpochTotals
 from trainables.update import UpdateReport
 
 FIRST = 5  # losses that say how large one of this trial is
 IN_A_ROW = 5  # a spike is none
 SMALLEST = 1.0  # what a loss that begins near zero is compared with
+MAX_SPOILED_SHARE = 0.5  # of the windows of an epoch: what trains on less than half of the data is no training
 AT_MOST = 100.0  # so many times the very first loss is what later ones are compared with
 
 
@@ -70,6 +72,26 @@ class LossDivergenceDetector:
         if self.best is not None and cost < self.best:
             self.size = max(self.size, self.largest)
         self.best = cost if self.best is None else min(cost, self.best)
+
+
+def check_skipped_windows(totals: EpochTotals, name: str, epoch: int, steps: int, is_last: bool) -> None:
+    """Check whether the updates of an epoch were a part of its windows that is worth judging.
+
+    A window whose loss is finite may be skipped in fp16 while the loss scale is lowered, in a short epoch all of them.
+
+    Args:
+        steps: How many updates were applied in the whole trial.
+        is_last: Whether the trial ends with this epoch.
+
+    Raises:
+        Diverged: None was applied, or too many were skipped.
+    """
+    windows = totals.applied + totals.skipped
+    none_applied = not totals.applied and (totals.spoiled > 0 or (is_last and not steps))
+    if totals.skipped and (none_applied or totals.spoiled > MAX_SPOILED_SHARE * windows):
+        which = "" if name == "train" else f" of {name}"
+        reason = f"{totals.skipped} of {windows} windows{which} in epoch {epoch} were not finite and skipped"
+        raise Diverged(reason, agreed=True, kind="skips")
 
 
 def first_non_finite(parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor] | None = None) -> str | None:

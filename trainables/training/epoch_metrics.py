@@ -11,22 +11,32 @@ from trainables.update import UpdateReport
 
 @dataclass
 class EpochTotals:
-    """What one updater's windows of an epoch come to."""
+    """What one updater's windows of an epoch come to.
+
+    Attributes:
+        skipped: How many windows were skipped.
+        spoiled: How many of them no lower loss scale can mend.
+    """
 
     weight: float = 0.0
     applied: int = 0
+    skipped: int = 0
+    spoiled: int = 0
     applied_weight: float = 0.0
     losses: float = 0.0
     norms: float = 0.0
 
-    def add(self, report: UpdateReport) -> None:
-        """Count a window."""
+    def add(self, report: UpdateReport, has_loss_scale: bool = False) -> None:
+        """Count a window. An updater that `has_loss_scale` lowers it after a window that is skipped."""
         self.weight += report.weight
         if report.outcome == "applied":
             self.applied += 1
             self.applied_weight += report.weight
             self.losses += report.loss * report.weight
             self.norms += report.grad_norm
+        elif report.outcome == "skipped":
+            self.skipped += 1
+            self.spoiled += not has_loss_scale or not math.isfinite(report.loss)
 
     @property
     def loss(self) -> float:

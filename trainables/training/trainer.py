@@ -21,7 +21,7 @@ from trainables.precision import AUTO, Diverged, LossScale
 from trainables.task import Task
 from trainables.task.images import Picture
 from trainables.training.build_checks import check_build, check_gradients, get_parameter_ids
-from trainables.training.divergence import LossDivergenceDetector, check_finite, check_weights
+from trainables.training.divergence import LossDivergenceDetector, check_finite, check_skipped_windows, check_weights
 from trainables.training.epoch_metrics import EpochTotals, get_metric_prefix, training_metrics
 from trainables.training.evaluation import evaluate, render_images
 from trainables.training.resource_usage import ResourceUsage, aggregate_usage
@@ -127,6 +127,9 @@ class TrialTrainer:
         self.windows = 0
         if task.epoch_samples is not None:
             self._excess_samples = max(0.0, self._excess_samples + self.samples - task.epoch_samples)
+        for name, totals in self._tallies.items():
+            is_last = self.epoch >= task.config.epochs
+            check_skipped_windows(totals, name, self.epoch, task.updaters[name].steps, is_last)
         trained = time.perf_counter()
         metrics = {**training_metrics(self.task, self._tallies, self.seconds), **self.evaluate()}
         if task.objective not in metrics:
@@ -338,7 +341,7 @@ class TrialTrainer:
         own = {key: p for key, p in named.items() if id(p) in owned}  # frozen ones too: they may be thawed
 
         def on_update(report: UpdateReport) -> None:
-            self._tallies[name].add(report)
+            self._tallies[name].add(report, has_loss_scale=task.updaters[name].loss_scale is not None)
             if report.outcome == "applied":
                 task.keep_noted()
                 self._check_loss_divergence(name, report.loss)

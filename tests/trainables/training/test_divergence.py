@@ -209,3 +209,40 @@ def test_all_ranks_diverge_at_the_same_window(pair):
     first, second = pair.run(diverge_on_rank)
     assert first == second
     assert first[0].startswith("train/loss rose to")
+
+
+class Spoiled(Regression):
+    """Its loss is NaN in so many of the six windows of each epoch, or its gradient overflows in fp16."""
+
+    spoiled, overflows = 0, False
+
+    def train_batches(self, epoch: int) -> Any:
+        for self.window, batch in enumerate(super().train_batches(epoch)):
+            yield batch
+
+    def loss(self, batch: Any) -> Any:
+        loss, weight = super().loss(batch)
+        if self.overflows:
+            return loss * 1e35, weight
+        return loss * (math.nan if self.window < self.spoiled else 1.0), weight
+
+
+@pytest.mark.parametrize(("spoiled", "diverges"), [(0, False), (3, False), (4, True), (6, True)])
+def test_epoch_of_mostly_skipped_windows_is_a_divergence(monkeypatch, spoiled, diverges):
+    monkeypatch.setattr(Spoiled, "spoiled", spoiled)
+    training = make_trial(Spoiled)
+    if not diverges:
+        assert run_epochs(training, 1)[0]["amp/skipped"] == spoiled
+        return
+    with pytest.raises(Diverged, match=f"^{spoiled} of 6 windows in epoch 1 were not finite and skipped$") as raised:
+        training.run_epoch()
+    assert (raised.value.kind, raised.value.agreed) == ("skips", True)
+
+
+def test_trial_without_any_update_does_not_complete(monkeypatch):
+    """In fp16 an epoch may pass while the loss scale is lowered, and the whole trial may not."""
+    monkeypatch.setattr(Spoiled, "overflows", True)
+    training = make_trial(Spoiled, precision="fp16", epochs=2)
+    assert training.run_epoch()["train/updates"] == 0
+    with pytest.raises(Diverged, match=r"^6 of 6 windows in epoch 2 were not finite and skipped$"):
+        training.run_epoch()
