@@ -47,8 +47,8 @@ class FunctionRunner(TrialRunner):
     It keeps no trial in memory. It continues a trial with another call of the function, from the last checkpoint.
     """
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
         self._rays = get_train_fn_utils()
         self._session: Session | None = None
 
@@ -254,8 +254,8 @@ class Session:
         try:
             if self.context.device.type == "cuda":
                 torch.cuda.set_device(self.context.device)  # each thread has a current device of its own
-            # The same on all ranks, as a split of the data that is drawn at random must be.
-            rng.seed(self.context.generator, 0, self.segment.config["seed"], self.number)
+            # The same on all ranks and at each start: a random split of the data must stay the same.
+            rng.seed(self.context.generator, 0, self.segment.config["seed"], 0)
             self._usage.begin()
             self._since = time.perf_counter()
             function(*_build_arguments(function, self.segment.config))

@@ -9,6 +9,7 @@ import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -37,6 +38,7 @@ from trainables.worker.messages import (
     WorkerReport,
     WorkerSettings,
 )
+from trainables.worker.working_folder import WorkingFolder
 
 logger = logging.getLogger(__name__)
 AUTOSAVE_S = 300.0  # an epoch that takes longer is saved in between: so much work is lost at most with a worker
@@ -60,7 +62,11 @@ def work(config: dict[str, Any], runner_class: "type[TrialRunner] | None" = None
     context = Context(device, ranks.get_world_rank(), ranks.get_world_size(), files)
     group, run = ray.util.get_current_placement_group(), ranks.get_experiment_name()
     if ray.get(registry.register_worker.remote(gang, run, group, me.current_actor, me.get_node_id())):
-        GangMember(registry, gang, (runner_class or TrialRunner)(settings, context, threading.Event())).work()
+        runner = (runner_class or TrialRunner)(settings, context, threading.Event(), folder=WorkingFolder(Path.cwd()))
+        try:
+            GangMember(registry, gang, runner).work()
+        finally:
+            runner.folder.remove()
 
 
 class GangMember:
@@ -141,6 +147,7 @@ class TrialRunner:
         context: The context of this rank.
         stopping: Ends what runs between two windows, once it is set.
         autosave_s: Seconds after which an epoch that is under way is saved, again and again.
+        folder: Gives each trial its current folder. Default: all trials run in the current one.
 
     Attributes:
         progress: A count that grows with each build, window and evaluation, over all trials.
@@ -150,9 +157,15 @@ class TrialRunner:
     """
 
     def __init__(
-        self, settings: WorkerSettings, context: Context, stopping: threading.Event, autosave_s: float = AUTOSAVE_S
+        self,
+        settings: WorkerSettings,
+        context: Context,
+        stopping: threading.Event,
+        autosave_s: float = AUTOSAVE_S,
+        folder: WorkingFolder | None = None,
     ) -> None:
         self.settings = settings
+        self.folder = folder or WorkingFolder(None)
         self.task = settings.task
         self.context = context
         self.stopping = stopping
@@ -190,6 +203,7 @@ class TrialRunner:
     def _run_segment(self, segment: SegmentAssignment) -> Iterator[WorkerReport]:
         last: WorkerReport | None = None
         try:
+            self.folder.enter(segment.trial)
             for report in self._generate_reports(segment):
                 if report.done:
                     last = report

@@ -104,6 +104,13 @@ def test_function_resumes_from_its_last_checkpoint(stretch):
     assert train_functions.SEEN == [(0, 0, 0), (1, 0, 0), (0, 3, 1)]
 
 
+def test_function_that_resumes_draws_the_same_split(stretch):
+    first = run("splits_at_random", stretch())
+    second = run("splits_at_random", stretch(epoch=3, until=5, reports=first))
+    assert [report.epoch for report in second] == [4, 5]
+    assert len({report.metrics["loss"] for report in first + second}) == 1
+
+
 def test_reports_after_the_last_checkpoint_are_repeated(stretch):
     first = run("resumes", stretch(until=5, every=3))
     assert [report.checkpoint is not None for report in first] == [False, False, True, False, False]

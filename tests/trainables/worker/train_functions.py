@@ -59,6 +59,13 @@ def draws(config):
         ray.train.report({"loss": torch.rand(()).item()})
 
 
+def splits_at_random(config):
+    """Report the sum of what it validates on, which must be the same when it goes on."""
+    _, validated = torch.utils.data.random_split(range(100), [80, 20])
+    for epoch in range(load_epoch() + 1, 9):
+        ray.train.report({"loss": float(sum(validated))}, save(epoch=epoch))
+
+
 def reports_all_kinds(config):
     metrics = {"loss": torch.tensor([0.5]), "count": 3, "flag": True, "val": {"acc": 0.25}, "name": "x", "none": None}
     ray.train.report(metrics)

@@ -1,0 +1,25 @@
+"""A whole search over Hugging Face's Trainer with the callback of Ray Train, which looks for files where it runs."""
+
+import json
+
+import pytest
+
+from tests.end_to_end.finished_search import FinishedSearch
+
+STEPS = 4  # of an epoch
+
+pytest.importorskip("accelerate", reason="Hugging Face's Trainer needs accelerate")
+
+
+def test_checkpoint_of_a_trial_is_its_own(make_cli):
+    options = ["--objective", "eval_loss", "--mode", "min", "--trials", "5", "--concurrency", "1", "--seed", "1"]
+    space = ["--search", "lr=1e-3..1e-1:log", "--set", "epochs=9"]
+    found = FinishedSearch.run(make_cli(), "own", "huggingface.py:train_fn", *options, *space)
+    assert set(found.json["outcomes"]) == {"completed", "pruned"}
+    assert all(epochs == list(range(1, len(epochs) + 1)) for epochs in found.epochs().values())
+    assert {row["step"] for row in found.rows if row["epoch"] == 9} == {9 * STEPS}, "those that went on trained on"
+    kept = list(found.folder.glob("checkpoints/*/epoch-*"))
+    assert len(kept) == 5
+    for folder in kept:
+        state = json.loads((folder / "checkpoint" / "trainer_state.json").read_text())
+        assert state["global_step"] == STEPS * int(folder.name.split("-")[1])
