@@ -50,7 +50,7 @@ def test_checkpoint_is_saved_replaced_and_deleted(path):
 
 
 @pytest.mark.parametrize("damage", ["flipped", "truncated", "without digest", "no file", "no digest file"])
-def test_damaged_checkpoint_raises_checkpoint_error(path, damage):
+def test_damaged_checkpoint_raises_checkpoint_error(path, damage):  # H84
     digest = path.with_name("state.pt.sha256")
     message = r"state\.pt must have the SHA-256 .* it is corrupt"
     if damage == "flipped":
@@ -87,7 +87,7 @@ def save_and_crash(path: Path, moment: int) -> None:
 
 
 @pytest.mark.parametrize("moment", [0, 1, 2, 3])
-def test_crash_at_any_write_leaves_the_old_or_the_new_state(path, monkeypatch, moment):
+def test_crash_at_any_write_leaves_the_old_or_the_new_state(path, monkeypatch, moment):  # H84
     if isinstance(path, Path):
         child = multiprocessing.get_context("fork").Process(target=save_and_crash, args=(path, moment))
         child.start()

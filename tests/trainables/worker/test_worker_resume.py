@@ -51,7 +51,7 @@ def test_unfinished_checkpoint_of_another_epoch_is_ignored(stretch):
     assert list_checkpoints(stretch()) == ["epoch-1-a.pt", "epoch-1-b.pt", "epoch-2-b.pt", "midway-a.pt"]
 
 
-def test_broken_unfinished_checkpoint_is_skipped_with_a_note(stretch):
+def test_broken_unfinished_checkpoint_is_skipped_with_a_note(stretch):  # H84
     (first,) = run(stretch(until=1))
     later = stretch(epoch=1, until=2, start=(first.checkpoint, None))
     run(later, 2)
@@ -91,7 +91,7 @@ def test_checkpoint_that_cannot_be_examined_fails_the_trial(stretch):
     assert "midway-0.pt" in report.reason
 
 
-def test_broken_checkpoints_cost_epochs_and_a_note_each(stretch):
+def test_broken_checkpoints_cost_epochs_and_a_note_each(stretch):  # H84
     first = run(stretch())
     newest, before = (report.checkpoint for report in reversed(first))
     later = stretch(epoch=2, until=3, start=(newest, before, None), attempt="b")
