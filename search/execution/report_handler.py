@@ -17,7 +17,14 @@ from search.study.datasets import Datasets
 from search.study.study import SearchStudy
 from search.study.trial import get_reports, intermediate_values
 from trainables.filesystem.paths import RemotePath, StoragePath
-from trainables.worker.messages import Divergence, EpochReport, GangResult, SegmentEnd, TrialRelease
+from trainables.worker.messages import (
+    Divergence,
+    EpochReport,
+    GangResult,
+    SegmentEnd,
+    TrialRelease,
+    escape_surrogates,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -115,6 +122,7 @@ class ReportHandler:
             del self._began[number]
         else:
             self._record_segment(number, None, time.time())
+        loss = escape_surrogates(loss)
         if release is None:
             self._losses[number] = self._losses.get(number, 0) + 1
             if self._losses[number] > self._max_losses:
@@ -170,7 +178,7 @@ class ReportHandler:
         if end.last is not None:
             self._record_divergent_epoch(number, end.last, now)
         if end.traceback:
-            self._save_traceback(end.traceback, self._errors / f"trial-{number}.txt")
+            self._save_traceback(number, end.traceback)
         self.finish_trial(number, end.outcome, end.reason, end.divergence)
         if end.outcome == "failed":
             self._stoppers.record_failure(number, end.reason)
@@ -185,13 +193,17 @@ class ReportHandler:
         self.study.record_report(number, last.epoch, {**content, "time": at})
         self.notify(lambda callback: callback.on_trial_report(number, last.epoch, last.metrics, at))
 
-    def _save_traceback(self, traceback: str, path: StoragePath) -> None:
+    def _save_traceback(self, number: int, traceback: str) -> None:
         """Write a traceback before the trial ends, to the bucket itself: the driver's disk may vanish at any moment."""
-        path.parent.mkdir(exist_ok=True)
+        path = self._errors / f"trial-{number}.txt"
         if isinstance(path, RemotePath):
             retry_while_unavailable(partial(path.write_text, traceback))
-        else:
+            return
+        try:
+            path.parent.mkdir(exist_ok=True)
             path.write_text(traceback, encoding="utf-8")
+        except OSError as error:  # a full disk: the reason of the failure is in the study
+            logger.warning("trial %d: its traceback cannot be written: %s\n%s", number, error, traceback.rstrip())
 
     def _record_segment(self, number: int, result: GangResult | None, now: float) -> None:
         """Record a segment that has ended, with its last `result`, or None if its gang was lost."""

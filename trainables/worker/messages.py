@@ -4,6 +4,7 @@ Ray pickles them as they are. Only Tune's result of a step is JSON text: see `to
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
@@ -242,7 +243,15 @@ _BY_NAME = {message.__name__: message for message in (GangResult, EpochReport, S
 
 def to_json(result: GangResult) -> str:
     """Return `result` as text, since Tune flattens a dict into one key for each metric."""
-    return json.dumps(result, default=lambda message: {"message": type(message).__name__, **vars(message)})
+    text = json.dumps(
+        result, default=lambda message: {"message": type(message).__name__, **vars(message)}, ensure_ascii=False
+    )
+    return escape_surrogates(text, r"\\u")
+
+
+def escape_surrogates(text: str, escape: str = r"\u") -> str:
+    """Return `text` without half pairs of surrogates. A trial may say them, and no file or database takes them."""
+    return re.sub("[\ud800-\udfff]", lambda half: f"{escape}{ord(half[0]):04x}", text)
 
 
 def from_json(text: str) -> GangResult:

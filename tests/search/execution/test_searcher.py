@@ -164,6 +164,24 @@ def test_gpu_time_is_kept_unless_a_trial_found_no_room(make_searcher, tmp_path):
     assert (tmp_path / "errors" / "trial-0.txt").read_text() == "Traceback: here"
 
 
+def test_traceback_that_cannot_be_written_ends_no_search(make_searcher, tmp_path, caplog):
+    (tmp_path / "errors").write_text("a file, where a folder is to be")
+    searcher, study, _ = make_searcher(trials=2)
+    searcher.suggest("t0")
+    end(searcher, "t0", "failed", "KeyError: 'x'", "Traceback: here")
+    assert (searcher.error, outcomes(study)) == (None, ["failed"])
+    assert "trial 0: its traceback cannot be written: " in caplog.text
+    assert "Traceback: here" in caplog.text
+    assert searcher.suggest("t1") is not None
+
+
+def test_gang_may_be_lost_for_a_reason_that_no_file_takes(make_searcher):
+    searcher, study, _ = make_searcher(trials=1, max_losses=0)
+    searcher.suggest("t0")
+    searcher.reports.handle_gang_failure(0, "RuntimeError: \udc80")
+    assert study.get_trial(0).user_attrs["reason"] == "its gang was lost 1 times: RuntimeError: \\udc80"
+
+
 def test_as_many_segments_run_as_there_is_room_for(make_searcher):
     room = 2
     searcher, _, _ = make_searcher(trials=9, room=lambda: room)

@@ -26,6 +26,12 @@ def test_result_survives_its_way_through_text(report):
     assert from_json(to_json(result)) == result
 
 
+def test_text_that_no_file_takes_is_escaped():
+    said = messages.SegmentEnd("failed", "half \udc80, whole \U0001f600, line\n", "back\\slash \ud800")
+    (end,) = from_json(to_json(messages.GangResult("gang-1", [said]))).reports
+    assert (end.reason, end.traceback) == ("half \\udc80, whole \U0001f600, line\n", "back\\slash \\ud800")
+
+
 def test_segment_continues_after_a_report_with_its_budget():
     budget = SegmentBudget("samples", 1, 5.0, 9.0)
     segment = messages.SegmentAssignment(3, {}, 1, 9, "folder", "a", ("1.pt", None), "other.pt", budget)
