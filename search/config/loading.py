@@ -1,5 +1,6 @@
 """Builds the config of a search from options and a YAML file, and writes it as YAML."""
 
+import math
 import re
 import time
 from pathlib import Path
@@ -14,6 +15,7 @@ from search.config.validators import find_contradictions
 from search.errors import UsageError, format_validation_errors, suggest_nearest
 from search.storage import locations
 
+LARGEST_FILE = 2**20
 RETIRED_KEYS = {"memory_growth"}  # older search.yaml files and studies have them
 
 
@@ -92,12 +94,29 @@ def _read_yaml(file: Path | None) -> dict[str, Any]:
     if file is None:
         return {}
     try:
-        values = yaml.safe_load(file.read_text(encoding="utf-8"))
+        with file.open(encoding="utf-8") as stream:
+            text = stream.read(LARGEST_FILE + 1)
+        values = yaml.safe_load(text)
+        size = _count_items(values, {}) if len(text) <= LARGEST_FILE else math.inf
+    except RecursionError:
+        raise UsageError(f"--config must be a YAML file of options, but {file} is nested too deep.") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise UsageError(f"--config must be a YAML file, but {file} is not: {' '.join(str(error).split())}") from error
+    if size > LARGEST_FILE:
+        raise UsageError(f"--config must hold at most {LARGEST_FILE} characters or items, but {file} holds more.")
     if not isinstance(values, dict):
         raise UsageError(f"--config must hold options by name, but {file} holds {type(values).__name__}.")
     return {str(key): value for key, value in values.items()}
+
+
+def _count_items(value: Any, known: dict[int, int]) -> int:
+    """Return how many items `value` holds. What aliases repeat counts each time: nine lines may hold a billion."""
+    if not isinstance(value, dict | list):
+        return 1
+    if id(value) not in known:
+        items = value.values() if isinstance(value, dict) else value
+        known[id(value)] = 1 + sum(_count_items(item, known) for item in items)
+    return known[id(value)]
 
 
 def _format_option_problem(problem: str) -> str:

@@ -114,7 +114,9 @@ def parse_model_name(value: Any) -> Any:
     return value
 
 
-Count = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=1, le=10**9)]
+SMALLEST_AMOUNT = 1e-4  # of a resource that Ray knows
+ResourceAmount = Annotated[float, Field(ge=SMALLEST_AMOUNT)]
 Duration = Annotated[PositiveFloat | None, BeforeValidator(parse_duration)]
 Amount = Annotated[PositiveFloat | None, BeforeValidator(parse_fidelity)]
 Point = Annotated[dict[str, Any], BeforeValidator(parse_point)]

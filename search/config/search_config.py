@@ -12,6 +12,7 @@ from search.config.option import (
     Count,
     Duration,
     Point,
+    ResourceAmount,
     join_choices,
     list_options,
     option,
@@ -60,7 +61,7 @@ class SearchConfig(BaseModel):
     )
     patience: Count | None = _budget(None, "N", "Stop after this many trials without a new best. Default: no limit.")
     workers: Count = _resource(1, "N", "Number of workers of each trial.")
-    cpus_per_worker: PositiveFloat = _resource(1, "N", "Number of CPUs of each worker.")
+    cpus_per_worker: ResourceAmount = _resource(1, "N", "Number of CPUs of each worker.")
     gpus_per_worker: float | None = _resource(
         None, "N", "Number of GPUs of each worker, e.g. 1 or 0.5. Default: 1 if the cluster has GPUs, else 0.", ge=0
     )
@@ -119,7 +120,7 @@ class SearchConfig(BaseModel):
     exploit_every: Count | None = _advanced(
         None, "N", "Epochs between comparisons of the population. Default: an eighth of a trial's.", schedulers=("pbt",)
     )
-    resources: dict[str, PositiveFloat] = _advanced(
+    resources: dict[str, ResourceAmount] = _advanced(
         {}, "NAME=AMOUNT", "Amount of a custom Ray resource of each worker.", resumable=True
     )
     placement: Literal["pack", "spread"] = _advanced(

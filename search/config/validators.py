@@ -2,14 +2,20 @@
 
 from collections.abc import Iterator
 
+from search.config.option import SMALLEST_AMOUNT
 from search.config.search_config import OPTIONS, SearchConfig
 from trainables.filesystem.paths import RemotePath
 
 
 def find_contradictions(config: SearchConfig) -> list[str]:
     """Return a message for each contradiction between options of a search."""
-    checks = (_check_once, _check_workers, _check_scheduler, _check_fidelity, _check_study)
+    checks = (_check_name, _check_once, _check_workers, _check_scheduler, _check_fidelity, _check_study)
     return [message for check in checks for message in check(config)]
+
+
+def _check_name(config: SearchConfig) -> Iterator[str]:
+    if "name" in config.model_fields_set and not config.name:
+        yield "--name must be letters, digits, '.', '_' or '-', but got ''. Leave it out for a name with date and time."
 
 
 def _check_once(config: SearchConfig) -> Iterator[str]:
@@ -29,6 +35,8 @@ def _check_workers(config: SearchConfig) -> Iterator[str]:
     if config.cold and config.recycle_after not in (None, 1):
         yield f"--recycle-after must be 1 with --cold, but got {config.recycle_after}. Leave one of them out."
     gpus = config.gpus_per_worker or 0.0
+    if 0 < gpus < SMALLEST_AMOUNT:
+        yield f"--gpus-per-worker must be 0 or at least {SMALLEST_AMOUNT:g}, but got {gpus:g}."
     if gpus > 1 and gpus % 1:
         yield f"--gpus-per-worker must be whole above 1, but got {gpus:g}: a part of a GPU is one worker's."
     if 0 < gpus < 1 and config.workers > 1:

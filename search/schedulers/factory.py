@@ -30,6 +30,8 @@ def create_scheduler(config: SearchConfig, epochs: int, mode: Mode, judged_from:
         UsageError: Trials are too short for it.
     """
     limit = _compute_limit(config, epochs)
+    if config.grace_period is not None and config.grace_period > limit:
+        raise UsageError(f"--grace-period must be at most a trial's {limit:g} epochs, but got {config.grace_period:g}.")
     if config.scheduler in LADDERS:
         return LADDERS[config.scheduler].from_config(
             limit, config.reduction_factor, _compute_grace_period(config, limit, judged_from), mode, config.fidelity

@@ -9,6 +9,8 @@ from typing import Any
 from search.errors import UsageError
 from trainables.filesystem.paths import RemotePath, StoragePath, parse_path
 
+LONGEST_NAME = 200  # a file system takes 255, and files are named after the search
+
 
 def parse_location(value: Any) -> Any:
     """The place that a text names; whatever else is given, as it is.
@@ -66,6 +68,8 @@ def check_location(storage: StoragePath, name: str) -> None:
     """
     if not re.fullmatch(r"[A-Za-z0-9][\w.\-]*", name):
         raise UsageError(f"--name must be letters, digits, '.', '_' or '-', but got {name!r}.")
+    if len(name.encode()) > LONGEST_NAME:
+        raise UsageError(f"--name must have at most {LONGEST_NAME} bytes, but got {len(name.encode())}: {name[:20]}...")
     taken = _is_in_bucket(storage, name) if isinstance(storage, RemotePath) else (storage / name).exists()
     if taken:
         raise UsageError(f"--name must be new, but {name} exists in {storage}. Choose another.")

@@ -43,6 +43,10 @@ def list_files(cli):
          "the trials beyond it are copies. Raise it or leave out a --try."),
         (["toy.py:Toy", "--register", "a/b"], "--register must be a name of letters, digits, spaces, '.', '_' or '-', "
                                               "but got 'a/b'."),
+        (["toy.py:Toy", "--grace-period", "40"], "--grace-period must be at most a trial's 9 epochs, but got 40."),
+        (["toy.py:Toy", "--name", "n" * 300], f"--name must have at most 200 bytes, but got 300: {'n' * 20}..."),
+        (["--config", "/dev/full"], "--config must be a YAML file, but /dev/full is not: unacceptable character "
+                                    '#x0000: special characters are not allowed in "<unicode string>", position 0'),
         (["toy.py:Toy", "--workers", "1000"], "--workers times --cpus-per-worker must be at most the {cpus} CPUs of "
                                               "this machine, but got 1000."),
         (["toy.py:Toy", "--concurrency", "1000"], "--concurrency must be at most {cpus} with the {cpus} CPUs of this "

@@ -13,6 +13,10 @@ from tests.search.refusals import problems_of
 URL = "must be like sqlite:///path.db or postgresql://host/database"
 ONE_RUN = "it is one run with fixed parameters."
 GRACE = "--grace-period must come with --scheduler asha, asha-stop, hyperband, median"
+# Nine lines, each with the one before nine times.
+BOMB = "a: &a [1]\n" + "".join(
+    f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True)
+)
 
 
 @pytest.fixture
@@ -44,6 +48,11 @@ def test_time_budget_with_a_unit_is_in_seconds(text, seconds):
     [
         ({"trials": "0", "workers": "x"}, ["--trials must be greater than or equal to 1, but got '0'.",
                                            "--workers must be a valid integer, but got 'x'."]),
+        ({"trials": "1" * 40}, [f"--trials must be less than or equal to 1000000000, but got '{'1' * 40}'."]),
+        ({"cpus_per_worker": "1e-30"}, ["--cpus-per-worker must be greater than or equal to 0.0001, but got '1e-30'."]),
+        ({"gpus_per_worker": "1e-30"}, ["--gpus-per-worker must be 0 or at least 0.0001, but got 1e-30."]),
+        ({"name": ""}, ["--name must be letters, digits, '.', '_' or '-', but got ''. "
+                        "Leave it out for a name with date and time."]),
         ({"scheduler": "ash"},
          ["--scheduler must be 'asha', 'asha-stop', 'hyperband', 'median', 'pbt' or 'none', but got 'ash'."]),
         ({"time_budget": "inf"}, ["--time-budget must be like 90s, 30m or 2h, but got 'inf'."]),
@@ -139,7 +148,12 @@ def test_flags_override_the_file_parameter_by_parameter(from_file):
         ("a: [1\n", "--config must be a YAML file"),
         ("task: arc\nset: foo\n", "{file}: set must hold parameters by name, but got 'foo'."),
         ("task: arc\n1: 2\n", "{file}: 1 must be an option of a search"),
+        ("task: " + "[" * 5000 + "]" * 5000, "--config must be a YAML file of options, but {file} is nested too deep."),
+        ("set: &a {x: *a}\n", "--config must be a YAML file of options, but {file} is nested too deep."),
+        (BOMB, "--config must hold at most 1048576 characters or items, but {file} holds more."),
+        ("#" * 2**21, "--config must hold at most 1048576 characters or items, but {file} holds more."),
     ],
+    ids=["unknown", "list", "broken", "text", "number", "deep", "cycle", "aliases", "long"],
 )  # fmt: skip
 def test_malformed_file_is_refused(from_file, tmp_path, content, start):
     assert problems_of(from_file, content)[0].startswith(start.format(file=tmp_path / "search.yaml"))
