@@ -2,6 +2,8 @@
 
 import math
 import shlex
+import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,9 +23,22 @@ def format_duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
+def script_command(name: str) -> str:
+    """Return the command that runs the script `name` of this folder from the current folder, as run.py is run."""
+    found = shutil.which("python")
+    own = found is not None and Path(found).parent.resolve() == Path(sys.executable).parent.resolve()
+    python = "python" if own else _shorten_path(Path(sys.executable))
+    return f"{python} {_shorten_path(Path(__file__).with_name(name))}"
+
+
+def _shorten_path(path: Path) -> str:
+    here = Path.cwd()
+    return shlex.quote(str(path.relative_to(here) if path.is_relative_to(here) else path))
+
+
 def resume_command(place: StoragePath) -> str:
     """Return the command that resumes the search at `place`."""
-    return f"python search/run.py --resume {_format_location(place)}"
+    return f"{script_command('run.py')} --resume {_format_location(place)}"
 
 
 def replay_command(place: StoragePath) -> str:
@@ -33,7 +48,7 @@ def replay_command(place: StoragePath) -> str:
 
 def report_command(place: StoragePath) -> str:
     """Return the command that writes the page and the Parquet file of the search at `place`."""
-    return f"python search/report.py {_format_location(place)}"
+    return f"{script_command('report.py')} {_format_location(place)}"
 
 
 def log_model_command(place: StoragePath, register: str) -> str:

@@ -92,7 +92,7 @@ def test_mlflow_has_a_parent_with_result_code_and_model(search):
     parent = search.parent
     assert (parent.info.run_name, parent.info.status) == ("mixed", "FINISHED")
     assert parent.data.metrics["best/val/loss"] == search.json["best"]["value"]
-    for text in ("Best val/loss", "python search/run.py --resume mixed", "python search/run.py --config search.yaml"):
+    for text in ("Best val/loss", "search/run.py --resume mixed", "search/run.py --config search.yaml"):
         assert text in parent.data.tags["mlflow.note.content"]
     artifacts = {file.path for file in search.mlflow.list_artifacts(parent.info.run_id)}
     assert artifacts >= {"search.yaml", "trials.parquet", "report.html", "environment.json", "requirements.txt", "code"}
@@ -202,7 +202,7 @@ def test_files_that_cannot_be_written_do_not_end_a_search(search):
         file.with_suffix(".aside").rename(file)
     told = [line for line in done.stderr.splitlines() if "cannot be written:" in line]
     assert [line.split()[0] for line in told] == [str(file) for file in files]
-    assert all(line.endswith("python search/report.py mixed writes it again") for line in told)
+    assert all(line.endswith("search/report.py mixed writes it again") for line in told)
     assert (done.returncode, json.loads(done.stdout)["outcomes"]) == (0, search.json["outcomes"])
     assert search.parent.info.status == "FINISHED"
 

@@ -33,7 +33,7 @@ def interrupted(process):
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 1, err
-    assert err.splitlines()[-1].startswith("go on: python search/run.py --resume ")
+    assert err.splitlines()[-1].startswith("go on: ")
     return json.loads(out)
 
 

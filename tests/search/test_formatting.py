@@ -1,12 +1,22 @@
 import math
+import shlex
+import subprocess
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from search.config.objectives import Objective
-from search.formatting import format_change, format_numbers, format_percent, join_words, pluralize
+from search.formatting import (
+    format_change,
+    format_numbers,
+    format_percent,
+    join_words,
+    pluralize,
+    script_command,
+)
 from search.reporting.html.axes import robust_range
+from tests.conftest import ROOT
 
 
 def test_counts_and_lists_read_as_a_person_writes_them():
@@ -41,3 +51,11 @@ def test_outlier_does_not_flatten_the_axis(mode):
     low, high = robust_range(values, Objective("x", mode))
     assert high - low < 1
     assert robust_range([0.1, 0.2, 0.3, 0.4, 0.5], Objective("x", mode)) is None
+
+
+@pytest.mark.parametrize("place", ["the project", "elsewhere"])
+def test_command_of_a_script_works_where_one_stands(place, tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT if place == "the project" else tmp_path)
+    command = script_command("report.py")
+    assert command.endswith(" search/report.py" if place == "the project" else f" {ROOT}/search/report.py")
+    assert subprocess.run([*shlex.split(command), "--help"], capture_output=True).returncode == 0

@@ -9,6 +9,7 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from search.config.option import parse_model_name
+from search.formatting import script_command
 from search.tracking.errors import ModelError
 from search.tracking.model.best_model import log_best
 from search.tracking.model.log_model import pin_requirements
@@ -145,7 +146,7 @@ def test_search_that_mlflow_lacks_is_refused_with_a_command(tmp_path, searched):
         log_best(other.folder, "toy model")
     assert str(told.value) == (
         "the best checkpoint is no model in MLflow: ValueError: MLflow has no run of this search in experiment "
-        f"'Elsewhere'. Try again: python search/report.py other --storage {tmp_path} --register 'toy model'"
+        f"'Elsewhere'. Try again: {script_command('report.py')} other --storage {tmp_path} --register 'toy model'"
     )
 
 
@@ -173,7 +174,7 @@ def test_search_without_a_checkpoint_has_no_model(tmp_path):
 
 def test_process_that_is_late_or_dies_is_refused(searched, monkeypatch):
     monkeypatch.setattr("search.tracking.model.best_model.TIMEOUT_S", 0.1)
-    with pytest.raises(ModelError, match=r"making it took more than 0\.1 s\. Try again: python search/report.py one "):
+    with pytest.raises(ModelError, match=r"making it took more than 0\.1 s\. Try again: .*search/report\.py one "):
         log_best(searched.folder)
     monkeypatch.setattr("sys.executable", shutil.which("false"))
     monkeypatch.setattr("search.tracking.model.best_model.TIMEOUT_S", 60.0)
