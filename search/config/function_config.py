@@ -9,6 +9,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
 
 from search.config.flatten import nest
+from search.config.option import read_yaml
 from search.config.search_config import SearchConfig
 
 
@@ -92,7 +93,7 @@ def _infer_type(text: str) -> Any:
         return int
     if dots and all(isinstance(number, int | float) for number in numbers):
         return float
-    return Annotated[Any, BeforeValidator(lambda choice: _parse_value(choice))]
+    return Annotated[Any, BeforeValidator(lambda choice: _parse_value(choice, str))]
 
 
 def _parse_value(value: Any, *kinds: type[Any]) -> Any:
@@ -110,7 +111,7 @@ def _parse_value(value: Any, *kinds: type[Any]) -> Any:
         if math.isfinite(number):
             return number
     try:
-        read = yaml.safe_load(value)
+        read = read_yaml(value)
     except yaml.YAMLError:
         return value
     return read if isinstance(read, (bool, NoneType, *kinds)) else value

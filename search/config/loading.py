@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from search.config.option import option_name, wrap_in_list
+from search.config.option import option_name, read_yaml, wrap_in_list
 from search.config.search_config import OPTIONS, SearchConfig
 from search.config.validators import find_contradictions
 from search.errors import UsageError, format_validation_errors, suggest_nearest
@@ -96,7 +96,7 @@ def _read_yaml(file: Path | None) -> dict[str, Any]:
     try:
         with file.open(encoding="utf-8") as stream:
             text = stream.read(LARGEST_FILE + 1)
-        values = yaml.safe_load(text)
+        values = read_yaml(text)
         size = _count_items(values, {}) if len(text) <= LARGEST_FILE else math.inf
     except RecursionError:
         raise UsageError(f"--config must be a YAML file of options, but {file} is nested too deep.") from None

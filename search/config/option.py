@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Annotated, Any, cast
 
+import yaml
 from pydantic import BaseModel, BeforeValidator, Field, PositiveFloat, ValidationInfo
 
 from search.config.stop_condition import StopCondition
@@ -112,6 +113,29 @@ def parse_model_name(value: Any) -> Any:
     if isinstance(value, str) and not re.fullmatch(r"\w[\w.\- ]{0,199}", value):
         raise ValueError(f"must be a name of letters, digits, spaces, '.', '_' or '-', but got {value!r}")
     return value
+
+
+YAML_BOOLEAN = "tag:yaml.org,2002:bool"
+
+
+class YamlLoader(yaml.SafeLoader):
+    """Reads YAML 1.2. PyYAML follows version 1.1, in which the choice "no" of a parameter is False."""
+
+
+YamlLoader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != YAML_BOOLEAN]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+YamlLoader.add_implicit_resolver(YAML_BOOLEAN, re.compile("^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
+
+
+def read_yaml(text: str) -> Any:
+    """Return what `text` describes.
+
+    Raises:
+        yaml.YAMLError: It is no YAML.
+    """
+    return yaml.load(text, YamlLoader)
 
 
 Count = Annotated[int, Field(ge=1, le=10**9)]

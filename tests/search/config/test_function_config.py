@@ -40,12 +40,18 @@ def space(fixed=(), searched=()):
 @pytest.mark.parametrize(
     ("text", "value"),
     [("32", 32), ("1e-3", 1e-3), ("relu", "relu"), ("true", True), ("null", None), ("12:30", "12:30"),
-     ("2024-01-01", "2024-01-01"), ("[64, 64]", [64, 64]), ("'32'", "32"), ("nan", "nan"), ("a: b: c", "a: b: c"),
+     ("2024-01-01", "2024-01-01"), ("[64, 64]", [64, 64]), ("'32'", "32"), ("no", "no"), ("on", "on"),
+     ("'true'", "true"), ("nan", "nan"), ("a: b: c", "a: b: c"),
      (7, 7), (["a", "b"], ["a", "b"])],
 )  # fmt: skip
 def test_fixed_value_is_read_as_yaml(text, value):
     found = space({"x": text}).build_config({}).model_dump(mode="json", round_trip=True)["x"]
     assert (found, type(found)) == (value, type(value))
+
+
+def test_choices_keep_no_as_text_and_lose_their_quotes():
+    (found,) = space(searched={"mp": "no,'bf16',\"1\",2,true"}).parameters
+    assert found.distribution.choices == ("no", "bf16", "1", 2, True)
 
 
 def test_config_holds_the_named_values_and_a_seed(planned):

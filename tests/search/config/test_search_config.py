@@ -133,6 +133,11 @@ def test_study_url_is_kept_and_its_path_becomes_absolute(tmp_path, monkeypatch):
     assert load_config({"task": "arc", "study": "sqlite:///a/b c.db"}).study == f"sqlite:///{tmp_path}/a/b c.db"
 
 
+def test_choice_named_no_in_a_file_is_text(from_file):
+    config = from_file("task: arc\nsearch: {mp: [no, bf16]}\nset: {a: off, b: true}\n")
+    assert (config.search, config.set) == ({"mp": "no,bf16"}, {"a": "off", "b": True})
+
+
 def test_flags_override_the_file_parameter_by_parameter(from_file):
     text = yaml.safe_dump({"task": "arc", "trials": 7, "seed": 3, "set": {"a": 1, "b": 2}})
     config = from_file(text, trials="9", set={"b": "5"})
