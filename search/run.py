@@ -30,7 +30,7 @@ PARAMETERS = [
     GroupedOption(START, "--list", "list_", is_flag=True, help="List the searches in --storage and exit."),
     GroupedOption(START, "--dry-run", is_flag=True, help="Print the resolved search as YAML and exit."),
     *build_parameters(OPTIONS),
-    GroupedOption("Output", "--json", "as_json", is_flag=True, help="Print the result as one JSON object."),
+    GroupedOption("Output", "--json", "as_json", is_flag=True, help="Print the result, or what --list lists, as JSON."),
 ]
 
 
@@ -53,7 +53,7 @@ def main(
     if task and re.fullmatch(r"[\w.]+=.*", task):  # the file of --config, or the search of --resume, names the task
         task, more = "", (task, *more)
     if list_:
-        return print_searches(parse_storage(options["storage"] or "runs"))
+        return print_searches(parse_storage(options["storage"] or "runs"), as_json)
     if not task and resume is None and config is None:
         raise UsageError(f"task must be given: {next(iter(BUILT_IN_TASKS))}, or path/to/file.py:ClassName. See --help.")
     given = _select_given({**options, "task": task or None, "set": (*options["set"], *more)})

@@ -103,6 +103,9 @@ def test_database_in_the_yaml_of_a_search_is_found_again(cli):
     store.close()
     counts = "based  1 completed, 1 pruned, 1 diverged, 1 failed, 1 interrupted  best val/loss 0.5\n"
     assert counts in cli.invoke("--list").stdout
+    (listed,) = [each for each in json.loads(cli.invoke("--list", "--json").stdout) if each["name"] == "based"]
+    assert sum(listed["outcomes"].values()) == 5
+    assert (listed["best"]["metric"], listed["best"]["value"]) == ("val/loss", 0.5)
     assert cli.run("based", script="search/report.py").stdout.count(" 0.5 ") == 5
     (cli.folder / "studies.db").rename(cli.folder / "moved.db")
     assert f"based  name must be a search that has begun, but based is not in {url}." in cli.invoke("--list").stdout

@@ -1,5 +1,6 @@
 """Prints the searches of a storage folder, and a search that is not run."""
 
+import json
 from typing import Any
 
 from search.errors import UsageError
@@ -28,8 +29,8 @@ def print_plan(planned: Any) -> None:
             print(f"# fixed: {key} {value}")
 
 
-def print_searches(storage: StoragePath) -> None:
-    """Print a line for each search in `storage`, with its newest search last."""
+def print_searches(storage: StoragePath, as_json: bool = False) -> None:
+    """Print a line for each search in `storage`, with its newest search last, or all of them as one JSON list."""
     from search.analysis.best_trials import count_outcomes, find_best
     from search.formatting import format_value
     from search.storage.working_copy import list_searches
@@ -41,13 +42,23 @@ def print_searches(storage: StoragePath) -> None:
         names = list_searches(storage)
     except OSError as error:
         raise UsageError(f"--storage must be a place that can be read, but {error}.") from error
+    found: list[dict[str, Any]] = []
     for name in names:
         try:
             searched = load_search(storage / name)
         except UsageError as error:  # a database that is away keeps nobody from the others
-            print(f"{name}  {error}")
+            found.append({"name": name, "error": str(error)})
+        else:
+            best, metric = find_best(searched.trials, searched.objective), searched.objective.metric
+            own = {"trial_id": best.trial_id, "metric": metric, "value": best.value} if best else None
+            found.append({"name": name, "outcomes": dict(count_outcomes(searched.trials)), "best": own})
+    if as_json:
+        print(json.dumps(found))
+        return
+    for each in found:
+        if "error" in each:
+            print(f"{each['name']}  {each['error']}")
             continue
-        best = find_best(searched.trials, searched.objective)
-        counts = ", ".join(f"{count} {outcome}" for outcome, count in count_outcomes(searched.trials).items())
-        told = f"  best {searched.objective.metric} {format_value(best.value)}" if best else ""
-        print(f"{name}  {counts}{told}")
+        counts = ", ".join(f"{count} {outcome}" for outcome, count in each["outcomes"].items())
+        told = f"  best {own['metric']} {format_value(own['value'])}" if (own := each["best"]) else ""
+        print(f"{each['name']}  {counts}{told}")
