@@ -3,6 +3,7 @@
 import gc
 import logging
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -58,16 +59,31 @@ def _start_local_cluster(root: Path, code: Path, services: ExitStack) -> None:
     before = dict(os.environ)
     os.environ["PYTHONPATH"] = os.pathsep.join([str(code), str(root), *filter(None, [before.get("PYTHONPATH")])])
     try:
+        _create_private_token()
         _init_ray(
             address="local",
             num_cpus=count_available_cpus(),
             object_store_memory=OBJECT_STORE_BYTES,
             include_dashboard=False,
-            _temp_dir=folder,
+            _temp_dir=str(Path(folder, "ray")),  # Ray lets every user write there, but none can enter the folder above
         )
     finally:
         os.environ.clear()
         os.environ.update(before)
+
+
+def _create_private_token() -> None:
+    """Make the token of this user's Ray readable by him alone. Ray would create it readable by every user."""
+    path = Path.home() / ".ray" / "auth_token"
+    if path.exists():
+        if path.stat().st_mode & 0o077 and path.stat().st_uid == os.getuid():
+            path.chmod(0o600)
+    elif (
+        not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & {*os.environ} and os.environ.get("RAY_AUTH_MODE") != "disabled"
+    ):
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(secrets.token_hex(32))
 
 
 def _init_ray(**options: Any) -> None:
