@@ -42,13 +42,17 @@ class Cli:
         """Run the command in this process, which saves the seconds of its imports. It must start no search."""
         from search.run import main
 
+        tasks = {file.stem for file in TASKS.glob("*.py")}  # of another folder, if a test has imported them
+        imported = {name: sys.modules.pop(name) for name in tasks & {*sys.modules}}
         path, modules = [*sys.path], {*sys.modules}
+        sys.path[:] = [folder for folder in path if folder != str(TASKS)]
         with contextlib.chdir(self.folder):
             done = CliRunner().invoke(main, arguments)
         sys.path[:] = path
         for name in {*sys.modules} - modules:  # the task of one test has the name of that of another
             if str(getattr(sys.modules[name], "__file__", "")).startswith(str(self.folder)):
                 del sys.modules[name]
+        sys.modules.update(imported)
         if done.exception is not None and not isinstance(done.exception, SystemExit):
             raise done.exception
         return subprocess.CompletedProcess(arguments, done.exit_code, done.stdout, done.stderr)

@@ -6,7 +6,7 @@ running mean. Here a loss may be anything: negative, zero at first, noise around
 trial learns. A false alarm ends a good trial and a late one costs seconds, so the limit is far off.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -74,23 +74,25 @@ class LossDivergenceDetector:
         self.best = cost if self.best is None else min(cost, self.best)
 
 
-def check_skipped_windows(totals: EpochTotals, name: str, epoch: int, steps: int, is_last: bool) -> None:
-    """Check whether the updates of an epoch were a part of its windows that is worth judging.
+def check_skipped_windows(updates: Collection[EpochTotals], epoch: int, steps: int, is_last: bool) -> None:
+    """Check whether enough windows of an epoch were applied to judge the trial by it.
 
     A window whose loss is finite may be skipped in fp16 while the loss scale is lowered, in a short epoch all of them.
 
     Args:
+        updates: The totals of each update. One of several may fail while the others train.
         steps: How many updates were applied in the whole trial.
         is_last: Whether the trial ends with this epoch.
 
     Raises:
         Diverged: None was applied, or too many were skipped.
     """
-    windows = totals.applied + totals.skipped
-    none_applied = not totals.applied and (totals.spoiled > 0 or (is_last and not steps))
-    if totals.skipped and (none_applied or totals.spoiled > MAX_SPOILED_SHARE * windows):
-        which = "" if name == "train" else f" of {name}"
-        reason = f"{totals.skipped} of {windows} windows{which} in epoch {epoch} were not finite and skipped"
+    applied = sum(totals.applied for totals in updates)
+    skipped = sum(totals.skipped for totals in updates)
+    spoiled = sum(totals.spoiled for totals in updates)
+    none_applied = not applied and (spoiled > 0 or (is_last and not steps))
+    if skipped and (none_applied or spoiled > MAX_SPOILED_SHARE * (applied + skipped)):
+        reason = f"{skipped} of {applied + skipped} windows in epoch {epoch} were not finite and skipped"
         raise Diverged(reason, agreed=True, kind="skips")
 
 

@@ -127,9 +127,8 @@ class TrialTrainer:
         self.windows = 0
         if task.epoch_samples is not None:
             self._excess_samples = max(0.0, self._excess_samples + self.samples - task.epoch_samples)
-        for name, totals in self._tallies.items():
-            is_last = self.epoch >= task.config.epochs
-            check_skipped_windows(totals, name, self.epoch, task.updaters[name].steps, is_last)
+        steps = sum(updater.steps for updater in task.updaters.values())
+        check_skipped_windows(self._tallies.values(), self.epoch, steps, self.epoch >= task.config.epochs)
         trained = time.perf_counter()
         metrics = {**training_metrics(self.task, self._tallies, self.seconds), **self.evaluate()}
         if task.objective not in metrics:

@@ -104,8 +104,8 @@ def test_gradient_check_skip_allows_parts_without_gradient(wrong, caplog):
 def test_gradients_are_checked_at_the_first_applied_window():
     task = Parts("an overflow", precision="fp16", gradient_check="parameter")
     training = TrialTrainer(task)
-    training.run_epoch()
-    assert (task.updaters["train"].steps, task.updaters["train"].skipped) == (0, 2)
+    assert training.run_epoch(lambda: training.windows == 1) is None
+    assert (task.updaters["train"].steps, task.updaters["train"].skipped) == (0, 1)
     task.loss = lambda batch: (task.modules["head"](task.modules["encoder"](batch)).square().mean(), 2)
     with pytest.raises(ValueError, match="module 'prompt' must have a gradient"):
         training.run_epoch()

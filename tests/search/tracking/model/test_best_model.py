@@ -165,7 +165,7 @@ def test_checkpoint_in_a_bucket_becomes_a_model(searched, s3):
 def test_search_without_a_checkpoint_has_no_model(tmp_path):
     nothing, function = Searched(tmp_path, "nothing"), Searched(tmp_path, "function")
     nothing.store.close()
-    with pytest.raises(ModelError, match=r"no trial was completed\. Try again: python .* nothing .* --log-model"):
+    with pytest.raises(ModelError, match=r"no trial was completed\. Try again: .*report\.py nothing .* --log-model"):
         log_best(nothing.folder)
     function.complete(None)
     with pytest.raises(ModelError, match="trial 0 has no checkpoint of a task, but None"):
