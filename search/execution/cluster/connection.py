@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -73,7 +73,7 @@ def _start_local_cluster(root: Path, code: Path, services: ExitStack) -> None:
 
 
 def _create_private_token() -> None:
-    """Make the token of this user's Ray readable by him alone. Ray would create it readable by every user."""
+    """Create the token of Ray, or change its mode, such that no other user can read it. Ray lets every user read it."""
     path = Path.home() / ".ray" / "auth_token"
     if path.exists():
         if path.stat().st_mode & 0o077 and path.stat().st_uid == os.getuid():
@@ -82,8 +82,12 @@ def _create_private_token() -> None:
         not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & {*os.environ} and os.environ.get("RAY_AUTH_MODE") != "disabled"
     ):
         path.parent.mkdir(mode=0o700, exist_ok=True)
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        descriptor, unfinished = tempfile.mkstemp(dir=path.parent)  # with mode 0600
+        with os.fdopen(descriptor, "w") as file:
             file.write(secrets.token_hex(32))
+        with suppress(FileExistsError):  # a search that starts at the same time was first: its token holds
+            os.link(unfinished, path)
+        os.unlink(unfinished)
 
 
 def _init_ray(**options: Any) -> None:

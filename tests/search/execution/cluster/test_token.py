@@ -1,6 +1,7 @@
 """Keep the token of a local Ray from the other users of the machine."""
 
 import stat
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -26,6 +27,14 @@ def test_new_token_is_readable_by_its_user_alone(token):
     before = token.read_text()
     _create_private_token()
     assert token.read_text() == before
+    assert [*token.parent.iterdir()] == [token]
+
+
+def test_searches_that_start_together_share_one_token(token):
+    with ThreadPoolExecutor(8) as pool:
+        for done in [pool.submit(_create_private_token) for _ in range(8)]:
+            done.result()
+    assert (len(token.read_text()), [*token.parent.iterdir()]) == (64, [token])
 
 
 def test_token_that_ray_created_becomes_private(token):
