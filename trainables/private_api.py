@@ -20,9 +20,9 @@ OPTIMIZER_HOOKS = ("optimizer_post_hooks", "optimizer_pre_hooks")
 EXECUTION = "ray.train.v2._internal.execution"
 NAMES = {
     # Ray Train
-    "ControllerCallback": f"{EXECUTION}.callback:ControllerCallback",
     "DatasetsCallback": "ray.train.v2._internal.callbacks:DatasetsCallback",
     "DefaultPlacementGroupHandle": f"{EXECUTION}.worker_group.placement_group_handle:DefaultPlacementGroupHandle",
+    "FixedScalingPolicy": f"{EXECUTION}.scaling_policy:FixedScalingPolicy",
     "PlacementGroupCleanerCallback": (
         "ray.train.v2._internal.callbacks.placement_group_callback:PlacementGroupCleanerCallback"
     ),

@@ -1,5 +1,6 @@
 """Ray Train's trainer of a gang: where its workers are placed, and which callbacks of Ray's it runs."""
 
+import asyncio
 from typing import Any
 
 import ray
@@ -7,10 +8,11 @@ from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
 from ray.util.placement_group import placement_group
 
+from search.execution.gang import PLACE, SETTINGS
 from trainables.private_api import (
-    ControllerCallback,
     DatasetsCallback,
     DefaultPlacementGroupHandle,
+    FixedScalingPolicy,
     PlacementGroupCleanerCallback,
     TrainController,
     WorkerGroup,
@@ -20,6 +22,7 @@ from trainables.worker.messages import GangSettings
 
 CALL_S = 60.0  # for the registry to answer
 ONE_NODE_S = 5.0  # for a node that has room to take all workers, before they may lie on several
+CONTROLLER_VARIABLES = {PLACE, *SETTINGS}
 # Each starts a process for every gang. Ray Data's has no data sets to hand out here. The cleaner works only beside
 # Ray's dashboard and with one Ray on the host; the registry removes the placement group of a gang that is gone.
 UNUSED = (DatasetsCallback, PlacementGroupCleanerCallback)
@@ -32,6 +35,16 @@ class PlacedWorkerGroup(WorkerGroup):  # type: ignore[misc]  # private, so that 
     keep a node of its own busy. So a gang that is to be packed names the fullest node that has room. Ray takes another
     one if that is gone or full by then.
     """
+
+    @staticmethod
+    def _get_worker_runtime_env(custom_runtime_env: Any) -> Any:
+        """Return the environment of the workers, without what only their controller reads.
+
+        Where nothing is left, a worker can be a process that Ray has started ahead.
+        """
+        environment = WorkerGroup._get_worker_runtime_env(custom_runtime_env)
+        environment["env_vars"] = {k: v for k, v in environment["env_vars"].items() if k not in CONTROLLER_VARIABLES}
+        return environment
 
     def _create_placement_group(self, scaling_config: Any, context: Any) -> Any:
         settings: dict[str, Any] = self._train_run_context.train_loop_config or {}
@@ -49,19 +62,41 @@ class PlacedWorkerGroup(WorkerGroup):  # type: ignore[misc]  # private, so that 
         return DefaultPlacementGroupHandle(placement_group(bundles, strategy, name))
 
 
-class PlacementCallback(ControllerCallback):  # type: ignore[misc]
-    """Makes Ray Train's controller, which has a process of its own, start PlacedWorkerGroup."""
+class PlacedScalingPolicy(FixedScalingPolicy):  # type: ignore[misc]
+    """Asks for the workers by their placement group alone.
+
+    Ray would also ask an actor of the cluster for them, so that its autoscaler adds nodes. A placement group that waits
+    does the same, and the start of that actor delays the first trial by two seconds.
+    """
 
     def after_controller_start(self, train_run_context: Any) -> None:
-        TrainController.worker_group_cls = PlacedWorkerGroup
+        """Ask nobody."""
+
+    def _maybe_send_resource_request(self) -> None:
+        """Ask nobody."""
+
+
+class GangController(TrainController):  # type: ignore[misc]
+    """A controller of Ray Train's that starts a PlacedWorkerGroup."""
+
+    worker_group_cls = PlacedWorkerGroup
 
 
 class GangTrainer(TorchTrainer):
-    """A TorchTrainer with workers in a placement group of ours, and without the callbacks that are UNUSED."""
+    """A TorchTrainer with workers in a placement group of ours, and without the callbacks that are UNUSED.
+
+    Its controller runs in this process. Ray starts one in a process of its own, whose imports take as long as those of
+    a worker, and the workers start only after them.
+    """
 
     def _create_default_callbacks(self) -> list[Any]:
         callbacks = super()._create_default_callbacks()  # type: ignore[misc]  # Train's v2, chosen at run time
-        return [PlacementCallback(), *(callback for callback in callbacks if not isinstance(callback, UNUSED))]
+        return [callback for callback in callbacks if not isinstance(callback, UNUSED)]
+
+    def _initialize_and_run_controller(self, **arguments: Any) -> Any:
+        controller = GangController(**{**arguments, "scaling_policy": PlacedScalingPolicy(self.scaling_config)})
+        asyncio.run(controller.run())
+        return controller.get_result()
 
 
 def train(settings: GangSettings, gang: str, run: str) -> None:

@@ -151,6 +151,8 @@ def _run_tuner(searcher: StudySearcher, settings: GangSettings, folder: Path) ->
     # Tune would put the driver's keys into the runtime environment of the gangs, which Ray logs. Nodes have their own.
     names = class_cache.ENV_VARS_TO_PROPAGATE
     class_cache.ENV_VARS_TO_PROPAGATE = {name for name in names if not name.startswith("AWS_")}
+    if not uses_existing_cluster():  # all processes have the variables of this one, and Ray starts some ahead
+        class_cache.ENV_VARS_TO_PROPAGATE, class_cache.DEFAULT_ENV_VARS = set(), {}
     # Not CPU: 0, which Tune refuses, and no fraction of a CPU, which a worker would miss. On the driver's node as long
     # as that has room: it is the one that no cloud takes away, and the others can be released when they are idle.
     here = ray.get_runtime_context().get_node_id()

@@ -19,8 +19,8 @@ def wait_until(condition, process=None, seconds=300):
     return found
 
 
-def contains(file: Path, text: str) -> bool:
-    return file.exists() and text in file.read_text()
+def contains(file: Path, text: str, times: int = 1) -> bool:
+    return file.exists() and file.read_text().count(text) >= times
 
 
 class Traces:

@@ -37,11 +37,11 @@ PARAMETERS: dict[str, tuple[str, ...]] = {
     "split_trials": ("study", "trials", "n_below"),
 }
 METHODS = {
-    "ControllerCallback": ("after_controller_start",),
     "DefaultPlacementGroupHandle": ("wait", "shutdown"),
+    "FixedScalingPolicy": ("_maybe_send_resource_request", "after_controller_start"),
     "ParzenEstimator": ("sample",),
-    "TrainController": ("worker_group_cls",),
-    "WorkerGroup": ("_create_placement_group",),
+    "TrainController": ("get_result", "run", "worker_group_cls"),
+    "WorkerGroup": ("_create_placement_group", "_get_worker_runtime_env"),
     "async_compile": ("pool",),
     "cluster_state": ("available_resources_per_node", "get_draining_nodes", "get_max_resources_from_cluster_config"),
     "dynamo_config": ("fail_on_recompile_limit_hit", "get_config_copy", "load_config"),

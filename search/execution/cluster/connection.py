@@ -58,6 +58,7 @@ def _start_local_cluster(root: Path, code: Path, services: ExitStack) -> None:
     # Through the environment of this process: with one in `runtime_env`, no worker process can be started ahead.
     before = dict(os.environ)
     os.environ["PYTHONPATH"] = os.pathsep.join([str(code), str(root), *filter(None, [before.get("PYTHONPATH")])])
+    os.environ.setdefault("PL_DISABLE_FORK", "1")  # as Tune sets it: Lightning must not fork a process that runs Ray
     try:
         _create_private_token()
         _init_ray(
