@@ -21,7 +21,7 @@ print(json.dumps(result.as_json()))
 """
 
 
-pytestmark = pytest.mark.slow  # four whole searches, of schedulers whose decisions tests without Ray show
+pytestmark = pytest.mark.slow  # three whole searches, of schedulers whose decisions tests without Ray show
 
 
 def run_search(make_cli, scheduler, *arguments, concurrency=2):
@@ -67,23 +67,6 @@ def test_faster_precision_gets_more_epochs_for_its_gpu_seconds(make_cli):
     assert any(epochs[2.7].values()), "one ran to its end"
     trial = found.study.trials[0]
     assert trial.user_attrs["report/1"]["gpu_seconds"] > 0.1
-
-
-def test_median_stopping_ends_trials_below_the_median_at_once(make_cli):
-    found = run_search(make_cli, "median", "--trials", "12", "--grace-period", "2", "--seed", "3", "--set", "epochs=4")
-    reasons = {trial.number: trial.user_attrs["reason"] for trial in found.study.trials}
-    ended = {number for number, reason in reasons.items() if reason}
-    assert 0 < len(ended) < 12
-    for number, own in found.epochs().items():
-        if number in ended:
-            assert reasons[number].startswith("below the median of ")
-            assert reasons[number].endswith(f" trials at epoch {own[-1]}")
-            assert 2 <= own[-1] < 4
-        else:
-            assert own == [1, 2, 3, 4]
-    # Not at the end of the search: another trial began after the first of them had ended.
-    first = min(trial.datetime_complete for trial in found.study.trials if trial.number in ended)
-    assert max(trial.datetime_start for trial in found.study.trials) > first
 
 
 def test_population_continues_with_copies_of_its_best(make_cli):
