@@ -22,6 +22,7 @@ from search.experiment.plan import SearchPlan, build_plan, build_space
 from search.samplers.factory import create_sampler
 from search.storage.atomic_file import write_atomic
 from search.storage.backend import StudyStore
+from search.storage.database import database_errors
 from search.storage.study_store import find_store, open_store
 from search.study.metadata import build_resume_config, load_metadata
 from search.study.study import SearchStudy, create_study
@@ -139,7 +140,8 @@ def open_search(place: StoragePath, given: Mapping[str, Any]) -> tuple[SearchPla
     with storage_errors():
         store = open_store(place, url)
         try:
-            return _restore_search(place, store, {**given, "study": url})
+            with database_errors(url):
+                return _restore_search(place, store, {**given, "study": url})
         except BaseException:  # also Ctrl-C: in a notebook, nothing else could release the lock
             store.close()
             raise

@@ -5,8 +5,6 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
-from optuna.storages import JournalStorage
-
 from search.errors import StoreError, UsageError
 from search.storage.backend import StudyStore
 from search.storage.journal import JournalBackend, JournalRecords
@@ -139,7 +137,7 @@ class BucketJournal(JournalRecords):
     def _write(self, lines: list[bytes]) -> None:
         self._pending += lines  # until the next commit
 
-    def _read_all(self) -> Iterable[bytes]:
+    def read_all(self) -> Iterable[bytes]:
         return [*read_records(self._place), *self._pending]
 
     def _put(self) -> None:
@@ -173,7 +171,7 @@ class BucketJournalBackend(JournalBackend):
     def open(self) -> StudyStore:
         with self.usage_errors():
             journal = BucketJournal(self.place)
-        return StudyStore(JournalStorage(journal), journal.close, journal.commit)
+            return StudyStore(self._load(journal), journal.close, journal.commit)
 
     def _read_records(self) -> list[bytes]:
         return read_records(self.place)

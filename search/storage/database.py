@@ -15,6 +15,15 @@ from search.storage.backend import StudyBackend, StudyStore, format_reason, has_
 from trainables.filesystem.paths import StoragePath
 
 
+@contextmanager
+def database_errors(url: str) -> Iterator[None]:
+    """Raise a UsageError in place of the errors of a database that is broken or away. Other errors pass."""
+    try:
+        yield
+    except (sqlalchemy.exc.SQLAlchemyError, StorageInternalError) as error:
+        raise UsageError(f"--study must be a database that can be used, but {url}: {format_reason(error)}.") from error
+
+
 class DatabaseBackend(StudyBackend):
     """A database that SQLAlchemy reaches.
 
@@ -62,7 +71,8 @@ class DatabaseBackend(StudyBackend):
         if storage is None:
             return False
         try:
-            return has_study(storage, self.name)
+            with self.usage_errors():
+                return has_study(storage, self.name)
         finally:
             storage.engine.dispose()
 
@@ -72,8 +82,9 @@ class DatabaseBackend(StudyBackend):
 
     def read(self) -> RDBStorage:
         storage = self._open_existing()
-        if storage is None or not has_study(storage, self.name):
-            raise UsageError(f"name must be a search that has begun, but {self.name} is not in {self.url}.")
+        with self.usage_errors():
+            if storage is None or not has_study(storage, self.name):
+                raise UsageError(f"name must be a search that has begun, but {self.name} is not in {self.url}.")
         return storage
 
     @abstractmethod
@@ -94,15 +105,14 @@ class DatabaseBackend(StudyBackend):
     def usage_errors(self) -> Iterator[None]:
         """Raise a UsageError in place of the errors of a database that cannot be used."""
         try:
-            yield
+            with database_errors(self.url):
+                yield
         except ImportError as error:
             raise UsageError(
                 f"--study {self.url} must have the package psycopg, but it is not installed. "
                 "pip install 'psycopg[binary]'"
             ) from error
-        except (sqlalchemy.exc.SQLAlchemyError, StorageInternalError, OSError) as error:
-            raise UsageError(
-                f"--study must be a database that can be used, but {self.url}: {format_reason(error)}."
-            ) from error
+        except OSError as error:
+            raise UsageError(f"--study must be a database that can be used, but {self.url}: {error}.") from error
         except RuntimeError as error:  # Optuna's, for tables of another version of it
             raise UsageError(f"--study must have the tables of this Optuna, but {self.url}: {error}") from error

@@ -2,7 +2,9 @@
 
 import itertools
 import json
+import logging
 import os
+import shutil
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,10 +15,13 @@ from optuna.storages import BaseStorage, JournalStorage
 from optuna.storages.journal import BaseJournalBackend
 
 from search.errors import UsageError
-from search.storage.backend import StudyBackend, StudyStore, check_name, format_reason, lock_study_file
+from search.storage.atomic_file import atomic_path
+from search.storage.backend import StudyBackend, StudyStore, check_name, lock_study_file
 from trainables.filesystem.paths import StoragePath
 
+logger = logging.getLogger(__name__)
 SYNC_S = 0.5  # what the machine itself may lose when its power goes; nothing is lost with this process
+RECORD_START = b'{"op_code":'
 
 
 class JournalRecords(BaseJournalBackend):
@@ -37,7 +42,7 @@ class JournalRecords(BaseJournalBackend):
 
     def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:
         if log_number_from < self._first:
-            return map(json.loads, itertools.islice(self._read_all(), log_number_from, None))
+            return map(json.loads, itertools.islice(self.read_all(), log_number_from, None))
         del self._unread[: log_number_from - self._first]
         self._first = log_number_from
         return map(json.loads, list(self._unread))
@@ -45,8 +50,12 @@ class JournalRecords(BaseJournalBackend):
     def _write(self, lines: list[bytes]) -> None:
         raise RuntimeError("a study that was opened to be read must not be written to")
 
-    def _read_all(self) -> Iterable[bytes]:
+    def read_all(self) -> Iterable[bytes]:
+        """Return all records, one a line."""
         return self._records
+
+    def close(self) -> None:
+        """Close nothing: there is no writer."""
 
 
 class Journal(JournalRecords):
@@ -63,13 +72,13 @@ class Journal(JournalRecords):
         super().__init__()
         self._path = path
         self._lock = lock_study_file(f"{path}.lock", path.parent.name)
-        self._file = open(path, "ab", buffering=0)  # noqa: SIM115 (until `close`)
         try:
-            self._cut_torn_record()
-        except UsageError:
+            self._file = open(path, "ab", buffering=0)  # noqa: SIM115 (until `close`)
+            self._cut_broken_end()
+        except (OSError, UsageError):
             self._lock.close()
             raise
-        self._first = sum(1 for _ in self._read_all())
+        self._first = sum(1 for _ in self.read_all())
         self._written = threading.Event()
         self._closed = threading.Event()
         self._syncing = threading.Thread(target=self._sync, daemon=True, name="journal")
@@ -100,21 +109,24 @@ class Journal(JournalRecords):
         if self._failure is not None:
             raise self._failure
 
-    def _read_all(self) -> Iterator[bytes]:
+    def read_all(self) -> Iterator[bytes]:
         with open(self._path, "rb") as file:
             yield from file
 
-    def _cut_torn_record(self) -> None:
-        """A writer that was killed may have left half a record, behind which nothing more could be read; a machine
-        that lost its power, several.
+    def _cut_broken_end(self) -> None:
+        """Cut what follows the last whole record, behind which nothing more could be read.
+
+        A writer that was killed leaves one torn record. A machine that lost its power may leave anything: the file is
+        then copied first, and the user is told.
 
         Raises:
-            UsageError: Something is broken before what is whole: that was no writer.
+            UsageError: Records follow what is broken, or no line is a record: no writer leaves such a file.
         """
-        whole, broken = 0, ""
-        for number, line in enumerate(self._read_all(), start=1):
+        whole, broken, lines = 0, "", list[bytes]()
+        for number, line in enumerate(self.read_all(), start=1):
             if not _is_record(line):
                 broken = broken or f"line {number} of {self._path}"
+                lines.append(line)
             elif broken:
                 raise UsageError(
                     f"{broken} must be a record, but is not, and more records follow. Restore the file, or cut it "
@@ -122,6 +134,15 @@ class Journal(JournalRecords):
                 )
             else:
                 whole += len(line)
+        end = b"".join(lines)
+        is_torn_record = end[: len(RECORD_START)] == RECORD_START[: len(end)] and b"\n" not in end and b"\0" not in end
+        if not whole and not is_torn_record:
+            raise UsageError(f"{self._path} must be the journal of a study, but no line of it is a record. Restore it.")
+        if not is_torn_record:
+            copy = next(path for n in itertools.count(1) if not (path := Path(f"{self._path}.broken-{n}")).exists())
+            with atomic_path(copy) as unfinished:
+                shutil.copy(self._path, unfinished)
+            logger.warning("%s and all that follows is broken, and is cut. The file as it was is %s.", broken, copy)
         os.truncate(self._path, whole)
 
     def _sync(self) -> None:
@@ -136,9 +157,10 @@ class Journal(JournalRecords):
 
 def _is_record(line: bytes) -> bool:
     try:
-        return line.endswith(b"\n") and isinstance(json.loads(line), dict)
-    except ValueError:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
         return False
+    return line.endswith(b"\n") and isinstance(record, dict) and "op_code" in record
 
 
 class JournalBackend(StudyBackend):
@@ -160,27 +182,38 @@ class JournalBackend(StudyBackend):
 
     def open(self) -> StudyStore:
         journal = Journal(Path(str(self.path)))
-        return StudyStore(JournalStorage(journal), journal.close)
+        return StudyStore(self._load(journal), journal.close)
 
     def read(self) -> BaseStorage:
         with self.usage_errors():
             if not self.exists():
                 raise UsageError(f"name must be a search in {self.place.parent}, but there is no {self.path}.")
-        try:
-            storage = JournalStorage(JournalRecords(self._read_records()))
-        except (OSError, ValueError, KeyError) as error:
-            raise UsageError(
-                f"name must be a search that can be read, but {self.path} is broken: {format_reason(error)}."
-            ) from error
+            storage = self._load(JournalRecords(self._read_records()))
         names = [study.study_name for study in storage.get_all_studies()]
         if not names:
             raise UsageError(f"name must be a search that has begun, but {self.path} is empty.")
         check_name(names, self.place)
         return storage
 
+    def _load(self, journal: JournalRecords) -> JournalStorage:
+        """Return the study that `journal` holds. Close the journal if there is an error.
+
+        Raises:
+            UsageError: A record is none of Optuna's.
+        """
+        try:
+            return JournalStorage(journal)
+        except Exception as error:  # Optuna raises any error for a record that it did not write
+            journal.close()
+            if isinstance(error, OSError):
+                raise
+            broken = (n for n, line in enumerate(journal.read_all(), start=1) if not _is_record(line))
+            reason = f"line {number} is no record" if (number := next(broken, None)) else f"Optuna raises {error!r}"
+            raise UsageError(f"{self.path} must be the journal of a study, but {reason}. Restore it.") from error
+
     def _read_records(self) -> list[bytes]:
         records = self.path.read_bytes().splitlines(keepends=True)
-        return records if not records or _is_record(records[-1]) else records[:-1]  # the driver may be writing it
+        return records if not records or records[-1].endswith(b"\n") else records[:-1]  # the driver may be writing it
 
     @contextmanager
     def usage_errors(self) -> Iterator[None]:

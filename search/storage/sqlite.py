@@ -43,6 +43,19 @@ class SQLiteBackend(DatabaseBackend):
 
     def _open(self) -> StudyStore:
         lock = lock_study_file(f"{self.path}.{self.name}.lock", self.name)
+        try:
+            storage = self._create_storage()
+        except BaseException:  # also Ctrl-C: in a notebook, nothing else could release the lock
+            lock.close()
+            raise
+
+        def close() -> None:
+            storage.engine.dispose()
+            lock.close()
+
+        return StudyStore(CachedRDBStorage(storage), close)
+
+    def _create_storage(self) -> RDBStorage:
         with open(f"{self.path}.lock", "a") as creation:  # two searches that create the tables at once would fail
             fcntl.flock(creation, fcntl.LOCK_EX)
             storage = RDBStorage(self.optuna_url, engine_kwargs={"connect_args": {"timeout": LOCKED_S}})
@@ -51,12 +64,7 @@ class SQLiteBackend(DatabaseBackend):
         with storage.engine.connect() as connection:
             connection.execute(text("PRAGMA journal_mode = WAL"))
         storage.engine.dispose()
-
-        def close() -> None:
-            storage.engine.dispose()
-            lock.close()
-
-        return StudyStore(CachedRDBStorage(storage), close)
+        return storage
 
     def _open_existing(self) -> RDBStorage | None:
         return super()._open_existing() if self.path.exists() else None  # connecting would create the file

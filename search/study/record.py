@@ -8,6 +8,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from search.config.objectives import HasObjectives, Objective
 from search.errors import UsageError
+from search.storage.database import database_errors
 from search.storage.study_store import create_backend, read_study_url
 from trainables.filesystem.paths import StoragePath
 
@@ -44,14 +45,17 @@ def load_search(place: StoragePath) -> SearchRecord:
     """The search at `place`, as its study has it.
 
     Raises:
-        UsageError: There is none.
+        UsageError: There is none, or it cannot be read.
     """
-    storage = create_backend(place, read_study_url(place)).read()
-    study_id = storage.get_study_id_from_name(place.name)
-    about = storage.get_study_user_attrs(study_id)
+    url = read_study_url(place)
+    storage = create_backend(place, url).read()
+    with database_errors(url):
+        study_id = storage.get_study_id_from_name(place.name)
+        about = storage.get_study_user_attrs(study_id)
+        trials = storage.get_all_trials(study_id)
     if "mode" not in about:
         raise UsageError(f"name must be a search that has begun, but {place.name} has not.")
     others = (Objective(metric, mode) for metric, mode in about.get("others", {}).items())
-    begun = [trial for trial in storage.get_all_trials(study_id) if trial.state != TrialState.WAITING]
+    begun = [trial for trial in trials if trial.state != TrialState.WAITING]
     objectives = (Objective(about["objective"], about["mode"]), *others)
     return SearchRecord(place.name, begun, objectives, about.get("search", {}))

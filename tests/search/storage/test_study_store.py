@@ -1,6 +1,7 @@
 """Where a study is kept: a journal file, SQLite, and a PostgreSQL server that the tests start."""
 
 import math
+import sqlite3
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ from optuna.samplers import RandomSampler
 from optuna.trial import TrialState
 
 from search.errors import StoreError, UsageError
+from search.experiment.resume import open_search
 from search.samplers.factory import create_sampler
 from search.storage import postgres, requests
 from search.storage.study_store import create_backend, open_store
@@ -164,7 +166,10 @@ def test_unreadable_study_is_refused_in_one_line(folder, tmp_path):
     journal = folder / "study.journal"
     text = journal.read_bytes()
     for broken, line in [
-        (b"garbage\n" + text, r"name must be a search that can be read, but .*study\.journal is broken: .*"),
+        (
+            b"garbage\n" + text,
+            r".*study\.journal must be the journal of a study, but line 1 is no record\. Restore it\.",
+        ),
         (text.splitlines(keepends=True)[0], r"name must be a search that has begun, but one has not\."),
         (b"", r"name must be a search that has begun, but .*study\.journal is empty\."),
     ]:
@@ -190,6 +195,26 @@ def test_unusable_database_is_refused_in_one_line(tmp_path, folder, url, line):
     with pytest.raises(UsageError, match=rf"^{line}$") as error:
         create_backend(folder, url.format(tmp_path)).check()
     assert len(error.value.problems) == 1
+
+
+def test_damaged_database_is_refused_in_one_line(tmp_path, folder):
+    url = f"sqlite:///{tmp_path}/studies.db"
+    study, store = create_study(keep(folder, url), RandomSampler, [VAL_LOSS], url=url)
+    play(study)
+    store.close()
+    with sqlite3.connect(tmp_path / "studies.db") as database:
+        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        pages = database.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'studies'").fetchall()
+    content = bytearray((tmp_path / "studies.db").read_bytes())
+    ((page,),) = pages
+    content[(page - 1) * 4096 : page * 4096] = bytes(4096)  # the tables exist, and one cannot be read
+    (tmp_path / "studies.db").write_bytes(content)
+    line = r"^--study must be a database that can be used, but .*studies\.db: database disk image is malformed\.$"
+    for _ in range(2):  # the first refusal frees the lock
+        for action in (load_search, partial(open_search, given={})):
+            with pytest.raises(UsageError, match=line):
+                action(folder)
+    assert (tmp_path / "studies.db").read_bytes() == content
 
 
 def test_database_without_the_right_to_write_is_refused(server, database, tmp_path):

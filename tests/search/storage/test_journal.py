@@ -1,0 +1,127 @@
+"""What becomes of a journal that is broken when it is opened."""
+
+import json
+
+import pytest
+from optuna.samplers import RandomSampler
+
+from search.errors import UsageError
+from search.storage.study_store import open_store
+from search.study.record import load_search
+from search.study.study import create_study
+from tests.search.objectives import VAL_LOSS
+from tests.search.study.played_studies import SPACE
+from trainables.filesystem.paths import parse_path
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """The folder of a search with a study of three trials."""
+    folder = tmp_path / "one"
+    folder.mkdir()
+    write_study(folder)
+    return folder
+
+
+def write_study(place):
+    study, store = create_study(place, RandomSampler, [VAL_LOSS])
+    for _ in range(3):
+        study.ask(SPACE)
+    store.close()
+
+
+def reopen(folder):
+    open_store(folder).close()
+    return (folder / "study.journal").read_bytes()
+
+
+@pytest.mark.parametrize("torn", [b"{", b'{"op_code":8,"worker_id":"a', b'{"op_code":8}'])
+def test_torn_last_record_is_cut_without_a_copy(folder, caplog, torn):
+    journal = folder / "study.journal"
+    text = journal.read_bytes()
+    journal.write_bytes(text + torn)
+    assert len(load_search(folder).trials) == 3, "the driver may be writing the record"
+    assert reopen(folder) == text
+    assert [path.name for path in folder.glob("*.broken-*")] == []
+    assert caplog.text == ""
+    journal.write_bytes(torn)
+    assert reopen(folder) == b"", "the first record"
+
+
+@pytest.mark.parametrize(
+    "end", [b"\0" * 5000, b'{"op_code":8,"wor' + b"\0" * 100 + b'ker\n{"op', b"{}\n", b"text\nmore\n"]
+)
+def test_broken_end_is_cut_after_the_user_has_a_copy(folder, caplog, end):
+    journal = folder / "study.journal"
+    text = journal.read_bytes()
+    for number in (1, 2):
+        caplog.clear()
+        journal.write_bytes(text + end)
+        assert reopen(folder) == text
+        copy = folder / f"study.journal.broken-{number}"
+        assert copy.read_bytes() == text + end
+        line = text.count(b"\n") + 1
+        assert [record.message for record in caplog.records] == [
+            f"line {line} of {journal} and all that follows is broken, and is cut. The file as it was is {copy}."
+        ]
+
+
+def test_broken_end_stays_if_it_cannot_be_copied(folder, monkeypatch):
+    broken = (folder / "study.journal").read_bytes() + b"text\n"
+    (folder / "study.journal").write_bytes(broken)
+
+    def refuse(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("shutil.copy", refuse)
+    with pytest.raises(OSError, match="No space left"):
+        open_store(folder)
+    assert (folder / "study.journal").read_bytes() == broken
+    monkeypatch.undo()
+    open_store(folder).close()
+
+
+@pytest.mark.parametrize("text", [b"{}\n", b"[]\n[]\n", b"SQLite format 3\0" + b"\0" * 5000, b"a letter", b"[" * 9999])
+def test_file_that_is_no_journal_is_refused_and_unchanged(folder, text):
+    journal = folder / "study.journal"
+    journal.write_bytes(text)
+    with pytest.raises(
+        UsageError, match=rf"^{journal} must be the journal of a study, but no line of it is a record\."
+    ):
+        open_store(folder)
+    assert journal.read_bytes() == text
+    with pytest.raises(UsageError, match=r"study\.journal (must be the journal of a study, but line 1 is no|is empty)"):
+        load_search(folder)
+
+
+@pytest.mark.parametrize(
+    ("line", "rule"),
+    [
+        (b"{}\n", r"line 2 .*must be a record, but is not, and more records follow\. Restore the file"),
+        (b"\0" * 5000 + b"\n", r"line 2 .*must be a record, but is not, and more records follow\. Restore the file"),
+        (b'{"op_code":99}\n', r"must be the journal of a study, but Optuna raises AssertionError"),
+        (b'{"op_code":8}\n', r"must be the journal of a study, but Optuna raises KeyError"),
+    ],
+)
+def test_broken_line_before_others_is_refused_in_one_line(folder, line, rule):
+    journal = folder / "study.journal"
+    first, rest = journal.read_bytes().split(b"\n", 1)
+    text = first + b"\n" + line + rest
+    journal.write_bytes(text)
+    for open_study in (open_store, load_search):
+        with pytest.raises(UsageError, match=rule if open_study is open_store else "must be the journal") as error:
+            open_study(folder)
+        assert len(str(error.value).splitlines()) == 1
+    assert journal.read_bytes() == text
+
+
+def test_broken_line_in_a_bucket_is_refused_and_frees_the_lease(s3):
+    place = parse_path(s3) / "searches" / "one"
+    write_study(place)
+    segment = next(path for path in (place / "study").iterdir() if path.read_bytes())
+    first, rest = segment.read_bytes().split(b"\n", 1)
+    segment.write_bytes(first + b"\n" + json.dumps({}).encode() + b"\n" + rest)
+    for open_study in (open_store, load_search):
+        with pytest.raises(UsageError, match=r"one/study must be the journal of a study, but line 2 is no record\."):
+            open_study(place)
+    assert not (place / "study.lock").exists()
