@@ -1,8 +1,11 @@
 """From what the command line calls a task to its class, and to what its workers need to import it."""
 
+import ast
 import importlib
 import inspect
+import re
 import sys
+from collections.abc import Sequence
 from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +15,8 @@ from search.errors import UsageError, suggest_nearest
 from trainables.registry import BUILT_IN_TASKS, load_class
 from trainables.task import Task
 
+DYNAMIC = {"importlib", "importlib.util", "pkgutil", "runpy"}  # import what only a run can tell
+DOTTED_NAME = re.compile(r"[A-Za-z_]\w*\.[\w.]*")  # of a class in a text, which a library may import
 OWN = [Path(__file__).resolve().parents[2] / name for name in ("search", "trainables", "models")]
 
 
@@ -23,6 +28,7 @@ class TaskSource:
     task_class: type[Task[Any]] | None  # None for a plain Ray Train function
     reference: str  # "module:Class"
     modules: tuple[Path, ...]  # the Python files and packages beside the task's file; none for a built-in task
+    imported: tuple[Path, ...]  # those of them that the task imports, directly or through others of them
 
 
 def load_task_source(text: str) -> TaskSource:
@@ -32,7 +38,7 @@ def load_task_source(text: str) -> TaskSource:
         UsageError: There is no such task, file or class, or the file cannot be imported.
     """
     if text in BUILT_IN_TASKS:
-        return TaskSource(text, load_class(BUILT_IN_TASKS[text]), BUILT_IN_TASKS[text], ())
+        return TaskSource(text, load_class(BUILT_IN_TASKS[text]), BUILT_IN_TASKS[text], (), ())
     path_text, colon, name = text.rpartition(":")
     if not colon or not path_text.endswith(".py"):
         raise UsageError(
@@ -59,7 +65,8 @@ def load_task_source(text: str) -> TaskSource:
             f"{text} must be a class that derives from Task, or a function of a config, but is neither. {hint}"
         )
     task_class: type[Task[Any]] | None = target if isinstance(target, type) else None
-    return TaskSource(name, task_class, f"{path.stem}:{name}", _find_sibling_modules(path))
+    modules = _find_sibling_modules(path)
+    return TaskSource(name, task_class, f"{path.stem}:{name}", modules, _find_imported_modules(path, modules))
 
 
 def _import_module(path: Path) -> Any:
@@ -122,3 +129,34 @@ def _find_sibling_modules(path: Path) -> tuple[Path, ...]:
             f"no file beside {path.name} must have the name of a module that Ray needs, but {file.name} has."
         )
     return (*files, *packages)
+
+
+def _find_imported_modules(path: Path, modules: Sequence[Path]) -> tuple[Path, ...]:
+    """Return those of `modules` that the file `path` imports, directly or through others of them.
+
+    A package counts as a whole. All modules count if a file imports what only a run can tell.
+    """
+    by_name = {module.name.removesuffix(".py"): module for module in modules}
+    found, pending = {path.stem}, [path]
+    while pending:
+        names = _list_imported_names(pending.pop())
+        if names & DYNAMIC:
+            return tuple(modules)
+        new = {name.partition(".")[0] for name in names} & by_name.keys() - found
+        found |= new
+        for module in (by_name[name] for name in new):
+            pending += [module] if module.is_file() else module.rglob("*.py")
+    return tuple(module for name, module in by_name.items() if name in found)
+
+
+def _list_imported_names(file: Path) -> set[str]:
+    """Return the names of modules that `file` imports anywhere, or that its texts contain."""
+    try:
+        nodes = [*ast.walk(ast.parse(file.read_bytes()))]
+    except (SyntaxError, ValueError):  # nothing can import the file either
+        return set()
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module and not node.level}
+    names |= {"importlib" for node in nodes if isinstance(node, ast.Name) and node.id == "__import__"}
+    texts = (node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
+    return names | {text for text in texts if DOTTED_NAME.fullmatch(text)}

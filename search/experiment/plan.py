@@ -3,9 +3,11 @@
 import inspect
 import os
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from optuna.trial import FrozenTrial
 from pydantic import BaseModel
 
 from search.config import SearchConfig, function_config
@@ -50,6 +52,10 @@ class SearchPlan(HasObjectives):
         if combinations is None or self.config.scheduler == "pbt":
             return self.config.trials
         return min(self.config.trials, len(combinations))
+
+    def is_complete(self, trials: Sequence[FrozenTrial]) -> bool:
+        """Return whether `trials` have all ended, and no further one is to start."""
+        return len(trials) >= self.trials and all(trial.state.is_finished() for trial in trials)
 
     @property
     def is_limited(self) -> bool:

@@ -18,6 +18,7 @@ from search.config.task_source import load_task_source
 from search.errors import StoreError, UsageError
 from search.execution.cluster.session_cleanup import remove
 from search.experiment import warm_start
+from search.experiment.code_copy import record_code
 from search.experiment.plan import SearchPlan, build_plan, build_space
 from search.samplers.factory import create_sampler
 from search.storage.atomic_file import write_atomic
@@ -58,7 +59,7 @@ def create_tracker(
     runs = Runs(config, *resolve_tracking_uri(config, tracking_environment(about)), about["id"], planned.objectives)
     prepare = None
     if nodes is not None:
-        prepare = partial(provenance.write, config.local_path, config.task, planned.source.modules, nodes)
+        prepare = partial(provenance.write, config.local_path, config.task, planned.source.imported, nodes)
     return MLflowCallback(runs, opened.study.get_trials(), say, prepare)
 
 
@@ -121,7 +122,7 @@ def _save_metadata(study: SearchStudy, planned: SearchPlan) -> None:
             "first": planned.first,
             "searched": {p.name: distribution_to_json(p.distribution) for p in space.parameters},
             "fixed": space.fixed_values(),
-            "files": provenance.compute_digests(planned.source.modules),
+            "files": provenance.compute_digests(planned.source.imported),
             "tracking_uri": redact(os.environ.get(URI, "")),
         }
     )
@@ -162,14 +163,15 @@ def _restore_search(place: StoragePath, store: StudyStore, given: Mapping[str, A
     for point in about["first"]:
         study.enqueue(point)  # the search may have died before it enqueued them
     remove(config.local_path / "ray")
-    notes += _update_code(study, planned, place)
+    trials = study.get_trials()
+    if not planned.is_complete(trials):  # else nothing runs the task any more
+        notes += record_code(study, planned)
     tracking_uri = redact(tracking_environment(about)[URI])
     if not config.tracking_uri and tracking_uri != about["tracking_uri"]:
         notes.append(f"MLflow is at {tracking_uri} now: runs begin anew there")
     # Of a search in a bucket, the task may be a copy on this disk, which is removed at the end.
     _write_search_yaml(planned, about["config"]["task"] if isinstance(place, RemotePath) else config.task)
     study.commit()
-    trials = study.get_trials()
     ended = sum(trial.state.is_finished() for trial in trials)
     notes.append(f"search {config.name} goes on: {ended} trials have ended, {len(trials) - ended} have begun")
     return planned, OpenStudy(study, store, tuple(notes))
@@ -213,22 +215,6 @@ def _describe_parameters(space: Space) -> dict[str, str]:
     """Return the range or the value of each parameter as text."""
     ranges = {parameter.name: f"searched in {parameter}" for parameter in space.parameters}
     return {**ranges, **{name: str(value) for name, value in space.fixed_values().items()}}
-
-
-def _update_code(study: SearchStudy, planned: SearchPlan, place: StoragePath) -> list[str]:
-    """Archive the copy of the task's files if the task has changed. Return a line about that."""
-    modules = planned.source.modules
-    before, current = study.metadata["files"], provenance.compute_digests(modules)
-    if before == current:
-        return []
-    changed = sorted(name for name in before.keys() | current.keys() if before.get(name) != current.get(name))
-    archived, code = "", planned.config.local_path / "code"
-    if code.exists() and not any(path.is_relative_to(code.resolve()) for path in modules):  # else trials run the copy
-        older = next(path for n in range(1, 1000) if not (path := code.with_name(f"code-{n}")).exists())
-        code.rename(older)
-        archived = f" code; what ran so far is in {planned.config.path / older.name}"
-    study.save_metadata({**study.metadata, "files": current})
-    return [f"{', '.join(changed)} changed since {place.name} last ran, and trials go on with the new{archived}"]
 
 
 def _write_search_yaml(planned: SearchPlan, task: str) -> None:

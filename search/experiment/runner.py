@@ -17,6 +17,7 @@ from search.config.loading import resolve_config
 from search.execution.cluster.local_machine import uses_existing_cluster
 from search.execution.cluster.node_check import job_stop_warning
 from search.execution.cluster.session_cleanup import remove
+from search.experiment.code_copy import CODE, copy_code
 from search.experiment.finish import finish
 from search.experiment.plan import SearchPlan, plan, prepare_task_files
 from search.experiment.resume import OpenStudy, create_search, create_tracker, open_search, storage_errors
@@ -110,8 +111,7 @@ class _Driver:
         with progress, handle_signals(stop, config.time_budget), self.uploader.flush_on_exit(progress.warn):
             for note in self.opened.notes if self.opened else planned.warm.lines:
                 progress.say(note)
-            trials_ended = all(trial.state.is_finished() for trial in self.earlier)
-            if self.opened and trials_ended and len(self.earlier) >= planned.trials:
+            if self.opened and planned.is_complete(self.earlier):
                 searched, tracker = self._close_complete_search(self.opened)
             else:
                 if (num := planned.trials) < config.trials:
@@ -142,7 +142,8 @@ class _Driver:
                 # This imports Ray: a mistake on the command line is reported before these seconds are spent.
                 from search.execution.cluster.connection import ray_session
 
-                services.enter_context(ray_session(planned.source.modules, ROOT, folder))
+                copy_code(planned.source, folder)
+                services.enter_context(ray_session(planned.source.modules, ROOT, folder / CODE))
                 from search.experiment.ray_run import run_on_ray  # imports Tune while Ray starts its worker processes
 
                 return run_on_ray(services, planned, files, self._open_study, self.progress, self.stop)

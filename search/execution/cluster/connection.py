@@ -4,7 +4,6 @@ import gc
 import logging
 import os
 import secrets
-import shutil
 import signal
 import subprocess
 import sys
@@ -24,18 +23,15 @@ OBJECT_STORE_BYTES = 256 * 2**20  # it holds reports only; Ray would take a thir
 
 
 @contextmanager
-def ray_session(modules: Sequence[Path], root: Path, folder: Path) -> Iterator[None]:
+def ray_session(modules: Sequence[Path], root: Path, code: Path) -> Iterator[None]:
     """Start Ray on this machine unless RAY_ADDRESS names a cluster. Shut it down afterwards.
 
     Args:
         modules: Files and packages that the workers import besides this project.
         root: The folder that `search`, `trainables` and `models` are in.
-        folder: The folder of the search. Workers on this machine import the copy of `modules` that it keeps: the user
-            may edit the originals, and those of a submitted job are deleted with it.
+        code: The folder with the search's copy of `modules`, which workers on this machine import: the user may edit
+            the originals, and those of a submitted job are deleted with it.
     """
-    code = folder / "code"
-    if modules and not code.exists():  # else the search is resumed
-        _copy_modules(modules, code)
     with ExitStack() as services:
         # Around Ray: its threads print until it has shut down.
         services.enter_context(redirect_stdout(_RayOutputFilter(sys.stderr)))
@@ -108,19 +104,6 @@ def shut_down() -> None:
         ray.shutdown()
     finally:
         gc.enable()
-
-
-def _copy_modules(modules: Sequence[Path], code: Path) -> None:
-    """Copy all or nothing: a search that is killed meanwhile must not be resumed with a part of its task."""
-    unfinished = code.with_name(f"{code.name}.tmp")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir(parents=True)
-    for path in modules:
-        if path.is_dir():
-            shutil.copytree(path, unfinished / path.name, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy(path, unfinished)
-    unfinished.rename(code)
 
 
 class _RayOutputFilter:

@@ -8,6 +8,7 @@ import pytest
 from search.config import load_config
 from search.errors import UsageError
 from search.experiment import plan
+from search.experiment.code_copy import copy_code
 from search.experiment.resume import create_search, open_search
 from search.formatting import resume_command, script_command
 from tests.end_to_end.test_driver_crash import LR, TASKS, start
@@ -104,7 +105,7 @@ def test_changed_code_is_set_aside_once_for_each_change(tmp_path, monkeypatch):
     code = folder / "code" / "edited.py"
 
     def drive_with(fields):
-        """As a driver does that then dies: its Ray copies the code where there is no copy. Returns what runs."""
+        """As a driver does that then dies before its first trial. Returns what runs."""
         monkeypatch.delitem(sys.modules, "edited", raising=False)
         if fields:
             file.write_text(SOURCE.replace("Changing", "Edited").format(fields=fields, mode="min"))
@@ -115,9 +116,7 @@ def test_changed_code_is_set_aside_once_for_each_change(tmp_path, monkeypatch):
             folder.mkdir(parents=True)
             held = create_search(planned)
         held.store.close()
-        if not code.exists():
-            code.parent.mkdir()
-            shutil.copy(file, code)
+        copy_code(planned.source, folder)
         assert all(path.exists() for path in planned.source.modules)
         return code.read_text()
 
@@ -132,6 +131,51 @@ def test_changed_code_is_set_aside_once_for_each_change(tmp_path, monkeypatch):
     code.write_text(first)
     assert drive_with("") == first
     assert copies() == {"code": first, "code-1": first}
+
+
+def test_code_of_a_finished_search_moves_with_new_trials_alone(tmp_path, monkeypatch):
+    file, folder = tmp_path / "ended.py", tmp_path / "runs" / "one"
+    (tmp_path / "helper.py").write_text("scale = 1\n")
+    before = "import helper\n" + SOURCE.replace("Changing", "Ended").format(fields=BEFORE, mode="min")
+    file.write_text(before)
+    options = {"task": f"{file}:Ended", "name": "one", "storage": tmp_path / "runs", "trials": 1}
+    planned = plan(load_config(options))
+    folder.mkdir(parents=True)
+    copy_code(planned.source, folder)
+    held = create_search(planned)
+    held.study.report(held.study.ask(planned.space)[0], 1, 0.5, {"metrics": {"val/loss": 0.5}, "checkpoint": None})
+    held.study.end(0, "completed")
+    held.store.close()
+    began = {path.name for path in folder.glob("code*/*.py")}
+    file.write_text(f"{before}depth = 2\n")
+    (tmp_path / "helper.py").write_text("scale = 2\n")
+    (tmp_path / "notes.py").write_text("what nobody imports")
+
+    def resume(**given):
+        monkeypatch.delitem(sys.modules, "ended", raising=False)
+        planned, held = open_search(folder, given)
+        held.store.close()
+        return planned, held.notes
+
+    _, notes = resume()
+    assert notes == ("search one goes on: 1 trials have ended, 0 have begun",)
+    assert {path.name for path in folder.glob("code*/*.py")} == began == {"ended.py", "helper.py"}
+    planned, (note, _) = resume(trials=2)
+    archived = folder / "code-1"
+    assert note == (
+        "ended.py, helper.py changed since one last ran, and trials go on with the new code; "
+        f"what ran so far is in {archived}"
+    )
+    assert not archived.exists(), "no trial runs yet"
+    copy_code(planned.source, folder)
+    assert (archived / "ended.py").read_text() == before
+    assert (archived / "helper.py").read_text() == "scale = 1\n"
+    assert (folder / "code" / "helper.py").read_text() == "scale = 2\n"
+    (tmp_path / "notes.py").write_text("something else")
+    planned, notes = resume(trials=2)
+    copy_code(planned.source, folder)
+    assert len(notes) == 1
+    assert [path.name for path in sorted(folder.glob("code*"))] == ["code", "code-1"]
 
 
 @pytest.mark.parametrize("url", ["", pytest.param("sqlite:///{}/studies.db", marks=pytest.mark.slow)])

@@ -1,0 +1,59 @@
+"""The copy of a task's files that a search keeps, and what it ran with before they changed."""
+
+import itertools
+import shutil
+from pathlib import Path
+
+from search.config.task_source import TaskSource
+from search.experiment.plan import SearchPlan
+from search.study.study import SearchStudy
+from search.tracking.provenance import compute_digests
+
+CODE = "code"
+
+
+def record_code(study: SearchStudy, planned: SearchPlan) -> list[str]:
+    """Record the files that the task imports. Return a line about those that have changed since the search last ran."""
+    source, config = planned.source, planned.config
+    before, current = study.metadata["files"], compute_digests(source.imported)
+    imported = {path.name for path in source.imported}  # an older search has recorded files that it did not import
+    changed = [name for name in sorted({**before, **current}) if before.get(name) != current.get(name)]
+    changed = [name for name in changed if name.partition("/")[0] in imported]
+    if not changed:
+        return []
+    study.save_metadata({**study.metadata, "files": current})
+    code, archived = config.local_path / CODE, ""
+    if code.exists() and _is_outdated(code, source):  # else trials run the copy
+        archived = f" code; what ran so far is in {config.path / _get_archive(code).name}"
+    return [f"{', '.join(changed)} changed since {config.name} last ran, and trials go on with the new{archived}"]
+
+
+def copy_code(source: TaskSource, folder: Path) -> None:
+    """Copy the modules of a task to the folder of its search, unless they are there. Archive an earlier copy.
+
+    The copy is complete or absent: a search that is killed meanwhile must not resume with a part of its task.
+    """
+    code = folder / CODE
+    if not source.modules or (code.exists() and not _is_outdated(code, source)):
+        return
+    unfinished = code.with_name(f"{CODE}.tmp")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
+    for path in source.modules:
+        if path.is_dir():
+            shutil.copytree(path, unfinished / path.name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(path, unfinished)
+    if code.exists():
+        code.rename(_get_archive(code))
+    unfinished.rename(code)
+
+
+def _is_outdated(code: Path, source: TaskSource) -> bool:
+    """Return whether the task imports a file that is another one in the copy."""
+    copies = [path for module in source.imported if (path := code / module.name).exists()]
+    return compute_digests(source.imported) != compute_digests(copies)
+
+
+def _get_archive(code: Path) -> Path:
+    return next(path for n in itertools.count(1) if not (path := code.with_name(f"{CODE}-{n}")).exists())
