@@ -1,9 +1,16 @@
 import math
+import re
+
+import optuna
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
 
 from search.analysis.best_trials import BestReports, count_outcomes, find_best, find_incumbent, select_comparable_trials
 from search.config.objectives import Objective
-from tests.search.objectives import VAL_SCORE
+from tests.conftest import ROOT
+from tests.search.objectives import VAL_LOSS, VAL_SCORE
 from tests.search.reporting.html.page_studies import many, trial
+from tests.search.stored_studies import Search
 
 SCORE_AS_LOSS = Objective("val/score", "min")
 
@@ -51,3 +58,26 @@ def test_best_reports_keep_all_objectives_of_one_report():
     assert bests.find_incumbent() == (3, best)
     bests.discard(3)
     assert bests.find_incumbent()[0] == 1
+
+
+def test_documented_code_reads_the_best_trial_of_a_search(tmp_path, monkeypatch):
+    search = Search(tmp_path / "runs", "NAME", objective=VAL_LOSS)
+    search.run(0.5, 0.3, 0.4)
+    search.run(0.1, 0.9, outcome="pruned")
+    search.run(0.05, outcome="diverged")
+    search.run(0.01, outcome="failed")
+    search.store.close()
+    path = str(tmp_path / "runs" / "NAME" / "study.journal")
+    study = optuna.load_study(study_name="NAME", storage=JournalStorage(JournalFileBackend(path)))
+    assert (study.best_trial.number, study.best_value) == (0, 0.3), "Optuna counts completed trials alone"
+    assert study.trials[1].value == 0.9, "and the last report of a pruned one"
+    page = (ROOT / "docs" / "storage.md").read_text(encoding="utf-8")
+    ours, optunas = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    names = {"study": study}
+    exec(ours, names)
+    best = names["best"]
+    assert (best.trial_id, best.value) == (1, 0.1)
+    assert [(trial.trial_id, trial.values) for trial in names["front"]] == [(1, {"val/loss": 0.1})]
+    exec(optunas, names)
+    assert names["best"].number == best.trial_id
