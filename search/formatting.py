@@ -16,6 +16,12 @@ def format_value(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
+def format_bytes(size: float) -> str:
+    """Return a number of bytes as 1.5 GB."""
+    unit = min(int(math.log10(max(size, 1)) / 3), 4)
+    return f"{size / 1000**unit:.3g} {('B', 'kB', 'MB', 'GB', 'TB')[unit]}"
+
+
 def format_duration(seconds: float) -> str:
     """Return a duration as 1:02:03 or 2:03."""
     minutes, rest = divmod(int(seconds), 60)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from optuna.trial import FrozenTrial
 
 from search.config.flatten import flatten
-from search.config.objectives import Objective
+from search.config.objectives import Objective, select_non_dominated
 from search.study.trial import (
     OUTCOMES,
     WITH_RESULT,
@@ -18,6 +18,7 @@ from search.study.trial import (
     get_outcome,
     get_reports,
     intermediate_values,
+    objective_losses,
     objective_values,
 )
 
@@ -164,22 +165,9 @@ def select_pareto_trials(trials: Sequence[FrozenTrial], objectives: Sequence[Obj
 
     A trial dominates another if it is nowhere worse and somewhere better: of equal ones, all are on the front.
     """
-    points: list[tuple[tuple[float, ...], FrozenTrial]] = []
-    for trial in trials:
-        point = objective_values(trial, objectives)
-        if point is not None and get_outcome(trial) in WITH_RESULT:
-            losses = tuple(objective.loss(value) for objective, value in zip(objectives, point, strict=True))
-            points.append((losses, trial))
-    front: list[tuple[tuple[float, ...], FrozenTrial]] = []
-    # In this order none is dominated by one that comes after it.
-    for losses, trial in sorted(points, key=lambda pair: (pair[0], pair[1].number)):
-        if not any(_is_dominating(other, losses) for other, _ in front):
-            front.append((losses, trial))
-    return [trial for _, trial in front]
-
-
-def _is_dominating(other: Sequence[float], losses: Sequence[float]) -> bool:
-    return other != losses and all(theirs <= own for theirs, own in zip(other, losses, strict=True))
+    by_number = {trial.number: trial for trial in trials if get_outcome(trial) in WITH_RESULT}
+    found = {number: objective_losses(trial, objectives) for number, trial in by_number.items()}
+    return [by_number[number] for number in select_non_dominated({n: losses for n, losses in found.items() if losses})]
 
 
 def get_best_value_until(trial: FrozenTrial, epoch: int, objective: Objective) -> float | None:

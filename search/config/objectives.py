@@ -1,7 +1,8 @@
 """What a search improves: one metric, or several that are weighed against each other."""
 
+import operator
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
@@ -45,6 +46,19 @@ class Objective:
     def worst(self, values: Iterable[float]) -> float:
         """Return the worst of `values`."""
         return max(values, key=self.loss)
+
+
+def select_non_dominated(points: Mapping[T, Sequence[float]]) -> list[T]:
+    """Return the keys of the `points` that no other point dominates, where smaller is better, in the order of points.
+
+    A point dominates another if it is nowhere worse and somewhere better: of equal ones, all are returned.
+    """
+    front: list[T] = []
+    # In this order none is dominated by one that comes after it.
+    for key, point in sorted(points.items(), key=lambda item: (tuple(item[1]), item[0])):
+        if not any(points[other] != point and all(map(operator.le, points[other], point)) for other in front):
+            front.append(key)
+    return front
 
 
 class HasObjectives:

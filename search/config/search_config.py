@@ -109,6 +109,12 @@ class SearchConfig(BaseModel):
     study: str = _storage(
         "", "URL", "Database of the study, e.g. sqlite:///path.db. Default: a file of the search.", resumable=True
     )
+    keep_checkpoints: Count = _storage(
+        10,
+        "N",
+        "Keep the checkpoints of this many of the best trials, of the Pareto front, and of trials that have not ended.",
+        resumable=True,
+    )
     log_model: bool = _storage(False, "", "Log the best checkpoint as a model in MLflow at the end.", resumable=True)
     register_: Annotated[str | None, BeforeValidator(parse_model_name)] = _storage(
         None, "MODEL", "Register the best checkpoint as a model in MLflow.", resumable=True, alias="register"

@@ -1,21 +1,66 @@
 """The checkpoints of a search's trials: which are kept, and which one a trial goes on from."""
 
 import logging
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 
 from optuna.trial import FrozenTrial
 
-from search.config.objectives import Objective
+from search.config.objectives import Objective, select_non_dominated
 from search.storage.requests import DeletionQueue, retry_while_unavailable
-from search.study.trial import get_best_epoch, get_reports, intermediate_values
+from search.study.trial import (
+    WITH_RESULT,
+    get_best_epoch,
+    get_outcome,
+    get_reports,
+    intermediate_values,
+    objective_losses,
+)
 from trainables import checkpoint
 from trainables.checkpoint.file import DIGEST
-from trainables.filesystem.paths import RemotePath, StoragePath, parse_path
+from trainables.filesystem.paths import RemotePath, StoragePath, list_sizes, parse_path, remove_tree
 from trainables.task import images
 
 logger = logging.getLogger(__name__)
+CHECKPOINTS = "checkpoints"
+FEW = 4  # trials whose folders are listed one by one
+
+
+class BestCheckpoints:
+    """The checkpoints of ended trials that a search keeps: `num_kept` of the best trials, and the Pareto front.
+
+    A checkpoint that is not kept is never kept later, as the values of ended trials do not change.
+    """
+
+    def __init__(self, objectives: Sequence[Objective], num_kept: int) -> None:
+        self._objectives = objectives
+        self._num_kept = num_kept
+        self._names: dict[int, str] = {}  # by trial
+        self._losses: dict[int, tuple[float, ...]] = {}
+        self._with_result: set[int] = set()  # the others come after these
+
+    def add(self, trial: FrozenTrial, name: str) -> None:
+        """Add the best checkpoint of a trial that has ended."""
+        self._names[trial.number] = name
+        self._losses[trial.number] = objective_losses(trial, self._objectives) or ()
+        if get_outcome(trial) in WITH_RESULT:
+            self._with_result.add(trial.number)
+
+    def drop_worst(self) -> dict[int, str]:
+        """Forget the trials whose checkpoints are not kept. Return the names of those checkpoints."""
+        if len(self._names) <= self._num_kept:
+            return {}
+        ranked = sorted(self._names, key=lambda n: (n not in self._with_result, self._losses[n][0], n))
+        kept = {*ranked[: self._num_kept]}
+        if len(self._objectives) > 1:
+            kept |= {*select_non_dominated({number: self._losses[number] for number in self._with_result})}
+        dropped = {number: name for number, name in self._names.items() if number not in kept}
+        for number in dropped:
+            del self._names[number], self._losses[number]
+            self._with_result.discard(number)
+        return dropped
 
 
 class CheckpointManager:
@@ -23,12 +68,14 @@ class CheckpointManager:
 
     Args:
         folder: That holds the trials' folders.
-        objective: The objective that decides which checkpoint is the best.
+        objectives: The first one decides which checkpoint of a trial is the best.
+        num_kept: How many trials keep a checkpoint when they have ended; see `BestCheckpoints`.
     """
 
-    def __init__(self, folder: StoragePath, objective: Objective) -> None:
+    def __init__(self, folder: StoragePath, objectives: Sequence[Objective], num_kept: int) -> None:
         self._folder = folder
-        self._objective = objective
+        self._objective = objectives[0]
+        self._best = BestCheckpoints(objectives, num_kept)
         self._dropped: defaultdict[int, set[int]] = defaultdict(set)  # epochs whose checkpoint is gone, by trial
         self._deletions = DeletionQueue() if isinstance(folder, RemotePath) else None
 
@@ -77,40 +124,36 @@ class CheckpointManager:
             self._delete(before)
         self._dropped[number].discard(epoch)
 
-    def prune(self, trial: FrozenTrial, keep_last: bool = True) -> set[str]:
-        """Keep the checkpoint of the best report, and the last two while the trial can go on: one may be broken.
+    def prune(self, trial: FrozenTrial) -> None:
+        """Keep the checkpoint of the best report, and the last two, as one may be broken, of a trial that can go on.
 
-        A function may report without one: the best of those that came with one is kept then. Returns their names.
+        A function may report without one: the best of those that came with one is kept then.
         """
-        paths, kept = self._select_checkpoints(trial, keep_last)
+        paths, kept = self._select_checkpoints(trial, keep_last=True)
         if kept:
             for epoch in paths.keys() - kept - self._dropped[trial.number]:
                 self._delete(paths[epoch])
                 self._dropped[trial.number].add(epoch)
-        return {parse_path(paths[epoch]).name for epoch in kept}
 
-    def delete_for_ended_trial(self, trial: FrozenTrial) -> None:
-        """Keep the best alone of a trial that ends, with its pictures: nothing from midway, copied, or of a driver that
-        was killed."""
-        folder = self.get_trial_folder(trial.number)
-        if isinstance(folder, RemotePath):
-            self.delete_orphans([trial])
-            return
-        kept = self.prune(trial, keep_last=False)
-        for path in folder.glob("*"):
-            if _get_checkpoint_name(path.name) not in kept:
-                checkpoint.delete(path)
+    def delete_for_ended(self, trials: Sequence[FrozenTrial]) -> None:
+        """Keep the best checkpoint of each of `trials`, which have ended, if it is among those that the search keeps.
 
-    def delete_orphans(self, ended: Sequence[FrozenTrial]) -> None:
-        """In a bucket, as `clear` for all of `ended`: a driver before this one may not have come to the end of it."""
-        if self._deletions is None or not ended:
-            return
-        names: dict[str, set[str]] = {}
-        for trial in ended:
+        Nothing stays from midway, copied, or of a driver that was killed. Pictures of the best report do, as MLflow may
+        not have them yet. The study must know how `trials` end: a later driver repeats what this one does not come to.
+        """
+        entries: dict[int, set[str]] = {}
+        for trial in trials:
             paths, kept = self._select_checkpoints(trial, keep_last=False)
             self._dropped[trial.number].update(paths.keys() - kept)
-            names[str(trial.number)] = {parse_path(paths[epoch]).name for epoch in kept}
-        self._deletions.submit(_delete_all_except, self._folder, names)
+            names = [parse_path(paths[epoch]).name for epoch in kept]
+            entries[trial.number] = {f"{name}{suffix}" for name in names for suffix in ("", DIGEST, images.SUFFIX)}
+            for name in names:
+                self._best.add(trial, name)
+        entries |= {number: {f"{name}{images.SUFFIX}"} for number, name in self._best.drop_worst().items()}
+        if self._deletions is None:
+            _delete_all_except(self._folder, entries)
+        elif entries:
+            self._deletions.submit(_delete_all_except, self._folder, entries)
 
     def close(self) -> None:
         """Wait for what is being deleted in the background."""
@@ -148,16 +191,31 @@ def _try_link(source: StoragePath, target: StoragePath) -> bool:
     return True
 
 
-def _delete_all_except(folder: RemotePath, kept: Mapping[str, set[str]]) -> None:
-    """Delete what trials have in the folder of all trials, but for the checkpoints that are `kept`, by number."""
-    where = folder / next(iter(kept)) if len(kept) == 1 else folder
-    for name in where.list_files():
-        file = where / name
-        number, _, inside = file.path.removeprefix(f"{folder.path}/").partition("/")
-        if number in kept and _get_checkpoint_name(inside.partition("/")[0]) not in kept[number]:
-            file.unlink(missing_ok=True)
+def _delete_all_except(folder: StoragePath, kept: Mapping[int, set[str]]) -> None:
+    """Delete what trials have in the folder of all trials, but for what is `kept` of each, by its number."""
+    if isinstance(folder, Path):
+        for path in (path for number in kept for path in (folder / str(number)).glob("*")):
+            if path.name not in kept[int(path.parent.name)]:
+                remove_tree(path) if path.is_dir() else path.unlink(missing_ok=True)
+        return
+    # One request lists all trials, which are many when a search is resumed.
+    for where in [folder / str(number) for number in kept] if len(kept) <= FEW else [folder]:
+        for file in (where / name for name in where.list_files()):
+            number, _, inside = file.path.removeprefix(f"{folder.path}/").partition("/")
+            names = kept.get(int(number)) if number.isdigit() else None
+            if names is not None and inside.partition("/")[0] not in names:
+                file.unlink(missing_ok=True)
 
 
-def _get_checkpoint_name(name: str) -> str:
-    """The name of the checkpoint that something beside it belongs to."""
-    return name.removesuffix(DIGEST).removesuffix(images.SUFFIX)
+def measure_largest(folder: StoragePath) -> int:
+    """Return the bytes of the largest checkpoint in the folder of all trials, or 0 if there is none.
+
+    Raises:
+        OSError: The folder is in a bucket that cannot be read.
+    """
+    sizes: Counter[str] = Counter()
+    for name, size in list_sizes(folder):
+        checkpoint_name = "/".join(name.split("/")[:2])  # a directory is one checkpoint
+        if not checkpoint_name.endswith((DIGEST, images.SUFFIX)):
+            sizes[checkpoint_name] += size
+    return max(sizes.values(), default=0)

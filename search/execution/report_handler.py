@@ -10,7 +10,7 @@ from typing import Any
 
 from search.config.fidelity import Unit, epoch_cost
 from search.execution.callback import TrialCallback
-from search.execution.checkpoint_manager import CheckpointManager
+from search.execution.checkpoint_manager import CHECKPOINTS, CheckpointManager
 from search.execution.stoppers import Stoppers
 from search.storage.requests import retry_while_unavailable
 from search.study.datasets import Datasets
@@ -35,6 +35,7 @@ class SearchLimits:
 
     Attributes:
         trials: How many trials to start.
+        checkpoints: How many of the best trials keep a checkpoint when they have ended.
         max_losses: How often a trial may lose its whole gang before it fails.
         stopping: No segment begins once it is set.
         stoppers: Rules that end the search early. They set `stopping`.
@@ -42,6 +43,7 @@ class SearchLimits:
     """
 
     trials: int
+    checkpoints: int = 10
     max_losses: int = 3
     stopping: Event = field(default_factory=Event)
     stoppers: Stoppers = field(default_factory=Stoppers)
@@ -71,7 +73,7 @@ class ReportHandler:
         is_complete: Callable[[int], bool],
     ) -> None:
         self.study = study
-        self.checkpoints = CheckpointManager(folder / "checkpoints", study.objectives[0])
+        self.checkpoints = CheckpointManager(folder / CHECKPOINTS, study.objectives, limits.checkpoints)
         self.interrupted: set[int] = set()
         self.spent = sum(
             epoch_cost(report, unit) for trial in study.get_trials() for report in get_reports(trial).values()
@@ -138,7 +140,7 @@ class ReportHandler:
         self.study.live.discard(number)
         self.study.record_end(number, outcome, reason, asdict(divergence) if divergence else None)
         self.study.commit()
-        self.checkpoints.delete_for_ended_trial(self.study.get_trial(number))
+        self.checkpoints.delete_for_ended([self.study.get_trial(number)])
         self.study.end(number, outcome, reason)
         self.notify(lambda callback: callback.on_trial_end(number, outcome, reason))
 

@@ -105,7 +105,7 @@ class StudySearcher(Searcher):
                 elif self._is_complete(trial.number):  # the driver died between the last report and the end
                     self.reports.finish_trial(trial.number, "completed")
         ended = [trial for trial in self.study.get_trials() if trial.state.is_finished()]
-        self.reports.checkpoints.delete_orphans(ended)
+        self.reports.checkpoints.delete_for_ended(ended)
 
     def is_paused(self, trial: FrozenTrial) -> bool:
         """Return whether `trial`, which has not ended, waits at a rung."""

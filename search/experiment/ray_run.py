@@ -67,7 +67,14 @@ def run_on_ray(
     start(_forward_stop(stop, registry, tracker))
     stoppers = build_stoppers(planned, worker, stop, progress.warn)
     observers = (tracker, progress, watchdog, exporter)
-    limits = SearchLimits(planned.trials, config.max_failures, stop.asked, stoppers, room=lambda: capacity.gangs)
+    limits = SearchLimits(
+        planned.trials,
+        config.keep_checkpoints,
+        config.max_failures,
+        stop.asked,
+        stoppers,
+        room=lambda: capacity.gangs,
+    )
     attempt = f"{time.time_ns():x}"
     searcher = StudySearcher(study, planned.space, planned.schedule, limits, config.path, attempt, observers)
     progress.follow(searcher)

@@ -163,6 +163,9 @@ def _restore_search(place: StoragePath, store: StudyStore, given: Mapping[str, A
     for point in about["first"]:
         study.enqueue(point)  # the search may have died before it enqueued them
     remove(config.local_path / "ray")
+    if config.keep_checkpoints != about["config"].get("keep_checkpoints"):  # else the next resume would delete others
+        kept = {**about["config"], "keep_checkpoints": config.keep_checkpoints}
+        study.save_metadata({**study.metadata, "config": kept})
     trials = study.get_trials()
     if not planned.is_complete(trials):  # else nothing runs the task any more
         notes += record_code(study, planned)

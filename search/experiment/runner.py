@@ -14,6 +14,7 @@ from rich.console import Console
 from search.analysis.result import SearchResult
 from search.config import SearchConfig
 from search.config.loading import resolve_config
+from search.execution.checkpoint_manager import CHECKPOINTS, CheckpointManager
 from search.execution.cluster.local_machine import uses_existing_cluster
 from search.execution.cluster.node_check import job_stop_warning
 from search.execution.cluster.session_cleanup import remove
@@ -128,6 +129,9 @@ class _Driver:
         self.progress.say(f"search {config.name}: all {len(self.earlier)} trials have ended; --trials can be raised")
         # The driver before this one may have died before it exported the last reports.
         with closing(opened.store), ParquetCallback(opened.study, config.local_path, warn, config.path):
+            checkpoints = CheckpointManager(config.path / CHECKPOINTS, self.planned.objectives, config.keep_checkpoints)
+            checkpoints.delete_for_ended(self.earlier)  # --keep-checkpoints may be another one now
+            checkpoints.close()
             searched = SearchRecord(config.name, self.earlier, self.planned.objectives, opened.study.metadata)
             return searched, create_tracker(self.planned, opened, warn)
 

@@ -14,6 +14,8 @@ from search.storage.backend import check_name
 from search.storage.working_copy import local_path_of
 from trainables.filesystem.paths import StoragePath
 
+ALL_CHECKPOINTS = 10**9
+
 
 def load_metadata(storage: BaseStorage, place: StoragePath) -> dict[str, Any]:
     """Return what a search stored of itself, with its objective and mode.
@@ -42,7 +44,14 @@ def build_resume_config(about: Mapping[str, Any], place: StoragePath, given: Map
             f"--resume must come without {named}: {place.name} goes on as it began. "
             f"What can be given anew: {', '.join(map(option_name, sorted(resumable)))}."
         )
-    before = {**about["config"], "storage": place.parent, "name": place.name, "quiet": False}
+    # A search that began before there was this option has kept all checkpoints.
+    before = {
+        "keep_checkpoints": ALL_CHECKPOINTS,
+        **about["config"],
+        "storage": place.parent,
+        "name": place.name,
+        "quiet": False,
+    }
     path, _, name = before["task"].rpartition(":")
     copy = local_path_of(place) / "code" / Path(path).name
     if path.endswith(".py") and not Path(path).exists() and copy.exists():

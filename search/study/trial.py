@@ -87,3 +87,9 @@ def objective_values(trial: FrozenTrial, objectives: Sequence[Objective]) -> tup
         return (intermediate_values(trial)[epoch],)
     metrics = trial.user_attrs[f"report/{epoch}"]["metrics"]
     return tuple(metrics[objective.metric] for objective in objectives)
+
+
+def objective_losses(trial: FrozenTrial, objectives: Sequence[Objective]) -> tuple[float, ...] | None:
+    """Return `objective_values` with the signs with which smaller is better."""
+    values = objective_values(trial, objectives)
+    return values and tuple(objective.loss(value) for objective, value in zip(objectives, values, strict=True))

@@ -115,11 +115,14 @@ def test_second_driver_is_refused_in_one_line(killed):
 
 def test_finished_search_can_be_given_more_trials(killed):
     cli, result = killed.cli, killed.result
-    over = cli.run("--resume", "mortal", "--json")
+    over = cli.run("--resume", "mortal", "--keep-checkpoints", "2", "--json")
     assert over.returncode == 0, over.stderr
     again = json.loads(over.stdout)
     assert {**again, "seconds": 0} == {**result, "seconds": 0}
     assert "all 9 trials have ended; --trials can be raised" in over.stderr
+    checkpoints = [str(path) for path in killed.folder.glob("checkpoints/*/*.pt")]
+    assert len(checkpoints) == 2
+    assert result["best"]["checkpoint"] in checkpoints
     more = cli.run("--resume", "mortal", "--trials", "10", "--json")
     assert more.returncode == 0, more.stderr
     assert sum(json.loads(more.stdout)["outcomes"].values()) == 10

@@ -18,7 +18,7 @@ from trainables.filesystem.remote_path import RemotePath, run_concurrently
 
 __all__ = [
     "RemotePath", "StoragePath", "cached_on_node", "compute_digest", "copy", "download", "get_modified_ns",
-    "list_files", "local_copy", "parse_path", "remove_tree", "replacing", "upload", "with_suffix_added",
+    "list_files", "list_sizes", "local_copy", "parse_path", "remove_tree", "replacing", "upload", "with_suffix_added",
 ]  # fmt: skip
 
 SCHEMES = ("s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs")
@@ -163,6 +163,14 @@ def list_files(folder: StoragePath) -> list[str]:
         return folder.list_files()
     paths = (Path(where, name) for where, _, names in os.walk(folder, followlinks=True) for name in names)
     return sorted(path.relative_to(folder).as_posix() for path in paths)
+
+
+def list_sizes(folder: StoragePath) -> list[tuple[str, int]]:
+    """Return the name and the bytes of each file in a folder and in those below it, or nothing if there is none."""
+    if isinstance(folder, Path):
+        return [(name, (folder / name).stat().st_size) for name in list_files(folder)]
+    files = [info for info in folder.list_entries(recursive=True) if info.is_file]
+    return [(info.path.removeprefix(f"{folder.key}/"), info.size) for info in files]
 
 
 def compute_digest(where: StoragePath) -> str:

@@ -63,7 +63,8 @@ def find_best_images(folder: StoragePath) -> StoragePath | None:
     These are the pictures of the best report, since only a report that is better than all before it has pictures.
     """
     found: list[tuple[int, int, Any]] = []
-    for path in folder.glob(f"*{SUFFIX}"):
+    paths = [*folder.glob(f"*{SUFFIX}")]
+    for path in paths:
         if isinstance(path, Path):
             found.append((path.stat().st_mtime_ns, 0, path))
             continue
@@ -72,6 +73,8 @@ def find_best_images(folder: StoragePath) -> StoragePath | None:
         epoch = re.match(r"epoch-(\d+)", checkpoint.name)
         with suppress(FileNotFoundError):  # several may be of one second
             found.append((get_modified_ns(checkpoint), int(epoch[1]) if epoch else 0, path))
+    if not found and len(paths) == 1:  # the trial has ended, and its checkpoint was not kept
+        return paths[0]
     return max(found)[2] if found else None
 
 

@@ -1,10 +1,16 @@
 """Prints the searches of a storage folder, and a search that is not run."""
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import yaml
 
 from search.errors import UsageError
+from search.formatting import format_bytes, format_value
 from trainables.filesystem.paths import StoragePath
+
+if TYPE_CHECKING:
+    from search.config import SearchConfig
 
 
 def print_plan(planned: Any) -> None:
@@ -16,6 +22,7 @@ def print_plan(planned: Any) -> None:
     print(f"# {planned.schedule}" if planned.is_limited else "# a trial ends when its function returns")
     if planned.config.fidelity != "epochs" and planned.space.epochs is not None:
         print(f"# a trial ends after {planned.space.epochs} epochs at the latest")
+    print(f"# {_describe_checkpoints(planned.config, len(planned.objectives))}")
     for parameter in planned.space.parameters:
         when = " and ".join(f"{name} is {' or '.join(map(str, values))}" for name, values in parameter.when.items())
         print(f"# searched: {parameter.name} {parameter}{f' when {when}' if when else ''}")
@@ -29,10 +36,37 @@ def print_plan(planned: Any) -> None:
             print(f"# fixed: {key} {value}")
 
 
+def _describe_checkpoints(config: "SearchConfig", num_objectives: int) -> str:
+    """Return what checkpoints are kept and the space that they take, as far as an earlier search of the task shows."""
+    count = min(config.keep_checkpoints, config.trials)
+    front = " and the Pareto front" if num_objectives > 1 else ""
+    kept = f"checkpoints: those of the best {count} of the trials{front}, and up to 3 of each trial that has not ended"
+    name, size = _find_checkpoint_bytes(config)
+    if not size:
+        return f"{kept}; their size is unknown until the first checkpoint"
+    return f"{kept}; about {format_bytes(size)} each as in {name}, {format_bytes(count * size)} for the best {count}"
+
+
+def _find_checkpoint_bytes(config: "SearchConfig") -> tuple[str, int]:
+    """Return the newest search of the same task in the storage that has checkpoints, and the bytes of the largest."""
+    from search.config.option import read_yaml
+    from search.execution.checkpoint_manager import CHECKPOINTS, measure_largest
+    from search.storage.working_copy import list_searches
+
+    for name in reversed(list_searches(config.storage)):
+        place = config.storage / name
+        try:
+            earlier = read_yaml((place / "search.yaml").read_text(encoding="utf-8"))
+            if earlier["task"] == config.task and (size := measure_largest(place / CHECKPOINTS)):
+                return name, size
+        except (OSError, UnicodeDecodeError, yaml.YAMLError, TypeError, KeyError):  # a search that cannot be read
+            continue
+    return "", 0
+
+
 def print_searches(storage: StoragePath, as_json: bool = False) -> None:
     """Print a line for each search in `storage`, with its newest search last, or all of them as one JSON list."""
     from search.analysis.best_trials import count_outcomes, find_best
-    from search.formatting import format_value
     from search.storage.working_copy import list_searches
     from search.study.record import load_search
 

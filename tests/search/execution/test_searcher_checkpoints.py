@@ -5,12 +5,18 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
+from optuna.samplers import RandomSampler
 
-from search.execution.checkpoint_manager import CheckpointManager
+from search.analysis.best_trials import find_pareto_front
+from search.config.objectives import Objective
+from search.config.search_space import resolve_space
+from search.execution import checkpoint_manager
+from search.execution.checkpoint_manager import CheckpointManager, measure_largest
 from search.storage import requests
 from search.storage.requests import DeletionQueue
+from search.study.study import create_study
 from search.study.trial import get_reports
-from tests.search.execution.searcher_harness import end, lose, report
+from tests.search.execution.searcher_harness import Config, end, lose, report
 from tests.search.objectives import VAL_LOSS
 from trainables import checkpoint
 from trainables.checkpoint.file import DIGEST
@@ -117,7 +123,7 @@ def in_bucket(make_searcher, s3):
 
     def make(**given):
         searcher, study, _ = make_searcher(**given)
-        searcher.reports.checkpoints = CheckpointManager(folder, VAL_LOSS)
+        searcher.reports.checkpoints = CheckpointManager(folder, [VAL_LOSS], searcher.limits.checkpoints)
         return searcher, study
 
     return make, folder
@@ -197,3 +203,143 @@ def test_trial_is_copied_from_the_newest_checkpoint_in_a_bucket(in_bucket, monke
     assert (path, epoch) == (str(folder / "1" / "copied-from-0.pt"), 2)
     assert checkpoint.load(parse_path(path)) == {"epoch": 2}
     assert "the search's bucket is lost" in caplog.text
+
+
+def finish_trials(searcher, losses, outcome="pruned"):
+    """Run a trial of one epoch for each of `losses`, with a checkpoint that exists. Return the folder of all trials."""
+    for loss in losses:
+        tune_id = f"t{len(searcher.study.get_trials())}"
+        folder = Path(searcher.suggest(tune_id)["segment"].folder)
+        folder.mkdir(parents=True)
+        save(searcher, tune_id, folder, 1, loss)
+        end(searcher, tune_id, outcome, "it ended")
+    assert searcher.error is None
+    return folder.parent
+
+
+def kept(folder):
+    """The numbers of the trials that have a checkpoint."""
+    return sorted(int(path.parent.name) for path in folder.glob("*/*.pt"))
+
+
+def test_search_keeps_the_checkpoints_of_its_best_trials(make_searcher):
+    searcher, _, _ = make_searcher(trials=9, rungs=(9,), checkpoints=2)
+    for loss, numbers in [(0.3, [0]), (0.1, [0, 1]), (0.4, [0, 1]), (0.2, [1, 3]), (0.1, [1, 4])]:
+        folder = finish_trials(searcher, [loss])
+        assert kept(folder) == numbers
+    finish_trials(searcher, [0.01, 0.02], "failed")
+    assert kept(folder) == [1, 4], "those without a result come last"
+
+
+def test_failed_trials_keep_checkpoints_while_there_is_room(make_searcher):
+    searcher, _, _ = make_searcher(trials=9, rungs=(9,), checkpoints=2)
+    folder = finish_trials(searcher, [0.1, 0.3, 0.2], "diverged")
+    assert kept(folder) == [0, 2]
+    finish_trials(searcher, [0.9])
+    assert kept(folder) == [0, 3]
+
+
+def test_pictures_stay_when_a_checkpoint_is_not_kept(make_searcher):
+    searcher, _, _ = make_searcher(trials=2, rungs=(9,), checkpoints=1)
+    folder = begin(searcher)
+    images.save({"one": np.zeros((2, 2, 3), np.uint8)}, folder / "epoch-1-a.pt")
+    save(searcher, "t0", folder, 1, 0.5)
+    end(searcher, "t0", "completed", "")
+    finish_trials(searcher, [0.4])
+    assert [path.name for path in folder.iterdir()] == ["epoch-1-a.pt.pictures"]
+
+
+def pause_trial(searcher, tune_id, loss):
+    """Run a trial to its first rung, with a checkpoint that exists. Return its folder."""
+    folder = Path(searcher.suggest(tune_id)["segment"].folder)
+    folder.mkdir(parents=True)
+    save(searcher, tune_id, folder, 1, loss, done=True)
+    return folder
+
+
+def test_paused_trials_keep_checkpoints_and_are_promoted_later(make_searcher):
+    searcher, study, _ = make_searcher(trials=2, rungs=(1, 3), checkpoints=1)
+    pause_trial(searcher, "t0", 0.2)
+    folder = pause_trial(searcher, "t1", 0.1).parent
+    searcher.finish(prune=False)
+    assert kept(folder) == [0, 1], "they wait at a rung"
+    resumed, _, _ = make_searcher(onto=study, trials=3, rungs=(1, 3), checkpoints=1)
+    resumed.recover()
+    pause_trial(resumed, "u0", 0.3)
+    segment = resumed.suggest("u1")["segment"]
+    assert (segment.trial, segment.epoch) == (1, 1)
+    assert Path(segment.checkpoints[0]).exists()
+    lose(resumed, "u1")
+    resumed.finish(prune=True)
+    assert kept(folder) == [1]
+
+
+def test_driver_killed_before_the_deletion_leaves_it_to_the_next(make_searcher, monkeypatch):
+    searcher, study, _ = make_searcher(trials=3, rungs=(9,), checkpoints=1)
+    folder = finish_trials(searcher, [0.3])
+    segment = Path(searcher.suggest("t1")["segment"].folder)
+    segment.mkdir()
+    save(searcher, "t1", segment, 1, 0.1)
+
+    class Killed(BaseException):
+        pass
+
+    def die(_, entries):
+        assert study.get_trial(1).user_attrs["outcome"] == "completed", "the study knows it first"
+        assert entries == {0: {"epoch-1-a.pt.pictures"}, 1: {f"epoch-1-a.pt{x}" for x in ("", DIGEST, images.SUFFIX)}}
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint_manager, "_delete_all_except", die)
+        with pytest.raises(Killed):
+            end(searcher, "t1", "completed", "")
+    assert kept(folder) == [0, 1]
+    study.live.clear()
+    resumed, _, _ = make_searcher(onto=study, trials=3, rungs=(9,), checkpoints=1)
+    resumed.recover()
+    assert kept(folder) == [1]
+
+
+def test_resumed_search_keeps_fewer_checkpoints_if_asked(make_searcher):
+    searcher, study, _ = make_searcher(trials=3, rungs=(9,))
+    folder = finish_trials(searcher, [0.3, 0.1, 0.2])
+    assert kept(folder) == [0, 1, 2]
+    make_searcher(onto=study, trials=3, rungs=(9,), checkpoints=2)[0].recover()
+    assert kept(folder) == [1, 2]
+
+
+def test_whole_pareto_front_is_kept_beside_the_best_trials(tmp_path):
+    objectives = [VAL_LOSS, Objective("size", "max")]
+    study, lock = create_study(tmp_path, RandomSampler, objectives)
+    manager = CheckpointManager(tmp_path / "checkpoints", objectives, 1)
+    points = [(0.1, 1.0), (0.2, 2.0), (0.15, 1.0), (0.3, 3.0), (0.4, 2.5), (0.2, 3.5)]
+    fronts = [[0], [0, 1], [0, 1], [0, 1, 3], [0, 1, 3], [0, 5]]
+    for number, ((loss, size), front) in enumerate(zip(points, fronts, strict=True)):
+        path = tmp_path / "checkpoints" / str(number) / "epoch-1-a.pt"
+        path.parent.mkdir(parents=True)
+        path.touch()
+        study.ask(resolve_space(Config, {"precision": "fp32"}, {}))
+        study.record_config(number, {})
+        metrics = {"val/loss": loss, "size": size}
+        study.report(number, 1, loss, {"metrics": metrics, "checkpoint": str(path)})
+        study.record_end(number, "completed", "")
+        manager.delete_for_ended([study.get_trial(number)])
+        assert kept(tmp_path / "checkpoints") == front
+    assert [trial.trial_id for trial in find_pareto_front(study.get_trials(), objectives)] == front
+    lock.close()
+
+
+def test_bucket_keeps_the_checkpoints_of_the_best_trials(in_bucket):
+    make, folder = in_bucket
+    searcher, study = make(trials=7, rungs=(1,), checkpoints=2)
+    for number, loss in enumerate([0.3, 0.1, 0.4, 0.2]):
+        searcher.suggest(f"t{number}")
+        train(searcher, f"t{number}", folder / str(number), [loss], done=True)
+    searcher.finish(prune=False)
+    assert [name for name in names(folder) if name.endswith(".pt")] == ["1/epoch-1-a.pt", "3/epoch-1-a.pt"]
+    assert images.find_best_images(folder / "0") == folder / "0" / "epoch-1-a.pt.pictures"
+    resumed, _ = make(onto=study, trials=7, rungs=(1,), checkpoints=1)
+    resumed.recover()
+    resumed.finish(prune=False)
+    assert [name for name in names(folder) if name.endswith(".pt")] == ["1/epoch-1-a.pt"]
+    assert measure_largest(folder) == len((folder / "1" / "epoch-1-a.pt").read_bytes())

@@ -70,6 +70,13 @@ def test_options_that_change_no_trial_can_be_overridden(begun, tmp_path):
     assert "trials: 20" in (tmp_path / "runs" / "one" / "search.yaml").read_text()
 
 
+def test_number_of_kept_checkpoints_outlasts_a_resume(begun, tmp_path):
+    for given, kept in [({"keep_checkpoints": "100"}, 100), ({"trials": "3"}, 100), ({"keep_checkpoints": "2"}, 2)]:
+        planned, held = open_search(tmp_path / "runs" / "one", given)
+        held.store.close()
+        assert planned.config.keep_checkpoints == kept
+
+
 def test_other_options_are_refused_on_resume(begun):
     (problem,) = problems_of(begun, given={"seed": "2", "search": {"lr": "0..1"}, "task": "arc"})
     assert problem.startswith("--resume must come without --search, --seed, a task: one goes on as it began.")

@@ -2,7 +2,7 @@ import pytest
 
 from search.config import load_config
 from search.errors import UsageError
-from search.study.metadata import build_resume_config
+from search.study.metadata import ALL_CHECKPOINTS, build_resume_config
 
 
 @pytest.fixture
@@ -22,12 +22,19 @@ def test_search_with_a_retired_option_resumes(stored, place):
     assert (config.name, config.workers, config.trials) == ("one", 2, 40)
 
 
+def test_search_that_kept_all_checkpoints_keeps_them(stored, place):
+    assert build_resume_config(stored, place, {}).keep_checkpoints == 10
+    assert build_resume_config(stored, place, {"keep_checkpoints": "3"}).keep_checkpoints == 3
+    del stored["config"]["keep_checkpoints"]  # written by a version without the option
+    assert build_resume_config(stored, place, {"trials": "40"}).keep_checkpoints == ALL_CHECKPOINTS > 40
+
+
 def test_resume_refuses_options_that_change_the_trials(stored, place):
     with pytest.raises(UsageError) as caught:
         build_resume_config(stored, place, {"task": "liquid", "seed": "1", "search": {"lr": "1..2"}})
     assert str(caught.value) == (
         "--resume must come without --search, --seed, a task: one goes on as it began. What can be given anew: "
-        "--cold, --concurrency, --cpus-per-worker, --gpu-hours, --gpus-per-worker, --log-model, --max-failures, "
-        "--patience, --placement, --quiet, --recycle-after, --register, --resource, --sampler, --stall-timeout, "
-        "--stop-when, --study, --time-budget, --trials, --workers."
+        "--cold, --concurrency, --cpus-per-worker, --gpu-hours, --gpus-per-worker, --keep-checkpoints, --log-model, "
+        "--max-failures, --patience, --placement, --quiet, --recycle-after, --register, --resource, --sampler, "
+        "--stall-timeout, --stop-when, --study, --time-budget, --trials, --workers."
     )
