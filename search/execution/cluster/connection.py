@@ -5,6 +5,7 @@ import logging
 import os
 import secrets
 import signal
+import site
 import subprocess
 import sys
 import tempfile
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import ray
+from ray.job_config import JobConfig
 
 from search.execution.cluster.local_machine import count_available_cpus, uses_existing_cluster
 
@@ -36,7 +38,8 @@ def ray_session(modules: Sequence[Path], root: Path, code: Path) -> Iterator[Non
         # Around Ray: its threads print until it has shut down.
         services.enter_context(redirect_stdout(_RayOutputFilter(sys.stderr)))
         if uses_existing_cluster():
-            paths = [*(root / package for package in PACKAGES), *modules]
+            hidden = {path.stem for path in modules}  # the user's own `models` is there in place of ours
+            paths = [*(root / package for package in PACKAGES if package not in hidden), *modules]
             _init_ray(runtime_env={"py_modules": [str(path) for path in paths]})
         else:
             _start_local_cluster(root, code, services)
@@ -53,7 +56,10 @@ def _start_local_cluster(root: Path, code: Path, services: ExitStack) -> None:
     services.callback(janitor.communicate, "ended")
     # Through the environment of this process: with one in `runtime_env`, no worker process can be started ahead.
     before = dict(os.environ)
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(code), str(root), *filter(None, [before.get("PYTHONPATH")])])
+    # An installed project is found without. Ahead of the standard library, its neighbours could hide modules of that.
+    is_installed = str(root) in {*site.getsitepackages(), site.getusersitepackages()}
+    folders = [str(code), *([] if is_installed else [str(root)]), *filter(None, [before.get("PYTHONPATH")])]
+    os.environ["PYTHONPATH"] = os.pathsep.join(folders)
     os.environ.setdefault("PL_DISABLE_FORK", "1")  # as Tune sets it: Lightning must not fork a process that runs Ray
     try:
         _create_private_token()
@@ -90,7 +96,7 @@ def _create_private_token() -> None:
 def _init_ray(**options: Any) -> None:
     """Start or join Ray. Keep the signal handlers of the search: those of Ray print a stack first."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    ray.init(log_to_driver=False, logging_level=logging.WARNING, **options)
+    ray.init(job_config=_JobConfig(), log_to_driver=False, logging_level=logging.WARNING, **options)
     if threading.current_thread() is threading.main_thread():
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -104,6 +110,18 @@ def shut_down() -> None:
         ray.shutdown()
     finally:
         gc.enable()
+
+
+class _JobConfig(JobConfig):  # type: ignore[misc]  # Ray's type is Any
+    """The config of a job whose workers import modules from PYTHONPATH and `py_modules`, as every job should.
+
+    Ray puts the driver's current folder and the folder of its script ahead of them. A file there could hide a module of
+    ours, or the copy of the task's modules.
+    """
+
+    def _get_proto_job_config(self) -> Any:
+        self._py_driver_sys_path: list[str] = []
+        return super()._get_proto_job_config()
 
 
 class _RayOutputFilter:
