@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import importlib.util
 import inspect
 import re
 import sys
@@ -12,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from search.errors import UsageError, suggest_nearest
-from trainables.registry import BUILT_IN_TASKS, load_class
+from trainables.registry import BUILT_IN_TASKS, OURS, load_class
 from trainables.task import Task
 
 DYNAMIC = {"importlib", "importlib.util", "pkgutil", "runpy"}  # import what only a run can tell
 DOTTED_NAME = re.compile(r"[A-Za-z_]\w*\.[\w.]*")  # of a class in a text, which a library may import
-OWN = [Path(__file__).resolve().parents[2] / name for name in ("search", "trainables", "models")]
+ROOT = Path(__file__).resolve().parents[2]
+OWN = [ROOT / name for name in ("search", "trainables", "models")]
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ def load_task_source(text: str) -> TaskSource:
         UsageError: There is no such task, file or class, or the file cannot be imported.
     """
     if text in BUILT_IN_TASKS:
-        return TaskSource(text, load_class(BUILT_IN_TASKS[text]), BUILT_IN_TASKS[text], (), ())
+        return TaskSource(text, _load_built_in_task(text), BUILT_IN_TASKS[text], (), ())
     path_text, colon, name = text.rpartition(":")
     if not colon or not path_text.endswith(".py"):
         raise UsageError(
@@ -48,6 +50,8 @@ def load_task_source(text: str) -> TaskSource:
     path = Path(path_text).resolve()
     if not path.is_file():
         raise UsageError(f"task must be a file that exists, but there is no {path}.")
+    _check_module_name(path)
+    modules = find_modules(path.parent, path.name)
     module = _import_module(path)
     target = getattr(module, name, None)
     found = [  # a function that the file imports is not meant to be searched over
@@ -58,20 +62,49 @@ def load_task_source(text: str) -> TaskSource:
     hint = suggest_nearest(name, found) if found else "The file defines none."
     if target is None:
         raise UsageError(f"{path.name} must define {name!r}, but does not. {hint}")
-    if _is_task(target):
-        check_task_class(target, text)
-    elif not _is_trainable_function(target):
-        raise UsageError(
-            f"{text} must be a class that derives from Task, or a function of a config, but is neither. {hint}"
-        )
-    task_class: type[Task[Any]] | None = target if isinstance(target, type) else None
-    modules = _find_sibling_modules(path)
+    task_class = check_target(target, text, hint)
     return TaskSource(name, task_class, f"{path.stem}:{name}", modules, _find_imported_modules(path, modules))
 
 
-def _import_module(path: Path) -> Any:
+def check_target(target: Any, text: str, hint: str = "") -> type[Task[Any]] | None:
+    """Return `target`, which the user calls `text`, if it is a task class, or None for a training function.
+
+    Raises:
+        UsageError: It is neither, or the class is incomplete.
+    """
+    if _is_task(target):
+        check_task_class(target, text)
+    elif not _is_trainable_function(target):
+        problem = "must be a class that derives from Task, or a function of a config, but is neither."
+        raise UsageError(f"{text} {problem} {hint}".rstrip())
+    return target if isinstance(target, type) else None
+
+
+def _load_built_in_task(name: str) -> type[Task[Any]]:
+    models = ROOT / "models"
+    _forget_models(models)
+    file = getattr(importlib.util.find_spec("models"), "origin", None)
+    if file is None or not Path(file).resolve().is_relative_to(models):
+        raise UsageError(f"task {name} must import the package models of Searchlight, but gets {file}. Rename that.")
+    return load_class(BUILT_IN_TASKS[name])
+
+
+def _forget_models(folder: Path) -> None:
+    """Forget the imported module `models` if it is not in `folder`: users may have one, and Searchlight has one."""
+    file = getattr(sys.modules.get("models"), "__file__", None)
+    if file is not None and not Path(file).resolve().is_relative_to(folder):
+        for name in [name for name in sys.modules if name.partition(".")[0] == "models"]:
+            del sys.modules[name]
+
+
+def _check_module_name(path: Path) -> None:
     if path.stem in sys.stdlib_module_names or not path.stem.isidentifier():
         raise UsageError(f"the file of a task must have a module name of its own, but got {path.name}. Rename it.")
+
+
+def _import_module(path: Path) -> Any:
+    if _has_models(path.parent):
+        _forget_models(path.parent)
     if getattr(sys.modules.get(path.stem), "__file__", None) == str(path):
         del sys.modules[path.stem]  # in a notebook: the workers will import the file as it is now
     sys.path.insert(0, str(path.parent))
@@ -79,12 +112,28 @@ def _import_module(path: Path) -> Any:
         with redirect_stdout(sys.stderr):  # standard output may be meant for one JSON object
             module = importlib.import_module(path.stem)
     except (Exception, SystemExit) as error:  # importing runs the user's code, which may raise anything
-        raise UsageError(f"{path} must be importable, but raised {type(error).__name__}: {error}") from error
+        hint = _explain_models(error, path.parent)
+        raise UsageError(f"{path} must be importable, but raised {type(error).__name__}: {error}{hint}") from error
     finally:
         sys.path.remove(str(path.parent))
     if Path(module.__file__ or "").resolve() != path:
         raise UsageError(f"{path.name} must not have the name of an installed module, but got {module.__file__}.")
     return module
+
+
+def _has_models(folder: Path) -> bool:
+    return (folder / "models.py").exists() or (folder / "models" / "__init__.py").exists()
+
+
+def _explain_models(error: BaseException, folder: Path) -> str:
+    """Return what to do about an `error` at the import of `models`. Tasks in `folder` and Searchlight have one each."""
+    if folder == ROOT or not isinstance(error, ImportError) or (error.name or "").partition(".")[0] != "models":
+        return ""
+    if _has_models(folder):
+        return ". The models beside it hides the package models of Searchlight. Rename it to use both."
+    if (folder / "models").is_dir():
+        return ". The folder models beside it must have a file __init__.py: Searchlight has a package of that name."
+    return ""
 
 
 def _is_task(value: object) -> bool:
@@ -114,19 +163,20 @@ def check_task_class(task_class: type[Task[Any]], text: str) -> None:
         raise UsageError(str(error)) from error
 
 
-def _find_sibling_modules(path: Path) -> tuple[Path, ...]:
-    """Return what a worker may need: all Python files and packages in the folder.
+def find_modules(folder: Path, beside: str) -> tuple[Path, ...]:
+    """Return what a worker may need: all Python files and packages in `folder`, which has the task `beside`.
 
     Raises:
         UsageError: One of them would hide a module that every worker needs.
     """
-    files = sorted(file for file in path.parent.glob("*.py") if file.stem.isidentifier())
+    files = sorted(file for file in folder.glob("*.py") if file.stem.isidentifier())
     # A task in the folder of this project, as of a submitted job, is beside our own packages: every worker has them.
-    packages = sorted(init.parent for init in path.parent.glob("*/__init__.py") if init.parent not in OWN)
-    needed = sys.stdlib_module_names | {"search", "trainables"}
+    packages = sorted(init.parent for init in folder.glob("*/__init__.py") if init.parent not in OWN)
+    needed = dict.fromkeys(sys.stdlib_module_names, "Ray") | dict.fromkeys(OURS, "Searchlight")
     for file in (file for file in (*files, *packages) if file.stem in needed):
         raise UsageError(
-            f"no file beside {path.name} must have the name of a module that Ray needs, but {file.name} has."
+            f"no file beside {beside} must have the name of a module that {needed[file.stem]} needs, but {file.name} "
+            "has. Rename it, or move the task to a folder without it."
         )
     return (*files, *packages)
 

@@ -44,6 +44,7 @@ def log_model(request: ModelRequest) -> str:
     example = predictor.example()
     signature: ModelSignature = infer_signature(example, predictor(example))
     set_experiment(experiment_id=run.info.experiment_id)
+    hidden = {Path(path).stem for path in request.code}  # the user's own `models` is there in place of ours
     with tempfile.TemporaryDirectory(prefix="searchlight-model-") as folder:
         predictor.save(Path(folder) / "weights" / "weights.pt")
         # Unlike pyfunc.log_model, this takes a run that has ended, and leaves its status.
@@ -58,7 +59,7 @@ def log_model(request: ModelRequest) -> str:
             tags=request.tags,
             python_model=str(SERVED),
             artifacts={"weights": str(Path(folder) / "weights")},
-            code_paths=[*(str(ROOT / package) for package in PACKAGES), *request.code],
+            code_paths=[*(str(ROOT / package) for package in PACKAGES if package not in hidden), *request.code],
             signature=signature,
             input_example=example,
             pip_requirements=_collect_requirements([Path(path) for path in request.code]),

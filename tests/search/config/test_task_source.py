@@ -3,14 +3,18 @@ import sys
 import pytest
 
 from search.config.task_source import load_task_source
+from tests.search.refusals import problems_of
 
 TASK = """
 from trainables.task import Task, TaskConfig
 
-class Own(Task[TaskConfig]):
-    objective = "val/loss"
-    def build(self):
-        {build}
+from {imported}
+
+class MyTask(Task[TaskConfig]):
+    objective, mode = "val/loss", "min"
+    net = Net
+
+    def build(self): ...
     def train_batches(self, epoch): ...
     def loss(self, batch): ...
     def evaluate(self): ...
@@ -18,42 +22,65 @@ class Own(Task[TaskConfig]):
 
 
 @pytest.fixture
-def imported(tmp_path, monkeypatch):
-    """Returns the names of what a task imports whose `build` has these lines."""
-    for name in ("direct", "deeper", "other", "unknown"):
-        (tmp_path / f"{name}.py").write_text("import deeper\n" if name == "direct" else "")
-    (tmp_path / "nets" / "inner").mkdir(parents=True)
-    (tmp_path / "nets" / "__init__.py").write_text("from . import inner\n")
-    (tmp_path / "nets" / "inner" / "__init__.py").write_text("from ..layer import width\n")
-    (tmp_path / "nets" / "layer.py").write_text("def width():\n    import other\n")
-    (tmp_path / "broken.py").write_text("def (:\n")
+def write(tmp_path):
+    """Writes files of a user to a folder. What a test imports is forgotten after it."""
+    before = {**sys.modules}
 
-    def load(build):
-        monkeypatch.delitem(sys.modules, "own", raising=False)
-        (tmp_path / "own.py").write_text(TASK.format(build=build))
-        source = load_task_source(f"{tmp_path / 'own.py'}:Own")
-        assert len(source.modules) == 7
-        return [path.name for path in source.imported]
+    def write_files(**files):
+        for name, text in files.items():
+            path = tmp_path / name.replace("__", "/", 1)
+            path = path.with_name("__init__.py") if path.name == "init" else path.with_suffix(".py")
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text)
+        return f"{tmp_path}/my_task.py:MyTask"
 
-    return load
+    yield write_files
+    for name in [name for name in sys.modules if name in ("my_task", "models") or name.startswith("models.")]:
+        del sys.modules[name]
+    sys.modules.update({name: module for name, module in before.items() if name.partition(".")[0] == "models"})
 
 
-@pytest.mark.parametrize(
-    ("build", "names"),
-    [
-        ("...", ["own.py"]),
-        ("import direct", ["deeper.py", "direct.py", "own.py"]),
-        ("from nets.inner import width", ["other.py", "own.py", "nets"]),
-        ("import broken", ["broken.py", "own.py"]),
-        ("self.target = 'unknown.Net'", ["own.py", "unknown.py"]),
-        ("self.target = f'nets.{1}'; 'an unknown. Net'", ["other.py", "own.py", "nets"]),
-        ("from importlib.metadata import version", ["own.py"]),
-    ],
-)
-def test_imported_files_are_those_that_the_task_reaches(imported, build, names):
-    assert imported(build) == names
+@pytest.mark.parametrize("files", [{"models": "class Net: ..."}, {"models__init": "", "models__nets": "class Net: ..."}])
+def test_own_models_beside_a_task_are_imported_and_travel(write, tmp_path, files):
+    load_task_source("arc")  # imports Searchlight's package of that name
+    text = write(my_task=TASK.format(imported=f"{'models' if len(files) == 1 else 'models.nets'} import Net"), **files)
+    source = load_task_source(text)
+    assert source.task_class.net.__module__.startswith("models")
+    assert {path.stem for path in source.modules} == {"my_task", "models"}
+    assert load_task_source("arc").task_class.__name__ == "ArcTask"
+    import models.arc
+
+    assert not models.arc.__file__.startswith(str(tmp_path))
 
 
-@pytest.mark.parametrize("build", ["import importlib", "from importlib import import_module", "__import__(str(1))"])
-def test_all_files_count_if_imports_follow_from_a_run(imported, build):
-    assert len(imported(build)) == 7
+def test_own_models_in_a_folder_without_init_are_refused(write):
+    text = write(models__nets="class Net: ...", my_task=TASK.format(imported="models.nets import Net"))
+    (problem,) = problems_of(load_task_source, text)
+    assert problem.endswith("The folder models beside it must have a file __init__.py: Searchlight has a package of "
+                            "that name.")  # fmt: skip
+
+
+def test_own_models_beside_a_task_that_needs_ours_are_refused(write):
+    sys.modules.pop("models", None)
+    text = write(models="", my_task=TASK.format(imported="models.arc.puzzles import Puzzle as Net"))
+    (problem,) = problems_of(load_task_source, text)
+    assert problem.endswith("The models beside it hides the package models of Searchlight. Rename it to use both.")
+
+
+def test_models_ahead_of_ours_on_the_path_are_refused(write, tmp_path, monkeypatch):
+    write(models="")
+    for name in [name for name in sys.modules if name.partition(".")[0] == "models"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert problems_of(load_task_source, "arc") == [
+        f"task arc must import the package models of Searchlight, but gets {tmp_path}/models.py. Rename that."
+    ]
+
+
+@pytest.mark.parametrize(("name", "needs"), [("search", "Searchlight"), ("trainables", "Searchlight"), ("queue", "Ray")])
+def test_file_that_hides_a_module_of_the_workers_is_refused(write, name, needs):
+    text = write(my_task=TASK.format(imported=f"{name} import Net"), **{name: "class Net: ..."})
+    assert problems_of(load_task_source, text) == [
+        f"no file beside my_task.py must have the name of a module that {needs} needs, but {name}.py has. "
+        "Rename it, or move the task to a folder without it."
+    ]
