@@ -10,6 +10,9 @@ from typing import Any
 
 from trainables.filesystem.paths import StoragePath
 
+PROGRAM = "searchlight"
+SCRIPTS = {"run": "run.py", "resume": "run.py --resume", "report": "report.py"}
+
 
 def format_value(value: Any) -> str:
     """Return `value` as it is shown to people."""
@@ -29,12 +32,23 @@ def format_duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def script_command(name: str) -> str:
-    """Return the command that runs the script `name` of this folder from the current folder, as run.py is run."""
-    found = shutil.which("python")
-    own = found is not None and Path(found).parent.resolve() == Path(sys.executable).parent.resolve()
-    python = "python" if own else _shorten_path(Path(sys.executable))
-    return f"{python} {_shorten_path(Path(__file__).with_name(name))}"
+def format_command(name: str) -> str:
+    """Return the command that runs, resumes or reports a search from the current folder, as this process was started.
+
+    An installation has the command searchlight. The scripts are those of this folder.
+    """
+    program = Path(sys.argv[0])
+    if program.name == PROGRAM:
+        return f"{PROGRAM if _is_on_path(program) else _shorten_path(program.absolute())} {name}"
+    python = Path(sys.executable)
+    interpreter = "python" if _is_on_path(python.with_name("python")) else _shorten_path(python)
+    script, *option = SCRIPTS[name].split()
+    return " ".join([interpreter, _shorten_path(Path(__file__).with_name(script)), *option])
+
+
+def _is_on_path(program: Path) -> bool:
+    found = shutil.which(program.name)
+    return found is not None and Path(found).parent.resolve() == program.parent.resolve()
 
 
 def _shorten_path(path: Path) -> str:
@@ -44,7 +58,7 @@ def _shorten_path(path: Path) -> str:
 
 def resume_command(place: StoragePath) -> str:
     """Return the command that resumes the search at `place`."""
-    return f"{script_command('run.py')} --resume {_format_location(place)}"
+    return f"{format_command('resume')} {_format_location(place)}"
 
 
 def replay_command(place: StoragePath) -> str:
@@ -54,7 +68,7 @@ def replay_command(place: StoragePath) -> str:
 
 def report_command(place: StoragePath) -> str:
     """Return the command that writes the page and the Parquet file of the search at `place`."""
-    return f"{script_command('report.py')} {_format_location(place)}"
+    return f"{format_command('report')} {_format_location(place)}"
 
 
 def log_model_command(place: StoragePath, register: str) -> str:

@@ -3,8 +3,9 @@
 import json
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 if sys.path[0] == str(Path(__file__).resolve().parent):
     # As a script this folder is on the path, and its files would hide libraries and users' modules of their names.
@@ -19,18 +20,27 @@ from search.errors import UsageError
 from search.reporting.console.command_line import Command, GroupedOption, build_parameters, run_command
 from search.reporting.console.listing import print_plan, print_searches
 from search.storage.locations import parse_storage
+from trainables.filesystem.paths import StoragePath
 from trainables.registry import BUILT_IN_TASKS
 
+if TYPE_CHECKING:
+    from search.analysis.result import SearchResult
+
 START = "Start"
+RESUME = GroupedOption(START, "--resume", metavar="NAME", help="Continue the search NAME, which ended early or died.")
+LIST = GroupedOption(START, "--list", "list_", is_flag=True, help="List the searches in --storage and exit.")
+JSON = GroupedOption(
+    "Output", "--json", "as_json", is_flag=True, help="Print the result, or what --list lists, as JSON."
+)
 PARAMETERS = [
     click.Argument(["task"], default=""),
     click.Argument(["more"], nargs=-1, metavar="[NAME=VALUE]..."),
     GroupedOption(START, "--config", metavar="FILE", help="Read options from this YAML file; the command line wins."),
-    GroupedOption(START, "--resume", metavar="NAME", help="Continue the search NAME, which ended early or died."),
-    GroupedOption(START, "--list", "list_", is_flag=True, help="List the searches in --storage and exit."),
+    RESUME,
+    LIST,
     GroupedOption(START, "--dry-run", is_flag=True, help="Print the resolved search as YAML and exit."),
     *build_parameters(OPTIONS),
-    GroupedOption("Output", "--json", "as_json", is_flag=True, help="Print the result, or what --list lists, as JSON."),
+    JSON,
 ]
 
 
@@ -39,10 +49,10 @@ def main(
     task: str,
     more: tuple[str, ...],
     config: str | None,
-    resume: str | None,
-    list_: bool,
     dry_run: bool,
     as_json: bool,
+    resume: str | None = None,
+    list_: bool = False,
     **options: Any,
 ) -> None:
     """Search over the parameters of a training task, and compare the trials in MLflow.
@@ -56,20 +66,30 @@ def main(
         return print_searches(parse_storage(options["storage"] or "runs"), as_json)
     if not task and resume is None and config is None:
         raise UsageError(f"task must be given: {next(iter(BUILT_IN_TASKS))}, or path/to/file.py:ClassName. See --help.")
-    given = _select_given({**options, "task": task or None, "set": (*options["set"], *more)})
-    if resume is not None and (config is not None or dry_run):
-        raise UsageError("--resume must come without --config and --dry-run: the search goes on as it began.")
+    given = {**options, "task": task or None, "set": (*options["set"], *more)}
+    if resume is not None:
+        if config is not None or dry_run:
+            raise UsageError("--resume must come without --config and --dry-run: the search goes on as it began.")
+        return resume_search(resume, as_json, given)
     from search.experiment import runner  # imports the task's libraries
 
-    if resume is not None:
-        place, quiet = parse_storage(given.pop("storage", None) or "runs") / resume, options["quiet"]
-        result = runner.resume(resume, place.parent, given)
-    else:
-        resolved = load_config(given, Path(config) if config is not None else None)
-        place, quiet = resolved.path, resolved.quiet
-        if dry_run:
-            return print_plan(runner.plan(resolved))
-        result = runner.run(resolved)
+    resolved = load_config(_select_given(given), Path(config) if config is not None else None)
+    if dry_run:
+        return print_plan(runner.plan(resolved))
+    _print_result(runner.run(resolved), resolved.path, resolved.quiet, as_json)
+
+
+def resume_search(name: str, as_json: bool, options: Mapping[str, Any]) -> None:
+    """Resume the search `name` with overridden options and print its result."""
+    given = _select_given(options)
+    from search.experiment import runner  # imports the task's libraries
+
+    place = parse_storage(given.pop("storage", None) or "runs") / name
+    _print_result(runner.resume(name, place.parent, given), place, options["quiet"], as_json)
+
+
+def _print_result(result: "SearchResult", place: StoragePath, quiet: bool, as_json: bool) -> None:
+    """Print the result. Exit with code 1 if no trial has one."""
     from search.formatting import resume_command
     from search.reporting.console.summary import print_summary
     from search.reporting.console.tables import SafeStream, create_report_console
@@ -85,7 +105,7 @@ def main(
         raise click.exceptions.Exit(1)
 
 
-def _select_given(options: dict[str, Any]) -> dict[str, Any]:
+def _select_given(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that the command line has. Return the texts NAME=VALUE of an option as a dict."""
     given = {key: value for key, value in options.items() if value not in (None, False, ())}
     for key in ("resources", "set", "search"):

@@ -5,14 +5,14 @@ from typing import Any
 
 from search.analysis.result import SearchResult
 from search.config.flatten import flatten
-from search.formatting import format_value, resume_command, script_command
+from search.formatting import format_command, format_value, resume_command
 from trainables.filesystem.paths import StoragePath
 
 
 def format_commands(place: StoragePath) -> str:
     """Return the commands that repeat and resume the search at `place`, as Markdown."""
     return (
-        f"Run it again with `{script_command('run.py')} --config search.yaml`; the file is among the artifacts. "
+        f"Run it again with `{format_command('run')} --config search.yaml`; the file is among the artifacts. "
         f"Go on with it, or give it more `--trials`: `{resume_command(place)}`"
     )
 

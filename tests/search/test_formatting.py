@@ -9,11 +9,13 @@ from hypothesis import strategies as st
 from search.config.objectives import Objective
 from search.formatting import (
     format_change,
+    format_command,
     format_numbers,
     format_percent,
     join_words,
     pluralize,
-    script_command,
+    report_command,
+    resume_command,
 )
 from search.reporting.html.axes import robust_range
 from tests.conftest import ROOT
@@ -56,6 +58,18 @@ def test_outlier_does_not_flatten_the_axis(mode):
 @pytest.mark.parametrize("place", ["the project", "elsewhere"])
 def test_command_of_a_script_works_where_one_stands(place, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT if place == "the project" else tmp_path)
-    command = script_command("report.py")
+    command = format_command("report")
     assert command.endswith(" search/report.py" if place == "the project" else f" {ROOT}/search/report.py")
     assert subprocess.run([*shlex.split(command), "--help"], capture_output=True).returncode == 0
+
+
+@pytest.mark.parametrize("on_path", [True, False])
+def test_commands_name_the_installed_program_if_it_was_started(on_path, tmp_path, monkeypatch):
+    program = tmp_path / "searchlight"
+    program.touch(mode=0o755)
+    monkeypatch.setattr("sys.argv", [str(program), "run", "arc"])
+    monkeypatch.setenv("PATH", str(tmp_path if on_path else tmp_path / "other"))
+    shown = "searchlight" if on_path else str(program)
+    assert resume_command(tmp_path / "one") == f"{shown} resume one --storage {tmp_path}"
+    assert report_command(tmp_path / "one") == f"{shown} report one --storage {tmp_path}"
+    assert format_command("run") == f"{shown} run"

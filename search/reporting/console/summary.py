@@ -16,7 +16,7 @@ from rich.table import Table
 from search.analysis.ranking import trial_rows
 from search.config import SearchConfig
 from search.config.flatten import flatten
-from search.formatting import format_value, resume_command, script_command
+from search.formatting import format_command, format_value, resume_command
 from search.reporting.console.tables import build_table
 from search.study.record import SearchRecord
 from search.study.trial import get_best_epoch, get_best_value, intermediate_values
@@ -119,7 +119,7 @@ def retrain_command(searched: SearchRecord, best: FrozenTrial) -> str:
     task = f"{path if relative.startswith('..') else relative}:{label}" if path else config["task"]
     whole = flatten(best.user_attrs["config"])
     values = {**config["set"], **{name: whole.get(name, value) for name, value in best.params.items()}}
-    words = [*shlex.split(script_command("run.py")), task, "--once"]
+    words = [*shlex.split(format_command("run")), task, "--once"]
     for metric in config["objective"]:
         words += ["--objective", metric]
     if config["experiment"] != (label or task):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from search.analysis.best_trials import count_outcomes, find_incumbent
 from search.analysis.ranking import trial_rows
 from search.analysis.timeline import running_time
-from search.formatting import format_duration, format_value, join_words, pluralize, report_command, script_command
+from search.formatting import format_command, format_duration, format_value, join_words, pluralize, report_command
 from search.reporting.html.sections import (
     best_trial,
     failures,
@@ -84,7 +84,7 @@ def write_report(searched: SearchRecord, path: StoragePath) -> None:
     Raises:
         OSError: It cannot be written.
     """
-    command = f"{script_command('run.py')} --config {shlex.quote(str(path.with_name('search.yaml')))}"
+    command = f"{format_command('run')} --config {shlex.quote(str(path.with_name('search.yaml')))}"
     write_atomic(path, render_report(searched, command))
 
 

@@ -40,10 +40,12 @@ def write(tmp_path):
     sys.modules.update({name: module for name, module in before.items() if name.partition(".")[0] == "models"})
 
 
-@pytest.mark.parametrize("files", [{"models": "class Net: ..."}, {"models__init": "", "models__nets": "class Net: ..."}])
-def test_own_models_beside_a_task_are_imported_and_travel(write, tmp_path, files):
+@pytest.mark.parametrize("file", ["models", "models__nets"])
+def test_own_models_beside_a_task_are_imported_and_travel(write, tmp_path, file):
     load_task_source("arc")  # imports Searchlight's package of that name
-    text = write(my_task=TASK.format(imported=f"{'models' if len(files) == 1 else 'models.nets'} import Net"), **files)
+    package = {"models__init": ""} if file == "models__nets" else {}
+    task = TASK.format(imported=f"{file.replace('__', '.')} import Net")
+    text = write(my_task=task, **{file: "class Net: ..."}, **package)
     source = load_task_source(text)
     assert source.task_class.net.__module__.startswith("models")
     assert {path.stem for path in source.modules} == {"my_task", "models"}
@@ -77,10 +79,10 @@ def test_models_ahead_of_ours_on_the_path_are_refused(write, tmp_path, monkeypat
     ]
 
 
-@pytest.mark.parametrize(("name", "needs"), [("search", "Searchlight"), ("trainables", "Searchlight"), ("queue", "Ray")])
-def test_file_that_hides_a_module_of_the_workers_is_refused(write, name, needs):
+@pytest.mark.parametrize("name", ["search", "trainables", "queue"])
+def test_file_that_hides_a_module_of_the_workers_is_refused(write, name):
     text = write(my_task=TASK.format(imported=f"{name} import Net"), **{name: "class Net: ..."})
     assert problems_of(load_task_source, text) == [
-        f"no file beside my_task.py must have the name of a module that {needs} needs, but {name}.py has. "
-        "Rename it, or move the task to a folder without it."
+        f"no file beside my_task.py must have the name of a module that {'Ray' if name == 'queue' else 'Searchlight'} "
+        f"needs, but {name}.py has. Rename it, or move the task to a folder without it."
     ]

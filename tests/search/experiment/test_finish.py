@@ -3,7 +3,7 @@ import io
 from rich.console import Console
 
 from search.experiment import finish
-from search.formatting import script_command
+from search.formatting import format_command
 from search.reporting.console.live_table import LiveTable
 from search.reporting.console.progress import Progress
 from tests.search.execution.cluster.test_resources import planned
@@ -18,5 +18,5 @@ def test_interrupt_leaves_out_the_model_and_not_the_result(tmp_path, monkeypatch
     stream, asked = io.StringIO(), planned(tmp_path, name="one", register="my model")
     progress = Progress(LiveTable(VAL_SCORE, 1, None), asked.space, Console(file=stream, width=200))
     assert finish._log_best(asked, False, progress) == {}
-    again = f"{script_command('report.py')} one --storage {tmp_path / 'runs'} --register 'my model'"
+    again = f"{format_command('report')} one --storage {tmp_path / 'runs'} --register 'my model'"
     assert stream.getvalue().splitlines()[-1] == f"the best checkpoint is no model in MLflow yet: {again}"

@@ -10,7 +10,7 @@ from search.errors import UsageError
 from search.experiment import plan
 from search.experiment.code_copy import copy_code
 from search.experiment.resume import create_search, open_search
-from search.formatting import resume_command, script_command
+from search.formatting import format_command, resume_command
 from tests.end_to_end.test_driver_crash import LR, TASKS, start
 from tests.search.refusals import problems_of
 
@@ -233,7 +233,7 @@ def test_task_without_the_parameter_or_objective_is_refused(begun):
 
 def test_resume_command_names_the_storage_where_needed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    command = f"{script_command('run.py')} --resume one"
+    command = f"{format_command('run')} --resume one"
     assert resume_command(tmp_path / "runs" / "one") == command
     assert resume_command(tmp_path / "my runs" / "one") == f"{command} --storage '{tmp_path}/my runs'"
     with pytest.raises(UsageError, match=r"--resume must name a search in .*, but there is no .*/two/study\.journal"):

@@ -5,7 +5,7 @@ import threading
 import pyarrow.parquet as pq
 import pytest
 
-from search.formatting import script_command
+from search.formatting import format_command
 from search.reporting import parquet_callback
 from search.reporting.parquet_callback import ParquetCallback
 from search.study.study import create_study
@@ -128,4 +128,4 @@ def test_failure_at_the_end_is_told_with_a_command(searched, tmp_path, monkeypat
     with searched.exporter:
         searched.run_trial()
     (line,) = searched.said
-    assert line.endswith(f"{script_command('report.py')} {tmp_path.name} --storage {tmp_path.parent} writes it again")
+    assert line.endswith(f"{format_command('report')} {tmp_path.name} --storage {tmp_path.parent} writes it again")

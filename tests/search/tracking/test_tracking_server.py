@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from mlflow.tracking import MlflowClient
 
-from search.formatting import script_command
+from search.formatting import format_command
 from search.tracking import tracker as tracking
 from search.tracking.errors import TrackingError
 from tests.search.stored_studies import Search, replayed
@@ -135,7 +135,7 @@ def test_replay_tells_what_an_absent_server_lacks(tmp_path, postgres_backed, mon
         finish(tracker, timeout_s=3.0, stopped="time budget")
     assert str(error.value) == (
         f"MLflow at {away} must take every trial, but does not answer: Connection refused. Nothing is lost: "
-        f"`{script_command('report.py')} away --storage {tmp_path} --replay` tells it what it lacks."
+        f"`{format_command('report')} away --storage {tmp_path} --replay` tells it what it lacks."
     )
     refused = replayed(search)
     assert refused.exit_code == 1

@@ -12,7 +12,7 @@ from search.analysis.result import SearchResult
 from search.config import SearchConfig
 from search.config.loading import resolve_config
 from search.config.search_space import resolve_space
-from search.formatting import script_command
+from search.formatting import format_command
 from search.reporting.console.summary import print_summary, print_trials
 from search.run import main
 from search.study.record import load_search
@@ -104,10 +104,10 @@ def test_look_names_an_existing_report(ended):
 
 def test_commands_continue_and_repeat_the_search(ended):
     folder = str(ended.folder.parent)
-    words = [*shlex.split(script_command("run.py")), "--resume", "s1", "--storage", folder, "--trials", "6"]
+    words = [*shlex.split(format_command("run")), "--resume", "s1", "--storage", folder, "--trials", "6"]
     assert shlex.split(ended.line("more")) == words
     python, script, *words = shlex.split(ended.line("train"))
-    assert ([python, script], words[:2]) == (shlex.split(script_command("run.py")), ["arc", "--once"])
+    assert ([python, script], words[:2]) == (shlex.split(format_command("run")), ["arc", "--once"])
     done = CliRunner().invoke(main, [*words, "--dry-run"], catch_exceptions=False)
     assert done.exit_code == 0, done.stderr
     expected = {"dropout": 0.1, **ended.searched.trials[1].params}

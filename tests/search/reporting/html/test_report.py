@@ -8,7 +8,7 @@ import pytest
 from optuna.distributions import CategoricalDistribution
 
 from search.config.objectives import Objective
-from search.formatting import script_command
+from search.formatting import format_command
 from search.reporting.html.report import LISTED, build_trial_table, render_report, try_write_report, write_report
 from search.reporting.html.template import Section, render_page
 from search.reporting.html.theme import build_figure, escape_text
@@ -156,7 +156,7 @@ def test_page_that_cannot_be_written_is_told_in_a_line(tmp_path):
     assert not try_write_report(many(10), tmp_path / "gone" / "report.html", told.append)
     (line,) = told
     assert line.startswith(f"{tmp_path / 'gone' / 'report.html'} cannot be written: FileNotFoundError")
-    assert line.endswith(f"; {script_command('report.py')} gone --storage {tmp_path} writes it again")
+    assert line.endswith(f"; {format_command('report')} gone --storage {tmp_path} writes it again")
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
 
 

@@ -9,7 +9,7 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from search.config.option import parse_model_name
-from search.formatting import script_command
+from search.formatting import format_command
 from search.tracking.errors import ModelError
 from search.tracking.model.best_model import log_best
 from search.tracking.model.log_model import pin_requirements
@@ -146,7 +146,7 @@ def test_search_that_mlflow_lacks_is_refused_with_a_command(tmp_path, searched):
         log_best(other.folder, "toy model")
     assert str(told.value) == (
         "the best checkpoint is no model in MLflow: ValueError: MLflow has no run of this search in experiment "
-        f"'Elsewhere'. Try again: {script_command('report.py')} other --storage {tmp_path} --register 'toy model'"
+        f"'Elsewhere'. Try again: {format_command('report')} other --storage {tmp_path} --register 'toy model'"
     )
 
 

@@ -1,0 +1,61 @@
+"""The command searchlight, which an installation provides: run, resume, report and list searches."""
+
+from typing import Any, NoReturn
+
+import click
+
+from search import run
+from search.config.search_config import OPTIONS
+from search.reporting.console.command_line import Command, build_parameters, run_command
+from search.reporting.console.listing import print_searches
+from search.storage.locations import parse_storage
+
+RESUMABLE = build_parameters([option for option in OPTIONS if option.resumable or option.key == "storage"])
+STORAGE = [parameter for parameter in RESUMABLE if parameter.name == "storage"]
+
+
+class _Group(click.Group):
+    """The commands. The imports of `report` take long, so that they are left until somebody needs it."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*super().list_commands(ctx), "report"]
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name == "report":
+            from search.report import main
+
+            return main
+        return super().get_command(ctx, name)
+
+
+@click.group(cls=_Group)
+@click.version_option(package_name="searchlight")
+def searchlight() -> None:
+    """Search over the hyperparameters of mixed-precision training."""
+
+
+searchlight.add_command(
+    Command(
+        "run",
+        params=[parameter for parameter in run.PARAMETERS if parameter not in (run.RESUME, run.LIST)],
+        callback=run.main.callback,
+        help=run.main.help,
+    )
+)
+
+
+@searchlight.command("resume", cls=Command, params=[click.Argument(["name"]), *RESUMABLE, run.JSON])
+def resume(name: str, as_json: bool, **options: Any) -> None:
+    """Continue the search NAME, which ended early or died."""
+    run.resume_search(name, as_json, options)
+
+
+@searchlight.command("list", cls=Command, params=[*STORAGE, run.JSON])
+def list_searches(storage: str | None, as_json: bool) -> None:
+    """List the searches in a folder or bucket."""
+    print_searches(parse_storage(storage or "runs"), as_json)
+
+
+def main() -> NoReturn:
+    """Run the command searchlight."""
+    run_command(searchlight)
