@@ -57,7 +57,7 @@ def _start_local_cluster(root: Path, code: Path, services: ExitStack) -> None:
     # Through the environment of this process: with one in `runtime_env`, no worker process can be started ahead.
     before = dict(os.environ)
     # An installed project is found without. Ahead of the standard library, its neighbours could hide modules of that.
-    is_installed = str(root) in {*site.getsitepackages(), site.getusersitepackages()}
+    is_installed = root in {Path(path).resolve() for path in (*site.getsitepackages(), site.getusersitepackages())}
     folders = [str(code), *([] if is_installed else [str(root)]), *filter(None, [before.get("PYTHONPATH")])]
     os.environ["PYTHONPATH"] = os.pathsep.join(folders)
     os.environ.setdefault("PL_DISABLE_FORK", "1")  # as Tune sets it: Lightning must not fork a process that runs Ray

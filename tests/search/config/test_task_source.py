@@ -63,7 +63,6 @@ def test_own_models_in_a_folder_without_init_are_refused(write):
 
 
 def test_own_models_beside_a_task_that_needs_ours_are_refused(write):
-    sys.modules.pop("models", None)
     text = write(models="", my_task=TASK.format(imported="models.arc.puzzles import Puzzle as Net"))
     (problem,) = problems_of(load_task_source, text)
     assert problem.endswith("The models beside it hides the package models of Searchlight. Rename it to use both.")

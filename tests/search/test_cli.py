@@ -1,0 +1,43 @@
+import json
+
+import pytest
+from click.shell_completion import BashComplete
+from click.testing import CliRunner
+
+from search.cli import searchlight
+from search.config.search_config import OPTIONS
+
+
+def names_of(command):
+    return {name for parameter in searchlight.get_command(None, command).params for name in parameter.opts}
+
+
+def test_run_and_resume_have_the_options_of_the_script():
+    on_command_line = {option.name: option.resumable for option in OPTIONS if option.is_on_command_line}
+    assert names_of("run") == {*on_command_line, "task", "more", "--config", "--dry-run", "--json"}
+    resumable = {name for name, is_resumable in on_command_line.items() if is_resumable}
+    assert names_of("resume") == {*resumable, "--storage", "name", "--json"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "incomplete", "completed"),
+    [([], "re", {"report", "resume"}), (["run"], "--sched", {"--scheduler"}), (["report"], "--repl", {"--replay"})],
+)
+def test_shell_completes_commands_and_options(arguments, incomplete, completed):
+    complete = BashComplete(searchlight, {}, "searchlight", "_SEARCHLIGHT_COMPLETE")
+    assert {item.value for item in complete.get_completions(arguments, incomplete)} == completed
+
+
+def test_search_is_listed_and_a_missing_one_is_refused(tmp_path):
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "search.yaml").touch()
+    listed = CliRunner().invoke(searchlight, ["list", "--storage", str(tmp_path), "--json"])
+    assert [search["name"] for search in json.loads(listed.stdout)] == ["broken"]
+    missing = CliRunner().invoke(searchlight, ["resume", "nothing", "--storage", str(tmp_path)])
+    assert missing.exit_code == 2
+    assert f"must name a search in {tmp_path}" in missing.stderr
+
+
+def test_run_prints_the_plan_of_a_search(tmp_path):
+    done = CliRunner().invoke(searchlight, ["run", "arc", "--storage", str(tmp_path), "--dry-run", "policy_lr=1e-3"])
+    assert (done.exit_code, done.stdout.splitlines()[0]) == (0, "task: arc"), done.stderr
