@@ -43,6 +43,7 @@ def drive(side: str, uri: str, trials: int, at_once: int, reports: int) -> dict[
     from search.config.objectives import Objective
     from search.config.search_space import resolve_space
     from search.study.study import create_study
+    from search.tracking.events import make_search_end
     from search.tracking.runs import Runs
     from search.tracking.tracker import MLflowCallback
     from search.tracking.uri import resolve_tracking_uri
@@ -101,7 +102,7 @@ def drive(side: str, uri: str, trials: int, at_once: int, reports: int) -> dict[
                 begun += 1
         trained = time.perf_counter() - start
         if tracker is not None:
-            tracker.finish("FINISHED", "", {}, [], 600.0)
+            tracker.finish(make_search_end("FINISHED", ""), [], 600.0)
         seconds = time.perf_counter() - start
         cpu = time.process_time() - own - (time.thread_time() - own_thread)
         store.close()

@@ -51,7 +51,7 @@ class SearchCurve:
 
 def search_curve(searched: SearchRecord, name: str = "") -> SearchCurve:
     """What `searched` came to, under another `name` if one is given."""
-    clocked = running_time(searched.trials)
+    clocked = running_time(searched)
     begun = [trial.datetime_start.timestamp() for trial in searched.trials if trial.datetime_start]
     settled = [trial for trial in searched.trials if get_outcome(trial) in WITH_RESULT]  # as in `find_best`
     steps = [

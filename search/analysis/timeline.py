@@ -1,17 +1,18 @@
 """Where the time of the gangs went: workers that start, train or wait."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import inf
 from typing import Any, Literal
 
 from optuna.trial import FrozenTrial
 
+from search.study.record import SearchRecord
 from search.study.trial import get_reports, get_segments
 
 Kind = Literal["start-up", "training", "waiting"]
-PAUSE_S = 30.0  # less is no pause
 
 
 @dataclass(frozen=True)
@@ -84,18 +85,28 @@ def _fill_gaps(spans: Sequence[Span]) -> Iterator[Span]:
 
 @dataclass(frozen=True)
 class RunningTime:
-    """The times in which the search ran, from and until, in order; in seconds since 1970."""
+    """The times in which drivers ran the search, from and until, in order; in seconds since 1970."""
 
     periods: tuple[tuple[float, float], ...]
 
     def at(self, moment: float) -> float:
-        """The seconds that it had run by then."""
+        """Return the seconds that the search had run by `moment`."""
         return sum(min(end, moment) - start for start, end in self.periods if start < moment)
 
     @property
     def total(self) -> float:
-        """The seconds that it ran."""
+        """The duration of the search: the seconds that its drivers ran, without the pauses between them."""
         return sum(end - start for start, end in self.periods)
+
+    @property
+    def start(self) -> float | None:
+        """When the search began, or None if nothing is known of it."""
+        return self.periods[0][0] if self.periods else None
+
+    @property
+    def end(self) -> float | None:
+        """When the search ended, or None if nothing is known of it."""
+        return self.periods[-1][1] if self.periods else None
 
     @property
     def pauses(self) -> list[tuple[float, float]]:
@@ -104,26 +115,24 @@ class RunningTime:
         return [(self.at(end), start - end) for (_, end), (start, _) in following]
 
 
-def running_time(trials: Sequence[FrozenTrial]) -> RunningTime:
-    """When the search of `trials` ran. Where nothing is known of its gangs, from its first sign to its last."""
-    spans = [(span.start, span.end) for span in build_timeline(trials)]
-    signs = list(_collect_timestamps(trials))
-    if not spans and signs:
-        return RunningTime(((min(signs), max(signs)),))
-    return RunningTime(tuple(_merge_spans([*spans, *((sign, sign) for sign in signs)])))
+def running_time(searched: SearchRecord) -> RunningTime:
+    """Return when the drivers of a search ran it, each from its start to the end of its last trial.
+
+    A driver that was killed, or still runs, counts until the last thing that the study has of it. Drivers that recorded
+    nothing of themselves count together, from the first thing to the last.
+    """
+    signs = sorted(_collect_timestamps(searched.trials))
+    starts = [start for start, _ in searched.drivers]
+    unrecorded = [sign for sign in signs if sign < min(starts, default=inf)]
+    periods = [(unrecorded[0], unrecorded[-1])] if unrecorded else []
+    for (start, end), following in zip(searched.drivers, [*starts[1:], inf], strict=False):
+        last = max((sign for sign in signs if start <= sign < following), default=start)
+        periods.append((start, last if end is None else end))
+    return RunningTime(tuple(periods))
 
 
 def _collect_timestamps(trials: Sequence[FrozenTrial]) -> Iterator[float]:
     for trial in trials:
         yield from (moment.timestamp() for moment in (trial.datetime_start, trial.datetime_complete) if moment)
         yield from (report["time"] for report in get_reports(trial).values() if "time" in report)
-
-
-def _merge_spans(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    merged: list[tuple[float, float]] = []
-    for start, end in sorted(spans):
-        if merged and start <= merged[-1][1] + PAUSE_S:
-            merged[-1] = merged[-1][0], max(merged[-1][1], end)
-        else:
-            merged.append((start, end))
-    return merged
+        yield from (segment["ended"] for segment in get_segments(trial))

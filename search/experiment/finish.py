@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from search.analysis.result import SearchResult
+from search.analysis.timeline import running_time
 from search.experiment.plan import SearchPlan
 from search.experiment.stop import StopRequest
 from search.formatting import log_model_command
@@ -11,6 +12,7 @@ from search.reporting.parquet import FILE
 from search.study.record import SearchRecord
 from search.tracking.description import render_description
 from search.tracking.errors import ModelError, TrackingError
+from search.tracking.events import make_search_end
 from search.tracking.model.best_model import log_best
 from search.tracking.tracker import END_TIMEOUT_S, ERROR_NOTE, HURRIED_S, MLflowCallback
 
@@ -25,12 +27,13 @@ def finish(
     config = planned.config
     parquet, page = config.local_path / FILE, config.local_path / "report.html"
     files = [parquet] if parquet.is_file() else []  # else its writer has said why
-    status, note, metrics = "FAILED", ERROR_NOTE, dict[str, float]()
     stopped, timeout_s = ", ".join(stop.reasons), END_TIMEOUT_S
+    end = make_search_end("FAILED", ERROR_NOTE, stopped=stopped)
     try:
         result = SearchResult.from_record(searched)
-        note, metrics = render_description(config.path, result), result.metrics
         status = "KILLED" if stop.is_interrupted else "FINISHED" if result.best else "FAILED"
+        note, ended_at = render_description(config.path, result), running_time(searched).end
+        end = make_search_end(status, note, result.metrics, stopped, ended_at)
         from search.reporting.html import try_write_report  # importing plotly takes a while
 
         files += [page] if try_write_report(searched, page, progress.warn) else []
@@ -39,7 +42,7 @@ def finish(
         raise
     finally:  # after an error, too, the parent run must end
         try:
-            tracker.finish(status, note, metrics, files, timeout_s, stopped)
+            tracker.finish(end, files, timeout_s)
         except TrackingError as error:
             progress.warn(str(error))
     mlflow = {"tracking_uri": tracker.tracking_uri, "experiment_id": tracker.experiment_id, "run_id": tracker.run_id}

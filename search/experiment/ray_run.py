@@ -81,7 +81,7 @@ def run_on_ray(
     start_budget_timer(stoppers, stop.asked)
     settings = _gang_settings(planned, worker, registry, files, is_rehearsal)
     _run_trials(searcher, settings, stoppers, stop, config.local_path)
-    return SearchRecord(config.name, study.get_trials(), planned.objectives, study.metadata), tracker
+    return study.get_record(), tracker
 
 
 def _inspect_cluster(config: SearchConfig, progress: Progress) -> tuple[Resources, bool]:
@@ -149,9 +149,12 @@ def _run_trials(
     except BaseException:  # also a second Ctrl-C: MLflow still gets what is known
         with suppress(StoreError):  # which the first error says already
             searcher.finish(prune=False)
+            searcher.study.record_driver_end(time.time())
         raise
     # Trials that wait at a rung have lost against the others, unless the user stopped the search in between.
     searcher.finish(prune=not stop.is_interrupted)
+    searcher.study.record_driver_end(time.time())
+    searcher.study.commit()
 
 
 def _run_tuner(searcher: StudySearcher, settings: GangSettings, folder: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from optuna.distributions import distribution_to_json, json_to_distribution
 from optuna.trial import FrozenTrial
 
+from search.analysis.timeline import running_time
 from search.config.loading import to_yaml
 from search.config.objectives import Objective
 from search.config.search_space import Space, restore_space
@@ -56,7 +57,8 @@ def create_tracker(
     """
     config, about = planned.config, opened.study.metadata
     write_spool(config.local_path, [], None)  # of an earlier driver: the study has the trials
-    runs = Runs(config, *resolve_tracking_uri(config, tracking_environment(about)), about["id"], planned.objectives)
+    place = resolve_tracking_uri(config, tracking_environment(about))
+    runs = Runs(config, *place, about["id"], planned.objectives, running_time(opened.study.get_record()).start)
     prepare = None
     if nodes is not None:
         prepare = partial(provenance.write, config.local_path, config.task, planned.source.imported, nodes)

@@ -5,7 +5,6 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,11 +46,11 @@ def run(config: SearchConfig, console: Console | None = None) -> SearchResult:
     Raises:
         UsageError: The search cannot run as configured. None of its files are left.
     """
-    start = time.monotonic()
+    start = time.time()
     prepare_process()
     planned = plan(resolve_config(config))
     with _search_folder(planned.config) as folder:
-        return _Driver(planned, None, Uploader(folder, planned.config.path), console).run(start)
+        return _Driver(planned, None, Uploader(folder, planned.config.path), start, console).run()
 
 
 def resume(
@@ -70,12 +69,12 @@ def resume(
     Raises:
         UsageError: The search cannot be resumed. Its files are unchanged.
     """
-    start = time.monotonic()
+    start = time.time()
     prepare_process()
     place = make_absolute(storage) / name
     with downloaded_copy(place) as folder:
         uploader = Uploader(folder, place)  # before the search is opened, which changes files
-        return _Driver(*open_search(place, given or {}), uploader, console).run(start)
+        return _Driver(*open_search(place, given or {}), uploader, start, console).run()
 
 
 @contextmanager
@@ -92,22 +91,23 @@ def _search_folder(config: SearchConfig) -> Iterator[Path]:
 
 
 class _Driver:
-    """Runs one search: a resumed one if it is `opened` already, else a new one."""
+    """Runs one search since `start`: a resumed one if it is `opened` already, else a new one."""
 
     def __init__(
-        self, planned: SearchPlan, opened: OpenStudy | None, uploader: Uploader, console: Console | None
+        self, planned: SearchPlan, opened: OpenStudy | None, uploader: Uploader, start: float, console: Console | None
     ) -> None:
         self.planned = planned
         self.config = config = planned.config
         self.opened = opened
         self.uploader = uploader
+        self.start = start
         self.earlier = opened.study.get_trials() if opened else []
         board = LiveTable(planned.objective, planned.trials, planned.expected_cost, budget_s=config.time_budget)
         console = console or create_console(sys.stderr)
         self.progress = Progress(board, planned.space, console, self.earlier, config.quiet)
         self.stop = StopRequest(self.progress.warn)
 
-    def run(self, start: float) -> SearchResult:
+    def run(self) -> SearchResult:
         planned, config, progress, stop = self.planned, self.config, self.progress, self.stop
         with progress, handle_signals(stop, config.time_budget), self.uploader.flush_on_exit(progress.warn):
             for note in self.opened.notes if self.opened else planned.warm.lines:
@@ -121,8 +121,7 @@ class _Driver:
                 if note := job_stop_warning():
                     progress.warn(note)
                 searched, tracker = self._run_on_ray()
-            result = finish(planned, searched, tracker, progress, stop)
-            return replace(result, seconds=time.monotonic() - start)
+            return finish(planned, searched, tracker, progress, stop)
 
     def _close_complete_search(self, opened: OpenStudy) -> tuple[SearchRecord, MLflowCallback]:
         config, warn = self.config, self.progress.warn
@@ -132,8 +131,7 @@ class _Driver:
             checkpoints = CheckpointManager(config.path / CHECKPOINTS, self.planned.objectives, config.keep_checkpoints)
             checkpoints.delete_for_ended(self.earlier)  # --keep-checkpoints may be another one now
             checkpoints.close()
-            searched = SearchRecord(config.name, self.earlier, self.planned.objectives, opened.study.metadata)
-            return searched, create_tracker(self.planned, opened, warn)
+            return opened.study.get_record(), create_tracker(self.planned, opened, warn)
 
     def _run_on_ray(self) -> tuple[SearchRecord, MLflowCallback]:
         planned, config = self.planned, self.config
@@ -160,6 +158,7 @@ class _Driver:
     def _open_study(self) -> OpenStudy:
         """Open the study of a new search. Bring the files of any search to where the search lies."""
         self.opened = self.opened or create_search(self.planned, self.uploader.copy)
+        self.opened.study.record_driver_start(self.start)
         with storage_errors():  # a resumed search may have new code, and new files of its task
             self.uploader.copy()
         self.uploader.start()

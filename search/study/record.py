@@ -12,6 +12,8 @@ from search.storage.database import database_errors
 from search.storage.study_store import create_backend, read_study_url
 from trainables.filesystem.paths import StoragePath
 
+DRIVERS = "drivers"  # the user attribute of the study with the times of its drivers
+
 
 @dataclass(frozen=True)
 class SearchRecord(HasObjectives):
@@ -24,12 +26,15 @@ class SearchRecord(HasObjectives):
         about: What it remembers of itself, see `search.experiment.resume`: `config`, the `first` points that it tried,
             among them the task's defaults, and what was `searched` and `fixed`. Empty if it died before it
             had put that down.
+        drivers: When each driver of the search started, and when its trials had ended (None: it was killed, or still
+            runs), in seconds since 1970. Empty for a search of an older version.
     """
 
     name: str
     trials: Sequence[FrozenTrial]
     objectives: tuple[Objective, ...]
     about: Mapping[str, Any]
+    drivers: Sequence[tuple[float, float | None]] = ()
 
     @property
     def default_trial(self) -> FrozenTrial | None:
@@ -58,4 +63,5 @@ def load_search(place: StoragePath) -> SearchRecord:
     others = (Objective(metric, mode) for metric, mode in about.get("others", {}).items())
     begun = [trial for trial in trials if trial.state != TrialState.WAITING]
     objectives = (Objective(about["objective"], about["mode"]), *others)
-    return SearchRecord(place.name, begun, objectives, about.get("search", {}))
+    drivers = [(start, end) for start, end in about.get(DRIVERS, ())]
+    return SearchRecord(place.name, begun, objectives, about.get("search", {}), drivers)

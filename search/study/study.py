@@ -14,6 +14,7 @@ from search.config.search_space import Space
 from search.samplers.distinct import DistinctSampler
 from search.storage.backend import StudyStore
 from search.storage.study_store import open_store
+from search.study.record import DRIVERS, SearchRecord
 from search.study.sampler_view import sampler_view
 from search.study.trial import get_reports, get_segments, objective_values
 from trainables.filesystem.paths import StoragePath
@@ -75,6 +76,23 @@ class SearchStudy:
     def save_metadata(self, about: dict[str, Any]) -> None:
         """Keep with the study what the search can be taken up from, as JSON."""
         self._storage.set_study_user_attr(self._id, "search", about)
+
+    def get_record(self) -> SearchRecord:
+        """Return the search as its study has it now."""
+        return SearchRecord(self._study.study_name, self.get_trials(), self.objectives, self.metadata, self._drivers)
+
+    @property
+    def _drivers(self) -> list[tuple[float, float | None]]:
+        return [(start, end) for start, end in self._storage.get_study_user_attrs(self._id).get(DRIVERS, ())]
+
+    def record_driver_start(self, at: float) -> None:
+        """Record that a driver runs the search since `at`, in seconds since 1970."""
+        self._storage.set_study_user_attr(self._id, DRIVERS, [*self._drivers, (at, None)])
+
+    def record_driver_end(self, at: float) -> None:
+        """Record when the trials of the present driver had ended."""
+        *others, (start, _) = self._drivers
+        self._storage.set_study_user_attr(self._id, DRIVERS, [*others, (start, at)])
 
     def get_trials(self) -> list[FrozenTrial]:
         """All trials that have begun, as they are; not to be changed."""

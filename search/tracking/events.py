@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,13 @@ def make_trial_end(outcome: str, reason: str, report: BestReport | None, at: flo
     return make_event("ended", at, outcome=outcome, reason=reason, best=best)
 
 
+def make_search_end(
+    status: str, note: str, metrics: Mapping[str, float] | None = None, stopped: str = "", at: float | None = None
+) -> Event:
+    """Return the event of the end of a search: the `status` of its parent run, and why it `stopped` early."""
+    return make_event("finished", at, status=status, note=note, metrics=dict(metrics or {}), stopped=stopped)
+
+
 def build_trial_events(trial: FrozenTrial, objectives: Sequence[Objective], over: bool = False) -> list[Event]:
     """Return all events of `trial`, as the study has it. A trial whose driver died before it was begun has none.
 
@@ -60,11 +67,6 @@ def build_trial_events(trial: FrozenTrial, objectives: Sequence[Objective], over
     elif over:
         events.append(make_trial_end("interrupted", "the search was stopped", best, last))
     return events
-
-
-def get_start_time_ms(trials: Sequence[FrozenTrial]) -> int:
-    """Return when a search with these trials began, in milliseconds since 1970, or now."""
-    return int(1000 * min([time.time(), *(_to_seconds(trial.datetime_start) for trial in trials)]))
 
 
 def _to_seconds(moment: datetime | None) -> float:

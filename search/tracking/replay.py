@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from search.analysis.result import SearchResult
+from search.analysis.timeline import running_time
 from search.errors import UsageError
 from search.storage.study_store import open_store, read_study_url
 from search.storage.uploader import Uploader
@@ -15,7 +16,7 @@ from search.study.metadata import build_resume_config
 from search.study.record import SearchRecord, load_search
 from search.tracking.description import render_description
 from search.tracking.errors import TrackingError, describe_mlflow_error
-from search.tracking.events import SPOOL, Event, build_trial_events, make_event, read_spooled_end, write_spool
+from search.tracking.events import SPOOL, Event, make_search_end, read_spooled_end, write_spool
 from search.tracking.runs import Runs
 from search.tracking.uri import check_tracking, prepare_process, redact, resolve_tracking_uri, tracking_environment
 from trainables.filesystem.paths import StoragePath
@@ -48,11 +49,12 @@ def _send_missing_events(place: StoragePath, folder: Path, searched: SearchRecor
     config, environment = build_resume_config(searched.about, place, {}), tracking_environment(searched.about)
     check_tracking(config, environment)
     uri, artifacts = resolve_tracking_uri(config, environment)
-    runs = Runs(config, uri, artifacts, searched.about["id"], searched.objectives)
+    start = running_time(searched).start
+    runs = Runs(config, uri, artifacts, searched.about["id"], searched.objectives, start)
     refused: list[Event] = []
     num_sent = 0
     try:
-        known = runs.open(searched.trials, over=True)
+        known = runs.open(over=True)
         for trial in searched.trials:
             if events := runs.get_missing_events(trial, known.get(trial.number), over=True):
                 refused += runs.send_events(trial.number, events)
@@ -85,8 +87,6 @@ def _determine_search_end(place: StoragePath, folder: Path, searched: SearchReco
     is_killed = not trials or any(not trial.state.is_finished() for trial in trials)
     if not is_killed and parent is not None and parent.info.status != "RUNNING":
         status, stopped = parent.info.status, parent.data.tags.get("stopped", "")
-        return make_event("finished", parent.info.end_time / 1000, status=status, stopped=stopped, **content)
-    events = [event for trial in trials for event in build_trial_events(trial, searched.objectives, over=True)]
-    end = max((event["time"] / 1000 for event in events), default=None)
+        return make_search_end(status, stopped=stopped, at=parent.info.end_time / 1000, **content)
     status = "KILLED" if is_killed else "FINISHED" if result.best else "FAILED"
-    return make_event("finished", end, status=status, stopped="", **content)
+    return make_search_end(status, at=running_time(searched).end, **content)

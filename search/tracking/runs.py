@@ -3,6 +3,7 @@
 import fcntl
 import json
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from search.study.trial import get_outcome
 from search.tracking import provenance
 from search.tracking.description import format_commands
 from search.tracking.errors import error_message, get_http_status
-from search.tracking.events import Event, build_trial_events, get_start_time_ms
+from search.tracking.events import Event, build_trial_events
 from trainables.filesystem.paths import StoragePath, local_copy
 from trainables.task.images import find_best_images
 
@@ -48,6 +49,7 @@ class Runs:
     artifacts: StoragePath | None  # where a new experiment keeps its artifacts; None leaves that to the server
     search_id: str  # a tag by which the runs of this search are found again
     objectives: Sequence[Objective]  # their best values are metrics of each run: the UI itself ranks by the last report
+    start_time: float | None = None  # when the search began, in seconds since 1970. Default: now
     before_end: Callable[[int], None] = lambda number: None  # called with a trial's number before its run ends
     experiment_id: str = field(default="", init=False)
     run_id: str = field(default="", init=False)
@@ -56,7 +58,7 @@ class Runs:
     _children: dict[int, str] = field(default_factory=dict, init=False)
     _datasets: set[tuple[str, str]] = field(default_factory=set, init=False)  # by name and digest, on the parent
 
-    def open(self, trials: Sequence[FrozenTrial] = (), over: bool = False) -> "dict[int, Run]":
+    def open(self, over: bool = False) -> "dict[int, Run]":
         """Find the parent run, or create it. Return the runs that MLflow has of the search's trials, by number.
 
         The parent of a search that is `over` is not reopened.
@@ -75,7 +77,8 @@ class Runs:
         if not self.run_id:
             source = {"mlflow.source.name": config.task, "mlflow.source.type": "LOCAL", "task": config.task}
             note = {NOTE: f"The search has not ended.\n\n{format_commands(config.path)}"}
-            start, tags = get_start_time_ms(trials), {**self._tags, **source, **note}
+            start = int(1000 * (time.time() if self.start_time is None else self.start_time))
+            tags = {**self._tags, **source, **note}
             self.run_id = self._client.create_run(self.experiment_id, start, tags, config.name).info.run_id
         else:
             if not over:

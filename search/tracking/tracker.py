@@ -19,7 +19,7 @@ from search.formatting import replay_command
 from search.study.record import load_search
 from search.study.trial import get_reports
 from search.tracking.errors import TrackingError, describe_mlflow_error, error_message, get_http_status
-from search.tracking.events import SPOOL, Event, make_event, make_trial_end, write_spool
+from search.tracking.events import SPOOL, Event, make_event, make_search_end, make_trial_end, write_spool
 from search.tracking.runs import Runs
 from search.tracking.uri import redact
 
@@ -90,7 +90,7 @@ class MLflowCallback(TrialCallback):
         if kind is not None:
             timeout_s = HURRIED_S if issubclass(kind, KeyboardInterrupt) else END_TIMEOUT_S
             with suppress(TrackingError):  # the error that ended the search comes first; what is unsent is kept
-                self.finish("FAILED", ERROR_NOTE, {}, [], timeout_s)
+                self.finish(make_search_end("FAILED", ERROR_NOTE), [], timeout_s)
 
     @property
     def experiment_id(self) -> str:
@@ -122,16 +122,13 @@ class MLflowCallback(TrialCallback):
         """Connect now, since the search is about to end and MLflow needs seconds to get ready."""
         self._needed.set()
 
-    def finish(
-        self, status: str, note: str, metrics: dict[str, float], files: list[Path], timeout_s: float, stopped: str = ""
-    ) -> None:
-        """End the parent run and wait until MLflow has everything. `stopped` is why the search ended early.
+    def finish(self, end: Event, files: list[Path], timeout_s: float) -> None:
+        """End the parent run with the event `end` and these `files`, and wait until MLflow has everything.
 
         Raises:
             TrackingError: It has not within `timeout_s`, or refused some of it.
         """
-        self._end = make_event("finished", status=status, note=note, metrics=metrics, stopped=stopped)
-        self._files = files
+        self._end, self._files = end, files
         self._needed.set()
         self._finishing.set()
         try:
@@ -202,7 +199,7 @@ class MLflowCallback(TrialCallback):
                 return
 
     def _open_runs(self) -> None:
-        runs = self._runs.open(self._earlier)
+        runs = self._runs.open()
         self._add_files(self._runs.list_initial_artifacts())
         self._send_artifacts()
         missing = {t.number: self._runs.get_missing_events(t, runs.get(t.number)) for t in self._earlier}

@@ -118,7 +118,7 @@ def test_finished_search_can_be_given_more_trials(killed):
     over = cli.run("--resume", "mortal", "--keep-checkpoints", "2", "--json")
     assert over.returncode == 0, over.stderr
     again = json.loads(over.stdout)
-    assert {**again, "seconds": 0} == {**result, "seconds": 0}
+    assert again == result
     assert "all 9 trials have ended; --trials can be raised" in over.stderr
     checkpoints = [str(path) for path in killed.folder.glob("checkpoints/*/*.pt")]
     assert len(checkpoints) == 2

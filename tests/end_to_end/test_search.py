@@ -12,6 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
+from search.formatting import format_duration
 from search.tracking.replay import replay
 from tests.end_to_end.finished_search import FinishedSearch, artifacts_of
 from tests.end_to_end.processes import wait_until
@@ -101,6 +102,14 @@ def test_mlflow_has_a_parent_with_result_code_and_model(search):
     (model,) = parent.outputs.model_outputs
     assert search.json["mlflow"]["model"] == f"models:/{model.model_id}"
     assert search.mlflow.get_logged_model(model.model_id).tags["trial_id"] == str(search.json["best"]["trial_id"])
+
+
+def test_duration_is_the_same_in_json_page_and_mlflow(search):
+    seconds, parent = search.json["seconds"], search.parent
+    assert parent.data.metrics["time/search_s"] == pytest.approx(seconds, abs=0.001)
+    assert parent.info.end_time - parent.info.start_time == pytest.approx(1000 * seconds, abs=2)
+    page = (search.folder / "report.html").read_text(encoding="utf-8")
+    assert f"<dt>ran for</dt><dd>{format_duration(seconds)}</dd>" in page
 
 
 def test_mlflow_has_a_child_with_curves_for_each_trial(search):

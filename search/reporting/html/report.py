@@ -74,7 +74,7 @@ def _collect_facts(searched: SearchRecord) -> list[tuple[str, str]]:
     facts = [(f"best {objective.metric}", format_value(get_best_value(best, objective)) if best else "none")]
     facts += [("gain over the defaults", gain)] if gain else []
     facts.append(("trials", str(len(searched.trials))))
-    facts.append(("ran for", format_duration(running_time(searched.trials).total)))
+    facts.append(("ran for", format_duration(running_time(searched).total)))
     return facts
 
 

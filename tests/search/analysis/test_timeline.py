@@ -8,7 +8,7 @@ from search.config.search_space import resolve_space
 from search.study.study import create_study
 from tests.search.conftest import Config
 from tests.search.objectives import VAL_LOSS
-from tests.search.reporting.html.page_studies import START, trial
+from tests.search.reporting.html.page_studies import START, search, trial
 
 
 @pytest.fixture
@@ -66,18 +66,30 @@ def test_gang_waits_for_no_trial_between_stretches(played):
     assert Span("a", None, "waiting", 20.0, 30.0) in played(first, second)
 
 
-def test_running_time_leaves_out_the_pause_between_drivers():
-    trials = [trial(0, scores=[0.1, 0.2], gang="a"), trial(1, scores=[0.1, 0.2, 0.3], began=1000.0, gang="b")]
-    clocked = running_time(trials)
-    assert (clocked.total, clocked.pauses) == (50, [(20, 980)])
+def drivers(*times):
     at = START.timestamp()
-    assert [clocked.at(at - 5), clocked.at(at + 10), clocked.at(at + 500), clocked.at(at + 1010)] == [0, 10, 20, 30]
+    return [(at + start, None if end is None else at + end) for start, end in times]
+
+
+def test_running_time_is_that_of_all_drivers():
+    trials = [trial(0, scores=[0.1, 0.2], gang="a"), trial(1, scores=[0.1, 0.2, 0.3], began=1000.0, gang="b")]
+    clocked = running_time(search(trials, drivers=drivers((-8, 25), (995, 1032))))
+    assert (clocked.total, clocked.pauses) == (70, [(33, 970)])
+    at = START.timestamp()
+    assert [clocked.at(at - 9), clocked.at(at + 2), clocked.at(at + 500), clocked.at(at + 1000)] == [0, 10, 33, 38]
+    assert (clocked.start, clocked.end) == (at - 8, at + 1032)
 
 
 @pytest.mark.parametrize(
-    ("began", "gang", "total"), [(35.0, "a", 45), (1000.0, None, 1010)], ids=["half a minute", "unknown gangs"]
+    ("times", "total"),
+    [([(-8, None), (995, 1032)], 65), ([(-8, 25), (995, None)], 68), ([(995, 1032)], 57), ([], 1030)],
+    ids=["first was killed", "second still runs", "first recorded nothing", "none recorded anything"],
 )
-def test_running_time_without_a_pause_is_the_whole_time(began, gang, total):
-    clocked = running_time([trial(0, scores=[0.1], gang=gang), trial(1, scores=[0.1], began=began, gang=gang)])
-    assert (clocked.total, clocked.pauses) == (total, [])
-    assert running_time([]).total == 0
+def test_driver_without_an_end_ran_until_its_last_report(times, total):
+    trials = [trial(0, scores=[0.1, 0.2], gang="a"), trial(1, scores=[0.1, 0.2, 0.3], began=1000.0, gang="b")]
+    assert running_time(search(trials, drivers=drivers(*times))).total == total
+
+
+def test_search_without_trials_and_drivers_has_no_duration():
+    clocked = running_time(search([]))
+    assert (clocked.total, clocked.start, clocked.end, clocked.pauses) == (0, None, None, [])

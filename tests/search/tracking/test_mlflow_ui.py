@@ -8,6 +8,7 @@ from search.reporting.console.summary import view_instructions
 from search.reporting.html.report import write_report
 from search.study.record import load_search
 from search.tracking.description import render_description
+from search.tracking.events import make_search_end
 from tests.search.stored_studies import Search
 from tests.search.tracking.trackers import runs_of, track
 from tests.servers.mlflow import MlflowServer
@@ -38,7 +39,8 @@ def tell(search, url):
     write_report(searched, page)
     result = SearchResult.from_record(searched)
     tracker = track(search.config, url, searched.about["id"], searched.objectives, earlier=searched.trials)
-    tracker.finish("FINISHED", render_description(folder, result), result.metrics, [page], 120.0)
+    end = make_search_end("FINISHED", render_description(folder, result), result.metrics)
+    tracker.finish(end, [page], 120.0)
     mlflow = {"tracking_uri": url, "experiment_id": tracker.experiment_id, "run_id": tracker.run_id}
     return SimpleNamespace(
         url=url,

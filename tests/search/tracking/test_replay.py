@@ -3,6 +3,7 @@ from mlflow.tracking import MlflowClient
 
 from search.study.study import create_study
 from search.tracking import tracker as tracking
+from search.tracking.events import make_search_end
 from tests.search.objectives import VAL_SCORE
 from tests.search.stored_studies import Search, always_random, replayed
 from tests.search.tracking.trackers import runs_in, track_stored
@@ -44,7 +45,7 @@ def test_trials_beyond_the_memory_are_interrupted_at_the_end(tmp_path, monkeypat
     search.end(0, "completed")
     for number in (1, 2):
         tracker.on_trial_end(number, "interrupted", "the search was stopped")
-    tracker.finish("KILLED", "", {}, [], 60.0)
+    tracker.finish(make_search_end("KILLED", ""), [], 60.0)
     search.store.close()
     assert statuses(search) == {"parent": "KILLED", "0": "FINISHED", "1": "KILLED", "2": "KILLED"}
 

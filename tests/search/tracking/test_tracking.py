@@ -53,7 +53,7 @@ def check_runs(tracker):
 def test_search_is_a_parent_run_with_a_child_per_trial(tmp_path, monkeypatch):
     played, open_runs = threading.Event(), Runs.open
     with monkeypatch.context() as patch:
-        patch.setattr(Runs, "open", lambda runs, trials: played.wait(60) and open_runs(runs, trials))
+        patch.setattr(Runs, "open", lambda runs: played.wait(60) and open_runs(runs))
         tracker = track(config(tmp_path))
         play(tracker)  # which does not wait for the store
         played.set()

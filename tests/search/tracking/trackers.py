@@ -4,6 +4,7 @@ import uuid
 
 from mlflow.tracking import MlflowClient
 
+from search.tracking.events import make_search_end
 from search.tracking.runs import Runs
 from search.tracking.tracker import MLflowCallback
 from search.tracking.uri import resolve_tracking_uri
@@ -28,7 +29,7 @@ def track_stored(search, uri="", say=lambda line: None):
 
 
 def finish(tracker, files=(), timeout_s=120.0, stopped=""):
-    tracker.finish("FINISHED", "**Best**", {"best/val/score": 0.3}, list(files), timeout_s, stopped)
+    tracker.finish(make_search_end("FINISHED", "**Best**", {"best/val/score": 0.3}, stopped), list(files), timeout_s)
 
 
 def runs_in(uri, experiment_id, query=""):

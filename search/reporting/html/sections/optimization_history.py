@@ -27,7 +27,7 @@ def build(searched: SearchRecord) -> Section | None:
     counts, best = select_comparable_trials(searched.trials), find_incumbent(searched.trials, searched.objective)
     if best is None:
         return None
-    clocked = running_time(searched.trials)
+    clocked = running_time(searched)
     steps = find_improving_reports(counts, searched.objective)
     figures = [_build_trial_figure(searched, counts)]
     if steps:

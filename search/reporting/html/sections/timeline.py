@@ -21,7 +21,7 @@ def build(searched: SearchRecord) -> Section | None:
     spans = build_timeline(searched.trials)
     if not spans:
         return None
-    return Section("Where the time went", _summary_text(spans), [_build_chart(spans, running_time(searched.trials))])
+    return Section("Where the time went", _summary_text(spans), [_build_chart(spans, running_time(searched))])
 
 
 def _summary_text(spans: Sequence[Span]) -> str:

@@ -53,10 +53,10 @@ def trial(
     return made
 
 
-def search(trials, first=None, name="demo", objectives=SCORE):
-    """A search of `trials`, whose defaults are the point `first`."""
+def search(trials, first=None, name="demo", objectives=SCORE, drivers=()):
+    """A search of `trials`, whose defaults are the point `first`; `drivers` are the times of its drivers."""
     about = {"config": {"task": "my_task.py:MyTask"}, "first": [first] if first is not None else []}
-    return SearchRecord(name, trials, objectives, about)
+    return SearchRecord(name, trials, objectives, about, drivers)
 
 
 def many(count=60, epochs=9, gangs=4, seed=0):
@@ -89,4 +89,6 @@ def many(count=60, epochs=9, gangs=4, seed=0):
         gang, point = f"gang-{lane}-{number >= count // 2}", {"lr": lr, "precision": mode}
         reason = reasons.get(outcome, "")
         trials.append(trial(number, outcome, scores, point, reason, metrics, began, epoch_s, gang, divergence))
-    return search(trials, first={"lr": 0.003, "precision": "fp32"}, name="night-run")
+    start = START.timestamp()
+    drivers = [(start, None), (start + 3600, None)]
+    return search(trials, {"lr": 0.003, "precision": "fp32"}, "night-run", drivers=drivers)
