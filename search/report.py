@@ -100,6 +100,7 @@ def _compare(folder: StoragePath, others: Sequence[StoragePath]) -> None:
     for other in rest:
         for line in (comparison.summarize_difference(first, other), *comparison.config_differences(first, other)):
             console.print(line, highlight=False, markup=False, soft_wrap=True)
+    console.print(comparison.ONE_EACH, highlight=False, soft_wrap=True)
     path = folder / f"compare-{'-'.join(each.name for each in [folder, *others])}.html"
     try:
         write_comparison(sides, path)

@@ -176,6 +176,26 @@ def get_best_value_until(trial: FrozenTrial, epoch: int, objective: Objective) -
     return objective.best(values) if values else None
 
 
+def compare_at_equal_epochs(
+    trial: FrozenTrial, other: FrozenTrial, objective: Objective
+) -> tuple[int, float, float] | None:
+    """Return the last epoch that both trials reached, and the best value of each by then. Return None without one."""
+    curves = intermediate_values(trial), intermediate_values(other)
+    if not all(curves):
+        return None
+    epoch = min(map(max, curves))
+    value, reference = (get_best_value_until(each, epoch, objective) for each in (trial, other))
+    return None if value is None or reference is None else (epoch, value, reference)
+
+
+def find_ties(trials: Sequence[FrozenTrial], best: FrozenTrial, objective: Objective) -> list[int]:
+    """Return the numbers of the other comparable trials whose best value equals that of `best`."""
+    value, others = get_best_value(best, objective), select_comparable_trials(trials)
+    return [
+        trial.number for trial in others if trial.number != best.number and get_best_value(trial, objective) == value
+    ]
+
+
 def get_flat_config(trial: FrozenTrial) -> dict[str, Any]:
     """Return the whole config of `trial` by dotted name, or its parameters if it ended before its config was known."""
     return flatten(trial.user_attrs.get("config") or trial.params)

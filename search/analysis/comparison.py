@@ -6,17 +6,27 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from optuna.distributions import json_to_distribution
+from optuna.trial import FrozenTrial
 
-from search.analysis.best_trials import BestTrial, count_outcomes, find_best, find_improving_reports
+from search.analysis.best_trials import (
+    BestTrial,
+    count_outcomes,
+    find_best,
+    find_improving_reports,
+    get_best_value_until,
+)
 from search.analysis.timeline import running_time
 from search.config.flatten import flatten
+from search.config.objectives import Objective
 from search.config.search_space import Parameter
 from search.errors import UsageError
 from search.formatting import format_change, format_duration, format_value, pluralize
 from search.study.datasets import get_datasets
 from search.study.record import SearchRecord
-from search.study.trial import OUTCOMES, WITH_RESULT, get_outcome
+from search.study.trial import OUTCOMES, WITH_RESULT, get_outcome, intermediate_values
 from trainables.filesystem.paths import StoragePath
+
+ONE_EACH = "One search each: where they differ by little, chance may decide, and another --seed may turn it round."
 
 
 @dataclass(frozen=True)
@@ -53,7 +63,7 @@ def search_curve(searched: SearchRecord, name: str = "") -> SearchCurve:
     """What `searched` came to, under another `name` if one is given."""
     clocked = running_time(searched)
     begun = [trial.datetime_start.timestamp() for trial in searched.trials if trial.datetime_start]
-    settled = [trial for trial in searched.trials if get_outcome(trial) in WITH_RESULT]  # as in `find_best`
+    settled = _select_with_result(searched.trials)
     steps = [
         Improvement(clocked.at(at), sum(start <= at for start in begun), value)
         for at, _, value in find_improving_reports(settled, searched.objective)
@@ -97,23 +107,40 @@ def _resolve_path(place: StoragePath) -> StoragePath:
 
 
 def summarize_difference(first: SearchCurve, other: SearchCurve) -> str:
-    """Which of the two found more, by how much, and in what time."""
-    if first.best is None or other.best is None:
-        without = [side.name for side in (first, other) if side.best is None]
-        return f"{' and '.join(without)} completed no trial, so there is nothing to compare."
-    objective = first.searched.objective
-    sides = [(first, first.best.value), (other, other.best.value)]
-    if objective.is_better(first.best.value, other.best.value):
+    """Return which of the two found more with as many trials and epochs, by how much, and in what time."""
+    objective, count = first.searched.objective, _count_common_trials([first, other])
+    trials = {side.name: _select_with_result(side.searched.trials[:count]) for side in (first, other)}
+    if without := [name for name, own in trials.items() if not own]:
+        of_the_first = f" of its first {pluralize(count, 'trial')}" if first.best and other.best else ""
+        return f"{' and '.join(without)} completed no trial{of_the_first}, so there is nothing to compare."
+    epoch = min(max(max(intermediate_values(trial)) for trial in own) for own in trials.values())
+    sides = [(side, _find_best_value_until(trials[side.name], epoch, objective)) for side in (first, other)]
+    if objective.is_better(sides[0][1], sides[1][1]):
         sides.reverse()
     (less, worse), (more, better) = sides
+    told = f"Of the first {pluralize(count, 'trial')} of each, by epoch {epoch}: "
     if worse == better:
-        told = f"{first.name} and {other.name} found the same {objective.metric}, {format_value(better)}."
+        told += f"{first.name} and {other.name} found the same {objective.metric}, {format_value(better)}."
     else:
-        told = (
-            f"{more.name} found more: {objective.metric} {format_value(better)}, where {less.name} found "
+        told += (
+            f"{more.name} found more, {objective.metric} {format_value(better)}, where {less.name} found "
             f"{format_value(worse)}. That is {format_change(better, worse)} better."
         )
     return " ".join([told, *_describe_time_to_value(less, worse), *_describe_time_to_value(more, worse)])
+
+
+def _count_common_trials(sides: Sequence[SearchCurve]) -> int:
+    return min(len(side.searched.trials) for side in sides)
+
+
+def _select_with_result(trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
+    """Return the trials that `find_best` chooses from."""
+    return [trial for trial in trials if get_outcome(trial) in WITH_RESULT and intermediate_values(trial)]
+
+
+def _find_best_value_until(trials: Sequence[FrozenTrial], epoch: int, objective: Objective) -> float:
+    values = (get_best_value_until(trial, epoch, objective) for trial in trials)
+    return objective.best(value for value in values if value is not None)
 
 
 def _describe_time_to_value(side: SearchCurve, value: float) -> list[str]:

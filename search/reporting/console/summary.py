@@ -13,13 +13,14 @@ from optuna.trial import FrozenTrial
 from rich.console import Console
 from rich.table import Table
 
+from search.analysis.best_trials import compare_at_equal_epochs, find_ties
 from search.analysis.ranking import trial_rows
 from search.config import SearchConfig
 from search.config.flatten import flatten
-from search.formatting import format_command, format_value, resume_command
+from search.formatting import format_command, format_duration, format_numbers, format_value, resume_command
 from search.reporting.console.tables import build_table
 from search.study.record import SearchRecord
-from search.study.trial import get_best_epoch, get_best_value, intermediate_values
+from search.study.trial import get_best_epoch, get_best_value
 from search.tracking.uri import URI, redact
 from trainables.filesystem.paths import StoragePath
 
@@ -47,7 +48,8 @@ def print_summary(console: Console, result: "SearchResult", place: StoragePath, 
         print_trials(console, searched)
         print_line("")
     counts = ", ".join(f"{count} {outcome}" for outcome, count in result.outcomes.items())
-    print_line(f"{counts} in {result.seconds:.0f} s{f', stopped: {result.stopped}' if result.stopped else ''}")
+    stopped = f", stopped: {result.stopped}" if result.stopped else ""
+    print_line(f"{counts} in {format_duration(result.seconds)}{stopped}")
     for divergence in () if quiet else result.divergence:
         print_line(f"diverged: {divergence}")
     if "failed" in result.outcomes:
@@ -76,15 +78,19 @@ def _print_best(console: Console, searched: SearchRecord, best: FrozenTrial) -> 
     value, epoch = format_value(get_best_value(best, objective)), get_best_epoch(best, objective)
     others = None if defaults is None or defaults.number == best.number else defaults
     which = f"trial {best.number}{'' if others or defaults is None else ' with the defaults'}"
-    line = f"best: {which}, {objective.metric} {value} after epoch {epoch}"
+    ties = find_ties(searched.trials, best, objective)
+    same = f", the same in trial{'s' if len(ties) > 1 else ''} {format_numbers(ties)}" if ties else ""
+    line = f"best: {which}, {objective.metric} {value} after epoch {epoch}{same}"
     console.print(line, soft_wrap=True, highlight=False, markup=False, style="bold")
     table = Table(box=None, pad_edge=False, show_header=others is not None, header_style="dim")
     table.add_column("")
     table.add_column(f"trial {best.number}")
     table.add_column("defaults", style="dim")
     if others is not None:
-        reached = format_value(get_best_value(others, objective)) if intermediate_values(others) else "-"
-        table.add_row(f"  {objective.metric}", value, reached)
+        compared = compare_at_equal_epochs(best, others, objective)
+        if compared is not None:
+            shared, *values = compared
+            table.add_row(f"  {objective.metric} by epoch {shared}", *map(format_value, values))
     for name, chosen in best.params.items():
         default = format_value(others.params.get(name, "-")) if others else ""
         table.add_row(f"  {name}", format_value(chosen), default)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from plotly.graph_objects import Figure, Scatter
 
 from search.analysis.comparison import (
+    ONE_EACH,
     SearchCurve,
     build_comparison_rows,
     build_config_rows,
@@ -16,8 +17,6 @@ from search.reporting.html.axes import robust_range
 from search.reporting.html.template import Section, render_page
 from search.storage.atomic_file import write_atomic
 from trainables.filesystem.paths import StoragePath
-
-ONE_EACH = "One search each: where they differ by little, chance may decide, and another --seed may turn it round."
 
 
 def write_comparison(sides: Sequence[SearchCurve], path: StoragePath) -> None:

@@ -33,7 +33,12 @@ def build_trial_table(searched: SearchRecord) -> Section | None:
     rows = trial_rows(searched.trials, searched.objectives)
     left = len(searched.trials) - LISTED
     notes = f"{pluralize(left, 'trial')} more in trials.parquet, which has every report." if left > 0 else ""
-    return Section("All trials", "Best first, by their best report.", table=rows[: LISTED + 1], notes=notes)
+    return Section(
+        "All trials",
+        "Best first, by the best report of each, however many epochs it ran.",
+        table=rows[: LISTED + 1],
+        notes=notes,
+    )
 
 
 SECTIONS = (
@@ -72,7 +77,7 @@ def _collect_facts(searched: SearchRecord) -> list[tuple[str, str]]:
     objective, gain = searched.objective, best_trial.format_gain(searched)
     best = find_incumbent(searched.trials, objective)
     facts = [(f"best {objective.metric}", format_value(get_best_value(best, objective)) if best else "none")]
-    facts += [("gain over the defaults", gain)] if gain else []
+    facts += [gain] if gain else []
     facts.append(("trials", str(len(searched.trials))))
     facts.append(("ran for", format_duration(running_time(searched).total)))
     return facts

@@ -64,13 +64,14 @@ def cells(table, label):
         (
             slow(),
             quick(),
-            "quick found more: val/score 0.8, where slow found 0.7. That is 0.1 (14 %) better. "
+            "Of the first 2 trials of each, by epoch 2: quick found more, val/score 0.8, where slow found 0.7. "
+            "That is 0.1 (14 %) better. "
             "slow had 0.7 after 0:50 and 3 trials. quick had 0.7 after 0:40 and 2 trials.",
         ),
         (
             search([trial(0, scores=[0.5])], objectives=LOSS, name="a"),
             search([trial(0, scores=[0.4])], objectives=LOSS, name="b"),
-            "b found more: val/score 0.4, where a found 0.5.",
+            "Of the first 1 trial of each, by epoch 1: b found more, val/score 0.4, where a found 0.5.",
         ),
         (quick(), quick("twin"), "found the same val/score, 0.8. quick had 0.8 after 0:40 and 2 trials. twin"),
         (quick(), NOTHING, "none completed no trial, so there is nothing to compare."),
@@ -81,6 +82,17 @@ def test_summary_has_the_better_search_and_both_times(first, other, told):
     assert told in summarize_difference(*sides(first, other))
     if first.name == "slow":
         assert summarize_difference(*sides(other, first)) == told
+
+
+def test_summary_compares_as_many_trials_and_epochs():
+    short = search([trial(0, scores=[0.2, 0.5]), trial(1, scores=[0.3], outcome="pruned")], name="short")
+    later = [trial(1, scores=[0.4]), trial(2, scores=[0.8])]
+    long = search([trial(0, scores=[0.1, 0.45, 0.9]), *later], name="long")
+    told = "Of the first 2 trials of each, by epoch 2: short found more, val/score 0.5, where long found 0.45."
+    assert told in summarize_difference(*sides(short, long))
+    broken = search([trial(0, "failed"), trial(1, "failed"), trial(2, scores=[0.8])], name="broken")
+    told = "broken completed no trial of its first 2 trials, so there is nothing to compare."
+    assert summarize_difference(*sides(short, broken)) == told
 
 
 def test_only_comparable_searches_are_compared():
@@ -146,7 +158,7 @@ def test_page_has_the_summary_and_two_figures(tmp_path):
     write_comparison(sides(quick("a<b>"), slow("b")), path)
     page = path.read_text(encoding="utf-8")
     assert page.endswith("</html>\n")
-    assert "a&lt;b&gt; found more: val/score 0.8" in page
+    assert "a&lt;b&gt; found more, val/score 0.8" in page
     assert page.count('class="figure half"') == 2
     assert list(tmp_path.iterdir()) == [path]
     write_comparison(sides(quick(), NOTHING), path)
@@ -171,7 +183,8 @@ def test_command_prints_and_writes_the_comparison(report, tmp_path):
     done = report("one", "--compare", "two", "--compare", "./three")
     assert done.exit_code == 0, done.output
     assert re.search(r"best val/score +0\.25 +0\.75 +0\.5\n", done.stdout)
-    assert "two found more: val/score 0.75, where one found 0.25." in done.stdout
+    assert "two found more, val/score 0.75, where one found 0.25." in done.stdout
+    assert "One search each: where they differ by little, chance may decide" in done.stdout
     assert (tmp_path / "runs" / "one" / "compare-one-two-three.html").is_file()
     assert not (tmp_path / "runs" / "one" / "report.html").exists()
 

@@ -4,10 +4,15 @@ from typing import Any
 
 from optuna.trial import FrozenTrial
 
-from search.analysis.best_trials import find_incumbent, get_best_value_until, get_flat_config
-from search.config.objectives import Objective
+from search.analysis.best_trials import (
+    compare_at_equal_epochs,
+    find_incumbent,
+    find_ties,
+    get_flat_config,
+    select_comparable_trials,
+)
 from search.config.search_space import Parameter
-from search.formatting import format_change, format_value
+from search.formatting import format_change, format_numbers, format_value, pluralize
 from search.reporting.html.template import Section
 from search.study.record import SearchRecord
 from search.study.trial import (
@@ -29,22 +34,30 @@ def build(searched: SearchRecord) -> Section | None:
     value, epoch = get_best_value(trial, objective), get_best_epoch(trial, objective)
     says = f"Trial {trial.number} reached {objective.metric} {format_value(value)} "
     says += f"in epoch {epoch} of {max(intermediate_values(trial))}. "
-    says += _describe_gain(objective, trial, defaults) + _describe_unfinished_trials(searched, trial)
+    if ties := find_ties(searched.trials, trial, objective):
+        says += f"The same value was reached in trial{'s' if len(ties) > 1 else ''} {format_numbers(ties)}. "
+    says += _describe_gain(searched, trial, defaults) + _describe_unfinished_trials(searched, trial)
     table = _build_table(trial, None if defaults is None or defaults.number == trial.number else defaults)
     notes = _format_notes(trial, get_reports(trial)[epoch].get("checkpoint"))
     return Section("The best trial", says, table=table, notes=notes)
 
 
-def format_gain(searched: SearchRecord) -> str:
-    """Return what the best trial gained over the defaults in a word or two, or "" if that is not known."""
+def format_gain(searched: SearchRecord) -> tuple[str, str] | None:
+    """Return what the best trial gained over the defaults, as a label and a value. Return None if it is not known."""
     objective, defaults = searched.objective, searched.default_trial
     trial = find_incumbent(searched.trials, objective)
-    if trial is None or defaults is None or not intermediate_values(defaults):
-        return ""
-    value, before = get_best_value(trial, objective), get_best_value(defaults, objective)
+    if trial is None or defaults is None:
+        return None
+    if trial.number == defaults.number:
+        return "gain over the defaults", "none"
+    compared = compare_at_equal_epochs(trial, defaults, objective)
+    if compared is None:
+        return None
+    epoch, value, before = compared
+    label = f"gain over the defaults by epoch {epoch}, one trial each"
     if not objective.is_better(value, before):
-        return "none"
-    return ("+" if value > before else "-") + format_change(value, before)
+        return label, "none"
+    return label, ("+" if value > before else "-") + format_change(value, before)
 
 
 def _describe_unfinished_trials(searched: SearchRecord, best: FrozenTrial) -> str:
@@ -58,33 +71,30 @@ def _describe_unfinished_trials(searched: SearchRecord, best: FrozenTrial) -> st
     value = get_best_value(ahead, searched.objective)
     if not searched.objective.is_better(value, get_best_value(best, searched.objective)):
         return ""
-    return f" Trial {ahead.number}, which has not ended, is ahead of it with {format_value(value)}."
+    epoch = get_best_epoch(ahead, searched.objective)
+    return f" Trial {ahead.number}, which has not ended, reported a better one: {format_value(value)} in epoch {epoch}."
 
 
-def _describe_gain(objective: Objective, trial: FrozenTrial, defaults: FrozenTrial | None) -> str:
-    """Return what was gained over the defaults, and what the best trial had when these were stopped earlier."""
+def _describe_gain(searched: SearchRecord, trial: FrozenTrial, defaults: FrozenTrial | None) -> str:
+    """Return how the best trial compares with the defaults by the last epoch that both reached."""
     if defaults is None:
         return (
             "The task's own defaults were not tried, as where one lies outside of what is searched: "
             "what it gained over them is not known."
         )
-    number, ended = defaults.number, _describe_end(defaults)
-    if number == trial.number:
-        return "These are the task's defaults: no other trial was better."
-    if not intermediate_values(defaults):
-        return f"The task's defaults (trial {number}) have nothing to compare it with: the trial {ended}."
-    value, before = get_best_value(trial, objective), get_best_value(defaults, objective)
-    told = f"The task's defaults (trial {number}) reached {format_value(before)}: "
-    if not objective.is_better(value, before):  # as when they reported better, and diverged then
-        return f"{told}no worse, but that trial {ended}."
-    told += f"the search gained {format_change(value, before)}."
-    epoch = max(intermediate_values(defaults))
-    then = get_best_value_until(trial, epoch, objective)
-    if epoch >= max(intermediate_values(trial)) or then is None:
-        return told
-    difference = f"{format_change(then, before)} {'better' if objective.is_better(then, before) else 'worse'}"
-    difference = "just as much" if then == before else difference
-    return f"{told} That trial {ended}; by then, the best one had {format_value(then)}, {difference}."
+    if defaults.number == trial.number:
+        return "These are the task's defaults: no other trial reported a better value."
+    ended, objective = _describe_end(defaults), searched.objective
+    compared = compare_at_equal_epochs(trial, defaults, objective)
+    if compared is None:
+        return f"The task's defaults (trial {defaults.number}) have nothing to compare it with: the trial {ended}."
+    epoch, value, before = compared
+    difference = f"{format_change(value, before)} {'better' if objective.is_better(value, before) else 'worse'}"
+    told = f"By epoch {epoch}, the last that both reached, it had {format_value(value)} and the task's defaults "
+    told += f"(trial {defaults.number}) had {format_value(before)}: "
+    told += f"{'no difference' if value == before else difference}. The trial of the defaults {ended}. "
+    number = pluralize(len(select_comparable_trials(searched.trials)), "trial")
+    return f"{told}It is the best of {number} and the defaults are one trial, so part of this may be chance."
 
 
 def _describe_end(trial: FrozenTrial) -> str:

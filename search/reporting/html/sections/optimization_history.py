@@ -14,7 +14,7 @@ from search.analysis.best_trials import (
     select_comparable_trials,
 )
 from search.analysis.timeline import RunningTime, running_time
-from search.formatting import format_change, format_duration, format_value, pluralize
+from search.formatting import format_duration, format_value, pluralize
 from search.reporting.html import theme
 from search.reporting.html.axes import robust_range
 from search.reporting.html.template import Section
@@ -32,23 +32,32 @@ def build(searched: SearchRecord) -> Section | None:
     figures = [_build_trial_figure(searched, counts)]
     if steps:
         figures.insert(0, _build_time_figure(searched, steps, clocked))
-    return Section("Progress", _summary_text(searched, steps, clocked, best.number), figures)
+    return Section("Progress", _summary_text(searched, steps, clocked, best), figures)
 
 
-def _summary_text(searched: SearchRecord, steps: Sequence[ImprovingReport], clocked: RunningTime, best: int) -> str:
-    later = [trial for trial in searched.trials if trial.number > best]
+def _summary_text(
+    searched: SearchRecord, steps: Sequence[ImprovingReport], clocked: RunningTime, best: FrozenTrial
+) -> str:
     told = []
     if steps:
         (_, first, value), (at, last, reached) = steps[0], steps[-1]
-        began = f"The first report, of trial {first}, was {searched.objective.metric} {format_value(value)}."
+        told.append(f"The first report, of trial {first}, was {searched.objective.metric} {format_value(value)}.")
         spent = f"{format_duration(clocked.at(at))} of {format_duration(clocked.total)}"
-        ended = f"The best came after {spent}, from trial {last}"
-        told += [began, f"{ended}: {format_change(reached, value)} better." if reached != value else "None was better."]
-    told.append(
-        f"{pluralize(len(later), 'trial')} begun after the best one did not beat it."
-        if later
-        else "It is of the last trial that was begun: more trials may well find more."
-    )
+        told.append(
+            f"The best, {format_value(reached)}, came after {spent}, from trial {last}."
+            if reached != value
+            else "None was better."
+        )
+    epoch = get_best_epoch(best, searched.objective)
+    later = [trial for trial in select_comparable_trials(searched.trials) if trial.number > best.number]
+    if later:
+        count = sum(max(intermediate_values(trial)) >= epoch for trial in later)
+        told.append(
+            f"{pluralize(len(later), 'trial')} begun after trial {best.number} reported nothing better; "
+            f"{count} of them came to its epoch {epoch} or further."
+        )
+    elif best.number == searched.trials[-1].number:
+        told.append("It is of the last trial that was begun: more trials may find better values.")
     if pauses := clocked.pauses:
         length = format_duration(sum(seconds for _, seconds in pauses))
         told.append(f"Nothing ran in {pluralize(len(pauses), 'pause')}, {length} in all: left out, and dashed below.")

@@ -1,5 +1,7 @@
 """What mattered: a bar for each parameter with how sure that is, and the objective against those that did."""
 
+from itertools import pairwise
+
 from plotly.graph_objects import Bar, Figure
 
 from search.analysis.importance import FEWEST, SHUFFLES, SURE, Importance, Importances, find_importances
@@ -58,13 +60,14 @@ def _summary_text(searched: SearchRecord, found: Importances) -> str:
             f"{told}it cannot be told what mattered. No parameter explains clearly more of how trials differ than "
             f"chance may, {format_percent(found.chance or 0)} here. More trials may tell."
         )
-    first, *others = mattering
-    told += (
-        f"{first.name} mattered most: {format_percent(first.share)} of how trials differ follows from it "
-        f"({format_percent(first.low)} to {format_percent(first.high)})."
-    )
-    if others:
-        told += f" Then {join_words([_format_importance(one) for one in others])}."
+    first = mattering[0]
+    is_clear = all(one.high < first.low for one in found.each if one is not first)
+    names = first.name if is_clear else join_words([one.name for one in mattering])
+    shares = ", ".join(_format_importance(one) for one in mattering)
+    told += f"{names} mattered{' most' if is_clear else ''}. The share of how trials differ that follows from each: "
+    told += f"{shares}."
+    if any(after.high >= before.low for before, after in pairwise(mattering)):
+        told += " Where two of these intervals overlap, the order may be chance."
     if rest:
         told += f" Whether {join_words(rest)} did anything is not clear: it may be nothing, or chance, "
         told += f"which gives up to {format_percent(found.chance or 0)}."

@@ -7,7 +7,7 @@ from optuna.trial import FrozenTrial
 from plotly.graph_objects import Figure, Scatter
 
 from search.analysis.best_trials import ParetoTrial, find_pareto_front
-from search.formatting import format_value, pluralize
+from search.formatting import format_numbers, format_value, pluralize
 from search.reporting.html import theme
 from search.reporting.html.template import Section
 from search.study.record import SearchRecord
@@ -45,11 +45,16 @@ def build(searched: SearchRecord) -> Section | None:
 def _summary_text(
     searched: SearchRecord, points: Sequence[tuple[FrozenTrial, Sequence[float]]], front: Sequence[ParetoTrial]
 ) -> str:
-    told = [f"{pluralize(len(front), 'trial')} of {len(points)} are beaten by no other one in all objectives."]
+    told = [
+        f"{len(front)} of {pluralize(len(points), 'trial')} are on the front: no other trial is at least as good "
+        f"in all objectives and better in one. Each counts with its best report by {searched.objective.metric}."
+    ]
     for objective in searched.objectives:
         metric = objective.metric
-        best = objective.best(front, key=lambda trial: trial.values[metric])
-        told.append(f"{metric} is best in trial {best.trial_id}, {format_value(best.values[metric])}.")
+        best = objective.best(trial.values[metric] for trial in front)
+        holders = [trial.trial_id for trial in front if trial.values[metric] == best]
+        where = f"trial{'s' if len(holders) > 1 else ''} {format_numbers(holders)}"
+        told.append(f"{metric} is best in {where}, {format_value(best)}.")
     return " ".join(told)
 
 

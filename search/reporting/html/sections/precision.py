@@ -10,7 +10,7 @@ from plotly.graph_objects import Box, Figure
 
 from search.analysis.best_trials import get_best_value_until, get_flat_config, select_comparable_trials
 from search.config.objectives import Objective
-from search.formatting import format_percent, format_value, join_words
+from search.formatting import format_percent, format_value, join_words, pluralize
 from search.reporting.html import theme
 from search.reporting.html.axes import robust_range
 from search.reporting.html.template import Section
@@ -18,7 +18,10 @@ from search.study.record import SearchRecord
 from search.study.trial import get_best_value, get_outcome, get_reports, intermediate_values
 
 SPEED, GPU_MEMORY, MEMORY = "time/samples_per_s", "sys/gpu_memory_gib", "sys/memory_gib"
-NOTE = "Trials differ in more than their precision: in the other parameters, and in what ran beside them."
+NOTE = (
+    "Trials differ in more than their precision: in the other parameters, in their epochs, and in what ran at the same "
+    "time. The best of more trials is better by chance, so only medians by the same epoch compare precisions."
+)
 Modes = Mapping[str, Sequence[FrozenTrial]]
 
 
@@ -76,7 +79,7 @@ def _build_measures(searched: SearchRecord) -> Iterator[Measure]:
     if epoch is not None:
         yield Measure(
             f"{objective.metric} by epoch {epoch}",
-            lambda trial: get_best_value_until(trial, epoch, objective),
+            lambda trial: get_best_value_until(trial, epoch, objective) if _reached(trial, epoch) else None,
             objective=objective,
         )
     yield Measure(
@@ -94,20 +97,31 @@ def _find_comparison_epoch(searched: SearchRecord) -> int | None:
     return min((max(intermediate_values(trial)) for trial in select_comparable_trials(searched.trials)), default=None)
 
 
+def _reached(trial: FrozenTrial, epoch: int) -> bool:
+    return max(intermediate_values(trial), default=0) >= epoch
+
+
 def _summary_text(searched: SearchRecord, modes: Modes, measures: Sequence[Measure]) -> Iterator[str]:
-    metric, epoch = searched.objective.metric, _find_comparison_epoch(searched)
-    typical = {measure.title: measure.aggregate_by_mode(modes) for measure in measures}
-    if bests := typical.get(f"best {metric}"):
-        first, *others = sorted(bests, key=lambda mode: searched.objective.loss(bests[mode]))
-        told = join_words([f"{format_value(bests[mode])} in {mode}" for mode in others])
-        yield f"The best value, {format_value(bests[first])}, came in {first}{f', against {told}' if told else ''}."
+    objective, epoch = searched.objective, _find_comparison_epoch(searched)
+    values = {measure.title: {mode: measure.collect_values(modes[mode]) for mode in modes} for measure in measures}
+
+    def format_medians(title: str) -> list[str]:
+        known = [(mode, own) for mode, own in values.get(title, {}).items() if own]
+        return [f"{format_value(median(own))} in {mode} ({pluralize(len(own), 'trial')})" for mode, own in known]
+
+    if bests := values.get(f"best {objective.metric}"):
+        best = objective.best(value for own in bests.values() for value in own)
+        shares = [
+            f"{mode} ({own.count(best)} of {pluralize(len(own), 'trial')})"
+            for mode, own in bests.items()
+            if best in own
+        ]
+        yield f"The best value, {format_value(best)}, was reached in {join_words(shares)}."
     if epoch is not None:
-        shown = [f"{format_value(value)} in {mode}" for mode, value in typical[f"{metric} by epoch {epoch}"].items()]
-        yield f"By epoch {epoch}, which all came to that did not break off, the median is {join_words(shown)}."
-    speeds = typical.get("samples per second", {})
-    if len(speeds) > 1:
-        slowest, *_, fastest = sorted(speeds, key=speeds.__getitem__)
-        yield f"{fastest} was fastest, {speeds[fastest] / speeds[slowest]:.2g} times {slowest}."
+        medians = join_words(format_medians(f"{objective.metric} by epoch {epoch}"))
+        yield f"By epoch {epoch}, of the trials that came to it, the median is {medians}."
+    if len(speeds := format_medians("samples per second")) > 1:
+        yield f"The median of samples per second is {join_words(speeds)}."
     diverged = {mode: count for mode, trials in modes.items() if (count := _count_diverged(trials))}
     counts = [f"{count} of {len(modes[mode])} in {mode}" for mode, count in diverged.items()]
     yield f"{join_words(counts)} diverged." if counts else "None diverged."

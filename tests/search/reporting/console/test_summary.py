@@ -71,7 +71,7 @@ def test_best_trial_is_shown_beside_the_defaults(ended):
     lines = ended.told().splitlines()
     at = lines.index("best: trial 1, val/score 0.5 after epoch 1")
     assert lines[at + 1].split() == ["trial", "1", "defaults"]
-    assert lines[at + 2].split() == ["val/score", "0.5", "0.25"]
+    assert lines[at + 2].split() == ["val/score", "by", "epoch", "1", "0.5", "0.25"]
     told = {line.split()[0]: line.split()[1:] for line in lines[at + 3 : at + 3 + len(params[0])]}
     assert told.keys() == params[0].keys()
     assert told["agent_lr"] == [f"{of_trial['agent_lr']:.4g}" for of_trial in params]
@@ -118,7 +118,7 @@ def test_quiet_summary_has_no_table(ended):
     quiet, told = ended.told(quiet=True), ended.told()
     assert told.endswith(quiet)
     assert "outcome" in told.splitlines()[0]
-    assert quiet.startswith("1 completed, 1 pruned, 1 failed in 61 s\n")
+    assert quiet.startswith("1 completed, 1 pruned, 1 failed in 1:01\n")
 
 
 def test_narrow_terminal_has_whole_columns(ended):

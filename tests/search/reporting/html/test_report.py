@@ -64,7 +64,8 @@ def test_page_begins_with_the_most_important(page):
     text = Page(page).text
     assert "night-run" in text
     assert "my_task.py:MyTask · begun 4 May 2026, 12:00 · 60 trials: " in text
-    assert re.search(r"best val/score\s*0\.\d+\s*gain over the defaults\s*\+0\.\d+ \(\d+ %\)\s*trials\s*60", text)
+    gain = r"gain over the defaults by epoch 9, one trial each\s*\+0\.\d+ \(\d+ %\)"
+    assert re.search(rf"best val/score\s*0\.\d+\s*{gain}\s*trials\s*60", text)
     assert "python search/run.py --config runs/night-run/search.yaml" in text
 
 

@@ -9,6 +9,10 @@ def says(*trials, first=DEFAULTS, **more):
     return build(search(trials, first, **more)).says
 
 
+def gain_by(epoch):
+    return f"gain over the defaults by epoch {epoch}, one trial each"
+
+
 def reached(number, *scores, outcome="completed", reason=""):
     return trial(number, outcome, scores, {"lr": 0.01 * (number + 1)}, reason)
 
@@ -17,38 +21,63 @@ def test_gain_over_the_defaults_is_told():
     trials = [reached(0, 0.4, 0.5), reached(1, 0.6, 0.75, 0.7)]
     told = build(search(trials, DEFAULTS))
     assert "Trial 1 reached val/score 0.75 in epoch 2 of 3." in told.says
-    assert "The task's defaults (trial 0) reached 0.5: the search gained 0.25 (50 %)." in told.says
+    assert "By epoch 2, the last that both reached, it had 0.75 and the task's defaults (trial 0) had 0.5" in told.says
+    assert ": 0.25 (50 %) better. The trial of the defaults ran to its end, epoch 2." in told.says
+    assert "It is the best of 2 trials and the defaults are one trial, so part of this may be chance." in told.says
     assert told.table == [["parameter", "best", "defaults", "searched in"], ["lr", "0.02", "0.01", "0.0001..0.1:log"]]
     assert "Not searched: epochs 9." in told.notes
     assert "1-2.pt" in told.notes
-    assert format_gain(search(trials, DEFAULTS)) == "+0.25 (50 %)"
+    assert format_gain(search(trials, DEFAULTS)) == (gain_by(2), "+0.25 (50 %)")
 
 
 def test_gain_of_a_loss_is_the_lower_value():
     trials, lower = [reached(0, 0.5), reached(1, 0.4)], (Objective("val/score", "min"),)
-    assert "the search gained 0.1 (20 %)" in says(*trials, objectives=lower)
-    assert format_gain(search(trials, DEFAULTS, objectives=lower)) == "-0.1 (20 %)"
+    assert "had 0.5: 0.1 (20 %) better" in says(*trials, objectives=lower)
+    assert format_gain(search(trials, DEFAULTS, objectives=lower)) == (gain_by(1), "-0.1 (20 %)")
 
 
 def test_defaults_that_are_best_are_told_as_best():
     trials = [reached(0, 0.5), reached(1, 0.4)]
-    assert "These are the task's defaults: no other trial was better." in says(*trials)
+    assert "These are the task's defaults: no other trial reported a better value." in says(*trials)
     assert build(search(trials, DEFAULTS)).table[0] == ["parameter", "best", "searched in"]
-    assert format_gain(search(trials, DEFAULTS)) == "none"
+    assert format_gain(search(trials, DEFAULTS)) == ("gain over the defaults", "none")
 
 
 def test_stopped_defaults_are_compared_at_their_last_epoch():
-    told = says(reached(0, 0.4, outcome="pruned", reason="not among the best at epoch 1"), reached(1, 0.3, 0.5, 0.8))
-    assert "That trial was stopped after epoch 1 (not among the best at epoch 1)" in told
-    assert "by then, the best one had 0.3, 0.1 (25 %) worse" in told
+    trials = [reached(0, 0.4, outcome="pruned", reason="not among the best at epoch 1"), reached(1, 0.3, 0.5, 0.8)]
+    told = says(*trials)
+    assert "The trial of the defaults was stopped after epoch 1 (not among the best at epoch 1)" in told
+    assert "By epoch 1, the last that both reached, it had 0.3 and the task's defaults (trial 0) had 0.4: " in told
+    assert "0.1 (25 %) worse." in told
+    assert format_gain(search(trials, DEFAULTS)) == (gain_by(1), "none")
+
+
+def test_copy_that_began_after_the_defaults_ended_is_not_compared():
+    copy = reached(1, 0.3, 0.5, 0.8)
+    for epoch in (1, 2):
+        del copy.intermediate_values[epoch]
+    trials = [reached(0, 0.4, outcome="pruned"), copy]
+    assert "have nothing to compare it with: the trial was stopped after epoch 1" in says(*trials)
+    assert format_gain(search(trials, DEFAULTS)) is None
+
+
+def test_trials_with_the_best_value_are_all_told():
+    trials = [
+        reached(0, 0.4),
+        reached(1, 0.9),
+        reached(2, 0.9),
+        reached(3, 0.5, 0.9),
+        reached(4, 0.9, outcome="failed"),
+    ]
+    assert "Trial 1 reached val/score 0.9 in epoch 1 of 1. The same value was reached in trials 2, 3. " in says(*trials)
 
 
 def test_diverged_defaults_are_no_measure():
     best, silent = reached(1, 0.5), reached(0, outcome="diverged", reason="train/loss is not finite")
     assert "nothing to compare it with: the trial diverged (train/loss is not finite)." in says(silent, best)
-    assert format_gain(search([silent, best], DEFAULTS)) == ""
+    assert format_gain(search([silent, best], DEFAULTS)) is None
     ahead = says(reached(0, 0.7, outcome="diverged", reason="its loss rose"), best)
-    assert "reached 0.7: no worse, but that trial diverged (its loss rose)." in ahead
+    assert "had 0.7: 0.2 (29 %) worse. The trial of the defaults diverged (its loss rose)." in ahead
 
 
 def test_missing_defaults_are_told_as_not_tried():
@@ -78,7 +107,7 @@ def test_trials_that_go_on_are_told_as_such():
     told = says(*trials)
     assert told.startswith("Trial 1 reached val/score 0.6 in epoch 1 of 1.")
     assert told.endswith("No trial has ended yet: this is the best so far.")
-    assert format_gain(search(trials, DEFAULTS)) == "+0.2 (50 %)"
+    assert format_gain(search(trials, DEFAULTS)) == (gain_by(1), "+0.2 (50 %)")
     told = says(reached(0, 0.4), *trials[1:])
     assert told.startswith("Trial 0 reached val/score 0.4")
-    assert told.endswith("Trial 1, which has not ended, is ahead of it with 0.6.")
+    assert told.endswith("Trial 1, which has not ended, reported a better one: 0.6 in epoch 1.")

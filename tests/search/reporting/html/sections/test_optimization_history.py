@@ -1,5 +1,5 @@
 from search.reporting.html.sections.optimization_history import build
-from tests.search.reporting.html.page_studies import search, trial
+from tests.search.reporting.html.page_studies import START, search, trial
 
 
 def test_progress_to_the_best_value_is_told_and_drawn():
@@ -11,8 +11,9 @@ def test_progress_to_the_best_value_is_told_and_drawn():
     ]
     told = build(search(trials))
     assert "The first report, of trial 0, was val/score 0.2." in told.says
-    assert "The best came after 0:40 of 1:00, from trial 2: 0.3 (150 %) better." in told.says
-    assert "1 trial begun after the best one did not beat it." in told.says
+    assert "The best, 0.5, came after 0:40 of 1:00, from trial 2." in told.says
+    assert "1 trial begun after trial 2 reported nothing better; 1 of them came to its epoch 1 or further." in told.says
+    assert "better" not in told.says.replace("nothing better", ""), "a first report is no measure for a last one"
     over_time, over_trials = told.figures
     assert list(over_time.data[-1].x) == [10, 12, 20, 40, 60]
     assert list(over_time.data[-1].y) == [0.2, 0.3, 0.4, 0.5, 0.5]
@@ -21,7 +22,8 @@ def test_progress_to_the_best_value_is_told_and_drawn():
 
 
 def test_pause_between_drivers_is_left_out_and_marked():
-    told = build(search([trial(0, scores=[0.2], gang="a"), trial(1, scores=[0.5], began=4000.0, gang="b")]))
+    trials, at = [trial(0, scores=[0.2], gang="a"), trial(1, scores=[0.5], began=4000.0, gang="b")], START.timestamp()
+    told = build(search(trials, drivers=[(at, None), (at + 4000, at + 4010)]))
     assert "after 0:20 of 0:20" in told.says
     assert "1 pause, 1:06:30 in all: left out" in told.says
     assert [line.x0 for line in told.figures[0].layout.shapes] == [10]

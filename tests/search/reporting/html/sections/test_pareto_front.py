@@ -14,7 +14,8 @@ def sized(number, score, size, outcome="completed"):
 def test_front_is_drawn_and_listed_by_the_first_objective():
     trials = [sized(0, 0.5, 4.0), sized(1, 0.9, 9.0), sized(2, 0.4, 6.0), sized(3, 0.95, 1.0, "failed")]
     told = build(search(trials, objectives=TWO))
-    assert told.says.startswith("2 trials of 3 are beaten by no other one in all objectives.")
+    assert told.says.startswith("2 of 3 trials are on the front: no other trial is at least as good in all objectives ")
+    assert "Each counts with its best report by val/score." in told.says
     assert "size is best in trial 0, 4." in told.says
     assert told.table == [["trial", "val/score", "size", "lr"], ["1", "0.9", "9", "0.02"], ["0", "0.5", "4", "0.01"]]
     (figure,) = told.figures
@@ -29,6 +30,11 @@ def test_three_objectives_have_two_figures_without_lines():
     told = build(search(trials, objectives=three))
     assert len(told.figures) == 2
     assert told.figures[1].data[-1].mode == "markers"
+
+
+def test_equal_trials_of_the_front_are_all_named():
+    told = build(search([sized(0, 0.5, 4.0), sized(1, 0.5, 4.0)], objectives=TWO)).says
+    assert "val/score is best in trials 0, 1, 0.5. size is best in trials 0, 1, 4." in told
 
 
 def test_infinite_values_are_not_drawn():

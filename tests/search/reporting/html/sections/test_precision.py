@@ -28,14 +28,14 @@ def test_modes_are_compared_by_result_and_cost():
     assert {name: cells for name, cells in columns.items() if name != "trials"} == {
         "precision": ["fp32", "fp16"],
         "best val/score": ["0.5", "0.6"],
-        "val/score by epoch 2": ["0.4", "0.35"],
+        "val/score by epoch 2": ["0.4", "0.6"],
         "samples per second": ["110", "220"],
         "GPU memory, GiB": ["12", "6"],
         "updates skipped": ["0 %", "3 %"],
         "diverged": ["0", "1"],
     }
-    assert "The best value, 0.6, came in fp16, against 0.5 in fp32." in told.says
-    assert "fp16 was fastest, 2 times fp32." in told.says
+    assert "The best value, 0.6, was reached in fp16 (1 of 1 trial)." in told.says
+    assert "The median of samples per second is 110 in fp32 (2 trials) and 220 in fp16 (2 trials)." in told.says
     assert "1 of 2 in fp16 diverged." in told.says
     assert len(told.figures) == 4
 
@@ -51,7 +51,13 @@ def test_updates_of_several_kinds_count_together():
 def test_modes_are_compared_at_the_epoch_that_all_reached():
     trials = [in_mode(0, "fp32", [0.1, 0.9]), in_mode(1, "fp32", [0.3], "pruned"), in_mode(2, "bf16", [0.2], "pruned")]
     told = build(search(trials)).says
-    assert "By epoch 1, which all came to that did not break off, the median is 0.2 in fp32 and 0.2 in bf16." in told
+    medians = "0.2 in fp32 (2 trials) and 0.2 in bf16 (1 trial)"
+    assert f"By epoch 1, of the trials that came to it, the median is {medians}." in told
+
+
+def test_best_value_of_several_modes_names_them_all():
+    told = build(search([in_mode(0, "fp32", [0.9]), in_mode(1, "fp32", [0.8]), in_mode(2, "fp16", [0.5, 0.9])])).says
+    assert "The best value, 0.9, was reached in fp32 (1 of 2 trials) and fp16 (1 of 1 trial)." in told
 
 
 def test_columns_that_no_trial_reported_are_left_out():

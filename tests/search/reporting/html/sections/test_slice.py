@@ -43,8 +43,9 @@ def shown(function, made, name):
 def test_important_parameters_are_told_and_drawn():
     made = build(drawn(60, hill))
     first, *sentences = made.says.split("\n")
-    assert first.startswith("From 60 trials: lr mattered most: ")
-    assert "Then decay" in first
+    told = "From 60 trials: lr and decay mattered. The share of how trials differ that follows from each: lr 48 % (30 %"
+    assert first.startswith(told)
+    assert "decay 27 % (15 % to 40 %). Where two of these intervals overlap, the order may be chance." in first
     assert "Whether kind did anything is not clear: it may be nothing, or chance, which gives up to" in first
     assert [sentence.split()[0] for sentence in sentences] == ["lr:", "decay:"]
     bars, *others = made.figures
