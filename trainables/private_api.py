@@ -28,6 +28,7 @@ NAMES = {
     ),
     "TrainController": f"{EXECUTION}.controller:TrainController",
     "WorkerGroup": f"{EXECUTION}.worker_group.worker_group:WorkerGroup",
+    "get_env_vars_to_propagate": "ray.train.v2._internal.constants:get_env_vars_to_propagate",
     "get_ray_train_session_dir": "ray.train.constants:_get_ray_train_session_dir",
     "get_train_fn_utils": f"{EXECUTION}.train_fn_utils:get_train_fn_utils",
     "set_train_fn_utils": f"{EXECUTION}.train_fn_utils:set_train_fn_utils",

@@ -13,6 +13,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import ray
 from ray import tune
 
+from search.execution.controller_settings import apply_controller_settings
 from search.execution.failure_policy import FailurePolicy
 from search.execution.gang_registry import Registry
 from trainables.worker.messages import (
@@ -33,17 +34,7 @@ STATUS_S = 1.0  # how long the end of the search, or a stall, goes unnoticed
 STOP_S = 4.0  # how long workers may take to reach the next window once the search is to stop
 CLOSE_S = 3.0  # how long workers may take to return; what is left then ends with its actors
 CALL_S = 60.0  # for the registry to answer
-PLACE_S = 60  # how long a gang waits for room in the cluster before its trial may go on elsewhere
-GROW_S = 1800  # the same while the cluster may grow: what waits is what makes it, and a node takes minutes to come
 START_S = 300.0  # how long workers that have room may take to come up and to import the task
-
-PLACE = "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"
-SETTINGS = {
-    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
-    "RAY_TRAIN_METRICS_ENABLED": "0",
-    # It starts a process for every gang. The registry looks for all of them which nodes are going away.
-    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
-}
 
 Parameters = ParamSpec("Parameters")
 Answer = TypeVar("Answer")
@@ -255,10 +246,9 @@ class Gang(tune.Trainable):
         # Whatever looks for Ray in here must find this cluster, and no other one on the host.
         me = ray.get_runtime_context()
         os.environ["RAY_ADDRESS"] = me.gcs_address
-        defaults = {**SETTINGS, PLACE: str(GROW_S if self.settings.grows else PLACE_S)}
-        os.environ.update({key: value for key, value in defaults.items() if key not in os.environ})
+        place_s = apply_controller_settings(self.settings.grows)
         registry = RegistryClient(self.settings.registry, self.name)
-        self._runner = GangRunner(self.name, self.settings, float(os.environ[PLACE]), registry, self._start_workers)
+        self._runner = GangRunner(self.name, self.settings, place_s, registry, self._start_workers)
         self._runner.begin(config["segment"])
         self._runner.start(me.current_actor, me.get_node_id())
 

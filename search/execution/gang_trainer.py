@@ -8,7 +8,7 @@ from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
 from ray.util.placement_group import placement_group
 
-from search.execution.gang import PLACE, SETTINGS
+from search.execution.controller_settings import CONTROLLER_VARIABLES
 from trainables.private_api import (
     DatasetsCallback,
     DefaultPlacementGroupHandle,
@@ -16,13 +16,13 @@ from trainables.private_api import (
     PlacementGroupCleanerCallback,
     TrainController,
     WorkerGroup,
+    get_env_vars_to_propagate,
     get_ray_train_session_dir,
 )
 from trainables.worker.messages import GangSettings
 
 CALL_S = 60.0  # for the registry to answer
 ONE_NODE_S = 5.0  # for a node that has room to take all workers, before they may lie on several
-CONTROLLER_VARIABLES = {PLACE, *SETTINGS}
 # Each starts a process for every gang. Ray Data's has no data sets to hand out here. The cleaner works only beside
 # Ray's dashboard and with one Ray on the host; the registry removes the placement group of a gang that is gone.
 UNUSED = (DatasetsCallback, PlacementGroupCleanerCallback)
@@ -38,13 +38,12 @@ class PlacedWorkerGroup(WorkerGroup):  # type: ignore[misc]  # private, so that 
 
     @staticmethod
     def _get_worker_runtime_env(custom_runtime_env: Any) -> Any:
-        """Return the environment of the workers, without what only their controller reads.
+        """Return the environment of the workers: the settings of Ray Train without those of the controller alone.
 
         Where nothing is left, a worker can be a process that Ray has started ahead.
         """
-        environment = WorkerGroup._get_worker_runtime_env(custom_runtime_env)
-        environment["env_vars"] = {k: v for k, v in environment["env_vars"].items() if k not in CONTROLLER_VARIABLES}
-        return environment
+        variables = get_env_vars_to_propagate()
+        return {"env_vars": {name: variables[name] for name in variables if name not in CONTROLLER_VARIABLES}}
 
     def _create_placement_group(self, scaling_config: Any, context: Any) -> Any:
         settings: dict[str, Any] = self._train_run_context.train_loop_config or {}

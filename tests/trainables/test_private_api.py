@@ -28,6 +28,7 @@ PARAMETERS: dict[str, tuple[str, ...]] = {
     "ParzenEstimator": ("observations", "search_space", "parameters", "predetermined_weights"),
     "default_gamma": ("x",),
     "default_gamma_multiobjective": ("x",),
+    "get_env_vars_to_propagate": (),
     "get_ray_address_from_environment": ("addr", "temp_dir"),
     "get_ray_train_session_dir": (),
     "get_train_fn_utils": (),
