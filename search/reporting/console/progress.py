@@ -1,5 +1,6 @@
 """Shows a search while it runs: its state in a terminal, elsewhere a line for each event."""
 
+import importlib.util
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -33,7 +34,9 @@ class Progress(TrialCallback):
     ) -> None:
         self._board, self._space, self._console, self._quiet = board, space, console, quiet
         self._live = None
-        if console.is_interactive and not quiet:
+        # Rich shows a table that changes in a notebook with the help of ipywidgets.
+        has_widgets = console.is_jupyter and importlib.util.find_spec("ipywidgets") is not None
+        if (console.is_interactive or has_widgets) and not quiet:
             # Each refresh takes up to 10 ms from the search.
             self._live = Live(board, console=console, refresh_per_second=1, transient=True)
         for trial in earlier:
