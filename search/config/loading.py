@@ -64,7 +64,7 @@ def resolve_config(config: SearchConfig) -> SearchConfig:
             problems += error.problems
     if problems:
         raise UsageError(*problems)
-    path, _, label = config.task.rpartition(":")
+    path, _, label = config.task.rpartition(":") if isinstance(config.task, str) else ("", "", config.task.__name__)
     population = config.population
     if config.scheduler == "pbt" and "trials" in config.model_fields_set:  # otherwise a task may declare the number
         population = population or max(2, min(20, config.trials // 2))

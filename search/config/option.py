@@ -104,6 +104,17 @@ def parse_stop_condition(value: Any) -> Any:
     return str(StopCondition.from_text(value)) if isinstance(value, str) and value else value
 
 
+def parse_task(value: Any) -> Any:
+    """Return the name of a task, a class or a function unchanged.
+
+    Raises:
+        ValueError: It is something else.
+    """
+    if isinstance(value, str) or getattr(value, "__name__", "").isidentifier():
+        return value
+    raise ValueError(f"must be a text, or a class or a function that has a name, but got {value!r}")
+
+
 def parse_model_name(value: Any) -> Any:
     """Return the name of a registered model unchanged.
 

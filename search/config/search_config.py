@@ -18,6 +18,7 @@ from search.config.option import (
     option,
     parse_model_name,
     parse_stop_condition,
+    parse_task,
     wrap_in_list,
 )
 from search.storage import locations
@@ -50,7 +51,10 @@ class SearchConfig(BaseModel):
         arbitrary_types_allowed=True,
     )
 
-    task: str = option("Task", ..., "", "Task to train: arc, liquid, FILE.py:ClassName or FILE.py:function.")
+    # From Python also a class or a function. A search that is planned has the text.
+    task: Annotated[Any, BeforeValidator(parse_task)] = option(
+        "Task", ..., "", "Task to train: arc, liquid, FILE.py:ClassName or FILE.py:function."
+    )
     trials: Count = _budget(16, "N", "Stop after this many trials, unless the task declares another number.")
     time_budget: Duration = _budget(None, "TIME", "Stop after this time, e.g. 30m or 2h. Default: no limit.")
     gpu_hours: PositiveFloat | None = _budget(

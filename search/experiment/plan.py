@@ -16,10 +16,11 @@ from search.config.initial_points import initial_points
 from search.config.loading import resolve_config
 from search.config.objectives import HasObjectives, Objective, parse_objectives
 from search.config.search_space import Space, resolve_space
-from search.config.task_source import TaskSource, load_task_source
+from search.config.task_source import TaskSource
 from search.errors import UsageError
 from search.execution.cluster.address_check import check_address
 from search.execution.cluster.local_machine import check_machine, uses_existing_cluster
+from search.experiment.task_object import resolve_task
 from search.experiment.warm_start import WarmStart, load_warm_start
 from search.schedulers.base import Scheduler
 from search.schedulers.factory import create_scheduler
@@ -78,7 +79,7 @@ def plan(config: SearchConfig) -> SearchPlan:
     check_location(config.storage, config.name)
     create_backend(config.path, config.study).check()
     check_tracking(config, os.environ)
-    source = load_task_source(config.task)
+    config, source = resolve_task(config)
     if "trials" not in config.model_fields_set:
         trials = source.task_class.trials if source.task_class else config.trials
         config = resolve_config(config.model_copy(update={"trials": trials}))  # as much as follows from that

@@ -23,7 +23,7 @@ def local_path_of(place: StoragePath) -> Path:
     """Where the driver keeps the files of the search at `place`. For a bucket it is a folder of this process."""
     if isinstance(place, Path):
         return place
-    return _get_root() / hashlib.blake2b(str(place.parent).encode(), digest_size=8).hexdigest() / place.name
+    return process_folder() / hashlib.blake2b(str(place.parent).encode(), digest_size=8).hexdigest() / place.name
 
 
 @contextmanager
@@ -77,8 +77,8 @@ def list_searches(storage: StoragePath) -> list[str]:
 
 
 @functools.cache
-def _get_root() -> Path:
-    """Of this process: removed when it ends, or by a later one if it was killed."""
+def process_folder() -> Path:
+    """Return a folder of this process. It is removed when the process ends, or by a later one if it was killed."""
     for lock in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{LOCK}"):
         # Another process that starts now may have removed it, and a driver that lives holds it.
         with suppress(FileNotFoundError, BlockingIOError), open(lock, "a") as file:

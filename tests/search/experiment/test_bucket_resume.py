@@ -19,7 +19,7 @@ from search.run import main as run
 from search.storage import lease
 from search.storage.bucket_journal import BucketJournal
 from search.storage.uploader import Uploader
-from search.storage.working_copy import LOCK, PREFIX, _get_root, downloaded_copy, local_path_of, working_copy
+from search.storage.working_copy import LOCK, PREFIX, downloaded_copy, local_path_of, process_folder, working_copy
 from search.study.record import load_search
 from tests.end_to_end.test_driver_crash import LR, TASKS, drive
 from tests.search.experiment.dying_drivers import Killed, check_deaths
@@ -236,13 +236,13 @@ def test_folder_of_a_killed_driver_is_removed_by_the_next(tmp_path, monkeypatch,
         (folder / LOCK).touch()
     with open(used / LOCK) as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        _get_root.cache_clear()
+        process_folder.cache_clear()
         with downloaded_copy(parse_path(storage) / "one") as folder:
             assert folder.is_dir()
             assert folder.name == "one"
     assert not folder.exists()
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([used.name, folder.parent.parent.name])
-    _get_root.cache_clear()
+    process_folder.cache_clear()
 
 
 def test_workers_of_a_node_share_one_copy_of_prepared_files(storage, tmp_path, monkeypatch):
