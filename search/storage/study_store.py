@@ -80,8 +80,8 @@ def find_store(place: StoragePath, url: str = "") -> str:
         exists = place.is_dir() and backend.exists()
     if not exists:
         raise UsageError(
-            f"--resume must name a search in {place.parent}, but there is no {backend.missing}. "
-            "See --list, --storage for another folder, and --study for a database that the folder does not name."
+            f"name must be a search in {place.parent}, but there is no {backend.missing}. List the searches, "
+            "or give --storage for another folder, or --study for a database that the folder does not name."
         )
     return url
 

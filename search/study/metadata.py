@@ -29,7 +29,7 @@ def load_metadata(storage: BaseStorage, place: StoragePath) -> dict[str, Any]:
     about = storage.get_study_user_attrs(storage.get_study_id_from_name(place.name)) if names else {}
     if "search" not in about:
         raise UsageError(
-            f"--resume must name a search that has begun, but {place.name} ended before it did. "
+            f"name must be a search that has begun, but {place.name} ended before it did. "
             f"Remove {place}, and start it again under another name."
         )
     return {**about["search"], "objective": about["objective"], "mode": about["mode"]}

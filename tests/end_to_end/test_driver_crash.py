@@ -191,7 +191,7 @@ def test_search_that_dies_at_any_write_has_the_same_result(tmp_path, die, monkey
             drive(*start(folder, **options), trained)
         die(None)
         if moment < first:
-            with pytest.raises(UsageError, match="must name a search that has begun, but one ended before it did"):
+            with pytest.raises(UsageError, match="name must be a search that has begun, but one ended before it did"):
                 start(folder)
             continue
         planned, held = start(folder)

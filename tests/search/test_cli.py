@@ -35,7 +35,7 @@ def test_search_is_listed_and_a_missing_one_is_refused(tmp_path):
     assert [search["name"] for search in json.loads(listed.stdout)] == ["broken"]
     missing = CliRunner().invoke(searchlight, ["resume", "nothing", "--storage", str(tmp_path)])
     assert missing.exit_code == 2
-    assert f"must name a search in {tmp_path}" in missing.stderr
+    assert f"name must be a search in {tmp_path}" in missing.stderr
 
 
 def test_run_prints_the_plan_of_a_search(tmp_path):

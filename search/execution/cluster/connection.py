@@ -112,7 +112,7 @@ def shut_down() -> None:
         gc.enable()
 
 
-class _JobConfig(JobConfig):  # type: ignore[misc]  # Ray's type is Any
+class _JobConfig(JobConfig):
     """The config of a job whose workers import modules from PYTHONPATH and `py_modules`, as every job should.
 
     Ray puts the driver's current folder and the folder of its script ahead of them. A file there could hide a module of
@@ -121,7 +121,7 @@ class _JobConfig(JobConfig):  # type: ignore[misc]  # Ray's type is Any
 
     def _get_proto_job_config(self) -> Any:
         self._py_driver_sys_path: list[str] = []
-        return super()._get_proto_job_config()
+        return super()._get_proto_job_config()  # type: ignore[no-untyped-call]
 
 
 class _RayOutputFilter:

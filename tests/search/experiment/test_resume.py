@@ -236,7 +236,7 @@ def test_resume_command_names_the_storage_where_needed(tmp_path, monkeypatch):
     command = f"{format_command('run')} --resume one"
     assert resume_command(tmp_path / "runs" / "one") == command
     assert resume_command(tmp_path / "my runs" / "one") == f"{command} --storage '{tmp_path}/my runs'"
-    with pytest.raises(UsageError, match=r"--resume must name a search in .*, but there is no .*/two/study\.journal"):
+    with pytest.raises(UsageError, match=r"name must be a search in .*, but there is no .*/two/study\.journal"):
         open_search(tmp_path / "two", {})
 
 
