@@ -74,7 +74,7 @@ def find_best_images(folder: StoragePath) -> StoragePath | None:
         with suppress(FileNotFoundError):  # several may be of one second
             found.append((get_modified_ns(checkpoint), int(epoch[1]) if epoch else 0, path))
     if not found and len(paths) == 1:  # the trial has ended, and its checkpoint was not kept
-        return paths[0]
+        found = [(0, 0, paths[0])]
     return max(found)[2] if found else None
 
 
