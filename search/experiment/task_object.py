@@ -40,11 +40,12 @@ def resolve_task(config: SearchConfig) -> tuple[SearchConfig, TaskSource]:
         return config.model_copy(update={"task": text}), load_task_source(text)
     content = f"from {task.__module__} import {name}\n" if is_named else _pickle(task)
     file = _write(f"task_{name}.py", content)
-    modules = () if is_installed else find_modules(root, name)
+    modules = (file, *(() if is_installed else find_modules(root, name)))
     # The search copies the file there before its first trial.
     text = f"{config.local_path / 'code' / file.name}:{name}"
+    # What a pickled object imports is not known before it runs, so that all of them count as imported.
     return config.model_copy(update={"task": text}), TaskSource(
-        name, task_class, f"{file.stem}:{name}", (file, *modules)
+        name, task_class, f"{file.stem}:{name}", modules, modules
     )
 
 
