@@ -8,6 +8,7 @@ from typing import Any
 import ray
 
 from search.execution.callback import TrialCallback
+from search.execution.cluster.connection import join_thread
 
 QUIET_S = 60.0  # without any news the terminal says what is going on
 ROOM_S = 10.0  # a gang that waits for room so long is told of
@@ -49,7 +50,7 @@ class Watchdog(TrialCallback):
 
     def __exit__(self, *_: Any) -> None:
         self._ended.set()
-        self._thread.join()  # Ray ends a process that asks it for something while it shuts down
+        join_thread(self._thread)
 
     def _watch_progress(self) -> None:
         waiting_since: float | None = None

@@ -22,7 +22,7 @@ from search.execution.gang_registry import RegistryActor
 from search.execution.report_handler import SearchLimits
 from search.execution.searcher import StudySearcher
 from search.execution.stoppers import Stoppers
-from search.execution.tune_scheduler import GangFailureRecorder
+from search.execution.tune_scheduler import GangFailureRecorder, RayLost
 from search.execution.watchdog import Watchdog
 from search.experiment.plan import SearchPlan
 from search.experiment.resume import OpenStudy, create_tracker
@@ -146,6 +146,9 @@ def _run_trials(
             _run_tuner(searcher, settings, folder)
         if searcher.error is not None:
             raise searcher.error
+    except RayLost as lost:
+        searcher.finish(prune=False)
+        raise StoreError(str(lost)) from None
     except BaseException:  # also a second Ctrl-C: MLflow still gets what is known
         with suppress(StoreError):  # which the first error says already
             searcher.finish(prune=False)

@@ -3,10 +3,13 @@
 import json
 import signal
 
+import psutil
 import pyarrow.parquet as pq
 import pytest
 from mlflow.tracking import MlflowClient
 
+from search.study.record import load_search
+from search.study.trial import get_reports
 from tests.end_to_end.finished_search import FinishedSearch
 from tests.end_to_end.processes import Traces, contains, wait_until
 
@@ -71,4 +74,21 @@ def test_ctrl_c_ends_a_search_in_good_order(start):
 def test_ctrl_c_ends_a_search_that_starts(start):
     process, _, traces = start("early", "--trials", "2", begun="config")
     assert set(interrupted(process)["outcomes"]) <= {"interrupted"}, "if a trial had begun"
+    traces.check_gone()
+
+
+def test_search_without_its_raylet_ends_in_good_order(start):
+    process, cli, traces = start("lost", "--trials", "50", "--set", "pause_s=0.5", begun="report/1")
+    raylet = next(child for child in psutil.Process(process.pid).children() if child.name() == "raylet")
+    raylet.kill()
+    done = cli.finished(process)
+    assert (done.returncode, done.stdout) == (1, "")
+    hint, ending = done.stderr.splitlines()[-2:]
+    assert hint.startswith("nothing of search lost is lost: ")
+    assert hint.endswith("search/run.py --resume lost goes on with it")
+    assert ending == "the search has ended: the raylet of Ray on this machine was killed by SIGKILL."
+    client = MlflowClient(f"sqlite:///{cli.folder}/runs/mlflow.db")
+    runs = client.search_runs([client.get_experiment_by_name("Toy").experiment_id])
+    assert sorted({run.info.status for run in runs}) == ["FAILED", "KILLED"], "the parent, and the trials"
+    assert get_reports(load_search(cli.folder / "runs" / "lost").trials[0])
     traces.check_gone()

@@ -6,6 +6,7 @@ import os
 import secrets
 import signal
 import site
+import socket
 import subprocess
 import sys
 import tempfile
@@ -19,6 +20,7 @@ import ray
 from ray.job_config import JobConfig
 
 from search.execution.cluster.local_machine import count_available_cpus, uses_existing_cluster
+from trainables import private_api
 
 PACKAGES = ("search", "trainables", "models")  # travel to a cluster, so that its nodes run this very version
 OBJECT_STORE_BYTES = 256 * 2**20  # it holds reports only; Ray would take a third of the memory
@@ -53,7 +55,8 @@ def _start_local_cluster(root: Path, code: Path, services: ExitStack) -> None:
     command = [sys.executable, "-I", "-S", str(Path(__file__).with_name("session_cleanup.py")), folder]
     janitor = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True, text=True)
     services.enter_context(janitor)
-    services.callback(janitor.communicate, "ended")
+    # After an error, Ray's processes may live on: the janitor ends those, too.
+    services.push(lambda kind, *_: janitor.communicate("" if kind else "ended") and None)
     # Through the environment of this process: with one in `runtime_env`, no worker process can be started ahead.
     before = dict(os.environ)
     # An installed project is found without. Ahead of the standard library, its neighbours could hide modules of that.
@@ -73,6 +76,34 @@ def _start_local_cluster(root: Path, code: Path, services: ExitStack) -> None:
     finally:
         os.environ.clear()
         os.environ.update(before)
+
+
+def find_lost_process() -> str:
+    """Return which process of a Ray that this process has started is lost, and how, or "" if Ray lives."""
+    node = private_api.ray_node
+    if node is None or not node.all_processes:  # a cluster started them
+        return ""
+    for name, process in node.dead_processes():
+        if name in ("gcs_server", "raylet"):
+            code = process.returncode
+            how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+            return f"the {name} of Ray on this machine {how}"
+    host, _, port = node.gcs_address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=1.0).close()
+    except ConnectionRefusedError:  # after SIGTERM: it waits for connections to end
+        return "the gcs_server of Ray on this machine was told to end"
+    except TimeoutError:  # it is busy
+        pass
+    return ""
+
+
+def join_thread(thread: threading.Thread) -> None:
+    """Wait for a thread that calls Ray: Ray ends a process that calls it during its shutdown.
+
+    Without Ray, its calls take a minute, after which Ray aborts this process: then do not wait.
+    """
+    thread.join(0.0 if find_lost_process() else None)
 
 
 def _create_private_token() -> None:
@@ -127,10 +158,15 @@ class _JobConfig(JobConfig):
 class _RayOutputFilter:
     """Standard output while Ray runs, to which Ray prints warnings. It drops those that say nothing to the user.
 
-    A gang has six worker processes by design, and itself reports the end of a worker in one line.
+    A gang has six worker processes by design, and itself reports the end of a worker in one line, as the search does
+    the end of its Ray.
     """
 
-    DROPPED = ("worker processes have been started", "A worker died or was killed while executing")
+    DROPPED = (
+        "worker processes have been started",
+        "A worker died or was killed while executing",
+        "Raylet is terminated",
+    )
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

@@ -9,6 +9,7 @@ import ray
 
 from search.config import SearchConfig
 from search.errors import UsageError
+from search.execution.cluster.connection import join_thread
 from search.execution.cluster.snapshot import Amounts
 from trainables import private_api
 
@@ -105,7 +106,7 @@ class CapacityMonitor:
 
     def __exit__(self, *_: Any) -> None:
         self._ended.set()
-        self._thread.join()  # Ray ends a process that calls it during its shutdown
+        join_thread(self._thread)
 
     def update(self) -> None:
         """Count the gangs that fit now, and show a change."""

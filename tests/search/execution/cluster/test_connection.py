@@ -1,0 +1,55 @@
+"""Find out that a Ray which this process has started is lost."""
+
+import signal
+import socket
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from search.execution.cluster.connection import find_lost_process
+
+
+@pytest.fixture
+def local_ray(monkeypatch):
+    """A Ray with two real processes, and a real port for that of its GCS."""
+    command = [sys.executable, "-c", "input()"]
+    processes = {name: subprocess.Popen(command, stdin=subprocess.PIPE) for name in ("log_monitor", "raylet")}
+    port = socket.create_server(("127.0.0.1", 0))
+    node = SimpleNamespace(
+        all_processes=processes,
+        dead_processes=lambda: [(name, process) for name, process in processes.items() if process.poll() is not None],
+        gcs_address=f"127.0.0.1:{port.getsockname()[1]}",
+    )
+    monkeypatch.setattr("ray._private.worker._global_node", node)
+    yield SimpleNamespace(**processes, port=port)
+    port.close()
+    for process in processes.values():
+        process.kill()
+        process.communicate()
+
+
+def test_ray_without_a_log_monitor_is_not_lost(local_ray):
+    local_ray.log_monitor.kill()
+    local_ray.log_monitor.wait()
+    assert find_lost_process() == ""
+
+
+@pytest.mark.parametrize(
+    ("end", "how"),
+    [
+        (lambda process: process.send_signal(signal.SIGKILL), "was killed by SIGKILL"),
+        (lambda process: process.communicate(b"\n"), "ended with exit code 0"),
+    ],
+)
+def test_ray_without_its_raylet_is_lost(local_ray, end, how):
+    end(local_ray.raylet)
+    local_ray.raylet.wait()
+    assert find_lost_process() == f"the raylet of Ray on this machine {how}"
+
+
+def test_ray_whose_gcs_refuses_connections_is_lost(local_ray):
+    assert find_lost_process() == ""
+    local_ray.port.close()
+    assert find_lost_process() == "the gcs_server of Ray on this machine was told to end"
