@@ -29,7 +29,15 @@ class Cli:
     def start(self, *arguments: str, script: str | Path = "search/run.py") -> subprocess.Popen:
         command = [sys.executable, str(ROOT / script), *arguments]
         pipe = subprocess.PIPE
-        process = subprocess.Popen(command, cwd=self.folder, env=self.env, stdout=pipe, stderr=pipe, text=True)
+        process = subprocess.Popen(
+            command,
+            cwd=self.folder,
+            env=self.env,
+            stdout=pipe,
+            stderr=pipe,
+            text=True,
+            start_new_session=True,  # as a terminal does: a signal to the group reaches all that it starts
+        )
         STARTED.append(process)
         return process
 

@@ -39,6 +39,7 @@ NAMES = {
     "get_ray_address_from_environment": "ray._private.services:get_ray_address_from_environment",
     "init_grpc_channel": "ray._private.grpc_utils:init_grpc_channel",
     "ray_node": "ray._private.worker:_global_node",
+    "ray_services": "ray._private.services:",
     # Optuna
     "ParzenEstimator": "optuna.samplers._tpe.parzen_estimator:_ParzenEstimator",
     "default_gamma": "optuna.samplers._tpe.sampler:default_gamma",

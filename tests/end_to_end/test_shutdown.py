@@ -1,6 +1,7 @@
 """Nothing is left of a search once it has ended, however it did: looked for on the machine."""
 
 import json
+import os
 import signal
 
 import psutil
@@ -31,9 +32,9 @@ def start(make_cli, short_folder):
     return start
 
 
-def interrupted(process):
-    """Return what it printed until its end, after Ctrl-C."""
-    process.send_signal(signal.SIGINT)
+def interrupted(process, number=signal.SIGINT):
+    """Return what it printed until its end, after a signal to its process group, such as that of Ctrl-C."""
+    os.killpg(process.pid, number)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 1, err
     assert err.splitlines()[-1].startswith("go on: ")
@@ -71,9 +72,9 @@ def test_ctrl_c_ends_a_search_in_good_order(start):
     assert "No trial has ended yet: this is the best so far." in page
 
 
-def test_ctrl_c_ends_a_search_that_starts(start):
+def test_sigterm_to_the_group_ends_a_search_that_starts(start):
     process, _, traces = start("early", "--trials", "2", begun="config")
-    assert set(interrupted(process)["outcomes"]) <= {"interrupted"}, "if a trial had begun"
+    assert set(interrupted(process, signal.SIGTERM)["outcomes"]) <= {"interrupted"}, "if a trial had begun"
     traces.check_gone()
 
 

@@ -66,16 +66,40 @@ def _start_local_cluster(root: Path, code: Path, services: ExitStack) -> None:
     os.environ.setdefault("PL_DISABLE_FORK", "1")  # as Tune sets it: Lightning must not fork a process that runs Ray
     try:
         _create_private_token()
-        _init_ray(
-            address="local",
-            num_cpus=count_available_cpus(),
-            object_store_memory=OBJECT_STORE_BYTES,
-            include_dashboard=False,
-            _temp_dir=str(Path(folder, "ray")),  # Ray lets every user write there, but none can enter the folder above
-        )
+        with _contain_processes():
+            _init_ray(
+                address="local",
+                num_cpus=count_available_cpus(),
+                object_store_memory=OBJECT_STORE_BYTES,
+                include_dashboard=False,
+                # Ray lets every user write there, but none can enter the folder above.
+                _temp_dir=str(Path(folder, "ray")),
+            )
     finally:
         os.environ.clear()
         os.environ.update(before)
+
+
+@contextmanager
+def _contain_processes() -> Iterator[None]:
+    """Keep the processes that Ray starts from signals.
+
+    Each gets its own session: a signal to the process group of the driver, such as Ctrl-C in a terminal, must not end
+    Ray before the trials have ended.
+    """
+    services = private_api.ray_services
+    popen = services.ConsolePopen
+
+    def start(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+        # Elsewhere, Ray ends its processes by their process group if the driver is killed.
+        process: subprocess.Popen[bytes] = popen(*arguments, **options, start_new_session=sys.platform == "linux")
+        return process
+
+    services.ConsolePopen = start
+    try:
+        yield
+    finally:
+        services.ConsolePopen = popen
 
 
 def find_lost_process() -> str:
