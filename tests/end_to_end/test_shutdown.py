@@ -93,3 +93,17 @@ def test_search_without_its_raylet_ends_in_good_order(start):
     assert sorted({run.info.status for run in runs}) == ["FAILED", "KILLED"], "the parent, and the trials"
     assert get_reports(load_search(cli.folder / "runs" / "lost").trials[0])
     traces.check_gone()
+
+
+def test_ray_that_does_not_start_is_one_clear_line(make_cli, short_folder):
+    cli = make_cli()
+    cli.env |= {"RAY_TMPDIR": str(short_folder), "RAY_gcs_server_port_wait_time_s": "0"}
+    done = cli.run("toy.py:Toy", "--name", "never")
+    assert (done.returncode, done.stdout) == (1, "")
+    starting, ending = done.stderr.splitlines()
+    assert starting == "search never: starting Ray"
+    assert ending.startswith("the search has ended: Ray did not start on this machine: Timed out waiting for file")
+    commands = [" ".join(process.info["cmdline"] or []) for process in psutil.process_iter(["cmdline"])]
+    assert not [command for command in commands if str(short_folder) in command]
+    assert not [*short_folder.iterdir()]
+    assert not (cli.folder / "runs" / "never").exists()

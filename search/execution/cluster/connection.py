@@ -3,6 +3,7 @@
 import gc
 import logging
 import os
+import re
 import secrets
 import signal
 import site
@@ -19,10 +20,12 @@ from typing import Any, TextIO
 import ray
 from ray.job_config import JobConfig
 
+from search.errors import StoreError
 from search.execution.cluster.local_machine import count_available_cpus, uses_existing_cluster
 from trainables import private_api
 
 PACKAGES = ("search", "trainables", "models")  # travel to a cluster, so that its nodes run this very version
+LOGGED_ERROR = re.compile(r"\[[^]]+ [EFC] \d").match  # a line of level error, fatal or critical
 OBJECT_STORE_BYTES = 256 * 2**20  # it holds reports only; Ray would take a third of the memory
 
 
@@ -75,6 +78,8 @@ def _start_local_cluster(root: Path, code: Path, services: ExitStack) -> None:
                 # Ray lets every user write there, but none can enter the folder above.
                 _temp_dir=str(Path(folder, "ray")),
             )
+    except Exception as error:  # Ray raises various types, also plain exceptions
+        raise StoreError(f"Ray did not start on this machine: {_describe_failed_start(error, Path(folder))}") from error
     finally:
         os.environ.clear()
         os.environ.update(before)
@@ -82,24 +87,38 @@ def _start_local_cluster(root: Path, code: Path, services: ExitStack) -> None:
 
 @contextmanager
 def _contain_processes() -> Iterator[None]:
-    """Keep the processes that Ray starts from signals.
+    """Keep the processes that Ray starts from signals. Kill them if Ray does not start.
 
     Each gets its own session: a signal to the process group of the driver, such as Ctrl-C in a terminal, must not end
     Ray before the trials have ended.
     """
     services = private_api.ray_services
     popen = services.ConsolePopen
+    started: list[subprocess.Popen[bytes]] = []
 
     def start(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
         # Elsewhere, Ray ends its processes by their process group if the driver is killed.
         process: subprocess.Popen[bytes] = popen(*arguments, **options, start_new_session=sys.platform == "linux")
+        started.append(process)
         return process
 
     services.ConsolePopen = start
     try:
         yield
+    except BaseException:  # also Ctrl-C
+        for process in started:
+            process.kill()
+            process.wait()
+        raise
     finally:
         services.ConsolePopen = popen
+
+
+def _describe_failed_start(error: Exception, folder: Path) -> str:
+    """Return what Ray raised, and the last error in its logs below `folder`, as one line."""
+    logs = sorted(folder.glob("ray/session_*/logs/*.*"), key=lambda file: file.stat().st_mtime)
+    errors = [line for file in logs for line in file.read_text(errors="replace").splitlines() if LOGGED_ERROR(line)]
+    return "; ".join([" ".join(str(error).split()).rstrip("."), *errors[-1:]])
 
 
 def find_lost_process() -> str:

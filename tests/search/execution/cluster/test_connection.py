@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from search.execution.cluster.connection import find_lost_process
+from search.execution.cluster.connection import _describe_failed_start, find_lost_process
 
 
 @pytest.fixture
@@ -53,3 +53,13 @@ def test_ray_whose_gcs_refuses_connections_is_lost(local_ray):
     assert find_lost_process() == ""
     local_ray.port.close()
     assert find_lost_process() == "the gcs_server of Ray on this machine was told to end"
+
+
+def test_failed_start_names_the_last_error_of_the_log(tmp_path):
+    logs = tmp_path / "ray" / "session_1" / "logs"
+    logs.mkdir(parents=True)
+    error = "[2026-11-22 10:12:00,343 C 12 12] (raylet) node.cc:9: Check failed: out of memory"
+    (logs / "raylet.out").write_text(
+        f"[2026-11-22 10:12:00,300 I 12 12] (raylet) main.cc:1: hello\n{error}\n*** trace\n"
+    )
+    assert _describe_failed_start(RuntimeError("Timed  out\nhere."), tmp_path) == f"Timed out here; {error}"
