@@ -38,6 +38,7 @@ NAMES = {
     "cluster_state": "ray._private.state:state",
     "get_ray_address_from_environment": "ray._private.services:get_ray_address_from_environment",
     "init_grpc_channel": "ray._private.grpc_utils:init_grpc_channel",
+    "ray_constants": "ray._private.ray_constants:",
     "ray_node": "ray._private.worker:_global_node",
     "ray_services": "ray._private.services:",
     # Optuna

@@ -32,6 +32,18 @@ class Traces:
         assert len(self.started) > 5
         assert len(list(temporary.iterdir())) == 1
 
+    def find_reachable(self):
+        """Return the addresses at which other machines can reach the processes, but for the workers.
+
+        torch.distributed listens there on all interfaces.
+        """
+        running = map(psutil.Process, filter(is_running, self.started))
+        processes = [process for process in running if "RayTrainWorker" not in " ".join(process.cmdline())]
+        sockets = [socket for process in processes for socket in process.net_connections("inet")]
+        listening = [socket.laddr for socket in sockets if socket.status == psutil.CONN_LISTEN]
+        assert len(listening) > 5
+        return [address for address in listening if not address.ip.removeprefix("::ffff:").startswith("127.")]
+
     def check_gone(self):
         wait_until(lambda: not any(map(is_running, self.started)) and not list(self.temporary.iterdir()), seconds=30)
 

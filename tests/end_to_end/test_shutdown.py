@@ -41,10 +41,11 @@ def interrupted(process, number=signal.SIGINT):
     return json.loads(out)
 
 
-def test_one_quiet_training_run_leaves_nothing(start):
+def test_quiet_training_run_listens_locally_and_leaves_nothing(start):
     process, cli, traces = start(
         "once", "--once", "--quiet", "--set", "lr=3e-2", "epochs=3", "pause_s=0.1", begun="report/1"
     )
+    assert not traces.find_reachable()
     done = cli.finished(process)
     assert done.stderr == ""
     found = FinishedSearch(cli, done, "once")

@@ -87,13 +87,13 @@ def _start_local_cluster(root: Path, code: Path, services: ExitStack) -> None:
 
 @contextmanager
 def _contain_processes() -> Iterator[None]:
-    """Keep the processes that Ray starts from signals. Kill them if Ray does not start.
+    """Keep the processes that Ray starts from other machines and from signals. Kill them if Ray does not start.
 
     Each gets its own session: a signal to the process group of the driver, such as Ctrl-C in a terminal, must not end
     Ray before the trials have ended.
     """
-    services = private_api.ray_services
-    popen = services.ConsolePopen
+    services, constants = private_api.ray_services, private_api.ray_constants
+    popen, listens_everywhere = services.ConsolePopen, constants.ENABLE_RAY_CLUSTER
     started: list[subprocess.Popen[bytes]] = []
 
     def start(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
@@ -103,6 +103,8 @@ def _contain_processes() -> Iterator[None]:
         return process
 
     services.ConsolePopen = start
+    constants.ENABLE_RAY_CLUSTER = False  # else the processes listen on all interfaces
+    os.environ[constants.ENABLE_RAY_CLUSTERS_ENV_VAR] = "0"  # the same for the processes
     try:
         yield
     except BaseException:  # also Ctrl-C
@@ -112,6 +114,7 @@ def _contain_processes() -> Iterator[None]:
         raise
     finally:
         services.ConsolePopen = popen
+        constants.ENABLE_RAY_CLUSTER = listens_everywhere
 
 
 def _describe_failed_start(error: Exception, folder: Path) -> str:
