@@ -6,6 +6,7 @@ import importlib.util
 import inspect
 import re
 import sys
+import textwrap
 from collections.abc import Sequence
 from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from search.errors import UsageError, suggest_nearest
+from search.formatting import join_words
 from trainables.registry import BUILT_IN_TASKS, OURS, load_class
 from trainables.task import Task
 
@@ -161,6 +163,36 @@ def check_task_class(task_class: type[Task[Any]], text: str) -> None:
         task_class.config_class()
     except TypeError as error:
         raise UsageError(str(error)) from error
+
+
+def find_model_problems(task_class: type[Task[Any]]) -> list[str]:
+    """Return why no model can be made of a trained task, as far as its class says."""
+    names = _find_module_names(task_class)
+    if len(names) < 2 or task_class.predict is not Task.predict:
+        return []
+    return [
+        f"must come with a task of one module, or one that defines predict(self, inputs), but {task_class.__name__} "
+        f"has {join_words(names)}. Define what they answer together: docs/models.md."
+    ]
+
+
+def _find_module_names(task_class: type[Task[Any]]) -> list[str]:
+    """Return the names of the modules that `build` certainly makes, as its source says outside of branches and loops.
+
+    `build` itself is not called: it may load data, and need a GPU.
+    """
+    try:
+        function: Any = ast.parse(textwrap.dedent(inspect.getsource(task_class.build))).body[0]
+    except (OSError, SyntaxError, TypeError):  # no source, as of a class that was made at run time
+        return []
+    names: list[str] = []
+    for statement in getattr(function, "body", ()):  # a lambda has none
+        for target in statement.targets if isinstance(statement, ast.Assign) else ():
+            if ast.unparse(target) == "self.modules" and isinstance(statement.value, ast.Dict):
+                names = [str(key.value) for key in statement.value.keys if isinstance(key, ast.Constant)]
+            elif isinstance(target, ast.Subscript) and ast.unparse(target.value) == "self.modules":
+                names += [str(target.slice.value)] if isinstance(target.slice, ast.Constant) else []
+    return list(dict.fromkeys(names))
 
 
 def find_modules(folder: Path, beside: str) -> tuple[Path, ...]:

@@ -16,7 +16,7 @@ from search.config.initial_points import initial_points
 from search.config.loading import resolve_config
 from search.config.objectives import HasObjectives, Objective, parse_objectives
 from search.config.search_space import Space, resolve_space
-from search.config.task_source import TaskSource
+from search.config.task_source import TaskSource, find_model_problems
 from search.errors import UsageError
 from search.execution.cluster.address_check import check_address
 from search.execution.cluster.local_machine import check_machine, uses_existing_cluster
@@ -145,6 +145,9 @@ def _parse_config_and_objectives(
     objectives, problems = parse_objectives(config.objective, config.mode, own, source.name)
     if task is None:
         problems += function_config.check_function_options(config)
+    elif config.log_model or config.register_ is not None:
+        flag = "--log-model" if config.register_ is None else "--register"
+        problems += [f"{flag} {problem}" for problem in find_model_problems(task)]
     if problems:
         raise UsageError(*problems)
     return task.config_class() if task else function_config.build_function_config(config.set, config.search), objectives

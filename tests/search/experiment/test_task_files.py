@@ -5,6 +5,7 @@ import pytest
 from search.config import load_config
 from search.experiment import plan
 from search.experiment.plan import prepare_task_files
+from tests.search.refusals import problems_of
 
 PREPARES = """
 import torch
@@ -75,3 +76,44 @@ def test_half_of_the_files_never_pass_for_all(planned):
 def test_task_that_prepares_nothing_leaves_no_folder(planned):
     (search,) = planned("one", name="Plain")
     assert not prepare_task_files(search).exists()
+
+
+TWO = """
+from trainables.task import TaskConfig
+from words import Words
+
+
+class Two(Words):
+    def build(self):
+        self.modules = {"encoder": None}
+        self.modules["decoder"] = None
+
+
+class Either(Words):
+    def build(self):
+        self.modules = {"first": None}
+        if self.config.word == "two":
+            self.modules = {"second": None}
+
+
+class Predicting(Two):
+    def predict(self, inputs): ...
+"""
+
+
+@pytest.mark.parametrize("given", [{"register": "my-model"}, {"log_model": True}])
+def test_model_of_two_modules_without_predict_is_refused(tmp_path, planned, monkeypatch, given):
+    monkeypatch.delitem(sys.modules, "two", raising=False)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "two.py").write_text(TWO)
+
+    def plan_for(name):
+        return plan(load_config({"task": f"{tmp_path / 'two.py'}:{name}", "storage": str(tmp_path / "new"), **given}))
+
+    assert problems_of(plan_for, "Two") == [
+        f"--{next(iter(given)).replace('_', '-')} must come with a task of one module, or one that defines "
+        "predict(self, inputs), but Two has encoder and decoder. Define what they answer together: docs/models.md."
+    ]
+    assert plan_for("Either").source.name == "Either", "which modules it has is not known yet"
+    assert plan_for("Predicting").source.name == "Predicting"
+    assert not (tmp_path / "new").exists()
