@@ -4,7 +4,7 @@ import math
 import shlex
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,9 +71,9 @@ def report_command(place: StoragePath) -> str:
     return f"{format_command('report')} {_format_location(place)}"
 
 
-def log_model_command(place: StoragePath, register: str) -> str:
-    """Return the command that logs the best checkpoint of the search at `place` as a model, and registers it."""
-    return f"{report_command(place)} {f'--register {shlex.quote(register)}' if register else '--log-model'}"
+def log_model_command(place: StoragePath, register: str, command: Callable[[StoragePath], str] = report_command) -> str:
+    """Return the `command` for the search at `place` with the option that logs its best checkpoint as a model."""
+    return f"{command(place)} {f'--register {shlex.quote(register)}' if register else '--log-model'}"
 
 
 def _format_location(place: StoragePath) -> str:

@@ -16,7 +16,16 @@ class TrackingError(RuntimeError):
 
 
 class ModelError(RuntimeError):
-    """The best checkpoint is no model in MLflow. The message says why, and how to try again."""
+    """The best checkpoint is no model in MLflow. The message says why, and how to try again.
+
+    Attributes:
+        cause: "trial" if the search has nothing to log, "task" if the task's code failed, "run" if MLflow lacks the
+            search, else "".
+    """
+
+    def __init__(self, message: str, cause: str = "") -> None:
+        super().__init__(message)
+        self.cause = cause
 
 
 def describe_mlflow_error(error: BaseException) -> str:

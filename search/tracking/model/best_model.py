@@ -12,7 +12,7 @@ from search.analysis.best_trials import find_best
 from search.config.flatten import flatten
 from search.config.task_source import load_task_source
 from search.errors import UsageError
-from search.formatting import log_model_command
+from search.formatting import log_model_command, replay_command, resume_command
 from search.storage.working_copy import downloaded_copy
 from search.study.metadata import build_resume_config
 from search.study.record import SearchRecord, load_search
@@ -38,18 +38,28 @@ def log_best(place: StoragePath, register: str = "") -> str:
         with downloaded_copy(place) as folder:
             return _run_log_model(*_build_request(load_search(place), place, folder, register))
     except (ModelError, UsageError, OSError) as error:
-        raise ModelError(
-            f"the best checkpoint is no model in MLflow: {error} Try again: {log_model_command(place, register)}"
-        ) from error
+        remedy = _format_remedy(getattr(error, "cause", ""), place, register)
+        raise ModelError(f"the best checkpoint is no model in MLflow: {error}{remedy}") from error
+
+
+def _format_remedy(cause: str, place: StoragePath, register: str) -> str:
+    """Return the command that works after an error of this `cause`, as a sentence, or "" if none does."""
+    if cause == "trial":
+        return ""
+    if cause == "task":  # the model has the code that trained it, and only a resume replaces that
+        return f" Mend the task, then: {log_model_command(place, register, resume_command)}"
+    if cause == "run":
+        return f" Tell MLflow first: {log_model_command(place, register, replay_command)}"
+    return f" Try again: {log_model_command(place, register)}"
 
 
 def _build_request(searched: SearchRecord, place: StoragePath, folder: Path, register: str) -> tuple[ModelRequest, str]:
     """Return what to ask of `search.tracking.model.log_model`, and where MLflow is."""
     best = find_best(searched.trials, searched.objective)
     if best is None:
-        raise ModelError("no trial was completed.")
+        raise ModelError("no trial was completed.", "trial")
     if best.checkpoint is None or not parse_path(best.checkpoint).is_file():
-        raise ModelError(f"trial {best.trial_id} has no checkpoint of a task, but {best.checkpoint}.")
+        raise ModelError(f"trial {best.trial_id} has no checkpoint of a task, but {best.checkpoint}.", "trial")
     config = build_resume_config(searched.about, place, {})
     tracking_uri, _ = resolve_tracking_uri(config, tracking_environment(searched.about))
     path, _, name = config.task.rpartition(":")
@@ -97,5 +107,5 @@ def _run_log_model(request: ModelRequest, tracking_uri: str) -> str:
             raise ModelError(f"the process that makes it ended with code {done.returncode}: {last}.")
         answer: dict[str, str] = json.loads(answered.read_text(encoding="utf-8"))
     if "error" in answer:
-        raise ModelError(answer["error"])
+        raise ModelError(answer["error"], answer["cause"])
     return answer["uri"]

@@ -30,19 +30,32 @@ SERVED = Path(__file__).with_name("pyfunc.py")
 PACKAGES = ("trainables", "models")
 
 
+class TaskError(Exception):
+    """The code of the task failed."""
+
+
+class NoRunError(ValueError):
+    """MLflow does not have the search."""
+
+
 def log_model(request: ModelRequest) -> str:
     """Log the model on the parent run of a search, unless it has one of the same checkpoint. Return the model's URI.
 
     Raises:
-        ValueError: The run does not exist, or the task does not say what it predicts.
+        NoRunError: The run does not exist.
+        TaskError: The task cannot be built, or does not say what it predicts.
     """
     client = MlflowClient()
     run = _find_run(client, request.experiment, request.search_id)
     if made := _find_model(client, run, request.register, request.tags):
         return made
-    predictor = Predictor(request.reference, checkpoint.load(parse_path(request.trained)))
-    example = predictor.example()
-    signature: ModelSignature = infer_signature(example, predictor(example))
+    state = checkpoint.load(parse_path(request.trained))
+    try:
+        predictor = Predictor(request.reference, state)
+        example = predictor.example()
+        signature: ModelSignature = infer_signature(example, predictor(example))
+    except (Exception, SystemExit) as error:  # the task's own code may raise anything
+        raise TaskError from error
     set_experiment(experiment_id=run.info.experiment_id)
     hidden = {Path(path).stem for path in request.code}  # the user's own `models` is there in place of ours
     with tempfile.TemporaryDirectory(prefix="searchlight-model-") as folder:
@@ -75,7 +88,7 @@ def _find_run(client: MlflowClient, name: str, search_id: str) -> Run:
     runs = client.search_runs(ids, query, order_by=["attributes.start_time ASC"]) if ids else []
     found: list[Run] = [run for run in runs if "trial_id" not in run.data.tags]
     if not found:
-        raise ValueError(f"MLflow has no run of this search in experiment {name!r}.")
+        raise NoRunError(f"MLflow has no run of this search in experiment {name!r}")
     return found[0]
 
 
@@ -118,14 +131,25 @@ def _find_imports(file: Path) -> set[str]:
 
 
 def main(request: Path, answer: Path) -> None:
-    """Read a ModelRequest as JSON from `request`. Write the `uri` of the model or the `error` to `answer`, as JSON."""
+    """Read a ModelRequest as JSON from `request`. Write the model's `uri`, or an `error` with its `cause`, to `answer`.
+
+    The cause is one of those of a ModelError.
+    """
     try:
         result = {"uri": log_model(ModelRequest(**json.loads(request.read_text(encoding="utf-8"))))}
+    except TaskError as error:
+        result = {"error": _format_error(error.__cause__), "cause": "task"}
+    except NoRunError as error:
+        result = {"error": f"{error}.", "cause": "run"}
     except MlflowException as error:
-        result = {"error": f"MLflow {describe_mlflow_error(error).rstrip('.')}."}
-    except (Exception, SystemExit) as error:  # the task's own code may raise anything
-        result = {"error": f"{type(error).__name__}: {' '.join(str(error).split())[:500].rstrip('.')}."}
+        result = {"error": f"MLflow {describe_mlflow_error(error).rstrip('.')}.", "cause": ""}
+    except Exception as error:  # of a file, or what MLflow lets through
+        result = {"error": _format_error(error), "cause": ""}
     answer.write_text(json.dumps(result), encoding="utf-8")
+
+
+def _format_error(error: BaseException | None) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:500].rstrip('.')}."
 
 
 if __name__ == "__main__":
