@@ -63,7 +63,8 @@ def drive(side: str, uri: str, trials: int, at_once: int, reports: int) -> dict[
         tracker = None
         if side != "none":
             where = resolve_tracking_uri(config, {"MLFLOW_TRACKING_URI": uri})
-            tracker = MLflowCallback(Runs(config, *where, uuid.uuid4().hex, [Objective("val/score", "max")]))
+            about = {"id": uuid.uuid4().hex, "config": config.model_dump(), "searched": {}, "fixed": {}}
+            tracker = MLflowCallback(Runs(config, *where, about, [Objective("val/score", "max")]))
 
         inside = late = 0.0
 
@@ -96,7 +97,7 @@ def drive(side: str, uri: str, trials: int, at_once: int, reports: int) -> dict[
                 heapq.heappush(due, (at + 1, number, epoch + 1))
                 continue
             study.end(number, "completed")
-            tell("on_trial_end", number, "completed", "")
+            tell("on_trial_end", number, "completed", "", now)
             if begun < trials:
                 heapq.heappush(due, (time.perf_counter() + 1, begin(), 1))
                 begun += 1

@@ -18,5 +18,5 @@ class TrialCallback:
     def on_trial_report(self, number: int, epoch: int, metrics: dict[str, float], at: float) -> None:
         """Trial `number` reports `metrics` after `epoch` epochs."""
 
-    def on_trial_end(self, number: int, outcome: str, reason: str) -> None:
-        """Trial `number` ends."""
+    def on_trial_end(self, number: int, outcome: str, reason: str, at: float) -> None:
+        """Trial `number` ends. It last held workers or reported `at`, and may have waited at a rung since."""

@@ -15,7 +15,7 @@ from search.execution.stoppers import Stoppers
 from search.storage.requests import retry_while_unavailable
 from search.study.datasets import Datasets
 from search.study.study import SearchStudy
-from search.study.trial import get_reports, intermediate_values
+from search.study.trial import get_end_time, get_reports, intermediate_values
 from trainables.filesystem.paths import RemotePath, StoragePath
 from trainables.worker.messages import (
     Divergence,
@@ -142,7 +142,8 @@ class ReportHandler:
         self.study.commit()
         self.checkpoints.delete_for_ended([self.study.get_trial(number)])
         self.study.end(number, outcome, reason)
-        self.notify(lambda callback: callback.on_trial_end(number, outcome, reason))
+        at = get_end_time(self.study.get_trial(number))
+        self.notify(lambda callback: callback.on_trial_end(number, outcome, reason, at))
 
     def notify(self, event: Callable[[TrialCallback], None]) -> None:
         """Call the callbacks. The study is committed first: they see nothing that a later driver would not."""

@@ -20,7 +20,7 @@ from search.samplers.perturbation import perturb
 from search.schedulers.base import Prune, Scheduler, Segment, TrialProgress
 from search.schedulers.pbt import format_replacement_reason
 from search.study.study import SearchStudy
-from search.study.trial import get_outcome, get_reports, intermediate_values, max_epochs
+from search.study.trial import get_end_time, get_outcome, get_reports, intermediate_values, max_epochs
 from trainables.filesystem.paths import StoragePath
 from trainables.worker.messages import SegmentAssignment, SegmentBudget, from_json
 
@@ -129,8 +129,9 @@ class StudySearcher(Searcher):
                     epoch = self._progress_of(trial).epoch
                     self.reports.finish_trial(number, "pruned", f"not among the best at epoch {epoch}")
                 elif "config" in trial.user_attrs:  # else no callback knows that the trial has begun
+                    at = get_end_time(trial)
                     for callback in self.reports.callbacks:
-                        callback.on_trial_end(number, "interrupted", "the search was stopped")
+                        callback.on_trial_end(number, "interrupted", "the search was stopped", at)
         self.reports.checkpoints.close()
 
     def _keep_error(self, action: Callable[[], Any], otherwise: Any) -> Any:

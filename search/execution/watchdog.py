@@ -41,7 +41,7 @@ class Watchdog(TrialCallback):
     def on_trial_report(self, number: int, epoch: int, metrics: dict[str, float], at: float) -> None:
         self._moved_at = time.monotonic()
 
-    def on_trial_end(self, number: int, outcome: str, reason: str) -> None:
+    def on_trial_end(self, number: int, outcome: str, reason: str, at: float) -> None:
         self._moved_at = time.monotonic()
 
     def __enter__(self) -> "Watchdog":

@@ -58,7 +58,7 @@ def create_tracker(
     config, about = planned.config, opened.study.metadata
     write_spool(config.local_path, [], None)  # of an earlier driver: the study has the trials
     place = resolve_tracking_uri(config, tracking_environment(about))
-    runs = Runs(config, *place, about["id"], planned.objectives, running_time(opened.study.get_record()).start)
+    runs = Runs(config, *place, about, planned.objectives, running_time(opened.study.get_record()).start)
     prepare = None
     if nodes is not None:
         prepare = partial(provenance.write, config.local_path, config.task, planned.source.imported, nodes)

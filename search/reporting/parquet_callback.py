@@ -62,7 +62,7 @@ class ParquetCallback(TrialCallback):
     def on_trial_report(self, number: int, epoch: int, metrics: dict[str, float], at: float) -> None:
         self._refresh_trial(number)
 
-    def on_trial_end(self, number: int, outcome: str, reason: str) -> None:
+    def on_trial_end(self, number: int, outcome: str, reason: str, at: float) -> None:
         self._refresh_trial(number)
 
     def _refresh_trial(self, number: int) -> None:

@@ -49,6 +49,18 @@ def get_segments(trial: FrozenTrial) -> list[dict[str, Any]]:
     return sorted(stretches, key=lambda stretch: float(stretch["began"]))
 
 
+def get_end_time(trial: FrozenTrial) -> float:
+    """Return when `trial` last reported or held workers, in seconds since 1970.
+
+    A trial that waits at a rung may be pruned long after that, and a trial that did neither ends when it is refused.
+    """
+    reports = [report["time"] for report in get_reports(trial).values() if "time" in report]
+    segments = [segment["ended"] for segment in get_segments(trial)]
+    moment = trial.datetime_complete or trial.datetime_start
+    assert moment is not None
+    return float(max([*reports, *segments], default=moment.timestamp()))
+
+
 def gpu_seconds_used(trial: FrozenTrial) -> float:
     """GPU-seconds that `trial` held; what came after its last report is lost with a driver that is killed."""
     told = [*get_reports(trial).values(), *get_segments(trial)]

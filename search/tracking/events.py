@@ -3,7 +3,6 @@
 import json
 import time
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from search.config.flatten import flatten
 from search.config.objectives import Objective
 from search.storage.atomic_file import write_atomic
 from search.study.datasets import get_datasets
-from search.study.trial import get_outcome, get_reports
+from search.study.trial import get_end_time, get_outcome, get_reports
 
 Event = dict[str, Any]
 SPOOL = "mlflow-unsent.jsonl"
@@ -31,7 +30,7 @@ def make_event(kind: str, at: float | None = None, **content: Any) -> Event:
     return {"kind": kind, "time": int(1000 * (time.time() if at is None else at)), **content}
 
 
-def make_trial_end(outcome: str, reason: str, report: BestReport | None, at: float | None = None) -> Event:
+def make_trial_end(outcome: str, reason: str, report: BestReport | None, at: float) -> Event:
     """Return the event of a trial's end. `report` is its best one, with the time of its last one."""
     best = report and (report.point, report.last_at)
     return make_event("ended", at, outcome=outcome, reason=reason, best=best)
@@ -52,26 +51,20 @@ def build_trial_events(trial: FrozenTrial, objectives: Sequence[Objective], over
     if "config" not in trial.user_attrs:
         return []
     config, bests = flatten(trial.user_attrs["config"]), BestReports(objectives)
-    last = _to_seconds(trial.datetime_start)
-    events = [make_event("started", last, config=config, copied_from=trial.user_attrs.get("copied_from"))]
+    assert trial.datetime_start is not None
+    start = trial.datetime_start.timestamp()
+    events = [make_event("started", start, config=config, copied_from=trial.user_attrs.get("copied_from"))]
     if datasets := get_datasets(trial):
-        events.append(make_event("data", last, datasets=datasets))
+        events.append(make_event("data", start, datasets=datasets))
     for epoch, report in get_reports(trial).items():
-        last = report["time"]
-        bests.record_report(trial.number, epoch, report["metrics"], last)
-        events.append(make_event("reported", last, epoch=epoch, metrics=report["metrics"]))
-    best = bests.get_best(trial.number)
+        bests.record_report(trial.number, epoch, report["metrics"], report["time"])
+        events.append(make_event("reported", report["time"], epoch=epoch, metrics=report["metrics"]))
+    best, at = bests.get_best(trial.number), get_end_time(trial)
     if trial.state.is_finished():
-        reason, at = trial.user_attrs.get("reason", ""), _to_seconds(trial.datetime_complete)
-        events.append(make_trial_end(get_outcome(trial), reason, best, at))
+        events.append(make_trial_end(get_outcome(trial), trial.user_attrs.get("reason", ""), best, at))
     elif over:
-        events.append(make_trial_end("interrupted", "the search was stopped", best, last))
+        events.append(make_trial_end("interrupted", "the search was stopped", best, at))
     return events
-
-
-def _to_seconds(moment: datetime | None) -> float:
-    assert moment is not None
-    return moment.timestamp()
 
 
 def write_spool(folder: Path, refused: Sequence[Event], end: Event | None) -> None:

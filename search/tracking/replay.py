@@ -50,7 +50,7 @@ def _send_missing_events(place: StoragePath, folder: Path, searched: SearchRecor
     check_tracking(config, environment)
     uri, artifacts = resolve_tracking_uri(config, environment)
     start = running_time(searched).start
-    runs = Runs(config, uri, artifacts, searched.about["id"], searched.objectives, start)
+    runs = Runs(config, uri, artifacts, searched.about, searched.objectives, start)
     refused: list[Event] = []
     num_sent = 0
     try:

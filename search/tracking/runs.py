@@ -47,7 +47,7 @@ class Runs:
     config: SearchConfig
     tracking_uri: str
     artifacts: StoragePath | None  # where a new experiment keeps its artifacts; None leaves that to the server
-    search_id: str  # a tag by which the runs of this search are found again
+    about: Mapping[str, Any]  # what the study remembers of the search; its `id` is a tag by which runs are found again
     objectives: Sequence[Objective]  # their best values are metrics of each run: the UI itself ranks by the last report
     start_time: float | None = None  # when the search began, in seconds since 1970. Default: now
     before_end: Callable[[int], None] = lambda number: None  # called with a trial's number before its run ends
@@ -72,14 +72,15 @@ class Runs:
             self.experiment_id = self._get_or_create_experiment()
         versions = _build_version_tags(provenance.read(config.local_path))
         own = {"mlflow.user": user} if (user := resolve_tags().get("mlflow.user")) else {}
-        self._tags = {**own, **versions, "search": config.name, "search_id": self.search_id}
+        self._tags = {**own, **versions, "search": config.name, "search_id": self.about["id"]}
         runs = self.find_runs()
         if not self.run_id:
             source = {"mlflow.source.name": config.task, "mlflow.source.type": "LOCAL", "task": config.task}
             note = {NOTE: f"The search has not ended.\n\n{format_commands(config.path)}"}
             start = int(1000 * (time.time() if self.start_time is None else self.start_time))
             tags = {**self._tags, **source, **note}
-            self.run_id = self._client.create_run(self.experiment_id, start, tags, config.name).info.run_id
+            self.parent = self._client.create_run(self.experiment_id, start, tags, config.name)
+            self.run_id = self.parent.info.run_id
         else:
             if not over:
                 self._client.update_run(self.run_id, "RUNNING")
@@ -112,7 +113,8 @@ class Runs:
         They come from an earlier driver, or from a call that was never answered.
         """
         runs: dict[int, Run] = {}
-        for run in iterate_runs(self._client, self.experiment_id, f"tags.search_id = '{self.search_id}'"):
+        query = f"tags.search_id = '{self.about['id']}'"
+        for run in iterate_runs(self._client, self.experiment_id, query):
             if "trial_id" in run.data.tags:
                 runs[int(run.data.tags["trial_id"])] = run
             else:
@@ -123,12 +125,13 @@ class Runs:
     def get_missing_events(self, trial: FrozenTrial, run: "Run | None", over: bool = False) -> list[Event]:
         """Return all events of `trial`, or none if its `run` has the last one. Reopen a run that continues."""
         outcome, has_ended = get_outcome(trial), trial.state.is_finished()
-        if run is not None and has_ended and run.data.tags.get("outcome") == outcome:
-            if run.info.status == STATUS[outcome]:
+        if run is not None:
+            is_running, is_known = not has_ended and not over, run.data.tags.get("outcome") == outcome
+            if has_ended and is_known and run.info.status == STATUS[outcome]:
                 return []
-        elif run is not None and not has_ended and not over and run.info.status != "RUNNING":
-            self._client.update_run(run.info.run_id, "RUNNING")
-            for tag in {"outcome", "reason"} & run.data.tags.keys():
+            if is_running and run.info.status != "RUNNING":
+                self._client.update_run(run.info.run_id, "RUNNING")
+            for tag in {"outcome", "reason"} & run.data.tags.keys() if is_running or not is_known else ():
                 self._client.delete_tag(run.info.run_id, tag)
         return build_trial_events(trial, self.objectives, over)
 
@@ -197,7 +200,8 @@ class Runs:
                 values, at = event["metrics"].items(), event["time"]
                 metrics += [Metric(NOT_IN_A_KEY.sub("_", name), value, at, event["epoch"]) for name, value in values]
             else:
-                tags = [RunTag("outcome", event["outcome"]), RunTag("reason", event["reason"][:LONGEST_TAG])]
+                texts = {"outcome": event["outcome"], "reason": event["reason"][:LONGEST_TAG]}
+                tags = [RunTag(name, text) for name, text in texts.items() if text]
                 if event["best"] is not None:
                     point, at = event["best"]
                     keys = {NOT_IN_A_KEY.sub("_", f"best/{name}"): value for name, value in point.items()}
@@ -222,9 +226,9 @@ class Runs:
     def _create_child(self, number: int, event: Event) -> None:
         if number in self._children:  # sent before, when a later part of it failed
             return
-        precision, copied_from = event["config"].get("precision", ""), event["copied_from"]
-        own = {"mlflow.parentRunId": self.run_id, "trial_id": str(number), "precision": str(precision)}
-        tags = self._tags | own | ({} if copied_from is None else {"copied_from": str(copied_from)})
+        known = {"precision": event["config"].get("precision"), "copied_from": event["copied_from"]}
+        known |= {"mlflow.parentRunId": self.run_id, "trial_id": number}
+        tags = self._tags | {name: str(value) for name, value in known.items() if value not in (None, "")}
         run = self._client.create_run(self.experiment_id, event["time"], tags, f"trial-{number:03d}")
         self._children[number] = run.info.run_id
 

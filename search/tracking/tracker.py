@@ -113,10 +113,10 @@ class MLflowCallback(TrialCallback):
         self._bests.record_report(number, epoch, metrics, at)
         self._enqueue(number, make_event("reported", at, epoch=epoch, metrics=metrics))
 
-    def on_trial_end(self, number: int, outcome: str, reason: str) -> None:
+    def on_trial_end(self, number: int, outcome: str, reason: str, at: float) -> None:
         if outcome == "interrupted":
             self._cut_off.set()
-        self._enqueue(number, make_trial_end(outcome, reason, self._bests.get_best(number)))
+        self._enqueue(number, make_trial_end(outcome, reason, self._bests.get_best(number), at))
 
     def request_connection(self) -> None:
         """Connect now, since the search is about to end and MLflow needs seconds to get ready."""

@@ -66,7 +66,7 @@ class Watching:
 
     def on_trial_report(self, number, epoch, metrics, at): ...
 
-    def on_trial_end(self, number, outcome, reason):
+    def on_trial_end(self, number, outcome, reason, at):
         self.ended.append((number, outcome))
 
 

@@ -3,6 +3,7 @@
 import time
 
 from click.testing import CliRunner
+from optuna.distributions import distribution_to_json
 from optuna.samplers import RandomSampler
 
 from search.config import load_config
@@ -11,6 +12,7 @@ from search.config.loading import to_yaml
 from search.config.search_space import resolve_space
 from search.report import main
 from search.study.study import create_study
+from search.study.trial import get_end_time
 from tests.search.objectives import VAL_SCORE
 from trainables.task import TaskConfig, searchable
 
@@ -37,7 +39,8 @@ class Search:
         self.observers = []
         url, about = self.config.study, self.config.model_dump(mode="json", by_alias=True)
         self.study, self.store = create_study(self.config.local_path, always_random, [objective], url=url)
-        known = {"first": [], "searched": {"lr": ""}, "fixed": {}, "files": {}, "tracking_uri": tracking_uri}
+        searched = {p.name: distribution_to_json(p.distribution) for p in SPACE.parameters}
+        known = {"first": [], "searched": searched, "fixed": {}, "files": {}, "tracking_uri": tracking_uri}
         self.study.save_metadata({"id": f"id of {name}", "config": about, **known})
 
     def begin(self, **config):
@@ -58,7 +61,7 @@ class Search:
     def end(self, number, outcome, reason=""):
         self.study.end(number, outcome, reason)
         for observer in self.observers:
-            observer.on_trial_end(number, outcome, reason)
+            observer.on_trial_end(number, outcome, reason, get_end_time(self.study.get_trial(number)))
 
     def run(self, *scores, outcome="completed", reason=""):
         number = self.begin()

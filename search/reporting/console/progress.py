@@ -78,7 +78,7 @@ class Progress(TrialCallback):
             metric = self._board.objective.metric
             self.say(f"trial {number:>3}  epoch {epoch:<3} {metric} {format_value(metrics[metric])}")
 
-    def on_trial_end(self, number: int, outcome: str, reason: str) -> None:
+    def on_trial_end(self, number: int, outcome: str, reason: str, at: float) -> None:
         row = self._board.end_trial(number, outcome, reason)
         if self._live is not None:
             self._print_trial_end(number, outcome, reason, row)

@@ -34,6 +34,7 @@ class Config(TaskConfig):
 class Watching:
     def __init__(self):
         self.events = []
+        self.ends = {}  # by trial, in seconds since 1970
 
     def on_trial_start(self, number, config, copied_from=None):
         self.events.append(("started", number, copied_from))
@@ -44,7 +45,8 @@ class Watching:
     def on_trial_datasets(self, number, datasets):
         self.events.append(("data", number, datasets))
 
-    def on_trial_end(self, number, outcome, reason):
+    def on_trial_end(self, number, outcome, reason, at):
+        self.ends[number] = at
         self.events.append((outcome, number, reason))
 
     def find(self, kind):

@@ -103,6 +103,7 @@ def test_stopped_search_begins_nothing_and_ends_waiting_trials(make_searcher, pr
     searcher.finish(prune=prune)
     assert outcomes(study) == [last[0]]
     assert watching.events[-1] == last
+    assert watching.ends == {0: get_reports(study.get_trial(0))[1]["time"]}, "it only waited since"
 
 
 @pytest.mark.parametrize(("mode", "value"), [("min", -math.inf), ("max", math.inf), ("min", math.nan)])

@@ -33,7 +33,7 @@ class Searched:
             self.study.report(number, epoch, 1 / epoch, {"metrics": metrics, "checkpoint": None})
             self.exporter.on_trial_report(number, epoch, metrics, 0.0)
         self.study.end(number, "completed")
-        self.exporter.on_trial_end(number, "completed", "")
+        self.exporter.on_trial_end(number, "completed", "", 1e9)
 
     def rows(self):
         with open(self.path, "rb") as file:  # by its path, pyarrow opens it twice: it may be another one by then

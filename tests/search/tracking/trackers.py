@@ -11,18 +11,20 @@ from search.tracking.uri import resolve_tracking_uri
 from tests.search.objectives import VAL_SCORE
 
 
-def runs_for(config, uri="", search_id="", objectives=(VAL_SCORE,)):
+def runs_for(config, uri="", search_id="", objectives=(VAL_SCORE,), about=()):
     where = resolve_tracking_uri(config, {"MLFLOW_TRACKING_URI": uri} if uri else {})
-    return Runs(config, *where, search_id or uuid.uuid4().hex, objectives)
+    options = config.model_dump(mode="json", by_alias=True)
+    known = {"id": search_id or uuid.uuid4().hex, "config": options, "searched": {}, "fixed": {}}
+    return Runs(config, *where, known | dict(about), objectives)
 
 
-def track(config, uri="", search_id="", objectives=(VAL_SCORE,), **more):
-    return MLflowCallback(runs_for(config, uri, search_id, objectives), **more)
+def track(config, uri="", search_id="", objectives=(VAL_SCORE,), about=(), **more):
+    return MLflowCallback(runs_for(config, uri, search_id, objectives, about), **more)
 
 
 def track_stored(search, uri="", say=lambda line: None):
     """Return the tracker of a stored search, which observes it."""
-    runs = runs_for(search.config, uri, search.study.metadata["id"], search.study.objectives)
+    runs = runs_for(search.config, uri, objectives=search.study.objectives, about=search.study.metadata)
     tracker = MLflowCallback(runs, search.study.get_trials(), say)
     search.observers = [tracker]
     return tracker

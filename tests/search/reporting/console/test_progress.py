@@ -43,7 +43,7 @@ class Shown:
             progress.on_trial_start(0, {"precision": "bf16", "lr": 0.01, "epochs": 9})
             progress.on_trial_report(0, 1, {"val/loss": 0.5}, 0.0)
             progress.on_trial_report(0, 2, {"val/loss": 0.75}, 0.0)
-            progress.on_trial_end(0, "diverged", "val/loss is nan")
+            progress.on_trial_end(0, "diverged", "val/loss is nan", 1e9)
         return self.stream.getvalue()
 
 
@@ -75,7 +75,7 @@ def test_quiet_search_shows_failures_and_warnings_alone():
         for number, outcome in enumerate(["completed", "failed", "pruned"]):
             progress.on_trial_start(number, {"precision": "bf16", "lr": 0.01})
             progress.on_trial_report(number, 1, {"val/loss": 0.5}, 0.0)
-            progress.on_trial_end(number, outcome, "because")
+            progress.on_trial_end(number, outcome, "because", 1e9)
         progress.warn("no news for 60 s")
     assert shown.stream.getvalue() == "trial   1  failed    because\nno news for 60 s\n"
 
@@ -107,7 +107,7 @@ with Progress(board, resolve_space(Config, {}, {}), create_console(sys.stderr)) 
     for number in range(20):
         time.sleep(PAUSE_S)
         progress.on_trial_report(number, 1, {"val/loss": 1.0 / (number + 1), "time/samples_per_s": 10.0}, 0.0)
-        progress.on_trial_end(number, "failed" if number == 3 else "pruned", "because it was " + "so " * 40)
+        progress.on_trial_end(number, "failed" if number == 3 else "pruned", "because it was " + "so " * 40, 1e9)
     time.sleep(1.1)
 print("all is well")
 """
