@@ -229,7 +229,7 @@ def _load_experiment_trials(name: str, objective: str, tracking_uri: str) -> lis
         known = [] if experiment else [known.name for known in client.search_experiments()]
         order = ["attributes.start_time ASC"]
         runs = list(iterate_runs(client, experiment.experiment_id, order_by=order)) if experiment else []
-        runs = [run for run in runs if run.data.params]  # a run without any is the parent of trials
+        runs = [run for run in runs if run.data.params and not _is_parent(run)]
         found = [_parse_run(client, run, key) for run in runs]
     except Exception as error:  # MLflow raises its own, urllib's and SQLAlchemy's
         raise UsageError(
@@ -247,6 +247,11 @@ def _load_experiment_trials(name: str, objective: str, tracking_uri: str) -> lis
             + (suggest_nearest(objective, metrics) if metrics else "It has no metric at all.")
         )
     return found
+
+
+def _is_parent(run: Any) -> bool:
+    """Return whether `run` is the parent of the trials of a search. Parents of other tools have no parameters."""
+    return "search_id" in run.data.tags and "trial_id" not in run.data.tags
 
 
 def _parse_run(client: Any, run: Any, key: str) -> SourceTrial:

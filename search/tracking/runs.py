@@ -9,11 +9,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlencode
 
+from optuna.distributions import json_to_distribution
 from optuna.trial import FrozenTrial
 
 from search.config import SearchConfig
 from search.config.objectives import Objective
+from search.config.search_config import OPTIONS
+from search.config.search_space import Parameter
 from search.study.datasets import Told
 from search.study.trial import get_outcome
 from search.tracking import provenance
@@ -27,7 +31,8 @@ if TYPE_CHECKING:
     from mlflow.entities import DatasetInput, Run
     from mlflow.tracking import MlflowClient
 
-ENDS = {"FINISHED": ["completed"], "KILLED": ["pruned", "interrupted"], "FAILED": ["diverged", "failed"]}
+# The UI marks KILLED as red as FAILED, and a trial that was pruned has a result.
+ENDS = {"FINISHED": ["completed", "pruned"], "KILLED": ["interrupted"], "FAILED": ["diverged", "failed"]}
 STATUS = {outcome: status for status, outcomes in ENDS.items() for outcome in outcomes}
 KIND = {"mlflow.experimentKind": "custom_model_development"}  # the UI then opens on runs and charts, not on traces
 METRICS, PARAMS = 800, 100  # in one call: MLflow takes 1000 things at most, and 100 parameters; and of characters:
@@ -37,6 +42,10 @@ LONGEST_DIGEST = 36
 CONTEXT = "mlflow.data.context"  # the tag by which MLflow's UI says what data is used for
 NOT_IN_A_KEY = re.compile(r"[^\w\-. :/]")  # what MLflow refuses in the name of a metric
 NOTE = "mlflow.note.content"
+AMONG_TRAININGS = {"workflowType": "machine_learning"}  # the UI shows a run as an evaluation of an LLM without it
+FIRST = "Objective"  # the UI sorts sections of charts by name, capitals first, and those without a section come last
+PARENT_GROUPS = ("Budget", "Scheduler", "Sampler")  # of the options that are parameters of the parent
+RESUMED = "resumed_with"
 REFUSALS = {400, 404}  # not worth a second try
 
 
@@ -76,7 +85,7 @@ class Runs:
         runs = self.find_runs()
         if not self.run_id:
             source = {"mlflow.source.name": config.task, "mlflow.source.type": "LOCAL", "task": config.task}
-            note = {NOTE: f"The search has not ended.\n\n{format_commands(config.path)}"}
+            note = {NOTE: self._add_link(f"The search has not ended.\n\n{format_commands(config.path)}")}
             start = int(1000 * (time.time() if self.start_time is None else self.start_time))
             tags = {**self._tags, **source, **note}
             self.parent = self._client.create_run(self.experiment_id, start, tags, config.name)
@@ -86,6 +95,7 @@ class Runs:
                 self._client.update_run(self.run_id, "RUNNING")
             for key, value in versions.items():
                 self._client.set_tag(self.run_id, key, value)
+        self._log_search_params(over)
         return runs
 
     def list_initial_artifacts(self) -> list[Path]:
@@ -146,12 +156,48 @@ class Runs:
         """End the parent run. `event` has its status, note, metrics, time, and why the search `stopped` early."""
         for name, value in event["metrics"].items():
             self._client.log_metric(self.run_id, NOT_IN_A_KEY.sub("_", name), value, event["time"])
-        self._client.set_tag(self.run_id, NOTE, event["note"])
+        self._client.set_tag(self.run_id, NOTE, self._add_link(event["note"]))
         if event["stopped"]:
             self._client.set_tag(self.run_id, "stopped", event["stopped"][:LONGEST_TAG])
         elif "stopped" in self._client.get_run(self.run_id).data.tags:
             self._client.delete_tag(self.run_id, "stopped")  # of a driver before this one
         self._client.set_terminated(self.run_id, event["status"], event["time"])
+
+    def _log_search_params(self, over: bool) -> None:
+        """Log what the search began with as parameters of the parent, and as a tag what a resume overrode of it.
+
+        MLflow changes no parameter that it has.
+        """
+        from mlflow.entities import Param
+
+        assert self.parent is not None
+        first = build_search_params(self.about["config"], self.about)
+        new = [Param(name, text) for name, text in first.items() if name not in self.parent.data.params]
+        for start in range(0, len(new), PARAMS):
+            self._client.log_batch(self.run_id, params=new[start : start + PARAMS])
+        if over:
+            return
+        params = build_search_params(self.config.model_dump(mode="json", by_alias=True), self.about)
+        if overridden := [f"{name}={text}" for name, text in params.items() if first.get(name) != text]:
+            self._client.set_tag(self.run_id, RESUMED, ", ".join(overridden))
+        elif RESUMED in self.parent.data.tags:
+            self._client.delete_tag(self.run_id, RESUMED)
+
+    def _add_link(self, note: str) -> str:
+        """Return `note` with a link to the trials before it, where the UI does not fold it.
+
+        The UI lists trials without their parent if they are sorted by a metric. The parent has other parameters, and
+        would be compared with them.
+        """
+        best = self.objectives[0]
+        query = {
+            **AMONG_TRAININGS,
+            "searchFilter": f"tags.search_id = '{self.about['id']}' and tags.trial_id LIKE '%'",
+            "orderByKey": f"metrics.`{NOT_IN_A_KEY.sub('_', f'best/{best.metric}')}`",
+            "orderByAsc": str(best.mode == "min").lower(),
+        }
+        link = f"#/experiments/{self.experiment_id}/runs?{urlencode(query, quote_via=quote)}"
+        return f"[Compare the trials]({link}). {note}"
 
     def _get_or_create_experiment(self) -> str:
         from mlflow.exceptions import MlflowException
@@ -197,7 +243,9 @@ class Runs:
             elif event["kind"] == "data":
                 self._log_datasets(number, event["datasets"])
             elif event["kind"] == "reported":
-                values, at = event["metrics"].items(), event["time"]
+                reported, at = event["metrics"], event["time"]
+                own = [objective.metric for objective in self.objectives if objective.metric in reported]
+                values = {**{f"{FIRST}/{name}": reported[name] for name in own}, **reported}.items()
                 metrics += [Metric(NOT_IN_A_KEY.sub("_", name), value, at, event["epoch"]) for name, value in values]
             else:
                 texts = {"outcome": event["outcome"], "reason": event["reason"][:LONGEST_TAG]}
@@ -242,6 +290,17 @@ def iterate_runs(
         page = client.search_runs([experiment_id], query, order_by=order_by, page_token=token)
         yield from page
         token = page.token or ""
+
+
+def build_search_params(config: Mapping[str, Any], about: Mapping[str, Any]) -> dict[str, str]:
+    """Return the space, budget, scheduler and sampler of a search as texts. Options without a value are left out."""
+    options = [option for option in OPTIONS if option.group in PARENT_GROUPS or option.schedulers]
+    known = [option.key for option in options if not option.schedulers or config["scheduler"] in option.schedulers]
+    params = {"epochs": about["fixed"].get("epochs"), **{key: config.get(key) for key in known}}
+    # Under their own names they would put texts among the numbers that the UI compares trials by.
+    space = {f"space/{name}": json_to_distribution(text) for name, text in about["searched"].items()}
+    params |= {name: Parameter(name, distribution, {}) for name, distribution in space.items()}
+    return {name: str(value)[:LONGEST_PARAM] for name, value in params.items() if value not in (None, "", [])}
 
 
 def _build_version_tags(environment: Mapping[str, Any]) -> dict[str, str]:

@@ -95,6 +95,7 @@ def test_mlflow_has_a_parent_with_result_code_and_model(search):
     assert parent.data.metrics["best/val/loss"] == search.json["best"]["value"]
     for text in ("Best val/loss", "search/run.py --resume mixed", "search/run.py --config search.yaml"):
         assert text in parent.data.tags["mlflow.note.content"]
+    assert {"space/lr", "trials", "scheduler", "sampler", "seed"} <= parent.data.params.keys()
     artifacts = {file.path for file in search.mlflow.list_artifacts(parent.info.run_id)}
     assert artifacts >= {"search.yaml", "trials.parquet", "report.html", "environment.json", "requirements.txt", "code"}
     code = {file.path for file in search.mlflow.list_artifacts(parent.info.run_id, "code")}
@@ -113,7 +114,7 @@ def test_duration_is_the_same_in_json_page_and_mlflow(search):
 
 
 def test_mlflow_has_a_child_with_curves_for_each_trial(search):
-    statuses = {"completed": "FINISHED", "pruned": "KILLED", "diverged": "FAILED", "failed": "FAILED"}
+    statuses = {"completed": "FINISHED", "pruned": "FINISHED", "diverged": "FAILED", "failed": "FAILED"}
     children = search.children()
     assert len(children) == 12
     for run in children:
@@ -122,7 +123,9 @@ def test_mlflow_has_a_child_with_curves_for_each_trial(search):
         assert tags["precision"] == run.data.params["precision"]
         assert tags["code_version"] == search.parent.data.tags["code_version"]
         groups = {key.partition("/")[0] for key in metrics}
-        assert groups <= {"val", "train", "amp", "time", "sys", "best"}, "no pid, no timers of Tune, no config"
+        assert groups <= {"Objective", "val", "train", "amp", "time", "sys", "best"}, (
+            "no pid, no timers of Tune, no config"
+        )
         assert float(run.data.params["lr"]) > 0
         curve = search.mlflow.get_metric_history(run.info.run_id, "val/loss")
         rows = [row for row in search.rows if str(row["trial_id"]) == tags["trial_id"] and row["epoch"]]
@@ -130,6 +133,9 @@ def test_mlflow_has_a_child_with_curves_for_each_trial(search):
         if tags["outcome"] in ("completed", "pruned"):
             assert metrics["best/val/loss"] == min(row["val/loss"] for row in rows)
             assert sorted((m.step, m.value) for m in curve) == [(row["epoch"], row["val/loss"]) for row in rows]
+            assert run.info.end_time == max(m.timestamp for m in curve), "it only waited since"
+    assert search.parent.info.start_time <= min(run.info.start_time for run in children)
+    assert search.parent.info.end_time >= max(run.info.end_time for run in children)
 
 
 def test_mlflow_has_the_data_of_parent_and_trials(search):

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 from optuna.trial import FrozenTrial
 from rich.console import Console
@@ -21,6 +21,7 @@ from search.formatting import format_command, format_duration, format_numbers, f
 from search.reporting.console.tables import build_table
 from search.study.record import SearchRecord
 from search.study.trial import get_best_epoch, get_best_value
+from search.tracking.runs import AMONG_TRAININGS
 from search.tracking.uri import URI, redact
 from trainables.filesystem.paths import StoragePath
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from search.analysis.result import SearchResult
 
 OF_A_RUN = ("mode", "workers", "cpus_per_worker", "gpus_per_worker", "seed")  # what --once may come with, too
-AMONG_TRAININGS = "workflowType=machine_learning"  # MLflow's UI shows a run as an evaluation of an LLM without it
 
 
 def print_trials(console: Console, searched: SearchRecord) -> None:
@@ -105,7 +105,7 @@ def view_instructions(mlflow: Mapping[str, str], place: StoragePath) -> Iterator
             yield str(page)
     uri = redact(mlflow["tracking_uri"])
     parts = urlsplit(uri)
-    path = f"#/experiments/{mlflow['experiment_id']}/runs/{mlflow['run_id']}?{AMONG_TRAININGS}"
+    path = f"#/experiments/{mlflow['experiment_id']}/runs/{mlflow['run_id']}?{urlencode(AMONG_TRAININGS)}"
     run = path if mlflow["run_id"] else ""  # MLflow has not answered yet
     if parts.scheme in ("http", "https"):
         yield f"{uri.rstrip('/')}/{run}"

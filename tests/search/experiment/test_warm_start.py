@@ -258,7 +258,7 @@ def store(empty_mlflow_db, tmp_path_factory):
     run("FINISHED", [(1000, 0.75), (2000, math.nan)], lr=0.09, precision="fp16", growth=50)
     run("FAILED", [(1000, 0.5)], lr=0.01, precision="fp32")
     run("FINISHED", [], lr=0.01, precision="fp32")
-    run("FINISHED", [], tags={"search": "parent"})
+    run("FINISHED", [], tags={"search_id": "parent"}, trials=16, seed=0)
     run("KILLED", [(3, 0.375)], tags={"trial_id": "4", "outcome": "pruned"}, lr=0.03, precision="fp32", hidden=16)
     run("FAILED", [(1, math.inf)], tags={"trial_id": "5", "outcome": "diverged"}, lr=0.08, precision="fp32")
     return uri

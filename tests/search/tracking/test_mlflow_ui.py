@@ -1,7 +1,9 @@
+import re
 import shutil
 from types import SimpleNamespace
 
 import pytest
+from mlflow.tracking import MlflowClient
 
 from search.analysis.result import SearchResult
 from search.reporting.console.summary import view_instructions
@@ -32,18 +34,23 @@ def told(tmp_path_factory, empty_mlflow_db):
 
 def tell(search, url):
     for curve, outcome in zip(CURVES, OUTCOMES, strict=True):
-        search.run(*curve, outcome=outcome)
+        number = search.begin()
+        for epoch, score in enumerate(curve, start=1):
+            search.report(number, epoch, score, **{"amp/skipped": 0.0, "train/loss": 1.0})
+        search.end(number, outcome)
     search.store.close()
     folder = search.config.local_path
     searched, page = load_search(folder), folder / "report.html"
     write_report(searched, page)
     result = SearchResult.from_record(searched)
-    tracker = track(search.config, url, searched.about["id"], searched.objectives, earlier=searched.trials)
+    runs = {"objectives": searched.objectives, "about": searched.about}
+    tracker = track(search.config, url, **runs, earlier=searched.trials)
     end = make_search_end("FINISHED", render_description(folder, result), result.metrics)
     tracker.finish(end, [page], 120.0)
     mlflow = {"tracking_uri": url, "experiment_id": tracker.experiment_id, "run_id": tracker.run_id}
     return SimpleNamespace(
         url=url,
+        experiment=tracker.experiment_id,
         link=list(view_instructions(mlflow, folder))[-1],
         ids={run.info.run_name: run.info.run_id for run in runs_of(tracker).values()},
     )
@@ -70,3 +77,39 @@ def test_link_opens_the_search_with_its_note_and_report(page, told):
     report = page.frame_locator("iframe")
     report.get_by_role("heading", name="one", exact=True).wait_for()
     report.locator(".figure .main-svg").first.wait_for()
+
+
+def test_objective_is_the_first_chart_of_a_trial(page, told):
+    page.goto(f"{told.url}/#/experiments/{told.experiment}/runs/{told.ids['trial-000']}/model-metrics")
+    sections = page.get_by_text(re.compile(r"^(Objective|amp|best|train|val)\b.* ?\(1\)$"))
+    sections.nth(4).wait_for()
+    assert sections.first.inner_text().startswith("Objective/val")
+
+
+def test_note_leads_to_parallel_coordinates_in_three_clicks(page, told):
+    page.goto(told.link)
+    with page.expect_popup() as opened:
+        page.get_by_role("link", name="Compare the trials").click()
+    trials = opened.value
+    trials.get_by_role("link", name="trial-001").wait_for()
+    names = trials.get_by_role("link", name=re.compile("^trial-")).all_inner_texts()
+    assert sorted(names) == [f"trial-{number:03d}" for number in range(4)]
+    trials.get_by_role("checkbox").first.click()
+    trials.get_by_role("button", name="Compare", exact=True).click()
+    trials.get_by_text("Comparing 4 Runs from 1 Experiment").wait_for()
+    axes = trials.locator(".js-plotly-plot .parcoords .axis-title")
+    axes.nth(1).wait_for()
+    assert axes.all_text_contents() == ["lr", "Objective/val/score"]
+
+
+def test_pruned_trial_is_found_by_tag_and_not_marked_as_failed(page, told):
+    """Test the filters that docs/mlflow.md names."""
+    client = MlflowClient(told.url)
+
+    def find(query):
+        return sorted(run.info.run_name for run in client.search_runs([told.experiment], query))
+
+    assert find("tags.outcome = 'pruned'") == ["trial-001"]
+    assert find("tags.outcome != 'pruned'") == ["trial-000", "trial-002", "trial-003"]
+    page.goto(f"{told.url}/#/experiments/{told.experiment}/runs/{told.ids['trial-001']}")
+    page.get_by_text("Finished", exact=True).wait_for()

@@ -26,7 +26,7 @@ def test_search_in_a_database_is_replayed(tmp_path):
     done = replayed(search)
     assert done.exit_code == 0, done.stderr
     assert "lacked something of 1 of 1 trials, and has it now" in done.stdout
-    assert statuses(search) == {"parent": "FINISHED", "0": "KILLED"}
+    assert statuses(search) == {"parent": "FINISHED", "0": "FINISHED"}
 
 
 def test_dead_search_without_a_report_is_replayed_as_killed(tmp_path):
@@ -44,7 +44,7 @@ def test_trials_beyond_the_memory_are_interrupted_at_the_end(tmp_path, monkeypat
         search.report(number, 1, 0.5)
     search.end(0, "completed")
     for number in (1, 2):
-        tracker.on_trial_end(number, "interrupted", "the search was stopped")
+        tracker.on_trial_end(number, "interrupted", "the search was stopped", 1e9 + 9)
     tracker.finish(make_search_end("KILLED", ""), [], 60.0)
     search.store.close()
     assert statuses(search) == {"parent": "KILLED", "0": "FINISHED", "1": "KILLED", "2": "KILLED"}

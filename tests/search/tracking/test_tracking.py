@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from mlflow.tracking import MlflowClient
+from optuna.distributions import FloatDistribution, distribution_to_json
 from PIL import Image
 
 from search.config import load_config
@@ -19,6 +20,7 @@ from tests.search.stored_studies import SPACE, always_random
 from tests.search.tracking.trackers import curve_of, finish, runs_for, runs_in, runs_of, track
 from trainables.task import images
 
+OF_THE_OBJECTIVE = ("Objective/val/score", "val/score", "best/val/score")
 pytestmark = pytest.mark.usefixtures("mlflow_db")
 
 
@@ -35,8 +37,8 @@ def play(tracker):
     tracker.on_trial_start(1, {"lr": 0.2, "inner.depth": 3, "precision": "fp32"})
     for epoch in (1, 2, 3):
         tracker.on_trial_report(0, epoch, {"val/score": epoch / 10, "train/loss": math.nan}, 1e9 + epoch)
-    tracker.on_trial_end(1, "diverged", "val/score is nan")
-    tracker.on_trial_end(0, "completed", "")
+    tracker.on_trial_end(1, "diverged", "val/score is nan", 1e9 + 9)
+    tracker.on_trial_end(0, "completed", "", 1e9 + 9)
 
 
 def check_runs(tracker):
@@ -65,17 +67,65 @@ def test_search_is_a_parent_run_with_a_child_per_trial(tmp_path, monkeypatch):
     assert kept == ["search.yaml", "trials.parquet"]
 
 
+def test_runs_have_the_times_of_search_and_trials(tmp_path, left_by_a_driver):
+    settings = config(tmp_path)
+    tracker = track(settings, search_id="abc", about={"started": 1e9})
+    tracker.on_trial_start(0, {"lr": 0.5})
+    tracker.on_trial_report(0, 1, {"val/score": 0.1}, 1e9 + 1)
+    tracker.on_trial_end(0, "pruned", "not among the best", 1e9 + 1)  # long after that
+    finish(tracker)
+    parent, trial = (runs_of(tracker)[name].info for name in ("parent", "0"))
+    assert (parent.start_time, trial.end_time) == (1e12, 1e12 + 1e3)
+    again = track(settings, search_id="abc", earlier=left_by_a_driver)
+    finish(again)
+    runs = runs_of(again)
+    assert runs["parent"].info.end_time == parent.end_time, "no trial ran in the meantime"
+    assert runs["1"].info.end_time == 1e12 + 2e3, "of its last report, as the study has it"
+
+
+def test_trial_without_reason_or_precision_has_no_empty_tag(tmp_path):
+    tracker = track(config(tmp_path))
+    tracker.on_trial_start(0, {"lr": 0.1})
+    tracker.on_trial_end(0, "completed", "", 1e9)
+    finish(tracker)
+    tags = runs_of(tracker)["0"].data.tags
+    assert tags["outcome"] == "completed"
+    assert all(tags.values())
+
+
+def test_parent_has_the_space_and_the_options_it_began_with(tmp_path):
+    lr = distribution_to_json(FloatDistribution(1e-4, 0.1, log=True))
+    settings = config(tmp_path, trials=8, seed=3)
+    options = settings.model_dump(mode="json", by_alias=True)
+    about = {"config": options, "searched": {"inner.lr": lr}, "fixed": {"epochs": 9, "lr": 0.5}}
+    began = track(settings, search_id="abc", about=about)
+    finish(began)
+    run = runs_of(began)["parent"]
+    assert run.data.params == {
+        "space/inner.lr": "0.0001..0.1:log", "epochs": "9", "trials": "8", "scheduler": "asha",
+        "reduction_factor": "3", "fidelity": "epochs", "sampler": "tpe", "seed": "3",
+    }  # fmt: skip
+    longer = settings.model_copy(update={"trials": 16, "time_budget": 60.0})
+    resumed = track(longer, search_id="abc", about=about)
+    finish(resumed)
+    again = runs_of(resumed)["parent"].data
+    assert (again.params, again.tags["resumed_with"]) == (run.data.params, "trials=16, time_budget=60.0")
+    back = track(settings, search_id="abc", about=about)
+    finish(back)
+    assert "resumed_with" not in runs_of(back)["parent"].data.tags
+
+
 def test_best_report_and_infinite_values_are_kept(tmp_path):
     tracker = track(config(tmp_path), objectives=(VAL_SCORE, Objective("speed", "max")))
     tracker.on_trial_start(0, {"lr": 0.1})
     for epoch, (score, rate) in enumerate([(0.1, 9.0), (0.3, 5.0), (0.2, 7.0), (0.4, math.nan)], start=1):
         tracker.on_trial_report(0, epoch, {"val/score": score, "speed": rate}, 1e9 + epoch)
-    tracker.on_trial_end(0, "diverged", "speed is nan")
+    tracker.on_trial_end(0, "diverged", "speed is nan", 1e9 + 9)
     tracker.on_trial_start(1, {"lr": 0.1})
     values = {"val/nan": math.nan, "val/inf": math.inf, "val/low": -math.inf, "speed": 1.0}
     tracker.on_trial_report(1, 1, {"val/score": 0.5, **values}, 1e9 + 1)
     tracker.on_trial_report(1, 2, {"val/score": math.inf, **values}, 1e9 + 2)
-    tracker.on_trial_end(1, "diverged", "val/score is inf after epoch 2")
+    tracker.on_trial_end(1, "diverged", "val/score is inf after epoch 2", 1e9 + 9)
     finish(tracker)
     runs = runs_of(tracker)
     metrics = runs["0"].data.metrics
@@ -115,12 +165,12 @@ def test_refused_events_are_kept_and_do_not_hold_up_others(tmp_path):
     tracker.on_trial_report(0, 1, {"val/acc@1": 0.5, "val/score": 0.5}, 1e9)
     tracker.on_trial_start(1, {"lr": 0.2})
     tracker.on_trial_report(1, 2, {"val/score": math.nan, "val/" + "x" * 600: 0.5}, 1e9)
-    tracker.on_trial_end(0, "failed", "because " * 2000)
-    tracker.on_trial_end(1, "completed", "")
+    tracker.on_trial_end(0, "failed", "because " * 2000, 1e9 + 9)
+    tracker.on_trial_end(1, "completed", "", 1e9 + 9)
     with pytest.raises(TrackingError, match=r"but refused some of it: .*\. 1 events are kept in"):
         finish(tracker)
     runs = runs_of(tracker)
-    assert runs["0"].data.metrics == {"val/acc_1": 0.5, "val/score": 0.5, "best/val/score": 0.5}
+    assert runs["0"].data.metrics == {"val/acc_1": 0.5, **dict.fromkeys(OF_THE_OBJECTIVE, 0.5)}
     assert [runs[name].info.status for name in ("0", "1", "parent")] == ["FAILED", "FINISHED", "FINISHED"]
 
 
@@ -129,7 +179,7 @@ def test_large_events_are_sent_in_several_calls(tmp_path):
     tracker.on_trial_start(0, {f"p{number}": number for number in range(250)})
     for epoch in range(1, 31):
         tracker.on_trial_report(0, epoch, {f"val/m{number}": epoch / 100 for number in range(40)}, 1e9 + epoch)
-    tracker.on_trial_end(0, "completed", "")
+    tracker.on_trial_end(0, "completed", "", 1e9 + 9)
     finish(tracker)
     run = runs_of(tracker)["0"]
     assert len(run.data.params) == 250
@@ -191,14 +241,14 @@ def test_resumed_search_sends_what_its_driver_had_not(tmp_path, left_by_a_driver
     dead.on_trial_report(0, 1, {"val/score": 0.1}, 1e9 + 1)
     dead.on_trial_start(2, {"lr": 0.5})
     dead.on_trial_report(2, 1, {"val/score": 2.1}, 1e9 + 1)
-    dead.on_trial_end(2, "interrupted", "the search was stopped")
+    dead.on_trial_end(2, "interrupted", "the search was stopped", 1e9 + 9)
     finish(dead, stopped="time budget")
     assert runs_of(dead)["parent"].data.tags["stopped"] == "time budget"
     assert drawn(dead) == {"2": 21}, "an interrupted trial too, and one that has not ended not yet"
     draw(settings, 2, epoch=3)
     tracker = track(settings, search_id="abc", earlier=left_by_a_driver)
     tracker.on_trial_report(2, 3, {"val/score": 2.3}, 1e9 + 3)
-    tracker.on_trial_end(2, "completed", "")
+    tracker.on_trial_end(2, "completed", "", 1e9 + 9)
     finish(tracker)
     assert tracker.run_id == dead.run_id
     assert drawn(tracker) == {"0": 1, "2": 23}
@@ -208,7 +258,7 @@ def test_resumed_search_sends_what_its_driver_had_not(tmp_path, left_by_a_driver
     }  # fmt: skip
     assert "stopped" not in runs["parent"].data.tags, "it has spent its trials now"
     tags = runs["2"].data.tags
-    assert (tags["outcome"], tags["reason"], tags["search_id"]) == ("completed", "", "abc")
+    assert (tags["outcome"], tags.get("reason"), tags["search_id"]) == ("completed", None, "abc")
     for number in range(3):
         epochs = (1, 2, 3) if number == 2 else (1, 2)
         expected = [(int((1e9 + epoch) * 1000), epoch, number + epoch / 10) for epoch in epochs]
@@ -226,12 +276,12 @@ def test_resumed_search_sends_unsent_events_and_artifacts(tmp_path, left_by_a_dr
     dead = runs_for(settings, search_id="abc")
     dead.open()  # and died before it sent anything
     tracker = track(settings, search_id="abc", earlier=left_by_a_driver)
-    tracker.on_trial_end(2, "pruned", "not among the best")
+    tracker.on_trial_end(2, "pruned", "not among the best", 1e9 + 9)
     finish(tracker)
     assert tracker.run_id == dead.run_id
     runs = runs_of(tracker)
     assert [runs[name].info.status for name in ("0", "1", "2", "parent")] == [
-        "FINISHED", "FAILED", "KILLED", "FINISHED",
+        "FINISHED", "FAILED", "FINISHED", "FINISHED",
     ]  # fmt: skip
     assert not unsent.exists()
     kept = MlflowClient(tracker.tracking_uri).list_artifacts(tracker.run_id)

@@ -177,9 +177,9 @@ def test_killed_trials_are_interrupted_until_resumed(tmp_path, postgres_backed, 
     resumed = runs_in(postgres_backed.url, search)["2"]
     assert resumed.info.status == "RUNNING"
     assert "outcome" not in resumed.data.tags
-    tracker.on_trial_end(third, "pruned", "not among the best")
+    tracker.on_trial_end(third, "pruned", "not among the best", 1e9 + 9)
     finish(tracker)
-    assert runs_in(postgres_backed.url, search)["2"].info.status == "KILLED"
+    assert runs_in(postgres_backed.url, search)["2"].info.status == "FINISHED"
 
 
 def test_wrong_password_is_told_and_the_right_one_sends_all(tmp_path, guarded, monkeypatch, said):
