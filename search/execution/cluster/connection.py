@@ -1,5 +1,6 @@
 """Starts Ray on this machine for a search, or joins the cluster that the search was submitted to."""
 
+import atexit
 import gc
 import logging
 import os
@@ -49,6 +50,7 @@ def ray_session(modules: Sequence[Path], root: Path, code: Path) -> Iterator[Non
         else:
             _start_local_cluster(root, code, services)
         services.callback(shut_down)
+        services.callback(_cancel_color_reset)
         yield
 
 
@@ -187,6 +189,13 @@ def shut_down() -> None:
         ray.shutdown()
     finally:
         gc.enable()
+
+
+def _cancel_color_reset() -> None:
+    """Cancel the escape code that colorama, which Ray starts, writes as the last line of the process."""
+    from colorama.initialise import reset_all  # Ray's copy, which is found once Ray is imported
+
+    atexit.unregister(reset_all)
 
 
 class _JobConfig(JobConfig):
