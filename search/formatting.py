@@ -97,6 +97,11 @@ def format_numbers(numbers: Sequence[int], most: int = 8) -> str:
     return shown + (f" and {len(numbers) - most} more" if len(numbers) > most else "")
 
 
+def format_trials(numbers: Sequence[int]) -> str:
+    """Return "trial 3" or "trials 3, 5"."""
+    return f"trial{'' if len(numbers) == 1 else 's'} {format_numbers(numbers)}"
+
+
 def format_percent(share: float) -> str:
     """As "12 %"; what is little is not told as nothing, nor nearly all as all."""
     if 0 < share < 0.005:

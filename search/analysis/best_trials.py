@@ -1,7 +1,8 @@
 """The results of a search: how its trials ended, the best one, the Pareto front."""
 
 import math
-from collections import Counter
+import re
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -21,6 +22,8 @@ from search.study.trial import (
     objective_losses,
     objective_values,
 )
+
+NUMBER = re.compile(r"0x[0-9a-f]+|[-+]?\d+(\.\d+)?(e[-+]?\d+)?", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,14 @@ def count_outcomes(trials: Sequence[FrozenTrial]) -> dict[str, int]:
     """Return how many trials ended how, in the order of OUTCOMES. Outcomes that did not occur are left out."""
     counts = Counter(get_outcome(trial) for trial in trials)
     return {outcome: counts[outcome] for outcome in OUTCOMES if counts[outcome]}
+
+
+def group_by_reason(trials: Sequence[FrozenTrial]) -> list[list[FrozenTrial]]:
+    """Return trials in groups, the largest first. Their reasons differ within a group at most in numbers."""
+    groups: defaultdict[tuple[str, str], list[FrozenTrial]] = defaultdict(list)
+    for trial in trials:
+        groups[get_outcome(trial), NUMBER.sub("#", trial.user_attrs.get("reason", ""))].append(trial)
+    return sorted(groups.values(), key=len, reverse=True)
 
 
 def select_comparable_trials(trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:

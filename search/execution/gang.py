@@ -2,7 +2,6 @@
 
 import math
 import os
-import sysconfig
 import threading
 import time
 import uuid
@@ -26,6 +25,7 @@ from trainables.worker.messages import (
     SegmentAssignment,
     SegmentEnd,
     TrialRelease,
+    find_user_frame,
     to_json,
 )
 
@@ -195,9 +195,9 @@ class GangRunner:
         stall_timeout = self._settings.worker.stall_timeout
         if stall_timeout is not None and status.stalled_s > stall_timeout:
             stacks = self._registry.call(Registry.end_workers)  # nothing else would free them
-            reason = f"stalled: nothing moved for {stall_timeout:g} s{_find_stall_location(stacks)}"
+            reason = f"stalled: nothing moved for {stall_timeout:g} s"
             text = "\n".join(f"rank {rank}:\n{stack}" for rank, stack in stacks.items())
-            return SegmentEnd("failed", reason, f"{reason}\n\n{text}")
+            return SegmentEnd("failed", reason, f"{reason}\n\n{text}", location=find_user_frame(text))
         if status.surplus:
             return self._release_trial("the cluster has no room for it")
         if status.waiting_s > self._start_limit_s:
@@ -281,14 +281,3 @@ class Gang(tune.Trainable):
         thread = WorkerThread(target=self.train_workers, args=(run,), daemon=True, name="fit")
         thread.start()
         return thread
-
-
-def _find_stall_location(stacks: dict[int, str]) -> str:
-    """Return where the code of a stalled trial stands: the innermost line that is in no library."""
-    libraries = [sysconfig.get_path("stdlib"), sysconfig.get_path("purelib")]
-    for stack in stacks.values():
-        places = [line.strip() for line in stack.splitlines() if line.startswith("  File ")]
-        own = [place for place in places if not any(library in place for library in libraries)]
-        if own:
-            return f", at {own[-1]}"
-    return ""

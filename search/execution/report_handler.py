@@ -182,9 +182,10 @@ class ReportHandler:
             self._record_divergent_epoch(number, end.last, now)
         if end.traceback:
             self._save_traceback(number, end.traceback)
-        self.finish_trial(number, end.outcome, end.reason, end.divergence)
+        where = f", at {end.location}" if end.location else ""
+        self.finish_trial(number, end.outcome, end.reason + where, end.divergence)
         if end.outcome == "failed":
-            self._stoppers.record_failure(number, end.reason)
+            self._stoppers.record_failure(number, end.reason, where)
         else:
             self._stoppers.record_segment_end(number)
 

@@ -166,12 +166,12 @@ class Stoppers:
             if self._plateau.is_triggered:
                 self.stop(f"no better {self.objective.metric} in {self._plateau.patience} trials")
 
-    def record_failure(self, number: int, reason: str) -> None:
-        """Trial `number` has failed."""
+    def record_failure(self, number: int, reason: str, where: str = "") -> None:
+        """Record that trial `number` failed. `where` is shown with the reason, and not compared."""
         if self._alike is not None:
             self._alike.record_end(number, reason)
             if self._alike.is_triggered:
-                self.stop(f"the first {self._alike.many} trials failed alike: {reason}")
+                self.stop(f"the first {self._alike.many} trials failed alike: {reason}{where}")
 
     def check_gpu_hours(self) -> None:
         """Stop the search if the GPU-hours are spent."""

@@ -37,6 +37,7 @@ from trainables.worker.messages import (
     SegmentEnd,
     WorkerReport,
     WorkerSettings,
+    find_user_frame,
 )
 from trainables.worker.working_folder import WorkingFolder
 
@@ -215,7 +216,8 @@ class TrialRunner:
         except (Exception, SystemExit) as error:
             if self.context.world_size > 1 and _is_lost_peer(error):
                 raise  # another rank ended; Train starts the group anew, and the trial goes on from its checkpoint
-            last = SegmentEnd("failed", _format_reason(error), traceback.format_exc())
+            stack = traceback.format_exc()
+            last = SegmentEnd("failed", _format_reason(error), stack, location=find_user_frame(stack))
         finally:  # not before the error is gone: its traceback holds on to all that the trial had
             if self.held is None:
                 self._release()

@@ -13,14 +13,14 @@ from optuna.trial import FrozenTrial
 from rich.console import Console
 from rich.table import Table
 
-from search.analysis.best_trials import compare_at_equal_epochs, find_ties
+from search.analysis.best_trials import compare_at_equal_epochs, find_ties, group_by_reason
 from search.analysis.ranking import trial_rows
 from search.config import SearchConfig
 from search.config.flatten import flatten
-from search.formatting import format_command, format_duration, format_numbers, format_value, resume_command
+from search.formatting import format_command, format_duration, format_trials, format_value, resume_command
 from search.reporting.console.tables import build_table
 from search.study.record import SearchRecord
-from search.study.trial import get_best_epoch, get_best_value
+from search.study.trial import get_best_epoch, get_best_value, get_outcome
 from search.tracking.runs import AMONG_TRAININGS
 from search.tracking.uri import URI, redact
 from trainables.filesystem.paths import StoragePath
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from search.analysis.result import SearchResult
 
 OF_A_RUN = ("mode", "workers", "cpus_per_worker", "gpus_per_worker", "seed")  # what --once may come with, too
+FAILURES = 3  # kinds of failure that the summary tells; the page has all
 
 
 def print_trials(console: Console, searched: SearchRecord) -> None:
@@ -52,7 +53,12 @@ def print_summary(console: Console, result: "SearchResult", place: StoragePath, 
     print_line(f"{counts} in {format_duration(result.seconds)}{stopped}")
     for divergence in () if quiet else result.divergence:
         print_line(f"diverged: {divergence}")
-    if "failed" in result.outcomes:
+    failed = [trial for trial in searched.trials if get_outcome(trial) == "failed"]
+    for alike in group_by_reason(failed)[:FAILURES]:
+        numbers, reason = [trial.number for trial in alike], alike[0].user_attrs.get("reason", "")
+        if reason not in result.stopped:  # else the first line has it
+            print_line(f"failed: {format_trials(numbers)}: {reason}")
+    if failed:
         print_line(f"tracebacks: {place / 'errors'}")
     trials = {trial.number: trial for trial in searched.trials}
     if result.best is not None:
@@ -79,7 +85,7 @@ def _print_best(console: Console, searched: SearchRecord, best: FrozenTrial) -> 
     others = None if defaults is None or defaults.number == best.number else defaults
     which = f"trial {best.number}{'' if others or defaults is None else ' with the defaults'}"
     ties = find_ties(searched.trials, best, objective)
-    same = f", the same in trial{'s' if len(ties) > 1 else ''} {format_numbers(ties)}" if ties else ""
+    same = f", the same in {format_trials(ties)}" if ties else ""
     line = f"best: {which}, {objective.metric} {value} after epoch {epoch}{same}"
     console.print(line, soft_wrap=True, highlight=False, markup=False, style="bold")
     table = Table(box=None, pad_edge=False, show_header=others is not None, header_style="dim")

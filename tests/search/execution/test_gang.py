@@ -150,9 +150,9 @@ def test_stalled_trial_fails_with_the_stacks_of_its_workers():
     gang.registry.status["stalled_s"] = 29.0
     gang.after(10, lambda: gang.registry.status.update(stalled_s=31.0))
     (end,) = gang.wait()
-    where = 'File "/task.py", line 7, in loss'
-    assert (end.outcome, end.reason) == ("failed", f"stalled: nothing moved for 30 s, at {where}")
-    assert end.traceback == f"{end.reason}\n\nrank 0:\n  {where}\n"
+    assert (end.outcome, end.reason) == ("failed", "stalled: nothing moved for 30 s")
+    assert end.location == "/task.py, line 7, in loss"
+    assert end.traceback == f'{end.reason}\n\nrank 0:\n  File "/task.py", line 7, in loss\n'
     assert gang.registry.calls[-1] == "end_workers"
     assert gang.registry.doing == "trial 0, from epoch 0"
 

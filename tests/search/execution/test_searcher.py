@@ -159,9 +159,10 @@ def test_gpu_time_is_kept_unless_a_trial_found_no_room(make_searcher, tmp_path):
     report(searcher, "t3", 1, 0.3)
     assert gpu_seconds_used(study.get_trial(0)) == 60
     clock[0] += 30
-    end(searcher, "t3", "failed", "KeyError: 'x'", "Traceback: here")
+    end(searcher, "t3", "failed", "KeyError: 'x'", "Traceback: here", location="task.py, line 7, in loss")
     assert gpu_seconds_used(study.get_trial(0)) == 90
-    assert (outcomes(study), study.get_trial(0).user_attrs["reason"]) == (["failed"], "KeyError: 'x'")
+    reason = "KeyError: 'x', at task.py, line 7, in loss"
+    assert (outcomes(study), study.get_trial(0).user_attrs["reason"]) == (["failed"], reason)
     assert (tmp_path / "errors" / "trial-0.txt").read_text() == "Traceback: here"
 
 

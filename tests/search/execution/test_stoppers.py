@@ -164,8 +164,10 @@ def test_five_equal_failures_stop_the_search():
     for number in range(1, 6):
         assert stopped == []
         stoppers.record_segment_start(number)
-        stoppers.record_failure(number, f"RuntimeError: {number} is broken")
-    assert stopped == ["the first 5 trials failed alike: RuntimeError: 5 is broken"]
+        stoppers.record_failure(
+            number, f"RuntimeError: {number} is broken", f", at task.py, line 7, in {'abcde'[-number]}"
+        )
+    assert stopped == ["the first 5 trials failed alike: RuntimeError: 5 is broken, at task.py, line 7, in a"]
 
 
 @pytest.mark.parametrize("ending", ["a report", "a divergence"])

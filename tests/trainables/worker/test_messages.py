@@ -1,13 +1,17 @@
 """Send the messages between a search and its workers as text, and continue segments from them."""
 
+import importlib
 import math
 import subprocess
 import sys
+import traceback
+from pathlib import Path
 
 import pytest
+import torch
 
 from trainables.worker import messages
-from trainables.worker.messages import SegmentBudget, from_json, to_json
+from trainables.worker.messages import SegmentBudget, find_user_frame, from_json, to_json
 
 LAST = messages.EpochReport(2, {"val/loss": math.inf}, None, {}, False, [], [])
 
@@ -38,6 +42,31 @@ def test_segment_continues_after_a_report_with_its_budget():
     rest = segment.continue_after(messages.EpochReport(2, {}, "2.pt", {"samples": 5.0}))
     spent = SegmentBudget("samples", 2, 10.0, 9.0)
     assert rest == messages.SegmentAssignment(3, {}, 2, 9, "folder", "a", ("2.pt", "1.pt", None), "other.pt", spent)
+
+
+def test_user_frame_is_the_innermost_outside_of_libraries(tmp_path, monkeypatch):
+    task, helper = tmp_path / "my_task.py", tmp_path / "parts" / "sums.py"
+    helper.parent.mkdir()
+    task.write_text("from parts.sums import add\n\n\ndef loss(batch):\n    return add(batch)\n")
+    helper.write_text("import json\n\n\ndef add(batch):\n    return json.loads(batch)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    try:
+        importlib.import_module("my_task").loss("{")
+    except ValueError:
+        stack = traceback.format_exc()
+    assert "json/decoder.py" in stack
+    assert find_user_frame(stack) == "parts/sums.py, line 5, in add"
+    monkeypatch.setattr(sys, "path", [])
+    assert find_user_frame(stack) == f"{helper}, line 5, in add"
+
+
+def test_stack_of_libraries_alone_has_no_user_frame():
+    update = Path(messages.__file__).parents[1] / "update" / "updater.py"
+    liquid = update.parents[1] / "liquid" / "task.py"
+    libraries = [torch.__file__, update, "<string>"]
+    stack = "".join(f'  File "{path}", line {line}, in step\n' for line, path in enumerate(libraries, start=1))
+    assert find_user_frame(stack) == find_user_frame("") == ""
+    assert find_user_frame(f'  File "{liquid}", line 9, in loss\n{stack}').endswith("liquid/task.py, line 9, in loss")
 
 
 def test_messages_are_imported_without_ray_and_torch():

@@ -12,7 +12,7 @@ from search.analysis.best_trials import (
     select_comparable_trials,
 )
 from search.config.search_space import Parameter
-from search.formatting import format_change, format_numbers, format_value, pluralize
+from search.formatting import format_change, format_trials, format_value, pluralize
 from search.reporting.html.template import Section
 from search.study.record import SearchRecord
 from search.study.trial import (
@@ -35,7 +35,7 @@ def build(searched: SearchRecord) -> Section | None:
     says = f"Trial {trial.number} reached {objective.metric} {format_value(value)} "
     says += f"in epoch {epoch} of {max(intermediate_values(trial))}. "
     if ties := find_ties(searched.trials, trial, objective):
-        says += f"The same value was reached in trial{'s' if len(ties) > 1 else ''} {format_numbers(ties)}. "
+        says += f"The same value was reached in {format_trials(ties)}. "
     says += _describe_gain(searched, trial, defaults) + _describe_unfinished_trials(searched, trial)
     table = _build_table(trial, None if defaults is None or defaults.number == trial.number else defaults)
     notes = _format_notes(trial, get_reports(trial)[epoch].get("checkpoint"))

@@ -7,7 +7,7 @@ from optuna.trial import FrozenTrial
 from plotly.graph_objects import Figure, Scatter
 
 from search.analysis.best_trials import ParetoTrial, find_pareto_front
-from search.formatting import format_numbers, format_value, pluralize
+from search.formatting import format_trials, format_value, pluralize
 from search.reporting.html import theme
 from search.reporting.html.template import Section
 from search.study.record import SearchRecord
@@ -53,8 +53,7 @@ def _summary_text(
         metric = objective.metric
         best = objective.best(trial.values[metric] for trial in front)
         holders = [trial.trial_id for trial in front if trial.values[metric] == best]
-        where = f"trial{'s' if len(holders) > 1 else ''} {format_numbers(holders)}"
-        told.append(f"{metric} is best in {where}, {format_value(best)}.")
+        told.append(f"{metric} is best in {format_trials(holders)}, {format_value(best)}.")
     return " ".join(told)
 
 

@@ -41,15 +41,15 @@ class Ended:
             if outcome != "failed":
                 score = 0.5 if number == best else 0.25
                 study.report(number, 1, score, {"metrics": {"val/score": score}, "checkpoint": f"{number}-1.pt"})
-            study.end(number, outcome)
+            study.end(number, outcome, "KeyError: 'x', at my_task.py, line 7, in loss" if outcome == "failed" else "")
         store.close()
         self.searched = load_search(folder)
         self.mlflow = {"tracking_uri": f"sqlite:///{folder}/mlflow.db", "experiment_id": "1", "run_id": "abc"}
 
-    def told(self, quiet=False, width=10_000):
+    def told(self, quiet=False, width=10_000, stopped=""):
         trials, name = self.searched.trials, self.folder.name
         outcomes, best = count_outcomes(trials), find_best(trials, VAL_SCORE)
-        result = SearchResult(name, outcomes, best, [], self.mlflow, 61.0, "", None, self.searched)
+        result = SearchResult(name, outcomes, best, [], self.mlflow, 61.0, stopped, None, self.searched)
         stream = io.StringIO()
         print_summary(Console(file=stream, width=width), result, self.folder, quiet)
         return stream.getvalue()
@@ -81,6 +81,13 @@ def test_best_trial_may_be_the_defaults(tmp_path):
     told = Ended(tmp_path, best=0).told()
     assert "best: trial 0 with the defaults, val/score 0.5 after epoch 1\n" in told
     assert "      defaults" not in told
+
+
+def test_failures_are_shown_with_the_line_of_the_code(ended):
+    assert ended.line("failed") == "trial 2: KeyError: 'x', at my_task.py, line 7, in loss"
+    assert ended.line("tracebacks") == str(ended.folder / "errors")
+    stopped = "the first 5 trials failed alike: KeyError: 'x', at my_task.py, line 7, in loss"
+    assert ended.told(stopped=stopped).count("my_task.py, line 7") == 1
 
 
 def test_look_names_mlflow_without_a_password(ended, monkeypatch):
