@@ -124,6 +124,7 @@ def _save_metadata(study: SearchStudy, planned: SearchPlan) -> None:
             "first": planned.first,
             "searched": {p.name: distribution_to_json(p.distribution) for p in space.parameters},
             "fixed": space.fixed_values(),
+            "units": dict(planned.source.task_class.units) if planned.source.task_class else {},
             "files": provenance.compute_digests(planned.source.imported),
             "tracking_uri": redact(os.environ.get(URI, "")),
         }

@@ -3,8 +3,9 @@
 import functools
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -55,6 +56,12 @@ class LiquidTask(Task[LiquidConfig]):
 
     objective, mode = "val/score", "max"
     trials = 96
+    units: ClassVar[Mapping[str, str]] = {
+        "val/score": "at best 1",
+        "val/bpb": "bits per byte",
+        "val/nmse": "squared error, as a share of the variance",
+        "val/forgetting": "score lost on earlier tasks",
+    }
 
     @classmethod
     def judged_from(cls, config: LiquidConfig) -> int:
@@ -69,8 +76,8 @@ class LiquidTask(Task[LiquidConfig]):
 
     def build(self) -> None:
         config = self.config
-        kept = (config.data, config.length, config.continual.tasks, config.continual.scenario)
-        self.stream, digest = self.context.cache(f"stream {kept}", self._load_stream)
+        kept = (config.data, config.length, config.test_samples, config.continual.tasks, config.continual.scenario)
+        self.stream, digest, self.baseline = self.context.cache(f"stream {kept}", self._load_stream)
         self.dataset(_format_title(config.data), digest=digest, source=config.data)
         self.dataset(_format_title(config.data), digest=digest, source=config.data, use="evaluation")
         self.network = LiquidNetwork(
@@ -184,6 +191,8 @@ class LiquidTask(Task[LiquidConfig]):
         each = [_compute_mean(task.values()) for task in domains]
         error = _compute_mean(each)
         report = {"val/score": score_of(kind, error)}
+        if self.baseline is not None:
+            report["val/score_baseline"] = self.baseline
         if kind != "labels":
             report[f"val/{ERRORS[kind]}"] = error
             report |= {f"val/{ERRORS[kind]}_{name}": value for task in domains for name, value in task.items()}
@@ -233,10 +242,20 @@ class LiquidTask(Task[LiquidConfig]):
         self.learning = state["learning"]
         self.trained_on = state["trained_on"].cpu().clone()
 
-    def _load_stream(self) -> tuple[Stream, str]:
+    def _load_stream(self) -> tuple[Stream, str, float | None]:
+        """Return the stream, the digest of its data, and the score of the best simple model of each domain."""
         config = self.config
         source = data.read(config.data, config.length, self.files)
-        return stream(source, config.continual.tasks, config.continual.scenario), source.digest
+        tasks = stream(source, config.continual.tasks, config.continual.scenario)
+        if source.kind == "labels":
+            return tasks, source.digest, None
+        # On the sequences that the network is tested on.
+        domains = [domain._replace(test=domain.test.rows(slice(config.test_samples))) for domain in source.domains]
+        known = {
+            name: min(models.values()) for name, models in replace(source, domains=tuple(domains)).baselines.items()
+        }
+        error = _compute_mean(_compute_mean(known[name] for name in tests) for tests in tasks.tests)
+        return tasks, source.digest, score_of(source.kind, error)
 
     def _create_neurons(self, count: int) -> LIF:
         return LIF(

@@ -31,6 +31,8 @@ class Task(ABC, Generic[Config]):
     Attributes:
         objective: The metric of `evaluate` that the search improves, and `mode`, "min" or "max".
         trials: Of a search that does not say how many: more for a task whose trials take seconds.
+        units: The unit of metrics, by name, in a few words. The summary of a search shows those that the best report
+            has, beside what the report has as a baseline of the objective: "val/score_baseline" for "val/score".
         config: The parameters of this trial. Set before `build`, as is `context`.
         context: Device, rank, world size and a generator that is seeded anew for each epoch.
         modules: By name; `build` fills it. Moved to the device and made equal on all ranks afterwards.
@@ -50,6 +52,7 @@ class Task(ABC, Generic[Config]):
     objective: ClassVar[str]
     mode: ClassVar[Literal["min", "max"]] = "min"
     trials: ClassVar[int] = 16
+    units: ClassVar[Mapping[str, str]] = {}
     epoch_samples: float | None = None
 
     def __init__(self, config: Config, context: Context | None = None) -> None:

@@ -8,13 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderResult
-from rich.table import Table
 from rich.text import Text
 
 from search.analysis.best_trials import BestReports
 from search.config.objectives import Objective
 from search.formatting import format_duration, format_value
-from search.reporting.console.tables import build_table
+from search.reporting.console.tables import build_table, list_omitted_columns
 from search.study.trial import OUTCOMES
 
 STYLES = {"completed": "green", "pruned": "", "diverged": "yellow", "failed": "red", "interrupted": "dim"}
@@ -89,9 +88,14 @@ class LiveTable:
         yield from self._render_summary(len(trained), len(rows) - len(trained), sum(rows[n].speed for n in trained))
         room = options.size.height - 8  # the summary, the head, what is cut, and the cursor
         if trained and room > 0:
-            yield self._build_table({number: rows[number] for number in trained[:room]}, options.max_width)
-            if len(trained) > room:
-                yield Text(f"and {len(trained) - room} more", style="dim")
+            cells = self._build_rows({number: rows[number] for number in trained[:room]})
+            table = build_table(cells, options.max_width)
+            yield table
+            omitted = list_omitted_columns(table, cells)
+            parts = [f"and {len(trained) - room} more"] if len(trained) > room else []
+            parts += [f"not shown: {', '.join(omitted)}"] if omitted else []
+            if parts:
+                yield _build_line(parts, "dim")
 
     def _render_summary(self, trained: int, waiting: int, speed: float) -> Iterable[Text]:
         ended = sum(self.ended.values())
@@ -122,14 +126,14 @@ class LiveTable:
             lefts.append((self.expected - spent) * pace)
         return max(0.0, min(lefts, default=0.0))
 
-    def _build_table(self, rows: Mapping[int, LiveRow], width: int) -> Table:
+    def _build_rows(self, rows: Mapping[int, LiveRow]) -> list[list[str]]:
         names = list(dict.fromkeys(name for row in rows.values() for name in row.values))
         table = [["trial", "epoch", self.objective.metric, "best", *names]]
         for number, row in rows.items():
             epoch = f"{row.epoch}/{row.epochs}" if row.epochs else str(row.epoch)
             reached = ["" if math.isnan(value) else format_value(value) for value in (row.now, row.best)]
             table.append([str(number), epoch, *reached, *(format_value(row.values.get(name, "")) for name in names)])
-        return build_table(table, width)
+        return table
 
 
 def _build_line(parts: Sequence[str], style: str = "") -> Text:

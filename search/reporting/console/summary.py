@@ -18,9 +18,9 @@ from search.analysis.ranking import trial_rows
 from search.config import SearchConfig
 from search.config.flatten import flatten
 from search.formatting import format_command, format_duration, format_trials, format_value, resume_command
-from search.reporting.console.tables import build_table
+from search.reporting.console.tables import build_table, list_omitted_columns
 from search.study.record import SearchRecord
-from search.study.trial import get_best_epoch, get_best_value, get_outcome
+from search.study.trial import get_best_epoch, get_best_value, get_outcome, get_reports
 from search.tracking.runs import AMONG_TRAININGS
 from search.tracking.uri import URI, redact
 from trainables.filesystem.paths import StoragePath
@@ -35,7 +35,12 @@ FAILURES = 3  # kinds of failure that the summary tells; the page has all
 def print_trials(console: Console, searched: SearchRecord) -> None:
     """Print the table of the trials, with all columns if `console` is no terminal."""
     width = console.width if console.is_terminal else None
-    console.print(build_table(trial_rows(searched.trials, searched.objectives), width))
+    rows = trial_rows(searched.trials, searched.objectives)
+    table = build_table(rows, width)
+    console.print(table)
+    if omitted := list_omitted_columns(table, rows):
+        told = f"not shown in {width} columns: {', '.join(omitted)}; report.html has them, and so has a wider terminal"
+        console.print(told, highlight=False, markup=False, style="dim")
 
 
 def print_summary(console: Console, result: "SearchResult", place: StoragePath, quiet: bool = False) -> None:
@@ -86,8 +91,15 @@ def _print_best(console: Console, searched: SearchRecord, best: FrozenTrial) -> 
     which = f"trial {best.number}{'' if others or defaults is None else ' with the defaults'}"
     ties = find_ties(searched.trials, best, objective)
     same = f", the same in {format_trials(ties)}" if ties else ""
-    line = f"best: {which}, {objective.metric} {value} after epoch {epoch}{same}"
+    metrics, units = get_reports(best)[epoch]["metrics"], dict(searched.about.get("units", {}))
+    baseline = metrics.get(f"{objective.metric}_baseline")
+    notes = [units.pop(objective.metric, ""), "" if baseline is None else f"baseline {format_value(baseline)}"]
+    beside = f" ({', '.join(filter(None, notes))})" if any(notes) else ""
+    line = f"best: {which}, {objective.metric} {value}{beside} after epoch {epoch}{same}"
     console.print(line, soft_wrap=True, highlight=False, markup=False, style="bold")
+    for name in (name for name in units if name in metrics):
+        line = f"  {name} {format_value(metrics[name])}, {units[name]}"
+        console.print(line, soft_wrap=True, highlight=False, markup=False)
     table = Table(box=None, pad_edge=False, show_header=others is not None, header_style="dim")
     table.add_column("")
     table.add_column(f"trial {best.number}")

@@ -57,7 +57,10 @@ def create_report_console() -> Console:
 
 
 def build_table(rows: Sequence[Sequence[str]], width: int | None = None) -> Table:
-    """Return a table of `rows`, the head first. The last columns are left out if `width` has no room for them."""
+    """Return a table of `rows`, the head first. The last columns are left out if `width` has no room for them.
+
+    Callers must tell which: see `list_omitted_columns`.
+    """
     table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
     fit, left = 0, width
     for head, *cells in zip(*rows, strict=True):
@@ -74,3 +77,8 @@ def build_table(rows: Sequence[Sequence[str]], width: int | None = None) -> Tabl
     for row in rows[1:]:
         table.add_row(*map(Text, row[:fit]))
     return table
+
+
+def list_omitted_columns(table: Table, rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the heads of the columns of `rows` that `build_table` left out of `table`."""
+    return [*rows[0][len(table.columns) :]]

@@ -2,6 +2,7 @@
 
 import functools
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,21 @@ def test_score_is_the_share_of_bits_or_variance_saved(data, error, domains, wors
     assert report[f"val/{error}"] == pytest.approx(np.mean([report[f"val/{error}_{name}"] for name in domains]))
     assert report["val/score"] == pytest.approx(1 - report[f"val/{error}"] / worst)
     assert data == "series" or 1 < report["val/bpb"] < 9
+
+
+@pytest.mark.parametrize(("name", "worst"), [("text", 8), ("series", 1)])
+def test_baseline_is_the_best_simple_model_of_each_domain(name, worst, task_of):
+    task = task_of(data=name, epochs=5, test_samples=6)
+    report = next(train(task))
+    source = load(name, 8, task.files / "corpus")
+    tested = [domain._replace(test=domain.test.rows(slice(6))) for domain in source.domains]
+    best = [min(models.values()) for models in replace(source, domains=tuple(tested)).baselines.values()]
+    assert report["val/score_baseline"] == pytest.approx(1 - np.mean(best) / worst)
+    assert task.units.keys() - report.keys() == {"val/nmse" if name == "text" else "val/bpb"}
+
+
+def test_labels_have_no_baseline(task_of):
+    assert "val/score_baseline" not in next(train(task_of(data="digits", epochs=5)))
 
 
 def test_corpus_is_written_once_and_read_by_every_rank(tmp_path, monkeypatch):

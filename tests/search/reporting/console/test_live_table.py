@@ -95,10 +95,15 @@ def test_table_has_as_many_rows_as_the_terminal(board, height, rows):
         assert lines[-1] == f"and {30 - rows} more"
 
 
-@pytest.mark.parametrize(("width", "last"), [(59, "gamma"), (52, "beta"), (51, "alpha")])
-def test_columns_that_do_not_fit_are_left_out(board, width, last):
+@pytest.mark.parametrize(
+    ("width", "last", "omitted"), [(59, "gamma", ""), (52, "beta", "gamma"), (51, "alpha", "beta, gamma")]
+)
+def test_columns_that_do_not_fit_are_named_below(board, width, last, omitted):
     board.add_trial(0, {"alpha": 0.001234, "beta": "a long word", "gamma": 3}, 27)
-    head, row = shown(board, width=width)[-2:]
+    *_, head, row = lines = shown(board, width=width)
+    if omitted:
+        *_, head, row, below = lines
+        assert below == f"not shown: {omitted}"
     assert head.split()[-1] == last
     assert "…" not in row
     assert len(row) <= width

@@ -90,6 +90,17 @@ def test_failures_are_shown_with_the_line_of_the_code(ended):
     assert ended.told(stopped=stopped).count("my_task.py, line 7") == 1
 
 
+def test_best_value_has_its_unit_and_its_baseline(tmp_path):
+    ended = Ended(tmp_path, best=1)
+    ended.searched.about["units"] = {"val/score": "1 is the best", "val/bpb": "bits per byte", "val/nmse": "a share"}
+    metrics = ended.searched.trials[1].user_attrs["report/1"]["metrics"]
+    metrics.update({"val/score_baseline": 0.4, "val/bpb": 4.0})
+    lines = ended.told().splitlines()
+    at = lines.index("best: trial 1, val/score 0.5 (1 is the best, baseline 0.4) after epoch 1")
+    assert lines[at + 1] == "  val/bpb 4, bits per byte"
+    assert "val/nmse" not in ended.told()
+
+
 def test_look_names_mlflow_without_a_password(ended, monkeypatch):
     command = shlex.split(ended.line("look").split(", then ")[0])
     assert command[-2:] == ["--backend-store-uri", ended.mlflow["tracking_uri"]]
@@ -132,6 +143,13 @@ def test_narrow_terminal_has_whole_columns(ended):
     stream = io.StringIO()
     console = Console(file=stream, width=60, force_terminal=True, color_system=None)
     print_trials(console, ended.searched)
-    head, *rows = stream.getvalue().splitlines()
+    lines = stream.getvalue().splitlines()
+    at = next(number for number, line in enumerate(lines) if line.startswith("not shown in 60 columns: "))
+    head, *rows = lines[:at]
+    below = " ".join(line.strip() for line in lines[at:])
+    assert len(rows) == 3
+    omitted = below.removeprefix("not shown in 60 columns: ").partition("; ")[0].split(", ")
+    assert [*head.split()[4:], *omitted] == [*ended.searched.trials[0].params]
+    assert below.endswith("; report.html has them, and so has a wider terminal")
     assert head.split()[:5] == ["trial", "outcome", "epochs", "val/score", next(iter(ended.searched.trials[0].params))]
     assert all(len(line) <= 60 and "…" not in line for line in [head, *rows])
