@@ -22,13 +22,16 @@ from search.study.trial import (
     objective_values,
 )
 
+GPU_MEMORY = "sys/gpu_memory_gib"  # a metric of each report from a GPU
+
 Key = tuple[int, float, float]
 
 
 def trial_rows(trials: Sequence[FrozenTrial], objectives: Sequence[Objective]) -> list[list[str]]:
     """Return the table of all trials as rows of text, the head first, then the best trial by the first objective.
 
-    Trials that reported nothing come last. The GPU-seconds are left out if they are known of no trial.
+    Trials that reported nothing come last. The seconds are those of GPUs, or of workers if no report is from a GPU.
+    They are left out if they are known of no trial.
     """
     points = {trial.number: objective_values(trial, objectives) for trial in trials}
     ranked = sorted(trials, key=lambda t: objectives[0].loss(point[0]) if (point := points[t.number]) else math.inf)
@@ -39,7 +42,9 @@ def trial_rows(trials: Sequence[FrozenTrial], objectives: Sequence[Objective]) -
     }
     seconds = [max(cumulative_cost(get_reports(trial), "gpu-seconds").values(), default=0.0) for trial in ranked]
     if any(seconds):
-        columns["GPU-s"] = [format_amount(amount) if amount else "-" for amount in seconds]
+        columns["GPU-s" if has_gpu(trials) else "worker-s"] = [
+            format_amount(amount) if amount else "-" for amount in seconds
+        ]
     if len(objectives) > 1:
         front = {trial.number for trial in select_pareto_trials(trials, objectives)}
         columns["front"] = ["*" if trial.number in front else "" for trial in ranked]
@@ -48,6 +53,11 @@ def trial_rows(trials: Sequence[FrozenTrial], objectives: Sequence[Objective]) -
     for name in dict.fromkeys(name for trial in trials for name in trial.params):
         columns[name] = [format_value(trial.params.get(name, "-")) for trial in ranked]
     return [list(columns), *map(list, zip(*columns.values(), strict=True))]
+
+
+def has_gpu(trials: Sequence[FrozenTrial]) -> bool:
+    """Return whether a report of `trials` is from a GPU."""
+    return any(GPU_MEMORY in report["metrics"] for trial in trials for report in get_reports(trial).values())
 
 
 def rank_trials(searched: SearchRecord) -> dict[int, float]:

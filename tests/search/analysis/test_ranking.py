@@ -80,12 +80,16 @@ def test_rows_list_the_best_trial_first():
     ]
 
 
-def test_rows_have_gpu_seconds_and_distinguish_small_values():
+def test_rows_have_seconds_of_gpus_or_workers_and_small_values():
     measured = trial(0, scores=[3e-7, 3e-7])
     for epoch in (1, 2):
         measured.user_attrs[f"report/{epoch}"]["gpu_seconds"] = 0.5
     head, *rows = trial_rows([measured, trial(1, scores=[2e-6])], [Objective("val/score", "min")])
-    assert [(row[head.index("val/score")], row[head.index("GPU-s")]) for row in rows] == [
+    assert [(row[head.index("val/score")], row[head.index("worker-s")]) for row in rows] == [
         ("3e-07", "1"),
         ("2e-06", "-"),
     ]
+    measured.user_attrs["report/2"]["metrics"]["sys/gpu_memory_gib"] = 1.5
+    head, *_ = trial_rows([measured], [Objective("val/score", "min")])
+    assert "GPU-s" in head
+    assert "worker-s" not in head

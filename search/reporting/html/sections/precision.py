@@ -9,6 +9,7 @@ from optuna.trial import FrozenTrial
 from plotly.graph_objects import Box, Figure
 
 from search.analysis.best_trials import get_best_value_until, get_flat_config, select_comparable_trials
+from search.analysis.ranking import GPU_MEMORY, has_gpu
 from search.config.objectives import Objective
 from search.formatting import format_percent, format_value, join_words, pluralize
 from search.reporting.html import theme
@@ -17,7 +18,7 @@ from search.reporting.html.template import Section
 from search.study.record import SearchRecord
 from search.study.trial import get_best_value, get_outcome, get_reports, intermediate_values
 
-SPEED, GPU_MEMORY, MEMORY = "time/samples_per_s", "sys/gpu_memory_gib", "sys/memory_gib"
+SPEED, MEMORY = "time/samples_per_s", "sys/memory_gib"
 NOTE = (
     "Trials differ in more than their precision: in the other parameters, in their epochs, and in what ran at the same "
     "time. The best of more trials is better by chance, so only medians by the same epoch compare precisions."
@@ -86,8 +87,8 @@ def _build_measures(searched: SearchRecord) -> Iterator[Measure]:
         "samples per second", lambda trial: median(values) if (values := _get_finite_values(trial, SPEED)) else None
     )
     # If there is a GPU, its memory is the one that runs out.
-    has_gpu = any(_get_finite_values(trial, GPU_MEMORY) for trial in searched.trials)
-    title, metric = ("GPU memory, GiB", GPU_MEMORY) if has_gpu else ("memory, GiB", MEMORY)
+    is_of_gpu = has_gpu(searched.trials)
+    title, metric = ("GPU memory, GiB", GPU_MEMORY) if is_of_gpu else ("memory, GiB", MEMORY)
     yield Measure(title, lambda trial: max(_get_finite_values(trial, metric), default=None), typical=max)
     yield Measure("updates skipped", _compute_skipped_share, typical=mean, show=format_percent, ticks=".2~%")
 
