@@ -81,12 +81,12 @@ def _send_missing_events(place: StoragePath, folder: Path, searched: SearchRecor
 def _determine_search_end(place: StoragePath, folder: Path, searched: SearchRecord, parent: "Run | None") -> Event:
     """Return how the search ended: as its driver recorded it or told MLflow, or as the trials of a killed one show."""
     result, trials = SearchResult.from_record(searched), searched.trials
-    content = {"note": render_description(place, result), "metrics": result.metrics}
+    note, metrics = render_description(place, result), result.metrics
     if spooled := read_spooled_end(folder):
-        return {**spooled, **content}
+        return {**spooled, "note": note, "metrics": metrics}
     is_killed = not trials or any(not trial.state.is_finished() for trial in trials)
     if not is_killed and parent is not None and parent.info.status != "RUNNING":
         status, stopped = parent.info.status, parent.data.tags.get("stopped", "")
-        return make_search_end(status, stopped=stopped, at=parent.info.end_time / 1000, **content)
+        return make_search_end(status, note, metrics, stopped, parent.info.end_time / 1000)
     status = "KILLED" if is_killed else "FINISHED" if result.best else "FAILED"
-    return make_search_end(status, at=running_time(searched).end, **content)
+    return make_search_end(status, note, metrics, at=running_time(searched).end)

@@ -193,7 +193,8 @@ def shut_down() -> None:
 
 def _cancel_color_reset() -> None:
     """Cancel the escape code that colorama, which Ray starts, writes as the last line of the process."""
-    from colorama.initialise import reset_all  # Ray's copy, which is found once Ray is imported
+    # Ray's copy, which is found once Ray is imported.
+    from colorama.initialise import reset_all  # type: ignore[import-untyped]
 
     atexit.unregister(reset_all)
 
