@@ -24,7 +24,10 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = {
     "update": ("trainables/update", ["tests/trainables/update"]),
     "schedulers": ("search/schedulers", ["tests/search/schedulers", "tests/search/execution"]),
-    "study": ("search/study", ["tests/search/study", "tests/search/storage", "tests/search/execution"]),
+    "study": (
+        "search/study",
+        [f"tests/search/{name}" for name in ("study", "storage", "execution", "samplers", "analysis")],
+    ),
     "storage": ("search/storage", ["tests/search/storage"]),
 }
 EXCHANGED = {
@@ -33,6 +36,7 @@ EXCHANGED = {
     **{ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult},
 }
 COPIED = ("search", "trainables", "models", "tests", "deploy", "pyproject.toml", "requirements.lock")
+UNMARKED = ("-o", "markers=slow", "-m", "not slow")  # versions before that marker run all of their tests
 LONGEST = 5  # times what the tests take without a mutant
 
 
@@ -96,7 +100,7 @@ def copy_project(project: Path) -> Path:
 
 def passes(project: Path, tests: list[str], longest_s: float | None = None) -> bool:
     """Return whether all quick tests pass within `longest_s`."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", "not slow", *tests]
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *UNMARKED, *tests]
     env = {**os.environ, "PYTHONPATH": str(project), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     process = subprocess.Popen(
         command,
