@@ -46,6 +46,8 @@ METHODS = {
     "async_compile": ("pool",),
     "cluster_state": ("available_resources_per_node", "get_draining_nodes", "get_max_resources_from_cluster_config"),
     "dynamo_config": ("fail_on_recompile_limit_hit", "get_config_copy", "load_config"),
+    "ray_constants": ("ENABLE_RAY_CLUSTER", "ENABLE_RAY_CLUSTERS_ENV_VAR"),
+    "ray_services": ("ConsolePopen",),
     **dict.fromkeys(("functorch_config", "inductor_config"), ("get_config_copy", "load_config")),
 }
 SPARSE = torch.eye(3).to_sparse()
@@ -63,6 +65,7 @@ VALUES: dict[str, Any] = {
     "get_sdp_priority_order": lambda get: len(get()) > 1,
     "get_tensor_version": lambda version: version(torch.ones(1).add_(1)) == 1,
     "is_full_backward_hook": lambda value: value in (None, True, False),
+    "ray_node": lambda node: node is None or hasattr(node, "dead_processes"),
     "print_options": lambda options: "precision" in vars(options),
     "validate_distribution_args": lambda value: isinstance(value, bool),
     "InternalKVGcsServiceStub": lambda stub: "self.InternalKVGet " in inspect.getsource(stub),

@@ -69,7 +69,7 @@ def test_search_is_a_parent_run_with_a_child_per_trial(tmp_path, monkeypatch):
 
 def test_runs_have_the_times_of_search_and_trials(tmp_path, left_by_a_driver):
     settings = config(tmp_path)
-    tracker = track(settings, search_id="abc", about={"started": 1e9})
+    tracker = track(settings, search_id="abc", start_time=1e9)
     tracker.on_trial_start(0, {"lr": 0.5})
     tracker.on_trial_report(0, 1, {"val/score": 0.1}, 1e9 + 1)
     tracker.on_trial_end(0, "pruned", "not among the best", 1e9 + 1)  # long after that
@@ -78,9 +78,7 @@ def test_runs_have_the_times_of_search_and_trials(tmp_path, left_by_a_driver):
     assert (parent.start_time, trial.end_time) == (1e12, 1e12 + 1e3)
     again = track(settings, search_id="abc", earlier=left_by_a_driver)
     finish(again)
-    runs = runs_of(again)
-    assert runs["parent"].info.end_time == parent.end_time, "no trial ran in the meantime"
-    assert runs["1"].info.end_time == 1e12 + 2e3, "of its last report, as the study has it"
+    assert runs_of(again)["1"].info.end_time == 1e12 + 2e3, "of its last report, as the study has it"
 
 
 def test_trial_without_reason_or_precision_has_no_empty_tag(tmp_path):

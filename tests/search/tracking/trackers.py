@@ -11,15 +11,15 @@ from search.tracking.uri import resolve_tracking_uri
 from tests.search.objectives import VAL_SCORE
 
 
-def runs_for(config, uri="", search_id="", objectives=(VAL_SCORE,), about=()):
+def runs_for(config, uri="", search_id="", objectives=(VAL_SCORE,), about=(), start_time=None):
     where = resolve_tracking_uri(config, {"MLFLOW_TRACKING_URI": uri} if uri else {})
     options = config.model_dump(mode="json", by_alias=True)
     known = {"id": search_id or uuid.uuid4().hex, "config": options, "searched": {}, "fixed": {}}
-    return Runs(config, *where, known | dict(about), objectives)
+    return Runs(config, *where, known | dict(about), objectives, start_time)
 
 
-def track(config, uri="", search_id="", objectives=(VAL_SCORE,), about=(), **more):
-    return MLflowCallback(runs_for(config, uri, search_id, objectives, about), **more)
+def track(config, uri="", search_id="", objectives=(VAL_SCORE,), about=(), start_time=None, **more):
+    return MLflowCallback(runs_for(config, uri, search_id, objectives, about, start_time), **more)
 
 
 def track_stored(search, uri="", say=lambda line: None):
