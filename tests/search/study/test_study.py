@@ -16,16 +16,18 @@ from search.study.trial import get_best_epoch, get_best_value, get_outcome, get_
 from tests.search.objectives import VAL_LOSS
 from tests.search.study.played_studies import SAMPLERS, SPACE, complete
 
+BOTH = (VAL_LOSS, Objective("speed", "max"))
+
 
 class Watching(RandomSampler):
-    """Notes the states in which it is shown the trials."""
+    """Notes the trials that it is shown."""
 
     def __init__(self):
         super().__init__(seed=0)
-        self.shown: list[list[TrialState]] = []
+        self.shown = []
 
     def infer_relative_search_space(self, study, trial):
-        self.shown.append([t.state for t in study.get_trials(deepcopy=False) if t.number != trial.number])
+        self.shown = [t for t in study.get_trials(deepcopy=False) if t.number != trial.number]
         return super().infer_relative_search_space(study, trial)
 
 
@@ -34,10 +36,10 @@ def make_study(tmp_path):
     """Makes a study with a sampler in a folder of its own."""
     locks = []
 
-    def make(sampler=RandomSampler):
+    def make(sampler=RandomSampler, objectives=(VAL_LOSS,)):
         folder = tmp_path / f"study-{len(locks)}"
         folder.mkdir()
-        study, lock = create_study(folder, sampler, [VAL_LOSS])
+        study, lock = create_study(folder, sampler, objectives)
         locks.append(lock)
         return study
 
@@ -92,8 +94,40 @@ def test_sampler_sees_waiting_trials_as_pruned(make_study):
     report(study, live, 1, 0.4)
     study.live.add(live)
     study.ask(SPACE)
-    assert sampler.shown[-1] == [TrialState.PRUNED, TrialState.RUNNING]
+    assert [t.state for t in sampler.shown] == [TrialState.PRUNED, TrialState.RUNNING]
     assert [t.state for t in study.get_trials()] == [TrialState.RUNNING] * 3, "what is stored does not change"
+
+
+def test_sampler_of_two_objectives_sees_all_results_as_points(make_study, tmp_path):
+    sampler = Watching()
+    study = make_study(lambda _: sampler, BOTH)
+    for outcome, *points in (
+        ("completed", (0.5, 10.0)),
+        ("pruned", (0.4, 20.0), (0.6, 30.0)),
+        ("diverged", (0.1, 90.0)),
+        ("failed", (0.2, 40.0)),
+        ("waiting", (0.3, 15.0)),
+    ):
+        number, _ = study.ask(SPACE)
+        for epoch, (loss, speed) in enumerate(points, start=1):
+            study.report(number, epoch, loss, {"metrics": {"val/loss": loss, "speed": speed}})
+        if outcome != "waiting":
+            study.end(number, outcome)
+    study.ask(SPACE)
+    completed, pruned, diverged, failed, waiting = sampler.shown
+    assert [t.values for t in (completed, pruned, waiting)] == [[0.5, 10.0], [0.4, 20.0], [0.3, 15.0]]
+    assert diverged.values == [0.5, 10.0], "the worst of each objective"
+    assert {t.state for t in (completed, pruned, diverged, waiting)} == {TrialState.COMPLETE}
+    assert (diverged.constraints, failed.state) == ({}, TrialState.FAIL)
+    assert load_search(tmp_path / "study-0").objectives == BOTH
+
+
+def test_report_that_a_dying_search_did_not_rank_is_ranked(study):
+    number, _ = study.ask(SPACE)
+    for epoch, value in enumerate([0.5, float("nan")], start=1):
+        study.record_report(number, epoch, {"metrics": {"val/loss": value}, "checkpoint": None})
+    study.repair_reports()
+    assert study.get_trial(number).intermediate_values == {1: 0.5}
 
 
 def test_optuna_itself_reads_and_continues_the_journal(study, tmp_path):
