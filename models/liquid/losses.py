@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from models.liquid.block import BlockState
-from models.liquid.continual import masked_logits, sampled_log_likelihood
+from models.liquid.continual import drawn_direction, masked_logits, random_signs
 from models.liquid.data import Kind, Samples
 from models.liquid.network import LiquidNetwork
 
@@ -34,25 +34,26 @@ def losses(kind: Kind, outputs: Tensor, targets: Tensor, allowed: Tensor) -> Ten
     return each.view(targets.shape).mean(1)
 
 
-def log_likelihood(kind: Kind, outputs: Tensor, allowed: Tensor, generator: torch.Generator) -> Tensor:
-    """Of an answer that is drawn from what the network itself holds for likely, one sequence's: a scalar.
+def drawn_directions(kind: Kind, outputs: Tensor, allowed: Tensor, generator: torch.Generator) -> Tensor:
+    """Draw what to multiply the outputs of one sequence with, so that the squared gradient of the sum is its Fisher.
 
-    Values are taken for Gaussian, of variance 1. Of T steps it is divided by the root of T: the square of its gradient
-    is then expected to be the mean over steps, as the loss is.
+    Values are taken for Gaussian, of variance 1. The Fisher of T steps is the mean over steps, as the loss is.
 
     Args:
         kind: What is asked.
         outputs: Of one sequence, shape (1, outputs) or (1, T, outputs).
         allowed: The outputs that count, bool of shape (outputs,).
-        generator: What it is drawn by.
+        generator: The only source of randomness.
+
+    Returns:
+        The shape of `outputs`, without a graph.
     """
-    steps = 1 if kind == "labels" else outputs.shape[1]
+    rows = outputs.detach().flatten(0, -2)
     if kind == "values":
-        noise = torch.randn(outputs.shape, generator=generator).to(outputs.device)
-        likelihood = -0.5 * (outputs - (outputs + noise).detach()).square().sum()
+        drawn = random_signs(rows, generator)
     else:
-        likelihood = sampled_log_likelihood(masked_logits(outputs.flatten(0, -2), allowed), generator)
-    return likelihood / math.sqrt(steps)
+        drawn = drawn_direction(masked_logits(rows, allowed), generator)
+    return drawn.view(outputs.shape) / math.sqrt(len(rows))
 
 
 @torch.no_grad()

@@ -84,7 +84,7 @@ class ConsolidationConfig(ConfigPart):
         10.0, low=1e-2, high=1e5, log=True, when={"consolidation.method": "si"}, description="of that penalty"
     )
     decay: Annotated[float, Field(ge=0, le=1)] = Field(1.0, description="what a task leaves of earlier Fishers")
-    fisher_samples: PositiveInt = Field(128, description="sequences of a task that its Fisher is measured on")
+    fisher_samples: PositiveInt = Field(512, description="sequences of a task that its Fisher is measured on")
 
 
 class ReplayConfig(ConfigPart):

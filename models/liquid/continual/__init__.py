@@ -2,7 +2,7 @@
 
 from models.liquid.continual.accuracy_matrix import Matrix
 from models.liquid.continual.ewc import EWC
-from models.liquid.continual.fisher import fisher_diagonal, sampled_log_likelihood
+from models.liquid.continual.fisher import drawn_direction, exact_directions, fisher_diagonal, random_signs
 from models.liquid.continual.plot import draw
 from models.liquid.continual.replay import Draw, Reservoir, der_loss
 from models.liquid.continual.scenario import Scenario, allowed, class_groups, masked_logits, outputs, targets
@@ -19,9 +19,11 @@ __all__ = [
     "class_groups",
     "der_loss",
     "draw",
+    "drawn_direction",
+    "exact_directions",
     "fisher_diagonal",
     "masked_logits",
     "outputs",
-    "sampled_log_likelihood",
+    "random_signs",
     "targets",
 ]

@@ -1,8 +1,12 @@
-"""The diagonal of the Fisher information, from the gradient of each sample on its own.
+"""The diagonal of the Fisher information, from the gradients of each sample on its own.
 
 The square of a batch's mean gradient is something else: smaller by about the size of the batch, and it vanishes at an
-optimum. Labels come from the model, not from the data: those would give the empirical Fisher (van de Ven 2025,
-arXiv 2502.11756, compares them).
+optimum. The expectation is over the model's answers, not over labels of the data: those would give the empirical Fisher
+(van de Ven 2025, arXiv 2502.11756, compares them).
+
+With outputs z of a softmax and J their Jacobian, the Fisher is J^T M J, where M = diag(p) - p p^T. Vectors a whose sum
+of a a^T is M turn the diagonal into a sum of squared gradients, those of a^T z. One label drawn for each sample has the
+same expectation, but is of no use: near an optimum almost no draw is wrong, and one that is wrong outweighs all others.
 """
 
 from collections.abc import Iterable, Mapping
@@ -11,21 +15,21 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+NEGLIGIBLE = 1e-3  # share of the trace of M over all samples that is not worth its backward passes
 
-def fisher_diagonal(
-    parameters: Mapping[str, Parameter], log_likelihoods: Iterable[Tensor]
-) -> tuple[dict[str, Tensor], int]:
-    """Sum the squared gradients of each sample's log-likelihood.
+
+def fisher_diagonal(parameters: Mapping[str, Parameter], samples: Iterable[Tensor]) -> tuple[dict[str, Tensor], int]:
+    """Sum the squared gradients of the scalars of each sample.
 
     Args:
         parameters: By name; one that a sample does not depend on counts 0 there.
-        log_likelihoods: One item per sample, of shape (). A generator keeps one graph alive at a time.
+        samples: For each sample its scalars, of shape (n,); none counts 0. A generator keeps one graph alive at a time.
 
     Returns:
         Sums by name in fp32 or better, and the number of samples: add both up over the ranks, then divide.
 
     Raises:
-        ValueError: An item depends on no parameter.
+        ValueError: A scalar depends on no parameter.
     """
     given = list(parameters.values())
     sums = {
@@ -34,30 +38,54 @@ def fisher_diagonal(
     }
     totals = list(sums.values())
     count = 0
-    for sample in log_likelihoods:
-        if not sample.requires_grad:
-            raise ValueError(
-                "a log-likelihood must depend on a parameter, but got one without a graph. Compute it with autograd on."
-            )
-        gradients = torch.autograd.grad(sample, given, allow_unused=True)
-        for total, gradient in zip(totals, gradients, strict=True):
-            if gradient is not None:
-                total.addcmul_(gradient.to(total), gradient.to(total))
+    for sample in samples:
+        if len(sample) and not sample.requires_grad:
+            raise ValueError("a scalar must depend on a parameter, but got one without a graph. Enable autograd.")
+        for scalar in sample.unbind():
+            gradients = torch.autograd.grad(scalar, given, allow_unused=True, retain_graph=True)
+            for total, gradient in zip(totals, gradients, strict=True):
+                if gradient is not None:
+                    total.addcmul_(gradient.to(total), gradient.to(total))
         count += 1
     return sums, count
 
 
-def sampled_log_likelihood(logits: Tensor, generator: torch.Generator) -> Tensor:
-    """The log-likelihood of labels that are drawn from the model, one sample's.
+def exact_directions(logits: Tensor) -> list[Tensor]:
+    """Compute vectors a for each sample from the eigenvectors of M, without the smallest over all samples.
 
     Args:
-        logits: Any floating dtype, shape (1, K); or (T, K) of a sequence, whose labels are drawn at each of its T
-            steps and whose log-likelihoods are summed.
+        logits: Shape (samples, K).
+
+    Returns:
+        For each sample its vectors as columns, (K, n) with n < K; of two classes one column.
+    """
+    p = logits.detach().double().softmax(-1)
+    values, vectors = torch.linalg.eigh(torch.diag_embed(p) - p[:, :, None] * p[:, None])
+    values = values.clamp(min=0)
+    ascending = values.flatten().sort().values
+    cut = int((ascending.cumsum(0) <= NEGLIGIBLE * ascending.sum()).sum())
+    kept = values >= ascending[cut] if cut < len(ascending) else torch.zeros_like(values, dtype=torch.bool)
+    columns = (vectors * values.sqrt()[:, None]).to(logits.dtype)
+    return [each[:, keep] for each, keep in zip(columns, kept, strict=True)]
+
+
+def drawn_direction(logits: Tensor, generator: torch.Generator) -> Tensor:
+    """Draw one vector a for each row of logits, such that the mean of a a^T is M.
+
+    Random signs weigh all answers in each draw, so that no draw is rare, whatever the probabilities are.
+
+    Args:
+        logits: Shape (T, K).
         generator: The only source of randomness.
 
     Returns:
-        Shape ().
+        Shape (T, K).
     """
-    log_probs = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
-    labels = torch.multinomial(log_probs.detach().exp().to(generator.device), 1, generator=generator)
-    return log_probs.gather(-1, labels.to(logits.device)).sum()
+    p = logits.detach().softmax(-1)
+    rooted = p.sqrt() * random_signs(p, generator)
+    return rooted - p * rooted.sum(-1, keepdim=True)
+
+
+def random_signs(like: Tensor, generator: torch.Generator) -> Tensor:
+    """Draw -1 or 1 for each entry, of the shape, type and device of `like`."""
+    return (2 * torch.randint(2, like.shape, generator=generator, device=generator.device) - 1).to(like)

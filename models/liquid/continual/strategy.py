@@ -7,13 +7,14 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from models.liquid.continual import EWC, SI, Reservoir, der_loss, fisher_diagonal
+from models.liquid.continual import EWC, SI, Reservoir, der_loss, exact_directions, fisher_diagonal, masked_logits
 from models.liquid.data import Samples
-from models.liquid.losses import log_likelihood
+from models.liquid.losses import drawn_directions
 from models.liquid.network import LiquidNetwork
 from models.liquid.task_stream import Stream
 
 ANSWERED = 64  # sequences at a time
+FEW = 32  # classes, whose Fisher is computed exactly: more take too many backward passes
 
 
 class ReplayBatch(NamedTuple):
@@ -130,7 +131,7 @@ class ContinualStrategy:
             # Answers are drawn by a seed for each sequence, so that ranks together draw what one alone would.
             seeds = torch.randint(2**62, (len(chosen),), generator=generator)
             if isinstance(self.hold, EWC):
-                self.hold.consolidate(self._fisher(task, chosen[share], seeds[share], add_up))
+                self.hold.consolidate(self._fisher(task, chosen, seeds, share, add_up))
             elif isinstance(self.hold, SI):
                 self.hold.consolidate()
             if self.reservoir is not None:
@@ -164,31 +165,48 @@ class ContinualStrategy:
                 self._answer(self.reservoir)
 
     def _fisher(
-        self, task: int, chosen: Tensor, seeds: Tensor, add_up: Callable[[list[Tensor]], None]
+        self, task: int, chosen: Tensor, seeds: Tensor, share: slice, add_up: Callable[[list[Tensor]], None]
     ) -> dict[str, Tensor]:
-        sums, count = fisher_diagonal(self.parameters, self._log_likelihoods(task, chosen, seeds))
+        if self.stream.kind == "labels" and self.stream.outputs <= FEW:
+            # Of all sequences on every rank: which vectors are negligible depends on all of them.
+            logits = self._outputs(self.stream.rows(task, chosen))
+            directions = exact_directions(masked_logits(logits, self.stream.allowed[task].to(logits.device)))
+            scalars = self._exact_scalars(task, chosen[share], directions[share])
+        else:
+            scalars = self._drawn_scalars(task, chosen[share], seeds[share])
+        sums, count = fisher_diagonal(self.parameters, scalars)
         total = torch.tensor(float(count), device=next(iter(sums.values())).device)
         add_up([*sums.values(), total])
         return {name: values / total for name, values in sums.items()}
 
-    def _log_likelihoods(self, task: int, chosen: Tensor, seeds: Tensor) -> Iterator[Tensor]:
-        device = next(self.network.parameters()).device
-        allowed = self.stream.allowed[task].to(device)
+    def _exact_scalars(self, task: int, chosen: Tensor, directions: list[Tensor]) -> Iterator[Tensor]:
+        for index, columns in zip(chosen, directions, strict=True):
+            yield self._answer_one(task, index)[0] @ columns if columns.numel() else columns.flatten()
+
+    def _drawn_scalars(self, task: int, chosen: Tensor, seeds: Tensor) -> Iterator[Tensor]:
         for index, seed in zip(chosen, seeds.tolist(), strict=True):
-            generator = torch.Generator().manual_seed(seed)
-            sample = self.stream.rows(task, index[None]).to(device)
-            answer = self.network(sample.inputs, sample.dt)
-            yield log_likelihood(self.stream.kind, answer.outputs, allowed, generator)
+            outputs = self._answer_one(task, index)
+            allowed = self.stream.allowed[task].to(outputs.device)
+            drawn = drawn_directions(self.stream.kind, outputs, allowed, torch.Generator().manual_seed(seed))
+            yield (outputs * drawn).sum().view(1)
+
+    def _answer_one(self, task: int, index: Tensor) -> Tensor:
+        sample = self.stream.rows(task, index[None]).to(next(self.network.parameters()).device)
+        return self.network(sample.inputs, sample.dt).outputs
 
     @torch.no_grad()
+    def _outputs(self, samples: Samples) -> Tensor:
+        """Answer sequences, some at a time."""
+        device = next(self.network.parameters()).device
+        parts = [samples.rows(slice(start, start + ANSWERED)).to(device) for start in range(0, samples.size, ANSWERED)]
+        return torch.cat([self.network(part.inputs, part.dt).outputs for part in parts])
+
     def _answer(self, reservoir: Reservoir) -> None:
         """Answer what has just come into the memory."""
-        device = next(self.network.parameters()).device
         tasks, indices, slots = reservoir.missing()
         for start in range(0, len(slots), ANSWERED):
             part = slice(start, start + ANSWERED)
-            samples = self.stream.rows(tasks[part], indices[part]).to(device)
-            reservoir.store(slots[part], self.network(samples.inputs, samples.dt).outputs)
+            reservoir.store(slots[part], self._outputs(self.stream.rows(tasks[part], indices[part])))
 
 
 @contextlib.contextmanager

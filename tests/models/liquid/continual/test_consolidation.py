@@ -6,18 +6,50 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from models.liquid.continual import EWC, SI, fisher_diagonal
+from models.liquid.continual import EWC, SI, drawn_direction, exact_directions, fisher_diagonal
 
 
 def test_the_fisher_diagonal_sums_squared_gradients_of_samples() -> None:
     used, unused = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(3))
-    samples = ((used * torch.tensor(slopes)).sum() for slopes in ([2.0, 3.0], [-1.0, 0.0]))
+    slopes = ([[2.0, 3.0], [1.0, 0.0]], [[-1.0, 0.0]], [])
+    samples = (torch.tensor(rows).view(-1, 2) @ used for rows in slopes)
     sums, count = fisher_diagonal({"used": used, "unused": unused}, samples)
-    assert (sums["used"].tolist(), sums["unused"].tolist(), count) == ([5, 9], [0, 0, 0], 2)
+    assert (sums["used"].tolist(), sums["unused"].tolist(), count) == ([6, 9], [0, 0, 0], 3)
     assert used.grad is None
     assert fisher_diagonal({"w": used}, [])[1] == 0
     with torch.no_grad(), pytest.raises(ValueError, match="must depend on a parameter"):
-        fisher_diagonal({"w": used}, [used.sum()])
+        fisher_diagonal({"w": used}, [used.sum().view(1)])
+
+
+def softmax_layer(scale: float, seed: int = 0) -> tuple[nn.Parameter, Tensor, Tensor]:
+    """Weights of a softmax regression, inputs, and its Fisher in closed form: the mean of p_c (1 - p_c) x_i^2."""
+    generator = torch.Generator().manual_seed(seed)
+    weights = nn.Parameter(scale * torch.randn(3, 4, generator=generator))
+    inputs = torch.randn(50, 4, generator=generator)
+    p = (inputs @ weights.T).softmax(-1).detach()
+    return weights, inputs, (p * (1 - p)).T @ inputs.square() / len(inputs)
+
+
+@pytest.mark.parametrize("scale", [0.1, 1.0, 8.0, 1e3])  # from all classes alike to no doubt at all
+def test_exact_fisher_equals_that_of_softmax_regression(scale: float) -> None:
+    weights, inputs, expected = softmax_layer(scale)
+    logits = inputs @ weights.T
+    directions = exact_directions(logits)
+    sums, count = fisher_diagonal({"w": weights}, (row @ a for row, a in zip(logits, directions, strict=True)))
+    assert count == len(inputs)
+    assert (sums["w"] / count).sum() == pytest.approx(float(expected.sum()), rel=5e-3, abs=1e-12)
+    torch.testing.assert_close(sums["w"] / count, expected, rtol=0.02, atol=1e-4 * float(expected.max()))
+    assert max(a.shape[1] for a in directions) <= 2  # one less than classes
+
+
+def test_drawn_fisher_agrees_between_seeds_near_an_optimum() -> None:
+    """Labels drawn for 50 sure answers would nearly always miss the few that matter."""
+    weights, inputs, expected = softmax_layer(8.0)
+    logits = inputs @ weights.T
+    for seed in range(5):
+        drawn = drawn_direction(logits.repeat(20, 1), torch.Generator().manual_seed(seed))
+        sums, count = fisher_diagonal({"w": weights}, (logits.repeat(20, 1) * drawn).sum(1, keepdim=True))
+        assert (sums["w"] / count).sum() == pytest.approx(float(expected.sum()), rel=0.3)
 
 
 FISHER = {"weight": torch.tensor([[1.0, 0.0, 2.0], [0.5, 3.0, 0.0]]), "bias": torch.tensor([4.0, 0.25])}
