@@ -57,6 +57,9 @@ class PlasticityConfig(ConfigPart):
     target_rate: Annotated[float, Field(gt=0, lt=1)] = Field(
         0.1, description="spikes per step that the homeostatic rule and BCM aim at"
     )
+    homeostasis: NonNegativeFloat = Field(
+        0.2, description="of rule homeostatic: inhibition that an update adds for each spike per step above target_rate"
+    )
     stiffness: NonNegativeFloat = Field(0.0, description="how much strong synapses resist weakening; 0: not at all")
     meta: bool = Field(False, description="learn the rates of the rule from how the loss follows its last change")
     meta_lr: PositiveFloat = Field(0.01, description="learning rate of these rates")

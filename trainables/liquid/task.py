@@ -1,6 +1,7 @@
 """The task `liquid`: a liquid spiking network that learns one task after another."""
 
 import functools
+import logging
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -27,7 +28,10 @@ from trainables.task import Task
 from trainables.update import UpdateReport
 from trainables.update.lr_schedules import linear_warmup, warmup_cosine
 
+logger = logging.getLogger(__name__)
+
 TESTED = 64  # sequences at a time
+SATURATED = 0.5  # share of plastic weights at a bound from which on few are left that follow a rule
 ERRORS = {"bytes": "bpb", "values": "nmse"}  # what is told besides the score
 
 
@@ -107,6 +111,7 @@ class LiquidTask(Task[LiquidConfig]):
         )
         if config.consolidation.method == "si":
             self.transforms = {"train": self.past.before_step}
+        self.saturated = set[int]()  # layers whose plastic weights were warned about
         self.matrix = Matrix(self.stream.tasks)
         self.learning = 0  # which task
         self.trained_on = self._create_trained_mask()
@@ -168,6 +173,8 @@ class LiquidTask(Task[LiquidConfig]):
             self.log("logits_distance", far.mean(), batch.recalled)
             loss = loss + config.replay.logits_weight * far.sum() / len(each)
         self.log("firing_rate", answer.rates.mean(), len(each))
+        for layer in range(len(self.network.synapses())):
+            self.log(f"plasticity_{layer}_firing", answer.rates[2 * layer + 1], len(each))
         if config.spiking.rate_weight:
             too_low = (config.spiking.lowest_rate - answer.rates).relu()
             too_high = (answer.rates - config.spiking.highest_rate).relu()
@@ -183,8 +190,18 @@ class LiquidTask(Task[LiquidConfig]):
                 synapses.discard()
                 continue
             self.context.all_reduce(synapses.pending())
-            for name, value in (synapses.update() or {}).items():
+            figures = synapses.update() or {}
+            for name, value in figures.items():
                 self.log(f"plasticity_{layer}_{name}", value)
+            if figures.get("bound", 0) > SATURATED and layer not in self.saturated:
+                self.saturated.add(layer)
+                if not self.context.rank:
+                    logger.warning(
+                        "%.0f %% of the plastic weights of layer %d are at a bound, where a rule hardly moves them. "
+                        "Lower plasticity.rate, or use another plasticity.rule.",
+                        100 * figures["bound"],
+                        layer,
+                    )
 
     def evaluate(self) -> dict[str, float]:
         kind, domains = self.stream.kind, self._compute_errors()
@@ -268,7 +285,7 @@ class LiquidTask(Task[LiquidConfig]):
         constants = {
             "pair": pairs,
             "triplet": pairs,
-            "homeostatic": pairs | target,
+            "homeostatic": pairs | target | {"strength": plasticity.homeostasis},
             "bcm": {"tau": plasticity.tau} | target,
         }
         return PlasticSynapses(
@@ -276,6 +293,7 @@ class LiquidTask(Task[LiquidConfig]):
             post,
             RULES[plasticity.rule](**constants[plasticity.rule]),
             rate=plasticity.rate,
+            softness=float(plasticity.rule != "bcm"),  # whose threshold keeps the weights within bounds
             stiffness=plasticity.stiffness,
             learn_rates=plasticity.meta,
         )

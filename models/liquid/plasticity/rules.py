@@ -2,7 +2,7 @@
 
 A rule reads whole sequences at once, with the weights held fixed. It sums what speaks for a stronger and what
 speaks for a weaker synapse over samples and steps, one matrix product each, so that it does not matter how a
-batch is cut or shared out. What depends on weights or on a state comes in only when an update is applied.
+batch is cut or shared out. What depends on a state comes in only when an update is applied.
 
 B samples, T steps; spikes of N_pre and N_post neurons, shapes (B, T, N); weights and sums (N_post, N_pre). Times
 are in steps, rates in spikes per step. A sequence starts from silence.
@@ -37,7 +37,7 @@ class Sums(NamedTuple):
 class Rule(ABC):
     """Base of all rules; every constant must be at least 0, and every time constant above."""
 
-    terms: ClassVar[tuple[str, ...]] = ("potentiation", "depression")
+    terms: ClassVar[tuple[str, str]] = ("potentiation", "depression")
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -61,9 +61,13 @@ class Rule(ABC):
         """The state after sequences of `steps` steps, in which the mean activity was `activity`."""
         return state
 
-    def directions(self, potentiation: Tensor, depression: Tensor, state: Tensor, weight: Tensor) -> list[Tensor]:
+    def directions(self, potentiation: Tensor, depression: Tensor, state: Tensor) -> list[Tensor]:
         """Where each of `terms` moves the weights, given the means of the sums; same shape as the weights."""
         return [potentiation, -depression]
+
+    def inhibition(self, state: Tensor) -> Tensor | None:
+        """The current that each neuron gets less than its synapses pass on; None: nothing is taken away."""
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,34 +124,31 @@ class Triplet(Rule):
 
 @dataclass(frozen=True, kw_only=True)
 class Homeostatic(Pair):
-    """Pair STDP, and all weights of a neuron scaled down while it spikes more than its target, up while it spikes less.
+    """Pair STDP, and a current that inhibits a neuron more while it spikes above its target, and less while below.
 
-    The scaling is -k (r - r*) W; it keeps the ratios of the weights (Turrigiano 2008). r is a running mean of the
-    neuron's rate, which has to be fast beside the scaling, or the two oscillate (Zenke, Hennequin and Gerstner 2013).
+    The current I is what an adaptive threshold is (Diehl and Cook 2015): each update adds k (r - r*) to it. To scale
+    the plastic weights instead would not do: a neuron that its trained synapses drive spikes at a weight of 0, too. The
+    control has to be quick beside the plasticity, or the two oscillate (Zenke, Hennequin and Gerstner 2013).
 
     Attributes:
-        strength: k, the share of a weight that one update takes per unit of rate.
+        strength: k, so that a neuron that spikes at each step is inhibited by its threshold of 1 within 1 / k updates.
         target: r*, in spikes per step.
-        tau_rate: Memory of the running mean, in steps of a sequence; it starts at the target.
     """
 
-    terms: ClassVar[tuple[str, ...]] = ("potentiation", "depression", "homeostasis")
-
-    strength: float = 0.001
+    strength: float = 0.2
     target: float = 0.1
-    tau_rate: float = 1000.0
 
     def sums(self, pre: Tensor, post: Tensor) -> Sums:
         return super().sums(pre, post)._replace(activity=post.sum((0, 1)))
 
     def start(self, post: int) -> list[float]:
-        return [self.target] * post
+        return [0.0] * post
 
     def remember(self, state: Tensor, activity: Tensor, steps: float) -> Tensor:
-        return _running_mean(state, activity, steps / self.tau_rate)
+        return state + self.strength * (activity - self.target)
 
-    def directions(self, potentiation: Tensor, depression: Tensor, state: Tensor, weight: Tensor) -> list[Tensor]:
-        return [potentiation, -depression, -self.strength * (state - self.target)[:, None] * weight]
+    def inhibition(self, state: Tensor) -> Tensor:
+        return state
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,7 +199,7 @@ class BCM(Rule):
     def remember(self, state: Tensor, activity: Tensor, steps: float) -> Tensor:
         return _running_mean(state, activity, steps / self.tau_theta)
 
-    def directions(self, potentiation: Tensor, depression: Tensor, state: Tensor, weight: Tensor) -> list[Tensor]:
+    def directions(self, potentiation: Tensor, depression: Tensor, state: Tensor) -> list[Tensor]:
         return [potentiation, -state[:, None] * depression]
 
 

@@ -25,7 +25,7 @@ class PlasticSynapses(nn.Module):
         rate: Learning rate of all terms of the rule. An update is what the rule says per sample and step, times this.
         w_max: Upper bound of the weights.
         softness: mu of soft bounds: strengthening by (1 - w / w_max)^mu, weakening by (w / w_max)^mu (Guetig et al.
-            2003). 0 for hard bounds.
+            2003). At 0 bounds are hard: weights gather there, where no rate has a gradient any more.
         stiffness: m of consolidation: a synapse that an update would weaken follows by 1 - tanh^2(m w / w_max)
             only, so that the strong ones stay (Laborieux et al. 2021). 0 for none.
         learn_rates: Make the rate of each term a parameter, within a factor of 10 of `rate`, learned from how the
@@ -86,7 +86,7 @@ class PlasticSynapses(nn.Module):
         self.register_buffer("pending_counts", torch.zeros(2), persistent=False)
 
     def forward(self, spikes: Tensor) -> Tensor:
-        """What the synapses pass on: scale * (spikes @ weight^T).
+        """What the synapses pass on: scale * (spikes @ weight^T), less what the rule inhibits.
 
         With learned rates, the value is the same, and the gradient of the log of a rate is <dL/dW, what its term
         just did to W>: how the loss would have changed, had the last update been made at another rate (hypergradient
@@ -102,7 +102,9 @@ class PlasticSynapses(nn.Module):
         if self.log_rates is not None and torch.is_grad_enabled():
             factors = _factors(self.log_rates)
             weight = weight + ((factors / factors.detach() - 1).view(-1, 1, 1) * self.changes).sum(0)
-        return F.linear(spikes, weight) * self.scale
+        current = F.linear(spikes, weight) * self.scale
+        inhibition = self.rule.inhibition(self.state)
+        return current if inhibition is None else current - inhibition
 
     @torch.no_grad()
     def observe(self, pre: Tensor, post: Tensor) -> None:
@@ -143,8 +145,8 @@ class PlasticSynapses(nn.Module):
 
         Returns:
             The norm of the change as a share of that of the weights ("change"), 1 where `cap` cut it ("capped"), the
-            mean weight, as a share of the largest ("weight"), how many weights are at a bound, as a share of all
-            ("bound"), and the rate of each term ("rate_" and its name). None if nothing is pending.
+            mean weight, as a share of the largest ("weight"), how many weights are within 1 % of a bound, as a share of
+            all ("bound"), and the rate of each term ("rate_" and its name). None if nothing is pending.
 
         Raises:
             ValueError: What was observed is not finite; the weights are as they were.
@@ -154,7 +156,7 @@ class PlasticSynapses(nn.Module):
             return None
         potentiation, depression, activity = (pending / steps for pending in self.pending()[:3])
         state = self.rule.remember(self.state, activity, steps / samples)
-        directions = self.rule.directions(potentiation, depression, state, self.weight)
+        directions = self.rule.directions(potentiation, depression, state)
         rates = self._rates()
         change, terms, capped = self._bounded(torch.stack(directions) * rates.view(-1, 1, 1))
         weight = (self.weight + change).clamp(0, self.w_max)
@@ -163,7 +165,7 @@ class PlasticSynapses(nn.Module):
             "change": change.norm() / self.weight.norm().clamp(min=torch.finfo(change.dtype).tiny),
             "capped": capped,
             "weight": weight.mean() / self.w_max,
-            "bound": ((weight == 0) | (weight == self.w_max)).to(weight.dtype).mean(),
+            "bound": ((weight / self.w_max - 0.5).abs() >= 0.49).to(weight.dtype).mean(),
         } | {f"rate_{name}": rate for name, rate in zip(self.rule.terms, rates, strict=True)}
         told = dict(zip(figures, torch.stack(list(figures.values())).tolist(), strict=True))
         if not math.isfinite(told["change"]):
