@@ -3,7 +3,9 @@
 A pass is forward over whole sequences and backward to weights and inputs. All take turns, so that a busy machine hits
 them alike, and the median of each one's passes counts; a ratio is the median of the ratios of turns to its peer's.
 
-ncps takes time steps of single sequences only, so ours with irregular steps stand beside its regular ones.
+ncps takes time steps of single sequences only, so ours with irregular steps stand beside its regular ones. Its wired
+CfC leaves the time gates and what the neurons of a layer hear of each other unmasked. "same wiring" is its cells with
+the masks and the weights of NCP, so that both compute the same; the time gates are masked once in a pass.
 spikingjelly declares torchvision, which it does not need here:
 
     pip install ".[dev]" loguru && pip install --no-deps spikingjelly
@@ -20,6 +22,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from models.liquid.cells import LTC, NCP, CfC, Liquid
 from models.liquid.spiking import LIF
@@ -27,16 +30,17 @@ from models.liquid.spiking import LIF
 try:
     import ncps.torch
     import snntorch
-    from ncps.wirings import AutoNCP, FullyConnected
+    from ncps import wirings
 except ModuleNotFoundError as error:
     sys.exit(f'{error.name} is missing, and this benchmark compares with it: pip install ".[dev]"')
 
 SLOW = 10  # rounds between two passes of what takes a hundred times as long
 WARM = 2
 
-NCPS, NCPS_PLAIN, NCPS_WIRED, NCPS_LTC = "ncps CfC, backbone 128", "ncps CfC", "ncps CfC, AutoNCP", "ncps LTC"
+NCPS, NCPS_PLAIN, NCPS_WIRED, NCPS_LTC = "ncps CfC, backbone 128", "ncps CfC", "ncps CfC, same wiring", "ncps LTC"
 SNNTORCH, SPIKINGJELLY = "snntorch Leaky", "spikingjelly LIFNode"
 DECAY = 0.9
+FANS = ("sensory_fanout", "inter_fanout", "recurrent_command_synapses", "motor_fanin")
 
 Run = Callable[[Tensor], Tensor]
 
@@ -64,8 +68,10 @@ def contenders(batch: int, steps: int, units: int, device: torch.device) -> dict
     add("nn.GRU", nn.GRU(units, units, batch_first=True))
     add(NCPS, ncps.torch.CfC(units, units))
     add(NCPS_PLAIN, ncps.torch.CfC(units, units, backbone_layers=0, backbone_units=0))
-    add(NCPS_WIRED, ncps.torch.CfC(units, AutoNCP(units, motor)))
-    add(NCPS_LTC, ncps.torch.LTC(units, FullyConnected(units)), slow=True)
+    circuit = NCP(units, units, motor)
+    wired = wired_like(circuit).to(device)
+    add(NCPS_WIRED, wired, run=lambda x: masked_once(wired, x))
+    add(NCPS_LTC, ncps.torch.LTC(units, wirings.FullyConnected(units)), slow=True)
     leaky = snntorch.Leaky(beta=DECAY, learn_beta=True, reset_delay=False).to(device)
     add(SNNTORCH, leaky, run=lambda x: step_by_step(leaky, x))
     node = lif_node()
@@ -79,10 +85,43 @@ def contenders(batch: int, steps: int, units: int, device: torch.device) -> dict
     liquid = Liquid(units, units).to(device)
     add("Liquid", liquid, NCPS, NCPS_PLAIN)
     add("Liquid, irregular steps", liquid, NCPS, NCPS_PLAIN, run=lambda x: liquid(x, None, dt)[0])
-    add("NCP", NCP(units, units, motor), NCPS_WIRED)
+    add("NCP", circuit, NCPS_WIRED)
     add("LTC", LTC(units, units), NCPS_LTC, slow=True)
     add("LIF", LIF(units, decay=DECAY), SNNTORCH, *([SPIKINGJELLY] if node is not None else []))
     return made
+
+
+class Masked(nn.Module):
+    """Multiplies a weight with a mask."""
+
+    def __init__(self, mask: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("mask", mask)
+
+    def forward(self, weight: Tensor) -> Tensor:
+        return weight * self.mask
+
+
+@torch.no_grad()
+def wired_like(circuit: NCP) -> nn.Module:
+    """Build ncps' wired CfC with the layers, masks and weights of `circuit`."""
+    fans = dict.fromkeys(FANS, 1)  # which masks it draws does not matter
+    other = ncps.torch.CfC(circuit.inputs, wirings.NCP(*circuit.widths, **fans))
+    for cell, layer in zip(other.rnn_cell._layers, circuit.layers, strict=True):
+        cell.sparsity_mask.copy_(layer.mask)
+        weights = torch.cat([layer.input.weight, layer.recurrent.weight], dim=1).chunk(4)
+        heads = (cell.ff1, cell.ff2, cell.time_a, cell.time_b)
+        for head, weight, bias in zip(heads, weights, layer.input.bias.chunk(4), strict=True):
+            head.weight.copy_(weight)
+            head.bias.copy_(bias)
+        for head in heads[2:]:
+            parametrize.register_parametrization(head, "weight", Masked(layer.mask))
+    return other
+
+
+def masked_once(wired: nn.Module, x: Tensor) -> Tensor:
+    with parametrize.cached():
+        return wired(x)[0]
 
 
 def step_by_step(leaky: snntorch.Leaky, x: Tensor) -> Tensor:

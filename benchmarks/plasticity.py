@@ -2,18 +2,20 @@
 does not change.
 
 A rule comes with synapses of its own. "fixed" has them, random as they are made, with a rule too slow to move them: the
-difference from it is what a rule does, the difference of "fixed" from "none" is what more synapses do. All variants
-have the same seeds, so a difference is that of pairs, +- its standard error. Scores are those after the last task.
-Everything else is the task's default.
+difference from it is what a rule does, the difference of "fixed" from "none" is what more synapses do. "homeostasis
+alone" is "fixed" with neurons that are held at their target rate. All variants have the same seeds, so a difference is
+that of pairs, +- its standard error. Scores are those after the last task. "firing" is of the neurons behind plastic
+synapses in the last epoch, and "bound" the share of plastic weights at a bound. Everything else is the task's default.
 
-    python benchmarks/plasticity.py [--data digits] [--epochs 15] [--seeds 10] [--rates 1 10 100] [--processes 2]
+    python benchmarks/plasticity.py [--data digits] [--epochs 15] [--seeds 10] [--rates 1 10] [--processes 2]
+    python benchmarks/plasticity.py --data text --epochs 10 --seeds 5 --rates 1 --rules homeostatic "homeostatic, meta"
 """
 
 import argparse
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.task_runs import difference, mean, train_all
+from benchmarks.task_runs import Report, difference, mean, train_all
 from trainables.liquid import LiquidTask
 
 STILL = 1e-12  # a rate that moves nothing
@@ -23,7 +25,13 @@ RULES: dict[str, Mapping[str, Any]] = {
     "homeostatic": {"rule": "homeostatic"},
     "bcm": {"rule": "bcm"},
     "pair, meta": {"rule": "pair", "meta": True},
+    "homeostatic, meta": {"rule": "homeostatic", "meta": True},
     "pair, stiff": {"rule": "pair", "stiffness": 2.0},
+}
+CONTROLS: dict[str, Mapping[str, Any]] = {
+    "none": {"rule": "none"},
+    "fixed": {"rule": "pair", "rate": STILL},
+    "homeostasis alone": {"rule": "homeostatic", "rate": STILL},
 }
 
 
@@ -32,22 +40,29 @@ def main() -> None:
     parser.add_argument("--data", default="digits")
     parser.add_argument("--epochs", type=int, default=15)
     parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--rates", type=float, nargs="+", default=[1.0, 10.0, 100.0])
+    parser.add_argument("--rates", type=float, nargs="+", default=[1.0, 10.0])
+    parser.add_argument("--rules", nargs="+", choices=RULES, default=list(RULES))
     parser.add_argument("--processes", type=int, default=2)
     arguments = parser.parse_args()
-    variants: dict[str, Mapping[str, Any]] = {"none": {"rule": "none"}, "fixed": {"rule": "pair", "rate": STILL}}
+    variants = dict(CONTROLS)
     for rate in arguments.rates:
-        variants |= {f"{name}, rate {rate:g}": {**rule, "rate": rate} for name, rule in RULES.items()}
+        variants |= {f"{name}, rate {rate:g}": {**RULES[name], "rate": rate} for name in arguments.rules}
     fixed = {"data": arguments.data, "epochs": arguments.epochs}
     configs = [fixed | {"plasticity": variant} for variant in variants.values()]
     results = train_all(LiquidTask, configs, arguments.seeds, arguments.processes, which="last")
     none, still = results[:2]
     print(f"{arguments.data}: {arguments.epochs} epochs, {arguments.seeds} seeds")
-    print(f"{'':22}{'score':>8}{'forgot':>9}{'score less none':>21}{'score less fixed':>21}")
+    print(f"{'':26}{'score':>8}{'forgot':>8}{'firing':>8}{'bound':>7}{'score less none':>20}{'score less fixed':>20}")
     for name, reports in zip(variants, results, strict=True):
-        row = f"{mean(reports, 'val/score'):8.4f}{mean(reports, 'val/forgetting'):9.4f}"
-        against = "".join(f"{difference(reports, base, 'val/score'):>21}" for base in (none, still))
-        print(f"{name:22}{row}{against}")
+        row = f"{mean(reports, 'val/score'):8.4f}{mean(reports, 'val/forgetting'):8.4f}{_plastic(reports)}"
+        against = "".join(f"{difference(reports, base, 'val/score'):>20}" for base in (none, still))
+        print(f"{name:26}{row}{against}")
+
+
+def _plastic(reports: list[Report]) -> str:
+    if "train/plasticity_0_firing" not in reports[0]:
+        return f"{'-':>8}{'-':>7}"
+    return f"{mean(reports, 'train/plasticity_0_firing'):8.3f}{mean(reports, 'train/plasticity_0_bound'):7.2f}"
 
 
 if __name__ == "__main__":

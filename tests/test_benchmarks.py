@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -168,6 +169,14 @@ def test_readme_tells_the_measured_speed_of_liquid_cells():
         said, ratio = find(rf"^\| {written} \| (\d+) \| .* \| ([\d.]+x) \|$", README)[0]
         assert float(said) == round(float(tokens))
         assert ratio == re.findall(r"[\d.]+x", ratios)[-1], "the least of its ratios"
+
+
+def test_ncp_is_compared_with_the_same_computation():
+    liquid_speed = pytest.importorskip("benchmarks.liquid_speed")
+    sides = liquid_speed.contenders(2, 5, 12, torch.device("cpu"))
+    x = torch.randn(2, 5, 12)
+    (peer,) = sides["NCP"].peers
+    torch.testing.assert_close(sides["NCP"].run(x), sides[peer].run(x))
 
 
 @pytest.mark.slow
