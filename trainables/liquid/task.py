@@ -77,6 +77,8 @@ class LiquidTask(Task[LiquidConfig]):
     def prepare(cls, config: LiquidConfig, folder: Path) -> None:
         if config.data == "text":
             data.write_corpus(folder)
+        if config.plasticity.rule != "none":
+            logger.warning("plasticity.rule=%s: no rule has been shown to raise val/score.", config.plasticity.rule)
 
     def build(self) -> None:
         config = self.config

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.trainables.liquid.small_liquid import Watched, has_pending, liquid, plastic
+from tests.trainables.liquid.small_liquid import Watched, config_of, has_pending, liquid, plastic
 from tests.trainables.toy_models import identical
 from trainables.liquid import LiquidTask
 from trainables.liquid.config import LiquidConfig
@@ -122,6 +122,14 @@ def test_weights_at_a_bound_are_warned_about_once(level, warned, caplog):
     lines = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert len(lines) == warned
     assert not warned or lines[0].startswith("100 % of the plastic weights of layer 0 are at a bound")
+
+
+@pytest.mark.parametrize(("rule", "lines"), [("none", 0), ("homeostatic", 1)])
+def test_search_with_a_rule_says_that_no_benefit_is_shown(rule, lines, tmp_path, caplog):
+    LiquidTask.prepare(config_of(plasticity={"rule": rule}), tmp_path)
+    assert [record.getMessage() for record in caplog.records] == lines * [
+        f"plasticity.rule={rule}: no rule has been shown to raise val/score."
+    ]
 
 
 class Poked(LiquidTask):
