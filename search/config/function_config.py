@@ -34,7 +34,7 @@ def check_function_options(config: SearchConfig) -> list[str]:
             f"--set epochs=N must be given with --scheduler {config.scheduler}: how many reports a trial makes. "
             "With --scheduler none it ends when the function returns."
         )
-    if config.log_model or config.register_ is not None:
+    if config.makes_model:
         problems.append(
             f"--{'log-model' if config.register_ is None else 'register'} must come with a task class, but "
             f"{config.task.rpartition(':')[2]} is a function, which does not say what it predicts. Log its checkpoint "

@@ -152,6 +152,11 @@ class SearchConfig(BaseModel):
     )
 
     @property
+    def makes_model(self) -> bool:
+        """Whether the best checkpoint becomes a model in MLflow at the end."""
+        return self.log_model or self.register_ is not None
+
+    @property
     def path(self) -> StoragePath:
         """Where everything of this search lies, MLflow's store excepted."""
         return self.storage / self.name

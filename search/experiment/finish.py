@@ -46,7 +46,7 @@ def finish(
         except TrackingError as error:
             progress.warn(str(error))
     mlflow = {"tracking_uri": tracker.tracking_uri, "experiment_id": tracker.experiment_id, "run_id": tracker.run_id}
-    if (config.log_model or config.register_ is not None) and result.best is not None:
+    if config.makes_model and result.best is not None:
         mlflow |= _log_best(planned, stop.is_interrupted, progress)
     return replace(result, mlflow=mlflow, stopped=stopped)
 

@@ -145,7 +145,7 @@ def _parse_config_and_objectives(
     objectives, problems = parse_objectives(config.objective, config.mode, own, source.name)
     if task is None:
         problems += function_config.check_function_options(config)
-    elif config.log_model or config.register_ is not None:
+    elif config.makes_model:
         flag = "--log-model" if config.register_ is None else "--register"
         problems += [f"{flag} {problem}" for problem in find_model_problems(task)]
     if problems:

@@ -170,7 +170,7 @@ def _restore_search(place: StoragePath, store: StudyStore, given: Mapping[str, A
         kept = {**about["config"], "keep_checkpoints": config.keep_checkpoints}
         study.save_metadata({**study.metadata, "config": kept})
     trials = study.get_trials()
-    if not planned.is_complete(trials):  # else nothing runs the task any more
+    if config.makes_model or not planned.is_complete(trials):  # else nothing runs the task any more
         notes += record_code(study, planned)
     tracking_uri = redact(tracking_environment(about)[URI])
     if not config.tracking_uri and tracking_uri != about["tracking_uri"]:

@@ -131,6 +131,10 @@ class _Driver:
             checkpoints = CheckpointManager(config.path / CHECKPOINTS, self.planned.objectives, config.keep_checkpoints)
             checkpoints.delete_for_ended(self.earlier)  # --keep-checkpoints may be another one now
             checkpoints.close()
+            if config.makes_model:  # of the code as it is now
+                copy_code(self.planned.source, config.local_path)
+                with storage_errors():
+                    self.uploader.copy()
             return opened.study.get_record(), create_tracker(self.planned, opened, warn)
 
     def _run_on_ray(self) -> tuple[SearchRecord, MLflowCallback]:

@@ -216,12 +216,13 @@ class TrialRunner:
         except (Exception, SystemExit) as error:
             if self.context.world_size > 1 and _is_lost_peer(error):
                 raise  # another rank ended; Train starts the group anew, and the trial goes on from its checkpoint
-            stack = traceback.format_exc()
-            last = SegmentEnd("failed", _format_reason(error), stack, location=find_user_frame(stack))
+            last = SegmentEnd("failed", _format_reason(error), traceback.format_exc())
         finally:  # not before the error is gone: its traceback holds on to all that the trial had
             if self.held is None:
                 self._release()
         assert last is not None
+        if isinstance(last, SegmentEnd):  # not before its memory is free: the trial may have had all
+            last = replace(last, location=find_user_frame(last.traceback))
         yield last
 
     def _build_divergence(self, error: Diverged) -> SegmentEnd:

@@ -64,7 +64,9 @@ def exact_directions(logits: Tensor) -> list[Tensor]:
     values = values.clamp(min=0)
     ascending = values.flatten().sort().values
     cut = int((ascending.cumsum(0) <= NEGLIGIBLE * ascending.sum()).sum())
-    kept = values >= ascending[cut] if cut < len(ascending) else torch.zeros_like(values, dtype=torch.bool)
+    # Where all are alike, the smallest belong to the samples of extreme inputs, and matter as the others do.
+    least = min(float(ascending[min(cut, len(ascending) - 1)]), 0.1 * float(ascending[-1]))
+    kept = (values >= least) & (values > 0)
     columns = (vectors * values.sqrt()[:, None]).to(logits.dtype)
     return [each[:, keep] for each, keep in zip(columns, kept, strict=True)]
 

@@ -100,9 +100,7 @@ def test_other_options_are_refused_on_resume(begun):
 def test_changed_task_keeps_the_space_with_a_note(begun, fields, told):
     planned, notes = begun(fields)
     assert told in notes
-    assert any(
-        note.startswith("changing.py changed since one last ran, and trials go on with the new") for note in notes
-    )
+    assert any(note.startswith("changing.py changed since one last ran, and the new code is used") for note in notes)
     assert [str(p) for p in planned.space.parameters] == ["0.001..0.1"]
     assert getattr(planned.space.build_config({}), "layers", {"a": 2}) == {"a": 2}
 
@@ -170,8 +168,7 @@ def test_code_of_a_finished_search_moves_with_new_trials_alone(tmp_path, monkeyp
     planned, (note, _) = resume(trials=2)
     archived = folder / "code-1"
     assert note == (
-        "ended.py, helper.py changed since one last ran, and trials go on with the new code; "
-        f"what ran so far is in {archived}"
+        f"ended.py, helper.py changed since one last ran, and the new code is used; what ran so far is in {archived}"
     )
     assert not archived.exists(), "no trial runs yet"
     copy_code(planned.source, folder)
