@@ -26,8 +26,6 @@ COMMAND: dict[str, Any] = {
     "data": "text",
     "epochs": 30,
     "continual.tasks": 5,
-    "plasticity.rule": "homeostatic",
-    "plasticity.meta": True,
     "replay.fraction": 0.25,
 }
 TEXT: dict[str, Any] = {

@@ -7,8 +7,8 @@ alone" is "fixed" with neurons that are held at their target rate. All variants 
 that of pairs, +- its standard error. Scores are those after the last task. "firing" is of the neurons behind plastic
 synapses in the last epoch, and "bound" the share of plastic weights at a bound. Everything else is the task's default.
 
-    python benchmarks/plasticity.py [--data digits] [--epochs 15] [--seeds 10] [--rates 1 10] [--processes 2]
-    python benchmarks/plasticity.py --data text --epochs 10 --seeds 5 --rates 1 --rules homeostatic "homeostatic, meta"
+    python benchmarks/plasticity.py [--data digits] [--epochs 15] [--seeds 10] [--rates 1] [--processes 2]
+    python benchmarks/plasticity.py --data text --epochs 10 --seeds 5 --rules homeostatic "homeostatic, meta"
 """
 
 import argparse
@@ -40,7 +40,7 @@ def main() -> None:
     parser.add_argument("--data", default="digits")
     parser.add_argument("--epochs", type=int, default=15)
     parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--rates", type=float, nargs="+", default=[1.0, 10.0])
+    parser.add_argument("--rates", type=float, nargs="+", default=[1.0])
     parser.add_argument("--rules", nargs="+", choices=RULES, default=list(RULES))
     parser.add_argument("--processes", type=int, default=2)
     arguments = parser.parse_args()

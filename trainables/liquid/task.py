@@ -78,7 +78,10 @@ class LiquidTask(Task[LiquidConfig]):
         if config.data == "text":
             data.write_corpus(folder)
         if config.plasticity.rule != "none":
-            logger.warning("plasticity.rule=%s: no rule has been shown to raise val/score.", config.plasticity.rule)
+            logger.warning(
+                "plasticity.rule=%s: no rule has been shown to score higher than plastic synapses that never change.",
+                config.plasticity.rule,
+            )
 
     def build(self) -> None:
         config = self.config
@@ -295,7 +298,7 @@ class LiquidTask(Task[LiquidConfig]):
             post,
             RULES[plasticity.rule](**constants[plasticity.rule]),
             rate=plasticity.rate,
-            softness=float(plasticity.rule != "bcm"),  # whose threshold keeps the weights within bounds
+            softness=float(plasticity.rule != "bcm"),  # whose threshold would settle at another rate
             stiffness=plasticity.stiffness,
             learn_rates=plasticity.meta,
         )

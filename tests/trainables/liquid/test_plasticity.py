@@ -128,7 +128,7 @@ def test_weights_at_a_bound_are_warned_about_once(level, warned, caplog):
 def test_search_with_a_rule_says_that_no_benefit_is_shown(rule, lines, tmp_path, caplog):
     LiquidTask.prepare(config_of(plasticity={"rule": rule}), tmp_path)
     assert [record.getMessage() for record in caplog.records] == lines * [
-        f"plasticity.rule={rule}: no rule has been shown to raise val/score."
+        f"plasticity.rule={rule}: no rule has been shown to score higher than plastic synapses that never change."
     ]
 
 
