@@ -22,7 +22,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parametrize
 
 from models.liquid.cells import LTC, NCP, CfC, Liquid
 from models.liquid.spiking import LIF
@@ -68,9 +67,9 @@ def contenders(batch: int, steps: int, units: int, device: torch.device) -> dict
     add("nn.GRU", nn.GRU(units, units, batch_first=True))
     add(NCPS, ncps.torch.CfC(units, units))
     add(NCPS_PLAIN, ncps.torch.CfC(units, units, backbone_layers=0, backbone_units=0))
-    circuit = NCP(units, units, motor)
-    wired = wired_like(circuit).to(device)
-    add(NCPS_WIRED, wired, run=lambda x: masked_once(wired, x))
+    circuit = NCP(units, units, motor).to(device)
+    wired, masks = wired_like(circuit)
+    add(NCPS_WIRED, wired.to(device), run=lambda x: masked_once(wired, masks, x))
     add(NCPS_LTC, ncps.torch.LTC(units, wirings.FullyConnected(units)), slow=True)
     leaky = snntorch.Leaky(beta=DECAY, learn_beta=True, reset_delay=False).to(device)
     add(SNNTORCH, leaky, run=lambda x: step_by_step(leaky, x))
@@ -91,37 +90,27 @@ def contenders(batch: int, steps: int, units: int, device: torch.device) -> dict
     return made
 
 
-class Masked(nn.Module):
-    """Multiplies a weight with a mask."""
-
-    def __init__(self, mask: Tensor) -> None:
-        super().__init__()
-        self.register_buffer("mask", mask)
-
-    def forward(self, weight: Tensor) -> Tensor:
-        return weight * self.mask
-
-
 @torch.no_grad()
-def wired_like(circuit: NCP) -> nn.Module:
-    """Build ncps' wired CfC with the layers, masks and weights of `circuit`."""
+def wired_like(circuit: NCP) -> tuple[nn.Module, dict[str, Tensor]]:
+    """Build ncps' wired CfC with the layers and weights of `circuit`, and return what masks its time gates, by name."""
     fans = dict.fromkeys(FANS, 1)  # which masks it draws does not matter
     other = ncps.torch.CfC(circuit.inputs, wirings.NCP(*circuit.widths, **fans))
-    for cell, layer in zip(other.rnn_cell._layers, circuit.layers, strict=True):
+    masks: dict[str, Tensor] = {}
+    for number, layer in enumerate(circuit.layers):
+        cell = other.rnn_cell.get_submodule(f"layer_{number}")
         cell.sparsity_mask.copy_(layer.mask)
         weights = torch.cat([layer.input.weight, layer.recurrent.weight], dim=1).chunk(4)
-        heads = (cell.ff1, cell.ff2, cell.time_a, cell.time_b)
+        heads = ("ff1", "ff2", "time_a", "time_b")
         for head, weight, bias in zip(heads, weights, layer.input.bias.chunk(4), strict=True):
-            head.weight.copy_(weight)
-            head.bias.copy_(bias)
-        for head in heads[2:]:
-            parametrize.register_parametrization(head, "weight", Masked(layer.mask))
-    return other
+            cell.get_submodule(head).weight.copy_(weight)
+            cell.get_submodule(head).bias.copy_(bias)
+        masks |= {f"rnn_cell.layer_{number}.{head}.weight": layer.mask for head in heads[2:]}
+    return other, masks
 
 
-def masked_once(wired: nn.Module, x: Tensor) -> Tensor:
-    with parametrize.cached():
-        return wired(x)[0]
+def masked_once(wired: nn.Module, masks: dict[str, Tensor], x: Tensor) -> Tensor:
+    weights = {name: wired.get_parameter(name) * mask for name, mask in masks.items()}
+    return torch.func.functional_call(wired, weights, (x,))[0]
 
 
 def step_by_step(leaky: snntorch.Leaky, x: Tensor) -> Tensor:

@@ -192,7 +192,8 @@ class ContinualStrategy:
 
     def _answer_one(self, task: int, index: Tensor) -> Tensor:
         sample = self.stream.rows(task, index[None]).to(next(self.network.parameters()).device)
-        return self.network(sample.inputs, sample.dt).outputs
+        outputs: Tensor = self.network(sample.inputs, sample.dt).outputs
+        return outputs
 
     @torch.no_grad()
     def _outputs(self, samples: Samples) -> Tensor:
