@@ -122,7 +122,7 @@ LEAKS: dict[str, Leak] = {
     "signal handler": (lambda: signal.signal(signal.SIGUSR1, hook), lambda: signal.getsignal(signal.SIGUSR1)),
     "warning filters": (lambda: warnings.simplefilter("error"), lambda: warnings.filters[0]),
     "warnings shown once": (warned, warned),
-    "showwarning": (lambda: logging.captureWarnings(True), lambda: warnings.showwarning),
+    "showwarning": (lambda: setattr(warnings, "showwarning", print), lambda: warnings.showwarning),
     "root logger": (lambda: logging.basicConfig(level=1, force=True), lambda: logging.root.handlers.copy()),
     "level of a logger": (lambda: getLogger("torch").setLevel(50), lambda: getLogger("torch").level),
     "new logger": (lambda: getLogger("new").addHandler(NullHandler()), lambda: len(getLogger("new").handlers)),
