@@ -18,6 +18,7 @@ from search.errors import UsageError
 from search.storage.study_store import open_store
 from search.study.record import load_search
 from search.study.study import create_study
+from search.study.trial import get_reports
 from tests.conftest import ROOT
 from tests.end_to_end.processes import wait_until
 from tests.search.objectives import VAL_LOSS
@@ -88,7 +89,7 @@ def test_search_whose_database_is_lost_ends_with_one_line(cli, server):
     assert errors.count("Traceback") == 1, errors
     assert errors.splitlines()[-1].startswith("search.errors.StoreError: the study's database was lost, and not found")
     trials = load_search(cli.folder / "runs" / "lost").trials
-    assert sum(len(trial.intermediate_values) for trial in trials) >= 1
+    assert sum(len(get_reports(trial)) for trial in trials) >= 1
 
 
 def test_database_in_the_yaml_of_a_search_is_found_again(cli):
