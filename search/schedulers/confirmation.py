@@ -1,0 +1,81 @@
+"""Decides which finalists of a search train again, under which new seeds.
+
+It keeps nothing: all follows from the values of the runs. A round trains each finalist that is left, and the
+defaults, under one new seed, the same for all. Every second round halves the finalists (successive halving, Karnin et
+al. 2013), so that most seeds go to those that can win.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+
+from search.config.objectives import Mode, to_loss
+
+MOST_FINALISTS = 4
+FEWEST_RUNS = 6  # two seeds for two finalists and the defaults
+SHARE = 5  # one run for as many full trainings of the search
+ROUNDS = 2  # between two halvings
+
+Run = tuple[int | None, int]  # the number of a finalist (None: the defaults), and the round
+
+
+def default_runs(search_epochs: int, full_length: int) -> int:
+    """Return how many runs confirm a search of `search_epochs`, where a run takes `full_length` of them."""
+    return max(FEWEST_RUNS, search_epochs // full_length // SHARE)
+
+
+def num_finalists(runs: int) -> int:
+    """Return how many finalists `runs` are for, at least 1: two rounds of them and the defaults must fit."""
+    return max(1, min(MOST_FINALISTS, runs // 2 - 1))
+
+
+def next_round(
+    finalists: Sequence[int],
+    values: Mapping[int | None, Mapping[int, float]],
+    runs: int,
+    mode: Mode,
+    *,
+    begun: Collection[Run] = (),
+    dropped: Collection[int | None] = (),
+    with_defaults: bool = True,
+) -> list[Run]:
+    """Return the runs to begin: those of the round that is due which neither began nor ended.
+
+    The list is empty while a round is under way, and after the last round. A round is due once all runs of the rounds
+    before it ended. Which finalists it has depends on the values of the rounds before it alone.
+
+    Args:
+        finalists: The numbers of trials, the best first. Of finalists with equal means, the first ones are kept.
+        values: Of the runs that ended, by finalist (None: the defaults) and round.
+        runs: How many there may be in all. A round that does not fit as a whole does not begin.
+        mode: Says which values are better.
+        begun: The runs that are under way.
+        dropped: What gets no more runs, because a run of it diverged or failed. Its failed run counts as one.
+        with_defaults: Whether the defaults can be trained.
+    """
+    left, spent, index = [*finalists, *([None] if with_defaults else [])], 0, 0
+    while True:
+        # Who was dropped during a later round took part until then. So no one comes back for it.
+        left = [
+            config
+            for config in left
+            if config not in dropped or all(past in values.get(config, ()) for past in range(index))
+        ]
+        if index and index % ROUNDS == 0:
+            left = _keep_better_half(left, values, index, mode)
+        spent += len(left)
+        if len(left) < 2 or spent > runs:
+            return []
+        due = [config for config in left if index not in values.get(config, ()) and config not in dropped]
+        if due:
+            return [(config, index) for config in due if (config, index) not in begun]
+        index += 1
+
+
+def _keep_better_half(
+    left: Sequence[int | None], values: Mapping[int | None, Mapping[int, float]], rounds: int, mode: Mode
+) -> list[int | None]:
+    """Return the better half of the finalists by their means, and the defaults. Two configs are left at least."""
+    finalists = [config for config in left if config is not None]
+    fewest = 1 if None in left else 2
+    means = {config: sum(values[config][past] for past in range(rounds)) / rounds for config in finalists}
+    best = sorted(finalists, key=lambda config: to_loss(means[config], mode))[: max(fewest, (len(finalists) + 1) // 2)]
+    return [config for config in left if config is None or config in best]
