@@ -1,0 +1,238 @@
+"""Which finalist of a search is best, and whether it beats the defaults, by runs under new seeds.
+
+The model of a run is a mean of all configs, plus the deviation of its config, plus the effect of its seed, plus noise.
+Deviations and effects are random (Henderson 1975), so that few runs are shrunk towards the common mean. The finalists
+share one spread. The defaults have another one, because they were not selected. The ratio of each spread to the noise
+is averaged over a grid of values (Gelman 2006), which leaves a posterior in closed form for each of them.
+docs/confirmation.md says more, and what was measured.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from statistics import NormalDist
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from search.config.objectives import Objective
+from search.formatting import format_percent, format_value, pluralize
+
+CHOSEN_FROM = 0.75  # probability of beating the defaults
+SHOWN_FROM = 0.95  # the same; then the interval of the difference lies above 0
+INTERVAL = (0.05, 0.95)  # quantiles
+POWER = 0.8  # of telling the detectable difference
+SPREADS = tuple(np.geomspace(1 / 8, 8, 5).tolist())  # of the configs, each as a ratio to the noise
+SEED_SPREADS = (0.1, 0.5, 1.0, 2.0)  # of the seeds
+DRAWS = 20_000
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class ConfirmedConfig:
+    """A finalist or the defaults, and the estimate of its value as a mean over seeds.
+
+    Attributes:
+        trial: The number of the finalist. None: the defaults.
+        values: The value of each confirming run, by seed.
+        interval: 90 %, equal-tailed, low <= high.
+        difference: To the defaults, where positive is better. None: these are the defaults, or they have no runs.
+        difference_interval: 90 %, equal-tailed, low <= high.
+        probability_best: Of the best mean of all configs here.
+    """
+
+    trial: int | None
+    values: Mapping[int, float]
+    mean: float
+    interval: tuple[float, float]
+    difference: float | None
+    difference_interval: tuple[float, float] | None
+    probability_best: float
+    probability_beats_defaults: float | None
+
+
+@dataclass(frozen=True)
+class Confirmation:
+    """The answer of a search's confirming runs.
+
+    Attributes:
+        configs: The finalists and the defaults, the best mean first.
+        noise: The standard deviation of one run around the mean of its config, over seeds.
+        chosen: The finalist to use. None: keep the defaults.
+        detectable_difference: The smallest true difference between two configs with the most runs whose 90 % interval
+            lies on one side of 0 in four of five confirmations.
+    """
+
+    objective: Objective
+    configs: tuple[ConfirmedConfig, ...]
+    noise: float
+    chosen: int | None
+    detectable_difference: float
+
+    @property
+    def statement(self) -> str:
+        """One sentence that says which config to use, and how sure that is."""
+        if self.chosen is None:
+            return "no finalist is shown to beat the defaults; keep them"
+        config = next(config for config in self.configs if config.trial == self.chosen)
+        runs = pluralize(len(config.values), "seed")
+        if config.difference is None or config.difference_interval is None:
+            mean, interval = _format_estimate(config.mean, config.interval)
+            best = f"trial {self.chosen} is the best of {pluralize(len(self.configs), 'finalist')}"
+            sure = f"with probability {format_percent(config.probability_best)}"
+            return f"{best} {sure}: {self.objective.metric} {mean} ({interval}, {runs})"
+        difference, interval = _format_estimate(config.difference, config.difference_interval)
+        if (config.probability_beats_defaults or 0.0) >= SHOWN_FROM:
+            return f"trial {self.chosen} beats the defaults by {difference} ({interval}, {runs})"
+        told = f"trial {self.chosen} is probably better than the defaults, by {difference} ({interval}, {runs})"
+        return f"{told}, but this is not shown"
+
+
+class _Draws(NamedTuple):
+    """The posterior of the configs' means in the unit of the values: its mean and draws of it, larger is better."""
+
+    means: Array  # (configs,)
+    draws: Array  # (draws, configs)
+    noise: float  # standard deviation of a run around the mean of its config
+    paired_noise: float  # the same without the effect of the seed
+
+
+def estimate_confirmation(
+    values: Mapping[int | None, Mapping[int, float]], objective: Objective
+) -> Confirmation | None:
+    """Return what confirming runs show, or None if there are too few of them.
+
+    At least two configs must have a run, and one of them two. Configs without runs are left out. They may have runs
+    under different seeds, and different numbers of runs. The result is the same for the same values.
+
+    Args:
+        values: Of each run, by trial number (None: the defaults) and seed.
+        objective: Says which values are better.
+
+    Raises:
+        ValueError: A value is not finite.
+    """
+    runs = {trial: dict(sorted(values[trial].items())) for trial in sorted(values, key=_order_key) if values[trial]}
+    wrong = [value for own in runs.values() for value in own.values() if not math.isfinite(value)]
+    if wrong:
+        raise ValueError(f"the value of a confirming run must be finite, but got {wrong[0]}. Leave out that run.")
+    if len(runs) < 2 or max(map(len, runs.values())) < 2:
+        return None
+    sign = 1.0 if objective.mode == "max" else -1.0
+    posterior = _draw_posterior(runs, sign)
+    configs = _summarize_configs(runs, posterior, sign)
+    most_runs = sorted(map(len, runs.values()))[-2]
+    sure = NormalDist().inv_cdf(INTERVAL[1]) + NormalDist().inv_cdf(POWER)
+    return Confirmation(
+        objective=objective,
+        configs=tuple(configs),
+        noise=posterior.noise,
+        chosen=_choose_finalist(configs),
+        detectable_difference=sure * math.sqrt(2 / most_runs) * posterior.paired_noise,
+    )
+
+
+def _order_key(trial: int | None) -> int:
+    return -1 if trial is None else trial
+
+
+def _draw_posterior(runs: Mapping[int | None, Mapping[int, float]], sign: float) -> _Draws:
+    values = np.array([sign * value for own in runs.values() for value in own.values()])
+    center, scale = (values.mean(), values.std()) if np.ptp(values) > 0 else (values[0], 1.0)
+    y = (values - center) / scale
+    design = _build_design(runs)
+    ratios, precision = _build_grid([*runs], design.shape[1])
+    # Each matrix is (grid, columns, columns), where the columns are the common mean, the configs and the seeds.
+    gram = design.T @ design + precision[:, None, :] * np.eye(design.shape[1])
+    lower = np.linalg.cholesky(gram)
+    moment = design.T @ y
+    solution = np.linalg.solve(gram, moment[:, None])[..., 0]
+    rest = np.maximum(y @ y - solution @ moment, 0.0)
+    degrees = len(y) - 1  # a flat prior of the common mean takes one
+    log_weight = 0.5 * np.log(precision[:, 1:]).sum(axis=1) - np.log(np.diagonal(lower, axis1=1, axis2=2)).sum(axis=1)
+    log_weight -= 0.5 * degrees * np.log(np.maximum(rest, np.finfo(float).tiny))
+    weight = np.exp(log_weight - log_weight.max())
+    weight /= weight.sum()
+
+    to_means = np.zeros((len(runs), design.shape[1]))
+    to_means[:, 0] = 1.0
+    to_means[:, 1 : len(runs) + 1] = np.eye(len(runs))
+    means = solution @ to_means.T
+    scatter = np.linalg.solve(lower, np.broadcast_to(to_means.T, (len(weight), *to_means.T.shape)))
+    draw = np.random.default_rng(0)
+    point = np.repeat(np.arange(len(weight)), draw.multinomial(DRAWS, weight))
+    sigma = np.sqrt(rest[point] / draw.chisquare(degrees, DRAWS))
+    normal = draw.standard_normal((DRAWS, design.shape[1]))
+    moved = np.concatenate([normal[point == index] @ scatter[index] for index in range(len(weight))])
+    return _Draws(
+        means=center + scale * (weight @ means),
+        draws=center + scale * (means[point] + sigma[:, None] * moved),
+        noise=float(scale * np.median(sigma * np.hypot(1.0, ratios[point, 2]))),
+        paired_noise=float(scale * np.median(sigma)),
+    )
+
+
+def _build_design(runs: Mapping[int | None, Mapping[int, float]]) -> Array:
+    """Return a row of 0 and 1 for each run: the common mean, its config, its seed."""
+    seeds = sorted({seed for own in runs.values() for seed in own})
+    rows = [(config, seeds.index(seed)) for config, own in enumerate(runs.values()) for seed in own]
+    configs, of_seed = np.array(rows).T
+    return np.hstack([np.ones((len(rows), 1)), np.eye(len(runs))[configs], np.eye(len(seeds))[of_seed]])
+
+
+def _build_grid(trials: Sequence[int | None], columns: int) -> tuple[Array, Array]:
+    """Return the ratios to the noise, of finalists, defaults and seeds, and the prior precision of each column."""
+    own = SPREADS if None in trials else SPREADS[:1]
+    ratios = np.array([*product(SPREADS, own, SEED_SPREADS)])
+    kind = [*(1 if trial is None else 0 for trial in trials), *[2] * (columns - 1 - len(trials))]
+    return ratios, np.hstack([np.zeros((len(ratios), 1)), ratios[:, kind] ** -2.0])
+
+
+def _summarize_configs(
+    runs: Mapping[int | None, Mapping[int, float]], posterior: _Draws, sign: float
+) -> list[ConfirmedConfig]:
+    """Return the configs, the best mean first. Of equal ones, the defaults come first, and then lower numbers."""
+    trials, draws = [*runs], posterior.draws
+    is_best = draws == draws.max(axis=1, keepdims=True)
+    best = (is_best / is_best.sum(axis=1, keepdims=True)).mean(axis=0)
+    base = trials.index(None) if None in runs else None
+    found = []
+    for place in sorted(range(len(trials)), key=lambda place: -posterior.means[place]):
+        has_difference = base is not None and place != base
+        gain = draws[:, place] - draws[:, base or 0]
+        found.append(
+            ConfirmedConfig(
+                trial=trials[place],
+                values=runs[trials[place]],
+                mean=float(sign * posterior.means[place]),
+                interval=_find_interval(sign * draws[:, place]),
+                difference=float(posterior.means[place] - posterior.means[base or 0]) if has_difference else None,
+                difference_interval=_find_interval(gain) if has_difference else None,
+                probability_best=float(best[place]),
+                probability_beats_defaults=float((gain > 0).mean()) if has_difference else None,
+            )
+        )
+    return found
+
+
+def _find_interval(draws: Array) -> tuple[float, float]:
+    low, high = np.quantile(draws, INTERVAL)
+    return float(low), float(high)
+
+
+def _choose_finalist(configs: Sequence[ConfirmedConfig]) -> int | None:
+    """Return the finalist with the best mean, or None if it is not likely enough to beat the defaults."""
+    best = next(config for config in configs if config.trial is not None)
+    beats = best.probability_beats_defaults
+    return best.trial if beats is None or beats >= CHOSEN_FROM else None
+
+
+def _format_estimate(value: float, interval: tuple[float, float]) -> tuple[str, str]:
+    """Return a value and its interval as text, with two digits of the width of the interval."""
+    width = interval[1] - interval[0]
+    places = 1 - math.floor(math.log10(width)) if width > 0 else 15
+    own, low, high = (format_value(round(number, places)) for number in (value, *interval))
+    return own, f"90 % interval {low} to {high}"
