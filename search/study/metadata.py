@@ -44,9 +44,10 @@ def build_resume_config(about: Mapping[str, Any], place: StoragePath, given: Map
             f"--resume must come without {named}: {place.name} goes on as it began. "
             f"What can be given anew: {', '.join(map(option_name, sorted(resumable)))}."
         )
-    # A search that began before there was this option has kept all checkpoints.
+    # A search that began before there were these options has kept all checkpoints, and confirmed nothing.
     before = {
         "keep_checkpoints": ALL_CHECKPOINTS,
+        "confirm": 0,
         **about["config"],
         "storage": place.parent,
         "name": place.name,

@@ -10,6 +10,7 @@ from search.config.objectives import HasObjectives, Objective
 from search.errors import UsageError
 from search.storage.database import database_errors
 from search.storage.study_store import create_backend, read_study_url
+from search.study.trial import is_confirming
 from trainables.filesystem.paths import StoragePath
 
 DRIVERS = "drivers"  # the user attribute of the study with the times of its drivers
@@ -21,13 +22,14 @@ class SearchRecord(HasObjectives):
 
     Attributes:
         name: Of the search.
-        trials: Those that have begun, by number.
+        trials: Those that have begun, by number, without the confirming runs.
         objectives: The first leads.
         about: What it remembers of itself, see `search.experiment.resume`: `config`, the `first` points that it tried,
             among them the task's defaults, and what was `searched` and `fixed`. Empty if it died before it
             had put that down.
         drivers: When each driver of the search started, and when its trials had ended (None: it was killed, or still
             runs), in seconds since 1970. Empty for a search of an older version.
+        confirming_runs: Trials that train a finalist or the defaults once more, under a new seed.
     """
 
     name: str
@@ -35,6 +37,12 @@ class SearchRecord(HasObjectives):
     objectives: tuple[Objective, ...]
     about: Mapping[str, Any]
     drivers: Sequence[tuple[float, float | None]] = ()
+    confirming_runs: Sequence[FrozenTrial] = ()
+
+    @property
+    def all_trials(self) -> Sequence[FrozenTrial]:
+        """The trials and the confirming runs, by number."""
+        return sorted([*self.trials, *self.confirming_runs], key=lambda trial: trial.number)
 
     @property
     def default_trial(self) -> FrozenTrial | None:
@@ -64,4 +72,17 @@ def load_search(place: StoragePath) -> SearchRecord:
     begun = [trial for trial in trials if trial.state != TrialState.WAITING]
     objectives = (Objective(about["objective"], about["mode"]), *others)
     drivers = [(start, end) for start, end in about.get(DRIVERS, ())]
-    return SearchRecord(place.name, begun, objectives, about.get("search", {}), drivers)
+    return build_record(place.name, begun, objectives, about.get("search", {}), drivers)
+
+
+def build_record(
+    name: str,
+    trials: Sequence[FrozenTrial],
+    objectives: tuple[Objective, ...],
+    about: Mapping[str, Any],
+    drivers: Sequence[tuple[float, float | None]] = (),
+) -> SearchRecord:
+    """Return the record of a search from all `trials` that have begun, the confirming runs among them."""
+    confirming = [trial for trial in trials if is_confirming(trial)]
+    searched = [trial for trial in trials if not is_confirming(trial)] if confirming else trials
+    return SearchRecord(name, searched, objectives, about, drivers, confirming)

@@ -8,7 +8,7 @@ from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
 
 from search.config.objectives import Objective
-from search.study.trial import get_outcome, intermediate_values, objective_values
+from search.study.trial import get_outcome, intermediate_values, is_confirming, objective_values
 
 
 class StudyWithObjectives(Protocol):
@@ -45,6 +45,8 @@ def _show_trials(
 ) -> list[FrozenTrial]:
     """Return `trials` as samplers should see them.
 
+    Confirming runs are left out: their configs are known, and a sampler would take them for so many new ones.
+
     With several objectives, Optuna knows no values of a pruned trial, and most samplers ignore it. So a trial that has
     reported is shown as completed, and one that diverged as no better than the worst of them.
 
@@ -53,6 +55,8 @@ def _show_trials(
     """
     several, seen = len(study.objectives) > 1, []
     for trial in trials:
+        if is_confirming(trial):
+            continue
         paused = trial.state == TrialState.RUNNING and trial.number not in study.live and intermediate_values(trial)
         pruned = get_outcome(trial) == "pruned" if several else trial.state == TrialState.PRUNED and study.compared
         if paused or pruned:

@@ -14,9 +14,9 @@ from search.config.search_space import Space
 from search.samplers.distinct import DistinctSampler
 from search.storage.backend import StudyStore
 from search.storage.study_store import open_store
-from search.study.record import DRIVERS, SearchRecord
+from search.study.record import DRIVERS, SearchRecord, build_record
 from search.study.sampler_view import sampler_view
-from search.study.trial import get_reports, get_segments, objective_values
+from search.study.trial import get_reports, get_segments, is_confirming, objective_values
 from trainables.filesystem.paths import StoragePath
 
 
@@ -79,7 +79,7 @@ class SearchStudy:
 
     def get_record(self) -> SearchRecord:
         """Return the search as its study has it now."""
-        return SearchRecord(self._study.study_name, self.get_trials(), self.objectives, self.metadata, self._drivers)
+        return build_record(self._study.study_name, self.get_trials(), self.objectives, self.metadata, self._drivers)
 
     @property
     def _drivers(self) -> list[tuple[float, float | None]]:
@@ -97,6 +97,10 @@ class SearchStudy:
     def get_trials(self) -> list[FrozenTrial]:
         """All trials that have begun, as they are; not to be changed."""
         return [trial for trial in self._get_all_trials() if trial.state != TrialState.WAITING]
+
+    def get_searched_trials(self) -> list[FrozenTrial]:
+        """Return `get_trials` without the confirming runs."""
+        return [trial for trial in self.get_trials() if not is_confirming(trial)]
 
     def enqueue(self, values: dict[str, Any]) -> None:
         """Try `values` next, unless this search tried them or they wait to be."""
@@ -121,7 +125,7 @@ class SearchStudy:
         return len(self._get_all_trials())
 
     def create_copy(self, space: Space, values: dict[str, Any], attributes: dict[str, Any]) -> int:
-        """Begin a trial with `values`, as one write: a crash leaves all of it or nothing. Returns its number."""
+        """Begin a trial with `values`, as one write: a crash leaves all of it or nothing. Return its number."""
         distributions = {p.name: p.distribution for p in space.parameters if p.name in values}
         template = optuna.trial.create_trial(
             state=TrialState.RUNNING, params=values, distributions=distributions, user_attrs=attributes
@@ -162,19 +166,23 @@ class SearchStudy:
         self._record_attr(number, "outcome", outcome)
 
     def end(self, number: int, outcome: str, reason: str = "", divergence: dict[str, Any] | None = None) -> None:
-        """End a trial. Its value is the best that it reported; of several, see `point_of`.
+        """End a trial. Its value is the best that it reported; of several, see `objective_values`.
 
+        A confirming run that was completed is pruned to Optuna, so that the study's best trial is one of the search.
         One that diverged is an answer: samplers see it as pruned and outside of a constraint. They ignore failed
         trials, and would propose the like again.
         """
         if "outcome" not in self.get_trial(number).user_attrs:
             self.record_end(number, outcome, reason, divergence)
-        if outcome == "completed":
+        if outcome == "completed" and not is_confirming(self.get_trial(number)):
             self._study.tell(number, objective_values(self.get_trial(number), self.objectives))
         elif outcome == "failed":
             self._study.tell(number, state=TrialState.FAIL)
         else:
-            if outcome == "diverged" and not self.get_trial(number).constraints:  # there is one if the search died here
+            trial = self.get_trial(number)
+            if (
+                outcome == "diverged" and not trial.constraints and not is_confirming(trial)
+            ):  # else the search died here
                 self._study.sampler = RandomSampler()  # which is asked for nothing here
                 optuna.Trial(self._study, self._get_trial_id(number)).set_constraint("diverged", 1.0)
             self._study.tell(number, state=TrialState.PRUNED)

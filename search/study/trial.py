@@ -19,6 +19,11 @@ def get_outcome(trial: FrozenTrial) -> str:
     return str(trial.user_attrs.get("outcome", "interrupted"))
 
 
+def is_confirming(trial: FrozenTrial) -> bool:
+    """Return whether `trial` trains a config of the search once more, to confirm it under a new seed."""
+    return "confirms" in trial.user_attrs
+
+
 def get_reports(trial: FrozenTrial) -> dict[int, dict[str, Any]]:
     """By epoch, what each report of `trial` held: `metrics`, `checkpoint`, `time` (seconds since 1970),
     `held_gpu_s`, the GPU-seconds that the trial had held, `gang`, and `seconds`, what the epoch took."""
