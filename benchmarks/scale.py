@@ -174,6 +174,7 @@ def measure(given: argparse.Namespace, folder: Path, uri: str) -> None:
             "scheduler": given.scheduler,
             "set": {"precision": "fp32", "epochs": given.epochs},
             "seed": 1,
+            "confirm": 0,
             "quiet": not given.verbose,
             **({"study": given.study} if given.study else {}),
         }

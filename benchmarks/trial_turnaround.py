@@ -117,6 +117,7 @@ def _memory(process: psutil.Process) -> int:
 
 def search(trials: int, workers: int, folder: str, at_a_time: int) -> list[str]:
     options = ["--trials", str(trials), "--workers", str(workers), "--concurrency", str(at_a_time)]
+    options += ["--confirm", "0"]
     fixed = ["--scheduler", "none", "--set", "precision=fp32", "--cpus-per-worker", "0.5" if workers > 1 else "1"]
     return [str(SEARCH), f"{HERE / 'tiny_task.py'}:Tiny", *options, *fixed, "--storage", folder, "--name", "bench"]
 

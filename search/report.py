@@ -61,7 +61,7 @@ def main(
     page = folder / "report.html"
     try:
         write_report(searched, page)
-        write_parquet(searched.trials, folder / "trials.parquet")
+        write_parquet(searched.all_trials, folder / "trials.parquet")
     except OSError as error:
         raise UsageError(f"--storage must be a folder that can be written to, but {error}.") from error
     console.print(f"page: {page}", highlight=False, soft_wrap=True)

@@ -93,13 +93,16 @@ def _print_result(result: "SearchResult", place: StoragePath, quiet: bool, as_js
     from search.formatting import resume_command
     from search.reporting.console.summary import print_summary
     from search.reporting.console.tables import SafeStream, create_report_console
-    from search.study.trial import WITH_RESULT
+    from search.study.trial import WITH_RESULT, get_outcome
 
     if as_json:
         print(json.dumps(result.as_json()), file=SafeStream(sys.stdout))
     else:
         print_summary(create_report_console(), result, place, quiet)
-    if "interrupted" in result.outcomes or not result.outcomes:  # or it was stopped before its first trial
+    unconfirmed = any(get_outcome(run) == "interrupted" for run in result.searched.confirming_runs)
+    if (
+        "interrupted" in result.outcomes or unconfirmed or not result.outcomes
+    ):  # or it was stopped before its first trial
         print(f"go on: {resume_command(place)}", file=SafeStream(sys.stderr))
     if not {*WITH_RESULT} & {*result.outcomes}:
         raise click.exceptions.Exit(1)

@@ -27,6 +27,9 @@ class Cli:
     env: dict[str, str]
 
     def start(self, *arguments: str, script: str | Path = "search/run.py") -> subprocess.Popen:
+        """Start a script. A new search confirms nothing unless `arguments` have --confirm, which saves its time."""
+        if script == "search/run.py" and not {"--confirm", "--resume", "--list"} & {*arguments}:
+            arguments = (*arguments, "--confirm", "0")
         command = [sys.executable, str(ROOT / script), *arguments]
         pipe = subprocess.PIPE
         process = subprocess.Popen(

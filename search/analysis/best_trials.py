@@ -30,13 +30,15 @@ NUMBER = re.compile(r"0x[0-9a-f]+|[-+]?\d+(\.\d+)?(e[-+]?\d+)?", re.IGNORECASE)
 class BestTrial:
     """The best trial: its number, value, config, and the checkpoint of the report that has the value.
 
-    A function may report without a checkpoint.
+    A function may report without a checkpoint. Config and checkpoint of a confirmed trial are those of its best
+    confirming run, `run`, which trained it once more under a new seed.
     """
 
     trial_id: int
     value: float
     config: dict[str, Any]
     checkpoint: str | None
+    run: int | None = None
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,9 @@ from dataclasses import asdict, dataclass, field
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from search.analysis.best_trials import BestTrial, ParetoTrial, count_outcomes, find_best, find_pareto_front
+from search.analysis.best_trials import BestTrial, ParetoTrial, count_outcomes, find_pareto_front
+from search.analysis.confirmation import Confirmation, ConfirmedConfig
+from search.analysis.confirmed_best import confirm, find_confirmed_best, get_confirmed_config
 from search.analysis.divergence import Divergence, find_divergence
 from search.analysis.timeline import running_time
 from search.formatting import format_value
@@ -22,7 +24,9 @@ class SearchResult:
     """What came of a search: outcomes by name, the best trial, where trials diverged, where MLflow has it, how many
     seconds its drivers ran, and why it ended before its trials were spent.
 
-    The best is so by the first objective; with several, `front` has those that no other trial beats in all of them.
+    The best is the confirmed one, or the best by the first objective where nothing was confirmed. With several
+    objectives, `front` has those that no other trial beats in all of them. `confirmations` has what the confirming runs
+    show of each objective; it is empty without them.
     `searched` is the search itself, with all of its trials as the study has them.
     """
 
@@ -35,22 +39,37 @@ class SearchResult:
     stopped: str
     front: Sequence[ParetoTrial] | None
     searched: SearchRecord = field(repr=False)
+    confirmations: Sequence[Confirmation] = ()
 
     @classmethod
     def from_record(cls, searched: SearchRecord) -> "SearchResult":
         """Return what the trials of a search show; not yet where MLflow has it, and why it stopped."""
         trials, objectives = searched.trials, searched.objectives
-        best, seconds, front = find_best(trials, searched.objective), running_time(searched).total, None
+        confirmations = confirm(searched)
+        best, seconds, front = find_confirmed_best(searched, confirmations), running_time(searched).total, None
         if len(objectives) > 1:
             front = find_pareto_front(trials, objectives)
         found = count_outcomes(trials), best, find_divergence(trials)
-        return cls(searched.name, *found, {}, seconds, "", front, searched)
+        return cls(searched.name, *found, {}, seconds, "", front, searched, confirmations)
+
+    @property
+    def confirmation(self) -> Confirmation | None:
+        """What the confirming runs show of the only objective; None without them, or with several objectives."""
+        return self.confirmations[0] if len(self.confirmations) == 1 else None
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The best value and the duration as metrics of the search."""
-        best = {f"best/{self.searched.objective.metric}": self.best.value} if self.best else {}
-        return {**best, "time/search_s": self.seconds}
+        """The best value, what is confirmed of it, and the duration as metrics of the search."""
+        metric = self.searched.objective.metric
+        metrics = {f"best/{metric}": self.best.value} if self.best else {}
+        if self.confirmation is not None:
+            config = get_confirmed_config(self.confirmation)
+            low, high = config.interval
+            metrics |= {f"confirmed/{metric}": config.mean, f"confirmed/{metric}_low": low}
+            metrics |= {f"confirmed/{metric}_high": high, "confirmed/probability_best": config.probability_best}
+            if config.probability_beats_defaults is not None:
+                metrics["confirmed/probability_beats_defaults"] = config.probability_beats_defaults
+        return {**metrics, "time/search_s": self.seconds}
 
     @property
     def trials(self) -> "DataFrame":
@@ -91,10 +110,47 @@ class SearchResult:
         return {
             "name": self.name,
             "outcomes": self.outcomes,
-            "best": asdict(self.best) if self.best else None,
+            "best": self._best_as_json() if self.best else None,
             **front,
+            **({"confirmations": [_to_json(each) for each in self.confirmations]} if self.confirmations else {}),
             "divergence": [asdict(divergence) for divergence in self.divergence],
             "mlflow": self.mlflow,
             "seconds": round(self.seconds, 3),
             "stopped": self.stopped or None,
         }
+
+    def _best_as_json(self) -> dict[str, Any]:
+        best = asdict(self.best) if self.best else {}
+        run = best.pop("run")
+        if self.confirmation is None:
+            return best
+        config = get_confirmed_config(self.confirmation)
+        return {
+            **best,
+            "confirmed": {**_config_to_json(config), "run": run, "statement": self.confirmation.statement},
+        }
+
+
+def _to_json(confirmation: Confirmation) -> dict[str, Any]:
+    return {
+        "metric": confirmation.objective.metric,
+        "chosen": confirmation.chosen,
+        "noise": confirmation.noise,
+        "detectable_difference": confirmation.detectable_difference,
+        "configs": [_config_to_json(config) for config in confirmation.configs],
+    }
+
+
+def _config_to_json(config: ConfirmedConfig) -> dict[str, Any]:
+    """Return the estimate of a config. The trial of the defaults is null."""
+    return {
+        "trial": config.trial,
+        "mean": config.mean,
+        "interval": list(config.interval),
+        "seeds": len(config.values),
+        "values": {str(seed): value for seed, value in config.values.items()},
+        "difference": config.difference,
+        "difference_interval": None if config.difference_interval is None else list(config.difference_interval),
+        "probability_best": config.probability_best,
+        "probability_beats_defaults": config.probability_beats_defaults,
+    }

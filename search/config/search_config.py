@@ -63,6 +63,13 @@ class SearchConfig(BaseModel):
     stop_when: Annotated[str, BeforeValidator(parse_stop_condition)] = _budget(
         "", "METRIC>=VALUE", "Stop when a report meets this condition, e.g. val/score>=0.4. Default: no condition."
     )
+    confirm: int | None = _budget(
+        None,
+        "RUNS",
+        "Train the best trials and the defaults again under new seeds, with this many runs in all; 0 for none. "
+        "Default: a fifth of the epochs of all trials, at least 6 runs.",
+        ge=0,
+    )
     patience: Count | None = _budget(None, "N", "Stop after this many trials without a new best. Default: no limit.")
     workers: Count = _resource(1, "N", "Number of workers of each trial.")
     cpus_per_worker: ResourceAmount = _resource(1, "N", "Number of CPUs of each worker.")

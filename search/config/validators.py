@@ -6,10 +6,12 @@ from search.config.option import SMALLEST_AMOUNT
 from search.config.search_config import OPTIONS, SearchConfig
 from trainables.filesystem.paths import RemotePath
 
+FEWEST_CONFIRMING_RUNS = 4
+
 
 def find_contradictions(config: SearchConfig) -> list[str]:
     """Return a message for each contradiction between options of a search."""
-    checks = (_check_name, _check_once, _check_workers, _check_scheduler, _check_fidelity, _check_study)
+    checks = (_check_name, _check_once, _check_confirm, _check_workers, _check_scheduler, _check_fidelity, _check_study)
     return [message for check in checks for message in check(config)]
 
 
@@ -29,6 +31,22 @@ def _check_once(config: SearchConfig) -> Iterator[str]:
     }
     for names in (names for names, is_given in given.items() if is_given):
         yield f"--once must come without {names}: it is one run with fixed parameters."
+
+
+def _check_confirm(config: SearchConfig) -> Iterator[str]:
+    runs = config.confirm
+    if runs is not None and 0 < runs < FEWEST_CONFIRMING_RUNS:
+        yield (
+            f"--confirm must be 0 or at least {FEWEST_CONFIRMING_RUNS}, but got {runs}: a finalist and the defaults "
+            "need two seeds each."
+        )
+    if runs and config.once:
+        yield f"--confirm must be 0 with --once, but got {runs}: there is one config. Leave it out."
+    if runs and config.scheduler == "pbt":
+        yield (
+            f"--confirm must be 0 with --scheduler pbt, but got {runs}: a member's parameters change while it trains, "
+            "and no config trains the like again. Leave it out."
+        )
 
 
 def _check_workers(config: SearchConfig) -> Iterator[str]:

@@ -1,5 +1,6 @@
 """The calls by which a search tells others that a trial starts, reports or ends."""
 
+from collections.abc import Mapping
 from typing import Any
 
 
@@ -9,8 +10,17 @@ class TrialCallback:
     A config is flat, by dotted name. `at` is in seconds since 1970.
     """
 
-    def on_trial_start(self, number: int, config: dict[str, Any], copied_from: int | None = None) -> None:
-        """Trial `number` starts, as a copy of another trial if `copied_from` is given."""
+    def on_trial_start(
+        self,
+        number: int,
+        config: dict[str, Any],
+        copied_from: int | None = None,
+        confirms: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Trial `number` starts, as a copy of another trial if `copied_from` is given.
+
+        A confirming run has in `confirms` the `trial` whose config it trains (None: the defaults) and its new `seed`.
+        """
 
     def on_trial_datasets(self, number: int, datasets: list[dict[str, str]]) -> None:
         """Trial `number` uses `datasets`."""

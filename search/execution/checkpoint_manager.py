@@ -16,6 +16,7 @@ from search.study.trial import (
     get_outcome,
     get_reports,
     intermediate_values,
+    is_confirming,
     objective_losses,
 )
 from trainables import checkpoint
@@ -31,6 +32,8 @@ FEW = 4  # trials whose folders are listed one by one
 class BestCheckpoints:
     """The checkpoints of ended trials that a search keeps: `num_kept` of the best trials, and the Pareto front.
 
+    Of the runs that confirm a config, the best one is kept beside these: it is what is deployed if the config wins.
+
     A checkpoint that is not kept is never kept later, as the values of ended trials do not change.
     """
 
@@ -40,6 +43,7 @@ class BestCheckpoints:
         self._names: dict[int, str] = {}  # by trial
         self._losses: dict[int, tuple[float, ...]] = {}
         self._with_result: set[int] = set()  # the others come after these
+        self._confirmed: dict[int, int | None] = {}  # by confirming run, the trial whose config it trains
 
     def add(self, trial: FrozenTrial, name: str) -> None:
         """Add the best checkpoint of a trial that has ended."""
@@ -47,18 +51,24 @@ class BestCheckpoints:
         self._losses[trial.number] = objective_losses(trial, self._objectives) or ()
         if get_outcome(trial) in WITH_RESULT:
             self._with_result.add(trial.number)
+        if is_confirming(trial):
+            self._confirmed[trial.number] = trial.user_attrs["confirms"]["trial"]
 
     def drop_worst(self) -> dict[int, str]:
         """Forget the trials whose checkpoints are not kept. Return the names of those checkpoints."""
         if len(self._names) <= self._num_kept:
             return {}
         ranked = sorted(self._names, key=lambda n: (n not in self._with_result, self._losses[n][0], n))
-        kept = {*ranked[: self._num_kept]}
+        searched = [number for number in ranked if number not in self._confirmed]
+        best_runs = {self._confirmed[number]: number for number in reversed(ranked) if number in self._confirmed}
+        kept = {*searched[: self._num_kept], *best_runs.values()}
         if len(self._objectives) > 1:
-            kept |= {*select_non_dominated({number: self._losses[number] for number in self._with_result})}
+            with_result = self._with_result - self._confirmed.keys()
+            kept |= {*select_non_dominated({number: self._losses[number] for number in with_result})}
         dropped = {number: name for number, name in self._names.items() if number not in kept}
         for number in dropped:
             del self._names[number], self._losses[number]
+            self._confirmed.pop(number, None)
             self._with_result.discard(number)
         return dropped
 

@@ -15,7 +15,7 @@ from search.execution.stoppers import Stoppers
 from search.storage.requests import retry_while_unavailable
 from search.study.datasets import Datasets
 from search.study.study import SearchStudy
-from search.study.trial import get_end_time, get_reports, intermediate_values
+from search.study.trial import get_end_time, get_reports, intermediate_values, is_confirming
 from trainables.filesystem.paths import RemotePath, StoragePath
 from trainables.worker.messages import (
     Divergence,
@@ -38,6 +38,7 @@ class SearchLimits:
         checkpoints: How many of the best trials keep a checkpoint when they have ended.
         max_losses: How often a trial may lose its whole gang before it fails.
         stopping: No segment begins once it is set.
+        search_over: No segment of the search begins once it is set; confirming runs still do.
         stoppers: Rules that end the search early. They set `stopping`.
         room: Returns how many segments may run at once now. None: any number.
     """
@@ -46,6 +47,7 @@ class SearchLimits:
     checkpoints: int = 10
     max_losses: int = 3
     stopping: Event = field(default_factory=Event)
+    search_over: Event = field(default_factory=Event)
     stoppers: Stoppers = field(default_factory=Stoppers)
     room: Callable[[], int] | None = None
 
@@ -110,7 +112,8 @@ class ReportHandler:
                 self._record_report(number, report, result.gang, now)
                 if self._is_complete(number):
                     self.finish_trial(number, "completed")
-                self._stoppers.record_segment_end(number)
+                if not self._is_confirming(number):
+                    self._stoppers.record_segment_end(number)
             else:
                 self._record_report(number, report, result.gang, now)
         if result.reports[-1].done:
@@ -130,7 +133,8 @@ class ReportHandler:
             if self._losses[number] > self._max_losses:
                 reason = f"its gang was lost {self._losses[number]} times: {loss}"
                 self.finish_trial(number, "failed", reason)
-                self._stoppers.record_failure(number, reason)
+                if not self._is_confirming(number):
+                    self._stoppers.record_failure(number, reason)
             else:
                 logger.warning("trial %d: lost its gang (%s), and goes on from its last checkpoint", number, loss)
         self.study.live.discard(number)
@@ -170,7 +174,8 @@ class ReportHandler:
             self.spent += epoch_cost(content, self._unit)
             self.study.report(number, epoch, metrics[self.study.objectives[0].metric], content)
             self.notify(lambda callback: callback.on_trial_report(number, epoch, metrics, now))
-            self._stoppers.record_report(number, metrics)
+            if not is_confirming(trial):
+                self._stoppers.record_report(number, metrics)
         self.checkpoints.prune(self.study.get_trial(number))
 
     def _handle_end(self, number: int, end: SegmentEnd, now: float) -> None:
@@ -184,10 +189,15 @@ class ReportHandler:
             self._save_traceback(number, end.traceback)
         where = f", at {end.location}" if end.location else ""
         self.finish_trial(number, end.outcome, end.reason + where, end.divergence)
+        if self._is_confirming(number):
+            return
         if end.outcome == "failed":
             self._stoppers.record_failure(number, end.reason, where)
         else:
             self._stoppers.record_segment_end(number)
+
+    def _is_confirming(self, number: int) -> bool:
+        return is_confirming(self.study.get_trial(number))
 
     def _record_divergent_epoch(self, number: int, last: EpochReport, now: float) -> None:
         """Record the epoch in which a trial diverged, which has no finite objective."""

@@ -15,12 +15,13 @@ from search.config.flatten import flatten
 from search.config.search_space import Space
 from search.errors import StoreError, format_validation_errors
 from search.execution.callback import TrialCallback
+from search.execution.confirmation import ConfirmationPlan
 from search.execution.report_handler import ReportHandler, SearchLimits
 from search.samplers.perturbation import perturb
 from search.schedulers.base import Prune, Scheduler, Segment, TrialProgress
 from search.schedulers.pbt import format_replacement_reason
 from search.study.study import SearchStudy
-from search.study.trial import get_end_time, get_outcome, get_reports, intermediate_values, max_epochs
+from search.study.trial import get_end_time, get_outcome, get_reports, intermediate_values, is_confirming, max_epochs
 from trainables.filesystem.paths import StoragePath
 from trainables.worker.messages import SegmentAssignment, SegmentBudget, from_json
 
@@ -35,6 +36,7 @@ class StudySearcher(Searcher):
         folder: The search's folder.
         attempt: A part of every checkpoint's name, different for each driver of the search. Workers of a driver that
             was killed live on for seconds, and must not write what this one reads.
+        confirmation: Chooses the runs after the search; None: there are none.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class StudySearcher(Searcher):
         folder: StoragePath,
         attempt: str,
         callbacks: Sequence[TrialCallback] = (),
+        confirmation: ConfirmationPlan | None = None,
     ) -> None:
         super().__init__()
         self.study = study
@@ -53,6 +56,7 @@ class StudySearcher(Searcher):
         self.schedule = schedule
         self.limits = limits
         self.attempt = attempt
+        self.confirmation = confirmation
         if schedule.unit != "epochs":  # of the same rung, which is another epoch for each
             study.compared = lambda trial: self._progress_of(trial).values_by_rung(schedule.rungs)
         self.reports = ReportHandler(study, folder, limits, callbacks, schedule.unit, self._is_complete)
@@ -109,7 +113,8 @@ class StudySearcher(Searcher):
 
     def is_paused(self, trial: FrozenTrial) -> bool:
         """Return whether `trial`, which has not ended, waits at a rung."""
-        return trial.state == TrialState.RUNNING and self.schedule.is_paused_at_rung(self._progress_of(trial))
+        may_wait = trial.state == TrialState.RUNNING and not is_confirming(trial)
+        return may_wait and self.schedule.is_paused_at_rung(self._progress_of(trial))
 
     def finish(self, prune: bool) -> None:
         """End trials after the last segment. What is not ended here can be resumed.
@@ -126,13 +131,16 @@ class StudySearcher(Searcher):
                 if number in stoppers.winners:
                     self.reports.finish_trial(number, "completed", f"reached {stoppers.target}")
                 elif prune and paused:
-                    epoch = self._progress_of(trial).epoch
-                    self.reports.finish_trial(number, "pruned", f"not among the best at epoch {epoch}")
+                    self._prune_paused(trial)
                 elif "config" in trial.user_attrs:  # else no callback knows that the trial has begun
                     at = get_end_time(trial)
                     for callback in self.reports.callbacks:
                         callback.on_trial_end(number, "interrupted", "the search was stopped", at)
         self.reports.checkpoints.close()
+
+    def _prune_paused(self, trial: FrozenTrial) -> None:
+        epoch = self._progress_of(trial).epoch
+        self.reports.finish_trial(trial.number, "pruned", f"not among the best at epoch {epoch}")
 
     def _keep_error(self, action: Callable[[], Any], otherwise: Any) -> Any:
         try:
@@ -148,17 +156,43 @@ class StudySearcher(Searcher):
 
     def _next_segment(self, trial_id: str) -> dict[str, Any] | str:
         while not self.limits.stopping.is_set():
-            trials = [self._progress_of(trial) for trial in self.study.get_trials()]
-            decision = self.schedule.next_action(trials, len(trials) < self.limits.trials)
-            if decision is None:
-                break
+            decision = None
+            if not self.limits.search_over.is_set():
+                trials = [self._progress_of(trial) for trial in self.study.get_searched_trials()]
+                decision = self.schedule.next_action(trials, len(trials) < self.limits.trials)
             if isinstance(decision, Prune):
                 self.reports.finish_trial(decision.number, "pruned", decision.reason)
-            elif (assignment := self._start_segment(decision)) is not None:
+                continue
+            assignment = self._start_segment(decision) if decision else self._next_confirming_segment()
+            if assignment is not None:
                 self._live[trial_id] = assignment.trial
                 self.reports.record_segment_start(assignment.trial)
                 return {"segment": assignment}
+            if decision is None:
+                break
         return Searcher.FINISHED
+
+    def _next_confirming_segment(self) -> SegmentAssignment | None:
+        """Return a run that confirms the search, once all trials of the search have come to rest."""
+        if self.confirmation is None or any(not is_confirming(self.study.get_trial(n)) for n in self.study.live):
+            return None
+        trials = self.study.get_trials()
+        for trial in trials:
+            if is_confirming(trial) and trial.state == TrialState.RUNNING and trial.number not in self.study.live:
+                epoch = self._progress_of(trial).epoch
+                return self._continue_trial(Segment("continued", trial.number, epoch, self.schedule.limit))
+        runs = self.confirmation.next_runs(trials)
+        if not runs:
+            return None
+        self.limits.search_over.set()  # trials that wait at a rung have lost, and no budget ends the search any more
+        for trial in trials:
+            if self.is_paused(trial):
+                self._prune_paused(trial)
+        attributes = {"config": runs[0].config, "confirms": runs[0].attribute}
+        number = self.study.create_copy(self.space, {}, attributes)
+        config = flatten(runs[0].config)
+        self.reports.notify(lambda callback: callback.on_trial_start(number, config, confirms=runs[0].attribute))
+        return self._assign(number, 0, self.schedule.limit, [None])
 
     def _is_complete(self, number: int) -> bool:
         return self._progress_of(self.study.get_trial(number)).is_complete(self.schedule.limit)

@@ -114,7 +114,9 @@ class Stoppers:
         patience: End the search when so many trials brought no better value; see PatienceStopper.
         gpu_hours: End the search when its trials held so many; `check_gpu_hours` must be called from time to time.
         gpus: How many GPUs one gang holds.
+        reserve: The share of the GPU-hours that is kept for confirming runs.
         stop: Called with the reason, once or more.
+        end_search: Called with the reason when no trial is to go on, but confirming runs are. Default: `stop`.
         say: Shows a line to the user.
         meter: How long trials held GPUs.
         winners: Trials that met the target.
@@ -126,7 +128,9 @@ class Stoppers:
     patience: int | None = None
     gpu_hours: float | None = None
     gpus: float = 1.0
+    reserve: float = 0.0
     stop: Callable[[str], None] = lambda reason: None
+    end_search: Callable[[str], None] | None = None
     say: Callable[[str], None] = lambda line: None
     winners: set[int] = field(default_factory=set)
 
@@ -164,7 +168,7 @@ class Stoppers:
         if self._plateau is not None:
             self._plateau.record_segment_end(number)
             if self._plateau.is_triggered:
-                self.stop(f"no better {self.objective.metric} in {self._plateau.patience} trials")
+                (self.end_search or self.stop)(f"no better {self.objective.metric} in {self._plateau.patience} trials")
 
     def record_failure(self, number: int, reason: str, where: str = "") -> None:
         """Record that trial `number` failed. `where` is shown with the reason, and not compared."""
@@ -174,6 +178,11 @@ class Stoppers:
                 self.stop(f"the first {self._alike.many} trials failed alike: {reason}{where}")
 
     def check_gpu_hours(self) -> None:
-        """Stop the search if the GPU-hours are spent."""
-        if self.gpu_hours is not None and self.meter.total >= self.gpu_hours * HOUR:
-            self.stop(f"{self.gpu_hours:g} GPU-hours")
+        """Stop the search if the GPU-hours are spent, and its trials if only those for confirming runs are left."""
+        if self.gpu_hours is None:
+            return
+        reason, spent = f"{self.gpu_hours:g} GPU-hours", self.meter.total / (self.gpu_hours * HOUR)
+        if spent >= 1:
+            self.stop(reason)
+        elif self.end_search is not None and spent >= 1 - self.reserve:
+            self.end_search(reason)

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import ray
@@ -32,7 +32,13 @@ class Watchdog(TrialCallback):
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch_progress, daemon=True, name="watch")
 
-    def on_trial_start(self, number: int, config: dict[str, Any], copied_from: int | None = None) -> None:
+    def on_trial_start(
+        self,
+        number: int,
+        config: dict[str, Any],
+        copied_from: int | None = None,
+        confirms: Mapping[str, Any] | None = None,
+    ) -> None:
         self._moved_at = time.monotonic()
 
     def on_trial_datasets(self, number: int, datasets: list[dict[str, str]]) -> None:

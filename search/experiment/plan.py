@@ -5,6 +5,7 @@ import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from optuna.trial import FrozenTrial
@@ -20,13 +21,16 @@ from search.config.task_source import TaskSource, find_model_problems
 from search.errors import UsageError
 from search.execution.cluster.address_check import check_address
 from search.execution.cluster.local_machine import check_machine, uses_existing_cluster
+from search.execution.confirmation import ConfirmationPlan
 from search.experiment.task_object import resolve_task
 from search.experiment.warm_start import WarmStart, load_warm_start
 from search.schedulers.base import Scheduler
+from search.schedulers.confirmation import default_runs
 from search.schedulers.factory import create_scheduler
 from search.schedulers.pbt import PopulationBasedTraining
 from search.storage.locations import check_location
 from search.storage.study_store import create_backend
+from search.study.trial import is_confirming
 from search.tracking.uri import check_tracking, resolve_tracking_uri
 from trainables.filesystem.paths import StoragePath
 from trainables.task import Task
@@ -55,8 +59,30 @@ class SearchPlan(HasObjectives):
         return min(self.config.trials, len(combinations))
 
     def is_complete(self, trials: Sequence[FrozenTrial]) -> bool:
-        """Return whether `trials` have all ended, and no further one is to start."""
-        return len(trials) >= self.trials and all(trial.state.is_finished() for trial in trials)
+        """Return whether `trials` have all ended, and no further one is to start, nor a confirming run."""
+        searched = [trial for trial in trials if not is_confirming(trial)]
+        has_ended = len(searched) >= self.trials and all(trial.state.is_finished() for trial in searched)
+        return has_ended and (self.confirmation is None or self.confirmation.is_complete(trials))
+
+    @cached_property
+    def confirmation(self) -> ConfirmationPlan | None:
+        """What chooses the confirming runs; None where there are none."""
+        config = self.config
+        if config.confirm == 0 or config.once or config.scheduler == "pbt" or self.trials < 2:
+            return None
+        space, defaults = self.space, None
+        if self.source.task_class or len(space.get_defaults()) == len(space.parameters):
+            defaults = space.build_config({}).model_dump(mode="json", round_trip=True)
+        return ConfirmationPlan(self.objectives, config.seed, self.schedule.unit, config.confirm, defaults)
+
+    @property
+    def confirming_runs(self) -> int | None:
+        """How many confirming runs are expected; None if that is unknown."""
+        if self.confirmation is None:
+            return 0
+        if self.config.confirm is not None:
+            return self.config.confirm
+        return None if self.expected_cost is None else default_runs(int(self.expected_cost / self.schedule.limit), 1)
 
     @property
     def is_limited(self) -> bool:

@@ -72,11 +72,14 @@ def run_on_ray(
         config.keep_checkpoints,
         config.max_failures,
         stop.asked,
+        stop.search_over,
         stoppers,
         room=lambda: capacity.gangs,
     )
     attempt = f"{time.time_ns():x}"
-    searcher = StudySearcher(study, planned.space, planned.schedule, limits, config.path, attempt, observers)
+    searcher = StudySearcher(
+        study, planned.space, planned.schedule, limits, config.path, attempt, observers, planned.confirmation
+    )
     progress.follow(searcher)
     start_budget_timer(stoppers, stop.asked)
     settings = _gang_settings(planned, worker, registry, files, is_rehearsal)

@@ -21,7 +21,7 @@ from search.experiment.code_copy import CODE, copy_code
 from search.experiment.finish import finish
 from search.experiment.plan import SearchPlan, plan, prepare_task_files
 from search.experiment.resume import OpenStudy, create_search, create_tracker, open_search, storage_errors
-from search.experiment.stop import StopRequest, handle_signals
+from search.experiment.stop import RESERVE, StopRequest, handle_signals
 from search.formatting import resume_command
 from search.reporting.console.live_table import LiveTable
 from search.reporting.console.progress import Progress
@@ -102,14 +102,17 @@ class _Driver:
         self.uploader = uploader
         self.start = start
         self.earlier = opened.study.get_trials() if opened else []
-        board = LiveTable(planned.objective, planned.trials, planned.expected_cost, budget_s=config.time_budget)
+        runs, expected = planned.confirming_runs, planned.expected_cost
+        expected = expected and expected + (runs or 0) * planned.schedule.limit
+        board = LiveTable(planned.objective, planned.trials, expected, config.time_budget, confirming_runs=runs)
         console = console or create_console(sys.stderr)
         self.progress = Progress(board, planned.space, console, self.earlier, config.quiet)
         self.stop = StopRequest(self.progress.warn)
 
     def run(self) -> SearchResult:
         planned, config, progress, stop = self.planned, self.config, self.progress, self.stop
-        with progress, handle_signals(stop, config.time_budget), self.uploader.flush_on_exit(progress.warn):
+        reserve = RESERVE if planned.confirmation else 0.0
+        with progress, handle_signals(stop, config.time_budget, reserve), self.uploader.flush_on_exit(progress.warn):
             for note in self.opened.notes if self.opened else planned.warm.lines:
                 progress.say(note)
             if self.opened and planned.is_complete(self.earlier):

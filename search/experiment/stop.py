@@ -12,8 +12,16 @@ from optuna.trial import FrozenTrial
 from search.config.stop_condition import StopCondition
 from search.execution.stoppers import Stoppers
 from search.experiment.plan import SearchPlan
-from search.study.trial import WITH_RESULT, get_outcome, get_reports, gpu_seconds_used, intermediate_values
+from search.study.trial import (
+    WITH_RESULT,
+    get_outcome,
+    get_reports,
+    gpu_seconds_used,
+    intermediate_values,
+    is_confirming,
+)
 
+RESERVE = 1 / 6  # of a time budget and of GPU-hours for confirming runs, which are a fifth of the trials' epochs
 CHECK_S = 1.0  # by how much GPU-hours may be exceeded
 
 
@@ -22,6 +30,7 @@ class StopRequest:
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self.asked = threading.Event()  # set once the search is to end
+        self.search_over = threading.Event()  # set once no trial of it is to go on, but confirming runs are
         self.reasons: list[str] = []  # what happens while the search ends already is no reason
         self._say = say
 
@@ -30,6 +39,13 @@ class StopRequest:
             self.reasons.append(reason)
             self.asked.set()
             self._say(f"stopping: {reason}")
+
+    def end_search(self, reason: str) -> None:
+        """End the trials at their next rung or end, and let confirming runs begin."""
+        if not (self.asked.is_set() or self.search_over.is_set()):
+            self.reasons.append(reason)
+            self.search_over.set()
+            self._say(f"no trial goes on: {reason}; the best ones are confirmed")
 
     def interrupt(self) -> None:
         """End the search because the user asks for it, even if it ends already for another reason."""
@@ -43,25 +59,32 @@ class StopRequest:
 
 
 @contextmanager
-def handle_signals(stop: StopRequest, time_budget_s: float | None) -> Iterator[None]:
-    """End the search on Ctrl-C, SIGTERM and after the time budget. A second signal ends it at once."""
+def handle_signals(stop: StopRequest, time_budget_s: float | None, reserve: float = 0.0) -> Iterator[None]:
+    """End the search on Ctrl-C, SIGTERM and after the time budget. A second signal ends it at once.
+
+    `reserve` is the share of the time budget that is kept for confirming runs.
+    """
 
     def request_stop(number: int, frame: FrameType | None) -> None:
         if stop.is_interrupted:
             raise KeyboardInterrupt
         stop.interrupt()
 
-    timer = threading.Timer(time_budget_s or 0.0, stop, ["time budget"])
-    timer.daemon = True
+    seconds = time_budget_s or 0.0
+    timers = [threading.Timer(seconds, stop, ["time budget"])]
+    if reserve:
+        timers.append(threading.Timer((1 - reserve) * seconds, stop.end_search, ["time budget"]))
     before = {}
     if threading.current_thread() is threading.main_thread():
         before = {number: signal.signal(number, request_stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    if time_budget_s:
+    for timer in timers if time_budget_s else ():
+        timer.daemon = True
         timer.start()
     try:
         yield
     finally:
-        timer.cancel()
+        for timer in timers:
+            timer.cancel()
         for number, handler in before.items():
             signal.signal(number, handler)
 
@@ -74,7 +97,16 @@ def build_stoppers(
     target = StopCondition.from_text(config.stop_when) if config.stop_when else None
     gpus = config.workers * (worker.get("GPU", 0) or 1)
     return Stoppers(
-        planned.objective, planned.trials, target, config.patience, config.gpu_hours, gpus=gpus, stop=stop, say=say
+        planned.objective,
+        planned.trials,
+        target,
+        config.patience,
+        config.gpu_hours,
+        gpus=gpus,
+        reserve=RESERVE,
+        stop=stop,
+        end_search=stop.end_search if planned.confirmation else None,
+        say=say,
     )
 
 
@@ -97,6 +129,8 @@ def restore_stoppers(budget: Stoppers, trials: Sequence[FrozenTrial], waits: Cal
     for trial in trials:
         number, curve, outcome = trial.number, intermediate_values(trial), get_outcome(trial)
         budget.meter.restore(number, gpu_seconds_used(trial))
+        if is_confirming(trial):
+            continue
         last = 0.0
         for epoch, report in get_reports(trial).items():
             if epoch in curve:

@@ -21,7 +21,7 @@ from search.storage.working_copy import list_searches
 from search.study.record import load_search
 from search.study.trial import get_outcome, intermediate_values
 from search.tracking.errors import error_message
-from search.tracking.runs import NOT_IN_A_KEY, iterate_runs
+from search.tracking.runs import CONFIRM, NOT_IN_A_KEY, iterate_runs
 from search.tracking.uri import redact
 from trainables.filesystem.paths import StoragePath, parse_path
 
@@ -229,7 +229,7 @@ def _load_experiment_trials(name: str, objective: str, tracking_uri: str) -> lis
         known = [] if experiment else [known.name for known in client.search_experiments()]
         order = ["attributes.start_time ASC"]
         runs = list(iterate_runs(client, experiment.experiment_id, order_by=order)) if experiment else []
-        runs = [run for run in runs if run.data.params and not _is_parent(run)]
+        runs = [run for run in runs if run.data.params and not _is_parent(run) and not _is_confirming(run)]
         found = [_parse_run(client, run, key) for run in runs]
     except Exception as error:  # MLflow raises its own, urllib's and SQLAlchemy's
         raise UsageError(
@@ -252,6 +252,11 @@ def _load_experiment_trials(name: str, objective: str, tracking_uri: str) -> lis
 def _is_parent(run: Any) -> bool:
     """Return whether `run` is the parent of the trials of a search. Parents of other tools have no parameters."""
     return "search_id" in run.data.tags and "trial_id" not in run.data.tags
+
+
+def _is_confirming(run: Any) -> bool:
+    """Return whether `run` trained a config of a search once more: a sampler would take it for another trial."""
+    return bool(run.data.tags.get("purpose") == CONFIRM)
 
 
 def _parse_run(client: Any, run: Any, key: str) -> SourceTrial:

@@ -12,12 +12,13 @@ from optuna.trial import FrozenTrial
 from search.config.fidelity import COSTS, cumulative_cost, report_field
 from search.config.flatten import flatten
 from search.storage.atomic_file import atomic_path
-from search.study.trial import get_outcome, get_reports
+from search.study.trial import get_outcome, get_reports, is_confirming
 from trainables.filesystem.paths import StoragePath
 
 FILE = "trials.parquet"
 OURS: dict[str, type] = {  # always there, so that the file of a search keeps its columns and types as it grows
     "trial_id": int,
+    "purpose": str,
     "outcome": str,
     "reason": str,
     "divergence": str,
@@ -59,6 +60,7 @@ def _build_rows(trial: FrozenTrial, reports: Mapping[int, Mapping[str, Any]]) ->
     outcome, attributes = get_outcome(trial), trial.user_attrs
     row = {
         "trial_id": trial.number,
+        "purpose": "confirm" if is_confirming(trial) else "search",
         "outcome": outcome,
         "reason": attributes.get("reason", ""),
         "divergence": attributes.get("divergence", {}).get("kind") if outcome == "diverged" else None,

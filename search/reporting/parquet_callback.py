@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,13 @@ class ParquetCallback(TrialCallback):
         if self._changed.is_set():
             self._write(f"{report_command(self._place)} writes it again")
 
-    def on_trial_start(self, number: int, config: dict[str, Any], copied_from: int | None = None) -> None:
+    def on_trial_start(
+        self,
+        number: int,
+        config: dict[str, Any],
+        copied_from: int | None = None,
+        confirms: Mapping[str, Any] | None = None,
+    ) -> None:
         self._trials[number] = self._study.get_trial(number)
 
     def on_trial_report(self, number: int, epoch: int, metrics: dict[str, float], at: float) -> None:

@@ -26,7 +26,9 @@ def render_description(place: StoragePath, result: SearchResult) -> str:
     searched, objectives = list(result.searched.about["searched"]), result.searched.objectives
     config = flatten(best.config)
     chosen = {name: config[name] for name in searched if name in config}
+    confirmed = [] if result.confirmation is None else [f"**Confirmed:** {result.confirmation.statement}."]
     parts = [
+        *confirmed,
         # The UI folds a note after a few lines: what stands first is seen at once.
         f"**Best {objectives[0].metric}: {format_value(best.value)}** (trial {best.trial_id}): "
         + ", ".join(f"`{name}` {format_value(value)}" for name, value in chosen.items()),

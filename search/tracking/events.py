@@ -13,7 +13,7 @@ from search.config.flatten import flatten
 from search.config.objectives import Objective
 from search.storage.atomic_file import write_atomic
 from search.study.datasets import get_datasets
-from search.study.trial import get_end_time, get_outcome, get_reports
+from search.study.trial import get_end_time, get_outcome, get_reports, is_confirming
 
 Event = dict[str, Any]
 SPOOL = "mlflow-unsent.jsonl"
@@ -23,17 +23,20 @@ def make_event(kind: str, at: float | None = None, **content: Any) -> Event:
     """Return an event that happened `at`, in seconds since 1970. Default: now.
 
     Args:
-        kind: "started" (with a flat `config`, `copied_from`), "data" (`datasets`), "reported" (`epoch`, `metrics`) or
-            "ended" (`outcome`, `reason`, `best`) of a trial; "finished" (`status` of the parent run, `note`,
-            `metrics`, and why it `stopped` early) of the search.
+        kind: "started" (with a flat `config`, `copied_from`, `confirms`), "data" (`datasets`), "reported" (`epoch`,
+            `metrics`) or "ended" (`outcome`, `reason`, `best`, `group`) of a trial; "finished" (`status` of the parent
+            run, `note`, `metrics`, and why it `stopped` early) of the search.
     """
     return {"kind": kind, "time": int(1000 * (time.time() if at is None else at)), **content}
 
 
-def make_trial_end(outcome: str, reason: str, report: BestReport | None, at: float) -> Event:
+def make_trial_end(
+    outcome: str, reason: str, report: BestReport | None, at: float, is_confirming: bool = False
+) -> Event:
     """Return the event of a trial's end. `report` is its best one, with the time of its last one."""
     best = report and (report.point, report.last_at)
-    return make_event("ended", at, outcome=outcome, reason=reason, best=best)
+    group = "confirmed" if is_confirming else "best"  # trials are sorted by the best, and confirming runs are none
+    return make_event("ended", at, outcome=outcome, reason=reason, best=best, group=group)
 
 
 def make_search_end(
@@ -53,17 +56,18 @@ def build_trial_events(trial: FrozenTrial, objectives: Sequence[Objective], over
     config, bests = flatten(trial.user_attrs["config"]), BestReports(objectives)
     assert trial.datetime_start is not None
     start = trial.datetime_start.timestamp()
-    events = [make_event("started", start, config=config, copied_from=trial.user_attrs.get("copied_from"))]
+    of_others = {name: trial.user_attrs.get(name) for name in ("copied_from", "confirms")}
+    events = [make_event("started", start, config=config, **of_others)]
     if datasets := get_datasets(trial):
         events.append(make_event("data", start, datasets=datasets))
     for epoch, report in get_reports(trial).items():
         bests.record_report(trial.number, epoch, report["metrics"], report["time"])
         events.append(make_event("reported", report["time"], epoch=epoch, metrics=report["metrics"]))
-    best, at = bests.get_best(trial.number), get_end_time(trial)
+    best, at, confirms = bests.get_best(trial.number), get_end_time(trial), is_confirming(trial)
     if trial.state.is_finished():
-        events.append(make_trial_end(get_outcome(trial), trial.user_attrs.get("reason", ""), best, at))
+        events.append(make_trial_end(get_outcome(trial), trial.user_attrs.get("reason", ""), best, at, confirms))
     elif over:
-        events.append(make_trial_end("interrupted", "the search was stopped", best, at))
+        events.append(make_trial_end("interrupted", "the search was stopped", best, at, confirms))
     return events
 
 

@@ -55,7 +55,7 @@ def _send_missing_events(place: StoragePath, folder: Path, searched: SearchRecor
     num_sent = 0
     try:
         known = runs.open(over=True)
-        for trial in searched.trials:
+        for trial in searched.all_trials:
             if events := runs.get_missing_events(trial, known.get(trial.number), over=True):
                 refused += runs.send_events(trial.number, events)
                 num_sent += 1
@@ -73,7 +73,7 @@ def _send_missing_events(place: StoragePath, folder: Path, searched: SearchRecor
     if refused:
         kept = f"{len(refused)} events are kept in {place / SPOOL}."
         raise TrackingError(f"MLflow at {redact(uri)} must take every trial, but refused some: {runs.error}. {kept}")
-    some = f"something of {num_sent} of {len(searched.trials)} trials, and has it now"
+    some = f"something of {num_sent} of {len(searched.all_trials)} trials, and has it now"
     lacked = f"lacked {some if num_sent else 'no trial'}"
     return f"MLflow at {redact(uri)} {lacked}; run {runs.run_id} has the search"
 

@@ -46,6 +46,7 @@ AMONG_TRAININGS = {"workflowType": "machine_learning"}  # the UI shows a run as 
 FIRST = "Objective"  # the UI sorts sections of charts by name, capitals first, and those without a section come last
 PARENT_GROUPS = ("Budget", "Scheduler", "Sampler")  # of the options that are parameters of the parent
 RESUMED = "resumed_with"
+CONFIRM = "confirm"  # the tag purpose of a run that confirms a config under a new seed
 REFUSALS = {400, 404}  # not worth a second try
 
 
@@ -252,7 +253,7 @@ class Runs:
                 tags = [RunTag(name, text) for name, text in texts.items() if text]
                 if event["best"] is not None:
                     point, at = event["best"]
-                    keys = {NOT_IN_A_KEY.sub("_", f"best/{name}"): value for name, value in point.items()}
+                    keys = {NOT_IN_A_KEY.sub("_", f"{event['group']}/{name}"): value for name, value in point.items()}
                     metrics += [Metric(key, value, int(at * 1000), 0) for key, value in keys.items()]
         run_id = self._children[number]
         last = max(len(metrics) - 1, 0) // METRICS, max(len(params) - 1, 0) // PARAMS
@@ -275,9 +276,14 @@ class Runs:
         if number in self._children:  # sent before, when a later part of it failed
             return
         known = {"precision": event["config"].get("precision"), "copied_from": event["copied_from"]}
-        known |= {"mlflow.parentRunId": self.run_id, "trial_id": number}
+        known |= {"mlflow.parentRunId": self.run_id, "trial_id": number, "purpose": "search"}
+        name = f"trial-{number:03d}"
+        if (confirms := event["confirms"]) is not None:
+            confirmed = "the defaults" if confirms["trial"] is None else f"trial {confirms['trial']}"
+            known |= {"purpose": CONFIRM, "confirms": confirmed, "seed": confirms["seed"]}
+            name = f"confirm-{number:03d}"
         tags = self._tags | {name: str(value) for name, value in known.items() if value not in (None, "")}
-        run = self._client.create_run(self.experiment_id, event["time"], tags, f"trial-{number:03d}")
+        run = self._client.create_run(self.experiment_id, event["time"], tags, name)
         self._children[number] = run.info.run_id
 
 

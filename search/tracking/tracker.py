@@ -3,7 +3,7 @@
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -17,7 +17,7 @@ from search.analysis.best_trials import BestReports
 from search.execution.callback import TrialCallback
 from search.formatting import replay_command
 from search.study.record import load_search
-from search.study.trial import get_reports
+from search.study.trial import get_reports, is_confirming
 from search.tracking.errors import TrackingError, describe_mlflow_error, error_message, get_http_status
 from search.tracking.events import SPOOL, Event, make_event, make_search_end, make_trial_end, write_spool
 from search.tracking.runs import Runs
@@ -63,6 +63,7 @@ class MLflowCallback(TrialCallback):
         runs.before_end = self._send_pictures
         self._earlier, self._say, self._prepare = earlier, say, prepare
         self._bests = BestReports(runs.objectives)
+        self._confirming = {trial.number for trial in earlier if is_confirming(trial)}
         for trial in earlier:
             for epoch, report in get_reports(trial).items():
                 self._bests.record_report(trial.number, epoch, report["metrics"], report["time"])
@@ -102,8 +103,16 @@ class MLflowCallback(TrialCallback):
         """The id of the parent; empty until MLflow has answered."""
         return self._runs.run_id
 
-    def on_trial_start(self, number: int, config: dict[str, Any], copied_from: int | None = None) -> None:
-        self._enqueue(number, make_event("started", config=config, copied_from=copied_from))
+    def on_trial_start(
+        self,
+        number: int,
+        config: dict[str, Any],
+        copied_from: int | None = None,
+        confirms: Mapping[str, Any] | None = None,
+    ) -> None:
+        if confirms is not None:
+            self._confirming.add(number)
+        self._enqueue(number, make_event("started", config=config, copied_from=copied_from, confirms=confirms))
 
     def on_trial_datasets(self, number: int, datasets: list[dict[str, str]]) -> None:
         self._enqueue(number, make_event("data", datasets=datasets))
@@ -116,7 +125,8 @@ class MLflowCallback(TrialCallback):
     def on_trial_end(self, number: int, outcome: str, reason: str, at: float) -> None:
         if outcome == "interrupted":
             self._cut_off.set()
-        self._enqueue(number, make_trial_end(outcome, reason, self._bests.get_best(number), at))
+        best = self._bests.get_best(number)
+        self._enqueue(number, make_trial_end(outcome, reason, best, at, number in self._confirming))
 
     def request_connection(self) -> None:
         """Connect now, since the search is about to end and MLflow needs seconds to get ready."""
@@ -235,7 +245,7 @@ class MLflowCallback(TrialCallback):
         self._drain_queue()
         self._pending = {}  # the study, which is read now, had these events first
         runs, over = self._runs.find_runs(), self._cut_off.is_set()
-        for trial in load_search(self._config.path).trials:
+        for trial in load_search(self._config.path).all_trials:
             if events := self._runs.get_missing_events(trial, runs.get(trial.number), over):
                 self._pending[trial.number] = events
             if len(self._pending) >= self._senders:

@@ -162,6 +162,6 @@ def submit(cluster, tmp_path):
     """`ray job submit` of a search: its name as a job, and the arguments of the command line."""
 
     def submit(name: str, *arguments: str) -> Job:
-        return Job(cluster, name, ["python", "search/run.py", *arguments], tmp_path)
+        return Job(cluster, name, ["python", "search/run.py", *arguments, "--confirm", "0"], tmp_path)
 
     return submit

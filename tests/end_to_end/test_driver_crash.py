@@ -62,7 +62,7 @@ class Watching:
     def __init__(self):
         self.ended = []
 
-    def on_trial_start(self, number, config, copied_from=None): ...
+    def on_trial_start(self, number, config, copied_from=None, confirms=None): ...
 
     def on_trial_report(self, number, epoch, metrics, at): ...
 
@@ -75,7 +75,7 @@ def start(folder, **given):
     if (folder / "runs" / "one" / "study.journal").exists():
         return open_search(folder / "runs" / "one", {})
     task = {"task": f"{TASKS / 'toy.py'}:Toy", "name": "one", "storage": folder / "runs"}
-    planned = plan(load_config({**task, **LR, **given}))
+    planned = plan(load_config({**task, **LR, "confirm": 0, **given}))
     planned.config.local_path.mkdir(parents=True)
     return planned, create_search(planned)
 
@@ -92,6 +92,7 @@ def drive(planned, held, trained, gangs=1, seed=0):
         config.path,
         str(len(trained)),
         [watching],
+        planned.confirmation,
     )
     searcher.recover()
     live: dict[str, SegmentAssignment] = {}
@@ -175,6 +176,7 @@ def count_writes(monkeypatch, folder, **given):
         ("asha-stop", False, slice(1, None, 3), {}),
         ("median", False, slice(2, None, 4), {}),
         ("pbt", False, slice(None), {}),
+        ("asha", False, slice(0, None, 2), {"trials": 4, "confirm": 8}),
     ],
 )
 def test_search_that_dies_at_any_write_has_the_same_result(tmp_path, die, monkeypatch, scheduler, half, moments, more):

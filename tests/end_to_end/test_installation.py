@@ -78,7 +78,8 @@ def test_installed_command_searches_with_own_models(wheel, make_cli):
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    options = ["--trials", "2", "--concurrency", "1", "--name", "own", "--scheduler", "none", "epochs=2"]
+    options = ["--trials", "2", "--concurrency", "1", "--confirm", "0", "--name", "own"]
+    options += ["--scheduler", "none", "epochs=2"]
     printed = run("run", "tasks/own.py:Own", *options, "--log-model")
     assert "2 completed in" in printed
     assert "more: environment/bin/searchlight resume own --trials 4" in printed

@@ -42,7 +42,7 @@ class Own(Task[Config]):
         return {"val/loss": torch.nn.functional.mse_loss(self.modules["model"](self.x[64:]), self.y[64:]).item()}
 
 
-options = {"concurrency": 1, "scheduler": "none", "set": {"epochs": 2}, "name": "own"}
+options = {"confirm": 0, "concurrency": 1, "scheduler": "none", "set": {"epochs": 2}, "name": "own"}
 if __name__ == "__main__":
     print(*run(SearchConfig(task=Own, trials=2, **options)).trials["outcome"])
 """

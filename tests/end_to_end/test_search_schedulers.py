@@ -14,7 +14,7 @@ import sys
 sys.path.append({str(ROOT)!r})
 from search.experiment import SearchConfig, run
 
-options = dict(scheduler="hyperband", sampler="random", trials=9, concurrency=2, name="hyperband")
+options = dict(scheduler="hyperband", sampler="random", trials=9, concurrency=2, name="hyperband", confirm=0)
 result = run(SearchConfig(task="toy.py:Toy", set={{"epochs": 9, "precision": "fp32"}}, **options))
 assert result.best.value > 0 and result.best.config["precision"] == "fp32"
 print(json.dumps(result.as_json()))

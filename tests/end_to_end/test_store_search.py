@@ -77,7 +77,8 @@ def test_search_whose_database_is_lost_ends_with_one_line(cli, server):
         "import sys; sys.path.append(sys.argv[1])\n"
         "from search.storage import requests; from search.experiment import SearchConfig, run\n"
         "requests.PATIENCE_S = 1.0\n"
-        "run(SearchConfig(task='toy.py:Toy', name='lost', study=sys.argv[2], set={'pause_s': 0.1}, trials=99))\n"
+        "options = dict(name='lost', study=sys.argv[2], set={'pause_s': 0.1}, trials=99, confirm=0)\n"
+        "run(SearchConfig(task='toy.py:Toy', **options))\n"
     )
     driver = cli.start(str(ROOT), url, script=cli.folder / "impatient.py")
     reported = "SELECT count(*) FROM trial_user_attributes WHERE key LIKE 'report/%'"

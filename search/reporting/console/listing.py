@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from search.config.fidelity import format_amount, unit_label
 from search.errors import UsageError
 from search.formatting import format_bytes, format_value
+from search.schedulers.confirmation import FEWEST_RUNS
 from trainables.filesystem.paths import StoragePath
 
 if TYPE_CHECKING:
@@ -23,6 +25,8 @@ def print_plan(planned: Any) -> None:
     if planned.config.fidelity != "epochs" and planned.space.epochs is not None:
         print(f"# a trial ends after {planned.space.epochs} epochs at the latest")
     print(f"# {_describe_checkpoints(planned.config, len(planned.objectives))}")
+    if line := _describe_confirmation(planned):
+        print(f"# {line}")
     for parameter in planned.space.parameters:
         when = " and ".join(f"{name} is {' or '.join(map(str, values))}" for name, values in parameter.when.items())
         print(f"# searched: {parameter.name} {parameter}{f' when {when}' if when else ''}")
@@ -34,6 +38,19 @@ def print_plan(planned: Any) -> None:
     for key, value in flatten(planned.space.build_config({}).model_dump(mode="json")).items():
         if key not in searched:
             print(f"# fixed: {key} {value}")
+
+
+def _describe_confirmation(planned: Any) -> str:
+    """Return what the confirmation of the search will cost, or "" if there is none."""
+    runs = planned.confirming_runs
+    if runs == 0:
+        return ""
+    rule = "the best trials and the defaults train again under new seeds"
+    if runs is None:
+        return f"confirmation: {rule}, for a fifth of what the trials took, at least {FEWEST_RUNS} runs"
+    cost = f"{format_amount(runs * planned.schedule.limit)} {unit_label(planned.config.fidelity)}"
+    searched = f" beside {format_amount(planned.expected_cost)} of the trials" if planned.expected_cost else ""
+    return f"confirmation: {rule}, {runs} runs of {format_amount(planned.schedule.limit)}: at most {cost}{searched}"
 
 
 def _describe_checkpoints(config: "SearchConfig", num_objectives: int) -> str:
@@ -66,7 +83,8 @@ def _find_checkpoint_bytes(config: "SearchConfig") -> tuple[str, int]:
 
 def print_searches(storage: StoragePath, as_json: bool = False) -> None:
     """Print a line for each search in `storage`, with its newest search last, or all of them as one JSON list."""
-    from search.analysis.best_trials import count_outcomes, find_best
+    from search.analysis.best_trials import count_outcomes
+    from search.analysis.confirmed_best import confirm, find_confirmed_best
     from search.storage.working_copy import list_searches
     from search.study.record import load_search
 
@@ -83,7 +101,7 @@ def print_searches(storage: StoragePath, as_json: bool = False) -> None:
         except UsageError as error:  # a database that is away keeps nobody from the others
             found.append({"name": name, "error": str(error)})
         else:
-            best, metric = find_best(searched.trials, searched.objective), searched.objective.metric
+            best, metric = find_confirmed_best(searched, confirm(searched)), searched.objective.metric
             own = {"trial_id": best.trial_id, "metric": metric, "value": best.value} if best else None
             found.append({"name": name, "outcomes": dict(count_outcomes(searched.trials)), "best": own})
     if as_json:

@@ -45,6 +45,9 @@ class LiveTable:
     rows: dict[int, LiveRow] = field(default_factory=dict)  # by number of the trial
     ended: Counter[str] = field(default_factory=Counter)  # by outcome
     failure: str = ""  # the last one
+    confirming_runs: int | None = 0  # how many are expected; None if that is unknown
+    confirming: set[int] = field(default_factory=set)  # the numbers of those that began
+    confirmed: int = 0  # how many ended
     epochs: int = 0
     bests: BestReports = field(init=False)
 
@@ -55,17 +58,21 @@ class LiveTable:
         self._began = time.monotonic()
         self._first: tuple[float, float] | None = None  # report: when, and what had been spent by then
 
-    def add_trial(self, number: int, values: Mapping[str, Any], epochs: int | None) -> None:
+    def add_trial(
+        self, number: int, values: Mapping[str, Any], epochs: int | None, is_confirming: bool = False
+    ) -> None:
         self.rows[number] = LiveRow(values, epochs)
+        if is_confirming:
+            self.confirming.add(number)
 
     def restore_report(self, number: int, epoch: int, value: float) -> None:
         """Add a report that was made before the search was resumed."""
         self.epochs += 1
-        self.bests.record_report(number, epoch, {self.objective.metric: value})
-        row, best = self.rows.get(number), self.bests.get_best(number)
-        if row is not None:
+        if number not in self.confirming:
+            self.bests.record_report(number, epoch, {self.objective.metric: value})
+        if (row := self.rows.get(number)) is not None:
             row.epoch, row.now = epoch, value
-            row.best = best.point[self.objective.metric] if best else math.nan
+            row.best = value if math.isnan(row.best) or self.objective.is_better(value, row.best) else row.best
 
     def record_report(self, number: int, epoch: int, metrics: Mapping[str, float]) -> None:
         self.restore_report(number, epoch, metrics[self.objective.metric])
@@ -74,6 +81,9 @@ class LiveTable:
             self.rows[number].speed = metrics.get(SPEED, 0.0)
 
     def end_trial(self, number: int, outcome: str, reason: str) -> LiveRow | None:
+        if number in self.confirming:
+            self.confirmed += outcome != "interrupted"
+            return self.rows.pop(number, None)
         self.ended[outcome] += 1
         if outcome in ("diverged", "failed"):
             self.bests.discard(number)
@@ -100,7 +110,11 @@ class LiveTable:
     def _render_summary(self, trained: int, waiting: int, speed: float) -> Iterable[Text]:
         ended = sum(self.ended.values())
         parts = [f"{ended} of {self.trials} trials done", f"{trained} training"]
-        yield _build_line([*parts, f"{waiting} waiting"] if waiting else parts, "bold")
+        parts += [f"{waiting} waiting"] if waiting else []
+        if self.confirming:
+            of_all = f" of {self.confirming_runs}" if self.confirming_runs else ""
+            parts.append(f"{self.confirmed}{of_all} confirming runs done")
+        yield _build_line(parts, "bold")
         counts = [(outcome, self.ended[outcome]) for outcome in OUTCOMES if self.ended[outcome]]
         if counts:
             yield Text(", ").join(Text(f"{count} {outcome}", STYLES[outcome]) for outcome, count in counts)
@@ -117,7 +131,7 @@ class LiveTable:
 
     def _estimate_remaining_s(self, gone: float) -> float:
         """Return the seconds until the end, or 0 if they cannot be estimated."""
-        if sum(self.ended.values()) >= self.trials:
+        if sum(self.ended.values()) >= self.trials and self.confirmed >= (self.confirming_runs or 0):
             return 0.0
         spent = self.spent()
         lefts = [] if self.budget_s is None else [self.budget_s - gone]

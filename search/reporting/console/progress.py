@@ -17,7 +17,7 @@ from search.config.search_space import Space
 from search.execution.callback import TrialCallback
 from search.formatting import format_value
 from search.reporting.console.live_table import STYLES, LiveRow, LiveTable
-from search.study.trial import get_outcome, intermediate_values
+from search.study.trial import get_outcome, intermediate_values, is_confirming
 
 if TYPE_CHECKING:
     from search.execution.searcher import StudySearcher
@@ -66,9 +66,18 @@ class Progress(TrialCallback):
         """Show a line that matters."""
         self._print(Text(text.rstrip()))
 
-    def on_trial_start(self, number: int, config: dict[str, Any], copied_from: int | None = None) -> None:
-        parts = _format_values(self._add_trial(number, config))
+    def on_trial_start(
+        self,
+        number: int,
+        config: dict[str, Any],
+        copied_from: int | None = None,
+        confirms: Mapping[str, Any] | None = None,
+    ) -> None:
+        parts = _format_values(self._add_trial(number, config, confirms is not None))
         parts += [] if copied_from is None else [f"from trial {copied_from}"]
+        if confirms is not None:
+            config_of = "the defaults" if confirms["trial"] is None else f"trial {confirms['trial']}"
+            parts = [f"confirms {config_of} with seed {confirms['seed']}"]
         if self._live is None:
             self.say(f"trial {number:>3}  started   {'  '.join(parts)}")
 
@@ -98,18 +107,18 @@ class Progress(TrialCallback):
     def _print(self, text: Text) -> None:
         self._console.print(text, highlight=False, soft_wrap=True)
 
-    def _add_trial(self, number: int, config: dict[str, Any]) -> dict[str, Any]:
+    def _add_trial(self, number: int, config: dict[str, Any], is_confirming: bool) -> dict[str, Any]:
         """Add a trial to the board. Return its searched parameters that apply."""
         chosen = self._space.choose(lambda parameter: config.get(parameter.name))
         values = {name: value for name, value in chosen.items() if name in config}
         epochs = config.get("epochs")
-        self._board.add_trial(number, values, epochs if epochs and epochs < UNLIMITED else None)
+        self._board.add_trial(number, values, epochs if epochs and epochs < UNLIMITED else None, is_confirming)
         return values
 
     def _restore_trial(self, trial: FrozenTrial) -> None:
-        number, finished = trial.number, trial.state.is_finished()
-        if not finished:
-            self._add_trial(number, flatten(trial.user_attrs.get("config", {})))
+        number, finished, confirms = trial.number, trial.state.is_finished(), is_confirming(trial)
+        if not finished or confirms:
+            self._add_trial(number, flatten(trial.user_attrs.get("config", {})), confirms)
         for epoch, value in sorted(intermediate_values(trial).items()):
             self._board.restore_report(number, epoch, value)
         if finished:

@@ -13,11 +13,19 @@ from optuna.trial import FrozenTrial
 from rich.console import Console
 from rich.table import Table
 
-from search.analysis.best_trials import compare_at_equal_epochs, find_ties, group_by_reason
+from search.analysis.best_trials import BestTrial, compare_at_equal_epochs, find_ties, group_by_reason
+from search.analysis.confirmation import Confirmation
+from search.analysis.confirmed_best import (
+    build_confirmation_rows,
+    describe_config,
+    describe_noise,
+    get_confirmed_config,
+    list_failed_runs,
+)
 from search.analysis.ranking import trial_rows
 from search.config import SearchConfig
 from search.config.flatten import flatten
-from search.formatting import format_command, format_duration, format_trials, format_value, resume_command
+from search.formatting import format_command, format_duration, format_trials, format_value, pluralize, resume_command
 from search.reporting.console.tables import build_table, list_omitted_columns
 from search.study.record import SearchRecord
 from search.study.trial import get_best_epoch, get_best_value, get_outcome, get_reports
@@ -67,7 +75,12 @@ def print_summary(console: Console, result: "SearchResult", place: StoragePath, 
         print_line(f"tracebacks: {place / 'errors'}")
     trials = {trial.number: trial for trial in searched.trials}
     if result.best is not None:
-        _print_best(console, searched, trials[result.best.trial_id])
+        if result.confirmation is None:
+            _print_best(console, searched, trials[result.best.trial_id])
+        else:
+            _print_confirmed(console, searched, result.confirmation, result.best)
+        for several in result.confirmations if result.confirmation is None else ():
+            _print_confirmed_configs(console, several)
         print_line(f"checkpoint: {result.best.checkpoint or 'reported without one'}")
     if result.front:
         print_line(f"front: {len(result.front)} trials{'' if quiet else ', marked *'}")
@@ -80,7 +93,7 @@ def print_summary(console: Console, result: "SearchResult", place: StoragePath, 
     if result.outcomes and "interrupted" not in result.outcomes:
         print_line(f"more: {resume_command(place)} --trials {2 * len(searched.trials)}")
     if result.best is not None:
-        print_line(f"train: {retrain_command(searched, trials[result.best.trial_id])}")
+        print_line(f"train: {retrain_command(searched, trials.get(result.best.trial_id))}")
 
 
 def _print_best(console: Console, searched: SearchRecord, best: FrozenTrial) -> None:
@@ -100,6 +113,13 @@ def _print_best(console: Console, searched: SearchRecord, best: FrozenTrial) -> 
     for name in (name for name in units if name in metrics):
         line = f"  {name} {format_value(metrics[name])}, {units[name]}"
         console.print(line, soft_wrap=True, highlight=False, markup=False)
+    _print_parameters(console, searched, best)
+
+
+def _print_parameters(console: Console, searched: SearchRecord, best: FrozenTrial) -> None:
+    """Print the parameters of a trial, beside the task's own values if they were tried."""
+    objective, defaults = searched.objective, searched.default_trial
+    others = None if defaults is None or defaults.number == best.number else defaults
     table = Table(box=None, pad_edge=False, show_header=others is not None, header_style="dim")
     table.add_column("")
     table.add_column(f"trial {best.number}")
@@ -112,6 +132,41 @@ def _print_best(console: Console, searched: SearchRecord, best: FrozenTrial) -> 
     for name, chosen in best.params.items():
         default = format_value(others.params.get(name, "-")) if others else ""
         table.add_row(f"  {name}", format_value(chosen), default)
+    console.print(table, highlight=False, markup=False, soft_wrap=True)
+
+
+def _print_confirmed(console: Console, searched: SearchRecord, confirmation: Confirmation, best: BestTrial) -> None:
+    """Print the confirmed trial with its estimate, all configs that were compared, and what was searched."""
+    config, metric = get_confirmed_config(confirmation), confirmation.objective.metric
+    low, high = map(format_value, config.interval)
+    unit = dict(searched.about.get("units", {})).get(metric, "")
+    mean = f"{format_value(config.mean)}{f' ({unit})' if unit else ''}"
+    seeds = pluralize(len(config.values), "new seed")
+    line = f"best: {describe_config(config.trial)}, {metric} {mean} over {seeds}, 90 % interval {low} to {high}"
+    console.print(line, soft_wrap=True, highlight=False, markup=False, style="bold")
+    lines = [f"  {confirmation.statement}"]
+    trial = next((trial for trial in searched.trials if trial.number == config.trial), None)
+    if trial is not None:
+        epoch = get_best_epoch(trial, confirmation.objective)
+        lines.append(f"  in the search it had {format_value(best.value)} after epoch {epoch}")
+    for run in list_failed_runs(searched):
+        about = run.user_attrs["confirms"]
+        lines.append(f"  {describe_config(about['trial'])} {get_outcome(run)} under seed {about['seed']}")
+    for line in (*lines, f"  {describe_noise(confirmation)}"):
+        console.print(line, soft_wrap=True, highlight=False, markup=False)
+    _print_confirmed_configs(console, confirmation)
+    if trial is not None:
+        _print_parameters(console, searched, trial)
+
+
+def _print_confirmed_configs(console: Console, confirmation: Confirmation) -> None:
+    """Print a row for each config: its mean and its difference to the defaults, with their intervals."""
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    head, *rows = build_confirmation_rows(confirmation)
+    for name in head:
+        table.add_column(name)
+    for label, *cells in rows:
+        table.add_row(f"  {label}", *cells)
     console.print(table, highlight=False, markup=False, soft_wrap=True)
 
 
@@ -135,14 +190,14 @@ def view_instructions(mlflow: Mapping[str, str], place: StoragePath) -> Iterator
     yield f"{command} ui --backend-store-uri {store}, then http://127.0.0.1:5000/{run}"
 
 
-def retrain_command(searched: SearchRecord, best: FrozenTrial) -> str:
-    """Return the command that trains the best config once more, by itself."""
+def retrain_command(searched: SearchRecord, best: FrozenTrial | None) -> str:
+    """Return the command that trains the best config once more, by itself. None stands for the task's defaults."""
     config: Mapping[str, Any] = searched.about["config"]
     path, _, label = config["task"].rpartition(":")
     relative = os.path.relpath(path) if path else ""
     task = f"{path if relative.startswith('..') else relative}:{label}" if path else config["task"]
-    whole = flatten(best.user_attrs["config"])
-    values = {**config["set"], **{name: whole.get(name, value) for name, value in best.params.items()}}
+    whole, params = (flatten(best.user_attrs["config"]), best.params) if best else ({}, {})
+    values = {**config["set"], **{name: whole.get(name, value) for name, value in params.items()}}
     words = [*shlex.split(format_command("run")), task, "--once"]
     for metric in config["objective"]:
         words += ["--objective", metric]

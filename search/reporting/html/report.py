@@ -4,11 +4,13 @@ import shlex
 from collections.abc import Callable
 
 from search.analysis.best_trials import count_outcomes, find_incumbent
+from search.analysis.confirmed_best import confirm, describe_config, get_confirmed_config
 from search.analysis.ranking import trial_rows
 from search.analysis.timeline import running_time
 from search.formatting import format_command, format_duration, format_value, join_words, pluralize, report_command
 from search.reporting.html.sections import (
     best_trial,
+    confirmation,
     failures,
     learning_curves,
     optimization_history,
@@ -42,6 +44,7 @@ def build_trial_table(searched: SearchRecord) -> Section | None:
 
 
 SECTIONS = (
+    confirmation.build,
     best_trial.build,
     pareto_front.build,
     optimization_history.build,
@@ -77,6 +80,12 @@ def _collect_facts(searched: SearchRecord) -> list[tuple[str, str]]:
     objective, gain = searched.objective, best_trial.format_gain(searched)
     best = find_incumbent(searched.trials, objective)
     facts = [(f"best {objective.metric}", format_value(get_best_value(best, objective)) if best else "none")]
+    if len(confirmed := confirm(searched)) == 1:  # the gain of one trial over one other says less
+        config = get_confirmed_config(confirmed[0])
+        low, high = map(format_value, config.interval)
+        label = f"confirmed {objective.metric} of {describe_config(config.trial)} (90 % interval)"
+        facts.insert(0, (label, f"{format_value(config.mean)} ({low} to {high})"))
+        gain = None
     facts += [gain] if gain else []
     facts.append(("trials", str(len(searched.trials))))
     facts.append(("ran for", format_duration(running_time(searched).total)))

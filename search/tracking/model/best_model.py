@@ -8,7 +8,7 @@ import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
-from search.analysis.best_trials import find_best
+from search.analysis.confirmed_best import confirm, find_confirmed_best
 from search.config.flatten import flatten
 from search.config.task_source import load_task_source
 from search.errors import UsageError
@@ -55,7 +55,7 @@ def _format_remedy(cause: str, place: StoragePath, register: str) -> str:
 
 def _build_request(searched: SearchRecord, place: StoragePath, folder: Path, register: str) -> tuple[ModelRequest, str]:
     """Return what to ask of `search.tracking.model.log_model`, and where MLflow is."""
-    best = find_best(searched.trials, searched.objective)
+    best = find_confirmed_best(searched, confirm(searched))
     if best is None:
         raise ModelError("no trial was completed.", "trial")
     if best.checkpoint is None or not parse_path(best.checkpoint).is_file():
@@ -67,6 +67,7 @@ def _build_request(searched: SearchRecord, place: StoragePath, folder: Path, reg
     modules = sorted(code.iterdir()) if code.is_dir() else load_task_source(config.task).modules
     metric = searched.objective.metric
     tags = {"search": place.name, "trial_id": best.trial_id, "objective": metric, "value": best.value}
+    tags |= {} if best.run is None else {"confirming_run": best.run}
     request = ModelRequest(
         reference=f"{Path(path).stem}:{name}" if path else BUILT_IN_TASKS[name],
         trained=best.checkpoint,

@@ -36,7 +36,7 @@ class Watching:
         self.events = []
         self.ends = {}  # by trial, in seconds since 1970
 
-    def on_trial_start(self, number, config, copied_from=None):
+    def on_trial_start(self, number, config, copied_from=None, confirms=None):
         self.events.append(("started", number, copied_from))
 
     def on_trial_report(self, number, epoch, metrics, at):

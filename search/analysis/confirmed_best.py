@@ -1,0 +1,114 @@
+"""What the confirming runs of a search show, and the best trial by them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from optuna.trial import FrozenTrial
+
+from search.analysis.best_trials import BestTrial, find_best
+from search.analysis.confirmation import Confirmation, ConfirmedConfig, estimate_confirmation
+from search.formatting import format_percent, format_value
+from search.study.record import SearchRecord
+from search.study.trial import (
+    get_best_epoch,
+    get_best_value,
+    get_outcome,
+    get_reports,
+    intermediate_values,
+    objective_values,
+)
+
+HEAD = ["", "seeds", "mean", "90 % interval", "gain over defaults", "90 % interval", "P(best)", "P(beats defaults)"]
+
+
+def confirm(searched: SearchRecord) -> list[Confirmation]:
+    """Return what the confirming runs show of each objective, or an empty list if there are too few of them.
+
+    The value of a run is that of its best epoch by the first objective, as it is for a trial of the search.
+    """
+    found = []
+    for place, objective in enumerate(searched.objectives):
+        values: dict[int | None, dict[int, float]] = {}
+        for run in _select_completed(searched.confirming_runs):
+            about, point = run.user_attrs["confirms"], objective_values(run, searched.objectives)
+            assert point is not None  # a completed run has reported
+            values.setdefault(about["trial"], {})[about["seed"]] = point[place]
+        confirmation = estimate_confirmation(values, objective)
+        if confirmation is None:
+            return []
+        found.append(confirmation)
+    return found
+
+
+def get_confirmed_config(confirmation: Confirmation) -> ConfirmedConfig:
+    """Return the config to use: that of the chosen finalist, or the defaults."""
+    return next(config for config in confirmation.configs if config.trial == confirmation.chosen)
+
+
+def find_confirmed_best(searched: SearchRecord, confirmations: Sequence[Confirmation]) -> BestTrial | None:
+    """Return the confirmed trial, or what `find_best` returns where nothing was confirmed, or several objectives were.
+
+    Config and checkpoint are those of the best run that confirms the trial, the value is that of the trial itself. The
+    defaults are the trial that the search tried first, or the best run of them if it did not try them.
+    """
+    objective = searched.objective
+    if len(confirmations) != 1:
+        return find_best(searched.trials, objective)
+    chosen = confirmations[0].chosen
+    runs = _select_completed(searched.confirming_runs)
+    own = [run for run in runs if run.user_attrs["confirms"]["trial"] == chosen]
+    run = objective.best(own, key=lambda run: get_best_value(run, objective))
+    by_number = {trial.number: trial for trial in searched.trials}
+    trial = searched.default_trial if chosen is None else by_number[chosen]
+    if trial is None or not intermediate_values(trial):
+        trial = run
+    report = get_reports(run)[get_best_epoch(run, objective)]
+    config: dict[str, Any] = run.user_attrs["config"]
+    return BestTrial(trial.number, get_best_value(trial, objective), config, report["checkpoint"], run.number)
+
+
+def list_failed_runs(searched: SearchRecord) -> list[FrozenTrial]:
+    """Return the confirming runs that diverged or failed."""
+    return [run for run in searched.confirming_runs if get_outcome(run) in ("diverged", "failed")]
+
+
+def describe_config(trial: int | None) -> str:
+    """Return how a finalist or the defaults are named."""
+    return "the defaults" if trial is None else f"trial {trial}"
+
+
+def describe_noise(confirmation: Confirmation) -> str:
+    """Return how much a run differs between seeds, and how large a difference so many runs can show."""
+    metric, noise = confirmation.objective.metric, confirmation.noise
+    return (
+        f"{metric} of one config varies by {noise:.2g} between seeds (standard deviation): "
+        f"so many runs can show a difference of {confirmation.detectable_difference:.2g} or more."
+    )
+
+
+def build_confirmation_rows(confirmation: Confirmation) -> list[list[str]]:
+    """Return a table of the configs, the head first."""
+    rows = [HEAD]
+    for config in confirmation.configs:
+        beats = config.probability_beats_defaults
+        rows.append(
+            [
+                describe_config(config.trial),
+                str(len(config.values)),
+                format_value(config.mean),
+                _format_interval(config.interval),
+                "-" if config.difference is None else format_value(config.difference),
+                "-" if config.difference_interval is None else _format_interval(config.difference_interval),
+                format_percent(config.probability_best),
+                "-" if beats is None else format_percent(beats),
+            ]
+        )
+    return rows
+
+
+def _format_interval(interval: tuple[float, float]) -> str:
+    return f"{format_value(interval[0])} to {format_value(interval[1])}"
+
+
+def _select_completed(runs: Sequence[FrozenTrial]) -> list[FrozenTrial]:
+    return [run for run in runs if get_outcome(run) == "completed" and intermediate_values(run)]

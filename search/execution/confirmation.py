@@ -1,0 +1,142 @@
+"""Which runs confirm a search: finalists and the defaults, trained in full under seeds that the search never saw."""
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from optuna.trial import FrozenTrial, TrialState
+
+from search.config.fidelity import Unit, cumulative_cost
+from search.config.objectives import Objective, select_non_dominated
+from search.schedulers.confirmation import default_runs, next_round, num_finalists
+from search.study.trial import (
+    WITH_RESULT,
+    get_best_value,
+    get_outcome,
+    get_reports,
+    intermediate_values,
+    is_confirming,
+    objective_losses,
+)
+
+SEEDS = ("seed", "data_seed")  # what a new seed changes in a config that has it
+LARGEST_SEED = 2**31
+
+
+@dataclass(frozen=True)
+class ConfirmingRun:
+    """A config to train in full: that of a finalist by its number, or the defaults (None), with a new seed.
+
+    Runs of one `round` have the same seed.
+    """
+
+    trial: int | None
+    round: int
+    seed: int
+    config: dict[str, Any]
+
+    @property
+    def attribute(self) -> dict[str, Any]:
+        """Return what the study keeps of it; see `search.study.trial.is_confirming`."""
+        return {"trial": self.trial, "round": self.round, "seed": self.seed}
+
+
+@dataclass(frozen=True)
+class ConfirmationPlan:
+    """Chooses the confirming runs of a search from its trials. Nothing is kept: a resumed search asks again.
+
+    Attributes:
+        objectives: The first ranks the finalists. Of several, the finalists are on the Pareto front.
+        seed: The seed of the search, from which the new seeds follow.
+        unit: The unit of fidelity.
+        runs: How many runs there are at most; None: a fifth of what the search has cost.
+        defaults: The config of the task's own values; None if it has none that can run.
+    """
+
+    objectives: tuple[Objective, ...]
+    seed: int
+    unit: Unit = "epochs"
+    runs: int | None = None
+    defaults: Mapping[str, Any] | None = None
+
+    def next_runs(self, trials: Sequence[FrozenTrial]) -> list[ConfirmingRun]:
+        """Return the runs that may begin now, in order. `trials` are all of the study."""
+        searched = [trial for trial in trials if not is_confirming(trial)]
+        confirming = [trial for trial in trials if is_confirming(trial)]
+        runs = self._count_runs(searched)
+        finalists = self._select_finalists(searched, num_finalists(runs))
+        if not finalists or (len(finalists) == 1 and self.defaults is None):
+            return []  # there is nothing to compare
+        numbers = [finalist.number for finalist in finalists]
+        compared = [None, *numbers] if self.defaults is not None else numbers
+        values: dict[int | None, dict[int, float]] = {config: {} for config in compared}
+        begun = set[tuple[int | None, int]]()
+        dropped: set[int | None] = set() if self.defaults is not None else {None}
+        for trial in confirming:
+            about = trial.user_attrs["confirms"]
+            begun.add((about["trial"], about["round"]))
+            if about["trial"] in values and get_outcome(trial) == "completed" and intermediate_values(trial):
+                values[about["trial"]][about["round"]] = get_best_value(trial, self.objectives[0])
+            elif get_outcome(trial) in ("diverged", "failed"):
+                dropped.add(about["trial"])
+        configs: dict[int | None, Mapping[str, Any] | None] = {None: self.defaults}
+        configs |= {finalist.number: finalist.user_attrs["config"] for finalist in finalists}
+        due = next_round(numbers, values, runs, self.objectives[0].mode, begun=begun, dropped=dropped)
+        seeds = {index: self._draw_seed(index, searched) for _, index in due}
+        return [
+            ConfirmingRun(config, index, seeds[index], _replace_seeds(configs[config], seeds[index]))
+            for config, index in due
+        ]
+
+    def is_complete(self, trials: Sequence[FrozenTrial]) -> bool:
+        """Return whether no run is left. `trials` are all of the study."""
+        has_ended = all(trial.state.is_finished() for trial in trials if is_confirming(trial))
+        return has_ended and not self.next_runs(trials)
+
+    def _count_runs(self, searched: Sequence[FrozenTrial]) -> int:
+        if self.runs is not None:
+            return self.runs
+        costs = [self._compute_cost(trial) for trial in searched]
+        return default_runs(int(sum(costs) / max([1e-9, *costs])), 1)
+
+    def _select_finalists(self, searched: Sequence[FrozenTrial], count: int) -> list[FrozenTrial]:
+        """Return the best trials that ran to their end, without the defaults and without a second one of a config.
+
+        Where fewer did, those that came next furthest follow. Of several objectives, only those on the front count.
+        """
+        losses = {
+            trial.number: found
+            for trial in searched
+            if (get_outcome(trial) in WITH_RESULT or trial.state == TrialState.RUNNING)
+            and (found := objective_losses(trial, self.objectives))
+        }
+        if len(self.objectives) > 1:
+            losses = {number: losses[number] for number in select_non_dominated(losses)}
+
+        def rank(trial: FrozenTrial) -> tuple[float, tuple[float, ...], int]:
+            is_complete = trial.state == TrialState.COMPLETE
+            return -math.inf if is_complete else -self._compute_cost(trial), losses[trial.number], trial.number
+
+        known, finalists = [_replace_seeds(self.defaults, 0)] if self.defaults is not None else [], []
+        for trial in sorted((trial for trial in searched if trial.number in losses), key=rank):
+            if (config := _replace_seeds(trial.user_attrs["config"], 0)) not in known:
+                known.append(config)
+                finalists.append(trial)
+        return finalists[:count]
+
+    def _compute_cost(self, trial: FrozenTrial) -> float:
+        """Return what `trial` got, in the unit of fidelity."""
+        return max(cumulative_cost(get_reports(trial), self.unit).values(), default=0.0)
+
+    def _draw_seed(self, index: int, searched: Sequence[FrozenTrial]) -> int:
+        """Return the new seed of round `index`: none that the search used."""
+        used = {trial.user_attrs.get("config", {}).get(name) for trial in searched for name in SEEDS}
+        draw = random.Random(f"confirm {self.seed} {index}")
+        return next(seed for _ in iter(int, 1) if (seed := draw.randrange(LARGEST_SEED)) not in used)
+
+
+def _replace_seeds(config: Mapping[str, Any] | None, seed: int) -> dict[str, Any]:
+    config = config or {}
+    return {**config, **{name: seed for name in SEEDS if name in config}}

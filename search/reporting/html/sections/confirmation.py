@@ -1,0 +1,75 @@
+"""The confirming runs: finalists and the defaults under new seeds."""
+
+from plotly.graph_objects import Figure, Scatter
+
+from search.analysis.confirmation import Confirmation, ConfirmedConfig
+from search.analysis.confirmed_best import (
+    build_confirmation_rows,
+    confirm,
+    describe_config,
+    describe_noise,
+    list_failed_runs,
+)
+from search.reporting.html import theme
+from search.reporting.html.template import Section
+from search.study.record import SearchRecord
+from search.study.trial import get_outcome
+
+ROW = 46  # pixels of a config in the plot
+
+
+def build(searched: SearchRecord) -> Section | None:
+    """Return what the confirming runs show, with a plot for each objective, or None if there are too few runs."""
+    confirmations = confirm(searched)
+    if not confirmations:
+        return None
+    first = confirmations[0]
+    says = [f"{first.statement[0].upper()}{first.statement[1:]}."] if len(confirmations) == 1 else []
+    says.append(
+        "After the search, the best trials and the task's defaults were trained in full again, under seeds that the "
+        "search had not used. Each point is such a run, at its best epoch. A line is the 90 % interval of the mean."
+    )
+    says += [describe_noise(each) for each in confirmations]
+    if failed := list_failed_runs(searched):
+        told = [f"{describe_config(run.user_attrs['confirms']['trial'])} {get_outcome(run)}" for run in failed]
+        says.append(f"Under a new seed, {', '.join(told)}: these runs count in no mean.")
+    figures = [_build_figure(each) for each in confirmations]
+    table = build_confirmation_rows(first) if len(confirmations) == 1 else ()
+    notes = "The model behind intervals and probabilities is described in docs/confirmation.md."
+    return Section("The confirmation", "\n".join(says), figures, table, notes)
+
+
+def _build_figure(confirmation: Confirmation) -> Figure:
+    configs = confirmation.configs[::-1]  # plotly draws the first one lowest
+    names = [describe_config(config.trial) for config in configs]
+    runs = Scatter(
+        x=[value for config in configs for value in config.values.values()],
+        y=[name for name, config in zip(names, configs, strict=True) for _ in config.values],
+        customdata=[seed for config in configs for seed in config.values],
+        mode="markers",
+        name="one run",
+        marker={"color": theme.GRAY, "size": 8, "opacity": 0.7},
+        hovertemplate="%{y}, seed %{customdata}<br>%{x:.4~g}<extra></extra>",
+    )
+    means = Scatter(
+        x=[config.mean for config in configs],
+        y=names,
+        error_x=_build_error_bars(configs),
+        mode="markers",
+        name="mean and 90 % interval",
+        marker={"color": theme.ACCENT, "size": 11, "symbol": "diamond"},
+        hovertemplate="%{y}<br>%{x:.4~g}<extra></extra>",
+    )
+    height = 110 + ROW * len(configs)
+    return theme.build_figure(runs, means, x=confirmation.objective.metric, height=height)
+
+
+def _build_error_bars(configs: tuple[ConfirmedConfig, ...]) -> dict[str, object]:
+    return {
+        "type": "data",
+        "symmetric": False,
+        "array": [config.interval[1] - config.mean for config in configs],
+        "arrayminus": [config.mean - config.interval[0] for config in configs],
+        "color": theme.ACCENT,
+        "thickness": 2,
+    }

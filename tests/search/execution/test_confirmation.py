@@ -1,0 +1,188 @@
+"""Which runs confirm a search, and that a searcher trains them after it and apart from it."""
+
+import random
+from dataclasses import replace
+
+import pytest
+from optuna.trial import TrialState
+
+from search.execution.confirmation import ConfirmationPlan
+from search.schedulers.asha import ASHAScheduler
+from search.study.record import load_search
+from search.study.trial import get_outcome, is_confirming
+from tests.search.execution.searcher_harness import Config, Gangs, end
+from tests.search.objectives import VAL_LOSS
+from trainables.worker.messages import EpochReport
+
+DEFAULTS = Config(precision="fp32").model_dump(mode="json", round_trip=True)
+
+
+def make_plan(**changes):
+    return replace(ConfirmationPlan((VAL_LOSS,), seed=3, runs=8, defaults=DEFAULTS), **changes)
+
+
+class Search(Gangs):
+    """A search over `lr` on one gang. The value of a run is lr / epoch, plus a draw from its seed."""
+
+    def __init__(self, folder, plan, trials=6, rungs=(1, 3)):
+        self.plan = plan
+        super().__init__(folder, ASHAScheduler(rungs, 3, "min"), trials, {"precision": "fp32"}, {})
+
+    def begin(self, attempt):
+        super().begin(attempt)
+        self.searcher.confirmation = self.plan
+
+    def spend(self, asked, most=1000):
+        name, segment = asked
+        lucky = random.Random(segment.config["seed"]).random() / 100 if segment.config["seed"] else 0.0
+        for epoch in range(segment.epoch + 1, min(segment.epoch + most, segment.until) + 1):
+            loss = segment.config["lr"] / epoch + lucky
+            done = epoch == segment.until
+            self.hand_on(name, EpochReport(epoch, {"val/loss": loss}, f"{segment.folder}/{epoch}.pt", {}, done))
+
+    @property
+    def confirming(self):
+        return [trial for trial in self.study.get_trials() if is_confirming(trial)]
+
+
+@pytest.fixture
+def play(tmp_path):
+    """Returns a search with the plan, not yet played."""
+    searches = []
+
+    def play(**given):
+        plan = given.pop("plan", make_plan())
+        searches.append(Search(tmp_path / "one", plan, **given))
+        return searches[-1]
+
+    (tmp_path / "one").mkdir()
+    yield play
+    for search in searches:
+        search.lock.close()
+
+
+def about(trials):
+    return [(trial.user_attrs["confirms"]["trial"], trial.user_attrs["confirms"]["round"]) for trial in trials]
+
+
+def test_finalists_and_defaults_train_in_full_under_shared_seeds(play):
+    search = play()
+    search.run()
+    runs = search.confirming
+    assert [get_outcome(run) for run in runs] == ["completed"] * len(runs)
+    assert [max(run.intermediate_values) for run in runs] == [3] * len(runs)
+    seeds = {
+        index: {run.user_attrs["config"]["seed"] for run in runs if about([run])[0][1] == index} for index in (0, 1)
+    }
+    assert all(len(of_round) == 1 for of_round in seeds.values())
+    assert seeds[0] != seeds[1]
+    assert 0 not in seeds[0] | seeds[1], "the search's own seed counts for nothing"
+    first = [config for config, index in about(runs) if index == 0]
+    assert None in first and len(first) == 4, "three finalists and the defaults in eight runs"
+    by_number = {trial.number: trial for trial in search.study.get_trials()}
+    for run in runs:
+        number = run.user_attrs["confirms"]["trial"]
+        config = DEFAULTS if number is None else by_number[number].user_attrs["config"]
+        assert {**run.user_attrs["config"], "seed": 0} == {**config, "seed": 0}
+
+
+def test_finalists_are_those_that_came_furthest_then_the_best(play):
+    search = play(trials=9)
+    search.run()
+    finalists = {config for config, _ in about(search.confirming)} - {None}
+    searched = search.study.get_searched_trials()
+    ranked = sorted(searched, key=lambda t: (-max(t.intermediate_values), min(t.intermediate_values.values())))
+    assert finalists == {trial.number for trial in ranked[:3]}
+
+
+def test_search_goes_on_apart_from_its_confirming_runs(play):
+    search = play()
+    search.run()
+    searched = search.study.get_searched_trials()
+    assert len(searched) == 6
+    shown = search.study._study.get_trials()
+    assert [trial.number for trial in shown] == [trial.number for trial in searched]
+    assert search.study._study.best_trial.number in {trial.number for trial in searched}
+    assert {run.state for run in search.confirming} == {TrialState.PRUNED}
+    search.lock.close()
+    record = load_search(search.folder)
+    assert [trial.number for trial in record.trials] == [trial.number for trial in searched]
+    assert [trial.number for trial in record.confirming_runs] == [trial.number for trial in search.confirming]
+
+
+def test_more_trials_are_searched_after_a_confirmation(play):
+    search = play()
+    search.run()
+    before = len(search.confirming)
+    search.trials = 12
+    search.begin("b")
+    search.run()
+    assert len(search.study.get_searched_trials()) == 12
+    assert len(search.confirming) >= before
+    assert search.plan.is_complete(search.study.get_trials())
+    runs = about(search.confirming)
+    assert len(runs) == len(set(runs)), "no run is done twice"
+
+
+def test_driver_that_dies_leaves_runs_for_the_next(play):
+    search = play()
+    while not search.confirming:
+        search.spend(search.ask())
+    asked = search.ask()
+    search.spend(asked, most=1)
+    assert not search.plan.is_complete(search.study.get_trials())
+    search.begin("b")
+    _, segment = again = search.ask()
+    assert (segment.trial, segment.epoch) == (asked[1].trial, 1)
+    search.spend(again)
+    search.run()
+    assert search.plan.is_complete(search.study.get_trials())
+
+
+def test_diverged_finalist_gets_no_further_runs(play):
+    search = play()
+    while not search.confirming:
+        search.spend(search.ask())
+    asked = search.ask()
+    while (which := search.study.get_trial(asked[1].trial).user_attrs["confirms"]["trial"]) is None:
+        search.spend(asked)
+        asked = search.ask()
+    end(search.searcher, asked[0], "diverged", "val/loss is nan")
+    while (asked := search.ask()) is not None:
+        search.spend(asked)
+    assert [config for config, _ in about(search.confirming)].count(which) == 1
+    assert search.plan.is_complete(search.study.get_trials())
+
+
+@pytest.mark.parametrize("changes", [{"defaults": None}, {"runs": 4}, {"runs": None}], ids=str)
+def test_each_config_of_two_rounds_meets_another_one(play, changes):
+    search = play(plan=make_plan(**changes))
+    search.run()
+    rounds = [index for _, index in about(search.confirming)]
+    assert all(rounds.count(index) >= 2 for index in (0, 1))
+    assert len(rounds) <= (search.plan.runs or 6)
+
+
+def test_single_trial_without_defaults_is_not_confirmed(play):
+    search = play(plan=make_plan(defaults=None), trials=1)
+    search.run()
+    assert search.confirming == []
+
+
+def test_data_seed_changes_with_the_seed(play):
+    search = play(plan=None)
+    search.run()
+    trials = search.study.get_trials()
+    for trial in trials:
+        trial.user_attrs["config"]["data_seed"] = 7
+    runs = make_plan(defaults=None).next_runs(trials)
+    assert len(runs) > 1
+    assert all(run.config["data_seed"] == run.config["seed"] == run.seed for run in runs)
+
+
+def test_new_seeds_follow_from_the_seed_of_the_search(play):
+    search = play(plan=None)
+    search.run()
+    trials = search.study.get_trials()
+    seeds = [{run.seed for run in make_plan(seed=seed).next_runs(trials)} for seed in (3, 3, 4)]
+    assert seeds[0] == seeds[1] != seeds[2]
