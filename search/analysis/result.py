@@ -58,6 +58,11 @@ class SearchResult:
         return self.confirmations[0] if len(self.confirmations) == 1 else None
 
     @property
+    def statement(self) -> str:
+        """The sentence that says what is confirmed, or "" without a confirmation."""
+        return self.confirmation.statement if self.confirmation else ""
+
+    @property
     def metrics(self) -> dict[str, float]:
         """The best value, what is confirmed of it, and the duration as metrics of the search."""
         metric = self.searched.objective.metric

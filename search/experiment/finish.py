@@ -33,7 +33,7 @@ def finish(
         result = SearchResult.from_record(searched)
         status = "KILLED" if stop.is_interrupted else "FINISHED" if result.best else "FAILED"
         note, ended_at = render_description(config.path, result), running_time(searched).end
-        end = make_search_end(status, note, result.metrics, stopped, ended_at)
+        end = make_search_end(status, note, result.metrics, stopped, ended_at, result.statement)
         from search.reporting.html import try_write_report  # importing plotly takes a while
 
         files += [page] if try_write_report(searched, page, progress.warn) else []

@@ -26,7 +26,7 @@ def render_description(place: StoragePath, result: SearchResult) -> str:
     searched, objectives = list(result.searched.about["searched"]), result.searched.objectives
     config = flatten(best.config)
     chosen = {name: config[name] for name in searched if name in config}
-    confirmed = [] if result.confirmation is None else [f"**Confirmed:** {result.confirmation.statement}."]
+    confirmed = [f"**Confirmed:** {result.statement}."] if result.statement else []
     parts = [
         *confirmed,
         # The UI folds a note after a few lines: what stands first is seen at once.

@@ -25,7 +25,7 @@ def make_event(kind: str, at: float | None = None, **content: Any) -> Event:
     Args:
         kind: "started" (with a flat `config`, `copied_from`, `confirms`), "data" (`datasets`), "reported" (`epoch`,
             `metrics`) or "ended" (`outcome`, `reason`, `best`, `group`) of a trial; "finished" (`status` of the parent
-            run, `note`, `metrics`, and why it `stopped` early) of the search.
+            run, `note`, `metrics`, why it `stopped` early, and what is `confirmed`) of the search.
     """
     return {"kind": kind, "time": int(1000 * (time.time() if at is None else at)), **content}
 
@@ -40,10 +40,19 @@ def make_trial_end(
 
 
 def make_search_end(
-    status: str, note: str, metrics: Mapping[str, float] | None = None, stopped: str = "", at: float | None = None
+    status: str,
+    note: str,
+    metrics: Mapping[str, float] | None = None,
+    stopped: str = "",
+    at: float | None = None,
+    confirmed: str = "",
 ) -> Event:
-    """Return the event of the end of a search: the `status` of its parent run, and why it `stopped` early."""
-    return make_event("finished", at, status=status, note=note, metrics=dict(metrics or {}), stopped=stopped)
+    """Return the event of the end of a search.
+
+    It has the `status` of its parent run, why the search `stopped` early, and the sentence that is `confirmed`.
+    """
+    content = {"status": status, "note": note, "metrics": dict(metrics or {})}
+    return make_event("finished", at, **content, stopped=stopped, confirmed=confirmed)
 
 
 def build_trial_events(trial: FrozenTrial, objectives: Sequence[Objective], over: bool = False) -> list[Event]:

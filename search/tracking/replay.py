@@ -83,10 +83,10 @@ def _determine_search_end(place: StoragePath, folder: Path, searched: SearchReco
     result, trials = SearchResult.from_record(searched), searched.trials
     note, metrics = render_description(place, result), result.metrics
     if spooled := read_spooled_end(folder):
-        return {**spooled, "note": note, "metrics": metrics}
+        return {**spooled, "note": note, "metrics": metrics, "confirmed": result.statement}
     is_killed = not trials or any(not trial.state.is_finished() for trial in trials)
     if not is_killed and parent is not None and parent.info.status != "RUNNING":
         status, stopped = parent.info.status, parent.data.tags.get("stopped", "")
-        return make_search_end(status, note, metrics, stopped, parent.info.end_time / 1000)
+        return make_search_end(status, note, metrics, stopped, parent.info.end_time / 1000, result.statement)
     status = "KILLED" if is_killed else "FINISHED" if result.best else "FAILED"
-    return make_search_end(status, note, metrics, at=running_time(searched).end)
+    return make_search_end(status, note, metrics, "", running_time(searched).end, result.statement)

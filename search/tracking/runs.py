@@ -154,10 +154,12 @@ class Runs:
         return [event for event in events if not self._try_log_events(number, [event])]
 
     def end_parent(self, event: Event) -> None:
-        """End the parent run. `event` has its status, note, metrics, time, and why the search `stopped` early."""
+        """End the parent run. `event` has what `make_search_end` was given."""
         for name, value in event["metrics"].items():
             self._client.log_metric(self.run_id, NOT_IN_A_KEY.sub("_", name), value, event["time"])
         self._client.set_tag(self.run_id, NOTE, self._add_link(event["note"]))
+        if confirmed := event.get("confirmed"):  # an older version kept none
+            self._client.set_tag(self.run_id, "confirmed", confirmed[:LONGEST_TAG])
         if event["stopped"]:
             self._client.set_tag(self.run_id, "stopped", event["stopped"][:LONGEST_TAG])
         elif "stopped" in self._client.get_run(self.run_id).data.tags:

@@ -70,6 +70,18 @@ class Search:
         self.end(number, outcome, reason)
         return number
 
+    def confirm(self, trial, seed, score, outcome="completed"):
+        """A run that confirms `trial` (None: the defaults) under a new seed."""
+        confirms = {"trial": trial, "round": 0, "seed": seed}
+        config = {"lr": 0.5, "inner": {"depth": 2}, "precision": "fp32", "seed": seed}
+        number = self.study.create_copy(SPACE, {}, {"config": config, "confirms": confirms})
+        for observer in self.observers:
+            observer.on_trial_start(number, flatten(config), confirms=confirms)
+        self.report(number, 1, score - 0.5)
+        self.report(number, 2, score, f"{number}-2.pt")
+        self.end(number, outcome)
+        return number
+
     def curve(self, number):
         return sorted(self.study.get_trial(number).intermediate_values.items())
 

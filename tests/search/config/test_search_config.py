@@ -79,6 +79,13 @@ def test_time_budget_with_a_unit_is_in_seconds(text, seconds):
         ({"once": True, "warm_start": ["old"]}, [f"--once must come without --warm-start: {ONE_RUN}"]),
         ({"once": True, "patience": "3"}, [f"--once must come without --patience: {ONE_RUN}"]),
         ({"once": True, "grace_period": "2"}, [f"{GRACE}, but got none."]),
+        ({"once": True, "confirm": "6"},
+         ["--confirm must be 0 with --once, but got 6: there is one config. Leave it out."]),
+        ({"confirm": "3"}, ["--confirm must be 0 or at least 4, but got 3: a finalist and the defaults need two seeds "
+                            "each."]),
+        ({"scheduler": "pbt", "confirm": "6"},
+         ["--confirm must be 0 with --scheduler pbt, but got 6: a member's parameters change while it trains, and no "
+          "config trains the like again. Leave it out."]),
         ({"population": "4"}, ["--population must come with --scheduler pbt, but got asha."]),
         ({"scheduler": "median", "exploit_every": "2"},
          ["--exploit-every must come with --scheduler pbt, but got median."]),

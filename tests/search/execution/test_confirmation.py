@@ -7,6 +7,8 @@ import pytest
 from optuna.trial import TrialState
 
 from search.execution.confirmation import ConfirmationPlan
+from search.execution.report_handler import SearchLimits
+from search.execution.searcher import StudySearcher
 from search.schedulers.asha import ASHAScheduler
 from search.study.record import load_search
 from search.study.trial import get_outcome, is_confirming
@@ -24,19 +26,26 @@ def make_plan(**changes):
 class Search(Gangs):
     """A search over `lr` on one gang. The value of a run is lr / epoch, plus a draw from its seed."""
 
-    def __init__(self, folder, plan, trials=6, rungs=(1, 3)):
-        self.plan = plan
+    def __init__(self, folder, plan, trials=6, rungs=(1, 3), keep=10):
+        self.plan, self.keep = plan, keep
         super().__init__(folder, ASHAScheduler(rungs, 3, "min"), trials, {"precision": "fp32"}, {})
 
     def begin(self, attempt):
-        super().begin(attempt)
-        self.searcher.confirmation = self.plan
+        """Begin a driver, which knows nothing of an earlier one but the study."""
+        self.study.live.clear()
+        limits = SearchLimits(self.trials, self.keep)
+        over = self.study, self.space, self.schedule, limits, self.folder, attempt, [self], self.plan
+        self.searcher = StudySearcher(*over)
+        self.searcher.recover()
+
+    def loss(self, segment, epoch):
+        seed = segment.config["seed"]
+        return segment.config["lr"] / epoch + (random.Random(seed).random() / 100 if seed else 0.0)
 
     def spend(self, asked, most=1000):
         name, segment = asked
-        lucky = random.Random(segment.config["seed"]).random() / 100 if segment.config["seed"] else 0.0
         for epoch in range(segment.epoch + 1, min(segment.epoch + most, segment.until) + 1):
-            loss = segment.config["lr"] / epoch + lucky
+            loss = self.loss(segment, epoch)
             done = epoch == segment.until
             self.hand_on(name, EpochReport(epoch, {"val/loss": loss}, f"{segment.folder}/{epoch}.pt", {}, done))
 
@@ -78,7 +87,8 @@ def test_finalists_and_defaults_train_in_full_under_shared_seeds(play):
     assert seeds[0] != seeds[1]
     assert 0 not in seeds[0] | seeds[1], "the search's own seed counts for nothing"
     first = [config for config, index in about(runs) if index == 0]
-    assert None in first and len(first) == 4, "three finalists and the defaults in eight runs"
+    assert len(first) == 4, "three finalists and the defaults in eight runs"
+    assert None in first
     by_number = {trial.number: trial for trial in search.study.get_trials()}
     for run in runs:
         number = run.user_attrs["confirms"]["trial"]
@@ -137,6 +147,21 @@ def test_driver_that_dies_leaves_runs_for_the_next(play):
     search.spend(again)
     search.run()
     assert search.plan.is_complete(search.study.get_trials())
+
+
+def test_best_run_of_each_config_keeps_its_checkpoint(play):
+    search = play(keep=1)
+    while (asked := search.ask()) is not None:
+        search.train(asked, [search.loss(asked[1], e) for e in range(asked[1].epoch + 1, asked[1].until + 1)])
+    kept = {int(path.parent.name) for path in search.folder.glob("checkpoints/*/*.pt")}
+    best = {}
+    for run in search.confirming:
+        value = min(run.intermediate_values.values())
+        config = run.user_attrs["confirms"]["trial"]
+        best[config] = min(best.get(config, (value, run.number)), (value, run.number))
+    runs = {run.number for run in search.confirming}
+    assert kept & runs == {number for _, number in best.values()}
+    assert len(kept - runs) == 1
 
 
 def test_diverged_finalist_gets_no_further_runs(play):

@@ -198,3 +198,14 @@ def test_spent_gpu_hours_stop_the_search(gpus):
     clock.now += 1  # and they have held exactly as much
     stoppers.check_gpu_hours()
     assert stopped == ["2 GPU-hours"]
+
+
+def test_part_of_the_gpu_hours_is_kept_for_confirming_runs():
+    clock, over = Clock(), []
+    stoppers, stopped = make_stoppers(gpu_hours=1.0, reserve=0.25, end_search=over.append)
+    stoppers.meter = GpuTimeMeter(1.0, clock)
+    stoppers.record_segment_start(0)
+    for minutes, ended, stops in ((40, [], []), (5, ["1 GPU-hours"], []), (15, ["1 GPU-hours"], ["1 GPU-hours"])):
+        clock.now += 60 * minutes
+        stoppers.check_gpu_hours()
+        assert (over, stopped) == (ended, stops)

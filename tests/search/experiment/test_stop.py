@@ -55,6 +55,20 @@ def test_time_budget_stops_the_search(stop):
     assert stop.reasons == ["time budget"]
 
 
+def test_end_of_the_search_lets_confirming_runs_begin(stop):
+    stop.end_search("time budget")
+    assert (stop.reasons, stop.asked.is_set(), stop.search_over.is_set()) == (["time budget"], False, True)
+    assert stop.said == ["no trial goes on: time budget; the best ones are confirmed"]
+    stop.end_search("2 GPU-hours")
+    assert stop.reasons == ["time budget"]
+
+
+def test_part_of_the_time_budget_is_kept_for_confirming_runs(stop):
+    with handle_signals(stop, 1000.0, reserve=0.9999):
+        assert stop.search_over.wait(10)
+    assert not stop.asked.is_set()
+
+
 def test_time_budget_ends_with_the_search(stop):
     before = set(threading.enumerate())
     with handle_signals(stop, 3600.0):
@@ -97,7 +111,7 @@ def test_gpu_hours_are_checked_until_the_search_ends(stop, monkeypatch):
     [(4, {"CPU": 1.0, "GPU": 1.0}, 4), (1, {"CPU": 1.0, "GPU": 0.5}, 0.5), (2, {"CPU": 3.0}, 2)],
 )
 def test_gang_counts_its_gpus_or_else_its_workers(tmp_path, stop, workers, worker, gpus):
-    given = {"task": "arc", "storage": str(tmp_path), "concurrency": "1", "gpu_hours": "2"}
+    given = {"task": "arc", "storage": str(tmp_path), "concurrency": "1", "gpu_hours": "2", "confirm": "0"}
     planned = replace(plan(load_config(given)), config=load_config({**given, "workers": str(workers)}))
     budget = build_stoppers(planned, worker, stop, print)
     assert budget.meter.gpus == gpus

@@ -14,6 +14,7 @@ from search.config.objectives import Objective
 from search.study.study import create_study
 from search.tracking import tracker as tracking
 from search.tracking.errors import TrackingError
+from search.tracking.events import make_search_end
 from search.tracking.runs import Runs
 from tests.search.objectives import VAL_SCORE
 from tests.search.stored_studies import SPACE, always_random
@@ -79,6 +80,28 @@ def test_runs_have_the_times_of_search_and_trials(tmp_path, left_by_a_driver):
     again = track(settings, search_id="abc", earlier=left_by_a_driver)
     finish(again)
     assert runs_of(again)["1"].info.end_time == 1e12 + 2e3, "of its last report, as the study has it"
+
+
+def test_confirming_run_is_a_tagged_child_without_a_best_value(tmp_path):
+    tracker = track(config(tmp_path))
+    tracker.on_trial_start(0, {"lr": 0.5})
+    tracker.on_trial_report(0, 1, {"val/score": 0.5}, 1e9)
+    tracker.on_trial_end(0, "completed", "", 1e9)
+    tracker.on_trial_start(1, {"lr": 0.5, "seed": 17}, confirms={"trial": 0, "round": 0, "seed": 17})
+    tracker.on_trial_report(1, 1, {"val/score": 0.25}, 1e9)
+    tracker.on_trial_end(1, "completed", "", 1e9)
+    end = make_search_end("FINISHED", "", {"confirmed/val/score": 0.25}, confirmed="trial 0 beats the defaults")
+    tracker.finish(end, [], 120.0)
+    runs = runs_of(tracker)
+    tags = runs["1"].data.tags
+    assert (tags["purpose"], tags["confirms"], tags["seed"]) == ("confirm", "trial 0", "17")
+    assert runs["1"].info.run_name == "confirm-001"
+    assert runs["1"].data.metrics["confirmed/val/score"] == 0.25
+    assert "best/val/score" not in runs["1"].data.metrics, "it would stand among the trials, which are sorted by it"
+    assert runs["0"].data.tags["purpose"] == "search"
+    assert runs["0"].data.metrics["best/val/score"] == 0.5
+    assert runs["parent"].data.tags["confirmed"] == "trial 0 beats the defaults"
+    assert runs["parent"].data.metrics["confirmed/val/score"] == 0.25
 
 
 def test_trial_without_reason_or_precision_has_no_empty_tag(tmp_path):

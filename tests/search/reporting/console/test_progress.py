@@ -60,6 +60,22 @@ def test_search_without_a_terminal_shows_plain_lines():
     ]
 
 
+def test_confirming_run_is_shown_apart_from_the_trials():
+    shown = Shown()
+    shown.play()
+    shown.progress.on_trial_start(8, {"precision": "bf16", "lr": 0.01}, confirms={"trial": None, "seed": 17})
+    shown.progress.on_trial_report(8, 1, {"val/loss": 0.01}, 0.0)
+    shown.progress.on_trial_end(8, "completed", "", 1e9)
+    assert shown.stream.getvalue().splitlines()[-3:] == [
+        "trial   8  started   confirms the defaults with seed 17",
+        "trial   8  epoch 1   val/loss 0.01",
+        "trial   8  completed",
+    ]
+    shown.progress._console.print(shown.progress._board)
+    assert "1 of 2 trials done, 0 training, 1 confirming runs done" in shown.stream.getvalue()
+    assert "best val/loss 0.01" not in shown.stream.getvalue(), "a confirming run is no trial"
+
+
 def test_parameters_that_do_not_apply_are_not_shown():
     shown = Shown(Halves)
     shown.progress.on_trial_start(0, {"precision": "bf16", "scale": 2.0})

@@ -1,0 +1,173 @@
+"""What a search with confirming runs shows of them, wherever it is shown."""
+
+import io
+import json
+
+import pyarrow.parquet as pq
+import pytest
+from rich.console import Console
+
+from search.analysis.confirmed_best import confirm, find_confirmed_best
+from search.analysis.result import SearchResult
+from search.config.objectives import Objective
+from search.reporting.console.summary import print_summary
+from search.reporting.html.report import render_report
+from search.reporting.parquet import write_parquet
+from search.study.record import load_search
+from search.tracking.description import render_description
+from tests.search.stored_studies import Search
+
+
+@pytest.fixture
+def search(tmp_path):
+    """Three trials: the defaults, a lucky one, and one that is better under new seeds."""
+    search = Search(tmp_path)
+    search.study.save_metadata({**search.study.metadata, "first": [None]})
+    for scores in ((0.3, 0.5), (0.4, 0.9), (0.5, 0.7)):
+        search.run(*scores)
+    yield search
+    search.store.close()
+
+
+def confirm_all(search, better=0.2):
+    """Runs under three seeds, in which trial 2 is better than the defaults and trial 1 is worse."""
+    for seed, luck in ((11, 0.01), (12, 0.0), (13, -0.01)):
+        search.confirm(None, seed, 0.5 + luck)
+        search.confirm(1, seed, 0.49 + luck / 2)
+        search.confirm(2, seed, 0.5 + better + luck)
+
+
+def result_of(search):
+    return SearchResult.from_record(load_search(search.config.local_path))
+
+
+def test_best_trial_is_the_confirmed_one(search):
+    confirm_all(search)
+    result = result_of(search)
+    assert (result.best.trial_id, result.best.value) == (2, 0.7)
+    runs = {run.number: run for run in result.searched.confirming_runs}
+    run = runs[result.best.run]
+    assert run.user_attrs["confirms"] == {"trial": 2, "round": 0, "seed": 11}, "the best of its three runs"
+    assert result.best.config == run.user_attrs["config"]
+    assert result.best.checkpoint == f"{run.number}-2.pt"
+
+
+def test_json_has_the_estimate_of_the_confirmed_trial(search):
+    confirm_all(search)
+    told = json.loads(json.dumps(result_of(search).as_json()))
+    confirmed = told["best"]["confirmed"]
+    low, high = confirmed["interval"]
+    assert low < confirmed["mean"] < high
+    assert confirmed["mean"] == pytest.approx(0.7, abs=0.02)
+    assert (confirmed["seeds"], confirmed["trial"]) == (3, 2)
+    assert confirmed["probability_best"] > 0.95
+    assert confirmed["probability_beats_defaults"] > 0.95
+    assert confirmed["difference"] == pytest.approx(0.2, abs=0.03)
+    assert confirmed["values"] == {"11": 0.71, "12": 0.7, "13": 0.69}
+    (of_all,) = told["confirmations"]
+    assert [config["trial"] for config in of_all["configs"]] == [2, 1, None]
+
+
+def test_json_of_an_unconfirmed_search_says_nothing_of_it(search):
+    told = result_of(search).as_json()
+    assert "confirmed" not in told["best"]
+    assert "confirmations" not in told
+    assert (told["best"]["trial_id"], "run" in told["best"]) == (1, False)
+
+
+def test_defaults_are_told_where_no_finalist_beats_them(search):
+    confirm_all(search, better=-0.01)
+    result = result_of(search)
+    assert result.confirmation.statement == "no finalist is shown to beat the defaults; keep them"
+    run = next(run for run in result.searched.confirming_runs if run.number == result.best.run)
+    assert run.user_attrs["confirms"]["trial"] is None
+    assert result.best.trial_id == run.number, "the search did not try the defaults"
+
+
+def test_confirming_runs_are_no_trials(search):
+    before = result_of(search)
+    confirm_all(search)
+    after = result_of(search)
+    assert after.outcomes == before.outcomes == {"completed": 3}
+    assert after.trials.equals(before.trials)
+
+
+def test_single_run_of_each_config_confirms_nothing(search):
+    search.confirm(None, 11, 0.5)
+    search.confirm(1, 11, 0.8)
+    assert confirm(load_search(search.config.local_path)) == []
+
+
+def test_runs_that_failed_count_in_no_mean(search):
+    confirm_all(search)
+    search.confirm(2, 14, -5.0, outcome="diverged")
+    (confirmation,) = confirm(load_search(search.config.local_path))
+    assert {len(config.values) for config in confirmation.configs} == {3}
+
+
+def test_each_objective_has_intervals_and_the_front_stays(tmp_path):
+    search = Search(tmp_path, objective=Objective("val/score", "max"))
+    for scores in ((0.3, 0.5), (0.4, 0.9)):
+        search.run(*scores)
+    for number, seed in ((None, 1), (0, 1), (None, 2), (0, 2)):
+        search.confirm(number, seed, 0.5 + seed / 100)
+    search.store.close()
+    record = load_search(search.config.local_path)
+    for run in record.confirming_runs:
+        for key in ("report/1", "report/2"):
+            run.user_attrs[key]["metrics"]["speed"] = 2.0
+    several = type(record)(
+        record.name, record.trials, (*record.objectives, Objective("speed", "max")), record.about,
+        confirming_runs=record.confirming_runs,
+    )  # fmt: skip
+    confirmations = confirm(several)
+    assert [each.objective.metric for each in confirmations] == ["val/score", "speed"]
+    assert find_confirmed_best(several, confirmations).trial_id == 1, "the front says more than one of them"
+
+
+def test_terminal_shows_estimates_before_the_values_of_the_search(search, tmp_path):
+    confirm_all(search)
+    result = result_of(search)
+    mlflow = {"tracking_uri": f"sqlite:///{tmp_path}/mlflow.db", "experiment_id": "1", "run_id": "abc"}
+    stream = io.StringIO()
+    shown = SearchResult(**{**vars(result), "mlflow": mlflow})
+    print_summary(Console(file=stream, width=200), shown, search.config.local_path)
+    lines = stream.getvalue().splitlines()
+    at = next(place for place, line in enumerate(lines) if line.startswith("best: "))
+    assert lines[at].startswith("best: trial 2, val/score 0.69")
+    assert " over 3 new seeds, 90 % interval 0.6" in lines[at]
+    assert lines[at + 1].strip().startswith("trial 2 beats the defaults by 0.19")
+    assert lines[at + 2] == "  in the search it had 0.7 after epoch 2"
+    assert "varies by" in lines[at + 3]
+    assert [line.split("  ")[1] for line in lines[at + 5 : at + 8]] == ["trial 2", "trial 1", "the defaults"]
+    assert any(line.endswith(f"{result.best.run}-2.pt") for line in lines)
+
+
+def test_page_begins_with_the_confirmation(search):
+    confirm_all(search)
+    html = render_report(load_search(search.config.local_path))
+    assert html.index("<h2>The confirmation</h2>") < html.index("<h2>The best trial of the search</h2>")
+    assert "Trial 2 beats the defaults by 0.19" in html
+    assert "confirmed val/score of trial 2 (90 % interval)" in html
+    assert "docs/confirmation.md" in html
+
+
+def test_parquet_says_what_each_trial_was_for(search, tmp_path):
+    confirm_all(search)
+    write_parquet(load_search(search.config.local_path).all_trials, tmp_path / "trials.parquet")
+    rows = pq.read_table(tmp_path / "trials.parquet").to_pylist()
+    assert {row["trial_id"]: row["purpose"] for row in rows} == {
+        **dict.fromkeys(range(3), "search"),
+        **dict.fromkeys(range(3, 12), "confirm"),
+    }
+    assert {row["outcome"] for row in rows} == {"completed"}
+
+
+def test_parent_run_names_the_confirmed_value(search):
+    confirm_all(search)
+    result = result_of(search)
+    assert result.metrics["confirmed/val/score"] == pytest.approx(0.7, abs=0.02)
+    assert result.metrics["confirmed/val/score_low"] < result.metrics["confirmed/val/score_high"]
+    assert result.metrics["confirmed/probability_beats_defaults"] > 0.95
+    note = render_description(search.config.local_path, result)
+    assert note.startswith("**Confirmed:** trial 2 beats the defaults by 0.19")
