@@ -147,12 +147,11 @@ def _draw_posterior(runs: Mapping[int | None, Mapping[int, float]], sign: float)
     ratios, precision = _build_grid([*runs], design.shape[1])
     # Each matrix is (grid, columns, columns), where the columns are the common mean, the configs and the seeds.
     gram = design.T @ design + precision[:, None, :] * np.eye(design.shape[1])
-    lower = np.linalg.cholesky(gram)
     moment = design.T @ y
     solution = np.linalg.solve(gram, moment[:, None])[..., 0]
     rest = np.maximum(y @ y - solution @ moment, 0.0)
     degrees = len(y) - 1  # a flat prior of the common mean takes one
-    log_weight = 0.5 * np.log(precision[:, 1:]).sum(axis=1) - np.log(np.diagonal(lower, axis1=1, axis2=2)).sum(axis=1)
+    log_weight = 0.5 * (np.log(precision[:, 1:]).sum(axis=1) - np.linalg.slogdet(gram).logabsdet)
     log_weight -= 0.5 * degrees * np.log(np.maximum(rest, np.finfo(float).tiny))
     weight = np.exp(log_weight - log_weight.max())
     weight /= weight.sum()
@@ -161,12 +160,11 @@ def _draw_posterior(runs: Mapping[int | None, Mapping[int, float]], sign: float)
     to_means[:, 0] = 1.0
     to_means[:, 1 : len(runs) + 1] = np.eye(len(runs))
     means = solution @ to_means.T
-    scatter = np.linalg.solve(lower, np.broadcast_to(to_means.T, (len(weight), *to_means.T.shape)))
+    scatter = np.linalg.cholesky(to_means @ np.linalg.solve(gram, to_means.T))
     draw = np.random.default_rng(0)
     point = np.repeat(np.arange(len(weight)), draw.multinomial(DRAWS, weight))
     sigma = np.sqrt(rest[point] / draw.chisquare(degrees, DRAWS))
-    normal = draw.standard_normal((DRAWS, design.shape[1]))
-    moved = np.concatenate([normal[point == index] @ scatter[index] for index in range(len(weight))])
+    moved = np.einsum("dij,dj->di", scatter[point], draw.standard_normal((DRAWS, len(runs))))
     return _Draws(
         means=center + scale * (weight @ means),
         draws=center + scale * (means[point] + sigma[:, None] * moved),
