@@ -184,7 +184,7 @@ def test_term_with_a_reserved_name_raises_value_error(name):
 
 
 @pytest.mark.parametrize("fails", [False, True], ids=["returns", "raises"])
-def test_evaluation_uses_averages_and_restores_the_model(fails):
+def test_evaluation_uses_averages_and_restores_the_model(fails):  # F64
     class Watched(Regression):
         def build(self) -> None:
             super().build()
@@ -202,6 +202,7 @@ def test_evaluation_uses_averages_and_restores_the_model(fails):
             self.found = [modes, torch.is_grad_enabled(), torch.is_autocast_enabled("cpu")]
             self.dtypes = [model(self.inputs).dtype, own_dtype]
             self.weights = [p.detach().clone() for p in model.parameters()]
+            self.batches = model[1].num_batches_tracked.item()
             if fails:
                 raise RuntimeError("evaluation failed")
             return super().evaluate()
@@ -217,6 +218,7 @@ def test_evaluation_uses_averages_and_restores_the_model(fails):
     assert task.dtypes == [torch.float32, torch.bfloat16]
     assert identical(task.weights, list(task.updaters["train"].ema.state_dict()["shadow"].values()))
     assert not identical(task.weights, task.live)
+    assert task.batches == 6, "buffers are those of the training and no averages"
     assert identical([p.detach() for p in model.parameters()], task.live)
     assert [part.training for part in model.modules()] == [True, True, True, False, True, True]
     assert torch.is_grad_enabled()

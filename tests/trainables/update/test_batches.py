@@ -1,6 +1,5 @@
 """Test windows of micro-batches: how an epoch is split into them, and how a batch comes to its loss."""
 
-import copy
 import itertools
 from collections import UserDict
 from typing import Any
@@ -11,17 +10,12 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 from tests.trainables.toy_models import (
-    classifier,
     epoch,
     identical,
     samples,
-    scaled_and_unscaled,
     slope,
     slope_loss,
-    token_loss,
-    tokens,
 )
-from trainables.precision import LossScale
 from trainables.update import Updater, windows
 
 
@@ -30,7 +24,7 @@ def test_windows_split_a_stream_and_keep_its_tail():  # A8, C03, C06
     assert list(windows([], 4)) == []
 
 
-def test_window_reads_no_further_than_its_own_batches():  # C15
+def test_window_reads_no_further_than_its_own_batches():  # A9, C15
     stream = itertools.count()
     assert next(windows(stream, 3)) == [0, 1, 2]
     assert next(stream) == 3
@@ -57,37 +51,6 @@ def test_epoch_moves_by_the_mean_of_each_window(batches, size, expected, steps):
     assert weight.item() == expected
     assert updater.steps == len(reports) == steps
     assert [report.micro_batches for report in reports] == [len(w) for w in windows(batches, size)]
-
-
-@scaled_and_unscaled
-def test_second_epoch_is_the_first_of_a_fresh_updater(precision):  # A2, A8, C14
-    def make(model: nn.Module) -> Updater:
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        return Updater({"sgd": optimizer}, precision, max_grad_norm=0.5, loss_scale=LossScale(1024.0))
-
-    def train(model: nn.Module, updater: Updater) -> None:
-        for window in windows(iter(tokens([4, 3, 2, 5, 1])), 2):
-            updater.update(window, token_loss(model))
-
-    used = classifier()
-    updater = make(used)
-    train(used, updater)
-    fresh = copy.deepcopy(used)
-    train(used, updater)
-    train(fresh, make(fresh))
-    assert identical(dict(used.state_dict()), dict(fresh.state_dict()))
-
-
-def test_interrupted_epoch_loses_no_batch():  # A9, C15
-    weight, updater = slope()
-    stream = (samples(x) for x in itertools.count(1))
-    for window in windows(stream, 2):
-        updater.update(window, slope_loss(weight))
-        if updater.steps == 2:
-            break
-    assert (weight.item(), weight.grad, updater.steps) == (-1.5 - 3.5, None, 2)
-    updater.update(next(windows(stream, 2)), slope_loss(weight))
-    assert weight.item() == -5.0 - 5.5
 
 
 @pytest.mark.parametrize("offsets", [[-0.7], [0.0], [3.0, -3.0]], ids=["negative", "zero", "cancelling"])

@@ -212,14 +212,6 @@ def test_transform_gets_the_true_gradient_before_clipping(precision, sizes):  # 
     assert distance(applied[0], [-gradient for gradient in expected]) <= 2 * TOLERANCE[precision] * norm(expected)
 
 
-def test_transform_is_not_called_without_a_gradient():  # E52
-    calls = []
-    _, updater = slope(transform=lambda: calls.append(1))
-    elsewhere = nn.Parameter(torch.ones(1))
-    assert updater.update([samples(1)], lambda x: (elsewhere.sum(), 1)).outcome == "empty"
-    assert calls == []
-
-
 def test_transform_may_drop_a_gradient():
     kept, dropped = nn.Parameter(torch.zeros(1)), nn.Parameter(torch.ones(1))
 

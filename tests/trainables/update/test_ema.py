@@ -51,24 +51,6 @@ def test_average_has_its_closed_form_and_swaps_exactly(dtype):  # F62, F64, F65,
     assert shadow(ema).tolist() == pytest.approx([0.1 * 2 + 0.9 * 3] * 50)
 
 
-def test_evaluation_with_averages_finds_the_live_buffers():  # F64
-    class Watched(Regression):
-        def evaluate(self) -> dict[str, Any]:
-            found.update({name: (b.clone(), b.data_ptr()) for name, b in self.modules["model"].named_buffers()})
-            found["weight"] = self.modules["model"][0].weight.data_ptr()
-            return super().evaluate()
-
-    found: dict[str, Any] = {}
-    training = TrialTrainer(Watched(RegressionConfig(ema_decay=0.9)))
-    training.run_epoch()
-    model = training.task.modules["model"]
-    assert set(found) == {"1.running_mean", "1.running_var", "1.num_batches_tracked", "weight"}
-    for name, buffer in model.named_buffers():
-        assert identical(found[name], (buffer, buffer.data_ptr()))
-    assert found["1.num_batches_tracked"][0].item() == 6  # copied as it is, not averaged
-    assert found["weight"] != model[0].weight.data_ptr()
-
-
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_evaluation_inside_a_window_leaves_it_as_it_was(precision):  # F65, F67
     class Curious(Regression):
@@ -104,21 +86,6 @@ def test_evaluation_inside_a_window_leaves_it_as_it_was(precision):  # F65, F67
     assert results[0][1]["steps"] == 2
     assert identical(*results)
     assert seen == [0, 6, 6] * 2
-
-
-def test_average_goes_on_from_a_copy_of_its_state():  # C103
-    weight = nn.Parameter(torch.zeros(2))
-    ema, other = Ema({"weight": weight}, 0.8), Ema({"weight": weight}, 0.8)
-    for value in (1.0, 2.0):
-        weight.data.fill_(value)
-        ema.update()
-    other.load_state_dict(ema.state_dict())
-    weight.data.fill_(7.0)
-    loaded = shadow(other).tolist()
-    ema.update()
-    assert shadow(other).tolist() == loaded
-    other.update()
-    assert identical(ema.state_dict(), other.state_dict())
 
 
 @pytest.mark.parametrize("decay", [0.0, 1.0, math.nan])

@@ -147,19 +147,6 @@ def test_half_precision_parameter_is_refused_when_thawed(in_exchange):  # E54, C
     assert updater.steps == 0
 
 
-def test_parameter_added_to_an_optimizer_is_trained():
-    model = classifier()
-    optimizer = torch.optim.SGD(model[2].parameters(), lr=0.1)
-    updater = Updater({"sgd": optimizer}, modules={"net": model})
-    updater.update(tokens([4]), token_loss(model))
-    optimizer.add_param_group({"params": list(model[0].parameters())})
-    first = model[0].weight.detach().clone()
-    updater.update(tokens([4]), token_loss(model))
-    assert updater.trainable_names() == LAST + FIRST
-    assert not torch.equal(model[0].weight, first)
-    assert all(p.grad is None for p in model.parameters())
-
-
 def test_parameter_that_replaces_another_is_trained():
     old, new = nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.SGD([old], lr=1.0)
@@ -178,13 +165,6 @@ def test_gradients_outside_all_optimizers_are_left_alone():  # E53
     updater.update(tokens([4]), token_loss(model))
     assert torch.equal(model[0].weight.grad, others)
     assert updater.trainable_names() == LAST
-
-
-def test_module_may_have_any_name():
-    modules = {"values": nn.Linear(1, 1), "a.b": nn.Linear(1, 1)}
-    parameters = [parameter for module in modules.values() for parameter in module.parameters()]
-    updater = Updater({"sgd": torch.optim.SGD(parameters, lr=1.0)}, modules=modules)
-    assert updater.trainable_names() == ["values.weight", "values.bias", "a.b.weight", "a.b.bias"]
 
 
 @scaled_and_unscaled

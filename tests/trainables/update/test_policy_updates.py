@@ -1,7 +1,5 @@
 """Test the policy of a prompt, which has an update of its own beside that of the agent that it serves."""
 
-import copy
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -92,28 +90,6 @@ def test_spoilt_reward_discards_the_step_of_the_policy_alone():  # C74, C76, E50
     report = toy.own.update([inputs()], toy.policy_loss)
     assert (report.outcome, report.loss_scale) == ("applied", 32.0)
     assert all(moved(toy.policy, policy))
-
-
-@pytest.mark.parametrize("normalize", [False, True])
-def test_policy_update_does_not_depend_on_the_cut_of_its_window(normalize):
-    torch.manual_seed(0)
-    start = PromptPolicy(WIDTH, features=3, hidden=16)
-    whole = [torch.randn(12, WIDTH), torch.rand(12, 3), torch.randn(12, SAMPLES, WIDTH), torch.rand(12, SAMPLES)]
-    after = []
-    for size in (12, 5, 1):
-        policy = copy.deepcopy(start)
-
-        def loss(batch: tuple[Tensor, ...], policy: PromptPolicy = policy) -> tuple[Tensor, int]:
-            prompt, features, u, rewards = batch
-            found = policy(prompt, features)
-            terms = policy_loss(found, u, advantages(rewards, found.value, 5.0, normalize=normalize), rewards)
-            return terms.reinforce + terms.value - 0.01 * terms.entropy + 0.1 * terms.kl, len(prompt)
-
-        updater = Updater({"policy": torch.optim.SGD(policy.parameters(), lr=0.1)})
-        updater.update(list(zip(*(part.split(size) for part in whole), strict=True)), loss)
-        after.append(values(policy))
-    torch.testing.assert_close(after[1], after[0], rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(after[2], after[0], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("normalize", [False, True])
