@@ -8,9 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.trainables.toy_models import Adversaries, Endless, Regression
+from tests.trainables.toy_models import Adversaries, Endless
 from tests.trainables.training.trials import make_trial, run_epochs
-from trainables.precision import Precision
 from trainables.task import Task, TaskConfig
 from trainables.training import trainer
 from trainables.training.trainer import TrialTrainer
@@ -204,22 +203,3 @@ def test_stream_that_never_has_weight_raises_value_error(rare):
 
 def test_stream_may_have_windows_without_weight_in_between(rare):
     assert rare(10).run_epoch()["train/updates"] == 3
-
-
-def test_precision_auto_logs_the_precision_of_the_device(caplog):
-    class Listening(Regression):
-        def loss(self, batch: Any) -> tuple[Tensor, int]:
-            self.dtype = self.predict(batch[0]).dtype
-            return super().loss(batch)
-
-    with caplog.at_level(logging.INFO, logger="trainables"):
-        make_trial(Regression, precision="bf16")  # one that was named is not logged
-        training = make_trial(Listening, precision="auto")
-    task = training.task
-    assert caplog.messages == ["precision auto is bf16 on cpu"]
-    assert task.precision is Precision.BF16
-    training.run_epoch()
-    assert task.dtype is torch.bfloat16
-    with task.autocast():
-        assert task.predict(task.inputs).dtype is torch.bfloat16
-    assert task.config.precision == "auto"

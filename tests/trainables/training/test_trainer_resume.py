@@ -49,29 +49,6 @@ def path(tmp_path):
     return tmp_path / "state.pt"
 
 
-@pytest.mark.parametrize(
-    ("epoch", "settings"),
-    [
-        pytest.param(1, {"ema_decay": None, "max_grad_norm": None}, id="fp32-plain"),
-        pytest.param(1, {"precision": "fp16", "loss_scale": 2.0**26}, id="fp16-after-skips"),
-        pytest.param(3, {"precision": "bf16"}, id="bf16"),
-    ],
-)
-def test_trial_resumes_exactly_after_an_epoch(path, epoch, settings):
-    settings = {**FULL, **settings}
-    expected = trials.run_uninterrupted(Regression, 4, **settings)
-    if "loss_scale" in settings:
-        assert expected[0][0]["amp/skipped"] > 0
-    first = make_trial(Regression, **settings)
-    trials.run_epochs(first, epoch)
-    first.save(path)
-    scramble()
-    second = load_trial(path, Regression, **settings)
-    assert second.epoch == epoch
-    assert_continues(second, expected)
-    assert_continues(first, expected)  # saving changes nothing
-
-
 def test_loading_an_epoch_undoes_the_one_under_way(path):
     expected = trials.run_uninterrupted(Augmented, 2, **FULL)
     training = make_trial(Augmented, **FULL)
