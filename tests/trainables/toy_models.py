@@ -220,7 +220,7 @@ class Regression(Task[RegressionConfig]):
         if self.config.fault.startswith("lost: ") and self.seen > self.config.size:  # in its second epoch
             loss = float(self.config.fault.removeprefix("lost: "))
         draw = random.random() + float(np.random.rand()) + torch.rand(1).item()
-        return {"val/loss": loss, "val/draw": draw, "val/seen": self.seen, **global_flags()}
+        return {"val/loss": loss, "val/draw": draw, "val/seen": self.seen}
 
     def after_update(self, report: Any) -> None:
         self.seen += report.weight
@@ -232,39 +232,6 @@ class Regression(Task[RegressionConfig]):
         self.seen = state["seen"]
 
 
-def global_flags() -> dict[str, float]:
-    """What a trial could leave behind in its process, as numbers."""
-    return {
-        "flags/default_dtype": float(torch.finfo(torch.get_default_dtype()).bits),
-        "flags/default_device": float(torch.empty(0).is_cpu),
-        "flags/deterministic": float(torch.are_deterministic_algorithms_enabled()),
-        "flags/deterministic_warn_only": float(torch.is_deterministic_algorithms_warn_only_enabled()),
-        "flags/matmul": float(["highest", "high", "medium"].index(torch.get_float32_matmul_precision())),
-        "flags/anomaly": float(torch.is_anomaly_enabled()),
-        "flags/threads": float(torch.get_num_threads()),
-        "flags/autocast": float(torch.is_autocast_enabled("cpu")),
-        "flags/autocast_dtype": float(torch.get_autocast_dtype("cpu") == torch.bfloat16),
-        "flags/denormals": float((torch.tensor(1e-39, device="cpu") * 1.0).item() > 0),
-        "flags/cudnn": float(torch.backends.cudnn.benchmark) + 2 * float(torch.backends.cudnn.deterministic),
-    }
-
-
-FAULTS: dict[str, Callable[[], Any]] = {
-    "default dtype": lambda: torch.set_default_dtype(torch.float64),
-    "default device": lambda: torch.set_default_device("meta"),
-    "grad mode": lambda: torch.set_grad_enabled(False),
-    "deterministic algorithms": lambda: torch.use_deterministic_algorithms(True, warn_only=True),
-    "matmul precision": lambda: torch.set_float32_matmul_precision("medium"),
-    "anomaly detection": lambda: torch.autograd.set_detect_anomaly(True),
-    "threads": lambda: torch.set_num_threads(2),
-    "autocast": lambda: torch.set_autocast_enabled("cpu", True),
-    "autocast dtype": lambda: torch.set_autocast_dtype("cpu", torch.float16),
-    "denormals": lambda: torch.set_flush_denormal(True),
-    "cudnn": lambda: setattr(torch.backends.cudnn, "benchmark", True),
-    "generators": lambda: (random.seed(7), np.random.seed(7), torch.manual_seed(7)),
-}
-
-
 def misbehave(fault: str) -> None:
     if fault == "raises in build":
         raise RuntimeError("the data is gone")
@@ -272,8 +239,6 @@ def misbehave(fault: str) -> None:
         torch.empty(2**50)
     if fault == "too large for numpy":
         np.empty(2**50)
-    if fault in FAULTS:
-        FAULTS[fault]()
 
 
 class Compiled(Regression):

@@ -2,7 +2,6 @@
 
 import itertools
 import threading
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -56,14 +55,6 @@ def test_segment_ends_with_the_epoch_that_reaches_its_samples(tmp_path, until, e
         assert report.costs == {"samples": SAMPLES, "gpu_seconds": 4 * report.metrics["time/epoch_s"]}
     assert [report.done for report in reports] == [False] * (epochs - 1) + [True]
     assert not any(isinstance(report, SegmentEnd) for report in reports)
-
-
-def test_epoch_repeated_after_a_broken_checkpoint_counts_once(tmp_path):
-    first = list(workers().run(make_segment(tmp_path, until=60)))
-    Path(first[-1].checkpoint).write_bytes(b"torn")
-    torn = make_segment(tmp_path, 3, first[-1].checkpoint, spent=66.0, until=88)
-    again = list(workers().run(replace(torn, checkpoints=(*torn.checkpoints, first[-2].checkpoint, None))))
-    assert [report.epoch for report in again] == [3, 4]
 
 
 def test_time_of_an_interrupted_epoch_is_that_of_its_parts(tmp_path, monkeypatch):

@@ -7,26 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from tests.trainables.toy_models import Compiled, Regression, global_flags, identical
+from tests.trainables.toy_models import Compiled, Regression, identical
 from tests.trainables.worker.local_worker import TASK, AfterWindows, metrics, straight, workers
 from trainables import checkpoint
 from trainables.precision import Diverged
 from trainables.worker.messages import Divergence, Migration, SegmentEnd
 from trainables.worker.worker import build_interruption, check_secondary_objectives
-
-
-@pytest.fixture(autouse=True)
-def _restore_process():
-    """Some of these trials change the process for everybody."""
-    threads = torch.get_num_threads()
-    yield
-    torch.set_default_dtype(torch.float32)
-    torch.set_grad_enabled(True)
-    torch.set_num_threads(threads)
-    torch.set_autocast_enabled("cpu", False)
-    torch.set_flush_denormal(False)
 
 
 def test_each_epoch_is_reported_with_its_checkpoint(stretch, tmp_path):
@@ -203,19 +190,6 @@ def test_build_windows_and_evaluation_are_progress(stretch, monkeypatch):
     # The state is asked for between build and the first window, and when the epoch is saved.
     assert names == ("build", "state_dict", "loss", "loss", "loss", "evaluate", "state_dict")
     assert sorted(set(progress)) == list(progress), "it stood still between two of them"
-
-
-@pytest.mark.parametrize("fault", ["default dtype", "grad mode", "threads", "autocast", "denormals", "generators"])
-def test_trial_is_unaffected_by_changes_to_the_process(stretch, fault):
-    expected, flags, worker = straight(2, precision="bf16"), global_flags(), workers()
-    list(worker.run(stretch(fault=fault, precision="fp32", until=1)))
-    worker.drop_trial_unless_continued(stretch(trial=1))
-    if fault == "denormals":  # cannot be set back: the next trial gets a new process
-        assert "the flushing of denormals" in worker.recycle_reason
-        return
-    assert worker.recycle_reason == ""
-    assert identical(metrics(list(worker.run(stretch(trial=1, precision="bf16")))), expected)
-    assert global_flags() == flags
 
 
 def test_each_compiled_trial_is_compiled_anew(stretch):
