@@ -24,17 +24,6 @@ def test_a_loss_is_the_mean_over_the_steps_of_each_sequence() -> None:
         assert torch.allclose(losses(kind, outputs, targets, everything), expected)
 
 
-def test_masked_outputs_have_no_part_in_loss_or_gradient() -> None:
-    logits = torch.randn(2, 4, requires_grad=True)
-    allowed = torch.tensor([[True, True, False, False], [False, False, True, True]])
-    each = losses("labels", logits, torch.tensor([0, 3]), allowed)
-    expected = [F.cross_entropy(logits[0, :2], torch.tensor(0)), F.cross_entropy(logits[1, 2:], torch.tensor(1))]
-    assert torch.allclose(each, torch.stack(expected))
-    (gradient,) = torch.autograd.grad(each.sum(), logits)
-    assert not gradient[~allowed].any()
-    assert gradient[allowed].all()
-
-
 @pytest.mark.parametrize("kind", ["labels", "values"])
 @pytest.mark.parametrize("batch_size", [4, 64])
 def test_errors_are_sums_over_any_batches(kind: Kind, batch_size: int) -> None:
@@ -69,14 +58,6 @@ def nats(net: torch.nn.Module, samples: Samples) -> float:
     """Of windows in one piece."""
     outputs = net(samples.inputs.reshape(1, -1)).outputs[0]
     return float(F.cross_entropy(outputs, samples.targets.flatten().long(), reduction="sum"))
-
-
-def test_the_windows_of_a_text_are_one_long_sequence() -> None:
-    net, samples = network(features=0, outputs=256), text(6)
-    bits, _ = errors("bytes", net, samples, torch.ones(256, dtype=torch.bool), 1)
-    from_rest = sum(nats(net, samples.rows(slice(row, row + 1))) for row in range(6)) / math.log(2)
-    assert bits == pytest.approx(nats(net, samples) / math.log(2), rel=1e-6)
-    assert abs(bits - from_rest) > 1e-3
 
 
 @pytest.mark.parametrize("windows", [1, 3, 7])

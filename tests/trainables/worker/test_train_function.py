@@ -3,7 +3,9 @@
 import inspect
 import logging
 import math
+import sys
 import threading
+import traceback
 from dataclasses import replace
 from pathlib import Path
 
@@ -125,16 +127,6 @@ def test_function_without_checkpoints_starts_over(stretch):
     assert [report.epoch for report in run("forgets", stretch(epoch=2, until=4, reports=first))] == [1, 2, 3, 4]
 
 
-def test_corrupt_checkpoint_is_noted_and_the_one_before_is_used(stretch):
-    first = run("resumes", stretch())
-    (Path(first[-1].checkpoint) / "epoch").write_text("99")
-    second = run("resumes", stretch(epoch=3, until=4, reports=first))
-    assert train_functions.SEEN[-1] == (0, 2, 1)
-    assert [report.epoch for report in second] == [3, 4]
-    assert "epoch is corrupt. The one before it is used." in second[0].notes[0]
-    assert (Path(second[0].checkpoint) / "epoch").read_text() == "3", "the repeated report heals it"
-
-
 def limit(stretch, until, spent=0.0):
     """`stretch`, which ends when its trial has got so many GPU-seconds."""
     return replace(stretch, until=99, budget=messages.SegmentBudget("gpu_seconds", stretch.epoch, spent, until))
@@ -236,6 +228,14 @@ def test_thread_that_outlives_its_trial_cannot_report(stretch, moment):
         assert train_functions.DONE.wait(LIMIT_S)
     assert metrics(run("lets_a_thread_report", stretch(trial=1, until=1))) == [{"loss": 3.0}]
     assert train_functions.SEEN == ["ray.train.report must be called in the thread of the training function."]
+
+
+def test_stack_that_a_heartbeat_shows_is_that_of_the_function(stretch):
+    worker = workers("forgets")
+    reports = worker.run(stretch())
+    next(reports)
+    assert "in forgets" in "".join(traceback.format_stack(sys._current_frames()[worker.thread]))
+    assert len([*reports]) == 2
 
 
 def test_mode_of_the_thread_does_not_outlive_its_trial(stretch):

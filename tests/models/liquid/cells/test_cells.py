@@ -27,44 +27,11 @@ def sequences(batch: int, steps: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("batch", "steps"), [(1, 1), (4, 5), (UNITS, 2)])
-def test_sequences_of_a_batch_are_independent(kind: str, batch: int, steps: int) -> None:
-    cell = cell_of(kind)
-    x, dt = sequences(batch, steps)
-    for times in (None, dt):
-        outputs, state = cell(x, None, times)
-        assert outputs.shape == (batch, steps, cell.outputs)
-        assert state.shape == (batch, cell.state_size) == (batch, UNITS)
-        for row in range(batch):
-            alone, end = cell(x[row, None], None, None if times is None else times[row, None])
-            torch.testing.assert_close((alone[0], end[0]), (outputs[row], state[row]))
-    assert batch == 1 or not torch.allclose(outputs[0], outputs[1])
-    assert (outputs.diff(dim=1).abs().amax(dim=(0, 2)) > 1e-4).all()
-
-
-@pytest.mark.parametrize("kind", KINDS)
 def test_no_time_steps_are_steps_of_one(kind: str) -> None:
     cell = cell_of(kind)
     x, dt = sequences(2, 5)
     torch.testing.assert_close(cell(x), cell(x, torch.zeros(2, UNITS), torch.ones_like(dt)))
     assert not torch.allclose(cell(x)[0], cell(x, None, dt)[0])
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_states_and_gradients_are_fp32_under_autocast(kind: str, dtype: torch.dtype) -> None:
-    cell = cell_of(kind)
-    x, dt = sequences(2, 20)
-    exact = cell(x, None, dt)[0]
-    with torch.autocast("cpu", dtype=dtype):
-        outputs, state = cell(x.to(dtype), None, dt)
-        again, _ = cell(x.to(dtype), state, dt)
-        again.sum().backward()
-    assert outputs.dtype == state.dtype == again.dtype == torch.float32
-    torch.testing.assert_close(outputs, exact, rtol=0, atol=0.1)
-    for name, parameter in cell.named_parameters():
-        assert parameter.grad.dtype == torch.float32
-        assert parameter.grad.isfinite().all(), name
 
 
 @pytest.mark.parametrize(

@@ -209,14 +209,6 @@ def test_bits_are_those_of_counting_one_by_one(train: bytes, test: bytes) -> Non
     assert bits_per_byte(as_array(train), as_array(test)) == pytest.approx(expected)
 
 
-def test_noise_costs_eight_bits() -> None:
-    noise = np.random.default_rng(0).integers(0, 256, size=200_000, dtype=np.uint8)
-    bits = bits_per_byte(noise[:180_000], noise[180_000:])
-    assert bits[0] == pytest.approx(8, abs=0.01)
-    assert bits[1] == pytest.approx(8, abs=0.2)
-    assert min(bits) > 8
-
-
 def test_english_costs_what_it_should(corpus: Path) -> None:
     baselines = load("text", folder=corpus).baselines["english"]
     assert list(baselines) == ["1-gram", "2-gram", "3-gram", "4-gram"]
