@@ -13,10 +13,8 @@ from ray.autoscaler._private.providers import _get_node_provider
 from ray.autoscaler._private.util import prepare_config, validate_config
 from ray.autoscaler.node_launch_exception import NodeLaunchException
 from ray.autoscaler.v2.instance_manager.config import AutoscalingConfig
-from ray.autoscaler.v2.instance_manager.subscribers.cloud_resource_monitor import CloudResourceMonitor
 from ray.autoscaler.v2.scheduler import ResourceDemandScheduler, SchedulingRequest
 from ray.autoscaler.v2.utils import ResourceRequestUtil
-from ray.core.generated.instance_manager_pb2 import Instance, InstanceUpdateEvent
 
 from tests.deploy.cloud import SSH_FROM, aws
 
@@ -227,11 +225,3 @@ def test_refused_launch_is_not_tried_on_demand(launched, ec2):
     with pytest.raises(NodeLaunchException, match="UnauthorizedOperation"):
         provider.create_node(launched["available_node_types"]["gpu"]["node_config"], {}, 1)
     assert instances() == []
-
-
-def test_ray_alone_would_ask_for_spot_again():
-    """Once this fails, Ray's own priorities of node types do what deploy/spot.py does."""
-    monitor = CloudResourceMonitor()
-    failed = InstanceUpdateEvent(instance_type="spot", new_instance_status=Instance.ALLOCATION_FAILED)
-    monitor.notify([failed])
-    assert monitor.get_recoverable_resource_availabilities() == {}

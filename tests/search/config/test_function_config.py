@@ -8,7 +8,6 @@ from search.config import load_config
 from search.config.function_config import build_function_config, parse_fixed_values
 from search.config.search_space import resolve_space
 from search.config.task_source import load_task_source
-from search.errors import UsageError
 from search.experiment import plan
 from tests.conftest import TASKS
 from tests.search.refusals import problems_of
@@ -161,8 +160,3 @@ def test_name_of_no_task_is_refused_with_the_candidates(file, name):
         f"{file}:{name} must be a class that derives from Task, or a function of a config, but is neither. "
         "Choose from more, plain, train."
     ]
-
-
-def test_unknown_name_is_refused_with_the_nearest(file):
-    with pytest.raises(UsageError, match=r"must define 'trian', but does not\. Did you mean 'train'\?"):
-        load_task_source(f"{file}:trian")

@@ -113,10 +113,6 @@ def test_two_dots_in_a_choice_of_text_are_no_range():
     assert distributions(space)["path"] == CategoricalDistribution(["../a", "../b"])
 
 
-def test_all_mistakes_are_refused_at_once():
-    assert len(problems_of(resolve_space, Config, {"hiden": 3, "lr": "x"}, {"layers": "3..1"})) == 3
-
-
 def suggested(space, trials=30):
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
     return [space.suggest(study.ask()) for _ in range(trials)]
@@ -148,11 +144,6 @@ def test_circular_conditions_are_refused():
 
     with pytest.raises(UsageError, match=r"must not depend on each other in a circle, but \['a', 'b'\] do"):
         resolve_space(Circle, {}, {})
-
-
-def test_defaults_outside_of_the_range_are_left_out():
-    defaults = resolve_space(Config, {}, {"lr": "1e-5..1e-4"}).get_defaults()
-    assert defaults == {"precision": "fp32", "layers": 2, "inner.depth": 2}
 
 
 @settings(max_examples=20)

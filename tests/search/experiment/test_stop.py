@@ -127,7 +127,8 @@ def test_equal_failures_of_all_combinations_stop_the_search(tmp_path, stop):
     given = {"task": "arc", "storage": str(tmp_path), "search": {"precision": "fp32,bf16"}}
     defaults = plan(load_config(given)).space.get_defaults()
     fixed = {name: value for name, value in defaults.items() if name != "precision"}
-    budget = build_stoppers(plan(load_config({**given, "set": fixed})), {"CPU": 1.0}, stop, print)
+    budget = build_stoppers(plan(load_config({**given, "set": fixed, "patience": "5"})), {"CPU": 1.0}, stop, print)
+    assert budget.patience == 5
     for number in range(2):
         budget.record_segment_start(number)
         budget.record_failure(number, "KeyError: 'x'")

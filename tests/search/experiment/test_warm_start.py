@@ -17,9 +17,7 @@ from search.experiment.warm_start import (
     PriorTrial,
     SourceTrial,
     as_sampler_trials,
-    load,
     load_warm_start,
-    save,
     select_fitting,
 )
 from search.samplers.factory import create_sampler
@@ -168,25 +166,6 @@ def test_every_sampler_works_beside_earlier_trials(study_after, name):
         study.report(number, 1, values["lr"], {"metrics": {"val/loss": values["lr"]}, "checkpoint": None})
         study.end(number, "completed")
     assert [get_outcome(trial) for trial in study.get_trials()] == ["completed"] * 6
-
-
-def test_tpe_proposes_what_did_well_before(study_after):
-    def distance(earlier):
-        """Return the mean distance of the first proposals from the best rate, 1e-2, in powers of ten."""
-        study = study_after(earlier, lambda n: create_sampler("tpe", 0, n))
-        return sum(abs(math.log10(study.ask(SPACE)[1]["lr"]) + 2) for _ in range(20)) / 20
-
-    points = [10 ** -(1.1 + 0.13 * step) for step in range(30)]
-    earlier = [PriorTrial("pruned", {"precision": "fp32", "lr": lr}, {1: abs(math.log10(lr) + 2)}) for lr in points]
-    assert distance(earlier) < 0.7 * distance([])
-
-
-def test_saved_trials_are_loaded_as_they_were(tmp_path):
-    earlier = [PriorTrial("completed", {"precision": "fp32", "lr": 0.1 + 0.2}, {1: 1 / 3, 10: 0.25})]
-    with pytest.raises(FileNotFoundError):
-        load(tmp_path)
-    save(tmp_path, earlier)
-    assert load(tmp_path) == earlier
 
 
 @pytest.fixture

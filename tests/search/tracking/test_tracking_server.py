@@ -89,16 +89,6 @@ def test_server_with_postgresql_has_runs_and_artifacts(tmp_path, postgres_backed
     assert [[file.path for file in files] for files in drawn] == [["pictures/one.png"], []]
 
 
-def test_runs_lie_in_a_postgresql_database_itself(tmp_path, server):
-    uri = server.database("runs").replace("postgresql:", "postgresql+psycopg:")
-    search = Search(tmp_path)
-    tracker = track_stored(search, uri)
-    play(search)
-    finish(tracker)
-    runs = check(uri, search)
-    assert runs["parent"].info.artifact_uri.startswith((tmp_path / "mlartifacts").as_uri())
-
-
 def test_server_that_goes_away_and_returns_lacks_nothing(tmp_path, postgres_backed, monkeypatch, said, sent):
     monkeypatch.setattr(tracking, "MOST", 10)
     monkeypatch.setattr(tracking, "RETRY_S", 0.5)
