@@ -117,18 +117,6 @@ def test_copy_trains_on_in_another_precision(train, theirs, own):
     assert copy.run_epoch()["train/updates"] > before
 
 
-def test_averages_continue_with_their_own_decay_or_begin(train):
-    saved = train(ema_decay=0.9)
-    ema = copy_trial(saved, ema_decay=0.5).task.updaters["train"].ema
-    assert ema.decay == 0.5
-    assert identical(ema.state_dict(), saved["updaters"]["train"]["ema"])
-    assert copy_trial(saved).task.updaters["train"].ema is None
-    without = train()
-    fresh = copy_trial(without, ema_decay=0.5).task.updaters["train"].ema
-    assert fresh.updates == 0
-    assert torch.equal(fresh.state_dict()["shadow"]["model.0.weight"], without["modules"]["model"]["0.weight"])
-
-
 class Chosen(Regression):  # which optimizer and which schedule it has is a hyperparameter
     def build(self) -> None:
         super().build()

@@ -151,15 +151,6 @@ def test_missing_corpus_raises_value_error(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_own_folder_is_known_by_its_content(tmp_path):
-    for name in ("one", "two"):
-        (tmp_path / f"{name}.txt").write_text(f"this is {name} and no other " * 20)
-    task = liquid(data=str(tmp_path), continual={"tasks": 2}, epochs=2)
-    assert {"val/bpb_one", "val/bpb_two"} < set(next(train(task)))
-    named = task.named_data[0]
-    assert (named.name, named.digest) == (tmp_path.name, load(str(tmp_path), 8).digest)
-
-
 class Poisoned(LiquidTask):
     """Its network answers with NaN once it has learned two epochs."""
 

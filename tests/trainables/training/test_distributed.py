@@ -152,19 +152,6 @@ def test_small_loss_scale_does_not_overflow(pair, initial):
     assert pair.run(update_heavy_window, initial) == [("applied", -2.0)] * 2
 
 
-def update_without_weight(rank: int) -> tuple[float, float]:
-    """One parameter that rank 0 uses, and one that rank 1 uses in a micro-batch without weight."""
-    used, unused = nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(1))
-    updater = Updater({"sgd": torch.optim.SGD([used, unused], lr=0.5, weight_decay=0.5)})
-    loss = (unused if rank else used).sum()
-    updater.update([0], lambda _: (loss, torch.tensor(0.0 if rank else 3.0)))
-    return used.item(), unused.item()
-
-
-def test_parameter_used_without_weight_does_not_decay(pair):
-    assert pair.run(update_without_weight) == [(1 - 0.5 * 1.5, 1.0)] * 2
-
-
 # The fault of a window's second micro-batch, as its loss and weight; the errors of the faulty rank and of the other.
 FAULTS: dict[str, tuple[Callable[[Tensor], tuple[Tensor, Any]], str, str]] = {
     "raises": (lambda loss: 1 / 0, "ZeroDivisionError", "PeerFailed"),

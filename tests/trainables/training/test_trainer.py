@@ -30,29 +30,6 @@ def test_context_without_its_process_group_is_refused():
         make_trial(Regression, world_size=2)
 
 
-def test_build_draws_alike_on_all_ranks_and_epochs_do_not():
-    class Drawing(Regression):
-        def build(self) -> None:
-            self.drawn = [self.draw()]
-            super().build()
-
-        def train_batches(self, epoch: int) -> Any:
-            self.drawn.append(self.draw())
-            return list(super().train_batches(epoch))[:1]
-
-        def draw(self) -> tuple[list[int], list[float]]:
-            return torch.randperm(50, generator=self.context.generator).tolist(), torch.rand(5).tolist()
-
-    trials = [make_trial(Drawing, rank=rank) for rank in (0, 1)]
-    for training in trials:
-        training.run_epoch()
-    (built, first), (other_built, other_first) = (training.task.drawn for training in trials)
-    assert built == other_built
-    assert first[0] == other_first[0], "the generator of the context is shared"
-    assert first[1] != other_first[1]
-    assert not {*map(str, built)} & {*map(str, first)}
-
-
 def test_epoch_trains_each_sample_once():
     settings = {"size": 22, "batch_size": 4, "accumulation": 4}
     report = make_trial(Regression, **settings).run_epoch()

@@ -144,11 +144,6 @@ def test_segment_ends_with_the_report_that_reaches_its_costs(stretch, monkeypatc
     assert [report.epoch for report in again] == [1, 2, 3, 4]
 
 
-def test_function_that_catches_every_exception_still_ends(stretch):
-    assert [report.done for report in run("forgets", stretch())] == [False, False, True]
-    assert train_functions.SEEN == []
-
-
 def test_function_that_catches_even_the_end_reports_no_more(stretch):
     (report,) = run("catches_everything", stretch(until=1))
     assert (report.epoch, report.done) == (1, True)
