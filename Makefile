@@ -8,7 +8,8 @@ READY := $(VENV)/ready
 TEST := $(RUN) -m pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 ARC := $(addprefix tests/models/arc/,prompt/test_encoder.py $(addsuffix .py,$(addprefix test_,agent attempts losses policy solver)))
 LIQUID := $(addprefix tests/models/liquid/,cells continual plasticity spiking test_losses.py test_network.py)
-NUMERICAL := $(ARC) $(LIQUID) $(addprefix tests/trainables/,arc/test_policy.py arc/test_task.py liquid update)
+TRIALS := arc/test_task.py $(addprefix liquid/test_,continual.py distributed.py plasticity.py task.py) update
+NUMERICAL := $(ARC) $(LIQUID) $(addprefix tests/trainables/,$(TRIALS))
 TWO_THREADS := OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive # a thread that waits must not keep a core from another test
 export OMP_NUM_THREADS ?= 1
 
