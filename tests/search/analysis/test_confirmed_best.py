@@ -65,7 +65,7 @@ def test_json_has_the_estimate_of_the_confirmed_trial(search):
     assert confirmed["difference"] == pytest.approx(0.2, abs=0.03)
     assert confirmed["values"] == {"11": 0.71, "12": 0.7, "13": 0.69}
     (of_all,) = told["confirmations"]
-    assert [config["trial"] for config in of_all["configs"]] == [2, 1, None]
+    assert [config["trial"] for config in of_all["configs"]] == [2, None, 1]
 
 
 def test_json_of_an_unconfirmed_search_says_nothing_of_it(search):
@@ -139,7 +139,7 @@ def test_terminal_shows_estimates_before_the_values_of_the_search(search, tmp_pa
     assert lines[at + 1].strip().startswith("trial 2 beats the defaults by 0.19")
     assert lines[at + 2] == "  in the search it had 0.7 after epoch 2"
     assert "varies by" in lines[at + 3]
-    assert [line.split("  ")[1] for line in lines[at + 5 : at + 8]] == ["trial 2", "trial 1", "the defaults"]
+    assert [line.split("  ")[1] for line in lines[at + 5 : at + 8]] == ["trial 2", "the defaults", "trial 1"]
     assert any(line.endswith(f"{result.best.run}-2.pt") for line in lines)
 
 
