@@ -19,7 +19,7 @@ from search.analysis.divergence import find_divergence
 from search.config.option import parse_model_name
 from search.errors import UsageError
 from search.reporting.console.command_line import Command, exit_with, run_command
-from search.reporting.console.summary import print_trials
+from search.reporting.console.summary import print_confirmations, print_trials
 from search.reporting.console.tables import build_comparison_table, create_report_console
 from search.reporting.html import write_report
 from search.reporting.html.comparison import write_comparison
@@ -56,6 +56,7 @@ def main(
     searched = load_search(folder)
     console = create_report_console()
     print_trials(console, searched)
+    print_confirmations(console, searched)
     for divergence in find_divergence(searched.trials):
         console.print(f"diverged: {divergence}", highlight=False, soft_wrap=True)
     page = folder / "report.html"

@@ -15,6 +15,8 @@ from search.analysis.best_trials import (
     find_improving_reports,
     get_best_value_until,
 )
+from search.analysis.confirmation import Confirmation
+from search.analysis.confirmed_best import confirm, describe_config, get_confirmed_config
 from search.analysis.timeline import running_time
 from search.config.flatten import flatten
 from search.config.objectives import Objective
@@ -168,6 +170,9 @@ def build_comparison_rows(sides: Sequence[SearchCurve]) -> list[list[str]]:
             reached = [side.find_improvement(target.best.value) for side in sides]
             cells = [format_duration(step.seconds) if step else "never" for step in reached]
             table.append([f"reached {target.name}'s best after", *cells])
+    confirmed = [confirm(side.searched) for side in sides]
+    if any(len(each) == 1 for each in confirmed):
+        table.append([f"confirmed {metric} (90 % interval)", *map(_format_confirmed, confirmed)])
     table.append(["ran for", *(format_duration(side.seconds) for side in sides)])
     table.append(["trials", *(str(len(side.searched.trials)) for side in sides)])
     counts = [count_outcomes(side.searched.trials) for side in sides]
@@ -175,6 +180,14 @@ def build_comparison_rows(sides: Sequence[SearchCurve]) -> list[list[str]]:
         if any(outcome in count for count in counts):
             table.append([f"  {outcome}", *(str(count.get(outcome, 0)) for count in counts)])
     return table
+
+
+def _format_confirmed(confirmations: Sequence[Confirmation]) -> str:
+    if len(confirmations) != 1:
+        return "-"
+    config = get_confirmed_config(confirmations[0])
+    low, high = map(format_value, config.interval)
+    return f"{format_value(config.mean)} ({low} to {high}), {describe_config(config.trial)}"
 
 
 def build_config_rows(sides: Sequence[SearchCurve]) -> list[list[str]]:

@@ -106,7 +106,8 @@ class SearchResult:
         if self.best:
             value = format_value(self.best.value)
             best = f", best {self.searched.objective.metric} {value} in trial {self.best.trial_id}"
-        head = escape(f"{self.name}: {counts} in {self.seconds:.0f} s{best}")
+        confirmed = f". Confirmed: {self.statement}" if self.statement else ""
+        head = escape(f"{self.name}: {counts} in {self.seconds:.0f} s{best}{confirmed}")
         return f"<p>{head}</p>{self.trials.to_html(index=False, max_rows=30)}"
 
     def as_json(self) -> dict[str, Any]:

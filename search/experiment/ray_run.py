@@ -83,7 +83,7 @@ def run_on_ray(
     progress.follow(searcher)
     start_budget_timer(stoppers, stop.asked)
     settings = _gang_settings(planned, worker, registry, files, is_rehearsal)
-    _run_trials(searcher, settings, stoppers, stop, config.local_path)
+    _run_trials(searcher, settings, stoppers, stop, config)
     return study.get_record(), tracker
 
 
@@ -139,14 +139,14 @@ def _forward_stop(stop: StopRequest, registry: Any, tracker: MLflowCallback) -> 
 
 
 def _run_trials(
-    searcher: StudySearcher, settings: GangSettings, stoppers: Stoppers, stop: StopRequest, folder: Path
+    searcher: StudySearcher, settings: GangSettings, stoppers: Stoppers, stop: StopRequest, config: SearchConfig
 ) -> None:
     """Run trials until none is left or the search is to stop."""
     try:
         searcher.recover()
-        restore_stoppers(stoppers, searcher.study.get_trials(), searcher.is_paused)
+        restore_stoppers(stoppers, searcher.study.get_trials(), searcher.is_paused, config.confirm is not None)
         if not stop.asked.is_set():  # an earlier driver may have spent the whole budget
-            _run_tuner(searcher, settings, folder)
+            _run_tuner(searcher, settings, config.local_path)
         if searcher.error is not None:
             raise searcher.error
     except RayLost as lost:

@@ -21,6 +21,7 @@ from search.execution.cluster.session_cleanup import remove
 from search.experiment import warm_start
 from search.experiment.code_copy import record_code
 from search.experiment.plan import SearchPlan, build_plan, build_space
+from search.formatting import pluralize
 from search.samplers.factory import create_sampler
 from search.storage.atomic_file import write_atomic
 from search.storage.backend import StudyStore
@@ -178,8 +179,10 @@ def _restore_search(place: StoragePath, store: StudyStore, given: Mapping[str, A
     # Of a search in a bucket, the task may be a copy on this disk, which is removed at the end.
     _write_search_yaml(planned, about["config"]["task"] if isinstance(place, RemotePath) else config.task)
     study.commit()
-    ended = sum(trial.state.is_finished() for trial in trials)
-    notes.append(f"search {config.name} goes on: {ended} trials have ended, {len(trials) - ended} have begun")
+    searched = study.get_searched_trials()
+    ended, runs = sum(trial.state.is_finished() for trial in searched), len(trials) - len(searched)
+    told = f"search {config.name} goes on: {ended} trials have ended, {len(searched) - ended} have begun"
+    notes.append(f"{told}, {pluralize(runs, 'confirming run')} as well" if runs else told)
     return planned, OpenStudy(study, store, tuple(notes))
 
 

@@ -128,7 +128,8 @@ class _Driver:
 
     def _close_complete_search(self, opened: OpenStudy) -> tuple[SearchRecord, MLflowCallback]:
         config, warn = self.config, self.progress.warn
-        self.progress.say(f"search {config.name}: all {len(self.earlier)} trials have ended; --trials can be raised")
+        ended = len(opened.study.get_searched_trials())
+        self.progress.say(f"search {config.name}: all {ended} trials have ended; --trials can be raised")
         # The driver before this one may have died before it exported the last reports.
         with closing(opened.store), ParquetCallback(opened.study, config.local_path, warn, config.path):
             checkpoints = CheckpointManager(config.path / CHECKPOINTS, self.planned.objectives, config.keep_checkpoints)

@@ -17,6 +17,7 @@ from search.analysis.best_trials import BestTrial, compare_at_equal_epochs, find
 from search.analysis.confirmation import Confirmation
 from search.analysis.confirmed_best import (
     build_confirmation_rows,
+    confirm,
     describe_config,
     describe_noise,
     get_confirmed_config,
@@ -157,6 +158,15 @@ def _print_confirmed(console: Console, searched: SearchRecord, confirmation: Con
     _print_confirmed_configs(console, confirmation)
     if trial is not None:
         _print_parameters(console, searched, trial)
+
+
+def print_confirmations(console: Console, searched: SearchRecord) -> None:
+    """Print what the confirming runs of a search show, if there are enough of them."""
+    confirmations = confirm(searched)
+    for confirmation in confirmations:
+        if len(confirmations) == 1:
+            console.print(f"confirmed: {confirmation.statement}", highlight=False, markup=False, soft_wrap=True)
+        _print_confirmed_configs(console, confirmation)
 
 
 def _print_confirmed_configs(console: Console, confirmation: Confirmation) -> None:

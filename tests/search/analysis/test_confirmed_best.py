@@ -5,11 +5,14 @@ import json
 
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 from rich.console import Console
 
+from search.analysis.comparison import build_comparison_rows, search_curve
 from search.analysis.confirmed_best import confirm, find_confirmed_best
 from search.analysis.result import SearchResult
 from search.config.objectives import Objective
+from search.report import main
 from search.reporting.console.summary import print_summary
 from search.reporting.html.report import render_report
 from search.reporting.parquet import write_parquet
@@ -171,3 +174,24 @@ def test_parent_run_names_the_confirmed_value(search):
     assert result.metrics["confirmed/probability_beats_defaults"] > 0.95
     note = render_description(search.config.local_path, result)
     assert note.startswith("**Confirmed:** trial 2 beats the defaults by 0.19")
+
+
+def test_comparison_has_the_confirmed_value_of_each_side(search, tmp_path):
+    confirm_all(search)
+    confirmed = load_search(search.config.local_path)
+    other = Search(tmp_path, name="two")
+    other.run(0.6)
+    other.store.close()
+    rows = build_comparison_rows([search_curve(confirmed), search_curve(load_search(other.config.local_path))])
+    ((_, own, theirs),) = [row for row in rows if row[0] == "confirmed val/score (90 % interval)"]
+    assert own.endswith("), trial 2")
+    assert theirs == "-"
+
+
+def test_report_prints_the_confirmation_below_the_trials(search):
+    confirm_all(search)
+    search.store.close()
+    done = CliRunner().invoke(main, ["one", "--storage", str(search.config.storage)])
+    assert "confirmed: trial 2 beats the defaults by 0.19" in done.stdout
+    purposes = pq.read_table(search.config.local_path / "trials.parquet")["purpose"].to_pylist()
+    assert purposes.count("confirm") == 18
