@@ -22,27 +22,11 @@ def list_files(cli):
         (["arcc"], "task must be one of arc, liquid or like my_task.py:MyTask, but got 'arcc'. Did you mean 'arc'?"),
         ([], "task must be given: arc, or path/to/file.py:ClassName. See --help."),
         (["toy.py:Toi"], "toy.py must define 'Toi', but does not. Did you mean 'Toy'?"),
-        (["toy.py:Toy", "--set", "hwo=fine"], "--set hwo must name a parameter, but there is no 'hwo'. "
-                                              "Did you mean 'how'?"),
-        (["toy.py:Toy", "--search", "lr=1e-2..1e-5"], "--search lr must have low < high, but got 1e-2..1e-5. "
-                                                      "Swap the bounds."),
-        (["toy.py:Toy", "--set", "precision=fp8"], "--set precision must be 'fp32', 'bf16', 'fp16' or 'auto', "
-                                                       "but got 'fp8'."),
         (["toy.py:Toy", "--set", "lr"], "--set must be like name=value, but got 'lr'."),
-        (["toy.py:Toy", "--trials", "many"], "--trials must be a valid integer, but got 'many'."),
-        (["toy.py:Toy", "--search", "epochs=1..9"], "--search epochs must come with --scheduler none: "
-                                                    "it is what the scheduler decides on."),
-        (["toy.py:Toy", "--fidelity", "gpu-seconds"], "--max-fidelity must come with --fidelity gpu-seconds, but got "
-                                                      "none. Say what a trial gets at most: 600 or 10m."),
-        (["toy.py:Toy", "--try", "lr=7"], "--try lr must lie in what is searched, 0.0001..0.1:log, but got 7."),
-        (["toy.py:Toy", "--once", "--patience", "3"], "--once must come without --patience: "
-                                                      "it is one run with fixed parameters."),
         (["toy.py:Toy", "--scheduler", "pbt", "--set", "epochs=9", "--trials", "4",
           "--try", "lr=0.02", "--try", "lr=0.03"],
          "--population must be at least 3 for the task's defaults and 2 points to try, but is 2: "
          "the trials beyond it are copies. Raise it or leave out a --try."),
-        (["toy.py:Toy", "--register", "a/b"], "--register must be a name of letters, digits, spaces, '.', '_' or '-', "
-                                              "but got 'a/b'."),
         (["toy.py:Toy", "--grace-period", "40"], "--grace-period must be at most a trial's 9 epochs, but got 40."),
         (["toy.py:Toy", "--name", "n" * 300], f"--name must have at most 200 bytes, but got 300: {'n' * 20}..."),
         (["--config", "/dev/full"], "--config must be a YAML file, but /dev/full is not: unacceptable character "
@@ -76,28 +60,6 @@ def test_mistake_in_a_shell_ends_with_exit_code_two(cli):
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
 
 
-@pytest.mark.parametrize("name", ["toy.py/runs", "taken"])
-def test_place_that_cannot_be_used_is_refused(cli, name):
-    (cli.folder / "runs" / "taken").mkdir(parents=True)
-    options = ["--name", name] if name == "taken" else ["--storage", str(cli.folder / name)]
-    done = cli.invoke("toy.py:Toy", *options)
-    (cli.folder / "runs" / "taken").rmdir()
-    (cli.folder / "runs").rmdir()
-    assert done.returncode == 2
-    expected = {
-        "toy.py/runs": "--storage must be a folder that can be written to, but got",
-        "taken": f"--name must be new, but taken exists in {cli.folder}/runs. Choose another.",
-    }
-    assert expected[name] in done.stderr
-
-
-def test_unknown_option_is_told_with_the_nearest(cli):
-    done = cli.invoke("toy.py:Toy", "--trails", "3")
-    assert done.returncode == 2
-    assert "No such option: --trails" in done.stderr
-    assert "--trials" in done.stderr
-
-
 @pytest.mark.parametrize(
     ("name", "source", "message"),
     [
@@ -113,23 +75,6 @@ def test_task_file_that_cannot_be_imported_is_refused(cli, name, source, message
     (cli.folder / name).unlink()
     assert done.returncode == 2
     assert message in done.stderr
-
-
-def test_file_that_would_hide_a_module_from_ray_is_refused(cli):
-    (cli.folder / "queue.py").write_text("")
-    done = cli.invoke("toy.py:Toy")
-    (cli.folder / "queue.py").unlink()
-    assert done.returncode == 2
-    assert "must have the name of a module that Ray needs, but queue.py has" in done.stderr
-
-
-def test_cluster_that_does_not_answer_is_refused(cli):
-    cli.env["RAY_ADDRESS"] = "127.0.0.1:1"
-    done = cli.run("toy.py:Toy")
-    del cli.env["RAY_ADDRESS"]
-    assert done.returncode == 2, done.stderr
-    assert "RAY_ADDRESS must be a Ray cluster that answers, but got 127.0.0.1:1" in done.stderr
-    assert not (cli.folder / "runs").exists()
 
 
 def test_dry_run_prints_a_search_that_can_be_run(cli):
