@@ -1,6 +1,5 @@
 """Searchlight as pip installs it: in an environment of its own, started by its command, far from the repository."""
 
-import json
 import shutil
 import site
 import subprocess
@@ -8,6 +7,7 @@ import sys
 import zipfile
 
 import pytest
+from mlflow.tracking import MlflowClient
 
 from tests.conftest import ROOT
 
@@ -84,6 +84,7 @@ def test_installed_command_searches_with_own_models(wheel, make_cli):
     assert "2 completed in" in printed
     assert "more: environment/bin/searchlight resume own --trials 4" in printed
     assert "train: environment/bin/searchlight run tasks/own.py:Own --once" in printed
-    assert json.loads(run("resume", "own", "--json"))["mlflow"]["model"].startswith("models:/")
+    client = MlflowClient(f"sqlite:///{cli.folder}/runs/mlflow.db")
+    assert client.search_logged_models([client.get_experiment_by_name("Own").experiment_id])
     assert run("report", "own").endswith(f"page: {cli.folder}/runs/own/report.html\n")
     assert run("--version").startswith("searchlight, version ")
