@@ -147,6 +147,13 @@ def test_enqueued_trial_comes_first_and_counts_once_it_has_begun(study, tmp_path
     assert study.ask(SPACE) == (0, {"precision": "bf16", "lr": 0.05})
 
 
+def test_search_knows_when_each_of_its_drivers_ran(study):
+    study.record_driver_start(1.0)
+    study.record_driver_end(2.0)
+    study.record_driver_start(3.0)
+    assert study.get_record().drivers == [(1.0, 2.0), (3.0, None)]
+
+
 def test_missing_search_is_refused_with_its_path(tmp_path):
     with pytest.raises(UsageError, match=r"name must be a search in .*, but there is no .*study\.journal"):
         load_search(tmp_path / "nothing")
