@@ -124,14 +124,12 @@ def estimate_confirmation(
     sign = 1.0 if objective.mode == "max" else -1.0
     posterior = _draw_posterior(runs, sign)
     configs = _summarize_configs(runs, posterior, sign)
-    most_runs = sorted(map(len, runs.values()))[-2]
-    sure = NormalDist().inv_cdf(INTERVAL[1]) + NormalDist().inv_cdf(POWER)
     return Confirmation(
         objective=objective,
         configs=tuple(configs),
         noise=posterior.noise,
         chosen=_choose_finalist(configs),
-        detectable_difference=sure * math.sqrt(2 / most_runs) * posterior.paired_noise,
+        detectable_difference=_find_detectable_difference(sorted(map(len, runs.values()))[-2], posterior.paired_noise),
     )
 
 
@@ -226,6 +224,12 @@ def _choose_finalist(configs: Sequence[ConfirmedConfig]) -> int | None:
     best = next(config for config in configs if config.trial is not None)
     beats = best.probability_beats_defaults
     return best.trial if beats is None or beats >= CHOSEN_FROM else None
+
+
+def _find_detectable_difference(seeds: int, paired_noise: float) -> float:
+    known = (NormalDist().inv_cdf(INTERVAL[1]) + NormalDist().inv_cdf(POWER)) * math.sqrt(2 / seeds) * paired_noise
+    # Few seeds shrink the difference and leave the noise unsure. In simulations of 2 to 8 seeds this made up for it.
+    return (1 + 1 / seeds) * known
 
 
 def _format_estimate(value: float, interval: tuple[float, float]) -> tuple[str, str]:

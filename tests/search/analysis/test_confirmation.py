@@ -190,7 +190,15 @@ def test_noise_and_detectable_difference_are_those_of_the_runs():
         estimate_confirmation(run_all({4: 1.0, 9: 0.0, None: 0.5}, 8, 0.3, seed=seed), VAL_SCORE) for seed in range(20)
     ]
     assert np.mean([one.noise for one in found]) == pytest.approx(0.3, rel=0.15)
-    assert np.mean([one.detectable_difference for one in found]) == pytest.approx(2.49 * 0.3 * (2 / 8) ** 0.5, rel=0.15)
+    assert np.mean([one.detectable_difference for one in found]) == pytest.approx(1.4 * 0.3, rel=0.15)
+
+
+@pytest.mark.parametrize(("seeds", "detectable"), [(2, 3.4), (5, 1.85)])
+def test_detectable_difference_is_shown_in_four_of_five(seeds, detectable):
+    means = {4: detectable, 9: detectable, None: 0.0}
+    found = [estimate_confirmation(run_all(means, seeds, seed=seed), VAL_SCORE) for seed in range(60)]
+    assert 0.7 < np.mean([config_of(one, 4).difference_interval[0] > 0 for one in found]) < 0.9
+    assert np.mean([one.detectable_difference for one in found]) == pytest.approx(detectable, rel=0.1)
 
 
 def test_intervals_hold_most_true_differences():
