@@ -146,7 +146,8 @@ def _run_trials(
         searcher.recover()
         restore_stoppers(stoppers, searcher.study.get_trials(), searcher.is_paused, config.confirm is not None)
         if not stop.asked.is_set():  # an earlier driver may have spent the whole budget
-            _run_tuner(searcher, settings, config.local_path)
+            with _restrict_environment():
+                _run_tuner(searcher, settings, config.local_path)
         if searcher.error is not None:
             raise searcher.error
     except RayLost as lost:
@@ -163,12 +164,23 @@ def _run_trials(
     searcher.study.commit()
 
 
-def _run_tuner(searcher: StudySearcher, settings: GangSettings, folder: Path) -> None:
-    # Tune would put the driver's keys into the runtime environment of the gangs, which Ray logs. Nodes have their own.
-    names = class_cache.ENV_VARS_TO_PROPAGATE
+@contextmanager
+def _restrict_environment() -> Iterator[None]:
+    """Keep Tune from passing the driver's environment variables to the gangs, as long as a search runs.
+
+    Tune would put the driver's keys into the runtime environment of the gangs, which Ray logs. Nodes have their own.
+    """
+    names, defaults = class_cache.ENV_VARS_TO_PROPAGATE, class_cache.DEFAULT_ENV_VARS
     class_cache.ENV_VARS_TO_PROPAGATE = {name for name in names if not name.startswith("AWS_")}
     if not uses_existing_cluster():  # all processes have the variables of this one, and Ray starts some ahead
         class_cache.ENV_VARS_TO_PROPAGATE, class_cache.DEFAULT_ENV_VARS = set(), {}
+    try:
+        yield
+    finally:  # a later search of this process may run on a cluster
+        class_cache.ENV_VARS_TO_PROPAGATE, class_cache.DEFAULT_ENV_VARS = names, defaults
+
+
+def _run_tuner(searcher: StudySearcher, settings: GangSettings, folder: Path) -> None:
     # Not CPU: 0, which Tune refuses, and no fraction of a CPU, which a worker would miss. On the driver's node as long
     # as that has room: it is the one that no cloud takes away, and the others can be released when they are idle.
     here = ray.get_runtime_context().get_node_id()
