@@ -124,17 +124,17 @@ class LiveTable:
             number, report = best
             value = format_value(report.point[self.objective.metric])
             yield _build_line([f"best {self.objective.metric} {value}", f"trial {number}", f"epoch {report.epoch}"])
-        gone = time.monotonic() - self._began
-        left = self._estimate_remaining_s(gone)
-        times = [f"{format_duration(gone)} gone", *([f"about {format_duration(left)} left"] if left else [])]
+        elapsed = time.monotonic() - self._began
+        left = self._estimate_remaining_s(elapsed)
+        times = [f"{format_duration(elapsed)} elapsed", *([f"about {format_duration(left)} left"] if left else [])]
         yield _build_line([*times, f"{speed:,.0f} samples/s"] if speed else times)
 
-    def _estimate_remaining_s(self, gone: float) -> float:
+    def _estimate_remaining_s(self, elapsed: float) -> float:
         """Return the seconds until the end, or 0 if they cannot be estimated."""
         if sum(self.ended.values()) >= self.trials and self.confirmed >= (self.confirming_runs or 0):
             return 0.0
         spent = self.spent()
-        lefts = [] if self.budget_s is None else [self.budget_s - gone]
+        lefts = [] if self.budget_s is None else [self.budget_s - elapsed]
         if self.expected is not None and self._first is not None and spent > self._first[1]:
             pace = (time.monotonic() - self._first[0]) / (spent - self._first[1])
             lefts.append((self.expected - spent) * pace)

@@ -60,16 +60,16 @@ def test_time_left_follows_the_pace_since_the_first_report(board):
     board.add_trial(0, {}, 9)
     board.wait(60)  # in which workers started
     board.record_report(0, 1, {"val/score": 0.25})
-    assert shown(board)[2] == "1:00 gone"
+    assert shown(board)[2] == "1:00 elapsed"
     board.wait(20)
     for epoch in (2, 3):
         board.record_report(0, epoch, {"val/score": 0.25})
-    assert shown(board)[2] == "1:20 gone, about 1:00 left"
+    assert shown(board)[2] == "1:20 elapsed, about 1:00 left"
     board.budget_s = 90.0
-    assert shown(board)[2] == "1:20 gone, about 0:10 left"
+    assert shown(board)[2] == "1:20 elapsed, about 0:10 left"
     for number in range(4):
         board.end_trial(number, "completed", "")
-    assert shown(board)[3] == "1:20 gone"
+    assert shown(board)[3] == "1:20 elapsed"
 
 
 def test_earlier_reports_count_and_take_no_time(board):
@@ -81,7 +81,7 @@ def test_earlier_reports_count_and_take_no_time(board):
     board.record_report(1, 2, {"val/score": 0.25})
     lines = shown(board)
     assert lines[1] == "best val/score 0.75, trial 0, epoch 2"
-    assert lines[2] == "0:10 gone, about 0:50 left"
+    assert lines[2] == "0:10 elapsed, about 0:50 left"
 
 
 @pytest.mark.parametrize(("height", "rows"), [(24, 16), (12, 4), (9, 1), (5, 0)])
