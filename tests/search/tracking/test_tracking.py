@@ -358,6 +358,29 @@ def test_refused_pictures_are_tried_again_at_the_end(tmp_path, refusals):
     check_runs(never)
 
 
+def test_store_that_is_back_is_told_what_it_missed(tmp_path, monkeypatch):
+    monkeypatch.setattr(tracking, "RETRY_S", 0.1)
+    left, said, send = [3], [], Runs.send_events
+
+    def send_or_fail(runs, number, events):
+        left[0] -= 1
+        if left[0] >= 0:
+            raise OSError("no route to host")
+        return send(runs, number, events)
+
+    monkeypatch.setattr(Runs, "send_events", send_or_fail)
+    tracker = track(config(tmp_path), say=said.append, prepare=lambda: [].pop())
+    with pytest.raises(KeyError), tracker:  # the error that ends a search
+        play(tracker)
+        raise KeyError
+    runs = runs_of(tracker)
+    assert [runs[name].info.status for name in ("0", "1", "parent")] == ["FINISHED", "FAILED", "FAILED"]
+    unkept, lost, back = said
+    assert unkept.startswith("what the search runs with cannot be kept: ")
+    assert "no route to host. The search goes on, and it is told later" in lost
+    assert back.endswith(" is back, and is told what it missed")
+
+
 def test_full_disk_hides_nothing_that_mlflow_lacks(tmp_path, monkeypatch):
     monkeypatch.setattr(tracking, "RETRY_S", 0.1)
     said = []
