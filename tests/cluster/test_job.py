@@ -66,21 +66,17 @@ def test_submitted_search_outlives_its_nodes_and_its_job(cluster, submit, storag
 def test_search_that_a_cluster_refuses_ends_with_the_remedy(cluster, storage):
     refused = refusal(cluster, ["--storage", str(storage)], RAY_AUTH_TOKEN="of-another-cluster-1234567890")
     assert "must be given its token, but refused ours. Set RAY_AUTH_MODE=token" in refused
-    refused = refusal(cluster, ["--storage", str(storage)], prelude="import ray; ray.__version__ = '2.9.0'; ")
-    assert "must have the versions of the cluster at" in refused
-    assert "but has Ray 2.9.0" in refused
     refused = refusal(cluster, ["--storage", f"{cluster.network.disk}/runs"])
     assert "--storage must be seen by every node, but on node 10." in refused
     assert "Say a bucket, s3://bucket/path" in refused
     cluster.head.run("sh", "-c", "test ! -e runs/refused")
 
 
-def refusal(cluster, options, prelude="", **env):
+def refusal(cluster, options, **env):
     """What a search says that cannot be, started on the head."""
-    arguments = ["run.py", "toy.py:Toy", "--name", "refused", "--trials", "1", *options]
-    code = f"{prelude}import runpy, sys; sys.argv = {arguments}; runpy.run_path('search/run.py', run_name='__main__')"
+    command = ["python", "search/run.py", "toy.py:Toy", "--name", "refused", "--trials", "1", *options]
     env = {**cluster.env, "RAY_ADDRESS": f"{cluster.head.ip}:6379", "PYTHONPATH": str(cluster.folder), **env}
-    process = cluster.head.start("sh", "-c", f'cd {cluster.folder} && exec "$@"', "sh", "python", "-c", code, env=env)
+    process = cluster.head.start("sh", "-c", f'cd {cluster.folder} && exec "$@"', "sh", *command, env=env)
     _, told = process.communicate(timeout=100)
     assert process.returncode == 2, told
     return told

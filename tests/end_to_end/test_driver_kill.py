@@ -18,7 +18,7 @@ from search.study.record import load_search
 from tests.conftest import Cli
 from tests.end_to_end.processes import is_running, wait_until
 
-KILLS = 3
+KILLS = 2
 pytestmark = pytest.mark.slow
 
 
@@ -113,7 +113,7 @@ def test_second_driver_is_refused_in_one_line(killed):
     assert killed.second.stderr.splitlines() == ["mortal must not be running, but another process has it open."]
 
 
-def test_finished_search_can_be_given_more_trials(killed):
+def test_finished_search_is_resumed_without_training(killed):
     cli, result = killed.cli, killed.result
     over = cli.run("--resume", "mortal", "--keep-checkpoints", "2", "--json")
     assert over.returncode == 0, over.stderr
@@ -123,6 +123,3 @@ def test_finished_search_can_be_given_more_trials(killed):
     checkpoints = [str(path) for path in killed.folder.glob("checkpoints/*/*.pt")]
     assert len(checkpoints) == 2
     assert result["best"]["checkpoint"] in checkpoints
-    more = cli.run("--resume", "mortal", "--trials", "10", "--json")
-    assert more.returncode == 0, more.stderr
-    assert sum(json.loads(more.stdout)["outcomes"].values()) == 10
