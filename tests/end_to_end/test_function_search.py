@@ -1,6 +1,5 @@
 """Whole searches over training functions, run as a user runs them."""
 
-import json
 import re
 from pathlib import Path
 
@@ -67,13 +66,3 @@ def test_function_that_catches_everything_is_stopped(make_cli):
     assert not (cli.folder / "swallowed").exists()
     note = f"trial {found.json['best']['trial_id']}: without a checkpoint of report 1 it goes on after report 0"
     assert note in found.done.stderr
-
-
-@pytest.mark.slow
-def test_function_that_hangs_fails_with_its_line(make_cli):
-    cli = make_cli()
-    options = ["--trials", "1", "--scheduler", "none", "--stall-timeout", "8s", "--name", "stuck"]
-    done = cli.run("plain.py:hangs", *options, "--search", "x=0.0..1.0", *JUDGED, "--json")
-    assert json.loads(done.stdout)["outcomes"] == {"failed": 1}
-    assert "failed    stalled: nothing moved for 8 s" in done.stderr
-    assert "in hangs" in (cli.folder / "runs" / "stuck" / "errors" / "trial-0.txt").read_text()

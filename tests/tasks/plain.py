@@ -2,7 +2,6 @@
 
 import os
 import tempfile
-import time
 from pathlib import Path
 
 import ray.train
@@ -69,9 +68,3 @@ def careless(config):
             ray.train.report({"loss": (config["x"] - 0.3) ** 2 + 1 / epoch, "note": "text"})
         except Exception:  # what users write
             Path(config["calls"]).with_name("swallowed").touch()
-
-
-def hangs(config):
-    ray.train.report({"loss": config["x"]})
-    while True:
-        time.sleep(0.1)
