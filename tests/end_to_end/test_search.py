@@ -4,8 +4,6 @@ import json
 import math
 import re
 import shutil
-import signal
-import time
 
 import numpy as np
 import optuna
@@ -16,7 +14,6 @@ from PIL import Image
 from search.formatting import format_duration
 from search.tracking.replay import replay
 from tests.end_to_end.finished_search import FinishedSearch, artifacts_of
-from tests.end_to_end.processes import wait_until
 
 BROKEN = r"RuntimeError: the loss is broken, at toy.py, line \d+, in loss"
 
@@ -226,23 +223,6 @@ def test_files_that_cannot_be_written_do_not_end_a_search(search):
 
 
 @pytest.mark.slow
-def test_same_seed_gives_the_same_search_despite_a_lost_worker(make_cli):
-    """The second one starts from the YAML of the first one. A worker of it dies in the third epoch."""
-    results = []
-    options = ["toy.py:Toy", "--trials", "3", "--concurrency", "1", "--scheduler", "none", "--set", "epochs=4"]
-    for how in ("fine", "lost once"):
-        cli = make_cli()
-        fixed = ["--storage", "runs", "--set", f"how={how}", f"marker={cli.folder / 'lost'}"]
-        found = FinishedSearch.run(cli, "same", *options, *fixed)
-        options = ["--config", str(found.folder / "search.yaml")]
-        assert (cli.folder / "lost").exists() == (how == "lost once")
-        assert found.json["outcomes"] == {"completed": 3}
-        drop = ("config/how", "config/marker", "gpu_seconds", "time/", "sys/")
-        results.append([{k: v for k, v in row.items() if not k.startswith(drop)} for row in found.rows])
-    assert results[0] == results[1]
-
-
-@pytest.mark.slow
 def test_error_on_one_of_two_workers_ends_its_trial_alone(make_cli):
     """And a worker that is lost costs no trial."""
     cli = make_cli()
@@ -258,25 +238,11 @@ def test_error_on_one_of_two_workers_ends_its_trial_alone(make_cli):
     assert re.fullmatch(BROKEN, failed["reason"])
 
 
-def test_time_budget_ends_a_search_whatever_it_has_reached(make_cli):
+def test_time_budget_ends_a_search_whose_trials_are_stuck(make_cli):
     cli = make_cli()
-    done = cli.run("toy.py:Toy", "--trials", "500", "--time-budget", "15s", "--name", "brief", "--json", "pause_s=0.1")
+    options = ["--concurrency", "1", "--time-budget", "20s", "--name", "stuck", "--json"]
+    done = cli.run("toy.py:Toy", *options, "--set", "how=stuck", f"marker={cli.folder / 'stuck'}", timeout=180)
     result = json.loads(done.stdout)
     assert result["stopped"] == "time budget"
-    assert result["seconds"] >= 15
-    assert set(result["outcomes"]) <= {"interrupted", "pruned", "completed"}
-    assert result["outcomes"].get("interrupted", 0) <= 2, "one per gang"
-    assert sum(result["outcomes"].values()) < 500
-
-
-def test_ctrl_c_ends_a_search_whose_trials_are_stuck(make_cli):
-    cli = make_cli()
-    marker = cli.folder / "stuck"
-    options = ["--concurrency", "1", "--name", "stuck", "--json"]
-    process = cli.start("toy.py:Toy", *options, "--set", "how=stuck", f"marker={marker}")
-    wait_until(marker.exists, process)
-    process.send_signal(signal.SIGINT)
-    start = time.monotonic()
-    out, err = process.communicate(timeout=60)
-    assert time.monotonic() - start < 40, err
-    assert set(json.loads(out)["outcomes"]) == {"interrupted"}
+    assert result["seconds"] >= 20
+    assert set(result["outcomes"]) <= {"interrupted"}, "if a trial had begun"
