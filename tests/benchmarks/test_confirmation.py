@@ -1,0 +1,44 @@
+"""Searches of simulated problems, with confirming runs and without."""
+
+import numpy as np
+import pytest
+
+from benchmarks.confirmation import PROBLEMS, Simulator, gains, print_table, row, simulate
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_problem_has_unit_spread_and_the_defaults_first(name):
+    trials = Simulator(PROBLEMS[name], 1e-9).search(np.random.default_rng(0), 200)
+    assert trials.seen == pytest.approx(trials.true, abs=1e-6)
+    better = np.mean(trials.true[1:9] <= trials.true[0])  # before a function is searched by steps
+    assert better >= 0.5 or PROBLEMS[name].defaults <= 0.5
+    if PROBLEMS[name].function is None:
+        assert np.std(trials.true) == pytest.approx(1.0, rel=0.25)
+
+
+def test_shared_noise_moves_all_trials_of_a_search_alike():
+    simulator = Simulator(PROBLEMS["normal, seeds shared"], 100.0)
+    errors = [
+        trials.seen - trials.true for trials in (simulator.search(np.random.default_rng(n), 50) for n in range(50))
+    ]
+    within, between = np.mean([error.std() for error in errors]), np.std([error.mean() for error in errors])
+    assert within == pytest.approx(100 * np.sqrt(0.5), rel=0.15)
+    assert between == pytest.approx(100 * np.sqrt(0.5), rel=0.35)
+
+
+def test_confirmation_picks_the_defaults_less_often_wrongly():
+    outcomes = simulate("normal, good defaults", 1.0, 6, 40)
+    assert np.mean(gains(outcomes, 0.75) < 0) < np.mean([outcome.worse_without for outcome in outcomes])
+    assert simulate("normal, good defaults", 1.0, 6, 3) == outcomes[:3]
+
+
+def test_higher_threshold_keeps_the_defaults_more_often():
+    outcomes = simulate("normal, good defaults", 1.0, 6, 20)
+    assert np.count_nonzero(gains(outcomes, 0.5)) >= np.count_nonzero(gains(outcomes, 0.9))
+
+
+def test_table_says_where_confirmation_gains_less(capsys):
+    outcomes = simulate("few good", 1.0, 6, 3)
+    assert len(row(outcomes, 1.0)) == 10
+    print_table({(name, 1.0, 6): outcomes for name in PROBLEMS}, 1.0, 6)
+    assert "gains less, by more than 2 standard errors" in capsys.readouterr().out
