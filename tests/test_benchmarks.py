@@ -194,3 +194,13 @@ def test_measured_results_reach_their_targets():
     (latency,) = find(r"^suggestion +2000 median ([\d.]+) ms", measured("scale"))
     assert float(share) >= 95
     assert float(latency) <= 100
+
+
+def test_docs_tell_what_confirming_runs_are_worth():
+    pattern = r"^noise ([\d.]+) spreads, (\d+) confirming runs.*\n((?:.+\n)+)"
+    mean = r"^mean +([\d.]+)% +([\d.]+)% +(\S+) +(\S+) +([\d.]+)% +([\d.]+)% +(\S+) +(\S+) "
+    found = [(noise, runs, *find(mean, block)[0]) for noise, runs, block in find(pattern, measured("confirmation"))]
+    assert len(found) == 6
+    percents = r" \| ([\d.]+) % \| ([\d.]+) %"
+    row = rf"^\| ([\d.]+) \| (\d+){percents} \| (\S+) \| (\S+){percents} \| (\S+) \| (\S+) \|$"
+    assert find(row, doc("confirmation")) == found
