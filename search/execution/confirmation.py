@@ -53,6 +53,7 @@ class ConfirmationPlan:
         unit: The unit of fidelity.
         runs: How many runs there are at most; None: a fifth of what the search has cost.
         defaults: The config of the task's own values; None if it has none that can run.
+        limit: The most that a run costs, in the unit of fidelity; None if that is unknown.
     """
 
     objectives: tuple[Objective, ...]
@@ -60,6 +61,7 @@ class ConfirmationPlan:
     unit: Unit = "epochs"
     runs: int | None = None
     defaults: Mapping[str, Any] | None = None
+    limit: float | None = None
 
     def next_runs(self, trials: Sequence[FrozenTrial]) -> list[ConfirmingRun]:
         """Return the runs that may begin now, in order. `trials` are all of the study."""
@@ -73,7 +75,7 @@ class ConfirmationPlan:
         compared = [None, *numbers] if self.defaults is not None else numbers
         values: dict[int | None, dict[int, float]] = {config: {} for config in compared}
         begun = set[tuple[int | None, int]]()
-        dropped: set[int | None] = set() if self.defaults is not None else {None}
+        dropped = set[int | None]()
         for trial in confirming:
             about = trial.user_attrs["confirms"]
             begun.add((about["trial"], about["round"]))
@@ -83,7 +85,8 @@ class ConfirmationPlan:
                 dropped.add(about["trial"])
         configs: dict[int | None, Mapping[str, Any] | None] = {None: self.defaults}
         configs |= {finalist.number: finalist.user_attrs["config"] for finalist in finalists}
-        due = next_round(numbers, values, runs, self.objectives[0].mode, begun=begun, dropped=dropped)
+        mode, with_defaults = self.objectives[0].mode, self.defaults is not None
+        due = next_round(numbers, values, runs, mode, begun=begun, dropped=dropped, with_defaults=with_defaults)
         seeds = {index: self._draw_seed(index, searched) for _, index in due}
         return [
             ConfirmingRun(config, index, seeds[index], _replace_seeds(configs[config], seeds[index]))
@@ -99,7 +102,10 @@ class ConfirmationPlan:
         if self.runs is not None:
             return self.runs
         costs = [self._compute_cost(trial) for trial in searched]
-        return default_runs(int(sum(costs) / max([1e-9, *costs])), 1)
+        complete = [self._compute_cost(trial) for trial in searched if trial.state == TrialState.COMPLETE]
+        # A budget may have ended the search before any trial ran to its end, as a confirming run does.
+        full = max(complete, default=self.limit or max(costs, default=0.0))
+        return default_runs(int(sum(costs) / max(full, 1e-9)), 1)
 
     def _select_finalists(self, searched: Sequence[FrozenTrial], count: int) -> list[FrozenTrial]:
         """Return the best trials that ran to their end, without the defaults and without a second one of a config.

@@ -73,7 +73,8 @@ class SearchPlan(HasObjectives):
         space, defaults = self.space, None
         if self.source.task_class or len(space.get_defaults()) == len(space.parameters):
             defaults = space.build_config({}).model_dump(mode="json", round_trip=True)
-        return ConfirmationPlan(self.objectives, config.seed, self.schedule.unit, config.confirm, defaults)
+        unit, limit = self.schedule.unit, self.schedule.limit if self._has_fixed_length else None
+        return ConfirmationPlan(self.objectives, config.seed, unit, config.confirm, defaults, limit)
 
     @property
     def confirming_runs(self) -> int | None:
@@ -92,8 +93,11 @@ class SearchPlan(HasObjectives):
     @property
     def expected_cost(self) -> float | None:
         """The budget of all trials together, in the unit of fidelity; None if it is unknown."""
-        known = self.is_limited and not any(parameter.name == "epochs" for parameter in self.space.parameters)
-        return self.schedule.expected_cost(self.trials) if known else None
+        return self.schedule.expected_cost(self.trials) if self._has_fixed_length else None
+
+    @property
+    def _has_fixed_length(self) -> bool:
+        return self.is_limited and not any(parameter.name == "epochs" for parameter in self.space.parameters)
 
 
 def plan(config: SearchConfig) -> SearchPlan:

@@ -188,6 +188,25 @@ def test_each_config_of_two_rounds_meets_another_one(play, changes):
     assert len(rounds) <= (search.plan.runs or 6)
 
 
+def test_runs_without_defaults_are_all_for_finalists(play):
+    search = play(plan=make_plan(defaults=None, runs=6))
+    search.run()
+    runs = about(search.confirming)
+    assert len(runs) == 6
+    assert len({config for config, _ in runs}) == 2
+
+
+@pytest.mark.parametrize(("limit", "finalists"), [(9, 2), (None, 3)])
+def test_runs_of_a_cut_off_search_cost_a_fifth_of_it(play, limit, finalists):
+    search = play(plan=None, trials=60, rungs=(1, 9))
+    while len(search.study.get_searched_trials()) < 60:
+        search.spend(search.ask(), most=1)
+    trials = search.study.get_trials()
+    assert max(max(trial.intermediate_values, default=0) for trial in trials) == 2
+    due = make_plan(runs=None, limit=limit).next_runs(trials)
+    assert len(due) == finalists + 1, "and the defaults"
+
+
 def test_single_trial_without_defaults_is_not_confirmed(play):
     search = play(plan=make_plan(defaults=None), trials=1)
     search.run()
