@@ -121,7 +121,7 @@ def running_time(searched: SearchRecord) -> RunningTime:
     A driver that was killed, or still runs, counts until the last thing that the study has of it. Drivers that recorded
     nothing of themselves count together, from the first thing to the last.
     """
-    signs = sorted(_collect_timestamps(searched.trials))
+    signs = sorted(_collect_timestamps(searched.all_trials))
     starts = [start for start, _ in searched.drivers]
     unrecorded = [sign for sign in signs if sign < min(starts, default=inf)]
     periods = [(unrecorded[0], unrecorded[-1])] if unrecorded else []

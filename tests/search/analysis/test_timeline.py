@@ -1,5 +1,7 @@
 """Where the time of the gangs went, and for how long the search ran, by the reports and stretches of a study."""
 
+from dataclasses import replace
+
 import pytest
 from optuna.samplers import RandomSampler
 
@@ -88,6 +90,12 @@ def test_running_time_is_that_of_all_drivers():
 def test_driver_without_an_end_ran_until_its_last_report(times, total):
     trials = [trial(0, scores=[0.1, 0.2], gang="a"), trial(1, scores=[0.1, 0.2, 0.3], began=1000.0, gang="b")]
     assert running_time(search(trials, drivers=drivers(*times))).total == total
+
+
+def test_killed_driver_ran_until_its_last_confirming_run():
+    confirming = [trial(1, scores=[0.1], began=40.0)]
+    record = replace(search([trial(0, scores=[0.1])], drivers=drivers((0, None))), confirming_runs=confirming)
+    assert running_time(record).total == 50
 
 
 def test_search_without_trials_and_drivers_has_no_duration():

@@ -18,7 +18,7 @@ ROW, MOST = 26, 1000  # pixels of a gang, and of all of them
 
 def build(searched: SearchRecord) -> Section | None:
     """A Gantt chart of the gangs; None if nothing is known of them."""
-    spans = build_timeline(searched.trials)
+    spans = build_timeline(searched.all_trials)
     if not spans:
         return None
     return Section("Where the time went", _summary_text(spans), [_build_chart(spans, running_time(searched))])

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from search.reporting.html.sections.timeline import build
@@ -19,6 +21,12 @@ def test_each_gang_has_a_row_and_shares_of_time_are_told():
     assert (list(bars["waiting"].y), list(bars["waiting"].base), list(bars["waiting"].x)) == (["gang 1"], [20], [5])
     assert sum(bars["training"].x) == pytest.approx(80)
     assert list(figure.layout.yaxis.categoryarray) == ["gang 1", "gang 2"]
+
+
+def test_time_of_confirming_runs_is_no_waiting():
+    trials = [trial(0, scores=[0.1], gang="a"), trial(2, scores=[0.1], began=20.0, gang="a")]
+    record = replace(search(trials), confirming_runs=[trial(1, scores=[0.1], began=10.0, gang="a")])
+    assert build(record).says.startswith("1 gang trained in 100 % of the 0:30 ")
 
 
 def test_pause_has_no_width():
