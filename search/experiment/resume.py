@@ -167,9 +167,9 @@ def _restore_search(place: StoragePath, store: StudyStore, given: Mapping[str, A
     for point in about["first"]:
         study.enqueue(point)  # the search may have died before it enqueued them
     remove(config.local_path / "ray")
-    if config.keep_checkpoints != about["config"].get("keep_checkpoints"):  # else the next resume would delete others
-        kept = {**about["config"], "keep_checkpoints": config.keep_checkpoints}
-        study.save_metadata({**study.metadata, "config": kept})
+    # Else the next resume would delete other checkpoints, and leave a confirmation that was asked for.
+    if lasting := {name: getattr(config, name) for name in ("keep_checkpoints", "confirm") if name in given}:
+        study.save_metadata({**study.metadata, "config": {**about["config"], **lasting}})
     trials = study.get_trials()
     if config.makes_model or not planned.is_complete(trials):  # else nothing runs the task any more
         notes += record_code(study, planned)

@@ -77,6 +77,13 @@ def test_number_of_kept_checkpoints_outlasts_a_resume(begun, tmp_path):
         assert planned.config.keep_checkpoints == kept
 
 
+def test_number_of_confirming_runs_outlasts_a_resume(begun, tmp_path):
+    for given, runs in [({}, None), ({"confirm": "12"}, 12), ({"trials": "3"}, 12), ({"confirm": "0"}, 0), ({}, 0)]:
+        planned, held = open_search(tmp_path / "runs" / "one", given)
+        held.store.close()
+        assert planned.config.confirm == runs
+
+
 def test_other_options_are_refused_on_resume(begun):
     (problem,) = problems_of(begun, given={"seed": "2", "search": {"lr": "0..1"}, "task": "arc"})
     assert problem.startswith("--resume must come without --search, --seed, a task: one goes on as it began.")
