@@ -36,7 +36,7 @@ class StopRequest:
 
     def __call__(self, reason: str) -> None:
         if not self.asked.is_set():
-            self.reasons.append(reason)
+            self.reasons += [reason] if reason not in self.reasons else []  # it may have ended the trials before
             self.asked.set()
             self._say(f"stopping: {reason}")
 

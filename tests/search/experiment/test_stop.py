@@ -60,7 +60,8 @@ def test_end_of_the_search_lets_confirming_runs_begin(stop):
     assert (stop.reasons, stop.asked.is_set(), stop.search_over.is_set()) == (["time budget"], False, True)
     assert stop.said == ["no trial goes on: time budget; the best ones are confirmed"]
     stop.end_search("2 GPU-hours")
-    assert stop.reasons == ["time budget"]
+    stop("time budget")
+    assert (stop.reasons, stop.asked.is_set()) == (["time budget"], True)
 
 
 def test_part_of_the_time_budget_is_kept_for_confirming_runs(stop):
