@@ -42,6 +42,8 @@ def _check_confirm(config: SearchConfig) -> Iterator[str]:
         )
     if runs and config.once:
         yield f"--confirm must be 0 with --once, but got {runs}: there is one config. Leave it out."
+    elif runs and config.trials < 2:
+        yield f"--trials must be at least 2 with --confirm {runs}, but got {config.trials}: it compares configs."
     if runs and config.scheduler == "pbt":
         yield (
             f"--confirm must be 0 with --scheduler pbt, but got {runs}: a member's parameters change while it trains, "

@@ -81,6 +81,8 @@ def test_time_budget_with_a_unit_is_in_seconds(text, seconds):
         ({"once": True, "grace_period": "2"}, [f"{GRACE}, but got none."]),
         ({"once": True, "confirm": "6"},
          ["--confirm must be 0 with --once, but got 6: there is one config. Leave it out."]),
+        ({"trials": "1", "confirm": "6"},
+         ["--trials must be at least 2 with --confirm 6, but got 1: it compares configs."]),
         ({"confirm": "3"}, ["--confirm must be 0 or at least 4, but got 3: a finalist and the defaults need two seeds "
                             "each."]),
         ({"scheduler": "pbt", "confirm": "6"},
