@@ -42,15 +42,17 @@ def print_plan(planned: Any) -> None:
 
 def _describe_confirmation(planned: Any) -> str:
     """Return what the confirmation of the search will cost, or "" if there is none."""
-    runs = planned.confirming_runs
-    if runs == 0:
+    runs, plan = planned.confirming_runs, planned.confirmation
+    if plan is None:
         return ""
-    rule = "the best trials and the defaults train again under new seeds"
+    rule = f"the best trials{'' if plan.defaults is None else ' and the defaults'} train again under new seeds"
     if runs is None:
         return f"confirmation: {rule}, for a fifth of what the trials took, at least {FEWEST_RUNS} runs"
+    if not planned.is_limited:
+        return f"confirmation: {rule}, at most {runs} runs"
     cost = f"{format_amount(runs * planned.schedule.limit)} {unit_label(planned.config.fidelity)}"
-    searched = f" beside {format_amount(planned.expected_cost)} of the trials" if planned.expected_cost else ""
-    return f"confirmation: {rule}, {runs} runs of {format_amount(planned.schedule.limit)}: at most {cost}{searched}"
+    searched = f", and {format_amount(planned.expected_cost)} for the trials" if planned.expected_cost else ""
+    return f"confirmation: {rule}, at most {runs} runs of {format_amount(planned.schedule.limit)}: {cost}{searched}"
 
 
 def _describe_checkpoints(config: "SearchConfig", num_objectives: int) -> str:
