@@ -24,15 +24,19 @@ HEAD = ["", "seeds", "mean", "90 % interval", "gain over defaults", "90 % interv
 def confirm(searched: SearchRecord) -> list[Confirmation]:
     """Return what the confirming runs show of each objective, or an empty list if there are too few of them.
 
-    The value of a run is that of its best epoch by the first objective, as it is for a trial of the search.
+    The value of a run is that of its best epoch by the first objective, as it is for a trial of the search. A finalist
+    that diverged under a new seed is left out, because a mean over its other seeds would make it look reliable.
     """
+    failed = list_failed_runs(searched)
+    unreliable = {run.user_attrs["confirms"]["trial"] for run in failed if get_outcome(run) == "diverged"} - {None}
     found = []
     for place, objective in enumerate(searched.objectives):
         values: dict[int | None, dict[int, float]] = {}
         for run in _select_completed(searched.confirming_runs):
             about, point = run.user_attrs["confirms"], objective_values(run, searched.objectives)
             assert point is not None  # a completed run has reported
-            values.setdefault(about["trial"], {})[about["seed"]] = point[place]
+            if about["trial"] not in unreliable:
+                values.setdefault(about["trial"], {})[about["seed"]] = point[place]
         confirmation = estimate_confirmation(values, objective)
         if confirmation is None:
             return []

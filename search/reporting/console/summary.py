@@ -82,6 +82,9 @@ def print_summary(console: Console, result: "SearchResult", place: StoragePath, 
             _print_confirmed(console, searched, result.confirmation, result.best)
         for several in result.confirmations if result.confirmation is None else ():
             _print_confirmed_configs(console, several)
+        for run in list_failed_runs(searched):
+            about = run.user_attrs["confirms"]
+            print_line(f"confirmation: {describe_config(about['trial'])} {get_outcome(run)} under seed {about['seed']}")
         print_line(f"checkpoint: {result.best.checkpoint or 'reported without one'}")
     if result.front:
         print_line(f"front: {len(result.front)} trials{'' if quiet else ', marked *'}")
@@ -150,9 +153,6 @@ def _print_confirmed(console: Console, searched: SearchRecord, confirmation: Con
     if trial is not None:
         epoch = get_best_epoch(trial, confirmation.objective)
         lines.append(f"  in the search it had {format_value(best.value)} after epoch {epoch}")
-    for run in list_failed_runs(searched):
-        about = run.user_attrs["confirms"]
-        lines.append(f"  {describe_config(about['trial'])} {get_outcome(run)} under seed {about['seed']}")
     for line in (*lines, f"  {describe_noise(confirmation)}"):
         console.print(line, soft_wrap=True, highlight=False, markup=False)
     _print_confirmed_configs(console, confirmation)

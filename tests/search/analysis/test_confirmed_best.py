@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import replace
 
 import pyarrow.parquet as pq
 import pytest
@@ -42,6 +43,14 @@ def confirm_all(search, better=0.2):
 
 def result_of(search):
     return SearchResult.from_record(load_search(search.config.local_path))
+
+
+def show(result, folder):
+    """What the terminal shows of a search, by line."""
+    mlflow = {"tracking_uri": f"sqlite:///{folder}/mlflow.db", "experiment_id": "1", "run_id": "abc"}
+    stream = io.StringIO()
+    print_summary(Console(file=stream, width=200), replace(result, mlflow=mlflow), folder)
+    return stream.getvalue().splitlines()
 
 
 def test_best_trial_is_the_confirmed_one(search):
@@ -101,11 +110,30 @@ def test_single_run_of_each_config_confirms_nothing(search):
     assert confirm(load_search(search.config.local_path)) == []
 
 
-def test_runs_that_failed_count_in_no_mean(search):
+@pytest.mark.parametrize(("outcome", "compared"), [("failed", {None, 1, 2}), ("diverged", {None, 1})])
+def test_failed_run_counts_in_no_mean(search, outcome, compared):
     confirm_all(search)
-    search.confirm(2, 14, -5.0, outcome="diverged")
+    search.confirm(2, 14, 5.0, outcome=outcome)
     (confirmation,) = confirm(load_search(search.config.local_path))
-    assert {len(config.values) for config in confirmation.configs} == {3}
+    assert {config.trial: len(config.values) for config in confirmation.configs} == dict.fromkeys(compared, 3)
+    html = render_report(load_search(search.config.local_path))
+    assert f"Under a new seed, trial 2 {outcome}. " in html
+
+
+def test_defaults_that_diverged_once_are_still_compared(search):
+    confirm_all(search)
+    search.confirm(None, 14, -5.0, outcome="diverged")
+    (confirmation,) = confirm(load_search(search.config.local_path))
+    assert (len(confirmation.configs), confirmation.chosen) == (3, 2)
+
+
+def test_terminal_names_a_finalist_that_diverged(search, tmp_path):
+    for seed in (11, 12):
+        search.confirm(None, seed, 0.5)
+    search.confirm(1, 11, 0.4, outcome="diverged")
+    shown = show(result_of(search), tmp_path)
+    assert "best: trial 1, val/score 0.9 after epoch 2" in shown
+    assert "confirmation: trial 1 diverged under seed 11" in shown
 
 
 def test_each_objective_has_intervals_and_the_front_stays(tmp_path):
@@ -116,9 +144,9 @@ def test_each_objective_has_intervals_and_the_front_stays(tmp_path):
         search.confirm(number, seed, 0.5 + seed / 100)
     search.store.close()
     record = load_search(search.config.local_path)
-    for run in record.confirming_runs:
+    for trial in record.all_trials:
         for key in ("report/1", "report/2"):
-            run.user_attrs[key]["metrics"]["speed"] = 2.0
+            trial.user_attrs[key]["metrics"]["speed"] = 2.0
     several = type(record)(
         record.name, record.trials, (*record.objectives, Objective("speed", "max")), record.about,
         confirming_runs=record.confirming_runs,
@@ -131,11 +159,7 @@ def test_each_objective_has_intervals_and_the_front_stays(tmp_path):
 def test_terminal_shows_estimates_before_the_values_of_the_search(search, tmp_path):
     confirm_all(search)
     result = result_of(search)
-    mlflow = {"tracking_uri": f"sqlite:///{tmp_path}/mlflow.db", "experiment_id": "1", "run_id": "abc"}
-    stream = io.StringIO()
-    shown = SearchResult(**{**vars(result), "mlflow": mlflow})
-    print_summary(Console(file=stream, width=200), shown, search.config.local_path)
-    lines = stream.getvalue().splitlines()
+    lines = show(result, tmp_path)
     at = next(place for place, line in enumerate(lines) if line.startswith("best: "))
     assert lines[at].startswith("best: trial 2, val/score 0.69")
     assert " over 3 new seeds, 90 % interval 0.6" in lines[at]

@@ -10,6 +10,7 @@ from search.analysis.confirmed_best import (
     describe_noise,
     list_failed_runs,
 )
+from search.formatting import join_words
 from search.reporting.html import theme
 from search.reporting.html.template import Section
 from search.study.record import SearchRecord
@@ -32,7 +33,8 @@ def build(searched: SearchRecord) -> Section | None:
     says += [describe_noise(each) for each in confirmations]
     if failed := list_failed_runs(searched):
         told = [f"{describe_config(run.user_attrs['confirms']['trial'])} {get_outcome(run)}" for run in failed]
-        says.append(f"Under a new seed, {', '.join(told)}: these runs count in no mean.")
+        rule = "A finalist that diverged is not compared. A run that failed counts in no mean."
+        says.append(f"Under a new seed, {join_words(told)}. {rule}")
     figures = [_build_figure(each) for each in confirmations]
     table = build_confirmation_rows(first) if len(confirmations) == 1 else ()
     notes = "The model behind intervals and probabilities is described in docs/confirmation.md."
