@@ -18,7 +18,7 @@ from search.study.trial import (
     objective_values,
 )
 
-HEAD = ["", "seeds", "mean", "90 % interval", "gain over defaults", "90 % interval", "P(best)", "P(beats defaults)"]
+INTERVAL = "90 % interval"
 
 
 def confirm(searched: SearchRecord) -> list[Confirmation]:
@@ -92,7 +92,8 @@ def describe_noise(confirmation: Confirmation) -> str:
 
 def build_confirmation_rows(confirmation: Confirmation) -> list[list[str]]:
     """Return a table of the configs, the head first."""
-    rows = [HEAD]
+    head = ["", "seeds", f"mean {confirmation.objective.metric}", INTERVAL, "gain over defaults", INTERVAL]
+    rows = [[*head, "P(best)", "P(beats defaults)"]]
     for config in confirmation.configs:
         beats = config.probability_beats_defaults
         rows.append(

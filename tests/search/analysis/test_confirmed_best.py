@@ -154,6 +154,8 @@ def test_each_objective_has_intervals_and_the_front_stays(tmp_path):
     confirmations = confirm(several)
     assert [each.objective.metric for each in confirmations] == ["val/score", "speed"]
     assert find_confirmed_best(several, confirmations).trial_id == 1, "the front says more than one of them"
+    heads = [line.split() for line in show(SearchResult.from_record(several), tmp_path) if " gain over " in line]
+    assert [head[:3] for head in heads] == [["seeds", "mean", "val/score"], ["seeds", "mean", "speed"]]
 
 
 def test_terminal_shows_estimates_before_the_values_of_the_search(search, tmp_path):
