@@ -27,10 +27,11 @@ def render_description(place: StoragePath, result: SearchResult) -> str:
     config = flatten(best.config)
     chosen = {name: config[name] for name in searched if name in config}
     confirmed = [f"**Confirmed:** {result.statement}."] if result.statement else []
+    label = objectives[0].metric if confirmed else f"Best {objectives[0].metric}"  # another trial may have a better one
     parts = [
         *confirmed,
         # The UI folds a note after a few lines: what stands first is seen at once.
-        f"**Best {objectives[0].metric}: {format_value(best.value)}** (trial {best.trial_id}): "
+        f"**{label}: {format_value(best.value)}** (trial {best.trial_id}): "
         + ", ".join(f"`{name}` {format_value(value)}" for name, value in chosen.items()),
         _render_table([("parameter", "value"), *(chosen | config).items()]),
         *diverged,

@@ -200,6 +200,7 @@ def test_parent_run_names_the_confirmed_value(search):
     assert result.metrics["confirmed/probability_beats_defaults"] > 0.95
     note = render_description(search.config.local_path, result)
     assert note.startswith("**Confirmed:** trial 2 beats the defaults by 0.19")
+    assert note.splitlines()[2].startswith("**val/score: 0.7** (trial 2): `lr` "), "trial 1 has the best one, 0.9"
 
 
 def test_comparison_has_the_confirmed_value_of_each_side(search, tmp_path):
