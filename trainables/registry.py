@@ -3,7 +3,9 @@
 import importlib
 import importlib.util
 import os
+import re
 import sys
+import sysconfig
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -14,6 +16,8 @@ if TYPE_CHECKING:  # it imports torch, and a command line reads the names below
 BUILT_IN_TASKS = {"arc": "trainables.arc:ArcTask", "liquid": "trainables.liquid:LiquidTask"}
 OURS = ("search", "trainables")  # no user's module has such a name; they may have travelled along with them
 MODELS = f"{Path(__file__).parents[1] / 'models'}{os.sep}"
+FRAME = re.compile(r'^ *File "([^"<]+)", line (\d+), in (.+)$', re.MULTILINE)
+BUILT_IN_FOLDERS = ("/trainables/arc/", "/trainables/liquid/")
 RAY_FILES = "py_modules_files"  # Ray lays each file that travels into a folder of its own in there
 
 
@@ -65,3 +69,24 @@ def _find_module_folder(module: str) -> str | None:
         return None
     folder = Path(spec.origin).parent
     return f"{folder.parent if folder.parent.name == RAY_FILES else folder}{os.sep}"
+
+
+def find_user_frame(stack: str) -> str:
+    """Return the innermost frame of `stack` in the user's own files, such as "my_task.py, line 7, in loss", or "".
+
+    A file is named as it is imported: workers import a copy of it.
+    """
+    frames = [frame for frame in FRAME.findall(stack) if not _is_library(frame[0])]
+    if not frames:
+        return ""
+    path, line, function = frames[-1]
+    folders = [entry for entry in sys.path if entry and Path(path).is_relative_to(entry)]
+    if folders:
+        path = str(Path(path).relative_to(max(folders, key=len)))
+    return f"{path}, line {line}, in {function}"
+
+
+def _is_library(path: str) -> bool:
+    if any(task in path for task in BUILT_IN_FOLDERS):
+        return False
+    return "-packages/" in path or path.startswith((sysconfig.get_path("stdlib"), str(Path(__file__).parent)))

@@ -15,6 +15,7 @@ from ray import tune
 from search.execution.controller_settings import apply_controller_settings
 from search.execution.failure_policy import FailurePolicy
 from search.execution.gang_registry import Registry
+from trainables.registry import find_user_frame
 from trainables.worker.messages import (
     Delivery,
     EpochReport,
@@ -25,7 +26,6 @@ from trainables.worker.messages import (
     SegmentAssignment,
     SegmentEnd,
     TrialRelease,
-    find_user_frame,
     to_json,
 )
 

@@ -5,18 +5,12 @@ Ray pickles them as they are. Only Tune's result of a step is JSON text: see `to
 
 import json
 import re
-import sys
-import sysconfig
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 Outcome = Literal["completed", "diverged", "failed", "interrupted"]
 Reached = Literal["nothing", "assigned", "begun"]
-
-FRAME = re.compile(r'^ *File "([^"<]+)", line (\d+), in (.+)$', re.MULTILINE)
-BUILT_IN_TASKS = ("/trainables/arc/", "/trainables/liquid/")
 
 
 @dataclass(frozen=True)
@@ -125,7 +119,7 @@ class SegmentEnd:
         divergence: Only if the trial diverged.
         last: The epoch whose report shows the divergence.
         alone: Whether the trial diverged on this rank only. The other ranks then wait for this one.
-        location: Where the user's code failed; see `find_user_frame`.
+        location: Where the user's code failed; see `trainables.registry.find_user_frame`.
     """
 
     done: ClassVar = True
@@ -244,27 +238,6 @@ class GangResult:
     gang: str
     reports: Sequence[GangReport]
     taken: float | None = None
-
-
-def find_user_frame(stack: str) -> str:
-    """Return the innermost frame of `stack` in the user's own files, such as "my_task.py, line 7, in loss", or "".
-
-    A file is named as it is imported: workers import a copy of it.
-    """
-    frames = [frame for frame in FRAME.findall(stack) if not _is_library(frame[0])]
-    if not frames:
-        return ""
-    path, line, function = frames[-1]
-    folders = [entry for entry in sys.path if entry and Path(path).is_relative_to(entry)]
-    if folders:
-        path = str(Path(path).relative_to(max(folders, key=len)))
-    return f"{path}, line {line}, in {function}"
-
-
-def _is_library(path: str) -> bool:
-    if any(task in path for task in BUILT_IN_TASKS):
-        return False
-    return "-packages/" in path or path.startswith((sysconfig.get_path("stdlib"), str(Path(__file__).parents[1])))
 
 
 _BY_NAME = {message.__name__: message for message in (GangResult, EpochReport, SegmentEnd, Divergence, TrialRelease)}

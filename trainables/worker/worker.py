@@ -25,7 +25,7 @@ from trainables.isolation.process import ProcessSnapshot
 from trainables.isolation.resource_leaks import Memory, end_data_loaders
 from trainables.precision import Diverged
 from trainables.private_api import get_ray_train_session_dir
-from trainables.registry import load_class
+from trainables.registry import find_user_frame, load_class
 from trainables.task import images
 from trainables.training.trainer import TrialTrainer
 from trainables.update.reduction import PeerFailed
@@ -37,7 +37,6 @@ from trainables.worker.messages import (
     SegmentEnd,
     WorkerReport,
     WorkerSettings,
-    find_user_frame,
 )
 from trainables.worker.working_folder import WorkingFolder
 
