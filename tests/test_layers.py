@@ -24,6 +24,7 @@ LAYERS = [
     ("search.storage",),
     ("search.formatting", "search.errors"),
     ("trainables.worker",),
+    ("trainables.preflight",),
     ("trainables.training",),
     ("trainables.checkpoint", "trainables.isolation", "trainables.arc", "trainables.liquid"),
     ("trainables.registry",),

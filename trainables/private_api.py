@@ -51,6 +51,9 @@ NAMES = {
     "get_nnz": "torch:Tensor._nnz",
     "get_tensor_version": "torch:Tensor._version.__get__",
     "shut_down_workers": "torch.utils.data.dataloader:_MultiProcessingDataLoaderIter._shutdown_workers",
+    # Operators of torch
+    "DispatchMode": "torch.utils._python_dispatch:TorchDispatchMode",
+    "is_fp16_product_native": "torch:ops.mkldnn._is_mkldnn_fp16_supported",
     # Settings of torch
     "async_compile": "torch._inductor.async_compile:AsyncCompile",
     "checkpoint_debug_enabled": "torch.utils.checkpoint:_checkpoint_debug_enabled",

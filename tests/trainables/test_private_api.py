@@ -60,6 +60,8 @@ VALUES: dict[str, Any] = {
     **dict.fromkeys(("is_jit_fuser_enabled", "is_nnpack_enabled"), lambda is_on: isinstance(is_on(), bool)),
     **dict.fromkeys((*HOOKS, "process_groups"), lambda value: isinstance(value, dict)),
     **dict.fromkeys(("DataLoaderIterator", "DatasetsCallback", "PlacementGroupCleanerCallback"), inspect.isclass),
+    "DispatchMode": lambda mode: inspect.isclass(mode) and hasattr(mode, "__torch_dispatch__"),
+    "is_fp16_product_native": lambda is_native: isinstance(is_native(), bool),
     "get_nnz": lambda count: count(SPARSE) == 3,
     "get_saved_tensor_hooks": lambda get: get(False) is None,
     "get_sdp_priority_order": lambda get: len(get()) > 1,

@@ -1,0 +1,28 @@
+"""Audit faulty tasks: each fault is found by its name."""
+
+from typing import Any
+
+import pytest
+
+from tests.trainables.preflight.faulty_tasks import FAULTS
+from trainables.context import Context
+from trainables.preflight import modes
+from trainables.preflight.audit import Audit, AuditRequest, AuditResult
+
+
+def audit(task: type[Any], limit_s: float = 60.0, **request: Any) -> AuditResult:
+    config = task.config_class()().model_dump(mode="json")
+    corners = [(where, {**config, **values}) for where, values in request.pop("corners", [])]
+    return Audit(lambda: task, AuditRequest(config, corners, limit_s=limit_s, **request), Context()).run()
+
+
+def take_one_second(action: Any, device: Any = None) -> float:
+    action()
+    return 1.0
+
+
+@pytest.mark.parametrize(("kind", "task", "request_"), FAULTS, ids=[task.__name__ for _, task, _ in FAULTS])
+def test_faulty_task_is_found_by_name(kind, task, request_, monkeypatch):
+    monkeypatch.setattr(modes, "measure_seconds", take_one_second)
+    found = audit(task, **request_).findings
+    assert kind in {finding.name for finding in found}, [str(finding) for finding in found]

@@ -1,0 +1,22 @@
+"""Audit healthy tasks: none of them has an error, and warnings are those that are true."""
+
+import pytest
+
+from tests.trainables.preflight.faulty_tasks import Small
+from tests.trainables.preflight.healthy_tasks import HEALTHY
+from tests.trainables.preflight.test_faulty_tasks import audit
+
+# An expert that no sample was given, and the output of a network that starts at what its adapter leaves.
+ALLOWED = {"unused-module", "mode-emulated", "mode-without-gain"}
+
+
+@pytest.mark.parametrize("task", HEALTHY, ids=lambda task: task.__name__)
+def test_healthy_model_has_no_error(task):
+    found = audit(task, workers=2, accumulates=True, modes=["fp32", "bf16"]).findings
+    assert not [str(finding) for finding in found if finding.severity == "error"]
+    assert not [str(finding) for finding in found if finding.severity == "warning" and finding.name not in ALLOWED]
+
+
+def test_healthy_task_has_no_finding():
+    found = audit(Small, workers=2, accumulates=True).findings
+    assert not found, [str(finding) for finding in found]

@@ -1,0 +1,254 @@
+"""The audit of a task: all its parts in turn, in one process, within a time limit."""
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from trainables.context import Context
+from trainables.precision import Precision, resolve
+from trainables.preflight import data_checks, determinism, exactness, gradient_flow, loss_terms
+from trainables.preflight.cost import EpochCost, find_largest_batch, measure_cost
+from trainables.preflight.findings import Finding, has_errors, make_finding, sort_findings
+from trainables.preflight.modes import ModeReport, find_mode_problems
+from trainables.preflight.observation import ObservedTrial
+from trainables.task import Task, TaskConfig
+from trainables.training.trainer import TrialTrainer
+
+WINDOWS = 8  # that are watched: an update of a GAN may come with every fifth
+FEW_WINDOWS = 3
+SHARES = {"flow": 0.25, "exactness": 0.1, "modes": 0.2, "data": 0.15, "determinism": 0.15}  # of the time limit, at most
+
+
+@dataclass(frozen=True)
+class AuditRequest:
+    """What is to be audited.
+
+    Attributes:
+        config: The defaults of the task, as JSON.
+        corners: Other configs of the space by what tells them apart.
+        modes: The precisions of the space.
+        accumulates: Whether any trial has several micro-batches in an update.
+        limit_s: About how many seconds the audit may take.
+        is_quick: Whether only the quick part runs.
+    """
+
+    config: dict[str, Any]
+    corners: Sequence[tuple[str, dict[str, Any]]] = ()
+    modes: Sequence[str] = ()
+    workers: int = 1
+    accumulates: bool = False
+    limit_s: float = 15.0
+    is_quick: bool = False
+
+
+@dataclass(frozen=True)
+class AuditResult:
+    """What an audit found, the most severe first, and what the task costs.
+
+    Attributes:
+        seconds: That each part took.
+        modes: What each precision does with a micro-batch.
+    """
+
+    findings: Sequence[Finding]
+    costs: Sequence[EpochCost] = ()
+    modes: Sequence[ModeReport] = ()
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    device: str = "cpu"
+
+    @property
+    def has_errors(self) -> bool:
+        """Whether a search of this task must not start."""
+        return has_errors(self.findings)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return everything as plain values."""
+        return {**asdict(self), "has_errors": self.has_errors}
+
+
+def result_from_json(fields: Mapping[str, Any]) -> AuditResult:
+    """Return the result that `as_json` gave."""
+    return AuditResult(
+        [Finding(**finding) for finding in fields["findings"]],
+        [EpochCost(**cost) for cost in fields["costs"]],
+        [ModeReport(**mode) for mode in fields["modes"]],
+        fields["seconds"],
+        fields["device"],
+    )
+
+
+class Audit:
+    """One audit of a task.
+
+    Args:
+        load: Returns the task's class, as it is after `reset`.
+        reset: What a worker does between two trials.
+    """
+
+    def __init__(
+        self,
+        load: Callable[[], type[Task[Any]]],
+        request: AuditRequest,
+        context: Context,
+        reset: Callable[[], object] = lambda: None,
+    ) -> None:
+        self.load, self.request, self.context, self.reset = load, request, context, reset
+        self.findings: list[Finding] = []
+        self.costs: list[EpochCost] = []
+        self.modes: list[ModeReport] = []
+        self.seconds: dict[str, float] = {}
+        self.config: TaskConfig = load().config_class().model_validate(request.config)
+        self._objectives: list[float] = []
+        self._noise = 0.0
+        self._start = time.perf_counter()
+
+    def run(self) -> AuditResult:
+        """Run all parts. What is wrong with the task is a finding; nothing that the task raises is raised."""
+        self._watch_trial()
+        self.reset()
+        if not self.request.is_quick and not has_errors(self.findings):
+            self._part("determinism", self._audit_determinism)
+            self._part("cost", self._audit_cost)
+        findings = sort_findings(self.findings)
+        return AuditResult(findings, self.costs, self.modes, self.seconds, str(self.context.device))
+
+    def _watch_trial(self) -> None:
+        trial = ObservedTrial(self.load(), self.config, self.context)
+        try:
+            if self._part("flow", partial(self._audit_flow, trial)) and not has_errors(self.findings):
+                self._part("exactness", partial(self._audit_exactness, trial))
+                self._part("modes", partial(self._audit_modes, trial))
+                if not self.request.is_quick:
+                    self._part("data", partial(self._audit_data, trial))
+        finally:
+            trial.close()
+
+    def _part(self, name: str, action: Callable[[], None]) -> bool:
+        """Run a part of the audit. An error of the audit itself is a note: it blocks no search."""
+        start = time.perf_counter()
+        self._until = start + self.request.limit_s * SHARES.get(name, 0.3)
+        try:
+            action()
+        except Exception as error:  # what the audit does to a task, no trial may ever do
+            lines = str(error).splitlines()
+            figure = f"{type(error).__name__}: {lines[0] if lines else ''}"
+            self.findings.append(make_finding("not-audited", name, figure))
+            return False
+        finally:
+            self.seconds[name] = round(time.perf_counter() - start, 3)
+        return True
+
+    def _is_over(self) -> bool:
+        return time.perf_counter() > self._until
+
+    def _audit_flow(self, trial: ObservedTrial) -> None:
+        trial.train(FEW_WINDOWS if self.request.is_quick else WINDOWS, self._is_over)
+        if trial.error is not None and trial.phase != "build" and not self._raises_unwatched(trial):
+            figure = f"{type(trial.error).__name__} while the trial was watched, and not without"
+            self.findings.append(make_finding("not-audited", "gradient flow", figure))
+            return
+        self.findings += gradient_flow.find_error(trial)
+        self.findings += gradient_flow.find_flow(trial)
+        if trial.error is None:
+            self.findings += loss_terms.find_constant_terms(trial)
+
+    def _raises_unwatched(self, trial: ObservedTrial) -> bool:
+        """Return whether the same trial raises without the hooks of the audit: only that is a fault of the task."""
+        trainer = TrialTrainer(self.load()(trial.task.config, self.context.for_next_trial()))
+        asked = 0
+
+        def stopping() -> bool:
+            nonlocal asked
+            asked += 1  # once per window, and once more for each epoch
+            return asked > trial.windows + 2
+
+        try:
+            while trainer.epoch <= trial.windows and trainer.run_epoch(stopping) is not None:
+                pass
+        except (Exception, SystemExit):  # whatever the task raises
+            return True
+        finally:
+            trainer.close()
+        return False
+
+    def _audit_exactness(self, trial: ObservedTrial) -> None:
+        matters = self.request.accumulates or self.config.accumulation > 1 or self.request.workers > 1
+        self.findings += exactness.find_inexact(trial, matters)
+
+    def _audit_modes(self, trial: ObservedTrial) -> None:
+        wanted = [mode for mode in self.request.modes if mode in list(Precision)]
+        found, self.modes = find_mode_problems(trial, wanted, self._is_over)
+        self.findings += found
+
+    def _audit_data(self, trial: ObservedTrial) -> None:
+        evaluated = trial.trainer is not None
+        found, training = data_checks.find_order_problems(trial, self._is_over)
+        self.findings += found
+        if evaluated:
+            found, objective, self._noise = data_checks.find_evaluation_problems(trial, training)
+            self.findings += found + gradient_flow.find_error(trial)
+            self._objectives.append(objective)
+        config, workers = trial.task.config, self.request.workers
+        self.findings += data_checks.find_shard_problems(self.load(), config, self.context, workers, self._is_over)
+
+    def _audit_determinism(self) -> None:
+        self.findings += determinism.find_irreproducible(
+            self.load, self.config, self.context, FEW_WINDOWS, self.reset, self._is_over
+        )
+
+    def _audit_cost(self) -> None:
+        left = max(1.0, self.request.limit_s - (time.perf_counter() - self._start))
+        configs = [("", self.request.config), *self.request.corners]
+        supported = [mode for mode in self.request.modes if mode in {report.precision for report in self.modes}]
+        configs += [
+            (f"precision={mode}", {**self.request.config, "precision": mode})
+            for mode in supported
+            if resolve(self.config.precision, self.context.device) != mode
+        ]
+        for index, (where, values) in enumerate(configs):
+            if index and time.perf_counter() > self._until:
+                figure = f"{len(configs) - index} of {len(configs)} configs were left out after {left:.0f} s"
+                self.findings.append(make_finding("not-audited", "cost", figure))
+                break
+            self._audit_config(where, values, left / len(configs))
+        self._judge_noise()
+
+    def _audit_config(self, where: str, values: dict[str, Any], limit_s: float) -> None:
+        task_class = self.load()
+        try:
+            config = task_class.config_class().model_validate(values)
+        except ValueError as error:
+            lines = str(error).splitlines()
+            self.findings.append(
+                make_finding("config-refused", "the config", "; ".join(lines[1:3]) or str(error), None, where)
+            )
+            return
+        cost, found, objective = measure_cost(task_class, config, self.context, where, limit_s)
+        self.findings += found
+        if cost is not None:
+            self.costs.append(self._add_largest(cost, task_class, config) if not where else cost)
+        if objective is not None:
+            self._objectives.append(objective)
+        self.reset()
+
+    def _add_largest(self, cost: EpochCost, task_class: type[Task[Any]], config: TaskConfig) -> EpochCost:
+        trial = ObservedTrial(task_class, config, self.context, keep_precision=True)
+        try:
+            if trial.train(1):
+                largest = find_largest_batch(trial, trial.task.precision, self._is_over)
+                return replace(cost, largest=largest)
+        except TypeError:  # a micro-batch of the task's own kind cannot be multiplied
+            pass
+        finally:
+            trial.close()
+        return cost
+
+    def _judge_noise(self) -> None:
+        values = [value for value in self._objectives if math.isfinite(value)]
+        spread = max(values, default=0.0) - min(values, default=0.0)
+        if len(values) > 2 and 2 * self._noise > spread:  # the values of the configs have the noise, too
+            figure = f"{self._noise:.3g} between seeds, {spread:.3g} between {len(values)} configs"
+            self.findings.append(make_finding("noisy-evaluation", "evaluate", figure))

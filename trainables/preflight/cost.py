@@ -1,0 +1,190 @@
+"""What an epoch takes: seconds, memory, and the largest micro-batch that fits."""
+
+import math
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import psutil
+import torch
+from torch import Tensor
+
+from trainables.context import Context, rng
+from trainables.precision import Precision
+from trainables.preflight.findings import Finding, make_finding
+from trainables.preflight.gradient_flow import name_error
+from trainables.preflight.gradients import Prober
+from trainables.preflight.observation import UNLIMITED, ObservedTrial
+from trainables.preflight.samples import count_samples, select
+from trainables.registry import find_user_frame
+from trainables.task import Task, TaskConfig
+from trainables.training.resource_usage import GPU_MEMORY, MEMORY, ResourceUsage
+from trainables.training.trainer import TrialTrainer
+from trainables.update import windows
+
+WARM_UP = 2  # windows that are slower than those after them
+DOMINATES = 0.5  # share of an epoch, or of a trial of one epoch
+GROWTH = (1, 2)  # micro-batches that memory is measured with, in multiples of the task's own
+CPU_SHARE = 0.8  # of the memory that is free
+
+
+@dataclass(frozen=True)
+class EpochCost:
+    """What an epoch of one config takes.
+
+    Attributes:
+        where: The config, "" for the defaults.
+        samples: Of a micro-batch.
+        epoch_s: Training and evaluation; None if the epoch is too long to count its windows.
+        measured: Whether the whole epoch ran, and was not extrapolated from its first windows.
+        peak_bytes: Of the GPU; on a CPU, of the process.
+        largest: The largest micro-batch that fits, in samples; None if it is unknown.
+    """
+
+    where: str
+    precision: str
+    samples: int
+    build_s: float
+    epoch_s: float | None
+    evaluate_s: float
+    windows: int | None
+    measured: bool
+    peak_bytes: int
+    largest: int | None = None
+
+
+def measure_cost(
+    task_class: type[Task[Any]], config: TaskConfig, context: Context, where: str, limit_s: float
+) -> tuple[EpochCost | None, list[Finding], float | None]:
+    """Train an epoch, or as much of it as `limit_s` seconds allow, exactly as a trial does.
+
+    Returns:
+        The cost, what went wrong, and the objective at the end of the epoch.
+    """
+    usage, start = ResourceUsage(context.device), time.perf_counter()
+    trainer: TrialTrainer | None = None
+    metrics: dict[str, float] | None = None
+    try:
+        task = task_class(config.model_copy(update={**UNLIMITED}), context.for_next_trial())
+        trainer = TrialTrainer(task)
+        build_s, began = time.perf_counter() - start, time.perf_counter()
+        warm = [0.0]
+
+        def stopping() -> bool:
+            if trainer is not None and trainer.windows == WARM_UP:
+                warm[0] = time.perf_counter() - began
+            return time.perf_counter() - began > limit_s
+
+        metrics = trainer.run_epoch(stopping)
+        took = time.perf_counter() - began
+        if metrics is not None:
+            evaluate_s = _time_evaluation(trainer)
+            cost = EpochCost(
+                where, task.precision, _samples(task), build_s, trainer.seconds, evaluate_s, None, True, _peak(usage)
+            )
+            return cost, [*_find_shares(cost, where)], metrics.get(task.objective)
+        done, evaluate_s = trainer.windows, _time_evaluation(trainer)
+        total = _count_windows(task, done, trainer.samples, limit_s)
+        per_window = (took - warm[0]) / max(1, done - WARM_UP) if done > WARM_UP else took / max(1, done)
+        epoch_s = None if total is None else (total * per_window + evaluate_s)
+        cost = EpochCost(
+            where, task.precision, _samples(task), build_s, epoch_s, evaluate_s, total, False, _peak(usage)
+        )
+        return cost, [*_find_shares(cost, where)], None
+    except Exception as error:  # whatever a corner of the space makes the task raise
+        lines = str(error).splitlines()
+        kind = "does-not-fit" if name_error(error, "train") == "does-not-fit" else "config-fails"
+        figure = f"{type(error).__name__}: {lines[0] if lines else ''}"
+        return None, [make_finding(kind, _find_line(error), figure, "warning", where)], None
+    finally:
+        if trainer is not None:
+            trainer.close()
+
+
+def _find_line(error: BaseException) -> str:
+    return find_user_frame("".join(traceback.format_exception(error))) or "the task"
+
+
+def _find_shares(cost: EpochCost, where: str) -> list[Finding]:
+    findings = []
+    if cost.epoch_s and cost.evaluate_s > DOMINATES * cost.epoch_s and cost.evaluate_s > 0.1:
+        figure = f"{cost.evaluate_s:.2g} of {cost.epoch_s:.2g} s of an epoch"
+        findings.append(make_finding("evaluation-dominates", "evaluate", figure, where=where))
+    if cost.epoch_s and cost.build_s > cost.epoch_s and cost.build_s > 1:
+        figure = f"{cost.build_s:.2g} s, as long as {cost.build_s / cost.epoch_s:.1f} epochs"
+        findings.append(make_finding("start-dominates", "build", figure, where=where))
+    return findings
+
+
+def _time_evaluation(trainer: TrialTrainer) -> float:
+    start = time.perf_counter()
+    trainer.evaluate()
+    return time.perf_counter() - start
+
+
+def _samples(task: Task[Any]) -> int:
+    batch = next(iter(task.train_batches(0)), None)
+    return 0 if batch is None else count_samples(batch)
+
+
+def _peak(usage: ResourceUsage) -> int:
+    taken = usage.measure()
+    return int(taken.get(GPU_MEMORY, taken.get(MEMORY, 0.0)) * 2**30)
+
+
+def _count_windows(task: Task[Any], done: int, samples: float, limit_s: float) -> int | None:
+    """Return the windows of an epoch, or None if counting them takes longer than `limit_s` seconds."""
+    if task.epoch_samples is not None:
+        return math.ceil(task.epoch_samples / max(samples / max(1, done), 1e-9))
+    start, count = time.perf_counter(), 0
+    rng.seed(task.context.generator, task.context.rank, task.config.seed, 0)
+    for _ in windows(task.train_batches(0), task.config.accumulation):
+        count += 1
+        if time.perf_counter() - start > limit_s:
+            return None
+    return count
+
+
+def find_largest_batch(trial: ObservedTrial, precision: Precision, is_over: Callable[[], bool]) -> int | None:
+    """Return about how many samples of a micro-batch fit into the memory, by the growth from one size to the next.
+
+    On a GPU the peak of forward and backward is measured, on a CPU the bytes that the forward pass keeps.
+    """
+    name, record = next(iter(trial.updates.items()))
+    if not record.batches or is_over():
+        return None
+    batch, loss = record.batches[0]
+    count, prober, device = count_samples(batch), Prober(trial), trial.task.context.device
+    if not count:
+        return None
+    peaks = []
+    for times in GROWTH:
+        larger = select(batch, [index % count for index in range(count * times)])
+        peaks.append(_measure_peak(partial(prober.compute, name, loss, larger, precision=precision), device))
+    per_sample = (peaks[1] - peaks[0]) / (count * (GROWTH[1] - GROWTH[0]))
+    if per_sample <= 0:
+        return None
+    if device.type == "cuda":
+        free = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)
+    else:
+        free = int(psutil.virtual_memory().available * CPU_SHARE)
+    return max(count, int(count + (free - peaks[0]) / per_sample))
+
+
+def _measure_peak(action: Callable[[], Any], device: torch.device) -> int:
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        action()
+        return torch.cuda.max_memory_allocated(device)
+    storages: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        action()
+    return sum(storages.values())

@@ -1,0 +1,146 @@
+"""What a task trains and evaluates on: shards, order, and samples that both have."""
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from trainables.context import Context, rng
+from trainables.preflight.findings import Finding, Severity, make_finding
+from trainables.preflight.gradients import Prober
+from trainables.preflight.observation import ObservedTrial
+from trainables.preflight.samples import digest_parts, digest_samples
+from trainables.task import Task, TaskConfig
+from trainables.training.trainer import BUILD
+
+MOST_SAMPLES = 20_000  # of an epoch whose digests are compared
+SMALL_SHARE = 0.01
+NOISE_SEEDS = 4
+
+
+@dataclass
+class EpochData:
+    """The digests of the samples that a rank draws in an epoch, in their order; `parts` are those of single tensors."""
+
+    samples: list[str] = field(default_factory=list)
+    parts: set[str] = field(default_factory=set)
+    is_whole: bool = True
+
+
+def read_epoch(task: Task[Any], epoch: int, is_over: Callable[[], bool]) -> EpochData:
+    """Return what `task` draws in `epoch`, as its trainer would let it."""
+    context, data = task.context, EpochData()
+    rng.seed(context.generator, context.rank, task.config.seed, epoch)
+    batches = iter(task.train_batches(epoch))
+    for batch in batches:
+        data.samples += digest_samples(batch)
+        data.parts.update(digest_parts(batch))
+        if len(data.samples) >= MOST_SAMPLES or is_over():
+            data.is_whole = False
+            break
+    return data
+
+
+def find_order_problems(trial: ObservedTrial, is_over: Callable[[], bool]) -> tuple[list[Finding], EpochData]:
+    """Return whether the order of samples changes between epochs, and whether samples come twice."""
+    state = trial.task.context.generator.get_state()
+    first, second = (read_epoch(trial.task, epoch, is_over) for epoch in (0, 1))
+    trial.task.context.generator.set_state(state)
+    findings = []
+    count = min(len(first.samples), len(second.samples))
+    if count > 2 and len({*first.samples}) > 2 and first.samples[:count] == second.samples[:count]:
+        findings.append(
+            make_finding("order-never-changes", "train_batches", f"{count} samples in the same order twice")
+        )
+    repeated = len(first.samples) - len({*first.samples})
+    if repeated > SMALL_SHARE * len(first.samples):
+        figure = f"{repeated} of {len(first.samples)} samples came before in the same epoch"
+        findings.append(make_finding("repeated-samples", "train_batches", figure))
+    return findings, first
+
+
+def find_shard_problems(
+    task_class: type[Task[Any]], config: TaskConfig, context: Context, workers: int, is_over: Callable[[], bool]
+) -> list[Finding]:
+    """Return whether two ranks draw the same samples. The ranks are built one after another in this process."""
+    ranks = []
+    for rank in range(2):
+        own = Context(context.device, rank, max(2, workers), context.files)
+        own.cache_store = context.cache_store
+        task = task_class(config, own)
+        try:
+            rng.seed(own.generator, 0, config.seed, 0, BUILD)
+            task.build()
+            ranks.append(read_epoch(task, 0, is_over))
+        except Exception as error:  # a task may need its process group, which is not here
+            figure = f"the shards of {own.world_size} ranks: {type(error).__name__}: {str(error).splitlines()[0]}"
+            return [make_finding("not-audited", "train_batches", figure)]
+    common = Counter(ranks[0].samples) & Counter(ranks[1].samples)
+    fewest = min(len(rank.samples) for rank in ranks)
+    unique = all(len({*rank.samples}) == len(rank.samples) for rank in ranks)
+    if not fewest or sum(common.values()) <= SMALL_SHARE * fewest:
+        return []
+    is_proven = workers > 1 and (unique or sum(common.values()) == fewest)
+    severity: Severity = "error" if is_proven else "warning"
+    figure = f"ranks 0 and 1 of {max(2, workers)} share {sum(common.values())} of {fewest} samples"
+    return [make_finding("overlapping-shards", "train_batches", figure, severity)]
+
+
+def find_evaluation_problems(trial: ObservedTrial, training: EpochData) -> tuple[list[Finding], float, float]:
+    """Return problems of `evaluate`, the objective, and its range over a few seeds of the random numbers."""
+    findings, prober, objective = list[Finding](), Prober(trial), trial.task.objective
+    before = [p.detach().clone() for p in prober.all_parameters()]
+    values, seen = list[float](), EvaluationInputs(trial)
+    for seed in range(NOISE_SEEDS):
+        if seed == 2 and values[0] == values[1]:  # no noise to be measured
+            break
+        with prober.isolated(seed), seen.watch() if seed == 0 else _nothing():
+            metrics = trial.evaluate()
+        if metrics is None:
+            return [], float("nan"), 0.0  # the error has a finding of its own
+        if objective not in metrics:
+            figure = f"evaluate returns {', '.join(sorted(metrics)) or 'nothing'}"
+            return [make_finding("objective-missing", objective, figure)], float("nan"), 0.0
+        values.append(metrics[objective])
+    if any(not torch.equal(a, p.detach()) for a, p in zip(before, prober.all_parameters(), strict=True)):
+        findings.append(make_finding("evaluation-changes-weights", "evaluate", "parameters differ before and after it"))
+    noise = max(values) - min(values)
+    if not noise < float("inf"):  # NaN, too
+        findings.append(make_finding("objective-not-finite", objective, f"{values[0]} after {trial.windows} windows"))
+    shared = seen.digests & training.parts
+    if len(seen.digests) > 3 and len(shared) > SMALL_SHARE * len(seen.digests):
+        figure = f"{len(shared)} of {len(seen.digests)} different inputs are in the training data"
+        findings.append(make_finding("evaluation-in-training", "evaluate", figure))
+    return findings, values[0], noise
+
+
+class EvaluationInputs:
+    """Digests of what the modules of a trial get as inputs while it is evaluated."""
+
+    def __init__(self, trial: ObservedTrial) -> None:
+        self._modules = list(trial.task.modules.values())
+        self.digests: set[str] = set()
+
+    @contextmanager
+    def watch(self) -> Iterator[None]:
+        """Record inside."""
+
+        def record(_: Any, args: Any, kwargs: Any) -> None:
+            if len(self.digests) < MOST_SAMPLES:
+                self.digests.update(itertools.islice(digest_parts((*args, *kwargs.values())), MOST_SAMPLES))
+
+        handles = [module.register_forward_pre_hook(record, with_kwargs=True) for module in self._modules]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+
+@contextmanager
+def _nothing() -> Iterator[None]:
+    yield

@@ -1,0 +1,75 @@
+"""Whether a trial gives the same result again: with the same seed, and after another trial in the same process."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from trainables.context import Context
+from trainables.preflight.findings import Finding, make_finding
+from trainables.preflight.observation import UNLIMITED
+from trainables.task import Task, TaskConfig
+from trainables.training.trainer import TrialTrainer
+
+Weights = dict[str, torch.Tensor]
+
+
+def find_irreproducible(
+    task_class: Callable[[], type[Task[Any]]],
+    config: TaskConfig,
+    context: Context,
+    windows: int,
+    reset: Callable[[], object] = lambda: None,
+    is_over: Callable[[], bool] = lambda: False,
+) -> list[Finding]:
+    """Train so many windows twice with the same seed, and once more after a trial with another seed.
+
+    Args:
+        task_class: Returns the class, which `reset` may have imported anew.
+        reset: What a worker does between two trials.
+    """
+    config = config.model_copy(update=UNLIMITED)
+    other = config.model_copy(update={"seed": config.seed + 1})
+    first = _train(task_class(), config, context, windows)
+    reset()
+    second = _train(task_class(), config, context, windows)
+    if (difference := _describe_difference(first, second)) is not None:
+        return [make_finding("not-reproducible", *difference)]
+    if is_over():
+        return []
+    reset()
+    _train(task_class(), other, context, windows)
+    reset()
+    third = _train(task_class(), config, context, windows)
+    if (difference := _describe_difference(first, third)) is not None:
+        return [make_finding("depends-on-earlier-trial", *difference)]
+    return []
+
+
+def _train(task_class: type[Task[Any]], config: TaskConfig, context: Context, windows: int) -> Weights:
+    task = task_class(config, context.for_next_trial())
+    trainer = TrialTrainer(task)
+    trainer.run_epoch(lambda: trainer.windows >= windows)
+    weights = {
+        f"{key}.{name}": value.detach().clone()
+        for key, module in task.modules.items()
+        for name, value in module.state_dict().items()
+        if isinstance(value, torch.Tensor)
+    }
+    trainer.close()
+    return weights
+
+
+def _describe_difference(first: Weights, second: Weights) -> tuple[str, str] | None:
+    """Return the parameter that differs most between two trials, and by how much, or None if they are identical."""
+    worst, largest = None, 0.0
+    for name, value in first.items():
+        other = second.get(name)
+        if other is None or other.shape != value.shape:
+            return name, "another shape in the second trial"
+        if torch.equal(value.nan_to_num(), other.nan_to_num()):
+            continue
+        distance = float((value.double() - other.double()).abs().max())
+        if worst is None or distance > largest:
+            worst, largest = name, distance
+    return None if worst is None else (worst, f"{largest:.2g} apart after the same windows with the same seed")

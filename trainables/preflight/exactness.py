@@ -1,0 +1,163 @@
+"""Whether several micro-batches train as one large one: the weights that a task declares, and those of its loss."""
+
+import math
+from typing import Any, NamedTuple
+
+from torch import nn
+
+from trainables.preflight.findings import Finding, Severity, make_finding
+from trainables.preflight.gradients import Gradient, Loss, Prober, combine, dot, evaluation_mode
+from trainables.preflight.observation import ObservedTrial
+from trainables.preflight.samples import count_samples, select
+
+EXACT = 2e-3  # relative error of a gradient that counts as none: fp32 sums in another order
+CLEAR = 0.02  # how far a share or a factor must be off to be told
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+
+
+class Split(NamedTuple):
+    """A micro-batch, and the gradients of its two parts."""
+
+    whole: Gradient
+    parts: tuple[Gradient, Gradient]
+    counts: tuple[int, int]
+
+    @property
+    def declared(self) -> float:
+        """The share of the first part by the weights that the task declares."""
+        total = self.parts[0].weight + self.parts[1].weight
+        return self.parts[0].weight / total if total else math.nan
+
+    def error(self, first: float, second: float) -> float:
+        """Return how far the whole is from its parts with these factors, relative to its norm."""
+        mixed = combine([(-1.0, self.whole.parts), (first, self.parts[0].parts), (second, self.parts[1].parts)])
+        return math.sqrt(max(0.0, dot(mixed, mixed))) / (self.whole.norm or 1.0)
+
+    def fit(self) -> tuple[float, float]:
+        """Return the factors of the parts that come closest to the whole."""
+        one, two, whole = self.parts[0].parts, self.parts[1].parts, self.whole.parts
+        a, b, c = dot(one, one), dot(one, two), dot(two, two)
+        x, y = dot(one, whole), dot(two, whole)
+        det = a * c - b * b
+        if det <= 1e-6 * a * c:  # parallel gradients fit in many ways
+            return math.nan, math.nan
+        return (x * c - y * b) / det, (y * a - x * b) / det
+
+
+def find_inexact(trial: ObservedTrial, matters: bool) -> list[Finding]:
+    """Return what keeps a window of micro-batches from the gradient of one large batch.
+
+    Args:
+        matters: Whether any trial has several micro-batches in an update, or several ranks. Else it is a warning.
+    """
+    prober, findings = Prober(trial), list[Finding]()
+    for name, record in trial.updates.items():
+        for batch, loss in record.batches:
+            own = _check_update(prober, name, loss, batch, matters)
+            findings += own
+            if any(finding.name in ("weight-is-not-the-mean", "loss-is-a-sum") for finding in own):
+                break
+    return [*findings, *_find_division(trial, prober)]
+
+
+def _check_update(prober: Prober, name: str, loss: Loss, batch: Any, matters: bool) -> list[Finding]:
+    subject, modules = f"update {name!r}", prober.task.modules
+    first, again, other = (prober.compute(name, loss, batch, seed) for seed in (0, 0, 1))
+    findings = []
+    if _differ(first, again):
+        figure = f"{first.loss:.6g}, then {again.loss:.6g} with the same random numbers"
+        findings.append(make_finding("stateful-loss", subject, figure))
+    is_random = _differ(first, other)
+    if count_samples(batch) < 2:
+        return [*findings, make_finding("not-audited", subject, "exactness: a micro-batch has fewer than 2 samples")]
+    try:
+        splits = [] if is_random else _split(prober, name, loss, batch)
+        if not splits or not _are_exact(splits):
+            with evaluation_mode(modules):
+                still_random = is_random and _differ(*(prober.compute(name, loss, batch, seed) for seed in (0, 1)))
+                calm = [] if still_random else _split(prober, name, loss, batch)
+        else:
+            return findings
+    except Exception as error:  # a task may refuse a part of its batch, in its own way
+        return [*findings, make_finding("not-audited", subject, f"exactness: {type(error).__name__}: {error}")]
+    if is_random:
+        change = abs(first.loss - other.loss)
+        findings.append(
+            make_finding("random-loss", subject, f"{first.loss:.6g}, and {change:.2g} off with another seed")
+        )
+    if not calm:
+        return findings
+    proven = _judge(calm, subject, matters)
+    if proven is not None:
+        return [*findings, proven]
+    if not _are_exact(calm) or not is_random:
+        by = "its statistics of the batch" if _are_exact(calm) and _has_batch_norm(modules) else "the other samples"
+        worst = max(split.error(split.declared, 1 - split.declared) for split in splits or calm)
+        findings.append(make_finding("depends-on-batch", subject, f"by {by}: {worst:.1%} of the gradient"))
+    return findings
+
+
+def _split(prober: Prober, name: str, loss: Loss, batch: Any) -> list[Split]:
+    count = count_samples(batch)
+    whole, splits = prober.compute(name, loss, batch), []
+    for cut in {max(1, count // 3), count - max(1, count // 3)}:
+        parts = (select(batch, range(cut)), select(batch, range(cut, count)))
+        one, two = (prober.compute(name, loss, part) for part in parts)
+        splits.append(Split(whole, (one, two), (cut, count - cut)))
+    return splits
+
+
+def _are_exact(splits: list[Split]) -> bool:
+    return all(split.error(split.declared, 1 - split.declared) < EXACT for split in splits)
+
+
+def _judge(splits: list[Split], subject: str, matters: bool) -> Finding | None:
+    """Return what the parts prove about the weight. The loss itself must agree with the gradient."""
+    severity: Severity = "error" if matters else "warning"
+    if _are_exact(splits) or not all(math.isfinite(split.whole.norm) and split.whole.norm for split in splits):
+        return None
+    fits = [split.fit() for split in splits]
+    if not all(math.isfinite(a) and split.error(a, b) < EXACT for split, (a, b) in zip(splits, fits, strict=True)):
+        return None
+    values = [(s.whole.loss, a * s.parts[0].loss + b * s.parts[1].loss) for s, (a, b) in zip(splits, fits, strict=True)]
+    if not all(math.isclose(whole, mixed, rel_tol=CLEAR, abs_tol=1e-6) for whole, mixed in values):
+        return None
+    a, split = fits[0][0], splits[0]
+    if all(abs(a - 1) < CLEAR and abs(b - 1) < CLEAR for a, b in fits):
+        figure = f"the loss of {sum(split.counts)} samples is that of {split.counts[0]} plus that of {split.counts[1]}"
+        return make_finding("loss-is-a-sum", subject, figure, severity)
+    if all(abs(a + b - 1) < CLEAR and a > 0 and b > 0 for a, b in fits):
+        figure = (
+            f"{split.counts[0]} of {sum(split.counts)} samples have {split.declared:.1%} of the declared weight, "
+            f"and {a:.1%} of the loss"
+        )
+        return make_finding("weight-is-not-the-mean", subject, figure, severity)
+    return None
+
+
+def _find_division(trial: ObservedTrial, prober: Prober) -> list[Finding]:
+    """Return whether a loss is divided by the accumulation, which the updater does already."""
+    task, findings = trial.task, list[Finding]()
+    for name, record in trial.updates.items():
+        for batch, loss in record.batches[:1]:
+            config = task.config
+            values = []
+            for accumulation in (1, 4):
+                task.config = config.model_copy(update={"accumulation": accumulation})
+                try:
+                    values.append(prober.compute(name, loss, batch).loss)
+                finally:
+                    task.config = config
+            if math.isclose(values[0], 4 * values[1], rel_tol=1e-3) and values[1]:
+                figure = f"{values[0]:.4g} with accumulation 1, {values[1]:.4g} with accumulation 4"
+                findings.append(make_finding("divides-by-accumulation", f"update {name!r}", figure))
+    return findings
+
+
+def _differ(first: Gradient, second: Gradient) -> bool:
+    mixed = combine([(1.0, first.parts), (-1.0, second.parts)])
+    return math.sqrt(max(0.0, dot(mixed, mixed))) > 1e-5 * (first.norm or 1.0) or first.loss != second.loss
+
+
+def _has_batch_norm(modules: dict[str, nn.Module]) -> bool:
+    return any(isinstance(part, BATCH_NORMS) for module in modules.values() for part in module.modules())

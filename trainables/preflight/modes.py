@@ -1,0 +1,284 @@
+"""What each precision of a space does on this device: whether it runs, how fast it is, and how far from fp32."""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import flop_registry
+
+from trainables.precision import Precision, resolve
+from trainables.preflight.findings import Finding, make_finding
+from trainables.preflight.gradients import Gradient, Loss, Prober, dot, evaluation_mode
+from trainables.preflight.observation import ObservedTrial, find_tensors
+from trainables.private_api import DispatchMode, is_fp16_product_native
+
+REPEATS = 3
+SIZE = 256  # rows and columns of the products that the speed of a device is measured with
+GAIN = 0.97  # of the time or the memory of fp32, below which a mode is a gain
+COSINE, LOSS_ERROR = 0.9, 0.05  # beyond which a mode is told to be inaccurate
+UNDERFLOW = 0.01  # share of the elements of a gradient that may vanish
+SCALES = [2.0**exponent for exponent in (0, 4, 8, 12, 16, 20, 24)]
+CONSTANT_ERROR = "without overflow"  # how torch refuses -1e9 in half precision
+
+
+@dataclass
+class Products(DispatchMode):  # type: ignore[misc]  # private, so that its type is Any
+    """Counts the floating-point operations of matrix products by dtype, as the dispatcher sees them.
+
+    Attributes:
+        flops: By dtype of the first operand.
+        overflow: The first operation of a forward pass that made a value that is not finite from finite ones.
+        is_forward: Whether a forward pass runs. In a backward pass, the loss scale comes down after an overflow.
+    """
+
+    flops: dict[torch.dtype, float] = field(default_factory=dict)
+    overflow: str = ""
+    is_forward: bool = False
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        packet = getattr(func, "overloadpacket", None)
+        operands = [tensor for tensor in find_tensors(args) if tensor.is_floating_point()]
+        if packet in flop_registry and operands:
+            count = flop_registry[packet](*args, **(kwargs or {}), out_val=result)
+            self.flops[operands[0].dtype] = self.flops.get(operands[0].dtype, 0.0) + count
+        elif self.is_forward and not self.overflow:
+            self._look_for_overflow(str(packet), result, operands)
+        return result
+
+    def watch(self, loss: Loss, batch: Any) -> Any:
+        """Return the loss of `batch`, which is a forward pass."""
+        self.is_forward = True
+        try:
+            return loss(batch)
+        finally:
+            self.is_forward = False
+
+    def _look_for_overflow(self, name: str, result: Any, operands: Sequence[Tensor]) -> None:
+        half = [t for t in find_tensors(result) if t.dtype in (torch.float16, torch.bfloat16)]
+        if half and not all(_is_finite(t) for t in half) and all(_is_finite(t) for t in operands):
+            self.overflow = name
+
+    def share(self, dtype: torch.dtype) -> float:
+        """Return the share of `dtype` in the operations of all products, NaN without any."""
+        total = sum(self.flops.values())
+        return self.flops.get(dtype, 0.0) / total if total else math.nan
+
+
+@dataclass(frozen=True)
+class ModeReport:
+    """What one precision does with one micro-batch: forward, loss and backward.
+
+    Attributes:
+        seconds: The fastest of a few.
+        saved_bytes: Of the tensors that the forward pass keeps for the backward pass.
+        products: The share of matrix products in the dtype of the mode.
+    """
+
+    precision: str
+    loss: float
+    seconds: float
+    saved_bytes: int
+    products: float
+    loss_error: float = 0.0
+    cosine: float = 1.0
+    underflow: float = 0.0
+    smallest_scale: float = 1.0
+
+
+def emulation_factor(device: torch.device, precision: Precision = Precision.FP16) -> float | None:
+    """Return how many times slower than fp32 a product is where `device` only emulates `precision`, else None.
+
+    Whether it does is read from the processor, so that the answer is always the same; only the factor is measured.
+    """
+    if device.type != "cpu" or precision is not Precision.FP16 or is_fp16_product_native():
+        return None
+    times = []
+    for dtype in (torch.float32, precision.dtype):
+        matrix = torch.ones(SIZE, SIZE, dtype=dtype)
+        times.append(min(measure_seconds(lambda matrix=matrix: matrix @ matrix) for _ in range(REPEATS)))  # type: ignore[misc]
+    return times[1] / times[0]
+
+
+def find_mode_problems(
+    trial: ObservedTrial, modes: Sequence[str], is_over: Callable[[], bool]
+) -> tuple[list[Finding], list[ModeReport]]:
+    """Compare each of `modes` with fp32 on the first micro-batch of each update."""
+    findings, reports = list[Finding](), list[ModeReport]()
+    device = trial.task.context.device
+    for mode in modes:
+        if mode != Precision.FP32 and not is_over():
+            try:
+                precision = resolve(mode, device)
+            except ValueError as error:
+                findings.append(make_finding("mode-unsupported", mode, str(error)))
+                continue
+            factor = emulation_factor(device, precision)
+            if factor is not None:
+                findings.append(
+                    make_finding("mode-emulated", mode, f"a product takes {factor:.0f} times as long as in fp32")
+                )
+            for name, record in trial.updates.items():
+                for batch, loss in record.batches[:1]:
+                    found, measured = _compare(trial, name, loss, batch, precision, factor is not None)
+                    findings += found
+                    known = {report.precision for report in reports}
+                    reports += [report for report in measured if report.precision not in known]
+    return findings, reports
+
+
+def _compare(
+    trial: ObservedTrial, name: str, loss: Loss, batch: Any, precision: Precision, is_emulated: bool
+) -> tuple[list[Finding], list[ModeReport]]:
+    prober, subject = Prober(trial), f"{precision}, update {name!r}"
+    with ExitStack() as stack:
+        if _is_random(prober, name, loss, batch):  # dropout draws other masks in half precision
+            stack.enter_context(evaluation_mode(trial.task.modules))
+        return _compare_calmly(trial, prober, name, loss, batch, precision, is_emulated, subject)
+
+
+def _is_random(prober: Prober, name: str, loss: Loss, batch: Any) -> bool:
+    return prober.compute(name, loss, batch, 0).loss != prober.compute(name, loss, batch, 1).loss
+
+
+def _compare_calmly(
+    trial: ObservedTrial, prober: Prober, name: str, loss: Loss, batch: Any, precision: Precision, is_emulated: bool,
+    subject: str,
+) -> tuple[list[Finding], list[ModeReport]]:  # fmt: skip
+    is_random = _is_random(prober, name, loss, batch)
+    reference = prober.compute(name, loss, batch)
+    plain = _measure(prober, name, loss, batch, Precision.FP32)
+    with _set_precision(trial, precision):
+        try:
+            products = Products()
+            scale = trial.task.config.loss_scale if precision.mode.loss_scale else 1.0
+            with products:
+                got = prober.compute(name, partial(products.watch, loss), batch, precision=precision, scale=scale)
+            measured = _measure(prober, name, loss, batch, precision)
+        except Exception as error:  # whatever the task raises in this mode ends each of its trials
+            kind = "half-precision-constant" if CONSTANT_ERROR in str(error) else "mode-fails"
+            return [make_finding(kind, subject, f"{type(error).__name__}: {str(error).splitlines()[0]}")], []
+        if not math.isfinite(got.loss) and math.isfinite(reference.loss):
+            figure = f"the loss is {got.loss}, and {reference.loss:.4g} in fp32; first in {products.overflow or '?'}"
+            return [make_finding("mode-not-finite", subject, figure)], []
+        judged = _judge_gradient(prober, name, loss, batch, precision, reference, got)
+    loss_error, cosine, *scales = judged if not is_random else (0.0, 1.0, *judged[2:])  # other samples are no error
+    report = ModeReport(precision, got.loss, *measured, products.share(precision.dtype), loss_error, cosine, *scales)
+    fp32 = ModeReport(Precision.FP32, reference.loss, *plain, 1.0)
+    return [*_judge_mode(report, fp32, products, subject, is_emulated, trial)], [fp32, report]
+
+
+def _judge_mode(
+    report: ModeReport, fp32: ModeReport, products: Products, subject: str, is_emulated: bool, trial: ObservedTrial
+) -> Iterator[Finding]:
+    if report.products < 0.5:
+        figure = f"{report.products:.0%} of matrix products run in {report.precision}"
+        yield make_finding("mode-does-not-run", subject, figure)
+    time_ratio = report.seconds / fp32.seconds
+    memory_ratio = report.saved_bytes / fp32.saved_bytes if fp32.saved_bytes else 1.0
+    if time_ratio > GAIN and memory_ratio > GAIN and not is_emulated:
+        figure = f"{time_ratio:.2f} times the time of fp32, {memory_ratio:.2f} times the memory of activations"
+        yield make_finding("mode-without-gain", subject, figure)
+    if products.overflow:
+        figure = f"first in {products.overflow}: finite operands, and a result that is not"
+        yield make_finding("mode-overflows", subject, figure)
+    if report.loss_error > LOSS_ERROR or report.cosine < COSINE:
+        figure = f"loss {report.loss_error:.1%} off, cosine of the gradients {report.cosine:.3f}"
+        yield make_finding("mode-inaccurate", subject, figure)
+    initial = trial.task.config.loss_scale
+    if report.underflow > UNDERFLOW and report.smallest_scale > initial:
+        figure = (
+            f"{report.underflow:.1%} of the gradient vanishes with loss_scale {initial:g}; "
+            f"it takes {report.smallest_scale:g}"
+        )
+        yield make_finding("mode-underflows", subject, figure)
+
+
+def _judge_gradient(
+    prober: Prober, name: str, loss: Loss, batch: Any, precision: Precision, reference: Gradient, got: Gradient
+) -> tuple[float, float, float, float]:
+    """Return the relative error of the loss, the cosine of the gradients, and what vanishes at which loss scale."""
+    error = abs(got.loss - reference.loss) / max(abs(reference.loss), 1e-6)
+    underflow, smallest = _measure_underflow(reference, got), 1.0
+    if precision.mode.loss_scale:
+        if not math.isfinite(got.norm):  # the trial's own scale comes down by itself
+            got = prober.compute(name, loss, batch, precision=precision)
+        smallest = math.inf
+        for scale in SCALES:
+            scaled = prober.compute(name, loss, batch, precision=precision, scale=scale)
+            if math.isfinite(scaled.norm) and _measure_underflow(reference, scaled) <= UNDERFLOW:
+                smallest = scale
+                break
+    return error, _cosine(reference, got), underflow, smallest
+
+
+def _measure_underflow(reference: Gradient, got: Gradient) -> float:
+    """Return the share of the elements that are 0 in `got` and not in `reference`."""
+    lost = total = 0
+    for exact, own in zip(reference.parts, got.parts, strict=True):
+        there = exact.abs() > 0
+        total += int(there.sum())
+        lost += int((there & (own == 0)).sum())
+    return lost / total if total else 0.0
+
+
+def _cosine(first: Gradient, second: Gradient) -> float:
+    norms = first.norm * second.norm
+    return dot(first.parts, second.parts) / norms if norms and math.isfinite(norms) else (1.0 if not norms else 0.0)
+
+
+def _measure(prober: Prober, name: str, loss: Loss, batch: Any, precision: Precision) -> tuple[float, int]:
+    """Return the seconds of forward and backward, and the bytes that are kept between them."""
+    storages: dict[int, int] = {}
+    weights = {p.untyped_storage().data_ptr() for p in prober.all_parameters()}
+    parameters, device = prober.parameters(name), prober.task.context.device
+
+    def keep(tensor: Tensor) -> Tensor:
+        storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    def step() -> None:
+        value, _ = prober.forward(loss, batch, precision)
+        torch.autograd.grad(value.reshape(()), parameters, allow_unused=True)
+        torch.clear_autocast_cache()
+
+    with prober.isolated(0):
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            step()
+        seconds = min(measure_seconds(step, device) for _ in range(REPEATS))
+    return seconds, sum(size for place, size in storages.items() if place not in weights)
+
+
+def measure_seconds(action: Callable[[], Any], device: torch.device | None = None) -> float:
+    """Return how long `action` takes, also on a GPU."""
+    start = time.perf_counter()
+    action()
+    if device is not None and device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - start
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    return bool(tensor.isfinite().all())
+
+
+@contextmanager
+def _set_precision(trial: ObservedTrial, precision: Precision) -> Iterator[None]:
+    """Let the task see another precision in its config inside."""
+    config = trial.task.config
+    trial.task.config = config.model_copy(update={"precision": str(precision)})
+    try:
+        yield
+    finally:
+        trial.task.config = config
