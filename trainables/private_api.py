@@ -22,6 +22,7 @@ NAMES = {
     # Ray Train
     "DatasetsCallback": "ray.train.v2._internal.callbacks:DatasetsCallback",
     "DefaultPlacementGroupHandle": f"{EXECUTION}.worker_group.placement_group_handle:DefaultPlacementGroupHandle",
+    "LocalTrainFnUtils": f"{EXECUTION}.train_fn_utils:LocalTrainFnUtils",
     "FixedScalingPolicy": f"{EXECUTION}.scaling_policy:FixedScalingPolicy",
     "PlacementGroupCleanerCallback": (
         "ray.train.v2._internal.callbacks.placement_group_callback:PlacementGroupCleanerCallback"

@@ -25,6 +25,7 @@ from trainables import private_api
 # The parameters that callers give, in their order, by name.
 PARAMETERS: dict[str, tuple[str, ...]] = {
     "DefaultPlacementGroupHandle": ("pg",),
+    "LocalTrainFnUtils": ("experiment_name",),
     "ParzenEstimator": ("observations", "search_space", "parameters", "predetermined_weights"),
     "default_gamma": ("x",),
     "default_gamma_multiobjective": ("x",),

@@ -103,6 +103,7 @@ class Audit:
         self.config: TaskConfig = load().config_class().model_validate(request.config)
         self._objectives: list[float] = []
         self._noise = 0.0
+        self._evaluate_s: float | None = None
         self._start = time.perf_counter()
 
     def run(self) -> AuditResult:
@@ -176,7 +177,7 @@ class Audit:
 
     def _audit_exactness(self, trial: ObservedTrial) -> None:
         matters = self.request.accumulates or self.config.accumulation > 1 or self.request.workers > 1
-        self.findings += exactness.find_inexact(trial, matters)
+        self.findings += exactness.find_inexact(trial, matters, self._is_over)
 
     def _audit_modes(self, trial: ObservedTrial) -> None:
         wanted = [mode for mode in self.request.modes if mode in list(Precision)]
@@ -188,11 +189,13 @@ class Audit:
         found, training = data_checks.find_order_problems(trial, self._is_over)
         self.findings += found
         if evaluated:
-            found, objective, self._noise = data_checks.find_evaluation_problems(trial, training)
+            found, objective, self._noise = data_checks.find_evaluation_problems(trial, training, self._is_over)
             self.findings += found + gradient_flow.find_error(trial)
             self._objectives.append(objective)
+            self._evaluate_s = trial.seconds["evaluate"]
         config, workers = trial.task.config, self.request.workers
-        self.findings += data_checks.find_shard_problems(self.load(), config, self.context, workers, self._is_over)
+        if workers > 1:
+            self.findings += data_checks.find_shard_problems(self.load(), config, self.context, workers, self._is_over)
 
     def _audit_determinism(self) -> None:
         self.findings += determinism.find_irreproducible(
@@ -226,7 +229,7 @@ class Audit:
                 make_finding("config-refused", "the config", "; ".join(lines[1:3]) or str(error), None, where)
             )
             return
-        cost, found, objective = measure_cost(task_class, config, self.context, where, limit_s)
+        cost, found, objective = measure_cost(task_class, config, self.context, where, limit_s, self._evaluate_s)
         self.findings += found
         if cost is not None:
             self.costs.append(self._add_largest(cost, task_class, config) if not where else cost)

@@ -1,9 +1,10 @@
 """What an epoch takes: seconds, memory, and the largest micro-batch that fits."""
 
+import copy
 import math
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from trainables.context import Context, rng
-from trainables.precision import Precision
+from trainables.precision import Diverged, Precision
 from trainables.preflight.findings import Finding, make_finding
 from trainables.preflight.gradient_flow import name_error
 from trainables.preflight.gradients import Prober
@@ -57,43 +58,35 @@ class EpochCost:
 
 
 def measure_cost(
-    task_class: type[Task[Any]], config: TaskConfig, context: Context, where: str, limit_s: float
+    task_class: type[Task[Any]],
+    config: TaskConfig,
+    context: Context,
+    where: str,
+    limit_s: float,
+    evaluate_s: float | None = None,
 ) -> tuple[EpochCost | None, list[Finding], float | None]:
     """Train an epoch, or as much of it as `limit_s` seconds allow, exactly as a trial does.
+
+    Args:
+        evaluate_s: What an evaluation takes, if that is known.
 
     Returns:
         The cost, what went wrong, and the objective at the end of the epoch.
     """
-    usage, start = ResourceUsage(context.device), time.perf_counter()
     trainer: TrialTrainer | None = None
-    metrics: dict[str, float] | None = None
+    usage, start = ResourceUsage(context.device), time.perf_counter()
     try:
-        task = task_class(config.model_copy(update={**UNLIMITED}), context.for_next_trial())
+        task = task_class(config.model_copy(update=UNLIMITED), context.for_next_trial())
         trainer = TrialTrainer(task)
-        build_s, began = time.perf_counter() - start, time.perf_counter()
-        warm = [0.0]
-
-        def stopping() -> bool:
-            if trainer is not None and trainer.windows == WARM_UP:
-                warm[0] = time.perf_counter() - began
-            return time.perf_counter() - began > limit_s
-
-        metrics = trainer.run_epoch(stopping)
-        took = time.perf_counter() - began
-        if metrics is not None:
-            evaluate_s = _time_evaluation(trainer)
-            cost = EpochCost(
-                where, task.precision, _samples(task), build_s, trainer.seconds, evaluate_s, None, True, _peak(usage)
-            )
-            return cost, [*_find_shares(cost, where)], metrics.get(task.objective)
-        done, evaluate_s = trainer.windows, _time_evaluation(trainer)
-        total = _count_windows(task, done, trainer.samples, limit_s)
-        per_window = (took - warm[0]) / max(1, done - WARM_UP) if done > WARM_UP else took / max(1, done)
-        epoch_s = None if total is None else (total * per_window + evaluate_s)
+        build_s = time.perf_counter() - start
+        samples = _watch_samples(task)
+        metrics, epoch_s, evaluate_s, count = _train_epoch(trainer, limit_s, evaluate_s)
         cost = EpochCost(
-            where, task.precision, _samples(task), build_s, epoch_s, evaluate_s, total, False, _peak(usage)
+            where, task.precision, samples, build_s, epoch_s, evaluate_s, count, metrics is not None, _peak(usage)
         )
-        return cost, [*_find_shares(cost, where)], None
+        return cost, _find_shares(cost, where), (metrics or {}).get(task.objective)
+    except Diverged:  # an answer to the search, as of a learning rate that is too high
+        return None, [], None
     except Exception as error:  # whatever a corner of the space makes the task raise
         lines = str(error).splitlines()
         kind = "does-not-fit" if name_error(error, "train") == "does-not-fit" else "config-fails"
@@ -102,6 +95,31 @@ def measure_cost(
     finally:
         if trainer is not None:
             trainer.close()
+
+
+def _train_epoch(
+    trainer: TrialTrainer, limit_s: float, evaluate_s: float | None
+) -> tuple[dict[str, float] | None, float | None, float, int | None]:
+    """Return the metrics of the epoch if it is done in time, its seconds, those of its evaluation, and its windows."""
+    state = copy.deepcopy(trainer.task.state_dict())
+    began, warm, marks = time.perf_counter(), 0.0, list[float]()
+
+    def stopping() -> bool:
+        nonlocal warm
+        if trainer.windows == WARM_UP:
+            warm = time.perf_counter() - began
+        return time.perf_counter() - began > limit_s
+
+    trainer.on_progress = lambda: marks.append(time.perf_counter())  # an evaluation begins, and has ended
+    metrics = trainer.run_epoch(stopping)
+    took = time.perf_counter() - began
+    if metrics is not None:
+        return metrics, trainer.seconds, marks[1] - marks[0], None
+    done, seconds = trainer.windows, evaluate_s if evaluate_s is not None else _time_evaluation(trainer)
+    trainer.task.load_state_dict(state)  # what an epoch begins with
+    total = _count_windows(trainer.task, done, trainer.samples, limit_s)
+    per_window = (took - warm) / (done - WARM_UP) if done > WARM_UP else took / max(1, done)
+    return None, None if total is None else total * per_window + seconds, seconds, total
 
 
 def _find_line(error: BaseException) -> str:
@@ -125,9 +143,16 @@ def _time_evaluation(trainer: TrialTrainer) -> float:
     return time.perf_counter() - start
 
 
-def _samples(task: Task[Any]) -> int:
-    batch = next(iter(task.train_batches(0)), None)
-    return 0 if batch is None else count_samples(batch)
+def _watch_samples(task: Task[Any]) -> list[int]:
+    """Return a list whose only item becomes the samples of the first micro-batch."""
+    samples, update = [0], task.update
+
+    def watch(window: Sequence[Any]) -> None:
+        samples[0] = samples[0] or count_samples(window[0])
+        update(window)
+
+    task.update = watch  # type: ignore[method-assign]
+    return samples
 
 
 def _peak(usage: ResourceUsage) -> int:

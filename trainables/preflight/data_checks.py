@@ -1,5 +1,6 @@
 """What a task trains and evaluates on: shards, order, and samples that both have."""
 
+import copy
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -47,9 +48,12 @@ def read_epoch(task: Task[Any], epoch: int, is_over: Callable[[], bool]) -> Epoc
 
 def find_order_problems(trial: ObservedTrial, is_over: Callable[[], bool]) -> tuple[list[Finding], EpochData]:
     """Return whether the order of samples changes between epochs, and whether samples come twice."""
-    state = trial.task.context.generator.get_state()
-    first, second = (read_epoch(trial.task, epoch, is_over) for epoch in (0, 1))
-    trial.task.context.generator.set_state(state)
+    task = trial.task
+    state, generator = copy.deepcopy(task.state_dict()), task.context.generator.get_state()
+    task.load_state_dict(copy.deepcopy(trial.initial_state))  # what an epoch begins with
+    first, second = (read_epoch(task, epoch, is_over) for epoch in (0, 1))
+    task.load_state_dict(state)
+    task.context.generator.set_state(generator)
     findings = []
     count = min(len(first.samples), len(second.samples))
     if count > 2 and len({*first.samples}) > 2 and first.samples[:count] == second.samples[:count]:
@@ -90,13 +94,16 @@ def find_shard_problems(
     return [make_finding("overlapping-shards", "train_batches", figure, severity)]
 
 
-def find_evaluation_problems(trial: ObservedTrial, training: EpochData) -> tuple[list[Finding], float, float]:
+def find_evaluation_problems(
+    trial: ObservedTrial, training: EpochData, is_over: Callable[[], bool]
+) -> tuple[list[Finding], float, float]:
     """Return problems of `evaluate`, the objective, and its range over a few seeds of the random numbers."""
     findings, prober, objective = list[Finding](), Prober(trial), trial.task.objective
     before = [p.detach().clone() for p in prober.all_parameters()]
     values, seen = list[float](), EvaluationInputs(trial)
+    state = copy.deepcopy(trial.task.state_dict())  # it may count its evaluations
     for seed in range(NOISE_SEEDS):
-        if seed == 2 and values[0] == values[1]:  # no noise to be measured
+        if (seed == 2 and values[0] == values[1]) or (seed and is_over()):
             break
         with prober.isolated(seed), seen.watch() if seed == 0 else _nothing():
             metrics = trial.evaluate()
@@ -105,6 +112,7 @@ def find_evaluation_problems(trial: ObservedTrial, training: EpochData) -> tuple
         if objective not in metrics:
             figure = f"evaluate returns {', '.join(sorted(metrics)) or 'nothing'}"
             return [make_finding("objective-missing", objective, figure)], float("nan"), 0.0
+        trial.task.load_state_dict(copy.deepcopy(state))
         values.append(metrics[objective])
     if any(not torch.equal(a, p.detach()) for a, p in zip(before, prober.all_parameters(), strict=True)):
         findings.append(make_finding("evaluation-changes-weights", "evaluate", "parameters differ before and after it"))

@@ -135,8 +135,11 @@ def from_dict(fields: Mapping[str, Any]) -> Finding:
 
 
 def sort_findings(findings: Iterable[Finding]) -> list[Finding]:
-    """Return the findings without repetitions, the most severe first."""
-    return sorted(dict.fromkeys(findings), key=lambda finding: SEVERITIES.index(finding.severity))
+    """Return the first finding of each kind about each subject, the most severe first."""
+    first: dict[tuple[str, str], Finding] = {}
+    for finding in findings:
+        first.setdefault((finding.name, finding.subject), finding)
+    return sorted(first.values(), key=lambda finding: SEVERITIES.index(finding.severity))
 
 
 def has_errors(findings: Iterable[Finding]) -> bool:

@@ -1,5 +1,6 @@
 """A trial in memory that is watched while it trains its first windows, through the code that trials run."""
 
+import copy
 import dataclasses
 import time
 import traceback
@@ -117,6 +118,7 @@ class ObservedTrial:
         self.backward_in_loss: set[str] = set()
         self.dropped_in_loss: set[str] = set()
         self.initial: dict[int, Tensor] = {}
+        self.initial_state: dict[str, Any] = {}  # of the task itself
         self.named: dict[str, nn.Parameter] = {}
         self.seconds = {"build": 0.0, "train": 0.0, "evaluate": 0.0}
         self._inside: str | None = None
@@ -129,6 +131,7 @@ class ObservedTrial:
     def _prepare(self) -> None:
         task = self.task
         self.named = get_named_parameters(task.modules)
+        self.initial_state = copy.deepcopy(task.state_dict())
         self.initial = {
             id(p): p.detach().clone() for o in task.optimizers.values() for p in get_parameters(o) if not is_lazy(p)
         }

@@ -1,0 +1,58 @@
+"""Audit plain Ray Train functions: what their optimizer steps show is found, and what cannot be seen is told."""
+
+import ray.train
+import torch
+
+from trainables.preflight.function_audit import audit_function
+
+
+def healthy(config):
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=config["lr"])
+    for _ in range(3):
+        for _ in range(10):
+            optimizer.zero_grad()
+            model(torch.randn(8, 4)).square().mean().backward()
+            optimizer.step()
+        ray.train.report({"loss": 1.0})
+
+
+def partly_frozen(config):
+    model = torch.nn.ModuleList([torch.nn.Linear(4, 4), torch.nn.Linear(4, 1)])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    while True:
+        try:
+            with torch.no_grad():
+                hidden = model[0](torch.randn(8, 4))
+            model[1](hidden).square().mean().backward()
+            optimizer.step()
+        except Exception:  # what users write
+            continue
+
+
+def broken(config):
+    raise KeyError("no such file")
+
+
+def find(function, **config):
+    return {finding.name: finding for finding in audit_function(function, config, 20.0)}
+
+
+def test_healthy_function_has_only_the_note_of_what_is_unseen():
+    assert {*find(healthy, lr=0.1)} == {"not-audited"}
+
+
+def test_function_with_a_rate_of_zero_is_found():
+    assert "30 steps" not in find(healthy, lr=0.0)["update-changes-nothing"].figure  # it ends after 16
+    assert "16 steps changed no parameter" in find(healthy, lr=0.0)["update-changes-nothing"].figure
+
+
+def test_function_with_a_frozen_part_is_found_and_ended():
+    found = find(partly_frozen)["unused-parameter"]
+    assert found.subject == "optimizer 0 [0] of shape (4, 4), optimizer 0 [1] of shape (4,)"
+
+
+def test_function_that_raises_is_an_error():
+    found = find(broken)["training-fails"]
+    assert found.severity == "error"
+    assert "KeyError" in found.figure
