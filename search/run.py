@@ -25,6 +25,7 @@ from trainables.registry import BUILT_IN_TASKS
 
 if TYPE_CHECKING:
     from search.analysis.result import SearchResult
+    from search.config import SearchConfig
 
 START = "Start"
 RESUME = GroupedOption(START, "--resume", metavar="NAME", help="Continue the search NAME, which ended early or died.")
@@ -39,6 +40,9 @@ PARAMETERS = [
     RESUME,
     LIST,
     GroupedOption(START, "--dry-run", is_flag=True, help="Print the resolved search as YAML and exit."),
+    GroupedOption(
+        START, "--preflight", is_flag=True, help="Audit the task, print what is wrong with it and its cost, and exit."
+    ),
     *build_parameters(OPTIONS),
     JSON,
 ]
@@ -50,6 +54,7 @@ def main(
     more: tuple[str, ...],
     config: str | None,
     dry_run: bool,
+    preflight: bool,
     as_json: bool,
     resume: str | None = None,
     list_: bool = False,
@@ -68,15 +73,43 @@ def main(
         raise UsageError(f"task must be given: {next(iter(BUILT_IN_TASKS))}, or path/to/file.py:ClassName. See --help.")
     given = {**options, "task": task or None, "set": (*options["set"], *more)}
     if resume is not None:
-        if config is not None or dry_run:
-            raise UsageError("--resume must come without --config and --dry-run: the search goes on as it began.")
+        if config is not None or dry_run or preflight:
+            raise UsageError(
+                "--resume must come without --config, --dry-run and --preflight: the search goes on as it began."
+            )
         return resume_search(resume, as_json, given)
     from search.experiment import runner  # imports the task's libraries
 
     resolved = load_config(_select_given(given), Path(config) if config is not None else None)
+    if preflight:
+        return audit_search(resolved, dry_run, as_json)
     if dry_run:
-        return print_plan(runner.plan(resolved))
+        from search.experiment.preflight import load_estimate
+
+        planned = runner.plan(resolved)
+        return print_plan(planned, load_estimate(planned))
     _print_result(runner.run(resolved), resolved.path, resolved.quiet, as_json)
+
+
+def audit_search(config: "SearchConfig", dry_run: bool, as_json: bool) -> None:
+    """Audit the task of a search and print what is found. Exit with code 1 if the search must not start."""
+    from search.experiment import runner
+    from search.experiment.preflight import estimate, run_preflight
+    from search.reporting.console.preflight import print_audit
+    from search.reporting.console.tables import SafeStream, create_report_console
+
+    planned = runner.plan(config)
+    audit = run_preflight(planned)
+    cost = estimate(planned, audit)
+    if as_json:
+        shown = {**audit, "estimate": cost.as_json() if cost else None}
+        print(json.dumps(shown), file=SafeStream(sys.stdout))
+    else:
+        if dry_run:
+            print_plan(planned, cost)
+        print_audit(create_report_console(), audit, cost)
+    if audit["has_errors"]:
+        raise click.exceptions.Exit(1)
 
 
 def resume_search(name: str, as_json: bool, options: Mapping[str, Any]) -> None:

@@ -70,6 +70,9 @@ class SearchConfig(BaseModel):
         "Default: a fifth of the epochs of all trials, at least 6 runs.",
         ge=0,
     )
+    price_per_hour: PositiveFloat | None = _budget(
+        None, "PRICE", "Price of a GPU (CPU: of a worker) per hour, for the estimate of --preflight and --dry-run."
+    )
     patience: Count | None = _budget(None, "N", "Stop after this many trials without a new best. Default: no limit.")
     workers: Count = _resource(1, "N", "Number of workers of each trial.")
     cpus_per_worker: ResourceAmount = _resource(1, "N", "Number of CPUs of each worker.")
@@ -129,6 +132,9 @@ class SearchConfig(BaseModel):
     log_model: bool = _storage(False, "", "Log the best checkpoint as a model in MLflow at the end.", resumable=True)
     register_: Annotated[str | None, BeforeValidator(parse_model_name)] = _storage(
         None, "MODEL", "Register the best checkpoint as a model in MLflow.", resumable=True, alias="register"
+    )
+    no_preflight: bool = _advanced(
+        False, "", "Start without the audit of the task on the first worker, which takes a few seconds.", resumable=True
     )
     quiet: bool = option("Output", False, "", "Print only warnings, failures and the result.", resumable=True)
     population: int | None = _advanced(

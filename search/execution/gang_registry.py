@@ -73,6 +73,8 @@ class Registry:
         self._stopping = False
         self._look = ClusterSnapshot()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._auditor_chosen = False
+        self._audit: asyncio.Future[dict[str, Any]] | None = None
 
     async def register_gang(self, gang: str, actor: Any, node: str, run: str) -> None:
         """Add a gang on `node`. `actor` dies with it, `run` is the name of its workers' placement group."""
@@ -173,6 +175,19 @@ class Registry:
             await entry.ended.wait()
         return self._stopping, entry.leaving
 
+    async def claim_audit(self) -> bool:
+        """Return whether the caller is to audit the task: the first worker that asks."""
+        is_first, self._auditor_chosen = not self._auditor_chosen, True
+        return is_first
+
+    async def record_audit(self, audit: dict[str, Any]) -> None:
+        """Take the audit of the task, as JSON."""
+        self._get_audit().set_result(audit)
+
+    async def wait_for_audit(self) -> dict[str, Any]:
+        """Wait for the audit of the task."""
+        return await self._get_audit()
+
     # Of one gang: see Mailbox.
 
     async def assign(self, gang: str, segment: SegmentAssignment) -> int:
@@ -199,6 +214,10 @@ class Registry:
 
     async def record_heartbeat(self, gang: str, turn: int, rank: int, progress: int, stack: str) -> None:
         self._gangs[gang].mailbox.record_heartbeat(turn, rank, progress, stack)
+
+    def _get_audit(self) -> "asyncio.Future[dict[str, Any]]":
+        self._audit = self._audit or asyncio.get_running_loop().create_future()
+        return self._audit
 
     def _start_task(self, coroutine: Any) -> None:
         task = asyncio.create_task(coroutine)

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from search.analysis.result import SearchResult
 from search.analysis.timeline import running_time
+from search.experiment.audit_follower import AUDIT_FILE
 from search.experiment.plan import SearchPlan
 from search.experiment.stop import StopRequest
 from search.formatting import log_model_command
@@ -26,7 +27,7 @@ def finish(
     """
     config = planned.config
     parquet, page = config.local_path / FILE, config.local_path / "report.html"
-    files = [parquet] if parquet.is_file() else []  # else its writer has said why
+    files = [path for path in (parquet, config.local_path / AUDIT_FILE) if path.is_file()]  # else its writer said why
     stopped, timeout_s = ", ".join(stop.reasons), END_TIMEOUT_S
     end = make_search_end("FAILED", ERROR_NOTE, stopped=stopped)
     try:

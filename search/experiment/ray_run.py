@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,9 @@ from search.execution.searcher import StudySearcher
 from search.execution.stoppers import Stoppers
 from search.execution.tune_scheduler import GangFailureRecorder, RayLost
 from search.execution.watchdog import Watchdog
+from search.experiment.audit_follower import AuditFollower
 from search.experiment.plan import SearchPlan
+from search.experiment.preflight import build_request, is_audited
 from search.experiment.resume import OpenStudy, create_tracker
 from search.experiment.stop import StopRequest, build_stoppers, restore_stoppers, start_budget_timer
 from search.reporting.console.progress import Progress
@@ -83,7 +86,12 @@ def run_on_ray(
     progress.follow(searcher)
     start_budget_timer(stoppers, stop.asked)
     settings = _gang_settings(planned, worker, registry, files, is_rehearsal)
+    audit = AuditFollower(registry, config.local_path, progress, stop) if settings.worker.audit else None
     _run_trials(searcher, settings, stoppers, stop, config)
+    if audit is not None and audit.result is not None:
+        study.save_metadata({**study.metadata, "preflight": audit.result})
+        study.commit()
+        audit.check()
     return study.get_record(), tracker
 
 
@@ -112,6 +120,7 @@ def _gang_settings(
         rehearsal=is_rehearsal,
         stall_timeout=config.stall_timeout,
         recycle_after=config.recycle_after,
+        audit=asdict(build_request(planned, is_quick=True)) if is_audited(planned) else None,
         gpus=config.workers * (worker.get("GPU") or 1.0),
     )
     return GangSettings(config.workers, worker, config.placement, grows, registry, config.max_failures, settings)

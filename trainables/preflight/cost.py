@@ -82,7 +82,7 @@ def measure_cost(
         samples = _watch_samples(task)
         metrics, epoch_s, evaluate_s, count = _train_epoch(trainer, limit_s, evaluate_s)
         cost = EpochCost(
-            where, task.precision, samples, build_s, epoch_s, evaluate_s, count, metrics is not None, _peak(usage)
+            where, task.precision, samples[0], build_s, epoch_s, evaluate_s, count, metrics is not None, _peak(usage)
         )
         return cost, _find_shares(cost, where), (metrics or {}).get(task.objective)
     except Diverged:  # an answer to the search, as of a learning rate that is too high

@@ -25,6 +25,7 @@ class WorkerSettings:
         rehearsal: Whether the GPUs that Ray assigns are only declared.
         stall_timeout: Seconds without progress after which a trial fails, or None.
         recycle_after: The number of trials after which the worker's process is replaced, or None.
+        audit: What the first worker of the search audits before its first trial, or None.
         gpus: The GPU-seconds that one second of a trial costs: the GPUs of all ranks, or the workers if none has a GPU.
     """
 
@@ -35,6 +36,7 @@ class WorkerSettings:
     rehearsal: bool = False
     stall_timeout: float | None = None
     recycle_after: int | None = None
+    audit: dict[str, Any] | None = None
     gpus: float = 1.0
 
 

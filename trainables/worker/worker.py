@@ -7,8 +7,9 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from trainables.filesystem.paths import cached_on_node, parse_path
 from trainables.isolation.process import ProcessSnapshot
 from trainables.isolation.resource_leaks import Memory, end_data_loaders
 from trainables.precision import Diverged
+from trainables.preflight.audit import Audit, AuditRequest
 from trainables.private_api import get_ray_train_session_dir
 from trainables.registry import find_user_frame, load_class
 from trainables.task import images
@@ -89,6 +91,9 @@ class GangMember:
         if (stall_timeout := runner.settings.stall_timeout) is not None:
             arguments = (threading.get_ident(), min(1.0, stall_timeout / 4))
             threading.Thread(target=self._send_heartbeats, args=arguments, daemon=True, name="heartbeat").start()
+        if runner.settings.audit is not None and runner.context.world_size == 1:  # ranks would wait for each other
+            runner.is_auditor = ray.get(self._registry.claim_audit.remote())
+            runner.on_audit = lambda audit: ray.get(self._registry.record_audit.remote(audit))
         while (segment := self._wait_for_segment()) is not None:
             runner.drop_trial_unless_continued(segment)
             reasons = [why for why in runner.context.gather(runner.recycle_reason or runner.migrate_reason) if why]
@@ -154,6 +159,7 @@ class TrialRunner:
         held: The trial that the next segment may continue in memory, and its epoch.
         recycle_reason: Why this process should run no other trial, or "".
         migrate_reason: Why another process has to continue the trial, or "". It is set before `stopping` is.
+        is_auditor: Whether the next segment begins with the audit of the task, which `on_audit` gets as JSON.
     """
 
     def __init__(
@@ -175,6 +181,8 @@ class TrialRunner:
         self.training: TrialTrainer | None = None
         self.recycle_reason = ""
         self.migrate_reason = ""
+        self.is_auditor = False
+        self.on_audit: Callable[[dict[str, Any]], object] = lambda audit: None
         self._trials = 0
         self._process = ProcessSnapshot(settings.task)
         self._memory = Memory(MEMORY_GROWTH_GIB)
@@ -204,6 +212,8 @@ class TrialRunner:
         last: WorkerReport | None = None
         try:
             self.folder.enter(segment.trial)
+            if self.is_auditor:
+                self._audit()
             for report in self._generate_reports(segment):
                 if report.done:
                     last = report
@@ -223,6 +233,29 @@ class TrialRunner:
         if isinstance(last, SegmentEnd):  # not before its memory is free: the trial may have had all
             last = replace(last, location=find_user_frame(last.traceback))
         yield last
+
+    def _audit(self) -> None:
+        """Audit the task in its quick part.
+
+        Raises:
+            RuntimeError: It has errors, so that no trial must start.
+        """
+        assert self.settings.audit is not None
+        self.is_auditor = False
+        audit = Audit(
+            partial(load_class, self.task), AuditRequest(**self.settings.audit), self.context, self._restore_process
+        )
+        audit.on_progress = self._should_stop
+        result = audit.run()
+        self.on_audit(result.as_json())
+        if result.has_errors:
+            raise RuntimeError(f"preflight found {result.findings[0]}")
+
+    def _restore_process(self) -> None:
+        """Undo what the audit changed in the process."""
+        end_data_loaders()
+        self.context.cache_store.drop_changed()
+        self.recycle_reason = self.recycle_reason or self._process.restore()
 
     def _build_divergence(self, error: Diverged) -> SegmentEnd:
         epoch, last = 0, None

@@ -12,13 +12,15 @@ from search.schedulers.confirmation import FEWEST_RUNS
 from trainables.filesystem.paths import StoragePath
 
 if TYPE_CHECKING:
+    from search.analysis.cost_estimate import CostEstimate
     from search.config import SearchConfig
 
 
-def print_plan(planned: Any) -> None:
-    """Print the YAML that runs this search, with the resolved space as comments."""
+def print_plan(planned: Any, cost: "CostEstimate | None" = None) -> None:
+    """Print the YAML that runs this search, with the resolved space as comments, and its `cost` if that is known."""
     from search.config.flatten import flatten
     from search.config.loading import to_yaml
+    from search.reporting.console.preflight import format_estimate
 
     print(to_yaml(planned.config), end="")
     print(f"# {planned.schedule}" if planned.is_limited else "# a trial ends when its function returns")
@@ -27,6 +29,10 @@ def print_plan(planned: Any) -> None:
     print(f"# {_describe_checkpoints(planned.config, len(planned.objectives))}")
     if line := _describe_confirmation(planned):
         print(f"# {line}")
+    if cost is not None:
+        print(f"# cost: {format_estimate(cost)}")
+    else:
+        print("# cost: unknown until --preflight measures an epoch")
     for parameter in planned.space.parameters:
         when = " and ".join(f"{name} is {' or '.join(map(str, values))}" for name, values in parameter.when.items())
         print(f"# searched: {parameter.name} {parameter}{f' when {when}' if when else ''}")

@@ -17,6 +17,7 @@ from search.reporting.html.sections import (
     param_importances,
     pareto_front,
     precision,
+    preflight,
     timeline,
 )
 from search.reporting.html.template import Section, render_page
@@ -52,6 +53,7 @@ SECTIONS = (
     param_importances.build,
     precision.build,
     failures.build,
+    preflight.build,
     timeline.build,
     build_trial_table,
 )

@@ -1,0 +1,56 @@
+"""What a whole search will take, from what an audit measured of an epoch."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+START_S = 15.0  # Ray and the first workers
+
+
+@dataclass(frozen=True)
+class CostEstimate:
+    """The time of a search, from the defaults to the most expensive config that was measured.
+
+    Attributes:
+        seconds: Of the driver's clock, lowest and highest.
+        device_hours: GPU-hours of all trials; on CPUs, hours of workers.
+        unit: "GPU-hours" or "worker-hours".
+        price: What the hours are billed as, or None without a price per hour.
+    """
+
+    seconds: tuple[float, float]
+    device_hours: tuple[float, float]
+    unit: str
+    price: tuple[float, float] | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return everything as plain values."""
+        return asdict(self)
+
+
+def estimate_cost(
+    epochs: float | None,
+    trials: int,
+    concurrent: int,
+    devices: float,
+    costs: Sequence[Mapping[str, Any]],
+    has_gpus: bool = False,
+    price_per_hour: float | None = None,
+) -> CostEstimate | None:
+    """Return the cost of a search of so many `epochs` in all, or None if an epoch was not measured.
+
+    Args:
+        concurrent: How many trials run at a time.
+        devices: GPUs of a trial; on CPUs, its workers.
+        costs: What the audit measured of each config, the defaults first.
+    """
+    known = [(cost["epoch_s"], cost["build_s"]) for cost in costs if cost["epoch_s"] is not None]
+    if epochs is None or not known:
+        return None
+    totals = [epochs * epoch_s + trials * build_s for epoch_s, build_s in known]
+    low, high = totals[0], max(totals)
+    hours = (low * devices / 3600, high * devices / 3600)
+    price = (hours[0] * price_per_hour, hours[1] * price_per_hour) if price_per_hour else None
+    at_once = max(1, min(concurrent, trials))
+    seconds = (START_S + low / at_once, START_S + high / at_once)
+    return CostEstimate(seconds, hours, "GPU-hours" if has_gpus else "worker-hours", price)

@@ -1,0 +1,56 @@
+"""Waits for the audit that the first worker of a search makes, tells what it found, and ends the search on errors."""
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+from search.errors import UsageError
+from search.experiment.stop import StopRequest
+from search.reporting.console.preflight import format_finding, format_summary
+from search.reporting.console.progress import Progress
+from search.storage.atomic_file import write_atomic
+
+AUDIT_FILE = "preflight.json"
+
+
+class AuditFollower:
+    """Follows the audit in a thread, until it ends or Ray does.
+
+    Attributes:
+        result: The audit as JSON, once it has ended.
+    """
+
+    def __init__(self, registry: Any, folder: Path, progress: Progress, stop: StopRequest) -> None:
+        self.result: dict[str, Any] | None = None
+        self._registry, self._folder, self._progress, self._stop = registry, folder, progress, stop
+        threading.Thread(target=self._follow, daemon=True, name="preflight").start()
+
+    def check(self) -> None:
+        """Raise a UsageError, with a line per error, if the audit found errors."""
+        found = self.result["findings"] if self.result else []
+        errors = [format_finding(finding) for finding in found if finding["severity"] == "error"]
+        if errors:
+            raise UsageError(*errors, "Correct the task, or start the search with --no-preflight.")
+
+    def _follow(self) -> None:
+        import ray
+
+        try:
+            audit: dict[str, Any] = ray.get(self._registry.wait_for_audit.remote())
+        except ray.exceptions.RayError:  # the search has ended without an audit
+            return
+        self._tell(audit)
+
+    def _tell(self, audit: dict[str, Any]) -> None:
+        self.result = audit
+        for finding in audit["findings"]:
+            if finding["severity"] == "warning":
+                self._progress.warn(f"preflight: warning {format_finding(finding)}")
+        self._progress.say(format_summary(audit))
+        try:
+            write_atomic(self._folder / AUDIT_FILE, json.dumps(audit))
+        except OSError as error:  # a full disk ends no search
+            self._progress.warn(f"{AUDIT_FILE} cannot be written: {error}")
+        if audit["has_errors"]:
+            self._stop("preflight found errors in the task")

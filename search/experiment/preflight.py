@@ -1,0 +1,212 @@
+"""Audits the task of a search before it starts, in a process of its own on the device that trials get."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from pydantic import ValidationError
+
+from search.analysis.cost_estimate import CostEstimate, estimate_cost
+from search.config.search_space import Parameter, Space
+from search.errors import UsageError
+from search.execution.cluster.local_machine import count_available_cpus, uses_existing_cluster
+from search.experiment.code_copy import CODE
+from search.experiment.plan import SearchPlan
+from search.storage.atomic_file import write_atomic
+from trainables.precision import Precision
+from trainables.preflight.audit import AuditRequest, AuditResult
+from trainables.preflight.findings import make_finding, sort_findings
+
+ROOT = Path(__file__).resolve().parents[2]
+LIMIT_S = 12.0  # of the audit itself
+LONGEST_S = 600.0  # after which a task that hangs is ended
+FILE = "preflight-{}.json"  # in the storage folder, by task: --dry-run reads the costs in it
+
+Audit = dict[str, Any]
+
+
+def run_preflight(planned: SearchPlan) -> Audit:
+    """Audit the task of a search, and return an AuditResult as JSON.
+
+    Raises:
+        UsageError: The audit did not end in time.
+    """
+    request = {
+        "reference": planned.source.reference,
+        "request": asdict(build_request(planned)),
+        "on_gpu": has_gpus(planned),
+        "is_function": planned.source.task_class is None,
+    }
+    audit = _run_on_cluster(planned, request) if uses_existing_cluster() else _run_locally(planned, request)
+    if isinstance(planned.config.storage, Path):
+        planned.config.storage.mkdir(parents=True, exist_ok=True)
+        write_atomic(_file(planned), json.dumps({"task": planned.config.task, **audit}))
+    return audit
+
+
+def build_request(planned: SearchPlan, is_quick: bool = False) -> AuditRequest:
+    """Return what is to be audited: the defaults, and for the whole audit the corners of the space."""
+    space, config = planned.space, planned.config
+    defaults = space.build_config(space.get_defaults()).model_dump(mode="json")
+    modes = _list_choices(space, "precision") or [str(defaults.get("precision", Precision.FP32))]
+    accumulations = _list_choices(space, "accumulation") or [defaults.get("accumulation", 1)]
+    return AuditRequest(
+        defaults,
+        () if is_quick else tuple(list_corners(space)),
+        tuple(map(str, modes)),
+        config.workers,
+        max(accumulations) > 1,
+        4.0 if is_quick else LIMIT_S,
+        is_quick,
+    )
+
+
+def is_audited(planned: SearchPlan) -> bool:
+    """Return whether the first worker of a search audits its task."""
+    config = planned.config
+    return not config.no_preflight and planned.source.task_class is not None and config.workers == 1
+
+
+def list_corners(space: Space) -> list[tuple[str, dict[str, Any]]]:
+    """Return configs at the ends of the space, by what tells them apart: all lowest, all highest, and each choice."""
+    defaults = space.get_defaults()
+    found: dict[str, dict[str, Any]] = {}
+    for where, pick in (("all lowest", 0), ("all highest", 1)):
+        values = space.choose(lambda parameter, pick=pick: _get_end(parameter, pick, defaults))  # type: ignore[misc]
+        if values != defaults:
+            found[where] = values
+    for parameter in space.parameters:
+        d = parameter.distribution
+        for choice in d.choices if isinstance(d, CategoricalDistribution) and parameter.name != "precision" else ():
+            if parameter.name in defaults and choice != defaults[parameter.name]:
+                found[f"{parameter.name}={choice}"] = space.parse_point({**defaults, parameter.name: choice})
+    corners = []
+    for where, values in found.items():
+        try:
+            corners.append((where, space.build_config(values).model_dump(mode="json")))
+        except ValidationError:  # the task refuses a combination; the sampler would meet it as a failed trial
+            corners.append((where, {**space.build_config({}).model_dump(mode="json"), **values}))
+    return corners
+
+
+def _get_end(parameter: Parameter, pick: int, defaults: dict[str, Any]) -> Any:
+    d = parameter.distribution
+    if isinstance(d, FloatDistribution | IntDistribution):
+        return (d.low, d.high)[pick]
+    assert isinstance(d, CategoricalDistribution)
+    numbers = [choice for choice in d.choices if isinstance(choice, int | float) and not isinstance(choice, bool)]
+    if len(numbers) == len(d.choices):
+        return (min(numbers), max(numbers))[pick]
+    return defaults.get(parameter.name, d.choices[0])
+
+
+def _list_choices(space: Space, name: str) -> list[Any]:
+    d = next((p.distribution for p in space.parameters if p.name == name), None)
+    if isinstance(d, CategoricalDistribution):
+        return list(d.choices)
+    return [d.low, d.high] if isinstance(d, FloatDistribution | IntDistribution) else []
+
+
+def has_gpus(planned: SearchPlan) -> bool:
+    """Return whether each worker of the search gets a GPU, as far as this machine can tell."""
+    wanted = planned.config.gpus_per_worker
+    return wanted != 0 and (wanted is not None or torch.cuda.is_available())
+
+
+def estimate(planned: SearchPlan, audit: Audit) -> CostEstimate | None:
+    """Return what the whole search will take, or None if it is unknown."""
+    config, gpus = planned.config, has_gpus(planned)
+    epochs = planned.expected_cost if config.fidelity == "epochs" else None
+    each = config.workers * ((config.gpus_per_worker or 1.0) if gpus else config.cpus_per_worker)
+    have = torch.cuda.device_count() if gpus else count_available_cpus()
+    concurrent = config.concurrency or max(1, int(have // each))
+    devices = each if gpus else float(config.workers)
+    return estimate_cost(epochs, planned.trials, concurrent, devices, audit["costs"], gpus, config.price_per_hour)
+
+
+def load_estimate(planned: SearchPlan) -> CostEstimate | None:
+    """Return what the search will take by the last audit of its task in the storage, or None without one."""
+    if not isinstance(planned.config.storage, Path):
+        return None
+    try:
+        audit = json.loads(_file(planned).read_text(encoding="utf-8"))
+        return estimate(planned, audit) if audit["task"] == planned.config.task else None
+    except (OSError, ValueError, KeyError, TypeError):  # there is none, or one of another version
+        return None
+
+
+def _file(planned: SearchPlan) -> Path:
+    return Path(str(planned.config.storage)) / FILE.format(planned.source.name.lower())
+
+
+def _run_locally(planned: SearchPlan, request: dict[str, Any]) -> Audit:
+    with tempfile.TemporaryDirectory(prefix="searchlight-preflight-") as folder:
+        asked, result, log = (Path(folder, name) for name in ("request.json", "result.json", "log"))
+        asked.write_text(json.dumps(request), encoding="utf-8")
+        command = [sys.executable, "-m", "trainables.preflight.process", str(asked), str(result)]
+        with log.open("wb") as output:
+            try:
+                ended = subprocess.run(
+                    command, cwd=folder, env=_environment(planned), stdin=subprocess.DEVNULL, stdout=output,
+                    stderr=subprocess.STDOUT, timeout=LONGEST_S, check=False,
+                )  # fmt: skip
+            except subprocess.TimeoutExpired as error:
+                raise UsageError(
+                    f"--preflight must end within {LONGEST_S:.0f} s, but {planned.source.name} has not. "
+                    "It may hang in build, in a data loader or in evaluate."
+                ) from error
+        if result.is_file():
+            audit: Audit = json.loads(result.read_text(encoding="utf-8"))
+            return audit
+        lines = log.read_text(errors="replace").splitlines()
+        return _describe_death(f"the process ended with code {ended.returncode}", lines[-1] if lines else "")
+
+
+def _describe_death(end: str, line: str) -> Audit:
+    """Return the audit of a task that ended its process."""
+    finding = make_finding("training-fails", "the process", f"{end}: {line}" if line else end)
+    return AuditResult(sort_findings([finding])).as_json()
+
+
+def _environment(planned: SearchPlan) -> dict[str, str]:
+    """Return the environment of a worker: the task's folder on the path, and as many threads as it has CPUs."""
+    folders = dict.fromkeys(str(module.parent) for module in planned.source.modules)
+    path = [*folders, str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    threads = str(max(1, int(planned.config.cpus_per_worker)))
+    environment = {"OMP_NUM_THREADS": threads, **os.environ, "PYTHONPATH": os.pathsep.join(path)}
+    return environment if has_gpus(planned) else {**environment, "CUDA_VISIBLE_DEVICES": ""}
+
+
+def _run_on_cluster(planned: SearchPlan, request: dict[str, Any]) -> Audit:
+    """Audit on a node of the cluster, with the resources of one worker."""
+    import ray
+
+    from search.execution.cluster import resources
+    from search.execution.cluster.connection import ray_session
+
+    with ray_session(planned.source.modules, ROOT, planned.config.local_path / CODE):
+        present, growing = resources.get_node_resources(), resources.autoscaler_limits()
+        worker = resources.resolve_worker_resources(planned.config, present, growing)
+        custom = {name: amount for name, amount in worker.items() if name not in ("CPU", "GPU")}
+        options = {"num_cpus": worker.get("CPU", 1), "num_gpus": worker.get("GPU", 0), "resources": custom}
+        task = ray.remote(max_calls=1, max_retries=0, **options)(_audit_on_node)
+        try:
+            audit: Audit = ray.get(task.remote(**{**request, "on_gpu": worker.get("GPU", 0) > 0}), timeout=LONGEST_S)
+            return audit
+        except ray.exceptions.GetTimeoutError as error:
+            raise UsageError(f"--preflight must end within {LONGEST_S:.0f} s, but has not.") from error
+        except ray.exceptions.WorkerCrashedError as error:
+            return _describe_death(str(error).splitlines()[0], "")
+
+
+def _audit_on_node(**request: Any) -> Audit:
+    from trainables.preflight.process import audit_task  # on the node, which has its own copy
+
+    return audit_task(**request)

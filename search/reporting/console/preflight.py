@@ -1,0 +1,94 @@
+"""Prints an audit: a line for each finding, most severe first, and what the task costs."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from search.analysis.cost_estimate import CostEstimate
+from search.formatting import format_bytes, format_duration, pluralize
+from search.reporting.console.tables import build_comparison_table
+
+STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
+
+
+def format_finding(finding: Mapping[str, Any]) -> str:
+    """Return a finding without its severity: its name, subject, figure and remedy."""
+    where = f" ({finding['where']})" if finding["where"] else ""
+    return f"{finding['name']}  {finding['subject']}: {finding['figure']}{where}. {finding['remedy']}"
+
+
+def print_audit(console: Console, audit: Mapping[str, Any], estimate: CostEstimate | None) -> None:
+    """Print what an audit found, given as JSON, and the cost of the whole search."""
+    for finding in audit["findings"]:
+        line = Text.assemble((f"{finding['severity']:<8}", STYLES[finding["severity"]]), format_finding(finding))
+        console.print(line, highlight=False, soft_wrap=True)
+    if rows := list_costs(audit["costs"]):
+        console.print(build_comparison_table(rows), highlight=False)
+    if rows := list_modes(audit["modes"]):
+        console.print(build_comparison_table(rows), highlight=False)
+    if estimate is not None:
+        console.print(f"the search: {format_estimate(estimate)}", highlight=False, soft_wrap=True)
+    console.print(f"{format_summary(audit)} on {audit['device']}", highlight=False)
+
+
+def format_summary(audit: Mapping[str, Any]) -> str:
+    """Return how many findings of each severity an audit has."""
+    severities = [finding["severity"] for finding in audit["findings"]]
+    counts = [pluralize(severities.count(s), s) for s in STYLES if s in severities]
+    return f"preflight: {', '.join(counts) or 'nothing found'}"
+
+
+def list_costs(costs: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """Return a table of what an epoch of each config takes, the head first, or an empty list."""
+    head = ["config", "precision", "samples per micro-batch", "s per epoch", "evaluation s", "build s", "peak memory",
+            "largest micro-batch"]  # fmt: skip
+    rows = [
+        [
+            cost["where"] or "defaults",
+            str(cost["precision"]),
+            str(cost["samples"]),
+            "-" if cost["epoch_s"] is None else f"{'' if cost['measured'] else '~'}{cost['epoch_s']:.3g}",
+            f"{cost['evaluate_s']:.2g}",
+            f"{cost['build_s']:.2g}",
+            format_bytes(cost["peak_bytes"]),
+            "-" if cost["largest"] is None else f"~{cost['largest']}",
+        ]
+        for cost in costs
+    ]
+    return [head, *rows] if rows else []
+
+
+def list_modes(modes: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """Return a table of what each precision does with a micro-batch, the head first, or an empty list."""
+    head = ["precision", "ms", "activations", "products in it", "loss error", "cosine", "vanished", "loss scale"]
+    rows = [
+        [
+            str(mode["precision"]),
+            f"{1000 * mode['seconds']:.3g}",
+            format_bytes(mode["saved_bytes"]),
+            f"{mode['products']:.0%}",
+            f"{mode['loss_error']:.2g}",
+            f"{mode['cosine']:.4f}",
+            f"{mode['underflow']:.2g}",
+            f">= {mode['smallest_scale']:g}" if mode["precision"] == "fp16" else "-",
+        ]
+        for mode in modes
+    ]
+    return [head, *rows] if rows else []
+
+
+def format_estimate(estimate: CostEstimate) -> str:
+    """Return the time of a search, its hours, and its price if that is known."""
+    low, high = (format_duration(seconds) for seconds in estimate.seconds)
+    parts = [f"about {low}" if low == high else f"{low} to {high}"]
+    parts.append(f"{_range(estimate.device_hours)} {estimate.unit}")
+    if estimate.price is not None:
+        parts.append(f"billed as {_range(estimate.price)}")
+    return ", ".join(parts)
+
+
+def _range(bounds: tuple[float, float]) -> str:
+    low, high = (f"{bound:.3g}" for bound in bounds)
+    return low if low == high else f"{low} to {high}"
