@@ -20,7 +20,7 @@ from search.config.search_space import Space, resolve_space
 from search.config.task_source import TaskSource, find_model_problems
 from search.errors import UsageError
 from search.execution.cluster.address_check import check_address
-from search.execution.cluster.local_machine import check_machine, uses_existing_cluster
+from search.execution.cluster.local_machine import check_machine, leave_out_emulated, uses_existing_cluster
 from search.execution.confirmation import ConfirmationPlan
 from search.experiment.task_object import resolve_task
 from search.experiment.warm_start import WarmStart, load_warm_start
@@ -49,6 +49,7 @@ class SearchPlan(HasObjectives):
     objectives: tuple[Objective, ...]
     first: tuple[dict[str, Any], ...] = ()  # points to try first; none for a resumed search
     warm: WarmStart = field(default_factory=WarmStart)  # the trials of earlier searches
+    notes: tuple[str, ...] = ()  # a line each about the space for the user
 
     @property
     def trials(self) -> int:
@@ -113,7 +114,8 @@ def plan(config: SearchConfig) -> SearchPlan:
     if "trials" not in config.model_fields_set:
         trials = source.task_class.trials if source.task_class else config.trials
         config = resolve_config(config.model_copy(update={"trials": trials}))  # as much as follows from that
-    planned = build_plan(config, source, build_space(config, source))
+    space, left_out = leave_out_emulated(config, build_space(config, source))
+    planned = replace(build_plan(config, source, space), notes=(left_out,) if left_out else ())
     first = initial_points(planned.space, config.try_, config.trials)
     fresh = planned.schedule.size if isinstance(planned.schedule, PopulationBasedTraining) else config.trials
     if len(first) > fresh:

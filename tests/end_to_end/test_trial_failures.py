@@ -23,6 +23,7 @@ def test_python_error_in_any_phase_ends_its_trial_alone(make_cli):
     phases = ("build", "train_batches", "loss", "evaluate")
     options = ["--trials", "8", "--concurrency", "1", "--sampler", "random", "--seed", "1"]
     fixed = ["--set", "lr=0.01", "precision=fp32", "epochs=2", "fault=raise", "fault_epoch=1"]
+    fixed.append("--no-preflight")  # else no trial starts, since the defaults fail
     found = run_search(make_cli(), *options, *fixed, "--search", f"phase={','.join(phases)},none")
     ended = {config_of(trial)["phase"]: found.trials_ended()[trial.number] for trial in found.study.trials}
     assert ended.pop("none") == ("completed", "")

@@ -116,7 +116,7 @@ def find_flow(trial: ObservedTrial) -> list[Finding]:
         return []
     findings = [*find_structure(trial.task), *_find_late_parameters(trial), *_find_bypasses(trial)]
     applied = sum(record.outcomes.get("applied", 0) for record in trial.updates.values())
-    if trial.error is None and not trial.windows:
+    if trial.is_empty:
         return [*findings, make_finding("no-batches", "train_batches", "0 micro-batches in an epoch")]
     if applied:
         findings += _find_missing(trial)

@@ -19,6 +19,7 @@ from trainables.preflight.observation import ObservedTrial, find_tensors
 from trainables.private_api import DispatchMode, is_fp16_product_native
 
 REPEATS = 5
+PRODUCTS = 12  # of which the fastest counts
 LONGEST_S = 0.5  # after which a measurement is not repeated
 SIZE = 256  # rows and columns of the products that the speed of a device is measured with
 GAIN = 0.97  # of the time or the memory of fp32, below which a mode is a gain
@@ -98,17 +99,23 @@ class ModeReport:
     smallest_scale: float = 1.0
 
 
-def emulation_factor(device: torch.device, precision: Precision = Precision.FP16) -> float | None:
-    """Return how many times slower than fp32 a product is where `device` only emulates `precision`, else None.
+def is_emulated(device: torch.device, precision: str) -> bool:
+    """Return whether `device` has no products in `precision`, so that torch computes them element by element.
 
-    Whether it does is read from the processor, so that the answer is always the same; only the factor is measured.
+    It is read from the processor, so that a search has the same space each time.
     """
-    if device.type != "cpu" or precision is not Precision.FP16 or is_fp16_product_native():
+    return device.type == "cpu" and precision == Precision.FP16 and not is_fp16_product_native()
+
+
+def emulation_factor(device: torch.device, precision: Precision = Precision.FP16) -> float | None:
+    """Return how many times slower than fp32 a product is where `device` only emulates `precision`, else None."""
+    if not is_emulated(device, precision):
         return None
     times = []
     for dtype in (torch.float32, precision.dtype):
         matrix = torch.ones(SIZE, SIZE, dtype=dtype)
-        times.append(min(measure_seconds(lambda matrix=matrix: matrix @ matrix) for _ in range(REPEATS)))  # type: ignore[misc]
+        measured = [measure_seconds(partial(torch.mm, matrix, matrix)) for _ in range(PRODUCTS)]
+        times.append(min(measured))  # other processes only make it slower
     return times[1] / times[0]
 
 

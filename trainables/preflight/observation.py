@@ -109,6 +109,7 @@ class ObservedTrial:
         self.stack = ""
         self.phase: Phase = "build"
         self.windows = 0
+        self.is_empty = False  # an epoch had no window
         self.metrics: dict[str, float] = {}
         self.gradients: dict[str, GradientRecord] = {}
         self.forwards: dict[str, ForwardRecord] = {}
@@ -170,7 +171,8 @@ class ObservedTrial:
                 metrics = trainer.run_epoch(stopping)
                 self.metrics = metrics or self.metrics
             self.seconds["train"] += time.perf_counter() - start
-            if (trainer.epoch, self.windows) == (before[0] + 1, before[1]):  # an epoch without a window
+            if (trainer.epoch, self.windows) == (before[0] + 1, before[1]):
+                self.is_empty = True
                 break
         self.phase = "done" if self.error is None else self.phase
         return self.error is None

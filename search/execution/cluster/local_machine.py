@@ -1,6 +1,7 @@
 """Checks, before Ray starts, the machine that a search will run on."""
 
 import os
+from dataclasses import replace
 
 import torch
 from optuna.distributions import CategoricalDistribution
@@ -9,6 +10,7 @@ from search.config import SearchConfig
 from search.config.search_space import Space
 from search.errors import UsageError
 from trainables.precision import AUTO, find_supported_precisions
+from trainables.preflight.modes import emulation_factor, is_emulated
 from trainables.task import TaskConfig
 
 
@@ -38,7 +40,7 @@ def check_machine(config: SearchConfig, space: Space) -> None:
             f"--resource must be one that this machine has, but it has CPUs and GPUs alone, and got "
             f"{', '.join(sorted(config.resources))}. Custom resources are declared by the nodes of a cluster."
         )
-    device = torch.device("cuda" if gpus and config.gpus_per_worker != 0 else "cpu")
+    device = _get_device(config)
     able = [mode.value for mode in find_supported_precisions(device)]
     searched = next((p.distribution for p in space.parameters if p.name == "precision"), None)
     fixed = space.build_config({})
@@ -54,6 +56,40 @@ def check_machine(config: SearchConfig, space: Space) -> None:
         )
     if problems:
         raise UsageError(*problems)
+
+
+def leave_out_emulated(config: SearchConfig, space: Space) -> tuple[Space, str]:
+    """Return `space` without precisions that the device of this machine only emulates, and a line about them, or "".
+
+    A precision that the user named, or that the task has by default, stays.
+    """
+    device = _get_device(config)
+    searched = next((p for p in space.parameters if p.name == "precision"), None)
+    named = "precision" in config.search or any("precision" in point for point in config.try_)
+    if searched is None or named or uses_existing_cluster() or not issubclass(space.config_class, TaskConfig):
+        return space, ""
+    assert isinstance(searched.distribution, CategoricalDistribution)
+    choices = list(searched.distribution.choices)
+    default = space.get_defaults().get("precision")
+    kept = [mode for mode in choices if mode == default or not is_emulated(device, str(mode))]
+    left_out = [str(mode) for mode in choices if mode not in kept]
+    if not left_out or not kept:
+        return space, ""
+    factor = emulation_factor(device) or 1.0
+    line = (
+        f"{', '.join(left_out)} is left out of the search: this CPU emulates it, and a product takes {factor:.0f} "
+        f"times as long as in fp32. --search precision={','.join(map(str, choices))} keeps it"
+    )
+    if len(kept) == 1:
+        parameters = tuple(p for p in space.parameters if p is not searched)
+        return Space(space.config_class, parameters, {**space.fixed, "precision": kept[0]}), line
+    narrowed = replace(searched, distribution=CategoricalDistribution(kept))
+    return replace(space, parameters=tuple(narrowed if p is searched else p for p in space.parameters)), line
+
+
+def _get_device(config: SearchConfig) -> torch.device:
+    """Return the device of a trial on this machine."""
+    return torch.device("cuda" if torch.cuda.device_count() and config.gpus_per_worker != 0 else "cpu")
 
 
 def uses_existing_cluster() -> bool:
