@@ -14,6 +14,7 @@ from trainables.preflight.cost import EpochCost, find_largest_batch, measure_cos
 from trainables.preflight.findings import Finding, has_errors, make_finding, sort_findings
 from trainables.preflight.modes import ModeReport, find_mode_problems
 from trainables.preflight.observation import ObservedTrial
+from trainables.preflight.ranks import find_rank_problems
 from trainables.task import Task, TaskConfig
 from trainables.training.trainer import TrialTrainer
 
@@ -86,6 +87,7 @@ class Audit:
     Args:
         load: Returns the task's class, as it is after `reset`.
         reset: What a worker does between two trials.
+        reference: The task as "module:Class", which several ranks import; "" to compare no ranks.
     """
 
     def __init__(
@@ -94,8 +96,10 @@ class Audit:
         request: AuditRequest,
         context: Context,
         reset: Callable[[], object] = lambda: None,
+        reference: str = "",
     ) -> None:
         self.load, self.request, self.context, self.reset = load, request, context, reset
+        self.reference = reference
         self.findings: list[Finding] = []
         self.costs: list[EpochCost] = []
         self.modes: list[ModeReport] = []
@@ -112,6 +116,8 @@ class Audit:
         self._watch_trial()
         self.reset()
         if not self.request.is_quick and not has_errors(self.findings):
+            if self.reference and self.request.workers > 1:
+                self._part("ranks", self._audit_ranks)
             self._part("determinism", self._audit_determinism)
             self._part("cost", self._audit_cost)
         findings = sort_findings(self.findings)
@@ -197,6 +203,9 @@ class Audit:
         config, workers = trial.task.config, self.request.workers
         if workers > 1:
             self.findings += data_checks.find_shard_problems(self.load(), config, self.context, workers, self._is_over)
+
+    def _audit_ranks(self) -> None:
+        self.findings += find_rank_problems(self.reference, self.request.config, self.request.workers)
 
     def _audit_determinism(self) -> None:
         self.findings += determinism.find_irreproducible(

@@ -60,7 +60,7 @@ EXACTNESS = {
     "depends-on-batch": Kind("note", "Expected of batch norm and contrastive losses: accumulation changes the result."),
     "random-loss": Kind("note", "Expected of dropout and sampling: the window was compared without it, or not at all."),
     "stateful-loss": Kind("note", "Expected of running statistics: the same batch gives another loss the second time."),
-    "ranks-differ": Kind("error", "Let each rank train on its share, and reduce metrics by (mean, weight)."),
+    "ranks-differ": Kind("error", "Return (mean, weight) from evaluate, and give each sample to one rank."),
 }
 PRECISION = {
     "mode-unsupported": Kind("warning", "Leave the precision out: --search precision=..."),

@@ -40,7 +40,7 @@ def audit_task(reference: str, request: dict[str, Any], on_gpu: bool, is_functio
         end_data_loaders()
         snapshot.restore()
 
-    return Audit(lambda: load_class(reference), asked, Context(device), reset).run().as_json()
+    return Audit(lambda: load_class(reference), asked, Context(device), reset, reference).run().as_json()
 
 
 def main(request_file: str, result_file: str) -> None:

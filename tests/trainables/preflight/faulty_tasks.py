@@ -615,6 +615,21 @@ class PaddedShards(Small):
         return [(self.x[part], self.y[part]) for part in order.split(self.config.batch_size)]
 
 
+@fault("ranks-differ", workers=2)
+class LocalEvaluation(Small):
+    """Each rank evaluates its share, and the share of rank 0 is taken for all."""
+
+    def evaluate(self):
+        return {"val/loss": super().evaluate()["val/loss"][0]}
+
+
+@fault("ranks-differ", workers=2)
+class DroppedShare(Small):
+    def train_batches(self, epoch):
+        size = self.config.size - self.config.size // 4 * (self.context.world_size > 1)
+        return self.context.shard((self.x[:size], self.y[:size]), self.config.batch_size)
+
+
 @fault("order-never-changes")
 class FixedOrder(Small):
     def train_batches(self, epoch):

@@ -13,7 +13,10 @@ from trainables.preflight.audit import Audit, AuditRequest, AuditResult
 def audit(task: type[Any], limit_s: float = 60.0, **request: Any) -> AuditResult:
     config = task.config_class()().model_dump(mode="json")
     corners = [(where, {**config, **values}) for where, values in request.pop("corners", [])]
-    return Audit(lambda: task, AuditRequest(config, corners, limit_s=limit_s, **request), Context()).run()
+    reference = f"{task.__module__}:{task.__name__}" if request.get("workers", 1) > 1 else ""
+    return Audit(
+        lambda: task, AuditRequest(config, corners, limit_s=limit_s, **request), Context(), reference=reference
+    ).run()
 
 
 def take_one_second(action: Any, device: Any = None) -> float:

@@ -12,7 +12,7 @@ ALLOWED = {"unused-module", "mode-emulated", "mode-without-gain"}
 
 @pytest.mark.parametrize("task", HEALTHY, ids=lambda task: task.__name__)
 def test_healthy_model_has_no_error(task):
-    found = audit(task, workers=2, accumulates=True, modes=["fp32", "bf16"]).findings
+    found = audit(task, accumulates=True, modes=["fp32", "bf16"]).findings
     assert not [str(finding) for finding in found if finding.severity == "error"]
     assert not [str(finding) for finding in found if finding.severity == "warning" and finding.name not in ALLOWED]
 

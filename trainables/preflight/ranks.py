@@ -1,0 +1,104 @@
+"""Several ranks against one process: python -m trainables.preflight.ranks REQUEST, one process per rank.
+
+The ranks are processes on this machine's CPU, whatever device trials have: what is compared does not depend on it.
+"""
+
+import copy
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+from trainables.context import Context
+from trainables.preflight.data_checks import MOST_SAMPLES, read_epoch
+from trainables.preflight.findings import Finding, make_finding
+from trainables.preflight.observation import UNLIMITED
+from trainables.registry import load_class
+from trainables.training.trainer import TrialTrainer
+
+LONGEST_S = 120.0
+CLOSE = 1e-3  # relative difference of a metric that sums in another order explain
+
+
+def find_rank_problems(reference: str, config: Mapping[str, Any], workers: int) -> list[Finding]:
+    """Return what ranks do otherwise than one process: their samples of an epoch, and what they evaluate."""
+    try:
+        (alone,), ranks = run_ranks(reference, config, 1), run_ranks(reference, config, workers)
+    except RuntimeError as error:
+        return [make_finding("not-audited", f"{workers} ranks", str(error))]
+    found = []
+    objective = load_class(reference).objective
+    values = [rank["metrics"].get(objective, math.nan) for rank in (alone, *ranks)]
+    if not all(math.isclose(value, values[0], rel_tol=CLOSE, abs_tol=1e-6) for value in values):
+        figure = f"{objective} is {values[1]:.6g} on {workers} ranks, and {values[0]:.6g} in one process"
+        found.append(make_finding("ranks-differ", "evaluate", figure))
+    whole, shards = Counter(alone["samples"]), [Counter(rank["samples"]) for rank in ranks]
+    if len(alone["samples"]) < MOST_SAMPLES and whole and max(whole.values()) == 1:
+        together = sum(shards, Counter[str]())
+        twice = sum(count - 1 for count in together.values() if count > 1)
+        missing = sum((whole - together).values())
+        if twice:
+            figure = f"{twice} of {len(whole)} samples are drawn by several ranks"
+            found.append(make_finding("overlapping-shards", "train_batches", figure))
+        if missing and together.keys() & whole.keys():  # else each rank augments its samples in its own way
+            figure = f"{missing} of the {len(whole)} samples of an epoch are drawn by no rank"
+            found.append(make_finding("ranks-differ", "train_batches", figure, "warning"))
+    return found
+
+
+def run_ranks(reference: str, config: Mapping[str, Any], workers: int) -> list[dict[str, Any]]:
+    """Build the task on so many ranks, and return what each draws and evaluates with its first weights.
+
+    Raises:
+        RuntimeError: A rank ended without a result.
+    """
+    with tempfile.TemporaryDirectory(prefix="searchlight-ranks-") as folder:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        processes = []
+        for rank in range(workers):
+            request = {"reference": reference, "config": config, "rank": rank, "ranks": workers, "folder": folder}
+            file = Path(folder, f"request-{rank}.json")
+            file.write_text(json.dumps(request), encoding="utf-8")
+            command = [sys.executable, "-m", "trainables.preflight.ranks", str(file)]
+            processes.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True))
+        errors = []
+        for process in processes:
+            try:
+                errors.append(process.communicate(timeout=LONGEST_S)[1])
+            except subprocess.TimeoutExpired:
+                errors.append(f"a rank has not ended within {LONGEST_S:.0f} s")
+                for other in processes:
+                    other.kill()
+        results = [Path(folder, f"result-{rank}.json") for rank in range(workers)]
+        if not all(result.is_file() for result in results):
+            raise RuntimeError(next((error.strip().splitlines()[-1] for error in errors if error.strip()), "no result"))
+        return [json.loads(result.read_text(encoding="utf-8")) for result in results]
+
+
+def run_rank(reference: str, config: dict[str, Any], rank: int, ranks: int, folder: str) -> None:
+    """Be one rank, and write its result."""
+    if ranks > 1:
+        dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=ranks)
+    task_class = load_class(reference)
+    values = task_class.config_class().model_validate(config).model_copy(update={**UNLIMITED, "precision": "fp32"})
+    trainer = TrialTrainer(task_class(values, Context("cpu", rank, ranks)))
+    state = copy.deepcopy(trainer.task.state_dict())
+    metrics = trainer.evaluate()
+    trainer.task.load_state_dict(state)
+    data = read_epoch(trainer.task, 0, lambda: False)
+    result, unfinished = Path(folder, f"result-{rank}.json"), Path(folder, f"result-{rank}.tmp")
+    unfinished.write_text(json.dumps({"metrics": metrics, "samples": data.samples}), encoding="utf-8")
+    unfinished.rename(result)
+
+
+if __name__ == "__main__":
+    run_rank(**json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))
+    os._exit(0)  # threads that a task left must not keep the process
