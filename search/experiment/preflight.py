@@ -196,7 +196,7 @@ def _run_on_cluster(planned: SearchPlan, request: dict[str, Any]) -> Audit:
         worker = resources.resolve_worker_resources(planned.config, present, growing)
         custom = {name: amount for name, amount in worker.items() if name not in ("CPU", "GPU")}
         options = {"num_cpus": worker.get("CPU", 1), "num_gpus": worker.get("GPU", 0), "resources": custom}
-        task = ray.remote(max_calls=1, max_retries=0, **options)(_audit_on_node)
+        task: Any = ray.remote(max_calls=1, max_retries=0, **options)(_audit_on_node)  # type: ignore[call-overload]
         try:
             audit: Audit = ray.get(task.remote(**{**request, "on_gpu": worker.get("GPU", 0) > 0}), timeout=LONGEST_S)
             return audit

@@ -114,11 +114,13 @@ def find_flow(trial: ObservedTrial) -> list[Finding]:
     """Return what the windows of `trial` show, which may have ended with an error."""
     if trial.trainer is None:
         return []
-    findings = [*find_structure(trial.task), *_find_late_parameters(trial), *_find_bypasses(trial)]
+    late = _find_late_parameters(trial)
+    structure = [own for own in find_structure(trial.task) if own.subject not in {other.subject for other in late}]
+    findings = [*structure, *late, *_find_bypasses(trial)]
     applied = sum(record.outcomes.get("applied", 0) for record in trial.updates.values())
     if trial.is_empty:
         return [*findings, make_finding("no-batches", "train_batches", "0 micro-batches in an epoch")]
-    if applied:
+    if applied and (trial.error is None or name_error(trial.error, trial.phase) == "constant-loss"):
         findings += _find_missing(trial)
         findings += _find_idle_optimizers(trial)
     findings += _find_spoiled(trial)
@@ -161,7 +163,9 @@ def _find_missing(trial: ObservedTrial) -> list[Finding]:
         if not record.seen:
             reasons.setdefault(_explain_missing(trial, name), []).append(name)
     for reason, names in reasons.items():
-        findings += make_group(reason, _merge_names(names, seen), f"no gradient in {trial.windows} windows")
+        severity: Severity | None = "warning" if trial.gradient_check == "skip" else None  # it is meant, for now
+        figure = f"no gradient in {trial.windows} windows"
+        findings += make_group(reason, _merge_names(names, seen), figure, severity)
     zero = [name for name, record in seen.items() if record.seen and not record.largest and not record.non_finite]
     findings += make_group("zero-gradient", _merge_names(zero, seen), f"gradient of 0 in {trial.windows} windows")
     dead = {*zero, *(name for names in reasons.values() for name in names)}

@@ -280,7 +280,9 @@ class ObservedTrial:
             elif old is not None and p.grad is None:
                 self.dropped_in_loss.add(name)
         for saved, p in zip(copies, parameters, strict=False):
-            if saved is not None and p.grad is not None and not torch.equal(saved, p.grad):
+            if saved is None or p.grad is None:
+                continue
+            if not torch.equal(saved.nan_to_num(), p.grad.nan_to_num()):
                 (self.backward_in_loss if p.grad.any() else self.dropped_in_loss).add(name)
         return returned
 

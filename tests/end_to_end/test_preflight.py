@@ -1,0 +1,55 @@
+"""Audit tasks from the command line, alone and at the start of a search."""
+
+import json
+
+import pytest
+
+FROZEN = """
+import torch
+from toy import Toy
+
+
+class Frozen(Toy):
+    def loss(self, batch):
+        model = self.modules["model"]
+        with torch.no_grad():
+            hidden = model[1](model[0](batch[0]))
+        return torch.nn.functional.mse_loss(model[2](hidden), batch[1]), len(batch[0])
+"""
+FOUND = "module-under-no-grad  model.0: no gradient in"
+
+
+@pytest.fixture
+def cli(make_cli):
+    cli = make_cli()
+    (cli.folder / "frozen.py").write_text(FROZEN)
+    return cli
+
+
+def test_preflight_of_a_faulty_task_tells_it_and_exits_with_1(cli):
+    done = cli.invoke("frozen.py:Frozen", "--preflight", "--price-per-hour", "2")
+    assert done.returncode == 1
+    assert done.stdout.startswith(f"error   {FOUND}")
+    assert done.stdout.splitlines()[-1] == "preflight: 1 error on cpu"
+
+
+def test_preflight_of_a_healthy_task_gives_costs_for_a_dry_run(cli):
+    done = cli.invoke("toy.py:Toy", "--preflight", "--json", "--price-per-hour", "2", "epochs=2")
+    assert done.returncode == 0, done.stdout
+    audit = json.loads(done.stdout)
+    assert audit["costs"][0]["epoch_s"] > 0
+    assert audit["estimate"]["price"][0] == pytest.approx(2 * audit["estimate"]["device_hours"][0])
+    assert "worker-hours" in cli.invoke("toy.py:Toy", "--dry-run", "epochs=2").stdout
+
+
+@pytest.mark.slow
+def test_search_over_a_faulty_task_does_not_start(cli):
+    options = ["frozen.py:Frozen", "--trials", "2", "--concurrency", "1", "--set", "epochs=2", "precision=fp32"]
+    done = cli.start(*options, "--name", "refused")
+    out, err = done.communicate(timeout=300)
+    assert done.returncode == 2, out
+    assert FOUND in err
+    assert "start the search with --no-preflight" in err
+    assert "completed" not in err
+    result = json.loads(cli.run(*options, "--name", "forced", "--no-preflight", "--json").stdout)
+    assert {*result["outcomes"]} <= {"completed", "pruned"}

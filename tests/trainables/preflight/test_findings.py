@@ -1,0 +1,22 @@
+"""Findings: their order, and their page."""
+
+from tests.conftest import ROOT
+from trainables.preflight.findings import KINDS, has_errors, make_finding, sort_findings
+
+PAGE = (ROOT / "docs" / "preflight.md").read_text(encoding="utf-8")
+
+
+def test_page_has_a_row_with_the_remedy_of_each_kind():
+    rows = {line.split("`")[1]: line for line in PAGE.splitlines() if line.startswith("| `")}
+    assert rows.keys() == KINDS.keys()
+    assert [name for name, kind in KINDS.items() if f"| {kind.severity} |" not in rows[name]] == []
+    assert [name for name, kind in KINDS.items() if not rows[name].endswith(f"| {kind.remedy} |")] == []
+
+
+def test_findings_are_sorted_by_severity_and_told_once():
+    note, warning = make_finding("random-loss", "a", "1"), make_finding("zero-gradient", "a", "1")
+    error, again = make_finding("no-optimizer", "b", "1"), make_finding("zero-gradient", "a", "2")
+    assert sort_findings([note, warning, error, again]) == [error, warning, note]
+    assert has_errors([note, error])
+    assert not has_errors([note, warning])
+    assert str(warning).startswith("warning zero-gradient: a: 1. Look for")
