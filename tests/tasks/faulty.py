@@ -1,8 +1,7 @@
-"""The toy, with everything that can go wrong in it: which fault, in which phase, on which rank."""
+"""The toy, with what ends a worker in it."""
 
 import os
 import resource
-import signal
 import time
 from pathlib import Path
 
@@ -12,9 +11,6 @@ from toy import Toy, ToyConfig
 
 class FaultyConfig(ToyConfig):
     fault: str = "none"
-    phase: str = "loss"
-    fault_epoch: int = 2
-    once: str = ""  # a file; the fault happens only while there is none
 
 
 class Faulty(Toy):
@@ -24,41 +20,24 @@ class Faulty(Toy):
     def config_class(cls):
         return FaultyConfig
 
-    def build(self):
-        super().build()
-        self._in("build", epoch=0)
-
     def train_batches(self, epoch):
-        self._in("train_batches", epoch)
         self._epoch = epoch
         return super().train_batches(epoch)
 
     def loss(self, batch):
-        self._in("loss", self._epoch)
+        if self._epoch:  # in its second epoch
+            self._fail()
         return super().loss(batch)
 
     def evaluate(self):
-        self._in("evaluate", getattr(self, "_epoch", 0))
         return {**super().evaluate(), "pid": os.getpid()}
 
-    def _in(self, phase, epoch):
-        config = self.config
-        due = phase == "build" or epoch >= config.fault_epoch
-        if phase != config.phase or not due or self.context.rank != config.rank_that_fails:
-            return
-        if config.once:
-            if Path(config.once).exists():
-                return
-            Path(config.once).touch()
-        if config.fault == "raise":
-            raise RuntimeError(f"broken in {phase}")
-        if config.fault == "exit":
+    def _fail(self):
+        if self.config.fault == "exit":
             os._exit(7)
-        if config.fault == "kill":
-            os.kill(os.getpid(), signal.SIGKILL)
-        if config.fault == "hang":
+        if self.config.fault == "hang":
             time.sleep(1000)
-        if config.fault == "memory":
+        if self.config.fault == "memory":
             taken, _ = resource.getrlimit(resource.RLIMIT_AS)
             now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
             resource.setrlimit(resource.RLIMIT_AS, (now + 2**30, resource.RLIM_INFINITY))
