@@ -370,9 +370,14 @@ def test_store_that_is_back_is_told_what_it_missed(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Runs, "send_events", send_or_fail)
     tracker = track(config(tmp_path), say=said.append, prepare=lambda: [].pop())
-    with pytest.raises(KeyError), tracker:  # the error that ends a search
-        play(tracker)
-        raise KeyError
+
+    def break_off():
+        with tracker:
+            play(tracker)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        break_off()
     runs = runs_of(tracker)
     assert [runs[name].info.status for name in ("0", "1", "parent")] == ["FINISHED", "FAILED", "FAILED"]
     unkept, lost, back = said
