@@ -1,6 +1,5 @@
 """A task of a user: a tiny regression, with every way in which a trial can end."""
 
-import os
 import time
 from pathlib import Path
 
@@ -32,10 +31,6 @@ class Toy(Task[ToyConfig]):
         self.optimizers = {"model": torch.optim.AdamW(model.parameters(), lr=self.config.lr)}
 
     def train_batches(self, epoch):
-        fails = self.context.rank == self.config.rank_that_fails
-        if self.config.how == "lost once" and fails and epoch == 2 and not Path(self.config.marker).exists():
-            Path(self.config.marker).touch()
-            os._exit(1)
         if self.config.how == "stuck":
             Path(self.config.marker).touch()
             time.sleep(1000)
