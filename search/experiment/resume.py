@@ -17,6 +17,7 @@ from search.config.objectives import Objective
 from search.config.search_space import Space, restore_space
 from search.config.task_source import load_task_source
 from search.errors import StoreError, UsageError
+from search.execution.cluster.local_machine import leave_out_emulated
 from search.execution.cluster.session_cleanup import remove
 from search.experiment import warm_start
 from search.experiment.code_copy import record_code
@@ -193,7 +194,8 @@ def _restore_plan(
     config = build_resume_config(about, place, given)
     check_tracking(config, tracking_environment(about))
     source = load_task_source(config.task)
-    space, notes = _resolve_space(about, build_space(config, source))
+    declared, _ = leave_out_emulated(config, build_space(config, source))
+    space, notes = _resolve_space(about, declared)
     planned = build_plan(config, source, space)
     before, current = Objective(about["objective"], about["mode"]), planned.objective
     if before != current:
