@@ -126,7 +126,8 @@ class SearchConfig(BaseModel):
     keep_checkpoints: Count = _storage(
         10,
         "N",
-        "Keep the checkpoints of this many of the best trials, of the Pareto front, and of trials that have not ended.",
+        "Keep the checkpoints of this many of the best trials, of the Pareto front, of the best confirming run of each "
+        "config, and of trials that have not ended.",
         resumable=True,
     )
     log_model: bool = _storage(False, "", "Log the best checkpoint as a model in MLflow at the end.", resumable=True)

@@ -26,7 +26,7 @@ def print_plan(planned: Any, cost: "CostEstimate | None" = None) -> None:
     print(f"# {planned.schedule}" if planned.is_limited else "# a trial ends when its function returns")
     if planned.config.fidelity != "epochs" and planned.space.epochs is not None:
         print(f"# a trial ends after {planned.space.epochs} epochs at the latest")
-    print(f"# {_describe_checkpoints(planned.config, len(planned.objectives))}")
+    print(f"# {_describe_checkpoints(planned)}")
     if line := _describe_confirmation(planned):
         print(f"# {line}")
     if cost is not None:
@@ -63,11 +63,14 @@ def _describe_confirmation(planned: Any) -> str:
     return f"confirmation: {rule}, at most {runs} runs of {format_amount(planned.schedule.limit)}: {cost}{searched}"
 
 
-def _describe_checkpoints(config: "SearchConfig", num_objectives: int) -> str:
+def _describe_checkpoints(planned: Any) -> str:
     """Return what checkpoints are kept and the space that they take, as far as an earlier search of the task shows."""
+    config = planned.config
     count = min(config.keep_checkpoints, config.trials)
-    front = " and the Pareto front" if num_objectives > 1 else ""
-    kept = f"checkpoints: those of the best {count} of the trials{front}, and up to 3 of each trial that has not ended"
+    front = " and the Pareto front" if len(planned.objectives) > 1 else ""
+    runs = ", the best confirming run of each config" if planned.confirmation else ""
+    kept = f"checkpoints: those of the best {count} of the trials{front}{runs}"
+    kept += ", and up to 3 of each trial that has not ended"
     name, size = _find_checkpoint_bytes(config)
     if not size:
         return f"{kept}; their size is unknown until the first checkpoint"

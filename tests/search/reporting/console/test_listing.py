@@ -21,10 +21,12 @@ def plan_line(tmp_path):
 
 
 def test_plan_without_an_earlier_search_knows_no_size(plan_line):
-    line = "those of the best 10 of the trials, and up to 3 of each trial that has not ended; "
+    line = "those of the best 10 of the trials, the best confirming run of each config, "
+    line += "and up to 3 of each trial that has not ended; "
     assert plan_line("--trials", "1000") == f"{line}their size is unknown until the first checkpoint"
     front = ("--objective", "val/score", "--objective", "cost:min")
-    assert plan_line("--trials", "4", *front).startswith("those of the best 4 of the trials and the Pareto front, and")
+    assert plan_line("--trials", "4", *front).startswith("those of the best 4 of the trials and the Pareto front, the ")
+    assert plan_line("--confirm", "0").startswith("those of the best 10 of the trials, and up to 3 of each trial ")
 
 
 def test_plan_has_the_space_that_an_earlier_search_shows(plan_line, tmp_path):
