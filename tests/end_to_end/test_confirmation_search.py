@@ -88,4 +88,6 @@ def test_model_is_that_of_the_best_confirming_run(search):
     run = next(run for run in load_search(folder).confirming_runs if run.number == told["best"]["confirmed"]["run"])
     assert told["best"]["config"] == run.user_attrs["config"]
     assert told["best"]["checkpoint"].startswith(f"{folder}/checkpoints/{run.number}/")
-    assert told["mlflow"]["model"].startswith("models:/")
+    client, uri = MlflowClient(told["mlflow"]["tracking_uri"]), told["mlflow"]["model"]
+    tags = client.get_logged_model(uri.removeprefix("models:/")).tags
+    assert float(tags["value"]) == min(run.intermediate_values.values()), "of its checkpoint, not of the search"

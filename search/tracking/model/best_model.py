@@ -7,6 +7,7 @@ import sys
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from search.analysis.confirmed_best import confirm, find_confirmed_best
 from search.config.flatten import flatten
@@ -16,6 +17,7 @@ from search.formatting import log_model_command, replay_command, resume_command
 from search.storage.working_copy import downloaded_copy
 from search.study.metadata import build_resume_config
 from search.study.record import SearchRecord, load_search
+from search.study.trial import get_best_value
 from search.tracking.errors import ModelError
 from search.tracking.model import ModelRequest
 from search.tracking.runs import LONGEST_PARAM
@@ -65,9 +67,8 @@ def _build_request(searched: SearchRecord, place: StoragePath, folder: Path, reg
     path, _, name = config.task.rpartition(":")
     code = folder / "code"  # missing if the search ran on an existing cluster
     modules = sorted(code.iterdir()) if code.is_dir() else load_task_source(config.task).modules
-    metric = searched.objective.metric
-    tags = {"search": place.name, "trial_id": best.trial_id, "objective": metric, "value": best.value}
-    tags |= {} if best.run is None else {"confirming_run": best.run}
+    tags = {"search": place.name, "trial_id": best.trial_id, "objective": searched.objective.metric}
+    tags |= {"value": best.value} if best.run is None else _build_run_tags(searched, best.run)
     request = ModelRequest(
         reference=f"{Path(path).stem}:{name}" if path else BUILT_IN_TASKS[name],
         trained=best.checkpoint,
@@ -79,6 +80,12 @@ def _build_request(searched: SearchRecord, place: StoragePath, folder: Path, reg
         tags={key: str(value) for key, value in tags.items()},
     )
     return request, tracking_uri
+
+
+def _build_run_tags(searched: SearchRecord, number: int) -> dict[str, Any]:
+    """Return the tags of a model that a confirming run trained, with the value of that run."""
+    run = next(run for run in searched.confirming_runs if run.number == number)
+    return {"value": get_best_value(run, searched.objective), "confirming_run": number}
 
 
 def _run_log_model(request: ModelRequest, tracking_uri: str) -> str:
