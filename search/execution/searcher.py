@@ -179,12 +179,13 @@ class StudySearcher(Searcher):
         trials = self.study.get_trials()
         for trial in trials:
             if is_confirming(trial) and trial.state == TrialState.RUNNING and trial.number not in self.study.live:
+                self.limits.search_over.set()
                 epoch = self._progress_of(trial).epoch
                 return self._continue_trial(Segment("continued", trial.number, epoch, self.schedule.limit))
         runs = self.confirmation.next_runs(trials)
         if not runs:
             return None
-        self.limits.search_over.set()  # trials that wait at a rung have lost, and no budget ends the search any more
+        self.limits.search_over.set()  # no budget ends the search any more, and trials that wait at a rung are pruned
         for trial in trials:
             if self.is_paused(trial):
                 self._prune_paused(trial)

@@ -144,6 +144,7 @@ def test_driver_that_dies_leaves_runs_for_the_next(play):
     search.begin("b")
     _, segment = again = search.ask()
     assert (segment.trial, segment.epoch) == (asked[1].trial, 1)
+    assert search.searcher.limits.search_over.is_set(), "so no budget is said to end the search"
     search.spend(again)
     search.run()
     assert search.plan.is_complete(search.study.get_trials())
