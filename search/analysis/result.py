@@ -105,7 +105,8 @@ class SearchResult:
         best = ""
         if self.best:
             value = format_value(self.best.value)
-            best = f", best {self.searched.objective.metric} {value} in trial {self.best.trial_id}"
+            word = "" if self.statement else "best "  # else another trial may have a better one
+            best = f", {word}{self.searched.objective.metric} {value} in trial {self.best.trial_id}"
         confirmed = f". Confirmed: {self.statement}" if self.statement else ""
         head = escape(f"{self.name}: {counts} in {self.seconds:.0f} s{best}{confirmed}")
         return f"<p>{head}</p>{self.trials.to_html(index=False, max_rows=30)}"

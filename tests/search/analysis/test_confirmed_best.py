@@ -203,6 +203,12 @@ def test_parent_run_names_the_confirmed_value(search):
     assert note.splitlines()[2].startswith("**val/score: 0.7** (trial 2): `lr` "), "trial 1 has the best one, 0.9"
 
 
+def test_notebook_shows_the_statement(search):
+    confirm_all(search)
+    shown = result_of(search)._repr_html_()
+    assert ", val/score 0.7 in trial 2. Confirmed: trial 2 beats the defaults by 0.19" in shown
+
+
 def test_comparison_has_the_confirmed_value_of_each_side(search, tmp_path):
     confirm_all(search)
     confirmed = load_search(search.config.local_path)
