@@ -93,13 +93,13 @@ def test_readme_tells_the_measured_turnaround_of_trials():
 
 @pytest.mark.slow
 def test_comparison_of_searches_has_every_side_and_seed(tmp_path):
-    printed = run("search_quality.py", "--quick", "--csv", str(tmp_path / "regrets.csv"))
+    printed = run("search_quality.py", "--problems", "cliff", "--seeds", "2", "--csv", str(tmp_path / "regrets.csv"))
     pattern = rf"^ +({'|'.join(SIDES)}) +[\d.]+ +[\d.]+-[\d.]+ .* ([\d.]+|inf) +[\d.]+ +\d+ +\d+ +\d+%"
     rows = find(pattern, printed)
-    assert sorted(side for side, _ in rows) == sorted(2 * SIDES)
-    assert [time for side, time in rows if side == "ray"] == ["1.00", "1.00"]
+    assert sorted(side for side, _ in rows) == sorted(SIDES)
+    assert [time for side, time in rows if side == "ray"] == ["1.00"]
     table = (tmp_path / "regrets.csv").read_text(encoding="utf-8").splitlines()
-    assert len(table) == 1 + 2 * 5 * 2
+    assert len(table) == 1 + 5 * 2
     assert all(float(cell) >= 0 for row in table[1:] for cell in row.split(",")[2:])
 
 
@@ -181,8 +181,8 @@ def test_ncp_is_compared_with_the_same_computation():
 
 @pytest.mark.slow
 def test_search_over_simulated_gangs_runs_to_its_end():
-    printed = run("scale.py", "--trials", "6", "--gangs", "3", "--seconds", "2")
-    assert "{'completed': 6}, 24 reports" in printed
+    printed = run("scale.py", "--trials", "3", "--gangs", "3", "--seconds", "1")
+    assert "{'completed': 3}, 12 reports" in printed
     (share,) = find(r"^utilisation +([\d.]+) %", printed)
     assert 0 < float(share) <= 100
 

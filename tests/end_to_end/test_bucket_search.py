@@ -89,7 +89,7 @@ def test_search_in_a_bucket_continues_from_another_machine(machine, s3, tmp_path
     assert not (second.folder / "runs").exists()
     assert not left_on(second)
 
-    listed = second.run("--list", "--storage", storage)
+    listed = second.invoke("--list", "--storage", storage)
     counts = ", ".join(f"{count} {outcome}" for outcome, count in result["outcomes"].items())
     assert listed.stdout.startswith(f"far  {counts}  best val/loss ")
     replayed = first.run("far", "--storage", storage, "--replay", script="search/report.py")
