@@ -71,7 +71,9 @@ class SearchConfig(BaseModel):
         ge=0,
     )
     price_per_hour: PositiveFloat | None = _budget(
-        None, "PRICE", "Price of a GPU (CPU: of a worker) per hour, for the estimate of --preflight and --dry-run."
+        None,
+        "PRICE",
+        "Price of an hour of a GPU (CPU: worker), for the estimate of --preflight and --dry-run. Default: none.",
     )
     patience: Count | None = _budget(None, "N", "Stop after this many trials without a new best. Default: no limit.")
     workers: Count = _resource(1, "N", "Number of workers of each trial.")
@@ -134,9 +136,6 @@ class SearchConfig(BaseModel):
     register_: Annotated[str | None, BeforeValidator(parse_model_name)] = _storage(
         None, "MODEL", "Register the best checkpoint as a model in MLflow.", resumable=True, alias="register"
     )
-    no_preflight: bool = _advanced(
-        False, "", "Start without the audit of the task on the first worker, which takes a few seconds.", resumable=True
-    )
     quiet: bool = option("Output", False, "", "Print only warnings, failures and the result.", resumable=True)
     population: int | None = _advanced(
         None, "N", "Size of the population. Default: half of --trials, at most 20.", schedulers=("pbt",), ge=2
@@ -160,6 +159,9 @@ class SearchConfig(BaseModel):
         None, "N", "Start new workers after this many trials. Default: no limit.", resumable=True
     )
     cold: bool = _advanced(False, "", "Start new workers for each trial, as --recycle-after 1 does.", resumable=True)
+    no_preflight: bool = _advanced(
+        False, "", "Start without the audit of the task on the first worker, which takes a few seconds.", resumable=True
+    )
     experiment: str = _advanced("", "NAME", "Name of the experiment in MLflow. Default: the name of the task.")
     tracking_uri: str = option(
         "Only in a YAML file", "", "", "URI of MLflow. Default: MLFLOW_TRACKING_URI, else mlflow.db in the storage."

@@ -71,7 +71,8 @@ def leave_out_emulated(config: SearchConfig, space: Space) -> tuple[Space, str]:
     assert isinstance(searched.distribution, CategoricalDistribution)
     choices = list(searched.distribution.choices)
     default = space.get_defaults().get("precision")
-    kept = [mode for mode in choices if mode == default or not is_emulated(device, str(mode))]
+    emulated = {mode.value for mode in find_supported_precisions(device) if is_emulated(device, mode)}
+    kept = [mode for mode in choices if mode == default or mode not in emulated]
     left_out = [str(mode) for mode in choices if mode not in kept]
     if not left_out or not kept:
         return space, ""

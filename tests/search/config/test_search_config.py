@@ -207,7 +207,7 @@ def test_warm_start_takes_names_folders_and_experiments(tmp_path, monkeypatch):
 
 def test_every_key_but_the_tracking_uri_is_an_option():
     keys = {field.alias or name for name, field in SearchConfig.model_fields.items()}
-    only_flags = {"more", "config", "resume", "dry_run", "list_", "as_json"}
+    only_flags = {"more", "config", "resume", "dry_run", "preflight", "list_", "as_json"}
     assert {parameter.name for parameter in main.params} - only_flags == keys - {"tracking_uri"}
 
 
