@@ -1,47 +1,112 @@
-"""What each part of the ARC agent contributes: trainings without it, on the puzzles of ARC-AGI-1 and on generated ones.
+"""What each part of the ARC agent contributes: trainings without it, with the same seeds, and so paired.
 
-All variants have the same seeds, so a difference is that of pairs. Each is trained with the defaults otherwise.
+Generated puzzles are evaluated on puzzles of their own, four times as many as a trial is; ARC-AGI-1 on its own. A part
+whose absence costs no more than two standard errors of the difference does not belong into the defaults.
 
-    python benchmarks/arc_ablation.py [--seeds 5] [--epochs 9] [--data arc-agi-1 generated] [--processes 2]
+    python benchmarks/arc_ablation.py [--seeds 5] [--epochs 5] [--data generated arc-agi-1] [--processes 2]
+        [--variants full "no policy"] [--set NAME=VALUE]
 """
 
 import argparse
+import json
+import tempfile
+from pathlib import Path
+
+import numpy as np
 
 from benchmarks.task_runs import difference, mean, train_all
+from models.arc.generators.generator import FAMILIES, generate
 from trainables.arc import ArcTask
 
-VARIANTS = {
-    "full": {},
-    "no policy": {"use_policy": False},
-    "no prompt": {"use_prompt": False, "use_policy": False},
-    "no curriculum": {"curriculum_start": 0.0, "curriculum_end": 0.0},
-    "no hard-cell weights": {"hard_cell_floor": 1.0},
+ON = {"use_prompt": True, "use_policy": True, "curriculum_start": 0.6}
+TRAINED = {
+    "full": ON,
+    "no policy": ON | {"use_policy": False},
+    "no prompt": ON | {"use_prompt": False, "use_policy": False},
+    "no curriculum": ON | {"curriculum_start": 0.0},
+    "no policy nor curriculum": ON | {"use_policy": False, "curriculum_start": 0.0},
+    "none of them": {"use_prompt": False, "use_policy": False, "curriculum_start": 0.0},
+    "no hard-cell weights": ON | {"hard_cell_floor": 1.0},
+    "no pathwise": ON | {"pathwise_weight": 0.0},
 }
-METRICS = ("val/score", "val/pass2_output", "val/cell_lift", "val/size_acc")
+EVALUATED = ("no ranking", "one candidate")  # of the full agent, trained as it is
+METRICS = ("val/pass2_output", "val/cell_lift", "val/score")
+EACH = 20  # generated puzzles of each family
+FIRST = 10_000  # number of the first one, beyond those of a trial
+
+
+class LastEvaluation(ArcTask):
+    """Evaluates the last epoch alone, in several ways where there is a policy."""
+
+    def build(self) -> None:
+        super().build()
+        self.evaluations = 0
+
+    def evaluate(self) -> dict[str, float]:
+        self.evaluations += 1
+        if self.evaluations < self.config.epochs:
+            return {self.objective: 0.0}
+        report = super().evaluate()
+        if self.config.use_policy:
+            precision, noise = self.config.selection_precision, self.noise
+            self.config = self.config.model_copy(update={"selection_precision": 0.0})
+            report |= {f"no ranking/{name}": value for name, value in super().evaluate().items()}
+            self.config = self.config.model_copy(update={"selection_precision": precision})
+            self.noise = noise[:1]
+            report |= {f"one candidate/{name}": value for name, value in super().evaluate().items()}
+            self.noise = noise
+        return report
+
+    def pictures(self) -> dict[str, np.ndarray]:
+        return {}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--epochs", type=int, default=9)
-    parser.add_argument("--episodes", type=int, default=400)
-    parser.add_argument("--data", nargs="+", default=["arc-agi-1", "generated"])
+    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--data", nargs="+", default=["generated", "arc-agi-1"])
+    parser.add_argument("--variants", nargs="+", default=list(TRAINED), choices=list(TRAINED))
+    parser.add_argument("--set", action="append", default=[], help="NAME=VALUE of the task's config")
     parser.add_argument("--processes", type=int, default=2)
     arguments = parser.parse_args()
+    given = dict(part.split("=", 1) for part in arguments.set)
     for data in arguments.data:
-        fixed = {"data": data, "epochs": arguments.epochs, "episodes": arguments.episodes}
-        configs = [fixed | variant for variant in VARIANTS.values()]
-        results = train_all(ArcTask, configs, arguments.seeds, arguments.processes)
-        print(f"{data}: {arguments.epochs} epochs of {arguments.episodes} episodes, {arguments.seeds} seeds")
+        with tempfile.TemporaryDirectory() as folder:
+            fixed = {"data": data, "epochs": arguments.epochs, **given}
+            if data == "generated":
+                write_puzzles(Path(folder), int(given.get("max_side", 12)))
+                fixed |= {"evaluation_data": folder, "leak": "drop"}
+            names = arguments.variants
+            configs = [fixed | TRAINED[name] for name in names]
+            found = train_all(LastEvaluation, configs, arguments.seeds, arguments.processes, which="last")
+        rows = dict(zip(names, found, strict=True))
+        print(f"{data}: {arguments.epochs} epochs, {arguments.seeds} seeds; differences from {names[0]}")
         print(
-            f"{'':22}"
-            + "".join(f"{metric.removeprefix('val/'):>14}" for metric in METRICS)
-            + f"{'score less full':>20}{'s':>7}"
+            f"{'':22}" + "".join(f"{name.removeprefix('val/'):>14}{'difference':>20}" for name in METRICS) + f"{'s':>6}"
         )
-        for name, reports in zip(VARIANTS, results, strict=True):
-            row = "".join(f"{mean(reports, metric):14.4f}" for metric in METRICS)
-            against = difference(reports, results[0], "val/score")
-            print(f"{name:22}{row}{against:>20}{mean(reports, 'seconds'):7.0f}", flush=True)
+        for name in EVALUATED:
+            part = [{key: report.get(f"{name}/{key}") for key in METRICS} for report in found[0]]
+            if all(report[METRICS[0]] is not None for report in part):
+                rows[name] = [
+                    {**report, "seconds": other["seconds"]} for report, other in zip(part, found[0], strict=True)
+                ]
+        for name, reports in rows.items():
+            cells = [f"{mean(reports, metric):14.4f}{difference(reports, found[0], metric):>20}" for metric in METRICS]
+            print(f"{name:22}{''.join(cells)}{mean(reports, 'seconds'):6.0f}", flush=True)
+
+
+def write_puzzles(folder: Path, max_side: int) -> None:
+    """Fill a folder with puzzles of all families, to be evaluated on."""
+    (folder / "evaluation").mkdir()
+    for family in FAMILIES:
+        for number, level in enumerate(np.linspace(0, 1, EACH), FIRST):
+            puzzle = generate(family, float(level), number, max_side, number)
+            parts = {
+                part: [{"input": source.tolist(), "output": target.tolist()} for source, target in pairs]
+                for part, pairs in (("train", puzzle.demonstrations), ("test", puzzle.tests))
+            }
+            (folder / "evaluation" / f"{puzzle.id}.json").write_text(json.dumps(parts))
 
 
 if __name__ == "__main__":

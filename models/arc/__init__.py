@@ -1,6 +1,6 @@
 """ARC puzzles: their data, a grid model that answers them under prompts, a policy that refines these, and scores."""
 
-from models.arc.agent import GridAgent
+from models.arc.agent import PROPOSALS, GridAgent
 from models.arc.attempts import View, all_attempts, read_views, two_attempts
 from models.arc.augment import Augmentation
 from models.arc.canvas import BORDER, FIRST_COLOUR, PAD, SYMBOLS, to_canvas, to_grid
@@ -8,7 +8,7 @@ from models.arc.contamination import check_disjoint, without
 from models.arc.curriculum import Curriculum
 from models.arc.datasets import SOURCES, load_puzzles
 from models.arc.episodes import Batch, Episode, TestEpisodes, TrainingPool, rehearsals
-from models.arc.evaluation import Exam, attempts, prepare
+from models.arc.evaluation import Answers, Exam, prepare, sit
 from models.arc.losses import cell_loss
 from models.arc.metrics import metrics, tally
 from models.arc.policy import PromptPolicy
@@ -20,8 +20,10 @@ __all__ = [
     "BORDER",
     "FIRST_COLOUR",
     "PAD",
+    "PROPOSALS",
     "SOURCES",
     "SYMBOLS",
+    "Answers",
     "Augmentation",
     "Batch",
     "Case",
@@ -38,7 +40,6 @@ __all__ = [
     "View",
     "Weights",
     "all_attempts",
-    "attempts",
     "cell_loss",
     "check_disjoint",
     "digest",
@@ -49,6 +50,7 @@ __all__ = [
     "prepare",
     "read_views",
     "rehearsals",
+    "sit",
     "tally",
     "to_arrays",
     "to_canvas",

@@ -1,15 +1,22 @@
 """A compact agent that answers a query grid from the demonstrations in its context."""
 
+from typing import NamedTuple
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models.arc.baselines import GUESSES, agreement, extents, guess_outputs, guess_sizes
+from models.arc.baselines import GUESSES, extents, guess_outputs, guess_sizes
 from models.arc.blocks import LARGEST_CANVAS, GridBlock, Lookup, PlaceEmbedding
-from models.arc.canvas import SYMBOLS
+from models.arc.canvas import FIRST_COLOUR, SYMBOLS
+from models.arc.pointers import DIRECTIONS, HEADS, Pointers, copy, hits
 from models.arc.refinement import Reading, Refiner
 
 ROLES = 7
+HYPOTHESES = GUESSES + DIRECTIONS * HEADS
+PROPOSALS = 8  # hypotheses whose answers the refiner gets: those that the demonstrations speak for most
+FLOOR = 0.05  # probability of a symbol that a hypothesis rules out
+EVIDENCE = 10.0  # how much a nat per cell counts in telling which hypothesis explains a puzzle
 
 
 class GridAgent(nn.Module):
@@ -64,7 +71,8 @@ class GridAgent(nn.Module):
         self.guesses = guesses
         if guesses:
             self.guess_sharpness = nn.Parameter(torch.tensor(30.0))
-            self.guess_bias = nn.Parameter(2.0 * F.one_hot(torch.tensor(0), GUESSES).float())
+            self.guess_bias = nn.Parameter(2.0 * F.one_hot(torch.tensor(0), HYPOTHESES).float())
+            self.pointers = Pointers()
         self.guess_in = nn.Linear(width, width, bias=False)
         self.trunk = nn.ModuleList(GridBlock(width, dropout) for _ in range(layers))
         self.pair_in = nn.Linear(2 * width, width)
@@ -112,7 +120,8 @@ class GridAgent(nn.Module):
         symbols = F.one_hot(torch.cat([inputs, demo_outputs], dim=1).long(), SYMBOLS).float().flatten(2, 3)
         roles = symbol_roles(symbols[:, 0], symbols[:, 1 : 1 + demos], symbols[:, 1 + demos :], demo_mask)
         table = self.names + self.roles(roles)
-        guesses = self._guess(inputs, demo_outputs, demo_mask) if self.guesses else symbols[:, : 1 + demos]
+        hypotheses = self._hypotheses(inputs, demo_outputs, demo_mask) if self.guesses else None
+        guesses = symbols[:, : 1 + demos] if hypotheses is None else hypotheses.mixture
         embedded = symbols @ table[:, None]
 
         x = embedded[:, : 1 + demos] + self.guess_in(guesses @ table[:, None])
@@ -125,24 +134,101 @@ class GridAgent(nn.Module):
         pairs = self.pair(pairs.view(batch * demos, side, side, -1))
         pairs = self.pair_norm(pairs).view(batch, demos, side * side, -1)
         state = x[:, 0]
-        found, votes = self.lookup(state, pairs, symbols[:, 1 + demos :], demo_mask)
-        return Reading(state, found, votes, guesses[:, 0], table, self._film(pairs, demo_mask))
+        found, votes = self.lookup(
+            state, pairs, symbols[:, 0], symbols[:, 1 : 1 + demos], symbols[:, 1 + demos :], demo_mask
+        )
+        if hypotheses is None:
+            trust, proposals, evidence = votes.new_zeros(batch, 1), guesses[:, :1], votes.new_zeros(batch)
+        else:
+            trust, proposals, evidence = hypotheses.trust, hypotheses.proposals, hypotheses.evidence
+        return Reading(state, found, votes, trust, proposals, table, self._film(pairs, demo_mask), evidence)
 
-    def _guess(self, inputs: Tensor, demo_outputs: Tensor, demo_mask: Tensor) -> Tensor:
-        """A mixture of the guesses for every input, as probabilities: (B, 1 + D, S * S, 12)."""
+    def _hypotheses(self, inputs: Tensor, demo_outputs: Tensor, demo_mask: Tensor) -> "Hypotheses":
+        """Try all hypotheses on the demonstrations; arguments as for `agreement`, and the query before its inputs."""
         with torch.no_grad():
             guesses = guess_outputs(inputs, guess_sizes(inputs, demo_outputs, demo_mask))
-            trust = agreement(guesses[:, 1:], demo_outputs, demo_mask)
-        weights = (trust * self.guess_sharpness + self.guess_bias).softmax(-1)
+        with torch.autocast(inputs.device.type, enabled=False):
+            return self._try(inputs, guesses, demo_outputs, demo_mask)
+
+    def _try(self, inputs: Tensor, guesses: Tensor, demo_outputs: Tensor, demo_mask: Tensor) -> "Hypotheses":
+        batch, count, side, _ = inputs.shape
+        demos = count - 1
+        flat = inputs.flatten(0, 1)
+        attention, lines = self.pointers(flat, extents(flat))
+        # Heads copy within the input; beyond it, and on the edge, stands what the first guess has there.
+        frame = guesses[:, :, 0]
+        inside = (inputs >= FIRST_COLOUR) & (frame >= FIRST_COLOUR)
+
+        answers = demo_outputs.long()
+        found = hits(*_after_query(attention, lines, count), answers.flatten(0, 1)).view(batch, demos, -1, side, side)
+        certain = (frame[:, 1:] == answers).float()[:, :, None]
+        copied = torch.where(inside[:, 1:, None], found, certain)
+        right = torch.cat([(guesses[:, 1:] == answers[:, :, None]).float(), copied], dim=2).flatten(3)
+        relevant = ((frame[:, 1:] >= FIRST_COLOUR) | (answers >= FIRST_COLOUR)).flatten(2)[:, :, None]
+        weight = relevant * demo_mask[:, :, None, None] / relevant.sum(-1, keepdim=True).clamp(min=1)
+        weight = weight / demo_mask.sum(1).clamp(min=1)[:, None, None, None]
+        agreed = (right * weight).sum((1, 3))
+        likelihood = ((FLOOR + (1 - FLOOR) * right).log() * weight).sum((1, 3))
+        logits = agreed * self.guess_sharpness + self.guess_bias
+        evidence = (EVIDENCE * likelihood).logsumexp(-1) / EVIDENCE
+
+        weights = logits.softmax(-1)
+        mixture = self._mix(weights, attention, lines, guesses, inside)
+        trust, best = logits.topk(min(PROPOSALS, logits.shape[1]), dim=-1)
+        first = (
+            attention.view(batch, count, *attention.shape[1:])[:, 0],
+            lines.view(batch, count, *lines.shape[1:])[:, 0],
+        )
+        named = F.one_hot(guesses[:, 0], SYMBOLS).float()
+        pointed = torch.where(inside[:, 0, None, ..., None], copy(*first), named[:, :1])
+        everything = torch.cat([named, pointed], dim=1).flatten(2, 3)
+        proposals = everything.gather(1, best[:, :, None, None].expand(-1, -1, *everything.shape[2:]))
+        return Hypotheses(mixture, trust, proposals, evidence)
+
+    @staticmethod
+    def _mix(weights: Tensor, attention: Tensor, lines: Tensor, guesses: Tensor, inside: Tensor) -> Tensor:
+        """The mixture of all hypotheses for every input, as probabilities: (B, M, S * S, 12)."""
+        batch, count, side, _ = inside.shape
         named = guesses.flatten(3).transpose(2, 3)
-        mixture = weights.new_zeros(*named.shape[:3], SYMBOLS)
-        return mixture.scatter_add(3, named, weights[:, None, None].expand(named.shape))
+        drawn = weights[:, None, None, :GUESSES].expand(named.shape)
+        mixture = weights.new_zeros(*named.shape[:3], SYMBOLS).scatter_add(3, named, drawn)
+        share = weights[:, None, GUESSES:].expand(-1, count, -1).reshape(batch * count, 2, -1, 1, 1, 1)
+        joint = (attention.flatten(2, 3) * share).sum(2)
+        copied = joint[..., :-1] @ F.one_hot(lines, SYMBOLS).float()
+        copied = copied + joint[..., -1:] * F.one_hot(torch.tensor(FIRST_COLOUR, device=lines.device), SYMBOLS)
+        columns, rows = copied.unbind(1)
+        pointed = (columns.transpose(1, 2) + rows).reshape(batch, count, side * side, SYMBOLS)
+        rest = weights[:, None, None, GUESSES:].sum(-1, keepdim=True)
+        framed = F.one_hot(guesses[:, :, 0].flatten(2), SYMBOLS) * rest
+        return mixture + torch.where(inside.flatten(2)[..., None], pointed, framed)
 
     def _film(self, pairs: Tensor, demo_mask: Tensor) -> Tensor:
         used = demo_mask[:, :, None].to(pairs.dtype)
         mean = (pairs.mean(2) * used).sum(1) / used.sum(1).clamp(min=1.0)
         film: Tensor = self.task(mean)
         return film
+
+
+class Hypotheses(NamedTuple):
+    """What the hypotheses about a puzzle's rule say. B episodes, M inputs (the query first), Q cells, K proposals.
+
+    Attributes:
+        mixture: Of all, for every input, probabilities of shape (B, M, Q, symbols).
+        trust: Logits of the K that agree best with the demonstrations, shape (B, K).
+        proposals: Their answers to the query, probabilities of shape (B, K, Q, symbols).
+        evidence: How well the best explain the demonstrations, nats per cell, at most 0, shape (B,).
+    """
+
+    mixture: Tensor
+    trust: Tensor
+    proposals: Tensor
+    evidence: Tensor
+
+
+def _after_query(attention: Tensor, lines: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Attention and lines of the demonstrations' inputs alone, of `count` inputs with the query first."""
+    parts = [part.unflatten(0, (-1, count))[:, 1:].flatten(0, 1) for part in (attention, lines)]
+    return parts[0], parts[1]
 
 
 def symbol_roles(query: Tensor, inputs: Tensor, outputs: Tensor, demo_mask: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 LARGEST_CANVAS = 32
+SAME = 10.0  # how much cells of one symbol attract each other, before the usual scaling
 
 
 class PlaceEmbedding(nn.Module):
@@ -90,18 +91,23 @@ class Lookup(nn.Module):
         super().__init__()
         self.heads, self.symbols = heads, symbols
         self.norm = nn.LayerNorm(width)
-        self.query = nn.Linear(width, heads * 2 * symbols)
-        self.key = nn.Linear(width, heads * 2 * symbols)
+        self.query = nn.Linear(width, heads * symbols)
+        self.key = nn.Linear(width, heads * symbols)
+        self.same = nn.Parameter(torch.full((heads, 1, 1), SAME))
         # Keys and values of one size allow the fused kernel: features take half, votes the other half.
         self.value = nn.Linear(width, heads * symbols)
         self.read = nn.Linear(heads * symbols, width)
 
-    def forward(self, x: Tensor, pairs: Tensor, answers: Tensor, demo_mask: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, x: Tensor, pairs: Tensor, asked: Tensor, shown: Tensor, answers: Tensor, demo_mask: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """Look up every cell.
 
         Args:
             x: The query's cells, shape (B, Q, width).
             pairs: The demonstrations' cells, shape (B, D, C, width).
+            asked: The query's symbols, one-hot float of shape (B, Q, symbols).
+            shown: The input symbols of the demonstrations, one-hot float of shape (B, D, C, symbols).
             answers: Their output symbols, one-hot float of shape (B, D, C, symbols).
             demo_mask: bool of shape (B, D); cells of a demonstration marked False get no attention.
 
@@ -111,6 +117,9 @@ class Lookup(nn.Module):
         batch, demos, cells, _ = pairs.shape
         query = self._split(self.query(self.norm(x)))
         key = self._split(self.key(pairs.flatten(1, 2)))
+        # Half of a key is the symbol itself, so that cells of one symbol find each other from the start.
+        query = torch.cat([query, (self.same * asked[:, None]).to(query.dtype)], dim=-1)
+        key = torch.cat([key, shown.to(key.dtype).flatten(1, 2)[:, None].expand_as(key)], dim=-1)
         value = self._split(self.value(pairs.flatten(1, 2)))
         ballots = answers.to(value.dtype).flatten(1, 2)[:, None].expand(-1, self.heads, -1, -1)
         value = torch.cat([value, ballots], dim=-1)

@@ -1,10 +1,9 @@
 """A curriculum that changes what is learned from, and never how much a loss counts as a whole.
 
-One ratio, which moves over a warm-up, mixes two things: the loss of the grid's layout with that of its cells, and
-puzzles of the current level with puzzles of all levels. A mere factor on the loss would be undone by Adam.
+A share of an epoch's puzzles comes from a window over the levels of difficulty, the others from all levels. Over the
+run, the window moves from the easiest to the hardest level, and its share falls to none: the last epoch is uniform.
 """
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -15,41 +14,35 @@ WINDOW = 0.2
 
 @dataclass(frozen=True)
 class Curriculum:
-    """How the ratio and the level go over the epochs. It has no state: an epoch says all.
+    """How the window and its share go over the epochs. It has no state: an epoch says all.
 
     Attributes:
-        start: Ratio in epoch 0, in 0..1.
-        end: Ratio from `warmup` on, in 0..1. With start and end 0 there is no curriculum.
-        warmup: Epochs from one to the other, at least 0; may be a fraction.
+        start: Share of the window in epoch 0, in 0..1; 0 for no curriculum.
+        epochs: Of the run; in the last one the share is 0. With one epoch there is no curriculum.
 
     Raises:
         ValueError: A number is out of range.
     """
 
     start: float
-    end: float
-    warmup: float
+    epochs: int
 
     def __post_init__(self) -> None:
-        for name in ("start", "end"):
-            ratio = getattr(self, name)
-            if not 0 <= ratio <= 1:
-                raise ValueError(f"{name} must be between 0 and 1, but got {ratio}. Use 0 for no curriculum.")
-        if not 0 <= self.warmup < math.inf:
-            raise ValueError(f"warmup must be at least 0 epochs and finite, but got {self.warmup}. Use 0 for none.")
+        if not 0 <= self.start <= 1:
+            raise ValueError(f"start must be between 0 and 1, but got {self.start}. Use 0 for no curriculum.")
+        if self.epochs < 1:
+            raise ValueError(f"epochs must be at least 1, but got {self.epochs}. Use those of the run.")
 
-    def ratio(self, epoch: float) -> float:
-        """From start to end in a straight line over the warm-up."""
-        progress = self._progress(epoch)
-        return (1 - progress) * self.start + progress * self.end
+    def share(self, epoch: float) -> float:
+        """The window's share: from `start` to 0 in a straight line over the run."""
+        return self.start * (1 - self._progress(epoch))
 
     def draw(self, levels: Tensor, samples: int, epoch: float, generator: torch.Generator) -> Tensor:
         """Draw what to learn from in an epoch.
 
-        A share of `1 - ratio` is drawn uniformly, each index once before any is drawn twice, so that easy levels
-        never vanish. The rest comes from a Gaussian window over the levels, which moves from the easiest to the
-        hardest over the warm-up (as Parashar et al. 2025, arXiv 2506.06632, fade out easy tasks and do not drop
-        them), and may repeat.
+        A part of `1 - share` is drawn uniformly, each index once before any is drawn twice, so that no level ever
+        vanishes. The rest comes from a Gaussian window over the levels and may repeat. (Parashar et al. 2025, arXiv
+        2506.06632, fade out easy tasks and do not drop them.)
 
         Args:
             levels: Difficulty of what there is, float in 0..1, shape (N,).
@@ -60,7 +53,7 @@ class Curriculum:
         Returns:
             Indices, int64 of shape (samples,), the uniform ones first.
         """
-        focused = round(self.ratio(epoch) * samples)
+        focused = round(self.share(epoch) * samples)
         rounds = -(-(samples - focused) // len(levels))
         drawn = [torch.randperm(len(levels), generator=generator) for _ in range(rounds)]
         parts = [torch.cat(drawn)[: samples - focused]] if drawn else []
@@ -71,12 +64,7 @@ class Curriculum:
         return torch.cat(parts)
 
     def _progress(self, epoch: float) -> float:
-        return 1.0 if epoch >= self.warmup else max(0.0, epoch / self.warmup)
+        return 1.0 if epoch >= self.epochs - 1 else max(0.0, epoch / (self.epochs - 1))
 
 
-def mix(ratio: float, cell: Tensor, layout: Tensor) -> Tensor:
-    """The loss of the cells and that of the layout, in the shares of `1 - ratio` and `ratio`."""
-    return (1 - ratio) * cell + ratio * layout
-
-
-UNIFORM = Curriculum(0.0, 0.0, 0.0)
+UNIFORM = Curriculum(0.0, 1)

@@ -161,6 +161,7 @@ class TestEpisodes:
         symmetry: Symmetry of each episode, int64 of shape (episodes,).
         tables: Renaming of each episode, uint8 of shape (episodes, 12).
         owner: Index of each test's puzzle, int64 of shape (tests,).
+        fits: Whether the canvas has room for each answer, bool of shape (tests,).
         views: As given.
     """
 
@@ -191,6 +192,7 @@ class TestEpisodes:
         self._start = (counts.cumsum(0) - counts)[self.owner].repeat_interleave(views)
         self._query = (len(shown) + torch.arange(tests)).repeat_interleave(views)
         self._side = torch.tensor(sides)[self.owner].repeat_interleave(views)
+        self.fits = torch.tensor([longest_side([pair]) for pair in asked]) <= torch.tensor(sides)[self.owner]
 
     def __len__(self) -> int:
         """Number of episodes: tests x views."""

@@ -48,56 +48,99 @@ def prepare(puzzles: Sequence[Puzzle], views: int, held_out: int) -> Exam:
     )
 
 
-def attempts(
-    solver: Solver, exam: Exam, noise: Tensor, precision: float, device: torch.device
-) -> list[tuple[Grid, Grid]]:
-    """Two ranked attempts at each test.
+class Answers(NamedTuple):
+    """What a solver made of an exam.
 
-    Every view of a test is answered under each candidate prompt, and votes with the weight that the candidate has in
-    its puzzle.
+    Attributes:
+        attempts: Two ranked grids for each test.
+        tests: How likely it held the right answer of each test, float32 in 0..1 of shape (tests,): the geometric mean
+            of what it gave to the right symbols of the grid and its edge, over cells, views and candidates.
+        rehearsals: The same of the demonstrations that were held out, shape (rehearsals,).
+    """
+
+    attempts: list[tuple[Grid, Grid]]
+    tests: Tensor
+    rehearsals: Tensor
+
+
+def sit(solver: Solver, exam: Exam, noise: Tensor, precision: float, device: torch.device) -> Answers:
+    """Answer each test.
+
+    Every view of a test is answered under each candidate, and votes with the weight that the candidate has in its
+    puzzle. Right answers have no part in the attempts.
 
     Args:
         solver: In evaluation mode, without autograd.
         exam: To sit.
-        noise: Of the K candidate prompts, see `Solver.candidates`.
-        precision: Of their choice, see `candidate_weights`.
+        noise: Of the K candidates, see `Solver.candidates`.
+        precision: Of their choice, see `rehearse`.
         device: Of the solver.
     """
-    chosen = candidate_weights(solver, exam, noise, precision, device)
+    chosen, rehearsed = rehearse(solver, exam, noise, precision, device)
     tests, count = exam.tests, chosen.shape[1]
     views: dict[int, list[View]] = {}
+    likelihood = torch.zeros(len(tests.owner))
     for indices in tests.plan(EVALUATION_BATCH):
-        text = None if exam.test_text is None else exam.test_text[indices // tests.views]
+        asked = indices // tests.views
+        text = None if exam.test_text is None else exam.test_text[asked]
         batch = tests.batch(indices)._replace(text=text).to(device)
-        logits = solver.candidates(batch, noise)[-1].flatten(0, 1)
-        weights = chosen[tests.owner[indices // tests.views]].flatten()
+        logits = solver.candidates(batch, noise)[-1]
+        weights = chosen[tests.owner[asked]]
         turned, renamed = (part[indices].repeat_interleave(count, 0) for part in (tests.symmetry, tests.tables))
-        read = read_views(logits, turned, renamed, weights)
+        read = read_views(logits.flatten(0, 1), turned, renamed, weights.flatten())
         views |= {index: read[place * count :][:count] for place, index in enumerate(indices.tolist())}
-    return all_attempts([view for index in sorted(views) for view in views[index]], tests.views * count)
+        found = (log_likelihood(logits, batch.target).cpu() * weights).sum(1) / tests.views
+        likelihood.index_add_(0, asked, found)
+    likelihood = likelihood.exp() * tests.fits
+    return Answers(
+        all_attempts([view for index in sorted(views) for view in views[index]], tests.views * count),
+        likelihood,
+        rehearsed,
+    )
 
 
-def candidate_weights(solver: Solver, exam: Exam, noise: Tensor, precision: float, device: torch.device) -> Tensor:
-    """What each candidate prompt counts in each puzzle: softmax(-precision * G), G its expected free energy.
+def rehearse(
+    solver: Solver, exam: Exam, noise: Tensor, precision: float, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """What each candidate counts in each puzzle: softmax(-precision * G), G its expected free energy.
 
     G is that of the puzzle's rehearsals, with the held-out outputs as what is preferred, and the refinement steps as
     hidden states. All candidates count alike where nothing could be held out.
 
     Returns:
-        float32 of shape (puzzles, K), rows that sum to 1; K is 1 without a policy.
+        float32 of shape (puzzles, K), rows that sum to 1; K is 1 without a policy. And how likely each rehearsal's
+        answer was held, all candidates counting alike: shape (rehearsals,).
     """
     count = 1 if solver.policy is None else len(noise)
     energy = torch.zeros(len(exam.puzzles), count)
-    if exam.rehearsals is None or count == 1:
-        return energy.softmax(1)
+    if exam.rehearsals is None:
+        return energy.softmax(1), torch.zeros(0)
+    likelihood = torch.zeros(len(exam.rehearsals))
     number = torch.bincount(exam.rehearsed, minlength=len(energy)).clamp(min=1)
     for indices in exam.rehearsals.plan(EVALUATION_BATCH):
         text = None if exam.rehearsal_text is None else exam.rehearsal_text[indices]
         batch = exam.rehearsals.batch(indices)._replace(text=text).to(device)
         logits = solver.candidates(batch, noise)
+        likelihood[indices] = log_likelihood(logits[-1], batch.target).mean(1).cpu()
         target = batch.target.repeat_interleave(count, 0)
         preferred = free_energy.preferences(target)
         # The grid and its edge alone: how much lies outside depends on what else is in the batch.
         found = free_energy.expected_free_energy(logits.flatten(1, 2).log_softmax(-1), preferred, target != PAD)
         energy.index_add_(0, exam.rehearsed[indices], found.view(-1, count).float().cpu())
-    return free_energy.posterior(energy / number[:, None], precision)
+    return free_energy.posterior(energy / number[:, None], precision), likelihood.exp() * exam.rehearsals.fits
+
+
+def log_likelihood(logits: Tensor, target: Tensor) -> Tensor:
+    """Mean log-probability of the right symbols of a grid and its edge.
+
+    Args:
+        logits: Of the last refinement step, shape (B, K, S, S, 12).
+        target: Symbols, shape (B, S, S).
+
+    Returns:
+        Float32 of shape (B, K).
+    """
+    shown = (target != PAD)[:, None]
+    index = target.long()[:, None, ..., None].expand(*logits.shape[:-1], 1)
+    right = logits.float().log_softmax(-1).gather(-1, index)[..., 0] * shown
+    return right.sum((-2, -1)) / shown.sum((-2, -1))

@@ -66,6 +66,16 @@ def cell_loss(
     return mean, logits.new_tensor(episodes, dtype=torch.float32)
 
 
+def colour_loss(logits: Tensor, target: Tensor, hard_cell_floor: float = 1.0) -> Tensor:
+    """`cell_loss` of which colour each cell of the answer has, given that it has one.
+
+    What part of the layout a cell is counts in `layout_loss` alone.
+    """
+    layout = torch.arange(SYMBOLS, device=logits.device) < FIRST_COLOUR
+    colours = logits.float().masked_fill(layout, -1e4)
+    return cell_loss(colours, target, hard_cell_floor, border_weight=0.0, pad_weight=0.0)[0]
+
+
 def layout_loss(logits: Tensor, target: Tensor) -> Tensor:
     """Cross-entropy of what part of the layout each cell is: inside the grid, its edge, or outside.
 

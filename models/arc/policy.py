@@ -1,10 +1,11 @@
-"""A policy that changes a puzzle's prompt, and what its one-step reinforcement learning is made of.
+"""A policy that changes how far each hypothesis about a puzzle's rule is trusted, and what its learning is made of.
 
-The policy is a Gaussian over `u`, and the prompt is moved by `delta = scale * tanh(u)`. Several samples of a puzzle
-are tried at once (a contextual bandit: one step, no discount). Learning takes the stored, detached `u`: its
-log-probability is computed anew, since a sample that still hangs on the mean would cancel the mean's gradient.
+The policy is a Gaussian over `u`, one entry for each of the few hypotheses that the demonstrations speak for most, and
+the trust in them is moved by `delta = scale * tanh(u)`. Several samples of a puzzle are tried at once (a contextual
+bandit: one step, no discount). Learning takes the stored, detached `u`: its log-probability is computed anew, since a
+sample that still hangs on the mean would cancel the mean's gradient.
 
-B puzzles, K samples of each.
+B puzzles, K samples of each, A entries of an action.
 """
 
 import math
@@ -14,53 +15,35 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-SCALE = 0.2
-SIGMA = 0.3
+SCALE = 4.0
+SIGMA = 0.5
 LOG_SIGMA_RANGE = (-5.0, 0.5)
-SPREAD = 1e-6  # rewards that differ by less are equal: shares of cells differ by more, rounding by less
+SPREAD = 0.01  # of rewards, below which a puzzle tells its samples apart in nothing
 
 
 class Gaussian(NamedTuple):
     """What the policy does in each state, in float32.
 
     Attributes:
-        mean: Shape (B, prompt_dim).
-        log_sigma: Shape (prompt_dim,); the same in every state.
-        value: The reward to expect, before any scale; shape (B,).
+        mean: Shape (B, A).
+        log_sigma: Shape (A,); the same in every state.
     """
 
     mean: Tensor
     log_sigma: Tensor
-    value: Tensor
-
-
-class PolicyTerms(NamedTuple):
-    """Means over a batch, unweighted: a loss is `reinforce + a * value - b * entropy + c * kl`.
-
-    Attributes:
-        reinforce: Minus the advantage times the log-probability; its gradient is that of minus the reward.
-        value: Half the squared error of the value.
-        entropy: In nats, of the joint Gaussian; a differential entropy, which may be negative.
-        kl: In nats, of the joint Gaussian; at least 0.
-    """
-
-    reinforce: Tensor
-    value: Tensor
-    entropy: Tensor
-    kl: Tensor
 
 
 class PromptPolicy(nn.Module):
-    """Looks at a prompt and at a puzzle's features, and says how to change the prompt.
+    """Looks at a prompt and at a puzzle's features, and says how to change the trust in its hypotheses.
 
-    Mean and value have networks of their own, so neither loss disturbs the other. Sigma is a parameter that does
-    not depend on the state.
+    Sigma is a parameter that does not depend on the state. The mean begins at 0, where nothing is changed.
 
     Args:
         prompt_dim: Length of a prompt.
         features: Number of features.
-        hidden: Width of the hidden layers.
-        scale: No entry of a prompt moves by more than this.
+        actions: Entries of an action.
+        hidden: Width of the hidden layer.
+        scale: No entry of an action moves by more than this.
         initial_sigma: Of every entry of `u`.
 
     Raises:
@@ -70,8 +53,9 @@ class PromptPolicy(nn.Module):
     def __init__(
         self,
         prompt_dim: int,
-        features: int = 15,
-        hidden: int = 256,
+        features: int,
+        actions: int,
+        hidden: int = 64,
         scale: float = SCALE,
         initial_sigma: float = SIGMA,
     ) -> None:
@@ -84,19 +68,20 @@ class PromptPolicy(nn.Module):
                 f"initial_sigma must be between {math.exp(low):.4f} and {math.exp(high):.4f}, "
                 f"but got {initial_sigma}. Use {SIGMA} to start with."
             )
-        self.scale = scale
-        self.mean = _network(prompt_dim + features, hidden, prompt_dim)
-        self.value = _network(prompt_dim + features, hidden, 1)
+        self.scale, self.initial_sigma = scale, initial_sigma
+        self.hidden = nn.Linear(prompt_dim + features, hidden)
+        self.mean = nn.Linear(hidden, actions)
         share = (math.log(initial_sigma) - low) / (high - low)
-        self.sigma = nn.Parameter(torch.full((prompt_dim,), math.log(share / (1 - share))))
+        self.sigma = nn.Parameter(torch.full((actions,), math.log(share / (1 - share))))
         # Small and not zero: everything behind a layer of zeros would get no gradient in the first update.
-        nn.init.normal_(self.mean[-1].weight, std=0.02)  # type: ignore[arg-type]
+        nn.init.normal_(self.mean.weight, std=1e-3)
+        nn.init.zeros_(self.mean.bias)
 
     def forward(self, prompt: Tensor, features: Tensor) -> Gaussian:
         """See a batch of states; float32 whatever autocast says.
 
         Args:
-            prompt: Shape (B, prompt_dim).
+            prompt: Shape (B, A).
             features: Shape (B, features).
         """
         with torch.autocast(prompt.device.type, enabled=False):
@@ -104,10 +89,10 @@ class PromptPolicy(nn.Module):
             low, high = LOG_SIGMA_RANGE
             # A smooth limit: a clamp would give a sigma that once ran into it no gradient ever after.
             log_sigma = low + (high - low) * self.sigma.sigmoid()
-            return Gaussian(self.mean(state), log_sigma, self.value(state).squeeze(-1))
+            return Gaussian(self.mean(F.gelu(self.hidden(state))), log_sigma)
 
     def squash(self, u: Tensor) -> Tensor:
-        """The change of the prompt that `u` stands for, any shape."""
+        """The change that `u` stands for, any shape."""
         return squash(u, self.scale)
 
 
@@ -119,11 +104,11 @@ def sample(
     Args:
         gaussian: Of B states.
         count: Samples of each, K.
-        noise: What to draw with, standard normal of shape (B, K, prompt_dim); none: drawn here.
+        noise: What to draw with, standard normal of shape (B, K, A); none: drawn here.
         generator: What to draw the noise from.
 
     Returns:
-        Before squashing, shape (B, K, prompt_dim).
+        Before squashing, shape (B, K, A).
     """
     batch, width = gaussian.mean.shape
     if noise is None:
@@ -134,7 +119,7 @@ def sample(
 
 
 def squash(u: Tensor, scale: float = SCALE) -> Tensor:
-    """The change of the prompt that `u` stands for: between -scale and scale, any shape."""
+    """The change that `u` stands for: between -scale and scale, any shape."""
     return scale * u.tanh()
 
 
@@ -145,7 +130,7 @@ def log_prob(u: Tensor, gaussian: Gaussian, scale: float = SCALE) -> Tensor:
     is computed from `u`, since tanh rounds to 1 early and has no inverse there.
 
     Args:
-        u: Before squashing, shape (B, K, prompt_dim).
+        u: Before squashing, shape (B, K, A).
         gaussian: Of the B states.
         scale: That of the policy.
 
@@ -162,10 +147,9 @@ def log_prob(u: Tensor, gaussian: Gaussian, scale: float = SCALE) -> Tensor:
 def entropy(gaussian: Gaussian) -> Tensor:
     """Entropy before squashing, in nats, shape (B,).
 
-    A sum over the entries, as the log-probability is: one weight means the same in a prompt of any length.
+    A sum over the entries, as the log-probability is: one weight means the same for any number of them.
     """
-    joint = (gaussian.log_sigma + 0.5 * math.log(2 * math.pi * math.e)).sum()
-    return joint.expand(len(gaussian.mean))
+    return (gaussian.log_sigma + 0.5 * math.log(2 * math.pi * math.e)).expand_as(gaussian.mean).sum(-1)
 
 
 def kl(gaussian: Gaussian, sigma0: float = SIGMA) -> Tensor:
@@ -180,79 +164,63 @@ def kl(gaussian: Gaussian, sigma0: float = SIGMA) -> Tensor:
 
 
 @torch.no_grad()
-def advantages(rewards: Tensor, value: Tensor, reward_scale: float, normalize: bool = False) -> Tensor:
-    """How much better each sample did than could be expected without it.
+def advantages(rewards: Tensor, reward_scale: float, normalize: bool = False) -> Tensor:
+    """How much better each sample did than the others of its puzzle: REINFORCE with leave-one-out baselines.
 
-    The baseline of a sample is the mean of the K - 1 other rewards of its puzzle and of the value, which counts as
-    one more sample. (Leaving one out: Kool et al. 2019; Ahmadian et al. 2024, arXiv 2402.14740.) It does not depend
-    on the sample, so the gradient has no bias. With one sample it is the value alone. Of the gradient's variance,
-    the part that the baseline's own noise adds falls to ((K - 1) / K)^2 of that without the value, if the value is
-    right, and less of it is saved the more the value is wrong: nothing where its error is more than 1 to 1.5
-    standard deviations of the rewards.
+    The baseline of a sample is the mean of the K - 1 other rewards of its puzzle (Kool et al. 2019; Ahmadian et al.
+    2024, arXiv 2402.14740). It does not depend on the sample, so the gradient has no bias. A puzzle whose rewards are
+    all equal tells its samples apart in nothing, and counts exactly 0. Nothing depends on the other puzzles of a batch.
 
     Without `normalize` advantages are in proportion to `reward_scale`. With it, each puzzle's are divided by the
-    standard deviation of its rewards and value, so that **only the sign of `reward_scale` matters**. (The value is
-    among them, since an error of the value would have no limit next to rewards that are almost equal: so no
-    advantage exceeds (K + 1) / sqrt(K).) A puzzle whose rewards are all equal tells its samples apart in nothing, and
-    counts 0. Nothing depends on the other puzzles of a batch.
+    standard deviation of its rewards, so that **only the sign of `reward_scale` matters**.
 
     Args:
         rewards: Unscaled, shape (B, K).
-        value: What the policy expected of them, unscaled, shape (B,).
-        reward_scale: Factor of rewards and value; a negative one seeks what is bad.
+        reward_scale: Factor of the rewards; a negative one seeks what is bad.
         normalize: Divide by the spread.
 
     Returns:
         Float32 without gradient, shape (B, K).
 
     Raises:
-        ValueError: One sample has no spread to divide by.
+        ValueError: One sample has no others.
     """
     samples = rewards.shape[1]
-    if normalize and samples < 2:
-        raise ValueError(
-            f"samples must be at least 2 where advantages are normalized, but got {samples}. "
-            "Draw more samples, or do not normalize."
-        )
-    known = torch.cat([rewards.float(), value.float()[:, None]], dim=1)
-    above = known[:, :samples] - (known.sum(1, keepdim=True) - known[:, :samples]) / samples
+    if samples < 2:
+        raise ValueError(f"samples must be at least 2, but got {samples}: the others are a sample's baseline.")
+    rewards = rewards.float()
+    above = (rewards - rewards.mean(1, keepdim=True)) * (samples / (samples - 1))
+    above = above.masked_fill(~has_spread(rewards)[:, None], 0.0)
     if not normalize:
         return reward_scale * above
-    spread = known.std(dim=1, correction=0, keepdim=True)
-    equal = (rewards.amax(1, keepdim=True) - rewards.amin(1, keepdim=True)) < SPREAD
     sign = float((reward_scale > 0) - (reward_scale < 0))
-    return (sign * above / spread).masked_fill(equal, 0.0)
+    return sign * above / rewards.std(dim=1, correction=0, keepdim=True).clamp(min=SPREAD / samples)
 
 
-def policy_loss(
-    gaussian: Gaussian,
-    u: Tensor,
-    advantages: Tensor,
-    rewards: Tensor,
-    scale: float = SCALE,
-    sigma0: float = SIGMA,
-) -> PolicyTerms:
-    """The terms of the policy's loss; see `PolicyTerms` for their signs.
+def has_spread(rewards: Tensor, least: float = SPREAD) -> Tensor:
+    """Whether the rewards of each puzzle, shape (B, K), differ by `least` or more: bool of shape (B,)."""
+    return (rewards.amax(1) - rewards.amin(1)) >= least
 
-    The gradient of the first comes through the log-probability alone: samples, advantages and rewards are detached.
+
+def reinforce(gaussian: Gaussian, u: Tensor, advantages: Tensor, scale: float = SCALE) -> Tensor:
+    """Minus the advantage times the log-probability, of each puzzle: its gradient is that of minus the reward.
+
+    The gradient comes through the log-probability alone: samples and advantages are detached.
 
     Args:
         gaussian: Computed anew for the stored states.
-        u: The stored samples, before squashing, shape (B, K, prompt_dim).
+        u: The stored samples, before squashing, shape (B, K, A).
         advantages: Shape (B, K).
-        rewards: Unscaled, shape (B, K); their mean is what the value learns.
         scale: That of the policy.
-        sigma0: Of the Gaussian around no change that `kl` is taken from.
+
+    Returns:
+        Means over the samples, float32 of shape (B,).
     """
-    scores = log_prob(u.detach(), gaussian, scale)
-    expected = rewards.detach().float().mean(1)
-    return PolicyTerms(
-        reinforce=-(advantages.detach() * scores).mean(),
-        value=0.5 * (gaussian.value - expected).square().mean(),
-        entropy=entropy(gaussian).mean(),
-        kl=kl(gaussian, sigma0).mean(),
-    )
+    return -(advantages.detach() * log_prob(u.detach(), gaussian, scale)).mean(1)
 
 
-def _network(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(inputs, hidden), nn.GELU(), nn.Linear(hidden, outputs))
+def clip_rows(gradient: Tensor, limit: float) -> Tensor:
+    """Shorten the rows that are longer than `limit`, shape (B, A): one puzzle's noise must not outweigh a batch."""
+    largest = gradient.abs().amax(1, keepdim=True).clamp(min=1.0)  # the square of a large number is infinite
+    norms = largest * (gradient / largest).norm(dim=1, keepdim=True)
+    return gradient * (limit / norms.clamp(min=limit))

@@ -17,17 +17,21 @@ class Reading(NamedTuple):
         state: The query's cells, shape (B, Q, width).
         found: What they looked up in the demonstrations, same shape.
         votes: For their symbols, in 0..1, shape (B, Q, H, symbols).
-        guess: Of their symbols, probabilities of shape (B, Q, symbols).
+        trust: Logits of the hypotheses that explain the demonstrations best, shape (B, K).
+        proposals: Their answers, probabilities of shape (B, K, Q, symbols).
         table: The embedded symbols, shape (B, symbols, width).
         film: What the demonstrations are like, on the whole: shape (B, 2 * width).
+        evidence: How well the hypotheses explain the demonstrations, nats per cell, shape (B,).
     """
 
     state: Tensor
     found: Tensor
     votes: Tensor
-    guess: Tensor
+    trust: Tensor
+    proposals: Tensor
     table: Tensor
     film: Tensor
+    evidence: Tensor
 
     def repeat(self, count: int) -> "Reading":
         """Each episode `count` times in a row, to be answered under as many prompts."""
@@ -64,12 +68,13 @@ class Refiner(nn.Module):
         with torch.no_grad():
             self.gates.bias.copy_(torch.tensor([4.0] + [0.5] * heads))
 
-    def forward(self, reading: Reading, prompt: Tensor | None = None) -> Tensor:
+    def forward(self, reading: Reading, prompt: Tensor | None = None, change: Tensor | None = None) -> Tensor:
         """Answer what was read.
 
         Args:
             reading: Of B episodes.
             prompt: Shape (B, prompt_dim), or None for none.
+            change: Of the trust in the hypotheses, shape (B, K), or None for none.
 
         Returns:
             Logits after each step, float32 of shape (steps, B, S, S, symbols).
@@ -80,12 +85,14 @@ class Refiner(nn.Module):
         state, batch = reading.state, len(reading.state)
         side = round(state.shape[1] ** 0.5)
         film = self._film(reading.film, prompt)
+        trust = (reading.trust if change is None else reading.trust + change).softmax(-1)
+        guess = (trust[:, :, None, None] * reading.proposals).sum(1)
         steps: list[Tensor] = []
         for _ in range(self.steps):
             if steps and self.feedback is not None:
                 state = state + self.feedback(steps[-1].softmax(-1).to(reading.table.dtype) @ reading.table)
             state = self.core((state + reading.found).view(batch, side, side, -1), film).flatten(1, 2)
-            steps.append(self._logits(self.head_norm(state), reading))
+            steps.append(self._logits(self.head_norm(state), reading, guess))
         return torch.stack(steps).view(self.steps, batch, side, side, -1)
 
     def _film(self, film: Tensor, prompt: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -99,8 +106,8 @@ class Refiner(nn.Module):
         scale, shift = film[:, None, None].chunk(2, dim=-1)
         return scale, shift
 
-    def _logits(self, state: Tensor, reading: Reading) -> Tensor:
+    def _logits(self, state: Tensor, reading: Reading, guess: Tensor) -> Tensor:
         gates = self.gates(state)
-        logits: Tensor = self.point(state) @ reading.table.mT + self.symbol_bias + gates[..., :1] * reading.guess
+        logits: Tensor = self.point(state) @ reading.table.mT + self.symbol_bias + gates[..., :1] * guess
         logits = logits + (gates[..., 1:, None] * reading.votes).sum(2)
         return logits.float()

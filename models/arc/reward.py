@@ -10,6 +10,8 @@ from models.arc.canvas import BORDER, FIRST_COLOUR, PAD, likeliest_sizes
 
 CELL_LIFT = 0.2
 SIZE = 0.1
+LIKELIHOOD = 1.0
+WORST = -3.0  # nats per cell, below which an answer is as bad as any
 
 
 class Rewards(NamedTuple):
@@ -19,11 +21,14 @@ class Rewards(NamedTuple):
         exact: 1 if the answer is right, else 0.
         cell_lift: Gain in right cells over answering with the query, as a share of what there is to gain; -1..1.
         size: 1 if height and width are right, else 0.
+        likelihood: Mean log-probability of the answer's cells and edge, in nats, -3..0: it tells samples apart that
+            answer alike, some of them more surely.
     """
 
     exact: Tensor
     cell_lift: Tensor
     size: Tensor
+    likelihood: Tensor
 
 
 @torch.no_grad()
@@ -50,12 +55,15 @@ def rewards(logits: Tensor, target: Tensor, query: Tensor) -> Rewards:
     accuracy, identity = _cell_accuracy(answer, target), _cell_accuracy(query, target)
     room = torch.where(identity < 1, 1 - identity, 1.0)
     lift = ((accuracy - identity) / room).clamp(min=-1.0)
-    return Rewards((accuracy == 1).float(), lift, (sizes == extents(target)).all(1).float())
+    shown = target != PAD
+    right = log_probs.gather(-1, target.long()[..., None])[..., 0] * shown
+    likelihood = (right.flatten(1).sum(1) / shown.flatten(1).sum(1).clamp(min=1)).clamp(min=WORST)
+    return Rewards((accuracy == 1).float(), lift, (sizes == extents(target)).all(1).float(), likelihood)
 
 
 def total(rewards: Rewards) -> Tensor:
     """One number for each answer: 1 for being right counts most, and parts of it show the way; shape (N,)."""
-    return rewards.exact + CELL_LIFT * rewards.cell_lift + SIZE * rewards.size
+    return rewards.exact + CELL_LIFT * rewards.cell_lift + SIZE * rewards.size + LIKELIHOOD * rewards.likelihood
 
 
 def _cell_accuracy(answer: Tensor, target: Tensor) -> Tensor:

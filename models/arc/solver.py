@@ -11,24 +11,28 @@ from torch.func import functional_call
 from models.arc import free_energy, policy
 from models.arc.agent import GridAgent
 from models.arc.canvas import PAD
-from models.arc.curriculum import mix
 from models.arc.episodes import Batch
-from models.arc.losses import PAD_WEIGHT, cell_loss, consistency, layout_loss
+from models.arc.losses import PAD_WEIGHT, cell_loss, colour_loss, consistency, layout_loss
 from models.arc.policy import Gaussian, PromptPolicy
 from models.arc.prompt.encoder import PromptEncoder
 from models.arc.prompt.features import puzzle_features
 from models.arc.refinement import Reading, Refiner
 from models.arc.reward import rewards, total
 
+Refine = Callable[[Reading, Tensor, Tensor], Tensor]
+
+FAR = 10.0  # logits of trust behind the first: beyond it, all are equally far to the policy
+CLIP = 1.0  # of each term's gradient of the policy, by puzzle
+
 
 class Weights(NamedTuple):
-    """Of the terms of both losses. The weight of the risk, the answer's cross-entropy, is 1."""
+    """Of the terms of both losses. The weights of the risk, the answer's cross-entropy, and of the score are 1."""
 
+    size: float
     ambiguity: float
     consistency: float
     pathwise: float
     information: float
-    value: float
     entropy: float
     kl: float
 
@@ -36,15 +40,15 @@ class Weights(NamedTuple):
 class Solver:
     """Answers puzzles under prompts.
 
-    The agent reads a puzzle once. The encoder makes a prompt of it, and the policy a distribution of nearby prompts,
-    under any number of which the agent refines its answer.
+    The agent reads a puzzle once, and the encoder makes a prompt of it. The policy makes a distribution of changes of
+    the trust in the hypotheses that the agent has about the rule, under any number of which it refines its answer.
 
     B episodes, T refinement steps, S the side of a canvas, K candidates.
 
     Args:
         agent: That answers.
         encoder: Of prompts; None: there are none.
-        policy: That refines prompts; None: they stay as they are.
+        policy: That changes the trust in hypotheses; None: it stays as it is.
     """
 
     def __init__(self, agent: GridAgent, encoder: PromptEncoder | None, policy: PromptPolicy | None) -> None:
@@ -60,11 +64,23 @@ class Solver:
         features = puzzle_features(batch.query, batch.demo_inputs, batch.demo_outputs, batch.demo_mask)
         return None if self.encoder is None else self.encoder(batch.text, features), features
 
+    def distribution(self, prompt: Tensor, features: Tensor, reading: Reading) -> Gaussian:
+        """What the policy does in these states: it sees the prompt, the features, and how far each proposal is trusted.
+
+        Raises:
+            ValueError: There is no policy.
+        """
+        if self.policy is None:
+            raise ValueError("distribution must be asked of a solver with a policy, but it has none.")
+        trust = (reading.trust - reading.trust[:, :1]).detach().float().clamp(min=-FAR) / FAR
+        gaussian: Gaussian = self.policy(prompt.detach(), torch.cat([features, trust], dim=1))
+        return gaussian
+
     def candidates(self, batch: Batch, noise: Tensor) -> Tensor:
-        """Answers under K candidate prompts.
+        """Answers under K candidate changes.
 
         Args:
-            noise: Standard normal, shape (K, dim): which prompts of its distribution the policy tries. Zeros are its
+            noise: Standard normal, shape (K, A): which changes of its distribution the policy tries. Zeros are its
                 mean.
 
         Returns:
@@ -75,20 +91,17 @@ class Solver:
         if self.policy is None or prompt is None:
             logits: Tensor = self.agent.refiner(reading, prompt)
             return logits[:, :, None]
-        gaussian: Gaussian = self.policy(prompt, features)
-        deltas = self.policy.squash(policy.sample(gaussian, len(noise), noise.expand(len(prompt), -1, -1)))
-        return _refined(self.agent.refiner, reading, prompt, deltas)
+        gaussian = self.distribution(prompt, features, reading)
+        changes = self.policy.squash(policy.sample(gaussian, len(noise), noise.expand(len(prompt), -1, -1)))
+        return _refined(self.agent.refiner, reading, prompt, changes)
 
-    def agent_loss(
-        self, batch: Batch, ratio: float, floor: float, weights: Weights
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """What agent and encoder are trained on: risk, in the mixture of the curriculum, ambiguity and consistency.
+    def agent_loss(self, batch: Batch, floor: float, weights: Weights) -> tuple[Tensor, dict[str, Tensor]]:
+        """What agent and encoder are trained on: risk of cells and sizes, ambiguity, consistency, unexplained cells.
 
-        The agent answers under one prompt of the policy's distribution. The policy has no part in the gradient.
+        The agent answers under one change of the policy's distribution. The policy has no part in the gradient.
 
         Args:
             batch: Episodes with targets.
-            ratio: Of the curriculum: the share of the loss of sizes.
             floor: Of the weights of cells, see `cell_loss`.
             weights: Of the terms; that of ambiguity as it is by now.
 
@@ -96,30 +109,39 @@ class Solver:
             The mean over episodes, and its terms by name.
         """
         prompt, features = self.prompt(batch)
+        reading, change = self.read(batch), None
         if self.policy is not None and prompt is not None:
             with torch.no_grad():
-                gaussian: Gaussian = self.policy(prompt.detach(), features)
-                delta = self.policy.squash(policy.sample(gaussian, 1))[:, 0]
-            prompt = prompt + delta
-        logits: Tensor = self.agent.refiner(self.read(batch), prompt)
-        cells, _ = cell_loss(logits, batch.target, hard_cell_floor=floor)
+                gaussian = self.distribution(prompt, features, reading)
+                change = self.policy.squash(policy.sample(gaussian, 1))[:, 0]
+        logits: Tensor = self.agent.refiner(reading, prompt, change)
+        cells = colour_loss(logits, batch.target, floor)
         sizes = layout_loss(logits, batch.target)
         uncertain = free_energy.ambiguity(logits[-1:].log_softmax(-1), cell_weights(batch.target)).mean()
         changing = consistency(logits)
-        loss = mix(ratio, cells, sizes) + weights.ambiguity * uncertain + weights.consistency * changing
-        return loss, {"risk": cells, "risk_sizes": sizes, "ambiguity": uncertain, "consistency": changing}
+        unexplained = -reading.evidence.float().mean()
+        loss = (1 - weights.size) * cells + weights.size * sizes + unexplained
+        loss = loss + weights.ambiguity * uncertain + weights.consistency * changing
+        return loss, {
+            "risk": cells,
+            "risk_sizes": sizes,
+            "unexplained": unexplained,
+            "ambiguity": uncertain,
+            "consistency": changing,
+        }
 
     def policy_loss(
         self, batch: Batch, samples: int, reward_scale: float, normalize: bool, weights: Weights
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """What the policy is trained on: the episodes' pairs are demonstrations that are held out.
 
-        Two gradients: the score function of the rewards, which are exact answers, cells and sizes; and the pathwise one
-        of the agent's loss and the information gain, through the sampled prompts. Neither reaches agent or encoder.
+        Two gradients: the score function of the rewards, and the pathwise one of the agent's loss and the information
+        gain, through the sampled changes. Neither reaches agent or encoder. Each term's gradient is clipped by itself
+        and by puzzle, where it enters the policy's mean and sigma, so that none scales another down.
 
         Args:
             batch: Episodes with targets.
-            samples: Prompts tried per episode, K.
+            samples: Changes tried per episode, K.
             reward_scale: Factor of the rewards.
             normalize: Divide advantages by their spread.
             weights: Of the terms.
@@ -136,8 +158,11 @@ class Solver:
             prompt, features = self.prompt(batch)
             reading = self.read(batch)
         assert prompt is not None
-        gaussian: Gaussian = self.policy(prompt, features)
-        actions = policy.sample(gaussian, samples)
+        gaussian = self.distribution(prompt, features, reading)
+        # Each puzzle has its own copy of sigma, so that its gradient can be clipped by itself.
+        held = Gaussian(*(part.detach().expand_as(gaussian.mean).requires_grad_() for part in gaussian))
+        noise = torch.randn(len(prompt), samples, held.mean.shape[1], device=prompt.device)
+        actions = held.mean[:, None] + held.log_sigma.exp()[:, None] * noise
         parameters = {name: value.detach() for name, value in self.agent.refiner.state_dict().items()}
         frozen = functools.partial(_called, self.agent.refiner, parameters)
         logits = _refined(frozen, reading, prompt, self.policy.squash(actions))
@@ -146,42 +171,57 @@ class Solver:
         with torch.no_grad():
             parts = rewards(flat[-1], target, batch.query.repeat_interleave(samples, 0))
             earned = total(parts).view(-1, samples)
-            advantages = policy.advantages(earned, gaussian.value, reward_scale, normalize)
-        terms = policy.policy_loss(gaussian, actions, advantages, earned, self.policy.scale)
-        surrogate, _ = cell_loss(flat, target)
-        gain = free_energy.information_gain(
-            logits[-1].transpose(0, 1).log_softmax(-1), cell_weights(batch.target)
-        ).mean()
-        loss = (
-            terms.reinforce
-            + weights.pathwise * surrogate
-            - weights.information * gain
-            + weights.value * terms.value
-            - weights.entropy * terms.entropy
-            + weights.kl * terms.kl
-        )
-        return loss, {
+            spread = policy.has_spread(earned)
+            advantages = policy.advantages(earned, reward_scale, normalize)
+        row = Gaussian(held.mean, held.log_sigma[:, None])
+        surrogate = cell_loss(flat, target)[0] * len(prompt)  # of all puzzles together, as the others are
+        gain = free_energy.information_gain(logits[-1].transpose(0, 1).log_softmax(-1), cell_weights(batch.target))
+        terms = {
+            "reinforce": (policy.reinforce(row, actions, advantages, self.policy.scale).sum(), 1.0),
+            "pathwise": (surrogate, weights.pathwise),
+            "information_gain": (gain.sum(), -weights.information),
+            "entropy": (policy.entropy(held).sum(), -weights.entropy),
+            "kl": (policy.kl(held, self.policy.initial_sigma).sum(), weights.kl),
+        }
+        loss = _clipped(gaussian, held, list(terms.values()))
+        shown = {name: value.detach() / len(prompt) for name, (value, _) in terms.items()}
+        return loss / len(prompt), {
             "reward": earned.mean(),
             "reward_exact": parts.exact.mean(),
-            "reinforce": terms.reinforce,
-            "pathwise": surrogate,
-            "information_gain": gain,
-            "value_loss": terms.value,
-            "entropy": terms.entropy,
-            "kl": terms.kl,
+            "reward_likelihood": parts.likelihood.mean(),
+            "reward_spread": spread.float().mean(),
+            **shown,
         }
 
 
-def _called(refiner: Refiner, parameters: dict[str, Tensor], reading: Reading, prompts: Tensor) -> Tensor:
+def _clipped(gaussian: Gaussian, held: Gaussian, terms: list[tuple[Tensor, float]]) -> Tensor:
+    """A loss of `gaussian` whose gradient is the sum of those that terms of `held` have, each clipped by puzzle."""
+    surrogate = torch.zeros((), device=held.mean.device)
+    value = torch.zeros((), device=held.mean.device)
+    inputs = torch.cat([part.detach() for part in held], dim=1)
+    passed = torch.cat([part.expand_as(held.mean) for part in gaussian], dim=1)
+    for term, weight in terms:
+        if not weight:
+            continue
+        parts = torch.autograd.grad(term, list(held), retain_graph=True, allow_unused=True)
+        filled = [torch.zeros_like(held.mean) if part is None else part for part in parts]
+        surrogate = surrogate + (weight * policy.clip_rows(torch.cat(filled, dim=1), CLIP) * (passed - inputs)).sum()
+        value = value + weight * term.detach()
+    return surrogate + value
+
+
+def _called(
+    refiner: Refiner, parameters: dict[str, Tensor], reading: Reading, prompts: Tensor, change: Tensor
+) -> Tensor:
     """The refiner with other parameters."""
-    logits: Tensor = functional_call(refiner, parameters, (reading, prompts))
+    logits: Tensor = functional_call(refiner, parameters, (reading, prompts, change))
     return logits
 
 
-def _refined(refine: Callable[[Reading, Tensor], Tensor], reading: Reading, prompt: Tensor, deltas: Tensor) -> Tensor:
-    """Logits (T, B, K, S, S, 12) under prompts (B, dim) that are changed by deltas (B, K, dim)."""
-    count = deltas.shape[1]
-    logits = refine(reading.repeat(count), (prompt[:, None] + deltas).flatten(0, 1))
+def _refined(refine: Refine, reading: Reading, prompt: Tensor, changes: Tensor) -> Tensor:
+    """Logits (T, B, K, S, S, 12) under prompts (B, dim), with the trust changed by (B, K, A)."""
+    count = changes.shape[1]
+    logits = refine(reading.repeat(count), prompt.repeat_interleave(count, 0), changes.flatten(0, 1))
     return logits.view(len(logits), -1, count, *logits.shape[2:])
 
 

@@ -6,7 +6,6 @@ from typing import Annotated, Literal
 from pydantic import (
     Field,
     NonNegativeFloat,
-    NonNegativeInt,
     PositiveFloat,
     PositiveInt,
     ValidationInfo,
@@ -95,7 +94,7 @@ class ArcConfig(TaskConfig):
     """Parameters of the task `arc`. Where a range has a source, docs/arc.md names it."""
 
     agent_lr: PositiveFloat = searchable(
-        1e-3, low=3e-4, high=2e-2, log=True, description="peak learning rate of the agent"
+        4e-3, low=3e-4, high=2e-2, log=True, description="peak learning rate of the agent"
     )
     prompt_lr: PositiveFloat = searchable(
         1e-3, low=1e-4, high=1e-2, log=True, when=PROMPTED, description="that of the prompt encoder"
@@ -106,13 +105,16 @@ class ArcConfig(TaskConfig):
     reward_scale: NonNegativeFloat = searchable(
         5.0, low=0.5, high=20.0, log=True, when=REWARDED, description="factor of the policy's rewards"
     )
+    policy_scale: PositiveFloat = searchable(
+        4.0, low=1.0, high=16.0, log=True, when=REFINED, description="most that the policy changes a trust by, in nats"
+    )
+    policy_sigma: Annotated[float, Field(gt=0.007, lt=1.6)] = searchable(
+        0.5, low=0.1, high=1.5, log=True, when=REFINED, description="spread that the policy begins with"
+    )
     curriculum_start: Share = searchable(
-        0.6, low=0.0, high=0.9, description="share of easy puzzles, and of the loss of sizes, in the first epoch"
+        0.6, low=0.0, high=0.9, description="share of puzzles picked by difficulty in the first epoch; 0 in the last"
     )
-    curriculum_end: Share = searchable(0.3, low=0.0, high=0.5, description="that share after the warm-up")
-    curriculum_warmup: NonNegativeInt = searchable(
-        1, low=1, high=5, description="epochs from the first share to the last"
-    )
+    size_weight: Share = searchable(0.2, low=0.05, high=0.5, description="share of the loss of sizes")
     hard_cell_floor: Annotated[float, Field(gt=0, le=1)] = searchable(
         0.5, low=0.1, high=1.0, description="weight of a cell that is surely right, beside 1 for one that is wrong"
     )
@@ -137,17 +139,21 @@ class ArcConfig(TaskConfig):
 
     prompt: PromptConfig = PromptConfig()
     use_prompt: bool = Field(True, description="whether there is a prompt; without one there is no policy either")
-    use_policy: bool = Field(True, description="whether a policy refines the prompt")
-    samples: int = Field(4, ge=1, le=64, description="prompts that the policy tries per puzzle in training")
-    candidates: int = Field(3, ge=1, le=64, description="prompts per puzzle in evaluation, ranked by free energy")
-    rehearsals: int = Field(1, ge=0, le=10, description="demonstrations held out of each puzzle to rank candidates by")
+    use_policy: bool = Field(False, description="whether a policy changes the trust in hypotheses")
+    samples: int = Field(4, ge=2, le=64, description="changes that the policy tries per puzzle in training")
+    candidates: int = Field(3, ge=1, le=64, description="changes per puzzle in evaluation, ranked by free energy")
+    least_spread: Share = Field(
+        0.05, description="share of puzzles with a spread of rewards, below which the policy does not train"
+    )
+    rehearsals: int = Field(
+        2, ge=0, le=10, description="demonstrations held out of each puzzle, to rank candidates by and for the score"
+    )
     selection_precision: float = Field(
         200.0, ge=0, description="how sharply the expected free energy chooses among candidates"
     )
     advantage_normalization: bool = Field(
         False, description="divide advantages by their spread: reward_scale then has no effect"
     )
-    value_weight: float = Field(0.5, gt=0, description="of the value's loss")
     entropy_weight: float = Field(0.01, ge=0, description="of the policy's entropy")
     kl_weight: float = Field(0.01, ge=0, description="of its divergence from the distribution that it began with")
     ambiguity_warmup: float = Field(0.2, ge=0, le=1, description="share of all updates in which that term rises from 0")
@@ -158,7 +164,7 @@ class ArcConfig(TaskConfig):
     layers: int = Field(3, ge=0, le=16, description="blocks that read the grids")
     warmup: float = Field(0.05, ge=0, lt=1, description="share of all updates in which the learning rate rises")
     episodes: int = Field(400, ge=1, description="training episodes per epoch, over all workers")
-    views: int = Field(4, ge=1, le=80, description="augmented views of a test that vote for its answer")
+    views: int = Field(2, ge=1, le=80, description="augmented views of a test that vote for its answer")
     max_demos: int = Field(3, ge=1, le=10, description="demonstrations shown in a training episode")
     max_side: int = Field(12, ge=1, le=30, description="puzzles with a longer grid side are left out")
     data: str = Field("arc-agi-1", description=f"puzzles: {', '.join(SOURCES)}, or a folder of them")
@@ -179,15 +185,8 @@ class ArcConfig(TaskConfig):
     @classmethod
     def _check_use_policy(cls, use_policy: bool, info: ValidationInfo) -> bool:
         if use_policy and not info.data.get("use_prompt", True):
-            raise ValueError("must be false with use_prompt=false, but got true: a policy refines a prompt.")
+            raise ValueError("must be false with use_prompt=false, but got true: a policy looks at a prompt.")
         return use_policy
-
-    @field_validator("advantage_normalization")
-    @classmethod
-    def _check_advantage_normalization(cls, normalized: bool, info: ValidationInfo) -> bool:
-        if normalized and info.data.get("samples") == 1:
-            raise ValueError("must be false with samples=1, but got true: one sample has no spread. Raise samples.")
-        return normalized
 
     @field_validator("data", "evaluation_data")
     @classmethod

@@ -1,6 +1,7 @@
 """The task `arc`: puzzles of ARC, answered from their demonstrations under prompts that a policy refines."""
 
 import functools
+import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import version
@@ -14,24 +15,25 @@ from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 
 from models.arc import (
+    PROPOSALS,
     SOURCES,
+    Answers,
     Batch,
     Case,
     Curriculum,
     Episode,
     Exam,
-    Grid,
     GridAgent,
     PromptPolicy,
     Puzzle,
     Solver,
     TrainingPool,
     Weights,
-    attempts,
     draw,
     from_arrays,
     metrics,
     prepare,
+    sit,
     tally,
     to_arrays,
 )
@@ -50,6 +52,8 @@ from trainables.arc.config import ArcConfig
 from trainables.task import Task
 from trainables.task.datasets import Use
 from trainables.update.lr_schedules import warmup_cosine
+
+logger = logging.getLogger(__name__)
 
 USES: tuple[Use, Use] = ("training", "evaluation")
 DRAWN = 6  # puzzles in the picture of a trial
@@ -92,13 +96,21 @@ class ArcTask(Task[ArcConfig]):
         if config.use_prompt:
             encoder = self.modules["prompt"] = self._create_prompt_encoder()
         if config.use_policy:
-            policy = self.modules["policy"] = PromptPolicy(config.prompt.dim, len(FEATURES))
+            policy = self.modules["policy"] = PromptPolicy(
+                config.prompt.dim,
+                len(FEATURES) + PROPOSALS,
+                PROPOSALS,
+                scale=config.policy_scale,
+                initial_sigma=config.policy_sigma,
+            )
         self.solver = Solver(agent, encoder, policy)
-        self.curriculum = Curriculum(config.curriculum_start, config.curriculum_end, config.curriculum_warmup)
+        self.curriculum = Curriculum(config.curriculum_start, config.epochs)
         generator = torch.Generator().manual_seed(0)  # the same candidates in every trial and after every epoch
-        noise = torch.randn(config.candidates, config.prompt.dim, generator=generator)
+        noise = torch.randn(config.candidates, PROPOSALS, generator=generator)
         noise[0] = 0
         self.noise = noise.to(context.device)
+        self._idle = False
+        self._spreads: list[tuple[float, int]] = []  # of a window, by micro-batch: share and number of puzzles
         self._create_optimizers()
         if config.prompt.train == "frozen":
             self.__dict__.pop("_language", None)  # what it has to say is known, and it may be large
@@ -127,7 +139,6 @@ class ArcTask(Task[ArcConfig]):
     def train_batches(self, epoch: int) -> Iterator[Batch]:
         """This rank's batches of episodes, each puzzle in a random symmetry and colouring."""
         config, context = self.config, self.context
-        self.ratio = self.curriculum.ratio(epoch)
         planned = self.pool.plan(config.episodes, config.batch_size, context.generator, self.curriculum, epoch)
         for indices in planned[context.rank :: context.world_size]:
             text = None if self.text is None else self.text[indices]
@@ -138,27 +149,54 @@ class ArcTask(Task[ArcConfig]):
         if self.config.use_prompt and report.outcome == "applied":
             self._log_prompt_gradient()
         if self.config.use_policy:
+            self._spreads.clear()
             self.updaters["policy"].update(window, self.policy_loss)
+            for share, number in self._spreads:  # windows that are not applied have one, too
+                self.log("reward_spread", share, number)
+            self.keep_noted()
 
     def loss(self, batch: Batch) -> tuple[Tensor, float]:
-        loss, terms = self.solver.agent_loss(
-            batch, self.ratio, self.config.hard_cell_floor, self._compute_loss_weights()
-        )
+        loss, terms = self.solver.agent_loss(batch, self.config.hard_cell_floor, self._compute_loss_weights())
         return self._log_terms(loss, terms, batch)
 
     def policy_loss(self, batch: Batch) -> tuple[Tensor, float]:
-        """The loss of the policy alone; the other parameters have no gradient in it."""
+        """The loss of the policy alone; the other parameters have no gradient in it.
+
+        A micro-batch in which too few puzzles have rewards that differ has no weight.
+        """
         config = self.config
         loss, terms = self.solver.policy_loss(
             batch, config.samples, config.reward_scale, config.advantage_normalization, self._compute_loss_weights()
         )
-        return self._log_terms(loss, terms, batch)
+        spread = float(terms.pop("reward_spread"))
+        self._spreads.append((spread, len(batch.target)))
+        loss, weight = self._log_terms(loss, terms, batch)
+        if spread >= config.least_spread:
+            return loss, weight
+        if not self._idle:
+            self._idle = True
+            logger.info(
+                "policy does not train on windows in which fewer than %.0f %% of puzzles have rewards that differ: "
+                "train/reward_spread",
+                100 * config.least_spread,
+            )
+        return loss, 0.0
 
     def evaluate(self) -> dict[str, float]:
-        self.attempts = self._solve_exam(self.exam)
-        sums = self.context.all_reduce_sums(tally(self.puzzles, self.attempts))
+        answers = self._answer(self.exam)
+        self.attempts = answers.attempts
+        held = [("tests", answers.tests)]
+        if self.config.learn_from != "transductive":  # else the demonstrations were learned from
+            held.append(("rehearsals", answers.rehearsals))
+        own = {
+            name: float(value)
+            for kind, found in held
+            for name, value in ((kind, found.sum()), (f"{kind}_number", len(found)))
+        }
+        sums = self.context.all_reduce_sums(tally(self.puzzles, self.attempts) | own)
         report = {f"val/{name}": value for name, value in metrics(sums).items()}
-        report["val/score"] = report["val/pass2_output"] + report["val/cell_lift"]
+        report["val/likelihood"] = sums["tests"] / sums["tests_number"]
+        report["val/score"] = sum(sums[kind] for kind, _ in held) / sum(sums[f"{kind}_number"] for kind, _ in held)
         return report
 
     def pictures(self) -> Mapping[str, NDArray[np.uint8]]:
@@ -185,7 +223,8 @@ class ArcTask(Task[ArcConfig]):
             raise ValueError("demo_inputs must hold at least one demonstration, but got none: there is no rule.")
         demonstrations = tuple(zip(grids["demo_inputs"], grids["demo_outputs"], strict=True))
         tests = tuple((grid, grid) for grid in grids["test_inputs"])  # there is no answer: what stands there is unread
-        first, second = zip(*self._solve_exam(self._prepare_exam([Puzzle("", demonstrations, tests)])), strict=True)
+        exam = self._prepare_exam([Puzzle("", demonstrations, tests)])
+        first, second = zip(*self._answer(exam).attempts, strict=True)
         return {"first": torch.from_numpy(to_arrays(first)), "second": torch.from_numpy(to_arrays(second))}
 
     def example(self) -> dict[str, Tensor]:
@@ -198,15 +237,15 @@ class ArcTask(Task[ArcConfig]):
         }
         return {name: torch.from_numpy(to_arrays(grids)) for name, grids in parts.items()}
 
-    def _solve_exam(self, exam: Exam | None) -> list[tuple[Grid, Grid]]:
+    def _answer(self, exam: Exam | None) -> Answers:
         if exam is None:  # more ranks than puzzles
-            return []
-        return attempts(self.solver, exam, self.noise, self.config.selection_precision, self.context.device)
+            return Answers([], torch.zeros(0), torch.zeros(0))
+        return sit(self.solver, exam, self.noise, self.config.selection_precision, self.context.device)
 
     def _prepare_exam(self, puzzles: Sequence[Puzzle], share: str = "") -> Exam:
         """What is asked of the solver; `share` names what is kept for the trials to come."""
         config = self.config
-        held_out = config.rehearsals if config.use_policy and config.candidates > 1 else 0
+        held_out = config.rehearsals
         make = functools.partial(prepare, puzzles, config.views, held_out)
         exam = self._get_cached("exam", make, share, config.views, held_out) if share else make()
         exam = exam._replace(test_text=self._get_text(exam.tests.episodes, share and f"tests {share}"))

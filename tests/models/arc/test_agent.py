@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.nn.functional import one_hot
 
 from models.arc import SYMBOLS, Batch, GridAgent, Puzzle, TrainingPool, cell_loss
 from models.arc.augment import random_renamings, rename
@@ -144,9 +145,10 @@ def test_a_block_keeps_the_shape_and_sees_its_row_and_column() -> None:
 
 def test_votes_are_shares_of_attention() -> None:
     lookup = Lookup(8, heads=2, symbols=3)
-    answers = torch.nn.functional.one_hot(torch.randint(3, (2, 4, 5)), 3).float()
+    answers = one_hot(torch.randint(3, (2, 4, 5)), 3).float()
     mask = torch.tensor([[True] * 4, [True, False, False, False]])
-    read, votes = lookup(torch.randn(2, 6, 8), torch.randn(2, 4, 5, 8), answers, mask)
+    asked, shown = (one_hot(torch.randint(3, shape), 3).float() for shape in ((2, 6), (2, 4, 5)))
+    read, votes = lookup(torch.randn(2, 6, 8), torch.randn(2, 4, 5, 8), asked, shown, answers, mask)
     assert read.shape == (2, 6, 8)
     assert votes.shape == (2, 6, 2, 3)
     torch.testing.assert_close(votes.sum(-1), torch.ones(2, 6, 2))
@@ -154,10 +156,19 @@ def test_votes_are_shares_of_attention() -> None:
     assert (votes[1][..., unseen] == 0).all()
 
 
+def test_cells_of_one_symbol_find_each_other_untrained() -> None:
+    torch.manual_seed(0)
+    lookup, symbols = Lookup(8, heads=2, symbols=3), one_hot(torch.tensor([0, 1, 2]), 3).float()
+    _, votes = lookup(torch.zeros(1, 3, 8), torch.zeros(1, 1, 3, 8), symbols[None], symbols[None, None],
+                      symbols.roll(1, 0)[None, None], torch.ones(1, 1, dtype=torch.bool))  # fmt: skip
+    assert (votes.argmax(-1) == torch.tensor([2, 0, 1])[None, :, None]).all()
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_a_lookup_without_demonstrations_finds_nothing(dtype: torch.dtype) -> None:  # C48
     lookup = Lookup(8, heads=2, symbols=3).to(dtype)
     x, pairs = torch.randn(1, 6, 8, dtype=dtype), 30 * torch.randn(1, 2, 5, 8, dtype=dtype)
-    found, votes = lookup(x, pairs, torch.ones(1, 2, 5, 3), torch.zeros(1, 2).bool())
+    symbols = torch.ones(1, 2, 5, 3)
+    found, votes = lookup(x, pairs, torch.ones(1, 6, 3), symbols, symbols, torch.zeros(1, 2).bool())
     assert (votes == 0).all()
     torch.testing.assert_close(found, lookup.read.bias.expand(1, 6, 8))

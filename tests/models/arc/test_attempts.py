@@ -9,11 +9,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.arc import GridAgent, PromptPolicy, Puzzle, Solver, attempts, free_energy, prepare
+from models.arc import PROPOSALS, GridAgent, PromptPolicy, Puzzle, Solver, free_energy, prepare, sit
 from models.arc.attempts import View, all_attempts, read_views, two_attempts
 from models.arc.augment import Augmentation
 from models.arc.canvas import FIRST_COLOUR, PAD, SYMBOLS, to_canvas
-from models.arc.evaluation import EVALUATION_BATCH, Exam, candidate_weights
+from models.arc.evaluation import EVALUATION_BATCH, Exam, log_likelihood, rehearse
 from models.arc.prompt import FEATURES, PromptEncoder
 
 
@@ -108,15 +108,14 @@ def test_views_are_grouped_by_test() -> None:
 
 CPU = torch.device("cpu")
 DIM = 16
-NOISE = torch.randn(3, DIM, generator=torch.Generator().manual_seed(0))
+NOISE = torch.randn(3, PROPOSALS, generator=torch.Generator().manual_seed(0))
 
 
 @pytest.fixture
 def solver() -> Solver:
     torch.manual_seed(0)
-    policy = PromptPolicy(DIM, len(FEATURES), hidden=16, scale=5.0)
+    policy = PromptPolicy(DIM, len(FEATURES) + PROPOSALS, PROPOSALS, hidden=16, scale=20.0, initial_sigma=1.5)
     agent = GridAgent(width=16, layers=1, prompt_dim=DIM)
-    torch.nn.init.normal_(agent.refiner.prompt.weight)  # what a prompt changes is to be seen untrained
     return Solver(agent.eval(), PromptEncoder(8, dim=DIM), policy)
 
 
@@ -145,7 +144,7 @@ def test_attempts_are_two_and_do_not_depend_on_the_answers(solver: Solver, puzzl
     other = [
         replace(puzzle, tests=tuple((source, 9 - target) for source, target in puzzle.tests)) for puzzle in puzzles
     ]
-    asked, again = (attempts(solver, exam(given), NOISE, 16.0, CPU) for given in (puzzles, other))
+    asked, again = (sit(solver, exam(given), NOISE, 16.0, CPU).attempts for given in (puzzles, other))
     assert len(asked) == 12
     assert all(not np.array_equal(first, second) for first, second in asked)
     assert [[grid.tolist() for grid in pair] for pair in asked] == [[grid.tolist() for grid in pair] for pair in again]
@@ -154,23 +153,42 @@ def test_attempts_are_two_and_do_not_depend_on_the_answers(solver: Solver, puzzl
 @torch.no_grad()
 def test_candidates_count_by_their_energy_on_held_out_pairs(solver: Solver, puzzles: list[Puzzle]) -> None:
     made = exam(puzzles, held_out=3)
-    weights = candidate_weights(solver, made, NOISE, 16.0, CPU)
+    weights = rehearse(solver, made, NOISE, 16.0, CPU)[0]
     assert weights.std() > 0.01
     alone = torch.stack([energies(solver, made, NOISE[index : index + 1]) for index in range(3)], dim=1)
     torch.testing.assert_close(weights, (-16.0 * alone).softmax(1), rtol=1e-3, atol=1e-4)
     alike = torch.full((6, 3), 1 / 3)
-    torch.testing.assert_close(candidate_weights(solver, made, NOISE, 0.0, CPU), alike)
+    torch.testing.assert_close(rehearse(solver, made, NOISE, 0.0, CPU)[0], alike)
     short = exam([replace(puzzle, demonstrations=puzzle.demonstrations[:1]) for puzzle in puzzles])
     assert short.rehearsals is None
-    torch.testing.assert_close(candidate_weights(solver, short, NOISE, 16.0, CPU), alike)
+    torch.testing.assert_close(rehearse(solver, short, NOISE, 16.0, CPU)[0], alike)
 
 
 @torch.no_grad()
 def test_a_sharp_choice_takes_the_best_candidate(solver: Solver, puzzles: list[Puzzle]) -> None:
     made = exam(puzzles)
-    best = candidate_weights(solver, made, NOISE, 1e6, CPU).argmax(1)
+    best = rehearse(solver, made, NOISE, 1e6, CPU)[0].argmax(1)
     assert len(best.unique()) > 1
-    found = attempts(solver, made, NOISE, 1e6, CPU)
-    alone = [attempts(solver, made, NOISE[index : index + 1], 1e6, CPU) for index in range(3)]
+    found = sit(solver, made, NOISE, 1e6, CPU).attempts
+    alone = [sit(solver, made, NOISE[index : index + 1], 1e6, CPU).attempts for index in range(3)]
     for test, puzzle in enumerate(made.tests.owner.tolist()):
         np.testing.assert_array_equal(found[test][0], alone[best[puzzle]][test][0])
+
+
+def test_likelihood_is_the_mean_over_the_grid_and_its_edge() -> None:
+    target = torch.from_numpy(to_canvas(np.array([[1, 2]], dtype=np.uint8), 4))[None]
+    right = torch.nn.functional.one_hot(target.long(), SYMBOLS).float()
+    shares = 0.7 * right + 0.3 * (1 - right) / (SYMBOLS - 1)
+    shares[target == PAD] = 1 / SYMBOLS  # as unsure as can be of what is outside
+    found = log_likelihood(shares.log()[:, None], target)
+    torch.testing.assert_close(found, torch.tensor([[0.7]]).log())
+
+
+@torch.no_grad()
+def test_answer_that_the_canvas_cannot_hold_has_no_likelihood(solver: Solver) -> None:
+    grid, large = np.ones((2, 2), dtype=np.uint8), np.ones((7, 7), dtype=np.uint8)
+    surprise = Puzzle("surprise", ((grid, grid), (grid, grid)), ((grid, large), (grid, grid)))
+    found = sit(solver, exam([surprise]), NOISE, 16.0, CPU)
+    assert found.tests[0] == 0
+    assert 0 < found.tests[1] <= 1
+    assert found.rehearsals.shape == (1,)

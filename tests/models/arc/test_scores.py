@@ -1,5 +1,7 @@
 """The score of an attempt, and the reward that says the same of a canvas."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -116,9 +118,21 @@ def test_the_lift_is_limited_and_the_total_weighs_all_parts() -> None:
     target = query.copy()
     target[0, 0] = 2
     found = rewards(answers([9 * query]), to_canvases([target], SIDE), to_canvases([query], SIDE))
-    assert [part.item() for part in found] == [0.0, -1.0, 1.0]
-    parts = Rewards(torch.tensor([1.0, 0.0, 0.0]), torch.tensor([1.0, 0.5, -1.0]), torch.tensor([1.0, 1.0, 0.0]))
-    torch.testing.assert_close(total(parts), torch.tensor([1.3, 0.2, -0.2]))
+    assert [part.item() for part in found[:3]] == [0.0, -1.0, 1.0]
+    parts = [[1.0, 0.0, 0.0], [1.0, 0.5, -1.0], [1.0, 1.0, 0.0], [0.0, -0.5, -3.0]]
+    torch.testing.assert_close(total(Rewards(*map(torch.tensor, parts))), torch.tensor([1.3, -0.3, -3.2]))
+
+
+def test_likelihood_tells_answers_apart_that_read_alike() -> None:
+    shown = grid([1, 2], [3, 4])
+    target = to_canvases([shown] * 3, SIDE)
+    logits = torch.cat([answers([shown], certainty) for certainty in (3.0, 6.0, -200.0)])
+    found = rewards(logits, target, target)
+    assert found.exact.tolist() == [1.0, 1.0, 0.0]
+    least = math.exp(3.0) / (math.exp(3.0) + SYMBOLS - 1)
+    assert found.likelihood[0].item() == pytest.approx(math.log(least), rel=1e-4)
+    assert found.likelihood[0] < found.likelihood[1] < 0
+    assert found.likelihood[2] == -3.0, "a limit on what one answer can cost"
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -135,4 +149,4 @@ def test_logits_outside_of_the_answer_have_no_influence() -> None:
     shown = grid([1, 2], [3, 4])
     target, logits = to_canvases([shown], SIDE), answers([shown])
     logits[0, 4:, :, FIRST_COLOUR] += 3.0  # less than what speaks for nothing there
-    assert [part.item() for part in rewards(logits, target, target)] == [1.0, 0.0, 1.0]
+    assert [part.item() for part in rewards(logits, target, target)[:3]] == [1.0, 0.0, 1.0]

@@ -3,13 +3,24 @@
 import pytest
 import torch
 
-from models.arc import Batch, GridAgent, PromptPolicy, Puzzle, Solver, TrainingPool, Weights, cell_loss, policy
+from models.arc import (
+    PROPOSALS,
+    Batch,
+    GridAgent,
+    PromptPolicy,
+    Puzzle,
+    Solver,
+    TrainingPool,
+    Weights,
+    cell_loss,
+    policy,
+)
 from models.arc.prompt import FEATURES, PromptEncoder
 from models.arc.reward import rewards, total
 
 DIM = 16
-ALL = Weights(ambiguity=0.05, consistency=0.1, pathwise=1.0, information=0.05, value=0.5, entropy=0.01, kl=0.01)
-NONE = Weights(ambiguity=0.0, consistency=0.0, pathwise=0.0, information=0.0, value=0.0, entropy=0.0, kl=0.0)
+ALL = Weights(size=0.3, ambiguity=0.05, consistency=0.1, pathwise=1.0, information=0.05, entropy=0.01, kl=0.01)
+NONE = Weights(size=0.0, ambiguity=0.0, consistency=0.0, pathwise=0.0, information=0.0, entropy=0.0, kl=0.0)
 
 
 @pytest.fixture
@@ -18,7 +29,7 @@ def solver() -> Solver:
     agent = GridAgent(width=16, layers=1, steps=2, prompt_dim=DIM)
     for layer in (agent.refiner.prompt, agent.refiner.core.down, agent.refiner.point):
         torch.nn.init.normal_(layer.weight, std=0.3)  # an agent that a prompt makes better or worse
-    return Solver(agent, PromptEncoder(8, dim=DIM), PromptPolicy(DIM, len(FEATURES), hidden=16))
+    return Solver(agent, PromptEncoder(8, dim=DIM), PromptPolicy(DIM, len(FEATURES) + PROPOSALS, PROPOSALS, hidden=16))
 
 
 @pytest.fixture
@@ -33,11 +44,11 @@ def gradients(module: torch.nn.Module) -> dict[str, float]:
 
 
 def test_the_agents_loss_trains_agent_and_encoder_alone(solver: Solver, batch: Batch) -> None:
-    solver.agent_loss(batch, 0.3, 0.5, ALL)[0].backward()
+    solver.agent_loss(batch, 0.5, ALL)[0].backward()
     assert all(gradients(solver.agent).values())
     assert all(gradients(solver.encoder).values())
     assert all(p.grad is None for p in solver.policy.parameters())
-    torch.optim.SGD([*solver.agent.parameters(), *solver.encoder.parameters()], lr=0.1).step()
+    torch.optim.SGD([*solver.agent.parameters(), *solver.encoder.parameters()], lr=0.01).step()
     solver.policy_loss(batch, 2, 5.0, False, ALL)[0].backward()  # which shares no graph with it
 
 
@@ -49,27 +60,36 @@ def test_the_policys_loss_trains_the_policy_alone(solver: Solver, batch: Batch) 
 
 @pytest.mark.parametrize(
     ("weight", "term", "sign"),
-    [
-        ("pathwise", "pathwise", 1),
-        ("information", "information_gain", -1),
-        ("value", "value_loss", 1),
-        ("entropy", "entropy", -1),
-        ("kl", "kl", 1),
-    ],
+    [("pathwise", "pathwise", 1), ("information", "information_gain", -1), ("entropy", "entropy", -1), ("kl", "kl", 1)],
 )
 def test_every_term_of_the_policys_loss_is_added(solver, batch, weight, term, sign) -> None:
-    loss, terms = solver.policy_loss(batch, 4, 5.0, False, NONE._replace(**{weight: 0.7}))
-    torch.testing.assert_close(loss, terms["reinforce"] + sign * 0.7 * terms[term])
-    terms[term].backward()
+    for part in solver.policy.parameters():
+        torch.nn.init.normal_(part, std=0.3)  # at the start the KL is 0
+    loss, terms = solver.policy_loss(batch, 4, 0.0, False, NONE._replace(**{weight: 0.7}))
+    torch.testing.assert_close(loss.detach(), terms["reinforce"] + sign * 0.7 * terms[term])
+    loss.backward()
     assert any(gradients(solver.policy).values())
+
+
+def test_no_term_scales_another_down(solver: Solver, batch: Batch) -> None:
+    def gradient(reward_scale: float, pathwise: float) -> torch.Tensor:
+        torch.manual_seed(3)
+        solver.policy.zero_grad()
+        solver.policy_loss(batch, 4, reward_scale, False, NONE._replace(pathwise=pathwise))[0].backward()
+        return torch.cat([p.grad.flatten() for p in solver.policy.parameters()])
+
+    score, pathwise = gradient(1e6, 0.0), gradient(0.0, 1.0)
+    assert pathwise.norm() > 0
+    torch.testing.assert_close(gradient(1e6, 1.0), score + pathwise, rtol=1e-3, atol=1e-6)
+    assert score.norm() < 20, "however large the rewards"
 
 
 @pytest.mark.parametrize("term", ["ambiguity", "consistency"])
 def test_every_term_of_the_agents_loss_is_added(solver: Solver, batch: Batch, term: str) -> None:
     torch.manual_seed(1)
-    with_term, _ = solver.agent_loss(batch, 0.0, 1.0, NONE._replace(**{term: 1.0}))
+    with_term, _ = solver.agent_loss(batch, 1.0, NONE._replace(**{term: 1.0}))
     torch.manual_seed(1)
-    without, terms = solver.agent_loss(batch, 0.0, 1.0, NONE)
+    without, terms = solver.agent_loss(batch, 1.0, NONE)
     assert all(value >= 0 for value in terms.values())
     assert with_term.item() == pytest.approx(without.item() + terms[term].item(), rel=1e-5)
     terms[term].backward()
@@ -77,40 +97,51 @@ def test_every_term_of_the_agents_loss_is_added(solver: Solver, batch: Batch, te
 
 
 def test_equal_rewards_leave_a_finite_loss(solver: Solver, batch: Batch) -> None:
-    loss, terms = solver.policy_loss(batch._replace(target=batch.query), 1, 5.0, False, ALL)
+    loss, terms = solver.policy_loss(batch._replace(target=batch.query), 2, 5.0, False, ALL)
     assert all(torch.isfinite(value) for value in (loss, *terms.values()))
 
 
 @torch.no_grad()
-def test_candidates_without_noise_answer_the_mean_prompt(solver: Solver, batch: Batch) -> None:
+def test_candidates_differ_by_their_trust_in_hypotheses(solver: Solver, batch: Batch) -> None:
     solver.agent.eval()
     prompt, features = solver.prompt(batch)
-    moved = prompt + solver.policy.squash(solver.policy(prompt, features).mean)
-    expected = solver.agent(batch.query, batch.demo_inputs, batch.demo_outputs, batch.demo_mask, moved)
-    torch.testing.assert_close(solver.candidates(batch, torch.zeros(1, DIM))[:, :, 0], expected)
-    several = solver.candidates(batch, torch.randn(3, DIM))
+    reading = solver.read(batch)
+    change = solver.policy.squash(solver.distribution(prompt, features, reading).mean)
+    expected = solver.agent.refiner(reading, prompt, change)
+    torch.testing.assert_close(solver.candidates(batch, torch.zeros(1, PROPOSALS))[:, :, 0], expected)
+    several = solver.candidates(batch, torch.randn(3, PROPOSALS))
     assert several.shape == (2, len(prompt), 3, *batch.query.shape[1:], 12)
     assert not torch.equal(several[:, :, 0], several[:, :, 1])
 
 
+def test_sizes_count_in_their_own_term_alone(solver: Solver, batch: Batch) -> None:
+    solver.agent.refiner.steps = 1  # a later step sees the sizes of the one before
+    solver.agent_loss(batch, 1.0, NONE)[0].backward()
+    layout = solver.agent.refiner.symbol_bias.grad[:2]
+    assert not layout.any(), "colours alone"
+    solver.agent_loss(batch, 1.0, NONE._replace(size=1.0))[0].backward()
+    assert layout.all()
+
+
 def test_without_encoder_or_policy_there_is_one_candidate(batch: Batch) -> None:
     solver = Solver(GridAgent(width=16, layers=1), None, None)
-    assert solver.candidates(batch, torch.randn(3, DIM)).shape[2] == 1
+    assert solver.candidates(batch, torch.randn(3, PROPOSALS)).shape[2] == 1
     with pytest.raises(ValueError, match="policy"):
         solver.policy_loss(batch, 2, 1.0, False, ALL)
 
 
-@torch.no_grad()
-def test_the_policys_terms_are_means_over_its_samples(solver: Solver, batch: Batch) -> None:
+def test_policys_terms_are_means_over_its_samples(solver: Solver, batch: Batch) -> None:
     torch.manual_seed(1)
     _, terms = solver.policy_loss(batch, 3, 5.0, False, NONE)
     torch.manual_seed(1)
-    prompt, features = solver.prompt(batch)
     losses, earned = [], []
-    for action in policy.sample(solver.policy(prompt, features), 3).unbind(1):
-        logits = solver.agent(*batch[:1], *batch[2:5], prompt + solver.policy.squash(action))
-        losses.append(cell_loss(logits, batch.target)[0])
-        earned.append(total(rewards(logits[-1], batch.target, batch.query)).mean())
-    assert max(losses) - min(losses) > 1e-3
+    with torch.no_grad():
+        prompt, features = solver.prompt(batch)
+        reading = solver.read(batch)
+        for action in policy.sample(solver.distribution(prompt, features, reading), 3).unbind(1):
+            logits = solver.agent.refiner(reading, prompt, solver.policy.squash(action))
+            losses.append(cell_loss(logits, batch.target)[0])
+            earned.append(total(rewards(logits[-1], batch.target, batch.query)))
     torch.testing.assert_close(terms["pathwise"], torch.stack(losses).mean())
     torch.testing.assert_close(terms["reward"], torch.stack(earned).mean())
+    assert terms["reward_spread"] == policy.has_spread(torch.stack(earned, 1)).float().mean()

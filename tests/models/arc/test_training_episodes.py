@@ -1,6 +1,5 @@
 """Episodes of training and of tests, and the curriculum that chooses them."""
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from models.arc import PAD, Puzzle, TestEpisodes, TrainingPool, to_canvas, to_grid
-from models.arc.curriculum import Curriculum, mix
+from models.arc.curriculum import Curriculum
 
 
 def with_other_answers(puzzles: list[Puzzle]) -> list[Puzzle]:
@@ -118,55 +117,55 @@ def levels(count: int) -> Tensor:
 
 
 @bounded
-@given(ratios, ratios, st.floats(0.5, 50.0), st.floats(0.0, 1.0))
-def test_the_ratio_goes_from_start_to_end_in_a_straight_line(start, end, warmup, part) -> None:
-    curriculum = Curriculum(start, end, warmup)
-    assert curriculum.ratio(warmup) == curriculum.ratio(warmup + 7.5) == end
-    assert curriculum.ratio(warmup * part) == pytest.approx(start + part * (end - start))
-    assert Curriculum(start, end, 0).ratio(0) == end
+@given(ratios, st.integers(2, 50), st.floats(0.0, 1.0))
+def test_share_of_the_window_falls_to_none_over_the_run(start, epochs, part) -> None:
+    curriculum = Curriculum(start, epochs)
+    assert curriculum.share(0) == start
+    assert curriculum.share(epochs - 1) == curriculum.share(epochs + 7.5) == 0
+    assert curriculum.share((epochs - 1) * part) == pytest.approx(start * (1 - part), abs=1e-6)
+    assert Curriculum(start, 1).share(0) == 0
 
 
 @bounded
 @given(ratios, st.integers(1, 40), st.integers(1, 150), st.floats(0.0, 10.0))
-def test_a_draw_has_as_many_as_asked_and_its_uniform_share(ratio, count, samples, epoch) -> None:
-    drawn = Curriculum(ratio, ratio, 5).draw(levels(count), samples, epoch, generator())
+def test_a_draw_has_as_many_as_asked_and_its_uniform_share(start, count, samples, epoch) -> None:
+    curriculum = Curriculum(start, 6)
+    drawn = curriculum.draw(levels(count), samples, epoch, generator())
     assert (drawn.shape, drawn.dtype) == ((samples,), torch.int64)
-    often = drawn[: samples - round(ratio * samples)].bincount(minlength=count)
+    often = drawn[: samples - round(curriculum.share(epoch) * samples)].bincount(minlength=count)
     assert often.max() - often.min() <= 1
     assert 0 <= drawn.min() <= drawn.max() < count
 
 
 @pytest.mark.parametrize("samples", [7, 30, 45])
-def test_a_ratio_of_zero_draws_what_a_plan_draws(puzzles: list[Puzzle], samples: int) -> None:
+@pytest.mark.parametrize(("start", "epoch"), [(0.0, 2), (0.9, 5)])
+def test_a_share_of_zero_draws_what_a_plan_draws(puzzles: list[Puzzle], samples: int, start: float, epoch: int) -> None:
     pool = TrainingPool(puzzles, [])
     (planned,) = pool.plan(samples, samples, generator(3))  # one batch: as drawn, but for the order
-    drawn = Curriculum(0, 0, 5).draw(levels(len(pool)), samples, 2, generator(3))
+    drawn = Curriculum(start, 6).draw(levels(len(pool)), samples, epoch, generator(3))
     assert sorted(planned.tolist()) == sorted(drawn.tolist())
 
 
-def test_the_window_moves_from_easy_to_hard() -> None:
-    curriculum = Curriculum(1, 1, 4)
-    means = [levels(200)[curriculum.draw(levels(200), 4000, epoch, generator())].mean().item() for epoch in range(6)]
-    assert means[:5] == sorted(means[:5])
-    assert (means[0] < 0.2, means[4] > 0.8, means[5] == means[4]) == (True, True, True)
-    assert means[2] == pytest.approx(0.5, abs=0.02)
-    far = curriculum.draw(torch.zeros(10), 1000, 4, generator())  # from the window, all alike
+def test_easy_puzzles_are_the_most_first_and_as_many_as_others_last() -> None:
+    curriculum, count = Curriculum(0.9, 5), 20_000
+    drawn = [levels(200)[curriculum.draw(levels(200), count, epoch, generator())] for epoch in range(5)]
+    easy = [(part < 0.2).float().mean().item() for part in drawn]
+    assert easy[0] > 0.5
+    assert easy == sorted(easy[:3], reverse=True) + easy[3:], "fewer of them, until the window has left them"
+    assert easy[4] == pytest.approx(0.2, abs=0.01)
+    assert drawn[2].mean().item() == pytest.approx(0.5, abs=0.02)
+    far = curriculum.draw(torch.ones(10), 1000, 0, generator())  # from the window, all alike
     assert far.bincount(minlength=10).min() > 50
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ((-0.1, 0.3, 5), "start must be between 0 and 1, but got -0.1"),
-        ((0.1, 1.3, 5), "end must be between 0 and 1, but got 1.3"),
-        ((0.1, 0.3, -1), "warmup must be at least 0 epochs and finite, but got -1"),
-        ((0.1, 0.3, math.nan), "warmup must be at least 0 epochs and finite, but got nan"),
+        ((-0.1, 3), "start must be between 0 and 1, but got -0.1"),
+        ((1.3, 3), "start must be between 0 and 1, but got 1.3"),
+        ((0.1, 0), "epochs must be at least 1, but got 0"),
     ],
 )
-def test_numbers_out_of_range_are_refused(given: tuple[float, float, float], message: str) -> None:
+def test_numbers_out_of_range_are_refused(given: tuple[float, int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Curriculum(*given)
-
-
-def test_the_mixture_goes_from_cell_loss_to_layout_loss() -> None:
-    assert [mix(ratio, torch.tensor(2.0), torch.tensor(5.0)).item() for ratio in (0.0, 0.5, 1.0)] == [2.0, 3.5, 5.0]

@@ -14,6 +14,7 @@ from trainables.context import Context
 from trainables.training.trainer import TrialTrainer
 
 SMALL: dict[str, Any] = {
+    "use_policy": True,
     "max_side": 6,
     "views": 1,
     "width": 16,

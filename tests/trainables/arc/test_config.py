@@ -31,11 +31,12 @@ assert_told = partial(config_problems.assert_one_line, ArcConfig)
         ({"evaluation_data": "/nowhere"}, "evaluation_data must be arc-agi-1, arc-agi-2, generated, generated-easy"),
         ({"max_side": "2"}, "max_side must keep at least one training puzzle of arc-agi-1, but got 2. Raise it"),
         ({"max_side": "5", "data": "generated"}, "max_side must be at least 6 for generated puzzles, but got 5"),
-        ({"use_prompt": "false"}, "use_policy must be false with use_prompt=false, but got true: a policy refines a"),
-        ({"advantage_normalization": "true", "samples": "1"}, "advantage_normalization must be false with samples=1"),
+        ({"use_prompt": "false", "use_policy": "true"}, "use_policy must be false with use_prompt=false, but got true"),
+        ({"samples": "1"}, "samples must be greater than or equal to 2, but got '1'"),
+        ({"policy_sigma": "2"}, "policy_sigma must be less than 1.6, but got '2'"),
         ({"hard_cell_floor": "0"}, "hard_cell_floor must be greater than 0, but got '0'"),
         ({"curriculum_start": "1.5"}, "curriculum_start must be less than or equal to 1, but got '1.5'"),
-        ({"curriculum_warmup": "-1"}, "curriculum_warmup must be greater than or equal to 0, but got '-1'"),
+        ({"size_weight": "-1"}, "size_weight must be greater than or equal to 0, but got '-1'"),
         ({"width": "1"}, "width must be greater than or equal to 2, but got '1'"),
     ],
 )
@@ -56,8 +57,8 @@ def test_negative_weight_is_a_mistake(name):
 
 
 def test_all_mistakes_are_told_at_once():
-    wrong = {"prompt.model": "/no", "use_policy": "true", "advantage_normalization": "true", "data": "/no"}
-    found = problems({**wrong, "evaluation_data": "/no", "use_prompt": "false", "samples": "1"})
+    wrong = {"prompt.model": "/no", "use_policy": "true", "data": "/no"}
+    found = problems({**wrong, "evaluation_data": "/no", "use_prompt": "false"})
     assert [line.split(" must ")[0] for line in found] == [*wrong, "evaluation_data"]
     wrong = {"prompt.revision": "v1", "prompt.cache": "vectors", "max_side": "2"}
     assert [line.split(" must ")[0] for line in problems({**wrong, "prompt.train": "full"})] == list(wrong)

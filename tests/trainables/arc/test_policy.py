@@ -9,7 +9,7 @@ from tests.trainables.toy_models import identical, state, timeless
 from trainables.training.trainer import TrialTrainer
 
 EVERYTHING = {
-    **{"curriculum_start": 0.6, "curriculum_warmup": 2, "accumulation": 2, "epochs": 3},
+    **{"curriculum_start": 0.6, "accumulation": 2, "epochs": 3},
     **{"ema_decay": 0.9, "dropout": 0.2, "loss_scale_growth": 3},
 }
 full_and_half_precision = pytest.mark.parametrize("precision", ["fp32", "fp16"])
@@ -29,35 +29,44 @@ def test_update_moves_all_of_its_own_parameters_alone(precision):  # C65, C66
 
 @full_and_half_precision
 def test_overflowing_rewards_stop_the_policy_alone(precision):  # C67, C74, C76
-    training = TrialTrainer(arc(precision=precision, reward_scale=1e35, loss_scale=1024.0))
+    training = TrialTrainer(arc(precision=precision, reward_scale=1e39, loss_scale=1024.0, least_spread=0.0))
     before = weights(training, "policy")
     report = training.run_epoch()
     assert moved(training, "policy", before) == {False}
     assert (report["train/updates"], report["amp/skipped"], report["amp/skipped/policy"]) == (5, 0, 5)
     assert report["train/loss"] < 2
-    assert "train/reward" not in report
     if precision == "fp16":  # a loss scale of its own
         assert report["amp/loss_scale"] == 2**5 * report["amp/loss_scale/policy"]
 
 
 def test_large_rewards_are_clipped_and_learned_from():
-    report = TrialTrainer(arc(precision="fp16", reward_scale=1e6)).run_epoch()
+    training = TrialTrainer(arc(precision="fp16", reward_scale=1e6))
+    before = weights(training, "policy")
+    report = training.run_epoch()
     assert report["amp/skipped/policy"] <= 1
-    assert report["train/policy/grad_norm"] > 1e3
+    assert moved(training, "policy", before) == {True}
+    assert report["train/policy/grad_norm"] < 100
 
 
-def test_ratio_goes_from_start_to_end_and_counts_in_the_loss():  # C83, C84
-    task = arc(curriculum_start=0.6, curriculum_end=0.2, curriculum_warmup=2, episodes=8, epochs=4)
-    training = TrialTrainer(task)
-    ratios, losses = [], []
-    for _ in range(4):
-        training.run_epoch()
-        ratios.append(task.ratio)
-    assert ratios == pytest.approx([0.6, 0.4, 0.2, 0.2])
-    (batch,) = window(training)
-    for task.ratio in (0.0, 1.0):
-        losses.append(task.loss(batch)[0].item())
-    assert losses[0] != pytest.approx(losses[1], rel=0.01)
+def test_policy_trains_only_where_enough_rewards_differ(caplog):
+    caplog.set_level("INFO")
+    training = TrialTrainer(arc(least_spread=1.0))
+    before = weights(training, "policy")
+    report = training.run_epoch()
+    updates = report.get("train/policy/updates", 0)
+    assert updates < report["train/updates"]
+    assert moved(training, "policy", before) == {bool(updates)}
+    assert 0 < report["train/reward_spread"] < 1
+    (line,) = [record.message for record in caplog.records if "policy" in record.message]
+    assert line.startswith("policy does not train on windows in which fewer than 100 % of puzzles have rewards that d")
+    training.run_epoch()
+    assert sum("policy" in record.message for record in caplog.records) == 1
+
+
+def test_curriculum_and_weight_of_sizes_are_parameters_of_their_own():  # C83, C84
+    task = TrialTrainer(arc(curriculum_start=0.6, size_weight=0.3, epochs=4)).task
+    assert [task.curriculum.share(epoch) for epoch in range(4)] == pytest.approx([0.6, 0.4, 0.2, 0.0])
+    assert task._compute_loss_weights().size == 0.3
 
 
 @pytest.mark.parametrize(
@@ -79,5 +88,4 @@ def test_resumed_trial_equals_one_never_interrupted(tmp_path, precision, train, 
     stopped.save(tmp_path / "middle.pt")
     resumed.load(tmp_path / "middle.pt")
     assert identical([timeless(resumed.run_epoch()) for _ in range(2)], expected[1:])
-    assert resumed.task.ratio == straight.task.ratio
     assert identical(state(resumed), state(straight))
