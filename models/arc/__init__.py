@@ -15,6 +15,7 @@ from models.arc.policy import PromptPolicy
 from models.arc.puzzles import Grid, Puzzle, digest, from_arrays, to_arrays
 from models.arc.rendering import Case, draw
 from models.arc.solver import Solver, Weights
+from models.arc.unlearned import score_unlearned
 
 __all__ = [
     "BORDER",
@@ -50,6 +51,7 @@ __all__ = [
     "prepare",
     "read_views",
     "rehearsals",
+    "score_unlearned",
     "sit",
     "tally",
     "to_arrays",

