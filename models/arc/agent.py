@@ -227,8 +227,8 @@ class Hypotheses(NamedTuple):
 
 def _after_query(attention: Tensor, lines: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Attention and lines of the demonstrations' inputs alone, of `count` inputs with the query first."""
-    parts = [part.unflatten(0, (-1, count))[:, 1:].flatten(0, 1) for part in (attention, lines)]
-    return parts[0], parts[1]
+    first, second = (part.view(-1, count, *part.shape[1:])[:, 1:].flatten(0, 1) for part in (attention, lines))
+    return first, second
 
 
 def symbol_roles(query: Tensor, inputs: Tensor, outputs: Tensor, demo_mask: Tensor) -> Tensor:

@@ -67,7 +67,8 @@ class Pointers(nn.Module):
 
     def _score(self, weights: Tensor, features: list[Tensor]) -> Tensor:
         """Features (N, 2, ...) -> scores (N, 2, P, ...)."""
-        stacked = torch.stack(torch.broadcast_tensors(*(feature.float() for feature in features)), dim=2)
+        shape = torch.broadcast_shapes(*(feature.shape for feature in features))
+        stacked = torch.stack([feature.float().expand(shape) for feature in features], dim=2)
         return GAIN * torch.einsum("pf,naf...->nap...", weights, stacked)
 
 

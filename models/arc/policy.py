@@ -223,4 +223,5 @@ def clip_rows(gradient: Tensor, limit: float) -> Tensor:
     """Shorten the rows that are longer than `limit`, shape (B, A): one puzzle's noise must not outweigh a batch."""
     largest = gradient.abs().amax(1, keepdim=True).clamp(min=1.0)  # the square of a large number is infinite
     norms = largest * (gradient / largest).norm(dim=1, keepdim=True)
-    return gradient * (limit / norms.clamp(min=limit))
+    clipped: Tensor = gradient * (limit / norms.clamp(min=limit))
+    return clipped
