@@ -83,17 +83,17 @@ def main() -> None:
         rows = dict(zip(names, found, strict=True))
         print(f"{data}: {arguments.epochs} epochs, {arguments.seeds} seeds; differences from {names[0]}")
         print(
-            f"{'':22}" + "".join(f"{name.removeprefix('val/'):>14}{'difference':>20}" for name in METRICS) + f"{'s':>6}"
+            f"{'':26}" + "".join(f"{name.removeprefix('val/'):>14}{'difference':>20}" for name in METRICS) + f"{'s':>6}"
         )
-        for name in EVALUATED:
-            part = [{key: report.get(f"{name}/{key}") for key in METRICS} for report in found[0]]
-            if all(report[METRICS[0]] is not None for report in part):
-                rows[name] = [
-                    {**report, "seconds": other["seconds"]} for report, other in zip(part, found[0], strict=True)
-                ]
+        full = rows.get("full", [])
+        for name in EVALUATED if full else ():
+            rows[name] = [
+                {metric: report[f"{name}/{metric}"] for metric in METRICS} | {"seconds": report["seconds"]}
+                for report in full
+            ]
         for name, reports in rows.items():
             cells = [f"{mean(reports, metric):14.4f}{difference(reports, found[0], metric):>20}" for metric in METRICS]
-            print(f"{name:22}{''.join(cells)}{mean(reports, 'seconds'):6.0f}", flush=True)
+            print(f"{name:26}{''.join(cells)}{mean(reports, 'seconds'):6.0f}", flush=True)
 
 
 def write_puzzles(folder: Path, max_side: int) -> None:
