@@ -51,7 +51,7 @@ def problem(final: Callable[[Values, np.random.Generator], float], cliff: float)
         end, speed = final(values, draw), draw.uniform(2, 8)
         seen = [end + 3 * math.exp(-epoch / speed) + 0.1 * draw.standard_normal() for epoch in range(1, EPOCHS + 1)]
         seen = [math.nan if values["lr"] > cliff and epoch > 3 else value for epoch, value in enumerate(seen, 1)]
-        return Curve(seen, 60.0, seen[-1])
+        return Curve(seen, seen, 60.0, seen[-1])
 
     return Problem(
         "known", False, resolve_space(Config, {"epochs": EPOCHS, "precision": "fp32"}, {}), EPOCHS, 0, 9, curve

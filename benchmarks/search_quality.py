@@ -1,135 +1,148 @@
-"""How well a search searches: our default against Ray's documented recipe, random search and TPE, at equal time.
+"""How well a search searches: Searchlight against Ray's documented recipe, random search and TPE, at equal time.
 
 Time is simulated: gangs train curves that are known in closed form or were recorded, and the real searchers and
-schedulers say what to train. A regret is that of the trial which a side takes for its best, trained in full and
-evaluated without noise. Reported are medians over seeds, the time that each side takes to reach the final median of
-Ray's recipe (as a share of the time that the recipe took for it), and Wilcoxon's signed-rank test over seeds.
+schedulers say what to train. A side is judged by what it delivers: see `delivered` in benchmarks/quality/problems.py.
 
-    python benchmarks/search_quality.py [--seeds 20] [--problems cliff,digits] [--sides ray,grace-3]
+    python benchmarks/search_quality.py [--seeds 40] [--problems cliff,digits] [--sides ray,grace-3] [--processes 2]
+
+Every search is kept in --runs, and what that file has is not run again: a run that was cut off is continued by the same
+command. --report runs nothing, and reports the seeds that all sides have.
 """
 
 import argparse
-import csv
 import statistics
 import sys
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
-from quality.problems import Problem, all_problems
-from quality.simulator import Run, simulate
-from quality.strategies import SIDES
-from quality.variants import VARIANTS
-from scipy.stats import wilcoxon
+
+from benchmarks.quality.problems import Problem, all_problems
+from benchmarks.quality.runs import GANGS, POINTS, TRAININGS, Row, add_rows, list_keys, load_rows
+from benchmarks.quality.statistics import (
+    RESAMPLES,
+    Interval,
+    Pair,
+    average_ratios,
+    average_times,
+    average_win_shares,
+    bootstrap,
+    correct_by_holm,
+    count_wins,
+    get_final_ratio,
+    get_p_value,
+    get_relative_time,
+)
+from benchmarks.quality.strategies import SIDES
+from benchmarks.quality.variants import VARIANTS
 
 PEER = "ray"
-GANGS = 8
-TRAININGS = 4  # full ones that the budget has time for in each gang
-POINTS = 200  # of a regret curve
-TOLD = (0.1, 0.25, 0.5, 1.0)  # shares of the budget
+RUNS = Path(__file__).parent / "results" / "search_quality.parquet"
+SHARES = (0.1, 0.25, 0.5, 1.0)  # of the budget, at which regrets are printed
+MEASURES = {"final ratio": average_ratios, "wins": average_win_shares, "time": average_times}
+
+Outcomes = dict[str, dict[str, list[Row]]]  # rows by seed, of each problem and side
 
 
-@dataclass
-class Outcome:
-    """What one side made of one problem: a run and a row of `regrets`, (seeds, POINTS), per seed."""
-
-    runs: list[Run]
-    regrets: NDArray[np.float64]
-
-    def at(self, share: float) -> NDArray[np.float64]:
-        return self.regrets[:, round(share * POINTS) - 1]
-
-    @property
-    def median(self) -> NDArray[np.float64]:
-        curve: NDArray[np.float64] = np.median(self.regrets, axis=0)
-        return curve
-
-    def reaches(self, regret: float) -> float:
-        """The share of the budget after which the median is that low and stays so, infinite if never."""
-        above = np.flatnonzero(self.median > regret)
-        first = above[-1] + 1 if len(above) else 0
-        return (first + 1) / POINTS if first < POINTS else float("inf")
+def group_rows(rows: Sequence[Row]) -> Outcomes:
+    """Return the rows of each problem and side by seed. Seeds that not all sides of the problem have are left out."""
+    found: defaultdict[str, defaultdict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
+    for row in sorted(rows, key=lambda row: row.seed):
+        found[row.problem][row.side].append(row)
+    outcomes: Outcomes = {}
+    for problem, sides in found.items():
+        seeds = set.intersection(*({row.seed for row in of_side} for of_side in sides.values()))
+        outcomes[problem] = {side: [row for row in of_side if row.seed in seeds] for side, of_side in sides.items()}
+    return outcomes
 
 
-def search(problem: Problem, side: str, seeds: int) -> Outcome:
-    budget, make = TRAININGS * problem.seconds, {**SIDES, **VARIANTS}[side]
-    runs = [simulate(make(problem, seed), problem, GANGS, budget, seed) for seed in range(seeds)]
-    moments = [budget * (point + 1) / POINTS for point in range(POINTS)]
-    nothing = problem.worst - problem.best
-    return Outcome(runs, np.array([[run.regret_at(moment, nothing) for moment in moments] for run in runs]))
+def pair_with_peer(problem: Problem, sides: dict[str, list[Row]], side: str) -> Pair:
+    """Return the regrets of `side` and of the peer on `problem`, as shares of the range of its values."""
+    ours, theirs = (np.array([row.regrets for row in sides[name]], float) for name in (side, PEER))
+    return Pair(ours / (problem.worst - problem.best), theirs / (problem.worst - problem.best))
 
 
-def compare(problem: Problem, sides: list[str], seeds: int) -> dict[str, Outcome]:
-    """Search `problem` with each of `sides`, and print what came of it."""
+def print_problem(problem: Problem, sides: dict[str, list[Row]], corrected: dict[str, float]) -> None:
+    """Print a line per side. `corrected` has the p-value of each side, corrected over all problems."""
     kind = "held out" if problem.held_out else "tuned on"
-    print(f"{problem.name} ({kind}), regret: median, quartiles", flush=True)
-    told = "".join(f"{f'{share:.0%}':>23}" for share in TOLD)
-    print(f"  {'':>11}{told} {'time':>5} {'p':>6} {'trials':>6} {'whole':>5} {'diverged':>8} {'lost':>5} {'ask':>6}")
-    found = {side: search(problem, side, seeds) for side in sides}
-    for side, outcome in found.items():
-        quartiles = [np.percentile(outcome.at(share), (50, 25, 75)) for share in TOLD]
+    print(f"{problem.name} ({kind}, {problem.delivered}, {len(sides[PEER])} seeds), regret: median, quartiles")
+    shares = "".join(f"{share:>23.0%}" for share in SHARES)
+    print(
+        f"  {'':>11}{shares} {'ratio':>6} {'win/tie/lose':>12} {'time':>5} {'p Holm':>6} {'by best':>7} {'at rest':>7} "
+        f"{'trials':>6} {'whole':>5} {'diverged':>8} {'lost':>5} {'ask':>6}"
+    )
+    for side, rows in sides.items():
+        pair = pair_with_peer(problem, sides, side)
+        moments = np.array([row.regrets for row in rows])[:, [round(share * POINTS) - 1 for share in SHARES]]
+        quartiles = np.percentile(moments, (50, 25, 75), axis=0).T
         cells = "".join(f"{f'{middle:.4f} {low:.3f}-{high:.3f}':>23}" for middle, low, high in quartiles)
-        runs = outcome.runs
-        asked = sum(run.decisions for run in runs) / sum(run.suggestions for run in runs)
+        by_best_report = statistics.median(row.by_best_report for row in rows)
+        at_rest = statistics.median(row.at_rest for row in rows)
+        asked = sum(row.decisions for row in rows) / sum(row.suggestions for row in rows)
         print(
-            f"  {side:>11}{cells} {speed(outcome, found[PEER]):>5.2f} {p_value(outcome, found[PEER]):>6.3f} "
-            f"{statistics.fmean(run.trials for run in runs):>6.0f} {statistics.fmean(run.whole for run in runs):>5.0f} "
-            f"{sum(run.diverged for run in runs) / sum(run.trials for run in runs):>8.0%} "
-            f"{sum(run.lost for run in runs) / sum(run.spent for run in runs):>5.0%} {1000 * asked:>3.0f} ms",
-            flush=True,
+            f"  {side:>11}{cells} {get_final_ratio(pair):>6.2f} {'/'.join(map(str, count_wins(pair))):>12} "
+            f"{get_relative_time(pair):>5.2f} {corrected[side]:>6.3f} {by_best_report:>7.4f} {at_rest:>7.4f} "
+            f"{statistics.fmean(row.trials for row in rows):>6.0f} {statistics.fmean(row.whole for row in rows):>5.0f} "
+            f"{sum(row.diverged for row in rows) / sum(row.trials for row in rows):>8.0%} "
+            f"{sum(row.lost for row in rows) / sum(row.spent for row in rows):>5.0%} {1000 * asked:>3.0f} ms"
         )
     print(flush=True)
-    return found
 
 
-def speed(outcome: Outcome, peer: Outcome) -> float:
-    """The time to the peer's final median, as a share of the peer's own; infinite if it is never reached."""
-    target = float(peer.median[-1])
-    return outcome.reaches(target) / peer.reaches(target)
-
-
-def p_value(outcome: Outcome, peer: Outcome) -> float:
-    """Of no difference in the final regret, paired by seed: Wilcoxon's signed-rank test, two-sided."""
-    ours, theirs = outcome.at(1.0), peer.at(1.0)
-    return float(wilcoxon(ours, theirs).pvalue) if (ours != theirs).any() else 1.0
-
-
-def summarize(found: dict[str, dict[str, Outcome]], sides: list[str], problems: list[Problem]) -> None:
+def print_summary(problems: Sequence[Problem], outcomes: Outcomes, sides: Sequence[str], resamples: int) -> None:
+    """Print each measure of each side over the problems of a kind, with its intervals."""
     print(
-        f"time to the final median of {PEER}, as a share of its own: median over problems (inf: not within the budget)"
+        f"against {PEER}, over problems; 95 % intervals by bootstrap over [seeds] and over [seeds and problems]\n"
+        "final ratio: geometric mean of the ratios of final medians\n"
+        "wins: mean share of seeds that end lower; a tie counts half\n"
+        "time: median share of its time to its final median (inf: not within the budget)"
     )
     for side in sides:
-        told = []
         for kind, of_kind in (("tuned on", False), ("held out", True), ("all", None)):
-            chosen = [p.name for p in problems if of_kind is None or p.held_out is of_kind]
-            if chosen:
-                speeds = [speed(found[name][side], found[name][PEER]) for name in chosen]
-                better = sum(s < 1 for s in speeds)
-                told.append(f"{kind} {statistics.median(speeds):.2f} (sooner on {better} of {len(chosen)})")
-        print(f"  {side:>11}: {', '.join(told)}")
+            chosen = [problem for problem in problems if of_kind is None or problem.held_out is of_kind]
+            pairs = [pair_with_peer(problem, outcomes[problem.name], side) for problem in chosen]
+            if not pairs or side == PEER:
+                continue
+            found = {name: bootstrap(measure, pairs, resamples) for name, measure in MEASURES.items()}
+            lower = sum(get_final_ratio(pair) < 1 for pair in pairs)
+            cells = ", ".join(f"{name} {format_interval(interval)}" for name, interval in found.items())
+            print(f"  {side:>11}, {kind}: {cells}, ends lower on {lower} of {len(pairs)}", flush=True)
 
 
-def write(path: Path, found: dict[str, dict[str, Outcome]]) -> None:
-    """A row per problem, side and seed: the regret at twenty moments, and what was spent."""
-    every = POINTS // 20
-    with open(path, "w", newline="") as file:
-        table = csv.writer(file)
-        shares = [f"{(point + 1) / POINTS:g}" for point in range(every - 1, POINTS, every)]
-        table.writerow(["problem", "side", "seed", "trials", "whole", "diverged", "lost", *shares])
-        for problem, outcomes in found.items():
-            for side, outcome in outcomes.items():
-                for seed, (run, regrets) in enumerate(zip(outcome.runs, outcome.regrets, strict=True)):
-                    numbers = [run.trials, run.whole, run.diverged, f"{run.lost / run.spent:.3f}"]
-                    table.writerow([problem, side, seed, *numbers, *(f"{r:.4g}" for r in regrets[every - 1 :: every])])
+def format_interval(interval: Interval) -> str:
+    """Return an estimate and its two intervals as text."""
+    seeds, both = (f"[{low:.2f}, {high:.2f}]" for low, high in (interval.seeds, interval.both))
+    return f"{interval.value:.2f} {seeds} {both}"
+
+
+def report(problems: Sequence[Problem], outcomes: Outcomes, sides: Sequence[str], resamples: int = RESAMPLES) -> None:
+    """Print what the searches came to."""
+    revisions = Counter(row.revision for of_side in outcomes.values() for rows in of_side.values() for row in rows)
+    told = ", ".join(f"{count} of revision {revision}" for revision, count in revisions.items())
+    print(f"{GANGS} gangs, time for {TRAININGS} full trainings in each; searches: {told}")
+    print(
+        "by best: the final median if trials are judged by their best reports, whatever the side does\n"
+        "at rest: the final median if trials that train in the end do not count\n"
+    )
+    corrected = {
+        side: correct_by_holm([get_p_value(pair_with_peer(p, outcomes[p.name], side)) for p in problems])
+        for side in sides
+    }
+    for number, problem in enumerate(problems):
+        of_side = {side: outcomes[problem.name][side] for side in sides}
+        print_problem(problem, of_side, {side: corrected[side][number] for side in sides})
+    print_summary(problems, outcomes, sides, resamples)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--seeds", type=int, default=40)
     parser.add_argument("--problems", default="", help="names, separated by commas; all by default")
     parser.add_argument("--sides", default=",".join(SIDES), help=f"and of what was tried: {', '.join(VARIANTS)}")
-    parser.add_argument("--csv", type=Path, help="write every seed's regret curve there")
+    parser.add_argument("--runs", type=Path, default=RUNS, help="the Parquet file that the searches are kept in")
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--report", action="store_true", help="run nothing: report what the file has")
     parser.add_argument("--quick", action="store_true", help="two problems, two seeds: does it run")
     given = parser.parse_args()
     problems = all_problems()
@@ -141,12 +154,15 @@ def main() -> None:
     sides = [PEER, *(side for side in given.sides.split(",") if side != PEER)]
     if unknown := set(sides) - {*SIDES, *VARIANTS}:
         sys.exit(f"--sides must be among {', '.join([*SIDES, *VARIANTS])}, but got {', '.join(unknown)}.")
-    problems = [problem for problem in problems if problem.name in names]
-    print(f"{given.seeds} seeds, {GANGS} gangs, time for {TRAININGS} full trainings in each")
-    found = {problem.name: compare(problem, sides, given.seeds) for problem in problems}
-    summarize(found, sides, problems)
-    if given.csv:
-        write(given.csv, found)
+    keys = list_keys(names, sides, given.seeds)
+    if given.report:
+        rows = [row for row in load_rows(given.runs) if row.key in set(keys)]
+    else:
+        rows = add_rows(given.runs, keys, given.processes, say=lambda line: print(line, file=sys.stderr, flush=True))
+    outcomes = group_rows(rows)
+    if lacking := [f"{name}/{side}" for name in names for side in sides if not outcomes.get(name, {}).get(side)]:
+        sys.exit(f"{given.runs} must have a search of each problem and side, but has none of {', '.join(lacking)}.")
+    report([problem for problem in problems if problem.name in names], outcomes, sides)
 
 
 if __name__ == "__main__":

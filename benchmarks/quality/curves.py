@@ -21,6 +21,7 @@ class Form(ABC):
         seconds: Of an epoch in fp32.
         noise: Standard deviation of an evaluation.
         best, worst: The value of the best config, and that of one that has learned nothing.
+        delivered: What a side is judged by: see `Problem`.
     """
 
     config: ClassVar[type[TaskConfig]]
@@ -29,6 +30,7 @@ class Form(ABC):
     noise: ClassVar[float] = 0.01
     best: ClassVar[float]
     worst: ClassVar[float]
+    delivered: ClassVar[Literal["checkpoint", "config"]] = "checkpoint"
 
     @classmethod
     @abstractmethod
@@ -104,7 +106,7 @@ class CurriculumConfig(TaskConfig):
 class Curriculum(Form):
     """Evaluated on what the curriculum gives: early values look better than final ones, most so where they mislead."""
 
-    config, best, worst = CurriculumConfig, 0.4, 2.0
+    config, best, worst, delivered = CurriculumConfig, 0.4, 2.0, "config"
 
     @classmethod
     def train(cls, v: Values) -> tuple[list[float], float, int]:

@@ -1,7 +1,7 @@
 """What is searched: a space, and for each config the curve that its training would follow.
 
-Each is deterministic but for the noise of an evaluation. A regret is what the config's value after all its epochs,
-without noise, is above the best that there is.
+Each is deterministic but for the noise of an evaluation. A regret is how far the quality of what a side delivers,
+without noise, lies above the best that there is.
 """
 
 import csv
@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import optuna
@@ -30,11 +30,13 @@ class Curve:
 
     Attributes:
         values: The objective after each epoch as it is measured; NaN from the epoch on in which it diverges.
+        clean: The objective after each epoch without noise, which is the quality of that epoch's checkpoint.
         seconds: Of one epoch.
         final: The objective after all epochs without noise, infinite if it diverges before.
     """
 
     values: list[float]
+    clean: list[float]
     seconds: float
     final: float
 
@@ -49,7 +51,11 @@ class Problem:
 
     Attributes:
         held_out: Nothing was chosen by looking at it.
-        best, worst: The value of the best config, and what a config counts as that diverges.
+        best, worst: The value of the best that can be delivered, and what a config counts as that diverges.
+        delivered: What a side is judged by. "checkpoint": the quality of the checkpoint that it delivers, where an
+            epoch's checkpoint can be used as it is. "config": the value of the delivered config after all epochs,
+            where fidelity is no training (`hartmann`), or where early epochs are evaluated on something else than
+            what counts in the end (`curriculum`).
     """
 
     name: str
@@ -59,6 +65,7 @@ class Problem:
     best: float
     worst: float
     curve: Callable[[Values, np.random.Generator], Curve]
+    delivered: Literal["checkpoint", "config"] = "checkpoint"
 
     @cached_property
     def seconds(self) -> float:
@@ -71,8 +78,18 @@ class Problem:
         study = optuna.create_study(sampler=optuna.samplers.RandomSampler(int(draw.integers(2**31))))
         return self.space.suggest(study.ask())
 
-    def regret(self, curve: Curve) -> float:
-        return min(curve.final, self.worst) - self.best
+    def can_deliver(self, curve: Curve) -> bool:
+        """Return whether a trial with this `curve`, which has a finite report, delivers something.
+
+        A config that is to be trained in full must not diverge then. A checkpoint of a finite report is as good as it
+        is, whatever the trial would have come to.
+        """
+        return self.delivered == "checkpoint" or not curve.diverges
+
+    def regret(self, curve: Curve, epoch: int) -> float:
+        """Return the regret of the checkpoint of `epoch`, counted from 1, or of the config: see `delivered`."""
+        value = curve.clean[epoch - 1] if self.delivered == "checkpoint" else curve.final
+        return min(value, self.worst) - self.best
 
 
 def closed_form(form: type[curves.Form], held_out: bool) -> Problem:
@@ -80,10 +97,10 @@ def closed_form(form: type[curves.Form], held_out: bool) -> Problem:
         clean, seconds, diverges_at = form.train(values)
         noise = form.noise * draw.standard_normal(form.epochs)
         seen = [v + n if e < diverges_at else math.nan for e, (v, n) in enumerate(zip(clean, noise, strict=True), 1)]
-        return Curve(seen, seconds, clean[-1] if diverges_at > form.epochs else math.inf)
+        return Curve(seen, clean, seconds, clean[-1] if diverges_at > form.epochs else math.inf)
 
-    name = form.__name__.lower()
-    return Problem(name, held_out, _space(form.config, form.epochs), form.epochs, form.best, form.worst, curve)
+    name, space = form.__name__.lower(), _space(form.config, form.epochs)
+    return Problem(name, held_out, space, form.epochs, form.best, form.worst, curve, form.delivered)
 
 
 def mf_hartmann(dimensions: int, kind: str, held_out: bool) -> Problem:
@@ -93,12 +110,13 @@ def mf_hartmann(dimensions: int, kind: str, held_out: bool) -> Problem:
     def curve(values: Values, draw: np.random.Generator) -> Curve:
         x = np.array([values[name] for name in names])
         seen = [hartmann.value(x, epoch / epochs, kind, draw) for epoch in range(1, epochs + 1)]
-        return Curve(seen, EPOCH_S, hartmann.value(x, 1.0, kind, draw))
+        final = hartmann.value(x, 1.0, kind, draw)
+        return Curve(seen, [final] * epochs, EPOCH_S, final)
 
     config = hartmann.Config3 if dimensions == 3 else hartmann.Config6
     best = hartmann.BEST[dimensions]
     space = _space(config, epochs, precision="fp32")
-    return Problem(f"hartmann{dimensions}-{kind}", held_out, space, epochs, best, 0.0, curve)
+    return Problem(f"hartmann{dimensions}-{kind}", held_out, space, epochs, best, 0.0, curve, "config")
 
 
 def tabulated(held_out: bool) -> Problem:
@@ -125,7 +143,7 @@ def tabulated(held_out: bool) -> Problem:
     for row in rows:
         values = [float(row[str(epoch)]) for epoch in range(1, digits.EPOCHS + 1)]
         final = math.inf if math.isnan(values[-1]) else values[-1]
-        recorded.append(Curve(values, longer * float(row["seconds"]), final))
+        recorded.append(Curve(values, values, longer * float(row["seconds"]), final))
     by_precision = {
         precision: [i for i, row in enumerate(rows) if row["precision"] == precision]
         for precision in ("fp32", "bf16", "fp16")
@@ -137,7 +155,7 @@ def tabulated(held_out: bool) -> Problem:
         distance = ((places[among] - place(values)) ** 2).sum(1)
         return recorded[among[int(distance.argmin())]]
 
-    best = min(c.final for c in recorded)
+    best = min(value for curve in recorded for value in curve.clean if not math.isnan(value))
     return Problem("digits", held_out, space, digits.EPOCHS, best, 2.5, curve)
 
 

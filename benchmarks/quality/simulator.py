@@ -3,7 +3,7 @@
 import heapq
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -26,9 +26,14 @@ class Job:
 
 
 class Side(Protocol):
-    """Something that searches."""
+    """Something that searches.
 
-    keeps_best: bool  # whether a trial is judged by its best report, not by its last
+    Attributes:
+        keeps_best: Whether it judges a trial by its best report and delivers that report's checkpoint, or judges by the
+            last report and delivers the last checkpoint.
+    """
+
+    keeps_best: bool
 
     def suggest(self) -> Job | None:
         """What a free gang trains next, or None if it has to wait."""
@@ -37,17 +42,52 @@ class Side(Protocol):
         """Take the report of an epoch. Whether the job goes on."""
 
 
+class Incumbent:
+    """The report whose checkpoint a side delivers if it ends now: of the best trial by its best or last report.
+
+    A trial counts from its first report on, while it trains and while it waits at a rung, and no more once a report of
+    it was NaN. A trial whose config cannot be delivered does not count: see `Problem.can_deliver`.
+    """
+
+    def __init__(self, problem: Problem, keeps_best: bool) -> None:
+        self._problem = problem
+        self._keeps_best = keeps_best
+        self._reports: dict[int, tuple[float, int, Curve]] = {}  # by trial: value, epoch and curve
+
+    def record_report(self, trial: int, epoch: int, value: float, curve: Curve) -> None:
+        if math.isnan(value):
+            self._reports.pop(trial, None)
+        elif self._problem.can_deliver(curve):
+            known = self._reports.get(trial)
+            if known is None or not self._keeps_best or value < known[0]:
+                self._reports[trial] = (value, epoch, curve)
+
+    def get_regret(self, without: Container[int] = ()) -> float:
+        """Return the regret of what is delivered, or that of nothing if no trial counts but those `without`."""
+        reports = [report for trial, report in self._reports.items() if trial not in without]
+        if not reports:
+            return self._problem.worst - self._problem.best
+        _, epoch, curve = min(reports, key=lambda report: report[0])
+        return self._problem.regret(curve, epoch)
+
+
 @dataclass
 class Run:
     """What came of a search.
 
     Attributes:
-        regrets: (seconds, regret) whenever the trial that the side takes for its best is another one.
+        regrets: (seconds, regret) whenever the regret of what the side delivers has changed.
+        by_best_report: The regret in the end if trials are judged by their best reports, whatever the side does.
+        at_rest: The regret in the end if no trial counts that trains then, as in a search that its time budget ends
+            and that has no confirming runs.
         spent, lost: Seconds of all gangs, and those that went into trials that had diverged or did later on.
+        whole: Trials that were trained to their end.
         decisions: Seconds that suggestions took in reality; none of them is in the simulated time.
     """
 
     regrets: list[tuple[float, float]] = field(default_factory=list)
+    by_best_report: float = math.inf
+    at_rest: float = math.inf
     trials: int = 0
     diverged: int = 0
     spent: float = 0.0
@@ -70,9 +110,8 @@ def simulate(side: Side, problem: Problem, gangs: int, budget: float, seed: int)
     """Search for `budget` seconds with so many gangs."""
     run = Run()
     curves: dict[int, Curve] = {}
-    scores: dict[int, float] = {}
+    told, best = Incumbent(problem, side.keeps_best), Incumbent(problem, True)
     seen_to_diverge: set[int] = set()
-    incumbent: int | None = None
     queue: list[tuple[float, int, Job, int]] = []  # (end of the epoch, order, job, epoch)
     now, order, idle = 0.0, 0, gangs
     while now < budget:
@@ -87,32 +126,28 @@ def simulate(side: Side, problem: Problem, gangs: int, budget: float, seed: int)
                 curves[job.trial] = problem.curve(job.values, np.random.default_rng((seed, job.trial)))
             order, idle = order + 1, idle - 1
             heapq.heappush(queue, (now + SWITCH_S + curves[job.trial].seconds, order, job, job.start + 1))
-        if not queue:  # nothing runs, and nothing is left to do
+        if not queue or queue[0][0] > budget:  # nothing is left to do, or no time
             break
         now, _, job, epoch = heapq.heappop(queue)
-        if now > budget:
-            break
         curve = curves[job.trial]
         value = curve.values[epoch - 1]
         run.spent += curve.seconds
         run.lost += curve.seconds * curve.diverges
         if math.isnan(value):
             seen_to_diverge.add(job.trial)
-            scores.pop(job.trial, None)
-        elif side.keeps_best:
-            scores[job.trial] = min(value, scores.get(job.trial, math.inf))
-        else:
-            scores[job.trial] = value
         run.whole += epoch == problem.epochs and not math.isnan(value)
+        for incumbent in (told, best):
+            incumbent.record_report(job.trial, epoch, value, curve)
         goes_on = side.report(job, epoch, value) and epoch < job.until
         if goes_on:
             order += 1
             heapq.heappush(queue, (now + curve.seconds, order, job, epoch + 1))
         else:
             idle += 1
-        best = min(scores, key=scores.__getitem__, default=None)
-        if best != incumbent and best is not None:
-            incumbent = best
-            run.regrets.append((now, problem.regret(curves[best])))
+        regret = told.get_regret()
+        if not run.regrets or regret != run.regrets[-1][1]:
+            run.regrets.append((now, regret))
+    run.by_best_report = best.get_regret()
+    run.at_rest = told.get_regret(without={job.trial for _, _, job, _ in queue})
     run.trials, run.diverged = len(curves), len(seen_to_diverge)
     return run

@@ -39,7 +39,10 @@ optuna_search.logger.setLevel(logging.ERROR)  # it warns of every NaN that it ca
 
 
 class Searchlight:
-    """StudySearcher over a study in memory. A promoted trial goes on from its checkpoint."""
+    """StudySearcher over a study in memory. A promoted trial goes on from its checkpoint.
+
+    It has no confirming runs.
+    """
 
     keeps_best = True
 
@@ -104,7 +107,7 @@ class RayTune:
     A trial whose loss is NaN reports it and trains on: nothing in the documented recipe stops it.
     """
 
-    keeps_best = False  # ResultGrid.get_best_result(scope="last")
+    keeps_best = False  # ResultGrid.get_best_result(scope="last", filter_nan_and_inf=True) and Result.checkpoint
 
     def __init__(self, problem: Problem, seed: int, sampler: BaseSampler | None, scheduler: FIFOScheduler) -> None:
         space = problem.space

@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -7,7 +8,7 @@ from hypothesis import strategies as st
 
 from benchmarks.quality import hartmann
 from benchmarks.quality.problems import Curve, Problem, all_problems
-from benchmarks.quality.simulator import SWITCH_S, Job, simulate
+from benchmarks.quality.simulator import SWITCH_S, Incumbent, Job, simulate
 from benchmarks.quality.strategies import SIDES
 from search.config.search_space import resolve_space
 from trainables.task import TaskConfig, searchable
@@ -31,7 +32,7 @@ def test_best_config_has_no_regret(name):
     problem = PROBLEMS[name]
     curve = problem.curve(BEST[name], np.random.default_rng(0))
     assert not curve.diverges
-    assert problem.regret(curve) == pytest.approx(0.0, abs=1e-4)
+    assert problem.regret(curve, problem.epochs) == pytest.approx(0.0, abs=1e-4)
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
@@ -42,7 +43,9 @@ def test_regret_lies_between_the_best_and_a_diverged_config(name, seed):
     curve = problem.curve(problem.draw(draw), draw)
     assert len(curve.values) == problem.epochs
     assert curve.seconds > 0
-    assert -1e-5 <= problem.regret(curve) <= problem.worst - problem.best
+    for epoch, value in enumerate(curve.values, 1):
+        if not math.isnan(value):
+            assert -1e-5 <= problem.regret(curve, epoch) <= problem.worst - problem.best
 
 
 def test_closed_form_diverges_sooner_far_beyond_the_cliff():
@@ -65,8 +68,8 @@ def flat(values, draw):
     """Above 0.5 it looks best after one epoch, and diverges in the second; an epoch takes 10 s."""
     height = values["height"]
     if height > 0.5:
-        return Curve([-height] + [math.nan] * 8, 10.0, math.inf)
-    return Curve([height] * 9, 10.0, height)
+        return Curve([-height] + [math.nan] * 8, [1.0] * 9, 10.0, math.inf)
+    return Curve([height] * 9, [height] * 9, 10.0, height)
 
 
 FLAT = Problem("flat", False, resolve_space(FlatConfig, {"precision": "fp32"}, {}), 9, 0.0, 1.0, flat)
@@ -103,6 +106,51 @@ def test_time_of_a_diverged_trial_is_lost():
     run = simulate(Once(0.75), FLAT, gangs=1, budget=1000.0, seed=0)
     assert (run.trials, run.diverged, run.lost) == (1, 1, 90.0)
     assert run.regrets == [(SWITCH_S + 10.0, 1.0)]
+    assert run.at_rest == 1.0
+
+
+OVERFIT = Curve([0.5, 0.2, 0.6], [0.55, 0.25, 0.6], 10.0, 0.6)
+STEADY = Curve([0.5, 0.4, 0.3], [0.5, 0.4, 0.35], 10.0, 0.35)
+CLIFF = Curve([0.1, 0.1, math.nan], [0.15, 0.12, 0.1], 10.0, math.inf)
+
+
+def incumbent_after(keeps_best, *curves, epochs=3, delivered="checkpoint"):
+    incumbent = Incumbent(replace(FLAT, delivered=delivered), keeps_best)
+    for trial, curve in enumerate(curves):
+        for epoch, value in enumerate(curve.values[:epochs], 1):
+            incumbent.record_report(trial, epoch, value, curve)
+    return incumbent
+
+
+def test_side_that_keeps_the_best_delivers_its_checkpoint():
+    assert incumbent_after(True, OVERFIT, STEADY).get_regret() == 0.25
+
+
+def test_side_that_takes_the_last_report_delivers_the_last():
+    assert incumbent_after(False, OVERFIT, STEADY).get_regret() == 0.35
+
+
+def test_config_is_judged_by_its_end_where_it_is_delivered():
+    assert incumbent_after(True, OVERFIT, STEADY, delivered="config").get_regret() == 0.6
+
+
+@pytest.mark.parametrize("keeps_best", [True, False])
+def test_diverged_trial_is_not_delivered(keeps_best):
+    assert incumbent_after(keeps_best, CLIFF, STEADY).get_regret() == 0.35
+
+
+def test_trial_that_will_diverge_delivers_the_checkpoint_it_has():
+    assert incumbent_after(True, CLIFF, STEADY, epochs=2).get_regret() == 0.15
+
+
+def test_config_that_will_diverge_is_not_delivered():
+    assert incumbent_after(True, CLIFF, STEADY, epochs=2, delivered="config").get_regret() == 0.35
+
+
+def test_trials_in_training_can_be_left_out():
+    incumbent = incumbent_after(True, OVERFIT, STEADY)
+    assert incumbent.get_regret(without={0}) == 0.35
+    assert incumbent.get_regret(without={0, 1}) == 1.0
 
 
 def simulated(name, seed, budget):
