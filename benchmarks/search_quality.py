@@ -18,8 +18,9 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.quality.peers import PEERS
 from benchmarks.quality.problems import Problem, all_problems
-from benchmarks.quality.runs import GANGS, POINTS, TRAININGS, Row, add_rows, list_keys, load_rows
+from benchmarks.quality.runs import ALL_SIDES, GANGS, POINTS, TRAININGS, Row, add_rows, list_keys, load_rows
 from benchmarks.quality.statistics import (
     RESAMPLES,
     Interval,
@@ -135,13 +136,21 @@ def report(problems: Sequence[Problem], outcomes: Outcomes, sides: Sequence[str]
     print_summary(problems, outcomes, sides, resamples)
 
 
+def print_progress(line: str) -> None:
+    """Print how far the searches are."""
+    print(line, file=sys.stderr, flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=40)
     parser.add_argument("--problems", default="", help="names, separated by commas; all by default")
-    parser.add_argument("--sides", default=",".join(SIDES), help=f"and of what was tried: {', '.join(VARIANTS)}")
+    parser.add_argument("--sides", default=",".join(SIDES), help=f"also {', '.join([*PEERS, *VARIANTS])}")
     parser.add_argument("--runs", type=Path, default=RUNS, help="the Parquet file that the searches are kept in")
     parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument(
+        "--epoch-seconds", type=float, help="of a median epoch; suggestions then take the time that they really take"
+    )
     parser.add_argument("--report", action="store_true", help="run nothing: report what the file has")
     parser.add_argument("--quick", action="store_true", help="two problems, two seeds: does it run")
     given = parser.parse_args()
@@ -152,13 +161,16 @@ def main() -> None:
     if unknown := set(names) - {problem.name for problem in problems}:
         sys.exit(f"--problems must be among {', '.join(p.name for p in problems)}, but got {', '.join(unknown)}.")
     sides = [PEER, *(side for side in given.sides.split(",") if side != PEER)]
-    if unknown := set(sides) - {*SIDES, *VARIANTS}:
-        sys.exit(f"--sides must be among {', '.join([*SIDES, *VARIANTS])}, but got {', '.join(unknown)}.")
+    if unknown := set(sides) - ALL_SIDES.keys():
+        sys.exit(f"--sides must be among {', '.join(ALL_SIDES)}, but got {', '.join(unknown)}.")
     keys = list_keys(names, sides, given.seeds)
     if given.report:
         rows = [row for row in load_rows(given.runs) if row.key in set(keys)]
     else:
-        rows = add_rows(given.runs, keys, given.processes, say=lambda line: print(line, file=sys.stderr, flush=True))
+        try:
+            rows = add_rows(given.runs, keys, given.processes, given.epoch_seconds, say=print_progress)
+        except ValueError as error:
+            sys.exit(str(error))
     outcomes = group_rows(rows)
     if lacking := [f"{name}/{side}" for name in names for side in sides if not outcomes.get(name, {}).get(side)]:
         sys.exit(f"{given.runs} must have a search of each problem and side, but has none of {', '.join(lacking)}.")

@@ -4,7 +4,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from functools import cache
+from functools import cache, partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
@@ -14,11 +14,13 @@ import pyarrow.parquet as pq
 
 from search.storage.atomic_file import atomic_path
 
+from .peers import PEERS
 from .problems import Problem, all_problems
 from .simulator import simulate
 from .strategies import SIDES
 from .variants import VARIANTS
 
+ALL_SIDES = {**SIDES, **PEERS, **VARIANTS}
 GANGS = 8
 TRAININGS = 4  # full ones that the budget has time for in each gang
 POINTS = 200  # moments at which a regret is kept, evenly spaced until the end of the budget
@@ -32,6 +34,7 @@ SCHEMA = pa.schema(
         *((name, pa.float32()) for name in ("by_best_report", "at_rest", "spent", "lost", "decisions")),
         *((name, pa.int32()) for name in ("trials", "whole", "diverged", "suggestions")),
         ("revision", pa.dictionary(pa.int16(), pa.string())),
+        ("epoch_s", pa.float32()),
     ]
 )
 
@@ -51,6 +54,7 @@ class Row:
     Attributes:
         regrets: At POINTS moments. The others are as in `Run`.
         revision: The commit of the code that searched, with "+" if files had been changed.
+        epoch_s: The real seconds of an epoch; None where suggestions took no time: see `simulate`.
     """
 
     problem: str
@@ -67,6 +71,7 @@ class Row:
     diverged: int
     suggestions: int
     revision: str
+    epoch_s: float | None = None
 
     @property
     def key(self) -> Key:
@@ -78,15 +83,15 @@ def list_keys(problems: Sequence[str], sides: Sequence[str], seeds: int) -> list
     return [Key(problem, side, seed) for seed in range(seeds) for problem in problems for side in sides]
 
 
-def run_search(key: Key) -> Row:
-    """Simulate one search."""
-    problem, make = _get_problems()[key.problem], {**SIDES, **VARIANTS}[key.side]
+def run_search(key: Key, epoch_s: float | None = None) -> Row:
+    """Simulate one search; `epoch_s` as in `simulate`."""
+    problem, make = _get_problems()[key.problem], ALL_SIDES[key.side]
     budget = TRAININGS * problem.seconds
-    run = simulate(make(problem, key.seed), problem, GANGS, budget, key.seed)
+    run = simulate(make(problem, key.seed), problem, GANGS, budget, key.seed, epoch_s)
     nothing = problem.worst - problem.best
     regrets = [run.regret_at(budget * (point + 1) / POINTS, nothing) for point in range(POINTS)]
     numbers = {name: getattr(run, name) for name in Row.__dataclass_fields__ if hasattr(run, name)}
-    return Row(**{**key._asdict(), **numbers, "regrets": regrets, "revision": _get_revision()})
+    return Row(**{**key._asdict(), **numbers, "regrets": regrets, "revision": _get_revision(), "epoch_s": epoch_s})
 
 
 def load_rows(file: Path) -> list[Row]:
@@ -105,18 +110,24 @@ def add_rows(
     file: Path,
     keys: Sequence[Key],
     processes: int = 1,
-    search: Callable[[Key], Row] = run_search,
+    epoch_s: float | None = None,
+    search: Callable[..., Row] = run_search,
     say: Callable[[str], None] = lambda line: None,
 ) -> list[Row]:
     """Run those of `keys` that `file` lacks, add their rows to it, and return the rows of `keys` alone.
 
     What was run is saved at least every SAVE_EVERY_S seconds, as a search ends, and when the process is interrupted.
+
+    Raises:
+        ValueError: The file has searches with another `epoch_s`.
     """
     rows = {row.key: row for row in load_rows(file)}
+    if other := {row.epoch_s for row in rows.values()} - {epoch_s}:
+        raise ValueError(f"{file} must have searches with epochs of {epoch_s} s, but has some of {other.pop()} s.")
     missing = [key for key in keys if key not in rows]
     saved = time.monotonic()
     try:
-        for count, row in enumerate(_run_all(search, missing, processes), 1):
+        for count, row in enumerate(_run_all(partial(search, epoch_s=epoch_s), missing, processes), 1):
             rows[row.key] = row
             say(f"{count} of {len(missing)} searches")
             if time.monotonic() - saved > SAVE_EVERY_S:

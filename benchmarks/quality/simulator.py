@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from .problems import Curve, Problem
+from .problems import EPOCH_S, Curve, Problem
 
 SWITCH_S = 0.1  # a gang takes another trial, or one from a checkpoint: benchmarks/results/trial_turnaround.txt
 
@@ -31,9 +31,11 @@ class Side(Protocol):
     Attributes:
         keeps_best: Whether it judges a trial by its best report and delivers that report's checkpoint, or judges by the
             last report and delivers the last checkpoint.
+        only_whole: Whether only trials count that were trained to their end.
     """
 
     keeps_best: bool
+    only_whole: bool
 
     def suggest(self) -> Job | None:
         """What a free gang trains next, or None if it has to wait."""
@@ -46,18 +48,20 @@ class Incumbent:
     """The report whose checkpoint a side delivers if it ends now: of the best trial by its best or last report.
 
     A trial counts from its first report on, while it trains and while it waits at a rung, and no more once a report of
-    it was NaN. A trial whose config cannot be delivered does not count: see `Problem.can_deliver`.
+    it was NaN. A trial whose config cannot be delivered does not count: see `Problem.can_deliver`. With `only_whole`,
+    a trial counts once it was trained to its end.
     """
 
-    def __init__(self, problem: Problem, keeps_best: bool) -> None:
+    def __init__(self, problem: Problem, keeps_best: bool, only_whole: bool = False) -> None:
         self._problem = problem
         self._keeps_best = keeps_best
+        self._only_whole = only_whole
         self._reports: dict[int, tuple[float, int, Curve]] = {}  # by trial: value, epoch and curve
 
     def record_report(self, trial: int, epoch: int, value: float, curve: Curve) -> None:
         if math.isnan(value):
             self._reports.pop(trial, None)
-        elif self._problem.can_deliver(curve):
+        elif self._problem.can_deliver(curve) and (epoch == self._problem.epochs or not self._only_whole):
             known = self._reports.get(trial)
             if known is None or not self._keeps_best or value < known[0]:
                 self._reports[trial] = (value, epoch, curve)
@@ -82,7 +86,7 @@ class Run:
             and that has no confirming runs.
         spent, lost: Seconds of all gangs, and those that went into trials that had diverged or did later on.
         whole: Trials that were trained to their end.
-        decisions: Seconds that suggestions took in reality; none of them is in the simulated time.
+        decisions: CPU seconds that suggestions took in reality.
     """
 
     regrets: list[tuple[float, float]] = field(default_factory=list)
@@ -106,26 +110,37 @@ class Run:
         return found
 
 
-def simulate(side: Side, problem: Problem, gangs: int, budget: float, seed: int) -> Run:
-    """Search for `budget` seconds with so many gangs."""
+def simulate(side: Side, problem: Problem, gangs: int, budget: float, seed: int, epoch_s: float | None = None) -> Run:
+    """Search for `budget` simulated seconds with so many gangs.
+
+    Args:
+        epoch_s: The real seconds of an epoch that takes EPOCH_S simulated ones. The driver makes one suggestion after
+            another, and each takes the CPU time that it really takes. The result is then not the same each time. None:
+            suggestions take no time, and an epoch EPOCH_S.
+    """
+    cost, slower = (0.0, 1.0) if epoch_s is None else (EPOCH_S / epoch_s, EPOCH_S / epoch_s)
     run = Run()
     curves: dict[int, Curve] = {}
-    told, best = Incumbent(problem, side.keeps_best), Incumbent(problem, True)
+    told, best = Incumbent(problem, side.keeps_best, side.only_whole), Incumbent(problem, True)
     seen_to_diverge: set[int] = set()
     queue: list[tuple[float, int, Job, int]] = []  # (end of the epoch, order, job, epoch)
-    now, order, idle = 0.0, 0, gangs
+    now, driver_free, order, idle = 0.0, 0.0, 0, gangs
     while now < budget:
         while idle:
-            start = time.perf_counter()
+            start = time.process_time()
             job = side.suggest()
-            run.decisions += time.perf_counter() - start
+            took = time.process_time() - start
+            driver_free = max(now, driver_free) + cost * took
+            run.decisions += took
             run.suggestions += 1
             if job is None:
                 break
             if job.trial not in curves:
                 curves[job.trial] = problem.curve(job.values, np.random.default_rng((seed, job.trial)))
             order, idle = order + 1, idle - 1
-            heapq.heappush(queue, (now + SWITCH_S + curves[job.trial].seconds, order, job, job.start + 1))
+            heapq.heappush(
+                queue, (driver_free + slower * SWITCH_S + curves[job.trial].seconds, order, job, job.start + 1)
+            )
         if not queue or queue[0][0] > budget:  # nothing is left to do, or no time
             break
         now, _, job, epoch = heapq.heappop(queue)

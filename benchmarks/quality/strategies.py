@@ -45,6 +45,7 @@ class Searchlight:
     """
 
     keeps_best = True
+    only_whole = False
 
     def __init__(
         self,
@@ -107,6 +108,7 @@ class RayTune:
     A trial whose loss is NaN reports it and trains on: nothing in the documented recipe stops it.
     """
 
+    only_whole = False
     keeps_best = False  # ResultGrid.get_best_result(scope="last", filter_nan_and_inf=True) and Result.checkpoint
 
     def __init__(self, problem: Problem, seed: int, sampler: BaseSampler | None, scheduler: FIFOScheduler) -> None:

@@ -7,7 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.quality import hartmann
+from benchmarks.quality.peers import PEERS
 from benchmarks.quality.problems import Curve, Problem, all_problems
+from benchmarks.quality.runs import ALL_SIDES
 from benchmarks.quality.simulator import SWITCH_S, Incumbent, Job, simulate
 from benchmarks.quality.strategies import SIDES
 from search.config.search_space import resolve_space
@@ -78,7 +80,7 @@ FLAT = Problem("flat", False, resolve_space(FlatConfig, {"precision": "fp32"}, {
 class Once:
     """Trains one trial to its end."""
 
-    keeps_best = False
+    keeps_best = only_whole = False
 
     def __init__(self, height):
         self.job, self.seen = Job("0", 0, {"height": height}, 0, 9), []
@@ -102,6 +104,14 @@ def test_time_passes_as_epochs_take_it():
     assert (run.spent, run.lost, run.whole) == (30.0, 0.0, 0)
 
 
+def test_suggestions_take_their_time_if_an_epoch_has_seconds():
+    free, slow = (simulate(Once(0.25), FLAT, 1, 1000.0, 0, epoch_s) for epoch_s in (None, 1.0))
+    assert slow.decisions > 0
+    waited = slow.regrets[0][0] - 60 * SWITCH_S - 10.0
+    assert 0 < waited <= 60 * slow.decisions
+    assert free.regrets[0][0] == SWITCH_S + 10.0
+
+
 def test_time_of_a_diverged_trial_is_lost():
     run = simulate(Once(0.75), FLAT, gangs=1, budget=1000.0, seed=0)
     assert (run.trials, run.diverged, run.lost) == (1, 1, 90.0)
@@ -114,8 +124,8 @@ STEADY = Curve([0.5, 0.4, 0.3], [0.5, 0.4, 0.35], 10.0, 0.35)
 CLIFF = Curve([0.1, 0.1, math.nan], [0.15, 0.12, 0.1], 10.0, math.inf)
 
 
-def incumbent_after(keeps_best, *curves, epochs=3, delivered="checkpoint"):
-    incumbent = Incumbent(replace(FLAT, delivered=delivered), keeps_best)
+def incumbent_after(keeps_best, *curves, epochs=3, delivered="checkpoint", only_whole=False):
+    incumbent = Incumbent(replace(FLAT, epochs=3, delivered=delivered), keeps_best, only_whole)
     for trial, curve in enumerate(curves):
         for epoch, value in enumerate(curve.values[:epochs], 1):
             incumbent.record_report(trial, epoch, value, curve)
@@ -147,6 +157,11 @@ def test_config_that_will_diverge_is_not_delivered():
     assert incumbent_after(True, CLIFF, STEADY, epochs=2, delivered="config").get_regret() == 0.35
 
 
+def test_side_that_delivers_whole_trials_has_none_before():
+    assert incumbent_after(False, STEADY, epochs=2, only_whole=True).get_regret() == 1.0
+    assert incumbent_after(False, STEADY, only_whole=True).get_regret() == 0.35
+
+
 def test_trials_in_training_can_be_left_out():
     incumbent = incumbent_after(True, OVERFIT, STEADY)
     assert incumbent.get_regret(without={0}) == 0.35
@@ -154,10 +169,10 @@ def test_trials_in_training_can_be_left_out():
 
 
 def simulated(name, seed, budget):
-    return simulate(SIDES[name](FLAT, seed), FLAT, gangs=8, budget=budget, seed=seed)
+    return simulate(ALL_SIDES[name](FLAT, seed), FLAT, gangs=8, budget=budget, seed=seed)
 
 
-@pytest.mark.parametrize("name", SIDES)
+@pytest.mark.parametrize("name", [*SIDES, *PEERS])
 @pytest.mark.filterwarnings("ignore:All-NaN slice")  # Ray, of a rung at which all have diverged
 def test_side_is_the_same_for_the_same_seed(name):
     first, second = (simulated(name, 3, 150.0) for _ in range(2))

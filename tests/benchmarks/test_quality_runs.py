@@ -1,0 +1,84 @@
+import pytest
+
+from benchmarks import search_quality
+from benchmarks.quality import runs
+from benchmarks.quality.problems import all_problems
+from benchmarks.quality.runs import POINTS, Key, Row, add_rows, list_keys, load_rows, run_search, save_rows
+
+KEYS = list_keys(["cliff", "digits"], ["ray", "searchlight"], seeds=2)
+
+
+def build_row(key, regret=0.5, epoch_s=None, **numbers):
+    counts = dict.fromkeys(("trials", "whole", "diverged", "suggestions"), 3)
+    amounts = dict.fromkeys(("by_best_report", "at_rest", "spent", "lost", "decisions"), 0.25)
+    return Row(*key, [regret] * POINTS, **{**counts, **amounts, **numbers}, revision="abc", epoch_s=epoch_s)
+
+
+def test_searches_are_listed_seed_by_seed():
+    assert [key.seed for key in KEYS] == [0] * 4 + [1] * 4
+    assert len(set(KEYS)) == 8
+
+
+def test_rows_are_read_as_they_were_written(tmp_path):
+    rows = [build_row(key) for key in KEYS]
+    save_rows(tmp_path / "runs.parquet", rows)
+    assert load_rows(tmp_path / "runs.parquet") == sorted(rows, key=lambda row: row.key)
+    assert load_rows(tmp_path / "none.parquet") == []
+
+
+def test_interrupted_run_is_continued_with_what_is_missing(tmp_path):
+    file, searched = tmp_path / "runs.parquet", []
+
+    def search(key, epoch_s):
+        if len(searched) == 3:
+            raise KeyboardInterrupt
+        searched.append(key)
+        return build_row(key)
+
+    with pytest.raises(KeyboardInterrupt):
+        add_rows(file, KEYS, search=search)
+    assert [row.key for row in load_rows(file)] == sorted(KEYS[:3])
+    again = []
+    rows = add_rows(file, KEYS, search=lambda key, epoch_s: again.append(key) or build_row(key))
+    assert again == KEYS[3:]
+    assert [row.key for row in rows] == KEYS
+    assert len(load_rows(file)) == len(KEYS)
+
+
+def test_rows_that_were_not_asked_for_stay_in_the_file(tmp_path):
+    file = tmp_path / "runs.parquet"
+    add_rows(file, KEYS, search=build_row)
+    assert [row.key for row in add_rows(file, KEYS[:1], search=build_row)] == KEYS[:1]
+    assert len(load_rows(file)) == len(KEYS)
+
+
+def test_file_of_other_epochs_is_refused(tmp_path):
+    add_rows(tmp_path / "runs.parquet", KEYS[:1], epoch_s=1.0, search=build_row)
+    with pytest.raises(ValueError, match=r"with epochs of 60\.0 s, but has some of 1\.0 s"):
+        add_rows(tmp_path / "runs.parquet", KEYS, epoch_s=60.0, search=build_row)
+
+
+def test_seeds_that_a_side_lacks_are_not_compared():
+    outcomes = search_quality.group_rows([build_row(key) for key in KEYS if key != Key("cliff", "ray", 0)])
+    assert [row.seed for row in outcomes["cliff"]["searchlight"]] == [1]
+    assert [row.seed for row in outcomes["digits"]["searchlight"]] == [0, 1]
+
+
+def test_report_says_what_ends_lower(capsys):
+    rows = [build_row(key, regret=0.1 if key.side == "searchlight" else 0.2) for key in KEYS]
+    problems = [problem for problem in all_problems() if problem.name in ("cliff", "digits")]
+    search_quality.report(problems, search_quality.group_rows(rows), ["ray", "searchlight"], resamples=10)
+    told = capsys.readouterr().out
+    assert "8 of revision abc" in told
+    assert "cliff (tuned on, checkpoint, 2 seeds)" in told
+    assert "searchlight, all: final ratio 0.50 [0.50, 0.50] [0.50, 0.50], wins 1.00" in told
+    assert "ends lower on 2 of 2" in told
+
+
+def test_search_has_a_regret_at_every_moment(monkeypatch):
+    monkeypatch.setattr(runs, "TRAININGS", 0.5)
+    row = run_search(Key("hartmann3-good", "random", 1))
+    assert len(row.regrets) == POINTS
+    assert row.key == ("hartmann3-good", "random", 1)
+    assert row.trials == row.suggestions > 8
+    assert row.regrets[0] >= row.regrets[-1] > 0
