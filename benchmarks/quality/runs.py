@@ -1,30 +1,25 @@
 """The table of simulated searches: a row per problem, side and seed, in a Parquet file that later runs add to."""
 
 import subprocess
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, partial
-from multiprocessing import get_context
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
-import pyarrow.parquet as pq
-
-from search.storage.atomic_file import atomic_path
 
 from .peers import PEERS
 from .problems import Problem, all_problems
 from .simulator import simulate
 from .strategies import SIDES
+from .table import fill_table, load_table
 from .variants import VARIANTS
 
 ALL_SIDES = {**SIDES, **PEERS, **VARIANTS}
 GANGS = 8
 TRAININGS = 4  # full ones that the budget has time for in each gang
 POINTS = 200  # moments at which a regret is kept, evenly spaced until the end of the budget
-SAVE_EVERY_S = 20.0
 SCHEMA = pa.schema(
     [
         ("problem", pa.dictionary(pa.int16(), pa.string())),
@@ -95,15 +90,8 @@ def run_search(key: Key, epoch_s: float | None = None) -> Row:
 
 
 def load_rows(file: Path) -> list[Row]:
-    """Return the rows of `file`, none if it does not exist."""
-    return [Row(**row) for row in pq.read_table(file).to_pylist()] if file.exists() else []
-
-
-def save_rows(file: Path, rows: Iterable[Row]) -> None:
-    """Write `rows` to `file`, sorted by problem, side and seed."""
-    table = pa.Table.from_pylist([asdict(row) for row in sorted(rows, key=lambda row: row.key)], SCHEMA)
-    with atomic_path(file) as path:
-        pq.write_table(table, path, compression="zstd")
+    """Return the searches in `file`, none if it does not exist."""
+    return [Row(**row) for row in load_table(file)]
 
 
 def add_rows(
@@ -114,37 +102,21 @@ def add_rows(
     search: Callable[..., Row] = run_search,
     say: Callable[[str], None] = lambda line: None,
 ) -> list[Row]:
-    """Run those of `keys` that `file` lacks, add their rows to it, and return the rows of `keys` alone.
-
-    What was run is saved at least every SAVE_EVERY_S seconds, as a search ends, and when the process is interrupted.
+    """Run those searches of `keys` that `file` lacks, add them to it, and return those of `keys` alone.
 
     Raises:
         ValueError: The file has searches with another `epoch_s`.
     """
-    rows = {row.key: row for row in load_rows(file)}
-    if other := {row.epoch_s for row in rows.values()} - {epoch_s}:
+    known = {row.key: row for row in load_rows(file)}
+    if other := {row.epoch_s for row in known.values()} - {epoch_s}:
         raise ValueError(f"{file} must have searches with epochs of {epoch_s} s, but has some of {other.pop()} s.")
-    missing = [key for key in keys if key not in rows]
-    saved = time.monotonic()
-    try:
-        for count, row in enumerate(_run_all(partial(search, epoch_s=epoch_s), missing, processes), 1):
-            rows[row.key] = row
-            say(f"{count} of {len(missing)} searches")
-            if time.monotonic() - saved > SAVE_EVERY_S:
-                save_rows(file, rows.values())
-                saved = time.monotonic()
-    finally:
-        if missing:
-            save_rows(file, rows.values())
-    return [rows[key] for key in keys]
+    rows = {key: asdict(row) for key, row in known.items()}
+    make_row = partial(_run_as_dict, search, epoch_s)
+    return [Row(**row) for row in fill_table(file, SCHEMA, rows, keys, make_row, processes, say)]
 
 
-def _run_all(search: Callable[[Key], Row], keys: Sequence[Key], processes: int) -> Iterator[Row]:
-    if processes == 1:
-        yield from map(search, keys)
-        return
-    with get_context("spawn").Pool(processes) as pool:  # Ray's threads do not survive a fork
-        yield from pool.imap_unordered(search, keys)
+def _run_as_dict(search: Callable[..., Row], epoch_s: float | None, key: Key) -> dict[str, Any]:
+    return asdict(search(key, epoch_s=epoch_s))
 
 
 @cache

@@ -3,7 +3,7 @@ import pytest
 from benchmarks import search_quality
 from benchmarks.quality import runs
 from benchmarks.quality.problems import all_problems
-from benchmarks.quality.runs import POINTS, Key, Row, add_rows, list_keys, load_rows, run_search, save_rows
+from benchmarks.quality.runs import POINTS, Key, Row, add_rows, list_keys, load_rows, run_search
 
 KEYS = list_keys(["cliff", "digits"], ["ray", "searchlight"], seeds=2)
 
@@ -20,8 +20,8 @@ def test_searches_are_listed_seed_by_seed():
 
 
 def test_rows_are_read_as_they_were_written(tmp_path):
-    rows = [build_row(key) for key in KEYS]
-    save_rows(tmp_path / "runs.parquet", rows)
+    rows = add_rows(tmp_path / "runs.parquet", KEYS, search=build_row)
+    assert rows == [build_row(key) for key in KEYS]
     assert load_rows(tmp_path / "runs.parquet") == sorted(rows, key=lambda row: row.key)
     assert load_rows(tmp_path / "none.parquet") == []
 
