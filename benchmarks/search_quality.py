@@ -19,7 +19,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.quality.peers import PEERS
-from benchmarks.quality.problems import Problem, all_problems
+from benchmarks.quality.problems import Problem
+from benchmarks.quality.recorded import list_problems
 from benchmarks.quality.runs import ALL_SIDES, GANGS, POINTS, TRAININGS, Row, add_rows, list_keys, load_rows
 from benchmarks.quality.statistics import (
     RESAMPLES,
@@ -154,7 +155,7 @@ def main() -> None:
     parser.add_argument("--report", action="store_true", help="run nothing: report what the file has")
     parser.add_argument("--quick", action="store_true", help="two problems, two seeds: does it run")
     given = parser.parse_args()
-    problems = all_problems()
+    problems = list_problems()
     names = given.problems.split(",") if given.problems else [problem.name for problem in problems]
     if given.quick:
         names, given.seeds = ["hartmann3-terrible", "cliff"], 2

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from .peers import PEERS
-from .problems import Problem, all_problems
+from .problems import Problem
+from .recorded import list_problems
 from .simulator import simulate
 from .strategies import SIDES
 from .table import fill_table, load_table
@@ -121,7 +122,7 @@ def _run_as_dict(search: Callable[..., Row], epoch_s: float | None, key: Key) ->
 
 @cache
 def _get_problems() -> dict[str, Problem]:
-    return {problem.name: problem for problem in all_problems()}
+    return {problem.name: problem for problem in list_problems()}
 
 
 @cache

@@ -1,0 +1,224 @@
+"""Tables of real trainings with several seeds in fp32 and bf16, and the problems that replay them.
+
+Each configuration of a table is trained under each seed in each precision, to the end.
+"""
+
+import math
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import optuna
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from numpy.typing import NDArray
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+from search.config.flatten import flatten
+from search.config.search_space import Parameter, Space, resolve_space
+from trainables.liquid import LiquidTask
+from trainables.liquid.config import LiquidConfig
+from trainables.precision import Diverged
+from trainables.task import Task, TaskConfig
+from trainables.training.trainer import train
+
+from .problems import EPOCH_S, Curve, Problem, Values, all_problems
+from .table import fill_table, load_table
+from .transformer import TransformerConfig, TransformerTask
+
+RESULTS = Path(__file__).resolve().parent.parent / "results"
+PRECISIONS = ("fp32", "bf16")
+SEEDS = 3
+CONFIGS = 300
+HELD_OUT = {"liquid": False, "transformer": True}  # fixed before anything was recorded: docs/search-quality.md
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A task whose trainings are recorded.
+
+    Attributes:
+        fixed: What is not searched of the config, by dotted name. Precision and seed are varied beside the search.
+        metric, mode: What searches see, and which direction is better.
+        quality: The metric that says how good a checkpoint is. It is `metric` where there is no test.
+        worst: What a diverged training counts as, in `metric` as it is minimized.
+    """
+
+    task: type[Task[Any]]
+    config: type[TaskConfig]
+    metric: str
+    mode: str
+    quality: str
+    worst: float
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The metrics that are recorded."""
+        return tuple(dict.fromkeys((self.metric, self.quality)))
+
+    def build_space(self, searched: Mapping[str, str] | None = None, **fixed: Any) -> Space:
+        return resolve_space(self.config, {**self.fixed, **fixed}, searched or {})
+
+
+STATIONARY = {  # all digits at once: no stream of tasks, and what belongs to one
+    **{"continual.tasks": 1, "epochs": 27, "plasticity.rule": "none", "consolidation.method": "none"},
+    **{"replay.fraction": 0.0, "replay.size": 100, "replay.logits_weight": 0.0},
+}
+RECORDINGS = {
+    "liquid": Recording(LiquidTask, LiquidConfig, "val/score", "max", "val/score", 0.9, STATIONARY),
+    "transformer": Recording(
+        TransformerTask, TransformerConfig, "val/loss", "min", "test/loss", 2.5, {"accumulation": 1}
+    ),
+}
+
+
+class Run(NamedTuple):
+    """One training of a table: configuration `number`, trained under `seed` in `precision`."""
+
+    number: int
+    seed: int
+    precision: str
+
+
+def get_table_path(name: str) -> Path:
+    return RESULTS / f"curves_{name}.parquet"
+
+
+def draw_configs(recording: Recording, count: int) -> list[dict[str, Any]]:
+    """Return the values of `count` configurations. More of them begin with the same ones.
+
+    Numbers are of a sequence that covers the space evenly, and choices are drawn at random.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        sampler = optuna.samplers.QMCSampler(seed=0, scramble=True, warn_independent_sampling=False)
+    study = optuna.create_study(sampler=sampler)
+    space, drawn = recording.build_space(precision="fp32"), []
+    for _ in range(count):
+        trial = study.ask()
+        drawn.append(space.suggest(trial))
+        study.tell(trial, 0.0)
+    return drawn
+
+
+def build_schema(recording: Recording) -> pa.Schema:
+    """Return the columns of the table: what was trained, its values, the seconds of an epoch, and the curves."""
+    kinds = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
+    sample = flatten(recording.build_space(precision="fp32").build_config({}).model_dump(mode="json"))
+    names = [parameter.name for parameter in recording.build_space(precision="fp32").parameters]
+    return pa.schema(
+        [("number", pa.int32()), ("seed", pa.int32()), ("precision", pa.string())]
+        + [(name, kinds[type(sample[name])]) for name in names]
+        + [("seconds", pa.float32()), *((metric, pa.list_(pa.float32())) for metric in recording.metrics)]
+    )
+
+
+def train_run(name: str, configs: Sequence[Mapping[str, Any]], run: Run) -> dict[str, Any]:
+    """Train one run to its end, in one thread. Return its row; curves are NaN from the epoch on in which it diverges.
+
+    `seconds` is the CPU time of an epoch, evaluation included.
+    """
+    torch.set_num_threads(1)
+    recording = RECORDINGS[name]
+    space = recording.build_space(precision=run.precision, seed=run.seed)
+    config = space.build_config(configs[run.number])
+    curves: dict[str, list[float]] = {metric: [] for metric in recording.metrics}
+    start = time.process_time()
+    with suppress(Diverged):
+        for report in train(recording.task(config)):
+            for metric, values in curves.items():
+                values.append(report[metric])
+    seconds = (time.process_time() - start) / min(config.epochs, len(curves[recording.metric]) + 1)  # type: ignore[attr-defined]
+    padded = {metric: values + [math.nan] * (config.epochs - len(values)) for metric, values in curves.items()}  # type: ignore[attr-defined]
+    return {**run._asdict(), **configs[run.number], "seconds": seconds, **padded}
+
+
+def record(
+    name: str,
+    file: Path,
+    count: int = CONFIGS,
+    processes: int = 1,
+    say: Callable[[str], None] = lambda line: None,
+) -> None:
+    """Train what `file` lacks of `count` configurations of task `name`, each in every precision and seed."""
+    recording = RECORDINGS[name]
+    runs = [
+        Run(number, seed, precision) for number in range(count) for seed in range(SEEDS) for precision in PRECISIONS
+    ]
+    rows = {Run(row["number"], row["seed"], row["precision"]): row for row in load_table(file)}
+    make_row = partial(train_run, name, draw_configs(recording, count))
+    fill_table(file, build_schema(recording), rows, runs, make_row, processes, say)
+
+
+def replayed(name: str, held_out: bool, file: Path | None = None) -> Problem:
+    """Return the problem that replays the table of task `name`: a config trains as the one nearest to it.
+
+    Which of its seeds a trial replays is drawn. All epochs are made longer by the same factor, so that their median is
+    a minute.
+
+    Raises:
+        FileNotFoundError: There is no such table. benchmarks/record_curves.py records it.
+    """
+    recording = RECORDINGS[name]
+    rows = load_table(file or get_table_path(name))
+    if not rows:
+        raise FileNotFoundError(f"{file or get_table_path(name)} must be recorded first: benchmarks/record_curves.py.")
+    space = recording.build_space({"precision": ",".join(PRECISIONS)})
+    parameters = [parameter for parameter in space.parameters if parameter.name != "precision"]
+    longer = EPOCH_S / float(np.median([row["seconds"] for row in rows]))
+    curves: dict[str, dict[int, list[Curve]]] = {precision: {} for precision in PRECISIONS}
+    for row in rows:
+        curves[row["precision"]].setdefault(row["number"], []).append(_build_curve(recording, row, longer))
+    values_of = {row["number"]: row for row in rows}
+    numbers = {precision: list(found) for precision, found in curves.items()}
+    places = {p: np.array([_place(parameters, values_of[number]) for number in numbers[p]]) for p in PRECISIONS}
+
+    def curve(values: Values, draw: np.random.Generator) -> Curve:
+        precision = values["precision"]
+        distance = ((places[precision] - _place(parameters, values)) ** 2).sum(1)
+        of_config = curves[precision][numbers[precision][int(distance.argmin())]]
+        return of_config[int(draw.integers(len(of_config)))]
+
+    everything = [each for of_precision in curves.values() for found in of_precision.values() for each in found]
+    best = min(value for each in everything for value in each.clean if not math.isnan(value))
+    epochs = len(everything[0].values)
+    return Problem(name, held_out, space, epochs, best, recording.worst, curve)
+
+
+def list_problems() -> list[Problem]:
+    """Return all problems that can be searched: `all_problems`, and those whose tables are recorded in full."""
+    complete = CONFIGS * SEEDS * len(PRECISIONS)
+    recorded = [name for name in RECORDINGS if get_table_path(name).exists()]
+    in_full = [name for name in recorded if pq.read_metadata(get_table_path(name)).num_rows >= complete]
+    return [*all_problems(), *(replayed(name, HELD_OUT[name]) for name in in_full)]
+
+
+def _build_curve(recording: Recording, row: Mapping[str, Any], longer: float) -> Curve:
+    values, clean = (
+        [value if recording.mode == "min" else 1.0 - value for value in row[metric]]
+        for metric in (recording.metric, recording.quality)
+    )
+    return Curve(values, clean, longer * row["seconds"], math.inf if math.isnan(clean[-1]) else clean[-1])
+
+
+def _place(parameters: Sequence[Parameter], values: Mapping[str, Any]) -> NDArray[np.float64]:
+    """Return a point in the unit cube. Two choices are as far apart as the ends of a range."""
+    place: list[float] = []
+    for parameter in parameters:
+        distribution, value = parameter.distribution, values[parameter.name]
+        if isinstance(distribution, CategoricalDistribution):
+            place += [math.sqrt(0.5) * (value == choice) for choice in distribution.choices]
+        else:
+            assert isinstance(distribution, FloatDistribution | IntDistribution)
+            scale = math.log if distribution.log else float
+            low, high = scale(distribution.low), scale(distribution.high)
+            place.append((scale(value) - low) / (high - low))
+    return np.array(place)
