@@ -1,18 +1,9 @@
-import os
-import re
-
-import optuna
 import pytest
 import torch
-from optuna.distributions import FloatDistribution
-from optuna.trial import create_trial
 
-from benchmarks import search_best, task_runs
+from benchmarks import task_runs
 from benchmarks.continual import METHODS, SCENARIOS, JointTask, unmet
-from benchmarks.search_best import without
 from benchmarks.task_runs import deviation, difference, mean
-from search.config.objectives import Objective
-from search.study.record import SearchRecord
 from trainables.liquid import LiquidTask
 from trainables.liquid.config import LiquidConfig
 from trainables.training.trainer import train
@@ -36,12 +27,6 @@ def test_difference_is_that_of_pairs():
     assert mean(base, "score") == pytest.approx(0.5)
     assert deviation(base, "score") == pytest.approx(0.4)
     assert deviation(base[:1], "score") == 0
-
-
-def test_defaults_lack_what_the_search_varied():
-    config = {"lr": 0.1, "width": 32, "replay": {"size": 50, "fraction": 0.5, "balanced": True}}
-    assert without(config, ["lr", "replay.fraction"]) == {"width": 32, "replay": {"size": 50, "balanced": True}}
-    assert config["replay"] == {"size": 50, "fraction": 0.5, "balanced": True}
 
 
 @pytest.mark.slow
@@ -87,42 +72,3 @@ def test_unmet_band_is_named():
         "class-incremental replay at least 85: not met",
         "task-incremental SI at least naive: not met",
     ]
-
-
-def test_best_of_a_search_is_trained_beside_the_defaults(monkeypatch, capsys):
-    config = LiquidConfig.model_validate({"epochs": 3, "samples": 64, "lr": 0.02, "continual": {"tasks": 3}})
-    report = {"metrics": {}, "checkpoint": None, "time": 0.0}
-    trial = create_trial(
-        value=0.9,
-        params={"lr": 0.02},
-        distributions={"lr": FloatDistribution(1e-3, 3e-2)},
-        intermediate_values={3: 0.9},
-        user_attrs={"config": config.model_dump(mode="json"), "report/3": report},
-    )
-    study = optuna.create_study(direction="maximize")
-    study.add_trial(trial)
-    about = {"config": {"task": "liquid"}}
-    objectives = (Objective("val/score", "max"), Objective("val/forgetting", "min"))
-    searched = SearchRecord("mine", study.trials, objectives, about)
-    monkeypatch.setattr(search_best, "load_search", lambda folder: searched)
-    monkeypatch.setattr("sys.argv", ["search_best.py", "runs/mine", "--seeds", "2"])
-    search_best.main()
-    first, *rows = capsys.readouterr().out.splitlines()
-    assert first == "mine: 1 trials, the best is 0 with 0.9000"
-    number = r"-?\d\.\d{4} \+- \d\.\d{4}"
-    for name, row in zip(("defaults", "best"), rows, strict=True):
-        assert re.fullmatch(rf"{name} +val/score {number}  val/forgetting {number}", row)
-    assert rows[0].split()[1:] != rows[1].split()[1:]
-
-
-def test_newest_search_is_trained_without_a_folder(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.argv", ["search_best.py"])
-    search_best.main()
-    assert "there is no search" in capsys.readouterr().out
-    for age, name in enumerate(("new", "old")):
-        (tmp_path / "runs" / name).mkdir(parents=True)
-        yaml = tmp_path / "runs" / name / "search.yaml"
-        yaml.touch()
-        os.utime(yaml, (1000 - age, 1000 - age))
-    assert search_best.newest(tmp_path / "runs") == tmp_path / "runs" / "new"
