@@ -68,7 +68,7 @@ class ConfirmationPlan:
         searched = [trial for trial in trials if not is_confirming(trial)]
         confirming = [trial for trial in trials if is_confirming(trial)]
         runs = self._count_runs(searched)
-        finalists = self._select_finalists(searched, num_finalists(runs))
+        finalists = self._select_finalists(searched, num_finalists(runs, self.defaults is not None))
         if not finalists or (len(finalists) == 1 and self.defaults is None):
             return []  # there is nothing to compare
         numbers = [finalist.number for finalist in finalists]

@@ -22,9 +22,9 @@ def default_runs(search_epochs: int, full_length: int) -> int:
     return max(FEWEST_RUNS, search_epochs // full_length // SHARE)
 
 
-def num_finalists(runs: int) -> int:
+def num_finalists(runs: int, with_defaults: bool = True) -> int:
     """Return how many finalists `runs` are for, at least 1: two rounds of them and the defaults must fit."""
-    return max(1, min(MOST_FINALISTS, runs // 2 - 1))
+    return max(1, min(MOST_FINALISTS, runs // 2 - with_defaults))
 
 
 def next_round(

@@ -194,7 +194,7 @@ def test_runs_without_defaults_are_all_for_finalists(play):
     search.run()
     runs = about(search.confirming)
     assert len(runs) == 6
-    assert len({config for config, _ in runs}) == 2
+    assert len({config for config, _ in runs}) == 3
 
 
 @pytest.mark.parametrize(("limit", "finalists"), [(9, 2), (None, 3)])

@@ -130,3 +130,4 @@ def test_defaults_give_two_seeds_to_two_finalists_at_least(epochs, full):
 
 def test_number_of_finalists_grows_with_the_runs_up_to_four():
     assert [num_finalists(runs) for runs in (1, 2, 4, 6, 8, 10, 100)] == [1, 1, 1, 2, 3, 4, 4]
+    assert [num_finalists(runs, with_defaults=False) for runs in (4, 5, 6, 100)] == [2, 2, 3, 4]
