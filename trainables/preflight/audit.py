@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -109,6 +110,7 @@ class Audit:
         self._objectives: list[float] = []
         self._noise = 0.0
         self._evaluate_s: float | None = None
+        self._largest: int | None = None
         self._start = time.perf_counter()
 
     def run(self) -> AuditResult:
@@ -201,6 +203,9 @@ class Audit:
             self._objectives.append(objective)
             self._evaluate_s = trial.seconds["evaluate"]
         config, workers = trial.task.config, self.request.workers
+        with suppress(TypeError):  # a micro-batch of the task's own kind cannot be multiplied
+            precision = resolve(self.config.precision, self.context.device)
+            self._largest = find_largest_batch(trial, precision, self._is_over)
         if workers > 1:
             self.findings += data_checks.find_shard_problems(self.load(), config, self.context, workers, self._is_over)
 
@@ -242,22 +247,10 @@ class Audit:
         cost, found, objective = measure_cost(task_class, config, self.context, where, limit_s, self._evaluate_s)
         self.findings += found
         if cost is not None:
-            self.costs.append(self._add_largest(cost, task_class, config) if not where else cost)
+            self.costs.append(cost if where else replace(cost, largest=self._largest))
         if objective is not None:
             self._objectives.append(objective)
         self.reset()
-
-    def _add_largest(self, cost: EpochCost, task_class: type[Task[Any]], config: TaskConfig) -> EpochCost:
-        trial = ObservedTrial(task_class, config, self.context, keep_precision=True)
-        try:
-            if trial.train(1):
-                largest = find_largest_batch(trial, trial.task.precision, self._is_over)
-                return replace(cost, largest=largest)
-        except TypeError:  # a micro-batch of the task's own kind cannot be multiplied
-            pass
-        finally:
-            trial.close()
-        return cost
 
     def _judge_noise(self) -> None:
         values = [value for value in self._objectives if math.isfinite(value)]
