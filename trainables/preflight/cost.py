@@ -27,6 +27,7 @@ from trainables.training.trainer import TrialTrainer
 from trainables.update import windows
 
 WARM_UP = 2  # windows that are slower than those after them
+PATIENCE = 3  # times the limit until they are done
 DOMINATES = 0.5  # share of an epoch, or of a trial of one epoch
 GROWTH = (1, 2)  # micro-batches that memory is measured with, in multiples of the task's own
 CPU_SHARE = 0.8  # of the memory that is free
@@ -108,7 +109,8 @@ def _train_epoch(
         nonlocal warm
         if trainer.windows == WARM_UP:
             warm = time.perf_counter() - began
-        return time.perf_counter() - began > limit_s
+        spent = time.perf_counter() - began
+        return spent > limit_s * (1 if trainer.windows > WARM_UP else PATIENCE)
 
     trainer.on_progress = lambda: marks.append(time.perf_counter())  # an evaluation begins, and has ended
     metrics = trainer.run_epoch(stopping)

@@ -1,0 +1,26 @@
+"""The section about the audit of the task."""
+
+from dataclasses import asdict
+
+from search.config.objectives import Objective
+from search.reporting.html.sections.preflight import build
+from search.study.record import SearchRecord
+from trainables.preflight.audit import AuditResult
+from trainables.preflight.findings import make_finding
+
+
+def record(about):
+    return SearchRecord("name", (), (Objective("val/loss", "min"),), about)
+
+
+def test_section_has_a_row_for_each_finding():
+    finding = make_finding("zero-gradient", "model.0", "gradient of 0 in 8 windows")
+    section = build(record({"preflight": AuditResult([finding], seconds={"flow": 0.5, "modes": 0.75}).as_json()}))
+    assert section.says == "The first worker audited the task on cpu before its first trial, in 1.2 s."
+    assert section.table[0] == ("severity", "finding", "subject", "figure", "remedy")
+    assert [*section.table[1]] == [asdict(finding)[key] for key in ("severity", "name", "subject", "figure", "remedy")]
+
+
+def test_section_is_left_out_where_nothing_was_found_or_audited():
+    assert build(record({})) is None
+    assert build(record({"preflight": AuditResult([]).as_json()})) is None
