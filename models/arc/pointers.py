@@ -67,7 +67,7 @@ class Pointers(nn.Module):
 
     def _score(self, weights: Tensor, features: list[Tensor]) -> Tensor:
         """Features (N, 2, ...) -> scores (N, 2, P, ...)."""
-        shape = torch.broadcast_shapes(*(feature.shape for feature in features))
+        shape = torch.broadcast_shapes(*(feature.shape for feature in features))  # type: ignore[no-untyped-call]
         stacked = torch.stack([feature.float().expand(shape) for feature in features], dim=2)
         return GAIN * torch.einsum("pf,naf...->nap...", weights, stacked)
 

@@ -84,7 +84,7 @@ def test_ranks_share_episodes_and_puzzles(world_size, batch_size):
 
 def epoch_on(rank, data):
     """Run an epoch without a language model, whose import takes long."""
-    task = ArcTask(ArcConfig(**SMALL, **ALONE, data=data), Context(rank=rank, world_size=2))
+    task = ArcTask(ArcConfig(**{**SMALL, **ALONE}, data=data), Context(rank=rank, world_size=2))
     training = TrialTrainer(task)
     report = training.run_epoch()
     return {name: report[name] for name in report if name.startswith(("val/", "train/"))}, len(training.pictures)
