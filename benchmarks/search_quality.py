@@ -23,12 +23,10 @@ from benchmarks.quality.problems import Problem
 from benchmarks.quality.recorded import list_problems
 from benchmarks.quality.runs import ALL_SIDES, GANGS, POINTS, TRAININGS, Row, add_rows, list_keys, load_rows
 from benchmarks.quality.statistics import (
+    MEASURES,
     RESAMPLES,
     Interval,
     Pair,
-    average_ratios,
-    average_times,
-    average_win_shares,
     bootstrap,
     correct_by_holm,
     count_wins,
@@ -42,7 +40,6 @@ from benchmarks.quality.variants import VARIANTS
 PEER = "ray"
 RUNS = Path(__file__).parent / "results" / "search_quality.parquet"
 SHARES = (0.1, 0.25, 0.5, 1.0)  # of the budget, at which regrets are printed
-MEASURES = {"final ratio": average_ratios, "wins": average_win_shares, "time": average_times}
 
 Outcomes = dict[str, dict[str, list[Row]]]  # rows by seed, of each problem and side
 

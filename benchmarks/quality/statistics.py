@@ -18,10 +18,29 @@ FLOOR = 1e-3  # of the range of a problem's values: regrets below it are equally
 
 
 class Pair(NamedTuple):
-    """The regrets of a side and of its peer on one problem, each (seeds, moments), as shares of the range of values."""
+    """The regrets of a side and its peer on one problem, each (..., seeds, moments), as shares of the range of values.
+
+    What is computed from a pair has the shape of the axes before the last two: one number for one pair, and one for
+    each resample.
+    """
 
     ours: Array
     theirs: Array
+
+    @property
+    def finals(self) -> tuple[Array, Array]:
+        """The last regrets of both, (..., seeds)."""
+        return self.ours[..., -1], self.theirs[..., -1]
+
+
+class Measure(NamedTuple):
+    """What is computed for each problem, and what for several, from an array whose last axis is the problems."""
+
+    of_problem: Callable[[Pair], Array]
+    of_problems: Callable[[Array], Array]
+
+    def compute(self, pairs: Sequence[Pair]) -> float:
+        return float(self.of_problems(np.array([self.of_problem(pair) for pair in pairs])))
 
 
 class Interval(NamedTuple):
@@ -32,77 +51,77 @@ class Interval(NamedTuple):
     both: tuple[float, float]
 
 
-def get_time_to(target: float, regrets: Array) -> float:
+def get_time_to(target: Array | float, regrets: Array) -> Array:
     """Return the share of the budget after which the median stays at most `target`, infinite if it never does."""
-    median = np.median(regrets, axis=0)
-    above = np.flatnonzero(median > target)
-    first = above[-1] + 1 if len(above) else 0
-    return float(first + 1) / len(median) if first < len(median) else float("inf")
+    median = np.median(regrets, axis=-2)
+    moments = median.shape[-1]
+    above = median > np.asarray(target)[..., None]
+    first = np.where(above.any(-1), moments - above[..., ::-1].argmax(-1), 0)
+    return np.where(first < moments, (first + 1) / moments, np.inf)
 
 
-def get_relative_time(pair: Pair) -> float:
+def get_relative_time(pair: Pair) -> Array:
     """Return the time to the peer's final median, as a share of the time that the peer takes for it."""
-    target = float(np.median(pair.theirs[:, -1]))
+    target = np.median(pair.finals[1], axis=-1)
     return get_time_to(target, pair.ours) / get_time_to(target, pair.theirs)
 
 
-def get_final_ratio(pair: Pair) -> float:
+def get_final_ratio(pair: Pair) -> Array:
     """Return the ratio of the final medians. Both count as FLOOR at least."""
-    ours, theirs = (max(float(np.median(regrets[:, -1])), FLOOR) for regrets in pair)
-    return ours / theirs
+    ours, theirs = (np.maximum(np.median(finals, axis=-1), FLOOR) for finals in pair.finals)
+    ratio: Array = ours / theirs
+    return ratio
+
+
+def get_win_share(pair: Pair) -> Array:
+    """Return the share of seeds in which the side ends lower. An equal end counts half."""
+    ours, theirs = pair.finals
+    share: Array = ((ours < theirs) + 0.5 * (ours == theirs)).mean(-1)
+    return share
 
 
 def count_wins(pair: Pair) -> tuple[int, int, int]:
-    """Return in how many seeds the side ends lower than its peer, equal, and higher."""
-    ours, theirs = pair.ours[:, -1], pair.theirs[:, -1]
+    """Return in how many seeds of a single pair the side ends lower than its peer, equal, and higher."""
+    ours, theirs = pair.finals
     return int((ours < theirs).sum()), int((ours == theirs).sum()), int((ours > theirs).sum())
 
 
-def get_win_share(pair: Pair) -> float:
-    """Return the share of seeds in which the side ends lower. An equal end counts half."""
-    wins, ties, losses = count_wins(pair)
-    return (wins + ties / 2) / (wins + ties + losses)
+def _compute_geometric_mean(values: Array) -> Array:
+    return np.exp(np.log(values).mean(-1))
 
 
-def average_ratios(pairs: Sequence[Pair]) -> float:
-    """Return the geometric mean over problems of the ratio of final medians."""
-    return float(np.exp(np.mean(np.log([get_final_ratio(pair) for pair in pairs]))))
+def _choose_upper_median(values: Array) -> Array:
+    """Return the median, of an even number the higher one of the middle. A mean with infinity would be infinite."""
+    middle: Array = np.sort(values, axis=-1)[..., values.shape[-1] // 2]
+    return middle
 
 
-def average_win_shares(pairs: Sequence[Pair]) -> float:
-    """Return the mean over problems of the share of seeds that are won."""
-    return float(np.mean([get_win_share(pair) for pair in pairs]))
+MEASURES = {
+    "final ratio": Measure(get_final_ratio, _compute_geometric_mean),
+    "wins": Measure(get_win_share, lambda shares: shares.mean(-1)),
+    "time": Measure(get_relative_time, _choose_upper_median),
+}
 
 
-def average_times(pairs: Sequence[Pair]) -> float:
-    """Return the median over problems of the relative time. Of an even number of problems, the higher middle one.
+def bootstrap(measure: Measure, pairs: Sequence[Pair], resamples: int = RESAMPLES) -> Interval:
+    """Return `measure` of `pairs` with its intervals at LEVEL, by percentiles.
 
-    A mean with an infinite time would be infinite.
-    """
-    times = sorted(get_relative_time(pair) for pair in pairs)
-    return times[len(times) // 2]
-
-
-def bootstrap(statistic: Callable[[Sequence[Pair]], float], pairs: Sequence[Pair], resamples: int) -> Interval:
-    """Return `statistic` of `pairs` with its intervals at LEVEL, by percentiles.
-
-    Seeds are drawn within each problem, the same for both sides. Problems are drawn with their seeds drawn anew.
+    Seeds are drawn within each problem, the same for both sides. For the second interval, problems are drawn too.
     """
     draw = np.random.default_rng(0)
+    found = []
+    for pair in pairs:
+        seeds = len(pair.ours)
+        rows = draw.integers(seeds, size=(resamples, seeds))
+        found.append(measure.of_problem(Pair(pair.ours[rows], pair.theirs[rows])))
+    by_problem = np.array(found)  # (problems, resamples)
+    size = (resamples, len(pairs))
+    drawn = by_problem[draw.integers(len(pairs), size=size), draw.integers(resamples, size=size)]
+    seeds_alone, both = measure.of_problems(by_problem.T), measure.of_problems(drawn)
+    return Interval(measure.compute(pairs), _get_percentiles(seeds_alone), _get_percentiles(both))
 
-    def resample(pair: Pair) -> Pair:
-        rows = draw.integers(len(pair.ours), size=len(pair.ours))
-        return Pair(pair.ours[rows], pair.theirs[rows])
 
-    seeds = [statistic([resample(pair) for pair in pairs]) for _ in range(resamples)]
-    both = [
-        statistic([resample(pairs[number]) for number in draw.integers(len(pairs), size=len(pairs))])
-        for _ in range(resamples)
-    ]
-    return Interval(statistic(pairs), _get_middle(seeds), _get_middle(both))
-
-
-def _get_middle(values: Sequence[float]) -> tuple[float, float]:
+def _get_percentiles(values: Array) -> tuple[float, float]:
     tail = (1 - LEVEL) / 2
     low, high = np.quantile(values, (tail, 1 - tail), method="nearest")  # between two of them may lie infinity
     return float(low), float(high)
@@ -110,7 +129,7 @@ def _get_middle(values: Sequence[float]) -> tuple[float, float]:
 
 def get_p_value(pair: Pair) -> float:
     """Return the p of no difference in the final regret, paired by seed: Wilcoxon's signed-rank test, two-sided."""
-    ours, theirs = pair.ours[:, -1], pair.theirs[:, -1]
+    ours, theirs = pair.finals
     return float(wilcoxon(ours, theirs).pvalue) if (ours != theirs).any() else 1.0
 
 

@@ -13,6 +13,7 @@ from optuna.samplers import BaseSampler, GPSampler, TPESampler
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
 
+from search.config.objectives import Objective
 from search.schedulers.asha import ASHAScheduler
 from search.schedulers.base import Scheduler, TrialProgress
 from search.study.study import SearchStudy
@@ -24,24 +25,29 @@ from .strategies import Make, Searchlight
 class KeepsPlaces(ASHAScheduler):
     """One that diverged keeps its place at the rungs that it had passed."""
 
-    def _ranked(self, trials: Sequence[TrialProgress], rung: float) -> list[TrialProgress]:
+    def _rank_trials(self, trials: Sequence[TrialProgress], rung: float) -> list[TrialProgress]:
         return super()._rank_trials([replace(trial, broke_off=False) for trial in trials], rung)
 
 
 class Unconstrained(SearchStudy):
     """Samplers see a diverged trial as pruned and no more."""
 
-    def end(self, number: int, outcome: str, reason: str = "") -> None:
-        super().end(number, "interrupted" if outcome == "diverged" else outcome, reason)
+    def end(self, number: int, outcome: str, reason: str = "", divergence: dict[str, Any] | None = None) -> None:
+        super().end(number, "interrupted" if outcome == "diverged" else outcome, reason, divergence)
 
 
 class ToldComplete(SearchStudy):
     """Samplers see a trial that waits at a rung as completed with its last value, as Ray's OptunaSearch tells it."""
 
     def __init__(
-        self, storage: BaseStorage, name: str, sampler: Callable[[int], BaseSampler], objective: str, mode: str
+        self,
+        storage: BaseStorage,
+        name: str,
+        sampler: Callable[[int], BaseSampler],
+        objectives: Sequence[Objective],
+        earlier: Sequence[FrozenTrial] = (),
     ) -> None:
-        super().__init__(storage, name, sampler, objective, mode)
+        super().__init__(storage, name, sampler, objectives, earlier)
         live = self.live
 
         class View(type(storage)):  # type: ignore[misc]

@@ -12,6 +12,7 @@ from benchmarks.quality.problems import Curve, Problem, all_problems
 from benchmarks.quality.runs import ALL_SIDES
 from benchmarks.quality.simulator import SWITCH_S, Incumbent, Job, simulate
 from benchmarks.quality.strategies import SIDES
+from benchmarks.quality.variants import VARIANTS
 from search.config.search_space import resolve_space
 from trainables.task import TaskConfig, searchable
 
@@ -178,6 +179,13 @@ def test_side_is_the_same_for_the_same_seed(name):
     first, second = (simulated(name, 3, 150.0) for _ in range(2))
     assert first.regrets == second.regrets
     assert first.trials == second.trials > 8
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_variant_of_searchlight_searches(name):
+    run = simulated(name, 3, 30.0)
+    assert run.trials > 8
+    assert run.regrets
 
 
 def test_searchlight_ends_diverged_trials_sooner_than_tune():

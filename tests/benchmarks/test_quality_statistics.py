@@ -8,10 +8,8 @@ from hypothesis.extra.numpy import arrays
 
 from benchmarks.quality.statistics import (
     FLOOR,
+    MEASURES,
     Pair,
-    average_ratios,
-    average_times,
-    average_win_shares,
     bootstrap,
     correct_by_holm,
     count_wins,
@@ -19,6 +17,7 @@ from benchmarks.quality.statistics import (
     get_p_value,
     get_relative_time,
     get_time_to,
+    get_win_share,
 )
 
 REGRETS = arrays(float, (5, 8), elements=st.floats(0, 1, width=32))
@@ -54,14 +53,14 @@ def test_exchanged_sides_have_the_inverse_ratio_and_wins(pair):
     exchanged = Pair(pair.theirs, pair.ours)
     assert get_final_ratio(pair) * get_final_ratio(exchanged) == pytest.approx(1.0)
     assert count_wins(pair) == count_wins(exchanged)[::-1]
-    assert average_win_shares([pair]) + average_win_shares([exchanged]) == pytest.approx(1.0)
+    assert get_win_share(pair) + get_win_share(exchanged) == pytest.approx(1.0)
 
 
 @given(REGRETS)
 def test_side_against_itself_is_neither_better_nor_worse(regrets):
     pair = Pair(regrets, regrets)
     assert (get_final_ratio(pair), get_relative_time(pair), get_p_value(pair)) == (1.0, 1.0, 1.0)
-    assert average_win_shares([pair]) == 0.5
+    assert get_win_share(pair) == 0.5
 
 
 def test_regrets_below_the_floor_are_equally_good():
@@ -69,10 +68,17 @@ def test_regrets_below_the_floor_are_equally_good():
     assert get_final_ratio(Pair(ours, theirs)) == 1.0
 
 
+@given(PAIRS, PAIRS)
+def test_stacked_pairs_have_the_numbers_of_each(first, second):
+    both = Pair(np.stack([first.ours, second.ours]), np.stack([first.theirs, second.theirs]))
+    for compute in (get_final_ratio, get_win_share, get_relative_time):
+        assert compute(both).tolist() == [compute(first), compute(second)]
+
+
 @settings(max_examples=20, deadline=None)
 @given(st.lists(PAIRS, min_size=1, max_size=4))
 def test_bootstrap_intervals_are_ordered_and_repeatable(pairs):
-    for measure in (average_ratios, average_win_shares, average_times):
+    for measure in MEASURES.values():
         interval = bootstrap(measure, pairs, resamples=20)
         assert interval.seeds[0] <= interval.seeds[1]
         assert interval.both[0] <= interval.both[1]
@@ -83,7 +89,7 @@ def test_bootstrap_over_problems_is_wider_where_problems_differ():
     draw = np.random.default_rng(0)
     theirs = 0.5 + 0.01 * draw.random((20, 4))
     pairs = [Pair(theirs * ratio, theirs) for ratio in (0.2, 0.5, 1.0, 2.0)]
-    interval = bootstrap(average_ratios, pairs, resamples=200)
+    interval = bootstrap(MEASURES["final ratio"], pairs, resamples=200)
     assert interval.value == pytest.approx(0.2**0.25 * 0.5**0.25 * 2**0.25)
     assert interval.seeds[1] / interval.seeds[0] < 1.1
     assert interval.both[1] / interval.both[0] > 2
@@ -91,5 +97,5 @@ def test_bootstrap_over_problems_is_wider_where_problems_differ():
 
 def test_infinite_times_stay_in_the_interval():
     never = Pair(np.ones((4, 3)), np.zeros((4, 3)))
-    interval = bootstrap(average_times, [never], resamples=10)
+    interval = bootstrap(MEASURES["time"], [never], resamples=10)
     assert interval == (math.inf, (math.inf, math.inf), (math.inf, math.inf))
