@@ -62,6 +62,20 @@ def pair_with_peer(problem: Problem, sides: dict[str, list[Row]], side: str) -> 
     return Pair(ours / (problem.worst - problem.best), theirs / (problem.worst - problem.best))
 
 
+def pair_finals(problem: Problem, sides: dict[str, list[Row]], side: str, judged: str) -> Pair:
+    """Return the final regrets of `side` and of the peer, as `pair_with_peer` does, but otherwise judged.
+
+    "by best": both by their best reports. "at rest": trials of `side` that train in the end do not count.
+    """
+    pair = pair_with_peer(problem, sides, side)
+    ours, theirs = (
+        np.array([[row.by_best_report if judged == "by best" else row.at_rest] for row in sides[name]])
+        / (problem.worst - problem.best)
+        for name in (side, PEER)
+    )
+    return Pair(ours, theirs if judged == "by best" else pair.theirs[:, -1:])
+
+
 def print_problem(problem: Problem, sides: dict[str, list[Row]], corrected: dict[str, float]) -> None:
     """Print a line per side. `corrected` has the p-value of each side, corrected over all problems."""
     kind = "held out" if problem.held_out else "tuned on"
@@ -97,16 +111,22 @@ def print_summary(problems: Sequence[Problem], outcomes: Outcomes, sides: Sequen
         "wins: mean share of seeds that end lower; a tie counts half\n"
         "time: median share of its time to its final median (inf: not within the budget)"
     )
-    for side in sides:
+    for side in (side for side in sides if side != PEER):
         for kind, of_kind in (("tuned on", False), ("held out", True), ("all", None)):
             chosen = [problem for problem in problems if of_kind is None or problem.held_out is of_kind]
             pairs = [pair_with_peer(problem, outcomes[problem.name], side) for problem in chosen]
-            if not pairs or side == PEER:
-                continue
-            found = {name: bootstrap(measure, pairs, resamples) for name, measure in MEASURES.items()}
-            lower = sum(get_final_ratio(pair) < 1 for pair in pairs)
-            cells = ", ".join(f"{name} {format_interval(interval)}" for name, interval in found.items())
-            print(f"  {side:>11}, {kind}: {cells}, ends lower on {lower} of {len(pairs)}", flush=True)
+            print_measures(f"{side:>11}, {kind}", pairs, list(MEASURES), resamples)
+        for judged in ("by best", "at rest"):
+            pairs = [pair_finals(problem, outcomes[problem.name], side, judged) for problem in problems]
+            print_measures(f"{side:>11}, all, {judged}", pairs, ["final ratio", "wins"], resamples)
+
+
+def print_measures(title: str, pairs: Sequence[Pair], names: Sequence[str], resamples: int) -> None:
+    """Print the measures of those `names` over problems in a line, if there is a problem."""
+    if pairs:
+        found = [f"{name} {format_interval(bootstrap(MEASURES[name], pairs, resamples))}" for name in names]
+        lower = sum(get_final_ratio(pair) < 1 for pair in pairs)
+        print(f"  {title}: {', '.join(found)}, ends lower on {lower} of {len(pairs)}", flush=True)
 
 
 def format_interval(interval: Interval) -> str:

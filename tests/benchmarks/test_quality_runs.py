@@ -73,6 +73,8 @@ def test_report_says_what_ends_lower(capsys):
     assert "cliff (tuned on, checkpoint, 2 seeds)" in told
     assert "searchlight, all: final ratio 0.50 [0.50, 0.50] [0.50, 0.50], wins 1.00" in told
     assert "ends lower on 2 of 2" in told
+    assert "searchlight, all, by best: final ratio 1.00" in told
+    assert "searchlight, all, at rest: final ratio 1.25" in told
 
 
 def test_search_has_a_regret_at_every_moment(monkeypatch):
