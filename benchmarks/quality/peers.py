@@ -1,18 +1,25 @@
 """Searchers of other projects, by ask and tell, each as its documentation puts it together.
 
-docs/search-quality.md says which ones are not here, and why.
+docs/search-quality.md says which ones are not here, and why. Syne Tune is not among the requirements: `pip install
+syne-tune`.
 """
 
+import logging
 import math
+from datetime import datetime
+from functools import partial
+from typing import Any
 
+import numpy as np
 import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.pruners import BasePruner, HyperbandPruner, NopPruner, SuccessiveHalvingPruner
 from optuna.samplers import BaseSampler, GPSampler, TPESampler
 from optuna.trial import TrialState
 
 from search.config.flatten import flatten
 
-from .problems import Problem
+from .problems import OBJECTIVE, Problem
 from .simulator import Job
 from .strategies import Make
 
@@ -55,6 +62,71 @@ class OptunaStudy:
         return False
 
 
+class SyneTune:
+    """A scheduler of Syne Tune, called as its page on ask and tell says.
+
+    A trial whose loss is NaN ends with an error. What it delivers is that of `Experiment.best_config`, which takes the
+    best of all reports. It knows no conditions: what does not apply to a config is sampled and ignored.
+
+    Args:
+        name: Of a class in `syne_tune.optimizer.baselines`.
+
+    Raises:
+        ModuleNotFoundError: Syne Tune is not installed.
+    """
+
+    keeps_best = True
+    only_whole = False
+
+    def __init__(self, name: str, problem: Problem, seed: int) -> None:
+        from syne_tune.backend import trial_status
+        from syne_tune.optimizer import baselines, scheduler
+
+        np.random.seed(seed)  # RandomSearcher draws from it, whatever its seed is
+        self._space = problem.space
+        self._epochs = problem.epochs
+        self._trial_class = trial_status.Trial
+        self._stop = scheduler.SchedulerDecision.STOP
+        space = {parameter.name: _convert_to_syne_tune(parameter.distribution) for parameter in self._space.parameters}
+        self._scheduler = getattr(baselines, name)(
+            space, metric=OBJECTIVE, time_attr="epoch", max_t=self._epochs, do_minimize=True, random_seed=seed
+        )
+        self._trials: dict[int, Any] = {}
+        logging.getLogger("syne_tune").setLevel(logging.ERROR)  # it warns of every trial that fails
+
+    def suggest(self) -> Job:
+        number, config = len(self._trials), self._scheduler.suggest().config
+        trial = self._trial_class(number, config, datetime.fromtimestamp(0))
+        self._trials[number] = trial
+        self._scheduler.on_trial_add(trial)
+        values = self._space.choose(lambda parameter: config[parameter.name])
+        return Job(str(number), number, flatten(values), 0, self._epochs)
+
+    def report(self, job: Job, epoch: int, value: float) -> bool:
+        trial, result = self._trials[job.trial], {OBJECTIVE: value, "epoch": epoch}
+        if math.isnan(value):
+            self._scheduler.on_trial_error(trial)
+            return False
+        if epoch == self._epochs:
+            self._scheduler.on_trial_complete(trial, result)
+            return False
+        return bool(self._scheduler.on_trial_result(trial, result) != self._stop)
+
+
+def _convert_to_syne_tune(distribution: BaseDistribution) -> Any:
+    from syne_tune import config_space
+
+    if isinstance(distribution, CategoricalDistribution):
+        return config_space.choice(list(distribution.choices))
+    if isinstance(distribution, FloatDistribution):
+        domain = config_space.loguniform if distribution.log else config_space.uniform
+    else:
+        assert isinstance(distribution, IntDistribution)
+        assert distribution.step == 1
+        domain = config_space.lograndint if distribution.log else config_space.randint
+    return domain(distribution.low, distribution.high)
+
+
 def _build_tpe(problem: Problem, seed: int, pruner: BasePruner) -> OptunaStudy:
     return OptunaStudy(problem, seed, TPESampler(seed=seed), pruner)
 
@@ -64,4 +136,7 @@ PEERS: dict[str, Make] = {
     "optuna-hyperband": lambda problem, seed: _build_tpe(problem, seed, HyperbandPruner(max_resource=problem.epochs)),
     "optuna-halving": lambda problem, seed: _build_tpe(problem, seed, SuccessiveHalvingPruner()),
     "optuna-gp": lambda problem, seed: OptunaStudy(problem, seed, GPSampler(seed=seed), NopPruner()),
+    "syne-asha": partial(SyneTune, "ASHA"),
+    "syne-bohb": partial(SyneTune, "BOHB"),
+    "syne-cqr": partial(SyneTune, "ASHACQR"),
 }
