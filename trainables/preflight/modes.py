@@ -114,6 +114,7 @@ def emulation_factor(device: torch.device, precision: Precision = Precision.FP16
     times = []
     for dtype in (torch.float32, precision.dtype):
         matrix = torch.ones(SIZE, SIZE, dtype=dtype)
+        torch.mm(matrix, matrix)  # the first product of a process also sets up its kernels
         measured = [measure_seconds(partial(torch.mm, matrix, matrix)) for _ in range(PRODUCTS)]
         times.append(min(measured))  # other processes only make it slower
     return times[1] / times[0]

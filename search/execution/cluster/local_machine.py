@@ -13,6 +13,8 @@ from trainables.precision import AUTO, find_supported_precisions
 from trainables.preflight.modes import emulation_factor, is_emulated
 from trainables.task import TaskConfig
 
+TOLD_FACTOR = 2.0  # less is a measurement that other processes have disturbed
+
 
 def count_available_cpus() -> int:
     """Return how many CPUs this process may use."""
@@ -77,9 +79,10 @@ def leave_out_emulated(config: SearchConfig, space: Space) -> tuple[Space, str]:
     if not left_out or not kept:
         return space, ""
     factor = emulation_factor(device) or 1.0
+    slow = f", and a product takes {factor:.0f} times as long as in fp32" if factor >= TOLD_FACTOR else ""
     line = (
-        f"{', '.join(left_out)} is left out of the search: this CPU emulates it, and a product takes {factor:.0f} "
-        f"times as long as in fp32. --search precision={','.join(map(str, choices))} keeps it"
+        f"{', '.join(left_out)} is left out of the search: this CPU emulates it{slow}. "
+        f"--search precision={','.join(map(str, choices))} keeps it"
     )
     if len(kept) == 1:
         parameters = tuple(p for p in space.parameters if p is not searched)
