@@ -55,6 +55,9 @@ NAMES = {
     # Operators of torch
     "DispatchMode": "torch.utils._python_dispatch:TorchDispatchMode",
     "is_fp16_product_native": "torch:ops.mkldnn._is_mkldnn_fp16_supported",
+    # Sharded modules
+    "get_fsdp_group": "torch.distributed.fsdp._fully_shard._fsdp_state:FSDPState._fsdp_param_group.fget",
+    "get_fsdp_state": "torch.distributed.fsdp:FSDPModule._get_fsdp_state",
     # Settings of torch
     "async_compile": "torch._inductor.async_compile:AsyncCompile",
     "checkpoint_debug_enabled": "torch.utils.checkpoint:_checkpoint_debug_enabled",

@@ -30,6 +30,8 @@ PARAMETERS: dict[str, tuple[str, ...]] = {
     "default_gamma": ("x",),
     "default_gamma_multiobjective": ("x",),
     "get_env_vars_to_propagate": (),
+    "get_fsdp_group": ("self",),
+    "get_fsdp_state": ("self",),
     "get_ray_address_from_environment": ("addr", "temp_dir"),
     "get_ray_train_session_dir": (),
     "get_train_fn_utils": (),

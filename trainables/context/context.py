@@ -5,13 +5,16 @@ import math
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed as dist
 
 from trainables.context import rng
 from trainables.context.cache import Cache
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 Value = TypeVar("Value")
 
@@ -34,6 +37,29 @@ class Context:
         self.generator = torch.Generator()
         self.cache_store = Cache()
         self.files = files
+        self._mesh: DeviceMesh | None = None
+        self._owns_group = False
+
+    @property
+    def mesh(self) -> "DeviceMesh":
+        """The ranks of this trial, in one dimension: what `fully_shard` takes. A single rank gets a process group."""
+        if self._mesh is None:
+            from torch.distributed import HashStore  # type: ignore[attr-defined]
+            from torch.distributed.device_mesh import init_device_mesh
+
+            if not dist.is_initialized():
+                backend = "cpu:gloo,cuda:nccl" if self.device.type == "cuda" else "gloo"
+                dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
+                self._owns_group = True
+            self._mesh = init_device_mesh(self.device.type, (self.world_size,), mesh_dim_names=("shard",))
+        return self._mesh
+
+    def close(self) -> None:
+        """End the process group that `mesh` made, if it made one."""
+        self._mesh = None
+        if self._owns_group and dist.is_initialized():
+            dist.destroy_process_group()
+        self._owns_group = False
 
     def for_next_trial(self) -> "Context":
         """This context for another trial: nothing is shared but what `cache` keeps."""

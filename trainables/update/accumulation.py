@@ -68,22 +68,12 @@ class Accumulation:
                 self._on_device = True
                 self._certain = [parameter.grad is not None for parameter in self.parameters]
         else:
-            known = _check_weight(float(weight))
+            known = check_weight(float(weight))
             if known == 0:
                 return  # a mean over nothing is NaN, and so would be its gradient
-        if not mean_loss.requires_grad:
-            if isinstance(weight, Tensor) and float(weight) == 0:  # read on the host: the alternative is an error
-                return
-            raise ValueError(
-                "loss must depend on a parameter that is trained, but got a constant. "
-                "Look for a detach(), an item(), a no_grad() or a replaced loss on the way."
-            )
-        if mean_loss.dim():
-            if mean_loss.numel() > 1:
-                raise ValueError(
-                    f"loss must be one number, the mean over the micro-batch, but got {tuple(mean_loss.shape)}."
-                )
-            mean_loss = mean_loss.squeeze()
+        if not mean_loss.requires_grad and isinstance(weight, Tensor) and float(weight) == 0:
+            return  # read on the host: the alternative is an error
+        mean_loss = check_mean_loss(mean_loss)
         detached = mean_loss.detach()
         if mean_loss.is_cuda:
             detached = detached.clone()  # a CUDA graph would write the next micro-batch's loss in its place
@@ -112,7 +102,7 @@ class Accumulation:
         Raises:
             ValueError: A weight that came as a tensor is not a finite number of at least 0.
         """
-        weights = [_check_weight(w) for w in read[len(self.losses) :]] if self._on_device else self.weights
+        weights = [check_weight(w) for w in read[len(self.losses) :]] if self._on_device else self.weights
         total = loss_sum = largest = 0.0
         bad = 0
         for loss, weight in zip(read, weights, strict=False):
@@ -216,6 +206,22 @@ def get_gradients(parameters: Sequence[Tensor]) -> list[Tensor]:
     return gradients
 
 
+def check_mean_loss(mean_loss: Tensor) -> Tensor:
+    """Return `mean_loss` without dimensions.
+
+    Raises:
+        ValueError: It is not one number that depends on a parameter.
+    """
+    if not mean_loss.requires_grad:
+        raise ValueError(
+            "loss must depend on a parameter that is trained, but got a constant. "
+            "Look for a detach(), an item(), a no_grad() or a replaced loss on the way."
+        )
+    if mean_loss.numel() != 1:
+        raise ValueError(f"loss must be one number, the mean over the micro-batch, but got {tuple(mean_loss.shape)}.")
+    return mean_loss.squeeze() if mean_loss.dim() else mean_loss
+
+
 def check_graph(loss: Tensor) -> None:
     """Refuse a graph in which backward would not reach all parameters.
 
@@ -245,7 +251,12 @@ def get_weight_dtype(device: torch.device) -> torch.dtype:
     return torch.float32 if device.type == "mps" else torch.float64
 
 
-def _check_weight(weight: float) -> float:
+def check_weight(weight: float) -> float:
+    """Return `weight`.
+
+    Raises:
+        ValueError: It is not a finite number of at least 0.
+    """
     if not 0 <= weight < math.inf:
         raise ValueError(f"weight of a micro-batch must be a finite number of at least 0, but got {weight}.")
     return weight

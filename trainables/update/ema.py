@@ -40,11 +40,14 @@ class Ema:
     def update(self) -> None:
         """Move the averages towards the live weights."""
         decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
-        live: list[Tensor] = list(self._live.values())
+        live = self._get_tensors(self._live)
         if self._half:
             live = [_to_fp32(parameter) for parameter in live]
-        torch._foreach_lerp_(list(self._shadow.values()), live, 1 - decay)
+        torch._foreach_lerp_(self._get_tensors(self._shadow), live, 1 - decay)
         self.updates += 1
+
+    def _get_tensors(self, named: Mapping[str, Tensor]) -> list[Tensor]:
+        return list(named.values())
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:

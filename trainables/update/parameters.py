@@ -1,7 +1,8 @@
 """What optimizers may hold: each parameter once, in fp32, under a name that a message can use."""
 
 import inspect
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -37,6 +38,20 @@ def get_named_parameters(modules: Mapping[str, nn.Module]) -> dict[str, nn.Param
                 seen.add(id(parameter))
                 named[f"{key}.{name}"] = parameter
     return named
+
+
+def is_sharded(parameters: Iterable[Tensor]) -> bool:
+    """Return whether a part of `parameters` lies on other ranks."""
+    if "torch.distributed.tensor" not in sys.modules:  # its import takes long
+        return False
+    from torch.distributed.tensor import DTensor
+
+    return any(isinstance(parameter, DTensor) for parameter in parameters)
+
+
+def get_local(tensor: Tensor) -> Tensor:
+    """Return what this rank holds of `tensor`, in its own memory."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
 def check_optimizers(optimizers: Optimizers, names: Mapping[int, str], bf16: bool, ranks: int) -> None:

@@ -1,8 +1,7 @@
 """Gradients over ranks: summed once per window, in one flat tensor.
 
-Not by DDP's hooks: they count micro-batches, of which ranks may hold different numbers, or none. Parameters that are
-sharded (FSDP2) are reduced while backward runs, so there each rank would need as many micro-batches as the others,
-those that it lacks with a weight of zero, and a `Reducer` would be left with the totals.
+Not by DDP's hooks: they count micro-batches, of which ranks may hold different numbers, or none. FSDP2 reduces the
+gradients of parameters that are sharded: see sharding.py.
 """
 
 import math

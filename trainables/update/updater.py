@@ -6,6 +6,7 @@ window. Each update is the exact gradient of the weighted mean loss over the win
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 import torch
@@ -18,7 +19,7 @@ from trainables.update.batches import to_device
 from trainables.update.batches import windows as windows  # an update and what it takes come together
 from trainables.update.buffers import Buffers
 from trainables.update.ema import Ema
-from trainables.update.parameters import check_optimizers, get_parameter_names, get_parameters
+from trainables.update.parameters import check_optimizers, get_parameter_names, get_parameters, is_sharded
 from trainables.update.reduction import Reducer, get_world_size
 
 Batch = TypeVar("Batch")
@@ -160,9 +161,26 @@ class Updater:
         self._parameters = [p for optimizer in self.optimizers.values() for p in get_parameters(optimizer)]
         self._taken = self._get_identities()
         self._trainable = [parameter for parameter in self._parameters if parameter.requires_grad]
+        self._check_parameters()
         self._keeps_fp64 = any(p.dtype == torch.float64 for p in self._parameters)
         # A norm in bf16 would be good to three digits.
         self._norm_dtype = torch.float32 if self._bf16_parameters and not self._keeps_fp64 else None
+
+    def _check_parameters(self) -> None:
+        """Refuse parameters that this class does not train."""
+        if is_sharded(self._parameters):
+            raise ValueError("parameters that are sharded must have a ShardedUpdater, but got an Updater.")
+
+    def _get_gradients(self, parameters: Sequence[Tensor]) -> list[Tensor]:
+        """Return what this rank has of the gradients of `parameters`, to be changed in place."""
+        return get_gradients(parameters)
+
+    def _is_finite(self) -> bool:
+        return all(bool(gradient.isfinite().all()) for gradient in self._get_gradients(self._with_gradient))
+
+    def unsharded(self) -> AbstractContextManager[None]:
+        """Keep all weights whole on this rank inside, so that no forward pass waits for another rank."""
+        return nullcontext()
 
     def _get_identities(self) -> list[int]:
         """Which parameters there are, and by the sign which of them are trained."""
@@ -190,7 +208,7 @@ class Updater:
                 batch = to_device(batch, self.device, self._keeps_fp64)
                 with autocast(self.precision, self.device):
                     returned = loss(batch)
-                mean_loss, weight = _check_loss(returned)
+                mean_loss, weight = check_loss(returned)
                 if not self._graph_checked:
                     check_graph(mean_loss)
                     self._graph_checked = True
@@ -253,22 +271,21 @@ class Updater:
             return "applied", "", norm
         if norm <= LARGEST_NORM:
             return "skipped", "non-finite loss", norm
-        finite = all(bool(gradient.isfinite().all()) for gradient in get_gradients(self._with_gradient))
-        return "skipped", "gradient norm overflow" if finite else "non-finite gradient", norm
+        return "skipped", "gradient norm overflow" if self._is_finite() else "non-finite gradient", norm
 
     def _finish_gradients(self, factor: float, norm: float) -> None:
         """Make the gradients true and clip them, in one multiplication."""
         if not isinstance(self.max_grad_norm, dict):
             factor *= _compute_clip_factor(norm, self.max_grad_norm)
             if factor != 1:
-                torch._foreach_mul_(get_gradients(self._with_gradient), factor)
+                torch._foreach_mul_(self._get_gradients(self._with_gradient), factor)
             return
         norms = {id(parameter): norm for parameter, norm in zip(self._with_gradient, self._norms, strict=True)}
         for name, optimizer in self.optimizers.items():
             held = [parameter for parameter in get_parameters(optimizer) if id(parameter) in norms]
             own = factor * _compute_clip_factor(math.hypot(*(norms[id(p)] for p in held)), self.max_grad_norm[name])
             if held and own != 1:
-                torch._foreach_mul_(get_gradients(held), own)
+                torch._foreach_mul_(self._get_gradients(held), own)
 
     def _skip(self, norm: float, loss: float) -> None:
         self.skipped += 1
@@ -338,7 +355,12 @@ class Updater:
         self.consecutive_skips = state["consecutive_skips"]
 
 
-def _check_loss(returned: Any) -> tuple[Tensor, Any]:
+def check_loss(returned: Any) -> tuple[Tensor, Any]:
+    """Return the mean loss and the weight that a loss `returned`.
+
+    Raises:
+        ValueError: They are something else.
+    """
     if isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[0], Tensor):
         return returned
     name = type(returned).__name__

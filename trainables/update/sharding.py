@@ -1,0 +1,353 @@
+"""Updates of modules that FSDP2 shards (`torch.distributed.fsdp.fully_shard`).
+
+FSDP gathers weights in each forward and reduces gradients in backward, so all ranks must run the same passes. A rank
+with fewer micro-batches repeats one with zero weight. Gradients are summed, never averaged, and divided by the total
+weight at the end, so that a window of any shape trains on the exact gradient of its weighted mean.
+"""
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor, Replicate, Shard
+
+from trainables import private_api
+from trainables.precision import autocast
+from trainables.update.accumulation import Accumulation, WindowTotals, check_graph, get_gradients
+from trainables.update.batches import to_device
+from trainables.update.ema import Ema
+from trainables.update.parameters import get_local
+from trainables.update.reduction import get_world_size
+from trainables.update.sharded_window import ShardedAccumulation
+from trainables.update.updater import Batch, Loss, Updater, check_loss
+
+
+class ShardedUpdater(Updater):
+    """An Updater whose modules are sharded, all of them or some.
+
+    Each pass must use the same sharded modules on all ranks, and the last pass of a window each root that an earlier
+    pass used, unless `reduce_each` is set.
+
+    Args:
+        modules: All modules that a loss uses, by name.
+        reduce_each: Reduce gradients after each micro-batch. That takes more communication, and spares the memory for
+            the gradients of whole modules. fp16 always does.
+        padding: A context manager around each pass that only keeps ranks in step. What the loss notes in it must not
+            count.
+        **options: Those of Updater. A `transform` is refused.
+
+    Raises:
+        ValueError: A parameter or a module is sharded in a way that is not supported.
+    """
+
+    def __init__(
+        self,
+        optimizers: Mapping[str, torch.optim.Optimizer],
+        precision: str = "fp32",
+        device: str | torch.device = "cpu",
+        *,
+        modules: Mapping[str, nn.Module],
+        reduce_each: bool = False,
+        padding: Callable[[], AbstractContextManager[None]] = nullcontext,
+        **options: Any,
+    ) -> None:
+        if options.get("transform") is not None:
+            raise ValueError("transforms must change whole gradients, but those of sharded modules are in parts.")
+        self._padding = padding
+        self._fsdp_modules = find_fsdp_modules(modules)
+        parts = [part for module in modules.values() for part in module.modules() if isinstance(part, FSDPModule)]
+        inner = {id(below) for part in parts for below in part.modules() if below is not part}
+        self._roots = [module for module in self._fsdp_modules if id(module) not in inner]
+        self._all_parameters = [parameter for module in modules.values() for parameter in module.parameters()]
+        super().__init__(optimizers, precision, device, modules=modules, **options)
+        self.reduce_each = reduce_each or self.loss_scale is not None
+        for module in self._fsdp_modules:  # each: the factor does not reach the modules inside
+            module.set_gradient_divide_factor(1.0)
+            module.set_force_sum_reduction_for_comms(True)  # else the factor asks for an operation that gloo lacks
+
+    def _check_parameters(self) -> None:
+        check_sharding(self._fsdp_modules, self._parameters, self._names)
+        self._sharded = [p for p in self._trainable if isinstance(p, DTensor)]
+        self._replicated = [p for p in self._trainable if not isinstance(p, DTensor)]
+        for name, optimizer in self.optimizers.items():
+            for group in optimizer.param_groups:
+                kinds = {isinstance(parameter, DTensor) for parameter in group["params"]}
+                if len(kinds) > 1 and (group.get("foreach") or group.get("fused")):
+                    raise ValueError(
+                        f"optimizer {name!r} must step sharded and replicated parameters one by one, but got foreach "
+                        "or fused. Leave that out, or make two optimizers."
+                    )
+
+    def _accumulate(
+        self, trainable: list[Tensor], window: Sequence[Batch], loss: Loss[Batch], ranks: int
+    ) -> Accumulation:
+        counts = _gather_counts(len(window), self.device)
+        passes = max(counts)
+        spare = _find_spare_batch(window, counts)
+        scale = self.loss_scale.value if self.loss_scale else None
+        accumulation = ShardedAccumulation(self._replicated, trainable, self.device, scale)
+        try:
+            with _check_roots(self._roots, 0 if self.reduce_each else passes) as begin_pass:
+                for index in range(passes):
+                    begin_pass()
+                    for root in self._roots:
+                        root.set_requires_gradient_sync(self.reduce_each or index == passes - 1)
+                    if index < len(window):
+                        self._run_pass(window[index], loss, accumulation, counts=True)
+                    else:
+                        buffers = self._buffers.copy()
+                        with self._padding():
+                            self._run_pass(spare, loss, accumulation, counts=False)
+                        self._buffers.restore(buffers)
+        except BaseException:
+            # The other ranks wait in a collective of FSDP, which this rank cannot join: its error has to end them.
+            self._drop_unreduced()
+            raise
+        return accumulation
+
+    def _run_pass(self, batch: Any, loss: Loss[Any], accumulation: ShardedAccumulation, counts: bool) -> None:
+        batch = to_device(batch, self.device, self._keeps_fp64)
+        with autocast(self.precision, self.device):
+            returned = loss(batch)
+        mean_loss, weight = check_loss(returned)
+        if not self._graph_checked:
+            check_graph(mean_loss)
+            self._graph_checked = True
+        accumulation.add(mean_loss, weight if counts else 0)
+
+    def _measure(self, trainable: list[Tensor], window: Accumulation, ranks: int) -> WindowTotals:
+        assert isinstance(window, ShardedAccumulation)
+        sums = torch.cat([window.compute_sums(), _measure_shards(self._sharded, self.device)])
+        dist.all_reduce(sums)
+        numbers = [*sums.unbind(), window.reference.double()]
+        if self._replicated:
+            numbers += self._reducer.reduce(self._replicated, window)[:-3]
+            numbers += torch._foreach_norm(get_gradients(self._replicated), 2, self._norm_dtype)
+        read = torch.stack([number.double() for number in (*numbers, *window.losses)]).tolist()
+        count, others = len(self._sharded), len(self._replicated)
+        weight, loss, reference = read[0], read[1], read[2 + 2 * count]
+        if not 0 <= weight < math.inf:
+            raise ValueError("weight of a micro-batch must be a finite number of at least 0, but a rank had another.")
+        factor = reference / weight / window.scale if weight else 1.0
+        held: dict[int, float] = {}
+        for parameter, square, present in zip(self._sharded, read[2:], read[2 + count :], strict=False):
+            if 0 < present < get_world_size():
+                raise ValueError(
+                    f"{self._names[id(parameter)]} must get a gradient on all ranks or on none, since it is sharded, "
+                    f"but got one on {present:.0f} of {get_world_size()}."
+                )
+            if present:
+                held[id(parameter)] = square**0.5
+        rest = read[3 + 2 * count :]
+        for replica, present, norm in zip(self._replicated, rest, rest[others:], strict=False):
+            if present:
+                held[id(replica)] = norm
+            else:  # None, and not zero: weight decay would move it
+                replica.grad = None
+        self._with_gradient = [parameter for parameter in trainable if id(parameter) in held]
+        self._norms = [held[id(parameter)] * factor for parameter in self._with_gradient]
+        losses = rest[2 * others :]
+        bad = sum(not abs(number) < math.inf for number in losses)
+        return WindowTotals(weight, loss / weight if weight else math.nan, factor, bad)
+
+    def _get_gradients(self, parameters: Sequence[Tensor]) -> list[Tensor]:
+        return [get_local(gradient) for gradient in get_gradients(parameters)]
+
+    def _is_finite(self) -> bool:
+        finite = torch.tensor(float(super()._is_finite()), device=self.device)
+        dist.all_reduce(finite, dist.ReduceOp.MIN)
+        return bool(finite)
+
+    def _drop_gradients(self) -> None:
+        super()._drop_gradients()
+        for parameter in self._all_parameters:  # backward reaches those of other updates too
+            parameter.grad = None
+
+    def _drop_unreduced(self) -> None:
+        for root in self._roots:
+            # It has run no forward pass, or is part of a root that is not in `modules`: then nothing is to be reset.
+            with contextlib.suppress(RuntimeError, AttributeError):
+                root.reset_iter_state()
+        for module in self._fsdp_modules:
+            for group in _get_groups(module):
+                for parameter in group.fsdp_params:  # which the reset leaves as they are
+                    parameter.unsharded_accumulated_grad = None
+                    if (gathered := getattr(parameter, "unsharded_param", None)) is not None:
+                        gathered.grad = None
+
+    def unsharded(self) -> AbstractContextManager[None]:
+        return hold_unsharded(self._fsdp_modules)
+
+
+class ShardedEma(Ema):
+    """Averages of parameters that are sharded, all of them or some: each rank has those of its shards."""
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter], decay: float, modules: Mapping[str, nn.Module]) -> None:
+        super().__init__(parameters, decay)
+        self._fsdp_modules = find_fsdp_modules(modules)
+
+    def _get_tensors(self, named: Mapping[str, Tensor]) -> list[Tensor]:
+        return [get_local(tensor) for tensor in named.values()]
+
+    @contextlib.contextmanager
+    def applied(self) -> Iterator[None]:
+        with torch.no_grad():
+            live = self._get_tensors(self._live)
+            own = [tensor.clone() for tensor in live]
+            torch._foreach_copy_(live, self._get_tensors(self._shadow))
+        self._drop_gathered()
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                torch._foreach_copy_(live, own)
+            self._drop_gathered()
+
+    def _drop_gathered(self) -> None:
+        """Let no module go on with weights that it gathered before they changed."""
+        for module in self._fsdp_modules:
+            module.reshard()
+        torch.clear_autocast_cache()
+
+
+def find_fsdp_modules(modules: Mapping[str, nn.Module]) -> list[FSDPModule]:
+    """Return the modules that `fully_shard` was called for, each once, outer ones first."""
+    parts = dict.fromkeys(part for module in modules.values() for part in module.modules())
+    return [part for part in parts if isinstance(part, FSDPModule)]
+
+
+@contextlib.contextmanager
+def hold_unsharded(modules: Sequence[FSDPModule]) -> Iterator[None]:
+    """Gather the weights of `modules` once, and keep them whole inside: a forward pass waits for no other rank."""
+    kept = []
+    for module in modules:
+        module.unshard()
+        for group in _get_groups(module):
+            kept.append((group, group.post_forward_mesh_info))
+            group.post_forward_mesh_info = None  # set_reshard_after_forward cannot be undone: nothing reads its value
+    try:
+        yield
+    finally:
+        for group, mesh in reversed(kept):
+            group.post_forward_mesh_info = mesh
+        for module in modules:
+            module.reshard()
+
+
+def check_sharding(modules: Sequence[FSDPModule], parameters: Sequence[Tensor], names: Mapping[int, str]) -> None:
+    """Refuse what cannot be trained exactly.
+
+    Raises:
+        ValueError: A parameter is split otherwise than by FSDP2 over all ranks, or gradients are reduced in half
+            precision.
+    """
+    groups = [group for module in modules for group in _get_groups(module)]
+    for group in groups:
+        policy = group.mp_policy
+        reduced = policy.reduce_dtype or policy.param_dtype or torch.float32
+        if reduced.itemsize < 4:
+            name = str(reduced).removeprefix("torch.")
+            raise ValueError(
+                f"gradients of sharded modules must be reduced in fp32, but got {name}. "
+                "Say MixedPrecisionPolicy(param_dtype=..., reduce_dtype=torch.float32)."
+            )
+    managed = {id(parameter.sharded_param) for group in groups for parameter in group.fsdp_params}
+    for parameter in parameters:
+        if not isinstance(parameter, DTensor):
+            continue
+        mesh, name = parameter.device_mesh, names[id(parameter)]
+        kinds = [type(placement) for placement in parameter.placements]
+        if id(parameter) not in managed or kinds not in ([Shard], [Replicate, Shard]):
+            raise ValueError(
+                f"{name} must be sharded by fully_shard alone, over one dimension of a mesh or with a second one of "
+                f"replicas, but is {parameter.placements}. Tensor and pipeline parallelism are not supported."
+            )
+        if mesh.size() != get_world_size():
+            raise ValueError(
+                f"{name} must be sharded over all {get_world_size()} ranks, but its mesh has {mesh.size()}. "
+                "Use self.context.mesh."
+            )
+
+
+def _get_groups(module: FSDPModule) -> list[Any]:
+    """Return the parameters of `module` as FSDP holds them, in one group or in none."""
+    try:
+        group = private_api.get_fsdp_group(private_api.get_fsdp_state(module))
+    except AssertionError as error:
+        raise ValueError("fully_shard must get one mesh for all parameters of a module, but got several.") from error
+    return [] if group is None else [group]
+
+
+def _gather_counts(count: int, device: torch.device) -> list[int]:
+    """Return how many micro-batches each rank has, by rank."""
+    counts = torch.zeros(get_world_size(), dtype=torch.int64, device=device)
+    counts[dist.get_rank()] = count
+    dist.all_reduce(counts)
+    numbers: list[int] = counts.tolist()
+    return numbers
+
+
+def _find_spare_batch(window: Sequence[Batch], counts: Sequence[int]) -> Any:
+    """Return a micro-batch to repeat with zero weight: one of this rank, or where a rank has none, one of another."""
+    spare = window[-1] if window else None
+    if min(counts) == 0 < max(counts):
+        source = counts.index(max(counts))
+        sent = [window[0] if dist.get_rank() == source else None]
+        dist.broadcast_object_list(sent, source)
+        spare = sent[0] if spare is None else spare
+    return spare
+
+
+def _measure_shards(parameters: Sequence[Tensor], device: torch.device) -> Tensor:
+    """Return for each of `parameters` what this rank adds to the square of its gradient's norm, then whether it has a
+    gradient."""
+    measured = torch.zeros(2, len(parameters), dtype=torch.float64, device=device)
+    held = [(index, p.grad) for index, p in enumerate(parameters) if p.grad is not None]
+    if held:
+        norms = torch._foreach_norm([get_local(gradient) for _, gradient in held], 2)
+        # All replicas have the same shards.
+        replicas = [get_world_size() / gradient.device_mesh.size(-1) for _, gradient in held]  # type: ignore[attr-defined]
+        squares = torch.stack(norms).double().square() / torch.tensor(replicas, dtype=torch.float64).to(device)
+        indices = torch.tensor([index for index, _ in held]).to(device)
+        measured[0, indices] = squares
+        measured[1, indices] = 1.0
+    return measured.flatten()
+
+
+@contextlib.contextmanager
+def _check_roots(roots: Sequence[FSDPModule], passes: int) -> Iterator[Callable[[], None]]:
+    """Check that the last of several passes used all roots that the others did: it alone reduces their gradients.
+
+    Yields:
+        What to call before each pass.
+
+    Raises:
+        ValueError: A root was left out.
+    """
+    if passes < 2 or len(roots) < 2:
+        yield lambda: None
+        return
+    earlier: set[nn.Module] = set()
+    used: set[nn.Module] = set()
+
+    def begin_pass() -> None:
+        earlier.update(used)
+        used.clear()
+
+    handles = [root.register_forward_pre_hook(lambda module, _: used.add(module)) for root in roots]  # type: ignore[attr-defined]
+    try:
+        yield begin_pass
+    finally:
+        for handle in handles:
+            handle.remove()
+    if left := [type(module).__name__ for module in earlier - used]:
+        raise ValueError(
+            f"each micro-batch of a window must use the same sharded modules, but not all use {left[0]}. "
+            "Use it in each, or set reduce_each."
+        )
