@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainables.checkpoint import CheckpointError
-from trainables.checkpoint.file import ABOUT
+from trainables.checkpoint.file import ABOUT, CheckpointError
 from trainables.context import Context
 from trainables.filesystem.paths import RemotePath, StoragePath, compute_digest, list_files, upload
 

@@ -45,6 +45,10 @@ class Task(ABC, Generic[Config]):
         epoch_samples: Weight after which an epoch of an endless stream ends, on all ranks together. What its last
             window had beyond that, the next epoch has less, so that trials with other windows see as much. None: no
             limit.
+        reduce_each: Of sharded modules: reduce gradients after each micro-batch, and not once per window. It spares
+            the memory for whole gradients.
+        unshard_to_evaluate: Of sharded modules: keep all weights whole during an evaluation. If not, all ranks must
+            make the same forward passes in `evaluate`, and `pictures` cannot be drawn.
         updaters: One per update, by name. Set after `build`.
         named_data: What `dataset` named.
     """
@@ -54,6 +58,8 @@ class Task(ABC, Generic[Config]):
     trials: ClassVar[int] = 16
     units: ClassVar[Mapping[str, str]] = {}
     epoch_samples: float | None = None
+    reduce_each: bool = False
+    unshard_to_evaluate: bool = True
 
     def __init__(self, config: Config, context: Context | None = None) -> None:
         self.config = config

@@ -40,6 +40,10 @@ def check_build(task: Task[Any]) -> dict[str, Parameter]:
                 f"{name}.schedulers must each have an `optimizer` of self.optimizers, "
                 f"but {type(scheduler).__name__} has not."
             )
+    if not task.unshard_to_evaluate and type(task).pictures is not Task.pictures:
+        raise ValueError(
+            f"{name}.pictures must have whole weights on rank 0, but unshard_to_evaluate is off. Leave one of them out."
+        )
     named = get_named_parameters(task.modules)
     owned = get_parameter_ids(optimizers)
     loose = [key for key, parameter in named.items() if parameter.requires_grad and id(parameter) not in owned]

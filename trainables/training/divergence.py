@@ -17,6 +17,7 @@ from trainables.context import Context
 from trainables.precision import Diverged
 from trainables.training.epoch_metrics import EpochTotals
 from trainables.update import UpdateReport
+from trainables.update.parameters import get_local
 
 FIRST = 5  # losses that say how large one of this trial is
 IN_A_ROW = 5  # a spike is none
@@ -99,10 +100,12 @@ def check_skipped_windows(updates: Collection[EpochTotals], epoch: int, steps: i
 def first_non_finite(parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor] | None = None) -> str | None:
     """The first parameter with an infinity or a NaN, or buffer with a NaN: in buffers, masks may hold infinities.
 
+    Of a parameter that is sharded, this rank looks at its own part.
+
     Args:
         parameters, buffers: By name, all on one device, which is read once.
     """
-    good = {name: parameter.isfinite().all() for name, parameter in parameters.items()}
+    good = {name: get_local(parameter).isfinite().all() for name, parameter in parameters.items()}
     good |= {name: buffer.isnan().logical_not().all() for name, buffer in (buffers or {}).items()}
     flags = torch.stack(list(good.values())).tolist() if good else []
     return next((name for name, finite in zip(good, flags, strict=True) if not finite), None)
@@ -124,13 +127,13 @@ def check_finite(modules: Mapping[str, Module], context: Context, when: str) -> 
             raise Diverged(f"{name} is not finite {when}", agreed=True, kind="weights")
 
 
-def check_weights(weights: Mapping[str, Tensor], step: int, report: UpdateReport) -> None:
+def check_weights(weights: Mapping[str, Tensor], context: Context, step: int, report: UpdateReport) -> None:
     """Check whether every window will be skipped: skipped windows change no weight, so the first one shows it.
 
     Raises:
         Diverged: A weight is not finite.
     """
-    weight = first_non_finite(weights)
+    weight = next((name for name in context.gather(first_non_finite(weights)) if name is not None), None)
     if weight is not None:
         where = f"at step {step} the loss is {report.loss:g}, the gradient norm {report.grad_norm:g}"
         raise Diverged(f"{weight} is not finite: {where}", agreed=True, kind="weights")

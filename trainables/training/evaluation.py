@@ -30,10 +30,10 @@ def render_images(task: Task[Any], buffers: Buffers) -> dict[str, Picture]:
     Raises:
         ValueError: It draws something that is no picture.
     """
-    if task.context.rank != 0 or type(task).pictures is Task.pictures:
+    if type(task).pictures is Task.pictures:
         return {}
-    with _prepare_evaluation(task, buffers):
-        return check_images(task.pictures())
+    with _prepare_evaluation(task, buffers):  # on all ranks: weights that are sharded are gathered from them
+        return check_images(task.pictures()) if task.context.rank == 0 else {}
 
 
 @contextlib.contextmanager
@@ -45,6 +45,9 @@ def _prepare_evaluation(task: Task[Any], buffers: Buffers) -> Iterator[None]:
             for updater in task.updaters.values():
                 if updater.ema is not None:
                     averages.enter_context(updater.ema.applied())
+            if task.unshard_to_evaluate:
+                for updater in task.updaters.values():
+                    averages.enter_context(updater.unsharded())
             yield
     finally:
         task.noting = noting

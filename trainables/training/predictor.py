@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from trainables import checkpoint
+from trainables.checkpoint import sharded
 from trainables.context import Context, rng
 from trainables.filesystem.paths import StoragePath
 from trainables.registry import load_class
@@ -14,7 +15,7 @@ from trainables.training.evaluation import isolated_inference
 from trainables.training.trainer import BUILD
 from trainables.update.batches import to_device
 from trainables.update.buffers import Buffers, resize_buffers
-from trainables.update.parameters import get_named_parameters
+from trainables.update.parameters import get_named_parameters, is_sharded
 
 NUMBERS = "biufc"  # kinds of arrays that torch takes
 
@@ -41,11 +42,21 @@ class Predictor:
         # What build draws, as a fixed projection, is what it was in training.
         with rng.isolated(context.generator, context.device, config.seed, 0, BUILD):
             self.task.build()
-        for name, module in self.task.modules.items():
+        for module in self.task.modules.values():
             module.to(context.device)
+        named = get_named_parameters(self.task.modules)
+        if is_sharded(named.values()) or sharded.FOLDER in state:
+            averages = {
+                f"updaters/{key}/ema/shadow/{name}": parameter.detach()
+                for key in state["updaters"]
+                for name, parameter in named.items()
+                if is_sharded([parameter])
+            }
+            updaters = {key: {"ema": updater["ema"]} for key, updater in state["updaters"].items()}
+            state = sharded.fill({**state, "updaters": updaters}, {**sharded.get_layouts(self.task), **averages})
+        for name, module in self.task.modules.items():
             resize_buffers(module, state["modules"][name], context.device)
             module.load_state_dict(state["modules"][name])
-        named = get_named_parameters(self.task.modules)
         for updater in state["updaters"].values():
             for name, average in (updater["ema"] or {"shadow": {}})["shadow"].items():
                 named[name].data.copy_(average)
@@ -72,7 +83,7 @@ class Predictor:
         modules = {name: module.state_dict() for name, module in self.task.modules.items()}
         config = self.task.config.model_dump(mode="json", round_trip=True)
         state = {"config": config, "modules": modules, "updaters": {}, "task": self._own_state}
-        checkpoint.save({"reference": self._reference, **state}, path)
+        checkpoint.save({"reference": self._reference, **sharded.gather(state)}, path)
 
     def __call__(self, inputs: Any) -> Any:
         """What the task predicts for `inputs`, in arrays. Nothing of it stays, no state of a cell.

@@ -1,6 +1,8 @@
 """A trial in memory: epochs of windows, evaluation, the report of an epoch."""
 
+import contextlib
 import copy
+import functools
 import itertools
 import logging
 import math
@@ -14,7 +16,7 @@ from torch.nn import Parameter
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from trainables import checkpoint
-from trainables.checkpoint import fork
+from trainables.checkpoint import fork, sharded
 from trainables.context import rng
 from trainables.filesystem.paths import RemotePath, StoragePath
 from trainables.precision import AUTO, Diverged, LossScale
@@ -27,6 +29,7 @@ from trainables.training.evaluation import evaluate, render_images
 from trainables.training.resource_usage import ResourceUsage, aggregate_usage
 from trainables.update import Ema, Updater, UpdateReport, windows
 from trainables.update.buffers import Buffers, resize_buffers
+from trainables.update.parameters import is_sharded
 from trainables.update.reduction import get_world_size
 
 logger = logging.getLogger(__name__)
@@ -77,7 +80,8 @@ class TrialTrainer:
         for module in task.modules.values():
             module.to(task.context.device)
         self._buffers = Buffers(task.modules)
-        task.context.broadcast(list(named.values()))
+        self._sharded = is_sharded(named.values())
+        task.context.broadcast([parameter for parameter in named.values() if not is_sharded([parameter])])
         self._buffers.broadcast(task.context)
         self._tallies = {name: EpochTotals() for name in task.updates}
         self._blowups = {name: LossDivergenceDetector() for name in task.updates}
@@ -150,15 +154,26 @@ class TrialTrainer:
         return metrics
 
     def save(self, path: StoragePath) -> None:
-        """Write the trial as it stands between two windows. Called on all ranks, written by rank 0.
+        """Write the trial as it stands between two windows. Called on all ranks, written by rank 0; shards by all.
 
         Raises:
             Diverged: A weight is not finite: it must not replace one that was good.
         """
         state = self._get_state()
-        if self.task.context.rank == 0:
+        if self._sharded:
+            sharded.save(state, path, self.task.context)
+        elif self.task.context.rank == 0:
             self._writer.wait()
             checkpoint.save(state, path)
+
+    def check_folder(self, folder: StoragePath) -> None:
+        """Refuse a folder in which this trial cannot be saved.
+
+        Raises:
+            ValueError: Modules are sharded, and the folder is in a bucket.
+        """
+        if self._sharded:
+            sharded.check_folder(folder)
 
     def discard(self, path: StoragePath) -> None:
         """Delete the checkpoint from the middle of an epoch, in a bucket while training goes on. Called on rank 0."""
@@ -188,6 +203,8 @@ class TrialTrainer:
                 f"saved it, {len(midway['ranks'])}, but got {task.context.world_size}. "
                 "Use one from the end of an epoch."
             )
+        if self._sharded or sharded.FOLDER in state:
+            state = sharded.fill(state, sharded.get_layouts(task))
         if of_another:
             fork.check_shapes(task, state)
             state = fork.adapt_state(state, self._built)
@@ -220,6 +237,7 @@ class TrialTrainer:
             self._writer.wait()
         except OSError as error:  # the trial has ended, and its outcome is known: this one would not be read
             logger.warning("a checkpoint from the middle of an epoch could not be written: %s", error)
+        self.task.context.close()
 
     def _get_state(self) -> dict[str, Any]:
         task = self.task
@@ -310,9 +328,12 @@ class TrialTrainer:
                     f"train_batches must give {task.epoch_samples:g} samples, but {ENDLESS} windows in a row had none."
                 )
             if due and self.autosave is not None:
-                state = self._get_state()
-                if task.context.rank == 0:
-                    self._writer.save(state, self.autosave[0])
+                if self._sharded:
+                    self.save(self.autosave[0])
+                else:
+                    state = self._get_state()
+                    if task.context.rank == 0:
+                        self._writer.save(state, self.autosave[0])
                 saved_at = time.monotonic()
             stop = stop or (alone and stopping())
         return not stop
@@ -345,13 +366,14 @@ class TrialTrainer:
                 task.keep_noted()
                 self._check_loss_divergence(name, report.loss)
             elif report.outcome == "skipped" and task.updaters[name].consecutive_skips == 1:
-                check_weights(own, task.updaters[name].steps, report)
+                check_weights(own, task.context, task.updaters[name].steps, report)
             task.noting.clear()  # a window that is not applied leaves no terms either
             check_gradients(task, name, task.updaters[name], report)
             task.after_update(report)
             task.keep_noted()
 
-        return Updater(
+        kind, ema, options = self._choose_updater()
+        return kind(
             optimizers,
             precision=task.precision,
             device=task.context.device,
@@ -362,13 +384,33 @@ class TrialTrainer:
                 if not isinstance(scheduler, ReduceLROnPlateau)
                 and getattr(scheduler, "optimizer", None) in optimizers.values()
             ],
-            ema=Ema(own, config.ema_decay) if config.ema_decay else None,
+            ema=ema(own, config.ema_decay) if config.ema_decay else None,
             loss_scale=LossScale(initial=config.loss_scale, growth_interval=config.loss_scale_growth),
             max_consecutive_skips=config.max_consecutive_skips,
             on_update=on_update,
             modules=task.modules,
+            **options,
             transform=self._with_shared_rng(name, task.transforms[name]) if name in task.transforms else None,
         )
+
+    def _choose_updater(self) -> tuple[type[Updater], Callable[..., Ema], dict[str, Any]]:
+        """Return the classes of updater and averages, and what the updater takes beside the options of all."""
+        if not self._sharded:
+            return Updater, Ema, {}
+        from trainables.update.sharding import ShardedEma, ShardedUpdater  # imports what only sharded tasks need
+
+        task = self.task
+
+        @contextlib.contextmanager
+        def padding() -> Iterator[None]:
+            noting, task.noting = task.noting, {}
+            try:
+                yield
+            finally:
+                task.noting = noting
+
+        ema = functools.partial(ShardedEma, modules=task.modules)
+        return ShardedUpdater, ema, {"padding": padding, "reduce_each": task.reduce_each}
 
     def _check_loss_divergence(self, name: str, loss: float) -> None:
         rise, blowup = self.task.config.max_loss_rise, self._blowups[name]

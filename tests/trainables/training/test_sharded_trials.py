@@ -1,0 +1,351 @@
+"""Train tasks whose modules are sharded over two ranks; save, resume and copy them on other numbers of ranks."""
+
+import itertools
+import json
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+
+from tests.trainables.toy_models import (
+    FULL,
+    Augmented,
+    Regression,
+    RegressionConfig,
+    distance,
+    identical,
+    norm,
+    scramble,
+)
+from tests.trainables.training.trials import flip_bit, make_trial, run_epochs
+from tests.trainables.two_ranks import RANKS
+from trainables import checkpoint
+from trainables.context import Context, rng
+from trainables.filesystem.paths import compute_digest, parse_path
+from trainables.training.predictor import Predictor
+from trainables.training.trainer import TrialTrainer
+
+SETTINGS = {**FULL, "size": 45}  # six micro-batches on each rank, three windows
+
+
+class SplitConfig(RegressionConfig):
+    shard: bool = True
+
+
+class Split(Augmented):
+    """Its first layer and the rest are sharded; its evaluation has a ragged number of batches, its noise is shared."""
+
+    @classmethod
+    def config_class(cls) -> type[SplitConfig]:
+        return SplitConfig
+
+    def build(self) -> None:
+        super().build()
+        model = self.modules["model"]
+        if self.config.shard:
+            fully_shard(model[0], mesh=self.context.mesh)
+            fully_shard(model, mesh=self.context.mesh)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=self.config.lr)
+        self.optimizers = {"adam": optimizer}
+        self.schedulers = [torch.optim.lr_scheduler.StepLR(optimizer, step_size=4, gamma=0.7)]
+
+    def evaluate(self) -> dict[str, Any]:
+        parts = [self.part(batch) for batch in self.context.shard((self.inputs, self.targets), 5, shuffle=False)]
+        weight = sum(own for _, own in parts)
+        return {"val/loss": (sum(mean * own for mean, own in parts) / weight, weight), "val/drawn": self.drawn}
+
+    def part(self, batch: Any) -> tuple[float, int]:
+        return nn.functional.mse_loss(self.predict(batch[0]), batch[1]).item(), len(batch[1])
+
+    def pictures(self) -> dict[str, Any]:
+        self.predict(self.inputs)  # on rank 0 alone
+        return {"black": np.zeros((2, 2, 3), np.uint8)}
+
+
+class Steady(Split):
+    """Trains the same on one rank in batches of 8 as on two in batches of 4: nothing in it mixes samples."""
+
+    def build(self) -> None:
+        super().build()
+        torch.manual_seed(3)
+        model = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 1))
+        if self.config.shard:
+            fully_shard(model, mesh=self.context.mesh)
+        self.modules = {"model": model}
+        self.optimizers = {"adam": torch.optim.AdamW(model.parameters(), lr=self.config.lr)}
+        self.schedulers = []
+
+    def train_batches(self, epoch: int) -> Iterator[Any]:
+        yield from self.context.shard((self.inputs, self.targets), self.config.batch_size)
+
+    def loss(self, batch: Any) -> Any:
+        self.log("input", batch[0].mean(), len(batch[0]))
+        self.log("micro_batches", 1.0)
+        return Regression.loss(self, batch)
+
+
+def local(value: Any) -> Any:
+    """Nested states with what this rank has of sharded tensors."""
+    if isinstance(value, dict):
+        return {key: local(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [local(part) for part in value]
+    if isinstance(value, torch.Tensor):
+        return (value.to_local() if isinstance(value, DTensor) else value).clone()
+    return value
+
+
+def state(training: TrialTrainer) -> dict[str, Any]:
+    task = training.task
+    return local(
+        {
+            "modules": {name: module.state_dict() for name, module in task.modules.items()},
+            "updaters": {name: updater.state_dict() for name, updater in task.updaters.items()},
+            "task": task.state_dict(),
+            "generators": rng.get_state(task.context.generator, task.context.device),
+            "place": [training.epoch, training.windows],
+        }
+    )
+
+
+def make_split(rank: int, settings: dict[str, Any], task: type[Split] = Split, ranks: int = RANKS) -> TrialTrainer:
+    return make_trial(task, rank, ranks, **settings)
+
+
+def run_straight(rank: int, settings: dict[str, Any], epochs: int) -> tuple[Any, Any]:
+    training = make_split(rank, settings)
+    return run_epochs(training, epochs), state(training)
+
+
+def stop_and_save(rank: int, settings: dict[str, Any], window: int | None, path: str) -> Any:
+    training = make_split(rank, settings)
+    training.run_epoch()
+    pictures = list(training.pictures)
+    if window is not None:
+        asked = itertools.count()
+        assert training.run_epoch(lambda: next(asked) == window) is None
+    training.save(Path(path))
+    return state(training), pictures
+
+
+def resume(rank: int, settings: dict[str, Any], path: str, epochs: int) -> tuple[Any, Any, Any]:
+    scramble()
+    training = make_split(rank, settings)
+    training.load(Path(path))
+    return state(training), run_epochs(training, epochs), state(training)
+
+
+@pytest.mark.parametrize(("precision", "window"), [("fp32", None), ("fp16", 2), ("bf16", 1)])
+def test_sharded_trial_resumes_exactly_on_as_many_ranks(pair, tmp_path, precision, window):  # H76, H79
+    settings = {**SETTINGS, "precision": precision}
+    expected = pair.run(run_straight, settings, 3)
+    saved = pair.run(stop_and_save, settings, window, str(tmp_path / "epoch.pt"))
+    assert [pictures for _, pictures in saved] == [["black"], []]
+    assert [file.name for file in tmp_path.iterdir()] == ["epoch.pt"]
+    results = pair.run(resume, settings, str(tmp_path / "epoch.pt"), 2)
+    for rank, (loaded, reports, at_the_end) in enumerate(results):
+        if window is not None:
+            assert identical(loaded, saved[rank][0])
+        assert identical(reports, expected[rank][0][1:])
+        assert identical(at_the_end, expected[rank][1])
+    shards = [result[2]["modules"]["model"]["0.weight"] for result in results]
+    assert [shard.shape for shard in shards] == [(4, 3), (4, 3)]
+
+
+def whole_weights(training: TrialTrainer) -> list[torch.Tensor]:
+    parameters = training.task.modules["model"].parameters()
+    return [p.full_tensor().detach() if isinstance(p, DTensor) else p.detach().clone() for p in parameters]
+
+
+def train_steady(rank: int, ranks: int, source: str | None, target: str | None, **settings: Any) -> Any:
+    """Another epoch, from a checkpoint and to another one."""
+    batch_size = 8 // ranks
+    training = make_split(rank, {"size": 24, "batch_size": batch_size, "epochs": 4, **settings}, Steady, ranks)
+    if source:
+        training.load(Path(source))
+    training.run_epoch()
+    if target:
+        training.save(Path(target))
+    weights = whole_weights(training)
+    training.close()
+    return weights
+
+
+def run_steady(rank: int, *arguments: Any) -> Any:
+    return train_steady(rank, RANKS, *arguments)
+
+
+def report_steady(rank: int, shard: bool) -> Any:
+    """A rank has six micro-batches of an epoch, and the other one five."""
+    settings = {"size": 41, "accumulation": 4, "ema_decay": 0.5, "epochs": 2, "shard": shard}
+    return run_epochs(make_split(rank, settings, Steady), 2)
+
+
+def test_sharded_trial_reports_what_replicas_report(pair):
+    replicas, shards = (pair.run(report_steady, shard) for shard in (False, True))
+    for theirs, mine in zip(replicas, shards, strict=True):
+        assert mine[0].keys() == theirs[0].keys() >= {"train/loss", "train/input", "train/micro_batches"}
+        assert mine == [pytest.approx(report, rel=1e-4) for report in theirs]
+
+
+class Apart(Steady):
+    """Evaluates with weights that are gathered in each forward pass."""
+
+    unshard_to_evaluate = False
+    pictures = Regression.pictures
+
+    def evaluate(self) -> dict[str, Any]:
+        return {"val/loss": self.part((self.inputs, self.targets))[0]}
+
+
+class Drawn(Apart):
+    """Draws without whole weights."""
+
+    def pictures(self) -> dict[str, Any]:
+        return {}
+
+
+def evaluate_apart(rank: int, task: type[Split]) -> Any:
+    try:
+        return [report["val/loss"] for report in run_epochs(make_split(rank, {"size": 24, "ema_decay": 0.5}, task), 2)]
+    except ValueError as error:
+        return str(error)
+
+
+def test_evaluation_can_gather_weights_in_each_pass(pair):
+    first, second = pair.run(evaluate_apart, Apart)
+    assert first == second
+    assert first[1] < first[0]
+    for message in pair.run(evaluate_apart, Drawn):
+        assert message.startswith("Drawn.pictures must have whole weights on rank 0")
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    yield
+    assert not torch.distributed.is_initialized(), "a trial must end the process group that it made"
+
+
+@pytest.mark.usefixtures("alone")
+def test_sharded_checkpoint_goes_on_with_other_numbers_of_ranks(pair, tmp_path):  # H80
+    first, second, third = (str(tmp_path / f"{name}.pt") for name in "abc")
+    pair.run(run_steady, None, first)
+    once = train_steady(0, 1, first, second)
+    again = pair.run(run_steady, second, third)
+    assert identical(again[0], again[1])
+    pair.run(run_steady, first, str(tmp_path / "d.pt"))
+    expected = pair.run(run_steady, str(tmp_path / "d.pt"), None)[0]
+    assert distance(again[0], expected) <= 1e-5 * norm(expected)
+    assert distance(once, expected) > 1e-4 * norm(expected), "an epoch must change the weights"
+    replicas = train_steady(0, 1, third, str(tmp_path / "e.pt"), shard=False)
+    assert distance(replicas, train_steady(0, 1, third, None)) <= 1e-5 * norm(replicas)
+    assert (tmp_path / "e.pt").is_file()
+    pair.run(run_steady, str(tmp_path / "e.pt"), None)  # and one of replicas is sharded
+
+
+def predict_in_trial(rank: int, path: str) -> Any:
+    training = make_split(rank, SETTINGS)
+    training.run_epoch()
+    training.save(Path(path))
+    task = training.task
+    with task.updaters["train"].ema.applied(), torch.no_grad():
+        return task.modules["model"].eval()(task.inputs[:8])
+
+
+@pytest.mark.usefixtures("alone")
+def test_sharded_checkpoint_becomes_a_whole_model(pair, tmp_path):
+    expected = pair.run(predict_in_trial, str(tmp_path / "epoch.pt"))[0]
+    state = checkpoint.load(tmp_path / "epoch.pt")
+    reference = f"{__name__}:Split"
+    predictor = Predictor(reference, state, "cpu")
+    assert np.allclose(predictor(predictor.task.inputs[:8].numpy()), expected.squeeze(1), atol=1e-6)
+    predictor.save(tmp_path / "weights.pt")
+    again = Predictor.load(tmp_path / "weights.pt", "cpu")
+    assert np.array_equal(again(again.task.inputs[:8].numpy()), predictor(again.task.inputs[:8].numpy()))
+    predictor.task.context.close()
+
+
+def copy_trial(rank: int, path: str, settings: dict[str, Any]) -> Any:
+    training = make_split(rank, {**SETTINGS, **settings})
+    try:
+        training.restore(checkpoint.load(Path(path)), of_another=True)
+    except ValueError as error:
+        return str(error)
+    rate = training.task.optimizers["adam"].param_groups[0]["lr"]
+    training.run_epoch()
+    return training.epoch, rate
+
+
+def test_sharded_trial_is_copied_with_own_hyperparameters(pair, tmp_path):
+    path = str(tmp_path / "epoch.pt")
+    pair.run(stop_and_save, SETTINGS, None, path)
+    for epoch, rate in pair.run(copy_trial, path, {"lr": 0.03}):
+        assert (epoch, rate) == (2, pytest.approx(0.03))
+    for message in pair.run(copy_trial, path, {"width": 6}):
+        assert message.startswith("model.0.weight of a copy must have the shape")
+
+
+def refuse_to_load(path: Path, reason: str) -> None:
+    with pytest.raises(checkpoint.CheckpointError, match=reason):
+        checkpoint.load(path)
+
+
+class Dangerous:
+    def __reduce__(self) -> Any:
+        return print, ("unpickled",)
+
+
+def test_damaged_sharded_checkpoint_is_refused(pair, tmp_path, capsys):  # H81
+    path = tmp_path / "epoch.pt"
+    pair.run(stop_and_save, SETTINGS, None, str(path))
+    about = path / ".searchlight.json"
+    content = about.read_text()
+    about.unlink()
+    refuse_to_load(path, "must be readable")
+    about.write_text(content)
+    for name in sorted(json.loads(content)["files"]):
+        good = (path / name).read_bytes()
+        flip_bit(path / name)
+        refuse_to_load(path, f"{name} is corrupt")
+        (path / name).write_bytes(good)
+    (path / ".metadata").write_bytes(pickle.dumps(Dangerous()))
+    files = {**json.loads(content)["files"], ".metadata": compute_digest(path / ".metadata")}
+    about.write_text(json.dumps({"files": files}))
+    with pytest.raises(checkpoint.CheckpointError, match="tensors' places only, but got builtins"):
+        Predictor(f"{__name__}:Split", checkpoint.load(path), "cpu")
+    assert "unpickled" not in capsys.readouterr().out
+    torch.distributed.destroy_process_group()
+
+
+def save_badly(rank: int, path: str) -> str:
+    training = make_split(rank, SETTINGS)
+    try:
+        if path.startswith("s3"):
+            training.check_folder(parse_path(path))
+        training.save(Path(path))
+    except (OSError, ValueError) as error:
+        return str(error)
+    return "saved"
+
+
+def test_sharded_checkpoint_that_cannot_be_written_fails_on_all(pair, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    for message in pair.run(save_badly, str(tmp_path / "file" / "epoch.pt")):
+        assert message.startswith("checkpoint could not be written: ")
+    for message in pair.run(save_badly, "s3://bucket/folder"):
+        assert message.startswith("trials with sharded modules must be stored in a folder that all workers share")
+
+
+def test_single_rank_makes_and_ends_a_process_group():
+    context = Context()
+    assert (context.mesh.size(), context.mesh is context.mesh) == (1, True)
+    assert context.for_next_trial().mesh.size() == 1
+    context.close()
+    assert not torch.distributed.is_initialized()

@@ -1,0 +1,234 @@
+"""Checkpoints of trials with sharded modules: directories that torch.distributed.checkpoint writes.
+
+Each rank writes its shards; `state.pt` has all else, with a reference in the place of each sharded tensor. Any number
+of ranks can load the tensors, each rank no more than its own shards.
+"""
+
+import contextlib
+import copy
+import io
+import pickle
+import shutil
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from trainables.checkpoint import directory, file
+from trainables.checkpoint.file import CheckpointError
+from trainables.context import Context
+from trainables.filesystem.paths import RemotePath, StoragePath, with_suffix_added
+
+if TYPE_CHECKING:
+    from torch.distributed.checkpoint.filesystem import FileSystemReader
+
+    from trainables.task import Task
+
+STATE = "state.pt"
+REFERENCE = "sharded tensor"  # the only key of what stands for one
+FOLDER = "sharded tensors"  # the key under which a state says where they are
+# What the metadata of torch.distributed.checkpoint are made of: no other pickled object is read.
+PLAIN = {
+    "pathlib": {"Path", "PosixPath", "WindowsPath"},
+    "torch": {"Size"} | {name for name, value in vars(torch).items() if isinstance(value, torch.dtype)},
+    "torch.distributed.checkpoint.filesystem": {"_StorageInfo"},
+    "torch.distributed.checkpoint.metadata": {
+        "ChunkStorageMetadata",
+        "Metadata",
+        "MetadataIndex",
+        "StorageMeta",
+        "TensorProperties",
+        "TensorStorageMetadata",
+        "_MEM_FORMAT_ENCODING",
+    },
+    "torch.serialization": {"_get_layout"},
+}
+
+
+def check_folder(folder: StoragePath) -> None:
+    """Refuse a folder in which no sharded checkpoint can be written.
+
+    Raises:
+        ValueError: It is in a bucket.
+    """
+    if isinstance(folder, RemotePath):
+        raise ValueError(
+            f"trials with sharded modules must be stored in a folder that all workers share, but got {folder}. "
+            "Use --storage with such a folder."
+        )
+
+
+def save(state: dict[str, Any], path: StoragePath, context: Context) -> None:
+    """Write `state`, in which tensors may be sharded, to the directory `path`. Called on all ranks.
+
+    A reader sees the old directory or the new one, or for a moment none.
+
+    Raises:
+        OSError: Not all could be written; on all ranks, whichever of them it was.
+        ValueError: The path is in a bucket.
+    """
+    from torch.distributed.checkpoint import state_dict_saver
+    from torch.distributed.checkpoint.filesystem import FileSystemWriter
+
+    check_folder(path)
+    assert isinstance(path, Path)
+    staging = with_suffix_added(path, ".tmp")
+    tensors: dict[str, Tensor] = {}
+    plain = _map(state, lambda key, value: _set_aside(key, value, tensors))
+    with _agree_on_errors(context):
+        if context.rank == 0:
+            shutil.rmtree(staging, ignore_errors=True)
+            staging.mkdir(parents=True)
+    with _agree_on_errors(context):
+        state_dict_saver.save(tensors, storage_writer=FileSystemWriter(staging, single_file_per_rank=True))
+    with _agree_on_errors(context):
+        if context.rank == 0:
+            torch.save(plain, staging / STATE)
+            directory.publish(staging, path, {})
+
+
+def load(path: StoragePath) -> dict[str, Any]:
+    """Return the state that was saved at `path`. `fill` reads the sharded tensors of a directory.
+
+    Raises:
+        CheckpointError: It is missing or its content is not what was written.
+        OSError: It lies in a bucket that cannot be read.
+    """
+    if isinstance(path, RemotePath) or not path.is_dir():
+        return file.load(path)
+    directory.read(path)
+    state: dict[str, Any] = torch.load(path / STATE, map_location="cpu", weights_only=True)
+    return {**state, FOLDER: str(path)}
+
+
+def fill(state: dict[str, Any], layouts: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Return `state`, the content of a checkpoint, with its tensors sharded as `layouts` say, and whole where they do
+    not."""
+    from torch.distributed.checkpoint import state_dict_loader
+    from torch.distributed.tensor import distribute_tensor
+
+    rest = {key: value for key, value in state.items() if key != FOLDER}
+    tensors: dict[str, Tensor] = {}
+    if FOLDER in state:
+        reader = _create_reader(Path(state[FOLDER]))
+        wanted: list[str] = []
+        _map(rest, lambda _, value: _note_reference(value, wanted))
+        saved: dict[str, Any] = reader.read_metadata().state_dict_metadata
+        for key in wanted:
+            about = saved[key]
+            like = _find_layout(key, about.size, layouts)
+            dtype = about.properties.dtype
+            tensors[key] = torch.empty(about.size, dtype=dtype) if like is None else torch.empty_like(like, dtype=dtype)
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # each rank reads by itself
+            state_dict_loader.load(tensors, storage_reader=reader, no_dist=True)
+
+    def place(key: str, value: Any) -> Any:
+        if _is_reference(value):
+            return tensors[value[REFERENCE]]
+        if isinstance(value, Tensor) and (like := _find_layout(key, value.shape, layouts)) is not None:
+            # Each rank takes its part of a whole tensor that all of them have.
+            return distribute_tensor(value.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
+        return value
+
+    filled: dict[str, Any] = _map(rest, place)
+    return filled
+
+
+def gather(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `state` with its sharded tensors whole. Called on all ranks that have a part of them."""
+
+    def make_whole(key: str, value: Any) -> Any:
+        return value.full_tensor() if hasattr(value, "device_mesh") else value
+
+    whole: dict[str, Any] = _map(dict(state), make_whole)
+    return whole
+
+
+def get_layouts(task: "Task[Any]") -> dict[str, Any]:
+    """Return the sharded tensors of `task` by their place in its state. Moments have the place of their parameter."""
+    named: list[tuple[str, Any]] = []
+    for key, module in task.modules.items():
+        named += [(f"modules/{key}/{name}", tensor) for name, tensor in module.state_dict().items()]
+    for key, updater in task.updaters.items():
+        if updater.ema is not None:
+            named += [(f"updaters/{key}/ema/shadow/{n}", t) for n, t in updater.ema.state_dict()["shadow"].items()]
+        for name, optimizer in updater.optimizers.items():
+            parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+            named += [(f"updaters/{key}/optimizers/{name}/state/{i}", p) for i, p in enumerate(parameters)]
+    return {key: tensor.detach() for key, tensor in named if hasattr(tensor, "device_mesh")}
+
+
+def _set_aside(key: str, value: Any, tensors: dict[str, Tensor]) -> Any:
+    if not hasattr(value, "device_mesh"):
+        return value
+    tensors[key] = value.detach()
+    return {REFERENCE: key}
+
+
+def _note_reference(value: Any, wanted: list[str]) -> Any:
+    if _is_reference(value):
+        wanted.append(value[REFERENCE])
+    return value
+
+
+def _is_reference(value: Any) -> bool:
+    return isinstance(value, dict) and value.keys() == {REFERENCE}
+
+
+def _find_layout(key: str, shape: torch.Size, layouts: Mapping[str, Any]) -> Any:
+    like = layouts.get(key)
+    if like is None:
+        like = layouts.get(key.rpartition("/")[0])
+    return like if like is not None and like.shape == shape else None
+
+
+def _map(value: Any, change: Callable[[str, Any], Any], key: str = "") -> Any:
+    """Return `value` with what `change` makes of each part of it, by its place."""
+    changed = change(key, value)
+    if changed is not value:
+        return changed
+    prefix = f"{key}/" if key else ""
+    if isinstance(value, dict):
+        copied = copy.copy(value)  # with what else a module's state has
+        copied.update((name, _map(part, change, f"{prefix}{name}")) for name, part in value.items())
+        return copied
+    if isinstance(value, list | tuple):
+        return type(value)([_map(part, change, f"{prefix}{index}") for index, part in enumerate(value)])
+    return value
+
+
+def _create_reader(path: Path) -> "FileSystemReader":
+    from torch.distributed.checkpoint.filesystem import FileSystemReader
+
+    class Reader(FileSystemReader):
+        def read_metadata(self, *args: Any, **kwargs: Any) -> Any:
+            metadata = _Unpickler(io.BytesIO((path / ".metadata").read_bytes())).load()
+            metadata.storage_meta.load_id = self.load_id
+            return metadata
+
+    return Reader(path)
+
+
+class _Unpickler(pickle.Unpickler):
+    """Reads metadata of torch.distributed.checkpoint, and refuses any other object."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if name not in PLAIN.get(module, ()):
+            raise CheckpointError(f"metadata of a checkpoint must hold tensors' places only, but got {module}.{name}.")
+        return super().find_class(module, name)
+
+
+@contextlib.contextmanager
+def _agree_on_errors(context: Context) -> Iterator[None]:
+    """Raise an error of any rank on all of them when the block ends."""
+    failed = ""
+    try:
+        yield
+    except Exception as error:  # whatever it is: the other ranks wait for this one
+        failed = str(error) or type(error).__name__
+    if reasons := [reason for reason in context.gather(failed) if reason]:
+        raise OSError(f"checkpoint could not be written: {reasons[0]}")
