@@ -64,6 +64,13 @@ class Recording:
         """The metrics that are recorded."""
         return tuple(dict.fromkeys((self.metric, self.quality)))
 
+    @property
+    def parameters(self) -> list[Parameter]:
+        """The parameters that are varied; precision is not among them, nor what the fixed values make void."""
+        space = self.build_space(precision="fp32")
+        fixed = space.fixed_values()
+        return [parameter for parameter in space.parameters if parameter.is_active(fixed)]
+
     def build_space(self, searched: Mapping[str, str] | None = None, **fixed: Any) -> Space:
         return resolve_space(self.config, {**self.fixed, **fixed}, searched or {})
 
@@ -113,7 +120,7 @@ def build_schema(recording: Recording) -> pa.Schema:
     """Return the columns of the table: what was trained, its values, the seconds of an epoch, and the curves."""
     kinds = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
     sample = flatten(recording.build_space(precision="fp32").build_config({}).model_dump(mode="json"))
-    names = [parameter.name for parameter in recording.build_space(precision="fp32").parameters]
+    names = [parameter.name for parameter in recording.parameters]
     return pa.schema(
         [("number", pa.int32()), ("seed", pa.int32()), ("precision", pa.string())]
         + [(name, kinds[type(sample[name])]) for name in names]
@@ -172,7 +179,7 @@ def replayed(name: str, held_out: bool, file: Path | None = None) -> Problem:
     if not rows:
         raise FileNotFoundError(f"{file or get_table_path(name)} must be recorded first: benchmarks/record_curves.py.")
     space = recording.build_space({"precision": ",".join(PRECISIONS)})
-    parameters = [parameter for parameter in space.parameters if parameter.name != "precision"]
+    parameters = recording.parameters
     longer = EPOCH_S / float(np.median([row["seconds"] for row in rows]))
     curves: dict[str, dict[int, list[Curve]]] = {precision: {} for precision in PRECISIONS}
     for row in rows:

@@ -109,6 +109,20 @@ def test_replayed_problem_judges_a_checkpoint_by_its_test(tmp_path):
     assert problem.regret(curve, 1) == pytest.approx(curve.values[0] + 0.05 - problem.best)
 
 
+def test_replayed_score_is_minimized(tmp_path):
+    recording = RECORDINGS["liquid"]
+    (values,) = draw_configs(recording, 1)
+    rows = [
+        {**Run(0, 0, precision)._asdict(), **values, "seconds": 1.0, "val/score": [0.25, 0.75]}
+        for precision in ("fp32", "bf16")
+    ]
+    save_table(tmp_path / "curves.parquet", rows, build_schema(recording))
+    problem = replayed("liquid", held_out=False, file=tmp_path / "curves.parquet")
+    draw = np.random.default_rng(0)
+    assert problem.curve(problem.draw(draw), draw).values == [0.75, 0.25]
+    assert problem.best == 0.25
+
+
 def test_problem_is_listed_once_its_table_is_complete(tmp_path, monkeypatch):
     monkeypatch.setattr(recorded, "RESULTS", tmp_path)
     build_table(tmp_path / "curves_transformer.parquet")
