@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from trainables import private_api
@@ -249,6 +249,8 @@ def check_sharding(modules: Sequence[FSDPModule], parameters: Sequence[Tensor], 
     """
     groups = [group for module in modules for group in _get_groups(module)]
     for group in groups:
+        if isinstance(group.offload_policy, CPUOffloadPolicy):
+            raise ValueError("sharded modules must stay on their device, but got CPUOffloadPolicy. Leave it out.")
         policy = group.mp_policy
         reduced = policy.reduce_dtype or policy.param_dtype or torch.float32
         if reduced.itemsize < 4:

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.utils.checkpoint import checkpoint
 
@@ -324,6 +324,8 @@ def build_wrongly(rank: int, fault: str) -> str:
         model[0].weight = nn.Parameter(distribute_tensor(model[0].weight.detach(), mesh(rank), [Shard(1)]))
     if fault == "half reduction":
         options["mp_policy"] = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
+    if fault == "offload":
+        options["offload_policy"] = CPUOffloadPolicy(pin_memory=False)
     fully_shard(model[1], **options)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=fault == "foreach" or None)
     transform = (lambda: None) if fault == "transform" else None
@@ -340,6 +342,7 @@ def build_wrongly(rank: int, fault: str) -> str:
     [
         ("tensor parallel", "net.0.weight must be sharded by fully_shard alone"),
         ("half reduction", "gradients of sharded modules must be reduced in fp32, but got bfloat16."),
+        ("offload", "sharded modules must stay on their device"),
         ("foreach", "optimizer 'sgd' must step sharded and replicated parameters one by one"),
         ("transform", "transforms must change whole gradients"),
         ("updater", "parameters that are sharded must have a ShardedUpdater"),
