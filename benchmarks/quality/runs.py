@@ -127,5 +127,8 @@ def _get_problems() -> dict[str, Problem]:
 
 @cache
 def _get_revision() -> str:
-    command = ["git", "describe", "--always", "--exclude=*", "--abbrev=9", "--dirty=+"]
-    return subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True).stdout.strip()
+    folder = Path(__file__).parent.parent.parent
+    command = ["git", "rev-parse", "--short=9", "HEAD"]
+    commit = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
+    is_changed = subprocess.run(["git", "diff", "--quiet", "HEAD", "--", "*.py"], cwd=folder, check=False).returncode
+    return commit + "+" * bool(is_changed)
