@@ -12,7 +12,6 @@ import torch
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-SIDES = ("searchlight", "hyperband", "ray", "random", "tpe")
 needs_peers = pytest.mark.skipif(
     any(importlib.util.find_spec(peer) is None for peer in ("accelerate", "lightning", "transformers")),
     reason='what it compares with is not installed: pip install ".[bench]"',
@@ -91,33 +90,14 @@ def test_readme_tells_the_measured_turnaround_of_trials():
         assert any(said == pytest.approx(row, rel=0.02) for row in found), said
 
 
-@pytest.mark.slow
-def test_comparison_of_searches_has_every_side_and_seed(tmp_path):
-    printed = run("search_quality.py", "--problems", "cliff", "--seeds", "2", "--csv", str(tmp_path / "regrets.csv"))
-    pattern = rf"^ +({'|'.join(SIDES)}) +[\d.]+ +[\d.]+-[\d.]+ .* ([\d.]+|inf) +[\d.]+ +\d+ +\d+ +\d+%"
-    rows = find(pattern, printed)
-    assert sorted(side for side, _ in rows) == sorted(SIDES)
-    assert [time for side, time in rows if side == "ray"] == ["1.00"]
-    table = (tmp_path / "regrets.csv").read_text(encoding="utf-8").splitlines()
-    assert len(table) == 1 + 5 * 2
-    assert all(float(cell) >= 0 for row in table[1:] for cell in row.split(",")[2:])
-
-
-def test_notes_and_readme_tell_the_measured_quality():
-    results, notes, problems = measured("search_quality"), doc("search-quality"), 0
-    row = r"^ +(\w+)(?: +[\d.]+ [\d.]+-[\d.]+){3} +([\d.]+) [\d.]+-[\d.]+ +([\d.]+|inf) "
-    for block in re.split(r"\n(?=\S+ \((?:tuned on|held out)\))", results)[1:]:
-        found = {side: (regret, time) for side, regret, time in find(row, block)}
-        (told,) = find(rf"^\| `{re.escape(block.split(' ')[0])}` \| (\d.*) \|$", notes)
-        assert told.split(" | ") == [found[s][0] if s == "ray" else f"{found[s][0]} ({found[s][1]})" for s in SIDES]
-        problems += 1
-    assert problems == 10
-    found = find(r"^ +\w+: tuned on ([\d.]+|inf) .*?held out ([\d.]+|inf) .*?all ([\d.]+|inf) ", results)
-    table = README.partition("## It finds as much in half the time")[2].partition("\n## ")[0]
-    share = r"\**([\d.]+|never)\**"
-    rows = find(rf"^\| .* \| {share} \| {share} \| {share} \|$", table)
-    assert sorted(tuple(cell.replace("never", "inf") for cell in row) for row in rows) == sorted(found)
-    assert len(found) == 5
+def test_readme_tells_the_measured_quality_of_searches():
+    interval = r"\[([\d.]+), ([\d.]+)\]"
+    results = find(rf"^ +([\w-]+), all: final ratio ([\d.]+) {interval} {interval}", measured("search_quality"))
+    found = {side: (ratio, f"{low} to {high}", f"{a} to {b}") for side, ratio, low, high, a, b in results}
+    table = README.partition("## What it finds")[2].partition("\n## ")[0]
+    rows = find(r"^\| .* \| ([\d.]+) \| (.*) \| (.*) \|$", table)
+    assert rows == [found[side] for side in ("searchlight", "hyperband", "random")]
+    assert all(ratio in doc("search-quality") for ratio, *_ in rows)
 
 
 def test_docs_tell_the_measured_cost_of_tracking():
