@@ -41,7 +41,8 @@ def storage(s3):
 
 
 def config_of(storage, **given):
-    return load_config({"task": f"{TASKS / 'toy.py'}:Toy", "name": "one", "storage": storage, "trials": "5", **given})
+    options = {"task": f"{TASKS / 'toy.py'}:Toy", "name": "one", "storage": storage, "trials": "5", "confirm": 0}
+    return load_config({**options, **given})
 
 
 def begun(storage, **given):

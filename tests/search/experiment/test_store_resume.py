@@ -27,7 +27,7 @@ def begun(tmp_path, empty_database):
         (folder := tmp_path / name).mkdir()
         shutil.copy(empty_database, folder)
         task = {"task": f"{TASKS / 'toy.py'}:Toy", "name": "one", "storage": folder / "runs", "trials": "5"}
-        planned = plan(load_config({**task, **LR, "study": f"sqlite:///{folder}/studies.db"}))
+        planned = plan(load_config({**task, **LR, "confirm": 0, "study": f"sqlite:///{folder}/studies.db"}))
         planned.config.local_path.mkdir(parents=True)
         return planned, create_search(planned)
 

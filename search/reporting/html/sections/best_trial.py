@@ -39,7 +39,8 @@ def build(searched: SearchRecord) -> Section | None:
     says += _describe_gain(searched, trial, defaults) + _describe_unfinished_trials(searched, trial)
     table = _build_table(trial, None if defaults is None or defaults.number == trial.number else defaults)
     notes = _format_notes(trial, get_reports(trial)[epoch].get("checkpoint"))
-    return Section("The best trial of the search", says, table=table, notes=notes)
+    title = "The best trial of the search" if searched.confirming_runs else "The best trial"
+    return Section(title, says, table=table, notes=notes)
 
 
 def format_gain(searched: SearchRecord) -> tuple[str, str] | None:

@@ -52,7 +52,7 @@ def page():
 
 def test_page_begins_with_the_most_important(page):
     assert headings(page) == [
-        "The best trial of the search",
+        "The best trial",
         "Progress",
         "Learning curves",
         "What mattered",
