@@ -105,8 +105,7 @@ class ShardedUpdater(Updater):
                         with self._padding():
                             self._run_pass(spare, loss, accumulation, counts=False)
                         self._buffers.restore(buffers)
-        except BaseException:
-            # The other ranks wait in a collective of FSDP, which this rank cannot join: its error has to end them.
+        except BaseException:  # whatever it is: the other ranks wait in a collective, and its end has to end them
             self._drop_unreduced()
             raise
         return accumulation
