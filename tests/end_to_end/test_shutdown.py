@@ -99,7 +99,7 @@ def test_search_without_its_raylet_ends_in_good_order(start):
 def test_ray_that_does_not_start_is_one_clear_line(make_cli, short_folder):
     cli = make_cli()
     cli.env |= {"RAY_TMPDIR": str(short_folder), "RAY_gcs_server_port_wait_time_s": "0"}
-    done = cli.run("toy.py:Toy", "--name", "never")
+    done = cli.run("toy.py:Toy", "precision=fp32", "--name", "never")
     assert (done.returncode, done.stdout) == (1, "")
     starting, ending = done.stderr.splitlines()
     assert starting == "search never: starting Ray"
