@@ -124,6 +124,7 @@ def test_docs_tell_the_measured_importances():
 @pytest.mark.parametrize(
     ("page", "name"),
     [
+        ("arc", "arc_best"),
         ("arc", "arc_ablation"),
         ("arc", "arc_families"),
         ("arc", "arc_refinement"),
