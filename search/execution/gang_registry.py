@@ -74,7 +74,7 @@ class Registry:
         self._look = ClusterSnapshot()
         self._tasks: set[asyncio.Task[None]] = set()
         self._auditor_chosen = False
-        self._audit: asyncio.Future[dict[str, Any]] | None = None
+        self._audit: asyncio.Future[dict[str, Any] | None] | None = None
 
     async def register_gang(self, gang: str, actor: Any, node: str, run: str) -> None:
         """Add a gang on `node`. `actor` dies with it, `run` is the name of its workers' placement group."""
@@ -180,12 +180,13 @@ class Registry:
         is_first, self._auditor_chosen = not self._auditor_chosen, True
         return is_first
 
-    async def record_audit(self, audit: dict[str, Any]) -> None:
-        """Take the audit of the task, as JSON."""
-        self._get_audit().set_result(audit)
+    async def record_audit(self, audit: dict[str, Any] | None) -> None:
+        """Take the audit of the task, as JSON. None: nobody is to wait for it any more."""
+        if not self._get_audit().done():
+            self._get_audit().set_result(audit)
 
-    async def wait_for_audit(self) -> dict[str, Any]:
-        """Wait for the audit of the task."""
+    async def wait_for_audit(self) -> dict[str, Any] | None:
+        """Wait for the audit of the task, and return it, or None if the search ends without."""
         return await self._get_audit()
 
     # Of one gang: see Mailbox.
@@ -215,7 +216,7 @@ class Registry:
     async def record_heartbeat(self, gang: str, turn: int, rank: int, progress: int, stack: str) -> None:
         self._gangs[gang].mailbox.record_heartbeat(turn, rank, progress, stack)
 
-    def _get_audit(self) -> "asyncio.Future[dict[str, Any]]":
+    def _get_audit(self) -> "asyncio.Future[dict[str, Any] | None]":
         self._audit = self._audit or asyncio.get_running_loop().create_future()
         return self._audit
 

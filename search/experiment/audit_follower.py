@@ -3,9 +3,10 @@
 import json
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from search.errors import UsageError
+from search.execution.cluster.connection import join_thread
 from search.experiment.stop import StopRequest
 from search.reporting.console.preflight import format_finding, format_summary
 from search.reporting.console.progress import Progress
@@ -15,7 +16,9 @@ AUDIT_FILE = "preflight.json"
 
 
 class AuditFollower:
-    """Follows the audit in a thread, until it ends or Ray does.
+    """Follows the audit in a thread, until it ends or the search does.
+
+    As a context manager it ends the thread: Ray ends a process that calls it during its shutdown.
 
     Attributes:
         result: The audit as JSON, once it has ended.
@@ -24,7 +27,15 @@ class AuditFollower:
     def __init__(self, registry: Any, folder: Path, progress: Progress, stop: StopRequest) -> None:
         self.result: dict[str, Any] | None = None
         self._registry, self._folder, self._progress, self._stop = registry, folder, progress, stop
-        threading.Thread(target=self._follow, daemon=True, name="preflight").start()
+        self._thread = threading.Thread(target=self._follow, daemon=True, name="preflight")
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._registry.record_audit.remote(None)
+        join_thread(self._thread)
 
     def check(self) -> None:
         """Raise a UsageError, with a line per error, if the audit found errors."""
@@ -37,10 +48,11 @@ class AuditFollower:
         import ray
 
         try:
-            audit: dict[str, Any] = ray.get(self._registry.wait_for_audit.remote())
-        except ray.exceptions.RayError:  # the search has ended without an audit
+            audit: dict[str, Any] | None = ray.get(self._registry.wait_for_audit.remote())
+        except ray.exceptions.RayError:  # Ray is lost, which the search finds out by itself
             return
-        self._tell(audit)
+        if audit is not None:
+            self._tell(audit)
 
     def _tell(self, audit: dict[str, Any]) -> None:
         self.result = audit

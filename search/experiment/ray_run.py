@@ -86,7 +86,7 @@ def run_on_ray(
     progress.follow(searcher)
     start_budget_timer(stoppers, stop.asked)
     settings = _gang_settings(planned, worker, registry, files, is_rehearsal)
-    audit = AuditFollower(registry, config.local_path, progress, stop) if settings.worker.audit else None
+    audit = start(AuditFollower(registry, config.local_path, progress, stop)) if settings.worker.audit else None
     _run_trials(searcher, settings, stoppers, stop, config)
     if audit is not None and audit.result is not None:
         study.save_metadata({**study.metadata, "preflight": audit.result})

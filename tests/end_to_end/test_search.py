@@ -238,6 +238,7 @@ def test_time_budget_ends_a_search_whose_trials_are_stuck(make_cli):
     cli = make_cli()
     options = ["--concurrency", "1", "--time-budget", "20s", "--name", "stuck", "--json"]
     done = cli.run("toy.py:Toy", *options, "--set", "how=stuck", f"marker={cli.folder / 'stuck'}", timeout=180)
+    assert done.returncode == 1, done.stderr
     result = json.loads(done.stdout)
     assert result["stopped"] == "time budget"
     assert result["seconds"] >= 20

@@ -138,3 +138,20 @@ async def test_packed_gangs_ask_for_one_node_until_it_is_full(world):
     created = {f"0{number}": (f"gang-{number}", "CREATED") for number in range(3)}
     await world.see(groups=created, total=nodes, free={"a": {"CPU": 0.0}, "b": {"CPU": 1.0}})
     assert [await found.choose_node(f"g{number}") for number in (3, 4)] == ["b", ""]
+
+
+@asynchronous
+async def test_wait_for_an_audit_ends_with_the_search():
+    found = Registry({"CPU": 1.0})
+    waiting = asyncio.create_task(found.wait_for_audit())
+    await found.record_audit(None)
+    await found.record_audit({"findings": []})  # of a worker that ends later
+    assert await waiting is None
+
+
+@asynchronous
+async def test_audit_is_what_the_worker_found():
+    found = Registry({"CPU": 1.0})
+    await found.record_audit({"findings": []})
+    await found.record_audit(None)  # the end of the search
+    assert await found.wait_for_audit() == {"findings": []}
