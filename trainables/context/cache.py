@@ -1,4 +1,4 @@
-"""What a task keeps in its worker from one trial to the next: bounded, and found out if a trial changes it."""
+"""A bounded cache of values that a worker keeps between trials. Values that a trial changed are dropped."""
 
 import logging
 import operator
@@ -17,12 +17,12 @@ from trainables.private_api import get_nnz, get_tensor_version
 
 logger = logging.getLogger(__name__)
 ENTRIES = 32
-PLAIN = (int, float, complex, bool, type(None), type, ModuleType)  # they hold nothing that could be changed
+PLAIN = (int, float, complex, bool, type(None), type, ModuleType)  # immutable
 
 
 @dataclass
 class Entry:
-    """A value, what it is made of, and how that was when it was kept."""
+    """A cached value, its parts, and the state of these parts when the value was cached."""
 
     value: Any
     sizes: dict[str, int] = field(default_factory=dict)
@@ -31,23 +31,23 @@ class Entry:
     modules: dict[str, ModuleType | None] = field(default_factory=dict)
 
     def has_changed(self) -> bool:
-        """Whether a tensor was written to, or an item of a container was exchanged."""
+        """Return whether a tensor was written to or an item of a container was replaced."""
         return any(version != _get_version(tensor) for tensor, version in self.tensors) or any(
             not _has_items(container, items) for container, items in self.containers
         )
 
     def find_stale_module(self) -> str:
-        """The module of a class that it holds an object of, and that was imported anew since; or ""."""
+        """Return a module that was imported again since, and whose class an object of the value has, or ""."""
         return next((name for name, module in self.modules.items() if sys.modules.get(name) is not module), "")
 
 
 class Cache:
-    """Values by name, of which the least recently used go first.
+    """A least-recently-used cache of values by name.
 
     Args:
-        limit: Bytes of all values together. Default: half of a CPU's share of this machine's memory, since a worker
-            has a CPU.
-        entries: Values, at most.
+        limit: Largest size of all values together, in bytes. Default: half of one CPU's share of the memory, since a
+            worker has one CPU.
+        entries: Largest number of values.
     """
 
     def __init__(self, limit: int | None = None, entries: int = ENTRIES) -> None:
@@ -57,7 +57,7 @@ class Cache:
         self._kept: OrderedDict[str, Entry] = OrderedDict()
 
     def get(self, name: str, make: Callable[[], Any]) -> Any:
-        """The value that is kept under `name`, or what `make` gives, which is kept from now on."""
+        """Return the value cached under `name`, or call `make` and cache its result."""
         entry = self._kept.pop(name, None)
         if entry is not None:
             stale = entry.find_stale_module()
@@ -86,13 +86,13 @@ class Cache:
         return entry.value
 
     def drop_changed(self) -> None:
-        """Forget what is not what was kept any more: the next trial is not to feel that."""
+        """Drop the values that a trial has changed, so that the next trial does not see the changes."""
         for name in [name for name, entry in self._kept.items() if entry.has_changed()]:
             del self._kept[name]
             logger.info("the trial changed what the cache holds as %s: it is made anew. Copy it before", name)
 
     def get_size(self, kind: str) -> int:
-        """Bytes on the devices of a type, "cpu" or "cuda"."""
+        """Return the bytes on devices of a type, "cpu" or "cuda"."""
         return sum(entry.sizes.get(kind, 0) for entry in self._kept.values())
 
     def _get_total_size(self) -> int:
@@ -100,7 +100,7 @@ class Cache:
 
 
 def _build_entry(value: Any) -> Entry:
-    """`value` with all that it is made of. Its arrays become read-only."""
+    """Return an entry with `value` and all its parts. Make its arrays read-only."""
     entry = Entry(value)
     seen: set[int] = set()
     storages: set[int] = set()
@@ -115,7 +115,7 @@ def _build_entry(value: Any) -> Entry:
 
 
 def _record_item(item: Any, entry: Entry, storages: set[int]) -> Iterable[Any]:
-    """Take `item` into `entry`; gives what it is made of in turn."""
+    """Add `item` to `entry` and return its parts."""
     kind = "cpu"
     size = sys.getsizeof(item)
     inside: Iterable[Any] = ()
@@ -123,7 +123,7 @@ def _record_item(item: Any, entry: Entry, storages: set[int]) -> Iterable[Any]:
     if isinstance(item, torch.Tensor):
         entry.tensors.append((item, _get_version(item)))
         kind = item.device.type
-        if item.layout == torch.strided:  # views share what they look at
+        if item.layout == torch.strided:  # views share their storage
             storage = item.untyped_storage()
             size = 0 if storage.data_ptr() in storages else storage.nbytes()
             storages.add(storage.data_ptr())
@@ -143,7 +143,7 @@ def _record_item(item: Any, entry: Entry, storages: set[int]) -> Iterable[Any]:
 
 
 def _get_items(item: Any) -> tuple[Any, ...] | None:
-    """What a container or an object holds now; None for what holds nothing that can be seen."""
+    """Return the items of a container or the attributes of an object, or None if it has neither."""
     if isinstance(item, dict):
         return (*item.values(), *vars(item).values()) if hasattr(item, "__dict__") else tuple(item.values())
     if isinstance(item, list | tuple | set | frozenset):

@@ -1,4 +1,4 @@
-"""Where a rank stands: its device, its place among the ranks, and the collectives that a trial needs."""
+"""The device, rank, random generator and collectives of one worker."""
 
 import copy
 import math
@@ -24,8 +24,8 @@ class Context:
 
     Attributes:
         generator: On the CPU, seeded by the trial's seed and the epoch, the same on all ranks.
-        kept: What `cache` keeps.
-        files: The folder that the task's `prepare` filled before the search began; None without a search.
+        cache_store: The values of `cache`.
+        files: The folder that the task's `prepare` filled before the search began, or None without a search.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Context:
 
     @property
     def mesh(self) -> "DeviceMesh":
-        """The ranks of this trial, in one dimension: what `fully_shard` takes. A single rank gets a process group."""
+        """The one-dimensional mesh of this trial's ranks, for `fully_shard`. A single rank gets a process group."""
         if self._mesh is None:
             from torch.distributed import HashStore  # type: ignore[attr-defined]
             from torch.distributed.device_mesh import init_device_mesh
@@ -55,25 +55,25 @@ class Context:
         return self._mesh
 
     def close(self) -> None:
-        """End the process group that `mesh` made, if it made one."""
+        """Destroy the process group if `mesh` created it."""
         self._mesh = None
         if self._owns_group and dist.is_initialized():
             dist.destroy_process_group()
         self._owns_group = False
 
     def for_next_trial(self) -> "Context":
-        """This context for another trial: nothing is shared but what `cache` keeps."""
+        """Return a copy of this context for another trial. The trials share only the values of `cache`."""
         fresh = copy.copy(self)
         fresh.generator = torch.Generator()
         return fresh
 
     def cache(self, name: str, make: Callable[[], Value]) -> Value:
-        """What `make` gives, kept from one trial of this worker to the next: for what is costly to load or prepare.
+        """Return the result of `make`, kept between the trials of this worker. Use it for data that is costly to load.
 
         Args:
-            name: Has to name all that the value depends on. Random numbers that `make` draws follow from it.
-            make: Called if nothing is kept under that name. Of what it gives, arrays become read-only; a value whose
-                tensors or containers a trial changed is forgotten when that trial ends.
+            name: Must name all that the value depends on. Random numbers that `make` draws are seeded with it.
+            make: Called if no value is cached under the name. Arrays in its result become read-only. A value is dropped
+                when a trial that changed its tensors or containers ends.
         """
 
         def make_isolated() -> Value:
@@ -84,28 +84,31 @@ class Context:
         return value
 
     def shard(self, data: Any, batch_size: int, shuffle: bool = True) -> Iterator[Any]:
-        """This rank's share of `data` in batches of at most `batch_size`: nothing is padded, nothing comes twice.
+        """Yield this rank's share of `data` in batches, without padding or duplicates.
 
         Args:
-            data: Anything with a length that takes a tensor of indices (a tensor, an array), a tuple or dict of such
-                things of one length, or a sequence, whose items come as lists.
-            batch_size: Samples per micro-batch.
-            shuffle: In a new order each epoch, the same on all ranks.
+            data: A tensor, an array, or any object with a length that takes a tensor of indices. Also a tuple or dict
+                of such objects of one length, or a sequence, whose items are returned as lists.
+            batch_size: Largest number of samples per micro-batch.
+            shuffle: Whether to draw a new order each epoch, the same on all ranks.
+
+        Raises:
+            ValueError: The batch size is below 1, or the parts of `data` differ in length.
         """
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, but got {batch_size}.")
         count = _get_length(data)
         order = torch.randperm(count, generator=self.generator) if shuffle else torch.arange(count)
         for indices in torch.split(order[self.rank :: self.world_size], batch_size):
-            if len(indices):  # split gives nothing back as one empty part
+            if len(indices):  # torch.split returns one empty part for an empty tensor
                 yield _take(data, indices)
 
     def micro_batches(self, count: int, batch_size: int) -> int:
-        """How many batches `shard` makes of `count` samples, on the rank that has most."""
+        """Return the number of batches that `shard` yields of `count` samples, on the rank with the most."""
         return math.ceil(math.ceil(count / self.world_size) / batch_size)
 
     def any(self, *flags: bool) -> list[bool]:
-        """For each flag, whether it is set on any rank."""
+        """Return for each flag whether it is set on any rank."""
         if self.world_size == 1:
             return list(flags)
         total = torch.tensor([float(flag) for flag in flags], device=self.device)
@@ -113,7 +116,7 @@ class Context:
         return [count > 0 for count in total.tolist()]
 
     def all_reduce_sums(self, values: Mapping[str, float]) -> dict[str, float]:
-        """The sums of `values` over all ranks; a rank may lack some of the names."""
+        """Return the sums of `values` over all ranks. A rank may lack some of the names."""
         totals: dict[str, float] = {}
         for part in self.gather(dict(values)):
             for name, value in part.items():
@@ -121,13 +124,13 @@ class Context:
         return totals
 
     def weighted_means(self, parts: Mapping[str, tuple[float, float]]) -> dict[str, float]:
-        """Means over all ranks of what each holds as (weighted sum, weight); a mean over no weight is NaN."""
+        """Return weighted means over all ranks of each rank's (weighted sum, weight), or NaN without weight."""
         totals = self.all_reduce_sums({name: total for name, (total, _) in parts.items()})
         weights = self.all_reduce_sums({name: weight for name, (_, weight) in parts.items()})
         return {name: total / weights[name] if weights[name] else math.nan for name, total in totals.items()}
 
     def gather(self, value: Any) -> list[Any]:
-        """The `value` of each rank, by rank."""
+        """Return the `value` of each rank, by rank."""
         if self.world_size == 1:
             return [value]
         gathered: list[Any] = [None] * self.world_size
@@ -135,20 +138,20 @@ class Context:
         return gathered
 
     def broadcast_object(self, value: Any) -> Any:
-        """The `value` that rank 0 has."""
+        """Return the `value` of rank 0."""
         values = [value]
         if self.world_size > 1:
             dist.broadcast_object_list(values, src=0)
         return values[0]
 
     def all_reduce(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Give `tensors` the sums of the values that they have on all ranks."""
+        """Sum `tensors` over all ranks, in place."""
         if self.world_size > 1:
             for tensor in tensors:
                 dist.all_reduce(tensor)
 
     def broadcast(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Give `tensors` the values that they have on rank 0."""
+        """Copy `tensors` of rank 0 into those of the other ranks, in place."""
         if self.world_size > 1:
             for tensor in tensors:
                 dist.broadcast(tensor.data, src=0)

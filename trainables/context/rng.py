@@ -1,4 +1,4 @@
-"""Random numbers of a rank: seeded per epoch, saved and restored in the middle of one."""
+"""Random numbers of a rank: seeded per epoch, saved and restored within one."""
 
 import contextlib
 import random
@@ -10,12 +10,12 @@ import torch
 
 
 def seed(generator: torch.Generator, rank: int, *place: int) -> None:
-    """Seed what the ranks share, `generator`, and what must differ between them, as dropout.
+    """Seed `generator`, which all ranks share, and the generators that must differ between ranks, e.g. for dropout.
 
     Args:
         generator: On the CPU, of this rank.
-        rank: Whose numbers it draws.
-        place: What the numbers are for: the trial's seed, the epoch. Another place has other numbers.
+        rank: Rank of this process.
+        place: Entropy of the seed, e.g. the trial's seed and the epoch.
     """
     shared, own = (int(part) for part in np.random.SeedSequence(place).generate_state(2))
     generator.manual_seed(shared)
@@ -26,7 +26,7 @@ def seed(generator: torch.Generator, rank: int, *place: int) -> None:
 
 @contextlib.contextmanager
 def same_on_all_ranks(device: torch.device, *place: int) -> Iterator[None]:
-    """Torch draws the same numbers on all ranks inside, and goes on afterwards as if it had drawn none."""
+    """Let torch draw the same numbers on all ranks inside the block. Restore its generators afterwards."""
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices):
         torch.manual_seed(int(np.random.SeedSequence(place).generate_state(1)[0]))
@@ -35,7 +35,7 @@ def same_on_all_ranks(device: torch.device, *place: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def isolated(generator: torch.Generator, device: torch.device, *place: int) -> Iterator[None]:
-    """What is drawn inside depends on `place` alone, and is not felt outside."""
+    """Seed all generators with `place` inside the block. Restore their states afterwards."""
     before = get_state(generator, device)
     seed(generator, 0, *place)
     try:
@@ -45,7 +45,7 @@ def isolated(generator: torch.Generator, device: torch.device, *place: int) -> I
 
 
 def get_state(generator: torch.Generator, device: torch.device) -> dict[str, Any]:
-    """The state of every generator of this rank, in tensors and plain values."""
+    """Return the states of all generators of this rank, as tensors and plain values."""
     name, keys, *rest = np.random.get_state()
     return {
         "python": random.getstate(),
@@ -57,7 +57,7 @@ def get_state(generator: torch.Generator, device: torch.device) -> dict[str, Any
 
 
 def set_state(saved: dict[str, Any], generator: torch.Generator, device: torch.device) -> None:
-    """Put every generator of this rank where `state` found it."""
+    """Restore the states that `get_state` returned."""
     random.setstate(saved["python"])
     name, keys, *rest = saved["numpy"]
     np.random.set_state((name, keys.numpy().astype(np.uint32), *rest))
