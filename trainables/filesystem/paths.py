@@ -1,4 +1,4 @@
-"""Files on a disk and in a bucket, behind one interface: that of `pathlib.Path`, as far as a search needs it."""
+"""Files on a disk or in a bucket, behind the part of the interface of `pathlib.Path` that a search needs."""
 
 import errno
 import fcntl
@@ -32,13 +32,13 @@ AnyPath = TypeVar("AnyPath", bound=StoragePath)
 
 
 def parse_path(where: str | Path | RemotePath) -> StoragePath:
-    """A `Path` for a path or a file:// URI, else a `Remote` for a URI.
+    """Return a `Path` for a path or a file:// URI, or a `RemotePath` for another URI.
 
-    What is in the query goes to the file system: `s3://bucket/path?endpoint_override=http://host:9000&region=here`.
-    Without, S3 is where AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, AWS_REGION and AWS_DEFAULT_REGION say.
+    The query holds options of the file system: `s3://bucket/path?endpoint_override=http://host:9000&region=here`.
+    Without them, S3 uses AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, AWS_REGION and AWS_DEFAULT_REGION.
 
     Raises:
-        ValueError: The URI is of no known kind, names no bucket, or has credentials in it.
+        ValueError: The scheme is unknown, the bucket is missing, or the URI holds credentials.
     """
     if not isinstance(where, str) or "://" not in where:
         return where if isinstance(where, RemotePath) else Path(where)
@@ -52,7 +52,7 @@ def parse_path(where: str | Path | RemotePath) -> StoragePath:
         raise ValueError(f"a place must be a path or a URI of {', '.join(SCHEMES)} or file, but got {scheme}://.")
     options = dict(parse_qsl(query, keep_blank_values=True))
     user = authority.rpartition("@")[0]
-    # An account's key has slashes at times, so that what is before the first one need not have the @.
+    # A key may contain slashes: then the @ follows the first slash.
     in_authority = ":" in user or (scheme == "s3" and re.search("[@:]", authority))
     if in_authority or any(SECRET.search(name) or "@" in value for name, value in options.items()):
         raise ValueError(
@@ -67,21 +67,21 @@ def parse_path(where: str | Path | RemotePath) -> StoragePath:
 
 
 def with_suffix_added(where: AnyPath, suffix: str) -> AnyPath:
-    """Return the path beside `where` that has `suffix` after its name."""
+    """Return the sibling of `where` whose name has `suffix` appended."""
     return cast(AnyPath, where.with_name(where.name + suffix))
 
 
 def get_modified_ns(where: StoragePath) -> int:
-    """When a file was written, in ns since 1970.
+    """Return when a file was last written, in nanoseconds since 1970.
 
     Raises:
-        FileNotFoundError: There is none.
+        FileNotFoundError: The file does not exist.
     """
     return where.get_modified_ns() if isinstance(where, RemotePath) else where.stat().st_mtime_ns
 
 
 def remove_tree(where: StoragePath) -> None:
-    """Remove a folder and all that is in it. One that is not there is no error, on a disk no error is one."""
+    """Remove a folder and its content. Ignore a missing folder, and all errors on a disk."""
     if isinstance(where, Path):
         shutil.rmtree(where, ignore_errors=True)
         return
@@ -91,10 +91,10 @@ def remove_tree(where: StoragePath) -> None:
 
 @contextmanager
 def local_copy(where: StoragePath) -> Iterator[Path]:
-    """A file or a folder on a disk: itself, or a copy for as long as this is open.
+    """Yield the local path of a file or a folder. Download one in a bucket until the block ends.
 
     Raises:
-        FileNotFoundError: There is none.
+        FileNotFoundError: It does not exist.
     """
     if isinstance(where, Path):
         yield where
@@ -106,10 +106,10 @@ def local_copy(where: StoragePath) -> Iterator[Path]:
 
 
 def copy(source: StoragePath, target: StoragePath) -> None:
-    """Copy a file. Within a bucket, nothing of it comes here.
+    """Copy a file. Within a bucket, copy it without a download.
 
     Raises:
-        FileNotFoundError: There is none.
+        FileNotFoundError: It does not exist.
     """
     if isinstance(source, RemotePath) and isinstance(target, RemotePath):
         if replace(source, path="") == replace(target, path=""):
@@ -124,10 +124,10 @@ def copy(source: StoragePath, target: StoragePath) -> None:
 
 
 def upload(source: Path, target: RemotePath, names: Sequence[str] | None = None) -> None:
-    """Put a file, or the files of a folder, into a bucket. Of a folder `names` alone, if there are any given.
+    """Upload a file, or the files of a folder, or only those in `names`.
 
     Raises:
-        OSError: Not all of them could be; some may.
+        OSError: A file could not be uploaded. Others may have been.
     """
     if not source.is_dir():
         _upload_file(source, target)
@@ -138,11 +138,12 @@ def upload(source: Path, target: RemotePath, names: Sequence[str] | None = None)
 
 
 def download(source: StoragePath, target: Path) -> None:
-    """Get a file, or the files of a folder, out of a bucket. Each comes whole or not at all.
+    """Copy a file, or the files of a folder, to the path `target`. Each file from a bucket appears complete or not at
+    all.
 
     Raises:
-        FileNotFoundError: There is nothing.
-        OSError: Not all of them could be; some may.
+        FileNotFoundError: It does not exist.
+        OSError: A file could not be copied. Others may have been.
     """
     if isinstance(source, Path):
         copied = shutil.copytree if source.is_dir() else shutil.copyfile
@@ -158,7 +159,7 @@ def download(source: StoragePath, target: Path) -> None:
 
 
 def list_files(folder: StoragePath) -> list[str]:
-    """Of all files in a folder and in those below it, in order: "sub/name". On a disk, links are followed."""
+    """Return the relative paths of all files below a folder, sorted, as "sub/name". Follow links on a disk."""
     if isinstance(folder, RemotePath):
         return folder.list_files()
     paths = (Path(where, name) for where, _, names in os.walk(folder, followlinks=True) for name in names)
@@ -166,7 +167,7 @@ def list_files(folder: StoragePath) -> list[str]:
 
 
 def list_sizes(folder: StoragePath) -> list[tuple[str, int]]:
-    """Return the name and the bytes of each file in a folder and in those below it, or nothing if there is none."""
+    """Return the relative path and the size in bytes of each file below a folder."""
     if isinstance(folder, Path):
         return [(name, (folder / name).stat().st_size) for name in list_files(folder)]
     files = [info for info in folder.list_entries(recursive=True) if info.is_file]
@@ -174,7 +175,7 @@ def list_sizes(folder: StoragePath) -> list[tuple[str, int]]:
 
 
 def compute_digest(where: StoragePath) -> str:
-    """The SHA-256 of a file."""
+    """Return the SHA-256 of a file."""
     if isinstance(where, Path):
         with open(where, "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -185,11 +186,11 @@ def compute_digest(where: StoragePath) -> str:
 
 
 def cached_on_node(where: str, temporary: str) -> Path:
-    """Return the folder `where`. Of one in a bucket, return a copy that all workers of this node share.
+    """Return the folder `where`, or the copy of a remote folder that all workers of this node share.
 
     Args:
         where: A path or a URI.
-        temporary: The node's own folder that the copy may lie in.
+        temporary: A folder on this node for the copy.
 
     Raises:
         OSError: The folder cannot be read or copied.
@@ -198,7 +199,7 @@ def cached_on_node(where: str, temporary: str) -> Path:
     if isinstance(source, Path):
         return source
     files = [(info.path, info.size, info.mtime_ns) for info in source.list_entries(recursive=True) if info.is_file]
-    # A folder that has changed since has another copy.
+    # A changed folder gets another copy.
     target = Path(temporary, NODE_CACHE, hashlib.blake2b(str(files).encode(), digest_size=16).hexdigest())
     if not files:  # the task prepares nothing
         return target
@@ -207,14 +208,14 @@ def cached_on_node(where: str, temporary: str) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)  # the other workers wait for the one that copies
         if not target.exists():
             staging = target.with_suffix(".tmp")
-            download(source, staging)  # over what a killed worker left there
+            download(source, staging)  # overwrites an incomplete copy of a killed worker
             staging.rename(target)
     return target
 
 
 @contextmanager
 def replacing(target: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `target`, which replaces it at the end. An error leaves `target` as it was."""
+    """Yield a temporary path, which replaces `target` at the end. Leave `target` unchanged on an error."""
     temporary = target.with_name(f"{target.name}.{os.getpid()}.tmp")  # another process may write the same file
     try:
         yield temporary

@@ -20,23 +20,23 @@ from urllib.parse import parse_qsl
 MISSING = re.compile(r"NO_SUCH_(KEY|BUCKET)|HTTP status 404")
 REFUSED = re.compile(r"ACCESS_DENIED|INVALID_ACCESS_KEY|INVALID_CLIENT_TOKEN|SIGNATURE_DOES_NOT|HTTP status 40[13]")
 ATOMIC = ("s3", "gs", "gcs")
-CONNECT_S, REQUEST_S, ATTEMPTS = 5.0, 20.0, 4  # a place that cannot be reached is told in half a minute
-AT_ONCE = 8  # pieces of a file, or files of a folder, that are on their way
+CONNECT_S, REQUEST_S, ATTEMPTS = 5.0, 20.0, 4  # an unreachable store is reported within half a minute
+AT_ONCE = 8  # concurrent requests for parts of a file or files of a folder
 CHUNK = 16 * 2**20
 
 
 @dataclass(frozen=True, order=True)
 class RemotePath:
-    """A file or a folder in a bucket, or wherever else `pyarrow.fs` reaches. Made by `place`.
+    """A file or a folder in a bucket, or in another store of `pyarrow.fs`. Created by `parse_path`.
 
-    A name, as `Path` is: nothing is asked of the bucket before a method that reads or writes. What these raise is what
-    `Path` raises, with the URI in the message. A file is read as it was written last, and where `is_atomic` written
-    whole or not at all. There are no folders: one is there while something is in it.
+    Like `Path`, it is only a name: only methods that read or write send requests. They raise the errors of `Path`, with
+    the URI in the message. A file is read as it was last written. Where `is_atomic`, it is written completely or not at
+    all. A folder exists while it contains a file.
     """
 
     scheme: str
     authority: str
-    path: str  # behind the authority, without a slash at either end
+    path: str  # after the authority, without a slash at either end
     query: str = ""
 
     def __str__(self) -> str:
@@ -58,17 +58,17 @@ class RemotePath:
 
     @property
     def is_atomic(self) -> bool:
-        """Whether what a file had before stays until all of the new is there. Azure and HDFS empty it first."""
+        """Whether a write keeps the old content until the new one is complete. Azure and HDFS empty a file first."""
         return self.scheme in ATOMIC
 
     @property
     def filesystem(self) -> Any:
-        """The `pyarrow.fs.FileSystem`, one for all places of a bucket in this process."""
+        """The `pyarrow.fs.FileSystem`, shared by all paths of a bucket in this process."""
         return _get_filesystem(self.scheme, self.authority, self.query)[0]
 
     @property
     def key(self) -> str:
-        """What `filesystem` calls it: for S3 the bucket and the key."""
+        """The path within `filesystem`. For S3, this is the bucket and the key."""
         root = _get_filesystem(self.scheme, self.authority, self.query)[1].rstrip("/")
         return f"{root}/{self.path}" if self.path else root or "/"
 
@@ -82,7 +82,7 @@ class RemotePath:
         return bool(self._get_info().type.name == "Directory")
 
     def mkdir(self, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
-        """Nothing: a folder is there once something is in it."""
+        """Do nothing: a folder exists once it contains a file."""
 
     def read_bytes(self) -> bytes:
         with self._translate_errors(), self.filesystem.open_input_file(self.key) as file:
@@ -92,7 +92,7 @@ class RemotePath:
             )
 
     def read_chunks(self) -> Iterator[bytes]:
-        """What is in the file, piece by piece, for one that may be larger than the memory."""
+        """Yield the content of the file in chunks, for a file that may be larger than the memory."""
         with self._translate_errors(), self.filesystem.open_input_file(self.key) as file:
             while chunk := file.read(CHUNK):
                 yield chunk
@@ -101,9 +101,9 @@ class RemotePath:
         return self.read_bytes().decode(encoding)
 
     def write_bytes(self, content: Any) -> int:
-        """As `Path.write_bytes`; `content` may be whatever has a buffer."""
+        """Write `content`, any object with a buffer, and return the number of bytes."""
         with self._translate_errors(), self.filesystem.open_output_stream(self.key, compression=None) as file:
-            # In one call: what is left half written by an exception would be published as it is.
+            # In one call: a partial write would be published when an exception closes the stream.
             return int(file.write(content))
 
     def write_text(self, content: str, encoding: str = "utf-8") -> int:
@@ -127,27 +127,27 @@ class RemotePath:
             self.filesystem.copy_file(self.key, target.key)
 
     def iterdir(self) -> Iterator["RemotePath"]:
-        """What is in the folder, in order; nothing if there is none."""
+        """Iterate over the content of the folder, sorted."""
         return iter([self / posixpath.basename(info.path) for info in self.list_entries(recursive=False)])
 
     def glob(self, pattern: str) -> Iterator["RemotePath"]:
-        """Those of `iterdir` whose name matches; `pattern` is of one level."""
+        """Iterate over the content of the folder whose name matches `pattern`. The pattern has one level."""
         return (found for found in self.iterdir() if fnmatchcase(found.name, pattern))
 
     def list_files(self) -> list[str]:
-        """Of all files in the folder and in those below it, in order: "sub/name"."""
+        """Return the relative paths of all files below the folder, sorted, as "sub/name"."""
         start = len(self.key.rstrip("/")) + 1
         return [info.path[start:] for info in self.list_entries(recursive=True) if info.is_file]
 
     def get_modified_ns(self) -> int:
-        """When the file was written, in ns since 1970, to the bucket's own precision: S3's is a second."""
+        """Return when the file was last written, in nanoseconds since 1970. S3 reports whole seconds."""
         info = self._get_info()
         if not info.is_file:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self))
         return int(info.mtime_ns)
 
     def list_entries(self, recursive: bool) -> list[Any]:
-        """The `pyarrow.fs.FileInfo` of what is in the folder, in order; nothing if there is none."""
+        """Return the `pyarrow.fs.FileInfo` of each entry of the folder, sorted."""
         from pyarrow.fs import FileSelector
 
         with self._translate_errors():
@@ -160,7 +160,7 @@ class RemotePath:
 
     @contextmanager
     def _translate_errors(self) -> Iterator[None]:
-        """Errors as those of `Path`, which say where."""
+        """Raise errors of pyarrow as those of `Path`, with the URI in the message."""
         try:
             yield
         except (OSError, ValueError) as error:  # pyarrow's ArrowInvalid is a ValueError
@@ -181,7 +181,7 @@ def run_concurrently(action: Callable[[Any], Any], items: Sequence[Any]) -> list
 
 @functools.cache
 def _get_filesystem(scheme: str, authority: str, query: str) -> tuple[Any, str]:
-    """The file system, and what it calls the folder above all."""
+    """Return the file system and the path of its root."""
     from pyarrow import fs  # here: a search on a disk does without
 
     if scheme != "s3":
@@ -192,7 +192,7 @@ def _get_filesystem(scheme: str, authority: str, query: str) -> tuple[Any, str]:
         "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"
     ).rstrip("/")
     region = options.pop("region", "") or _read_first_variable("AWS_REGION", "AWS_DEFAULT_REGION")
-    if not region:  # what is not AWS has none that matters
+    if not region:  # other stores ignore the region
         region = "us-east-1" if endpoint else fs.resolve_s3_region(authority)
     made = fs.S3FileSystem(
         endpoint_override=endpoint or None,
@@ -200,7 +200,7 @@ def _get_filesystem(scheme: str, authority: str, query: str) -> tuple[Any, str]:
         connect_timeout=CONNECT_S,
         request_timeout=REQUEST_S,
         retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=ATTEMPTS),
-        allow_delayed_open=True,  # one request for a small file, and not three
+        allow_delayed_open=True,  # one request for a small file instead of three
         **options,
     )
     return made, authority
