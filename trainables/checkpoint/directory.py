@@ -1,7 +1,7 @@
-"""Checkpoint directories: like checkpoint files, published whole or not at all, and verified when they are read.
+"""Checkpoint directories: published completely or not at all, and verified when they are read.
 
-On a disk all ranks copy into one folder, which one rename publishes. A bucket has no rename: each rank uploads its own
-files to where they stay, and what is known of the checkpoint follows last.
+On a disk, all ranks copy into one folder, and one rename publishes it. A bucket has no rename: each rank uploads its
+files to their final path, and the file with their digests is written last.
 """
 
 import json
@@ -17,29 +17,29 @@ from trainables.filesystem.paths import RemotePath, StoragePath, compute_digest,
 
 
 def add(source: Path, staging: Path) -> None:
-    """Copy the content of `source` into `staging`, beside what other ranks put there."""
+    """Copy the content of `source` into `staging`, in addition to the files of other ranks."""
     shutil.copytree(source, staging, dirs_exist_ok=True)
 
 
 def publish(staging: Path, path: Path, about: dict[str, Any]) -> None:
-    """Make `staging` the checkpoint at `path`, with `about`, plain values, to be found by who reads it."""
+    """Rename `staging` to `path` and make it a checkpoint. Write `about`, plain values, for its readers."""
     files = {name: _sync(staging / name) for name in list_files(staging) if name != ABOUT}
     with open(staging / ABOUT, "w", encoding="utf-8") as file:
         json.dump({**about, "files": files}, file)
         file.flush()
         os.fsync(file.fileno())
-    if path.exists():  # reported again, since it could not be read
+    if path.exists():  # it could not be read, so the epoch was repeated
         shutil.rmtree(path)
     staging.rename(path)
 
 
 def compute_digests(source: Path) -> dict[str, str]:
-    """The SHA-256 of each file that a rank has for a checkpoint, by name."""
+    """Return the SHA-256 of each file of a rank's part of a checkpoint, by name."""
     return {name: compute_digest(source / name) for name in list_files(source) if name != ABOUT}
 
 
 def assign_files(parts: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
-    """Which files each rank is to put into a bucket, of those that it has: the last that has one of a name does."""
+    """Return which of its files each rank uploads. The last rank that has a file of a name uploads it."""
     last = {name: rank for rank, part in enumerate(parts) for name in part}
     return [{name: part[name] for name in part if last[name] == rank} for rank, part in enumerate(parts)]
 
@@ -47,17 +47,17 @@ def assign_files(parts: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
 def put(
     source: Path | None, path: RemotePath, parts: Sequence[Mapping[str, str]], about: dict[str, Any], context: Context
 ) -> None:
-    """Make `parts`, the files of all ranks as `digests` has them, the checkpoint at `path`. Called on all ranks.
+    """Make `parts`, the files of all ranks, the checkpoint at `path`. Call it on all ranks.
 
     Args:
-        source: Of this rank's files, if it has any.
-        path: Before this is over, what is there is no checkpoint.
-        parts: By rank.
+        source: The folder of this rank's files, or None if it has no files.
+        path: Becomes a checkpoint at the end of the call.
+        parts: The results of `compute_digests`, by rank.
         about: As for `publish`.
         context: Of this rank.
 
     Raises:
-        OSError: Not all could be written; on all ranks, whichever of them it was.
+        OSError: A rank could not write its files. All ranks raise it.
     """
     claimed, failed = assign_files(parts), ""
     try:
@@ -73,18 +73,18 @@ def put(
 
 
 def read(path: StoragePath) -> dict[str, Any]:
-    """What was published about the checkpoint at `path`.
+    """Return the `about` of the checkpoint at `path`.
 
     Raises:
-        CheckpointError: It is missing or its files are not what was published.
-        OSError: It lies in a bucket that cannot be read.
+        CheckpointError: It is missing, or its files differ from the published ones.
+        OSError: Its bucket cannot be read.
     """
     try:
         about: dict[str, Any] = json.loads((path / ABOUT).read_text(encoding="utf-8"))
         found = {name: compute_digest(path / name) for name in about["files"]}
     except (OSError, ValueError, KeyError) as error:
         if isinstance(path, RemotePath) and isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
-            raise  # as for a checkpoint file
+            raise  # an unreachable bucket does not mean that the checkpoint is broken
         raise CheckpointError(f"checkpoint {path} must be readable with its {ABOUT}: {error}.") from error
     wrong = [name for name, expected in about["files"].items() if found[name] != expected]
     if wrong:
@@ -93,7 +93,7 @@ def read(path: StoragePath) -> dict[str, Any]:
 
 
 def _sync(path: Path) -> str:
-    """The SHA-256 of a file that is on the disk when this returns."""
+    """Write a file to the disk with fsync and return its SHA-256."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

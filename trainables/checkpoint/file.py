@@ -1,4 +1,4 @@
-"""Checkpoint files: written whole or not at all, verified when they are read, and never pickled objects."""
+"""Checkpoint files: written completely or not at all, verified when they are read, without pickled objects."""
 
 import hashlib
 import io
@@ -18,40 +18,40 @@ from trainables.task import images
 
 logger = logging.getLogger(__name__)
 DIGEST = ".sha256"
-ABOUT = ".searchlight.json"  # in a directory that is a checkpoint: written last, so that it is one with this alone
+ABOUT = ".searchlight.json"  # written last: only with this file a directory is a checkpoint
 
 
 class CheckpointError(RuntimeError):
-    """A checkpoint that is missing or is not what was saved."""
+    """A checkpoint is missing or differs from what was saved."""
 
 
 def save(state: dict[str, Any], path: StoragePath) -> None:
-    """Write `state`, of tensors and plain Python values, to `path` and its SHA-256 beside it.
+    """Write `state`, of tensors and plain Python values, to `path`, and its SHA-256 to a file next to it.
 
-    A reader sees the old file or the new one, also after a crash at any moment. Of a bucket as of a disk.
+    A reader sees the old file or the new one, also after a crash, on a disk and in a bucket.
     """
     _publish(_serialize(state), path)
 
 
 class Writer:
-    """Writes checkpoints while training goes on, one after the other."""
+    """Writes checkpoints in a thread while training continues, one after another."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, "checkpoint")
         self._pending: Future[None] | None = None
 
     def save(self, state: dict[str, Any], path: StoragePath) -> None:
-        """As `save`, but only the copy of `state` is finished when this returns.
+        """Copy `state` and write it in the background. Wait for the checkpoint before it.
 
         Raises:
             OSError: An earlier checkpoint could not be written.
         """
-        content = _serialize(state)  # before it returns: the next update changes the tensors in place
+        content = _serialize(state)  # now, since the next update changes the tensors in place
         self.wait()
         self._pending = self._pool.submit(_publish, content, path)
 
     def delete(self, path: StoragePath) -> None:
-        """As `delete`, once what was to be written is. What cannot be deleted stays, which is told.
+        """Delete a checkpoint in the background, after all pending writes. Log a warning if it cannot be deleted.
 
         Raises:
             OSError: An earlier checkpoint could not be written.
@@ -60,10 +60,10 @@ class Writer:
         self._pending = self._pool.submit(_try_delete, path)
 
     def wait(self) -> None:
-        """Return when nothing is left to be written.
+        """Wait until all checkpoints are written.
 
         Raises:
-            OSError: It could not be written.
+            OSError: A checkpoint could not be written.
         """
         pending, self._pending = self._pending, None
         if pending is not None:
@@ -71,18 +71,18 @@ class Writer:
 
 
 def load(path: StoragePath) -> dict[str, Any]:
-    """The state that was saved at `path`, on the CPU.
+    """Return the state that was saved at `path`, on the CPU.
 
     Raises:
-        CheckpointError: The file is missing or its content is not what was written.
-        OSError: It lies in a bucket that cannot be read.
+        CheckpointError: The file is missing or its content differs from what was written.
+        OSError: Its bucket cannot be read.
     """
     try:
         content = path.read_bytes()
         digests = [line.split()[0] for line in with_suffix_added(path, DIGEST).read_text().splitlines()]
     except (OSError, IndexError) as error:
         if isinstance(path, RemotePath) and not isinstance(error, FileNotFoundError):
-            raise  # a bucket that cannot be reached says nothing of the checkpoint: its trial must not start anew
+            raise  # an unreachable bucket does not mean that the checkpoint is broken
         raise CheckpointError(f"checkpoint {path} must be readable with its .sha256 beside it: {error}.") from error
     if hashlib.sha256(content).hexdigest() not in digests:
         expected = " or ".join(digests) or "in its .sha256"
@@ -92,10 +92,10 @@ def load(path: StoragePath) -> dict[str, Any]:
 
 
 def plain(state: dict[str, Any]) -> dict[str, Any]:
-    """`state` itself, if a checkpoint of it can be read again.
+    """Return `state` if a checkpoint of it can be read again.
 
     Raises:
-        CheckpointError: It holds something else than tensors and plain Python values.
+        CheckpointError: It holds objects other than tensors and plain Python values.
     """
     try:
         torch.load(io.BytesIO(_serialize(state)), weights_only=True)
@@ -108,10 +108,10 @@ def plain(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def link(source: StoragePath, target: StoragePath) -> None:
-    """Give the checkpoint at `source` a second name, under which it stays when the first is deleted.
+    """Give the checkpoint at `source` a second name, which stays when the first is deleted.
 
     Raises:
-        FileNotFoundError: There is none.
+        FileNotFoundError: The checkpoint does not exist.
     """
     if isinstance(source, RemotePath) or isinstance(target, RemotePath):
         _copy(source, target)
@@ -132,7 +132,7 @@ def link(source: StoragePath, target: StoragePath) -> None:
 
 
 def delete(path: StoragePath) -> None:
-    """Remove the checkpoint at `path`, a file or a directory, and its pictures; one that is gone is no error."""
+    """Remove the checkpoint at `path`, a file or a directory, and its pictures. Ignore a missing one."""
     paths.remove_tree(with_suffix_added(path, images.SUFFIX))
     if path.is_dir():
         paths.remove_tree(path)
@@ -161,14 +161,14 @@ def _publish(content: bytes, path: StoragePath) -> None:
     earlier = ""
     with suppress(FileNotFoundError):
         earlier = digest.read_text()
-    _write(digest, (line + earlier).encode())  # until the content is replaced, the earlier one is still good
+    _write(digest, (line + earlier).encode())  # the earlier content is valid until it is replaced
     _write(path, content)
     if earlier:
         _write(digest, line.encode())
 
 
 def _copy(source: StoragePath, target: StoragePath) -> None:
-    """As `link`, in a bucket, where nothing has two names."""
+    """Copy a checkpoint if source or target is in a bucket, where files cannot be linked."""
     if not source.is_dir():
         paths.copy(source, target)
         paths.copy(with_suffix_added(source, DIGEST), with_suffix_added(target, DIGEST))

@@ -1,4 +1,4 @@
-"""A trial that goes on from the checkpoint of another: its weights, moments and counters, one's own hyperparameters."""
+"""Continues a trial from another trial's checkpoint with different hyperparameters, as in population-based training."""
 
 import copy
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from trainables.task import Task
 
 
 def initial_state(task: Task[Any], plateaus: list[ReduceLROnPlateau]) -> dict[str, Any]:
-    """What the hyperparameters of `task` made of optimizers, schedules and loss scale, before anything was trained."""
+    """Return the states of optimizers, schedules and loss scales before training."""
     updaters = {
         name: {
             "optimizers": {
@@ -30,10 +30,10 @@ def initial_state(task: Task[Any], plateaus: list[ReduceLROnPlateau]) -> dict[st
 
 
 def check_shapes(task: Task[Any], saved: Mapping[str, Any]) -> None:
-    """Whether the weights of `saved`, the checkpoint of another trial, fit.
+    """Check that the weights of `saved`, the checkpoint of another trial, fit `task`.
 
     Raises:
-        ValueError: The hyperparameters make other weights.
+        ValueError: The task's hyperparameters lead to other shapes.
     """
     for key, module in task.modules.items():
         for name, parameter in module.named_parameters():
@@ -47,15 +47,15 @@ def check_shapes(task: Task[Any], saved: Mapping[str, Any]) -> None:
 
 
 def adapt_state(saved: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """`saved`, the checkpoint of another trial, as if it had been trained with the hyperparameters of this one.
+    """Return `saved`, the checkpoint of another trial, as if trained with this trial's hyperparameters.
 
-    A learning rate that its schedule has brought down to a tenth is a tenth of one's own. Of schedules and loss
-    scales, what training changed is kept, and what was as it was built is one's own. An optimizer or a schedule of
-    another kind starts anew.
+    A learning rate that its schedule has lowered to a tenth becomes a tenth of this trial's own. Schedules and loss
+    scales keep what training changed; the rest is this trial's own. Optimizers and schedules of another type start
+    without a state.
 
     Args:
-        saved: Holds under "built" what `as_built` gave for the other trial.
-        own: What it gave for this one.
+        saved: Holds under "built" the `initial_state` of the other trial.
+        own: The `initial_state` of this trial.
     """
     theirs = saved["built"]
     updaters = {}
@@ -97,7 +97,7 @@ def _adapt_schedules(saved: list[Any], own: list[Any], built: list[Any]) -> list
 
 
 def _merge_states(saved: Any, own: Any, built: Any) -> Any:
-    """Of `saved` what differs from `built`, of `own` the rest."""
+    """Return the parts of `saved` that differ from `built`, and the rest from `own`."""
     if _is_equal(saved, built):
         return own
     parts = (saved, own, built)

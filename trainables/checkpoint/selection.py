@@ -14,9 +14,9 @@ logger = logging.getLogger(__name__)
 def find_resume_checkpoint(
     folder: StoragePath, epoch: int, candidates: Sequence[str | None], ranks: int
 ) -> tuple[StoragePath, dict[str, Any]] | None:
-    """Return the path and the content of the checkpoint to resume from, or None to start without one.
+    """Return the path and content of the checkpoint to resume from, or None to start without one.
 
-    A checkpoint that as many ranks saved in the middle of the next epoch goes before all candidates.
+    A checkpoint within the next epoch, saved by the same number of ranks, takes precedence over all candidates.
 
     Args:
         folder: Where the trial's checkpoints are written.
@@ -26,12 +26,12 @@ def find_resume_checkpoint(
 
     Raises:
         CheckpointError: No candidate can be read.
-        OSError: They are in a bucket that cannot be read.
+        OSError: Their bucket cannot be read.
     """
     broken: list[checkpoint.CheckpointError] = []
     midway: list[tuple[int, StoragePath]] = []
     for path in folder.glob("midway-*.pt"):
-        with suppress(FileNotFoundError):  # a worker that was replaced may still live, and delete its own
+        with suppress(FileNotFoundError):  # a replaced worker may still run and delete its file
             midway.append((get_modified_ns(path), path))
     for _, path in sorted(midway, reverse=True):
         found = _read(path, broken)

@@ -1,7 +1,7 @@
 """Checkpoints of trials with sharded modules: directories that torch.distributed.checkpoint writes.
 
-Each rank writes its shards; `state.pt` has all else, with a reference in the place of each sharded tensor. Any number
-of ranks can load the tensors, each rank no more than its own shards.
+Each rank writes its shards. `state.pt` holds the rest, with a reference in the place of each sharded tensor. Any
+number of ranks can load the tensors. Each rank loads only its own shards.
 """
 
 import contextlib
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from trainables.task import Task
 
 STATE = "state.pt"
-REFERENCE = "sharded tensor"  # the only key of what stands for one
-FOLDER = "sharded tensors"  # the key under which a state says where they are
-# What the metadata of torch.distributed.checkpoint are made of: no other pickled object is read.
+REFERENCE = "sharded tensor"  # the only key of a reference
+FOLDER = "sharded tensors"  # the key of the folder in a loaded state
+# The classes in the metadata of torch.distributed.checkpoint. No other pickled object is read.
 PLAIN = {
     "pathlib": {"Path", "PosixPath", "WindowsPath"},
     "torch": {"Size"} | {name for name, value in vars(torch).items() if isinstance(value, torch.dtype)},
@@ -62,12 +62,12 @@ def check_folder(folder: StoragePath) -> None:
 
 
 def save(state: dict[str, Any], path: StoragePath, context: Context) -> None:
-    """Write `state`, in which tensors may be sharded, to the directory `path`. Called on all ranks.
+    """Write `state`, in which tensors may be sharded, to the directory `path`. Call it on all ranks.
 
     A reader sees the old directory or the new one, or for a moment none.
 
     Raises:
-        OSError: Not all could be written; on all ranks, whichever of them it was.
+        OSError: A rank could not write its part. All ranks raise it.
         ValueError: The path is in a bucket.
     """
     from torch.distributed.checkpoint import state_dict_saver
@@ -94,8 +94,8 @@ def load(path: StoragePath) -> dict[str, Any]:
     """Return the state that was saved at `path`. `fill` reads the sharded tensors of a directory.
 
     Raises:
-        CheckpointError: It is missing or its content is not what was written.
-        OSError: It lies in a bucket that cannot be read.
+        CheckpointError: It is missing or its content differs from what was written.
+        OSError: Its bucket cannot be read.
     """
     if isinstance(path, RemotePath) or not path.is_dir():
         return file.load(path)
@@ -105,8 +105,7 @@ def load(path: StoragePath) -> dict[str, Any]:
 
 
 def fill(state: dict[str, Any], layouts: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Return `state`, the content of a checkpoint, with its tensors sharded as `layouts` say, and whole where they do
-    not."""
+    """Return `state`, the content of a checkpoint, with its tensors. Shard those that `layouts` has."""
     from torch.distributed.checkpoint import state_dict_loader
     from torch.distributed.tensor import distribute_tensor
 
@@ -130,7 +129,7 @@ def fill(state: dict[str, Any], layouts: Mapping[str, Tensor]) -> dict[str, Any]
         if _is_reference(value):
             return tensors[value[REFERENCE]]
         if isinstance(value, Tensor) and (like := _find_layout(key, value.shape, layouts)) is not None:
-            # Each rank takes its part of a whole tensor that all of them have.
+            # All ranks have the whole tensor: each takes its part without communication.
             return distribute_tensor(value.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
         return value
 
@@ -139,7 +138,7 @@ def fill(state: dict[str, Any], layouts: Mapping[str, Tensor]) -> dict[str, Any]
 
 
 def gather(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `state` with its sharded tensors whole. Called on all ranks that have a part of them."""
+    """Return `state` with whole instead of sharded tensors. Call it on all ranks that have a part of them."""
 
     def make_whole(key: str, value: Any) -> Any:
         return value.full_tensor() if hasattr(value, "device_mesh") else value
@@ -149,7 +148,7 @@ def gather(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def get_layouts(task: "Task[Any]") -> dict[str, Any]:
-    """Return the sharded tensors of `task` by their place in its state. Moments have the place of their parameter."""
+    """Return the sharded tensors of `task` by their path in its state. Moments have the path of their parameter."""
     named: list[tuple[str, Any]] = []
     for key, module in task.modules.items():
         named += [(f"modules/{key}/{name}", tensor) for name, tensor in module.state_dict().items()]
@@ -187,13 +186,13 @@ def _find_layout(key: str, shape: torch.Size, layouts: Mapping[str, Any]) -> Any
 
 
 def _map(value: Any, change: Callable[[str, Any], Any], key: str = "") -> Any:
-    """Return `value` with what `change` makes of each part of it, by its place."""
+    """Return `value` after `change` was applied to each part and its path."""
     changed = change(key, value)
     if changed is not value:
         return changed
     prefix = f"{key}/" if key else ""
     if isinstance(value, dict):
-        copied = copy.copy(value)  # with what else a module's state has
+        copied = copy.copy(value)  # keeps the attributes of a module's state dict
         copied.update((name, _map(part, change, f"{prefix}{name}")) for name, part in value.items())
         return copied
     if isinstance(value, list | tuple):
@@ -224,11 +223,11 @@ class _Unpickler(pickle.Unpickler):
 
 @contextlib.contextmanager
 def _agree_on_errors(context: Context) -> Iterator[None]:
-    """Raise an error of any rank on all of them when the block ends."""
+    """Raise an error of any rank on all ranks when the block ends."""
     failed = ""
     try:
         yield
-    except Exception as error:  # whatever it is: the other ranks wait for this one
+    except Exception as error:  # any error: the other ranks wait for this one
         failed = str(error) or type(error).__name__
     if reasons := [reason for reason in context.gather(failed) if reason]:
         raise OSError(f"checkpoint could not be written: {reasons[0]}")
