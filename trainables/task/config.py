@@ -22,16 +22,16 @@ def searchable(
     when: Mapping[str, Any] | None = None,
     description: str | None = None,
 ) -> Any:
-    """A config field that a search varies.
+    """Declare a config field that a search varies.
 
     Args:
-        default: The value when it is not searched.
+        default: The value when the field is not searched.
         low, high: The range of a number, both ends included. An int field is searched in whole numbers.
-        log: Search the logarithm.
+        log: Whether to search the logarithm.
         step: Distance between neighbouring values.
         choices: The values of a categorical field, instead of a range.
         when: Search this field only in trials where the named fields have these values, as in
-            `{"precision": "fp16"}` or `{"precision": ["fp16", "bf16"]}`; it has its default in the others.
+            `{"precision": "fp16"}` or `{"precision": ["fp16", "bf16"]}`. Other trials use its default.
         description: Shown by `--dry-run`.
 
     Raises:
@@ -73,13 +73,13 @@ def _to_plain(value: Any) -> Any:
 
 
 class ConfigPart(BaseModel):
-    """Parameters that belong together, set as `--set part.name=value`."""
+    """A group of parameters, set as `--set part.name=value`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
 
 
 class TaskConfig(ConfigPart):
-    """The parameters of one trial. Subclass it with a task's own; fields made with `searchable` are searched over."""
+    """The parameters of one trial. Subclass it for a task. Fields declared with `searchable` are searched."""
 
     precision: PrecisionName = searchable(
         Precision.FP32, choices=list(Precision), description="format of the forward pass; auto: the best of the device"
@@ -100,12 +100,12 @@ class TaskConfig(ConfigPart):
     seed: int = Field(0, ge=0, lt=2**31, description="of weights, data order and dropout")
 
     def total_updates(self, micro_batches: int) -> int:
-        """Updates of a whole trial, what OneCycleLR and its like take as their length.
+        """Return the updates of a whole trial, the length that e.g. OneCycleLR needs.
 
-        Skipped windows are no updates, so a schedule of this length is never overrun.
+        Skipped windows are not updates, so a trial never exceeds a schedule of this length.
 
         Args:
-            micro_batches: Of one epoch, on the rank that has most: `context.micro_batches(samples, batch_size)`.
+            micro_batches: Of one epoch on the rank with the most: `context.micro_batches(samples, batch_size)`.
         """
         return self.epochs * math.ceil(micro_batches / self.accumulation)
 
@@ -115,7 +115,7 @@ Config = TypeVar("Config", bound=TaskConfig)
 
 @contextmanager
 def renamed_errors(names: Mapping[str, str]) -> Iterator[None]:
-    """Replace the first words of a ValueError, which are a key of `names`, by the words that a user knows."""
+    """Replace a key of `names` at the start of a ValueError's message by its value, the name that a user knows."""
     try:
         yield
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""What a trial trains and evaluates on, by name and digest."""
+"""The data sets of a trial, by name and digest."""
 
 import hashlib
 from collections.abc import Iterator, Mapping
@@ -10,17 +10,17 @@ import numpy as np
 import torch
 
 Use = Literal["training", "evaluation"]
-LONGEST_NAME = 500  # that MLflow takes
+LONGEST_NAME = 500  # MLflow's limit
 READ_BYTES = 2**20
 
 
 @dataclass(frozen=True)
 class DataSet:
-    """Data that a trial uses.
+    """A data set that a trial uses.
 
     Attributes:
-        digest: What tells it from data that is different.
-        source: Where it comes from, for people: a URL, a path, a package and its version.
+        digest: Identifies the content.
+        source: The origin, for people: a URL, a path, a package and its version.
         use: Whether the trial trains or is evaluated on it.
     """
 
@@ -37,15 +37,15 @@ class DataSet:
 
 
 def digest_of(data: Any) -> str:
-    """The SHA-256 of `data`, 64 hexadecimal digits.
+    """Return the SHA-256 of `data`, 64 hexadecimal digits.
 
     Args:
-        data: Tensors, arrays, plain values, and lists, tuples and dicts of them; a path stands for the content of its
-            file, or of all files in its folder by their names. Equal data has the same digest wherever it lies:
-            strides, the device and the order of a dict do not count, types and shapes do.
+        data: Tensors, arrays, plain values, and lists, tuples and dicts of them. A path stands for the content of its
+            file, or of all files in its folder by their names. Types and shapes count; strides, the device and the
+            order of a dict do not.
 
     Raises:
-        ValueError: It holds something else.
+        ValueError: It holds another type.
     """
     sha = hashlib.sha256()
     for part in _encode_data(data):
@@ -54,7 +54,7 @@ def digest_of(data: Any) -> str:
 
 
 def _encode_data(data: Any) -> Iterator[bytes | memoryview]:
-    """What is hashed: of each value its kind and length before its content, so that no two are alike."""
+    """Yield the bytes to hash. The type and length precede each value, so that encodings are unambiguous."""
     if isinstance(data, torch.Tensor):
         flat = data.detach().cpu().contiguous()
         yield f"tensor {flat.dtype} {tuple(flat.shape)}\n".encode()

@@ -1,4 +1,4 @@
-"""What a task draws of itself: checked, and kept as PNG beside the checkpoint of the report that it belongs to."""
+"""Images that a task renders, stored as PNG next to the checkpoint of their report."""
 
 import io
 import os
@@ -15,15 +15,15 @@ from numpy.typing import NDArray
 from trainables.filesystem.paths import RemotePath, StoragePath, get_modified_ns, remove_tree, with_suffix_added
 
 Picture = NDArray[np.uint8]
-SUFFIX = ".pictures"  # of the folder beside a checkpoint that has those of its report
+SUFFIX = ".pictures"  # of the folder next to a checkpoint
 NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 
 def check_images(pictures: Any) -> dict[str, Picture]:
-    """`pictures` themselves, if they are arrays of uint8 of shape (height, width, 3) by name.
+    """Return `pictures` if it is a mapping from names to uint8 arrays of shape (height, width, 3).
 
     Raises:
-        ValueError: They are not; all that is wrong in one line.
+        ValueError: It is not. The message names all problems.
     """
     if not isinstance(pictures, Mapping):
         raise ValueError(f"pictures must return arrays by name, but got {type(pictures).__name__}. Return a dict.")
@@ -34,7 +34,7 @@ def check_images(pictures: Any) -> dict[str, Picture]:
 
 
 def save(pictures: Mapping[str, Picture], checkpoint: StoragePath) -> None:
-    """Write them as PNG beside `checkpoint`, before it: all of them or none, in a bucket once it is there."""
+    """Write pictures as PNG next to `checkpoint`, before the checkpoint. On a disk, write all of them or none."""
     from PIL import Image  # here: most tasks draw nothing
 
     if isinstance(checkpoint, RemotePath):
@@ -58,9 +58,9 @@ def save(pictures: Mapping[str, Picture], checkpoint: StoragePath) -> None:
 
 
 def find_best_images(folder: StoragePath) -> StoragePath | None:
-    """Return the folder of the newest pictures among the checkpoints of a trial, or None if there are none.
+    """Return the folder of the newest pictures among a trial's checkpoints, or None if no folder exists.
 
-    These are the pictures of the best report, since only a report that is better than all before it has pictures.
+    These belong to the best report, since only a report that is better than all earlier ones has pictures.
     """
     found: list[tuple[int, int, Any]] = []
     paths = [*folder.glob(f"*{SUFFIX}")]
@@ -68,10 +68,10 @@ def find_best_images(folder: StoragePath) -> StoragePath | None:
         if isinstance(path, Path):
             found.append((path.stat().st_mtime_ns, 0, path))
             continue
-        # Without its checkpoint, a folder may be half written, or of a report that was never made.
+        # Without its checkpoint, a folder may be incomplete, or belong to a report that was never made.
         checkpoint = path.with_name(path.name.removesuffix(SUFFIX))
         epoch = re.match(r"epoch-(\d+)", checkpoint.name)
-        with suppress(FileNotFoundError):  # several may be of one second
+        with suppress(FileNotFoundError):  # it may have been deleted since
             found.append((get_modified_ns(checkpoint), int(epoch[1]) if epoch else 0, path))
     if not found and len(paths) == 1:  # the trial has ended, and its checkpoint was not kept
         found = [(0, 0, paths[0])]

@@ -1,4 +1,4 @@
-"""What something must provide to be searched over: a config whose fields are the search space, and a task."""
+"""The interface of a task that can be searched over."""
 
 import functools
 import tempfile
@@ -26,31 +26,31 @@ if TYPE_CHECKING:
 
 
 class Task(ABC, Generic[Config]):
-    """Something to train: subclass it, name an objective, and fill in build, train_batches, loss and evaluate.
+    """A training task. Subclass it, name an objective, and define build, train_batches, loss and evaluate.
 
     Attributes:
         objective: The metric of `evaluate` that the search improves, and `mode`, "min" or "max".
-        trials: Of a search that does not say how many: more for a task whose trials take seconds.
-        units: The unit of metrics, by name, in a few words. The summary of a search shows those that the best report
-            has, beside what the report has as a baseline of the objective: "val/score_baseline" for "val/score".
+        trials: The default number of trials of a search. Raise it for a task whose trials take seconds.
+        units: The unit of metrics, by name, in a few words. The summary of a search shows those of the best report. A
+            report may hold a baseline of its objective: "val/score_baseline" for "val/score".
         config: The parameters of this trial. Set before `build`, as is `context`.
-        context: Device, rank, world size and a generator that is seeded anew for each epoch.
-        modules: By name; `build` fills it. Moved to the device and made equal on all ranks afterwards.
-        optimizers: By name; `build` fills it.
-        schedulers: Learning-rate schedules, stepped once per applied update; `build` may fill it. ReduceLROnPlateau
+        context: Device, rank, world size and a generator that is seeded for each epoch.
+        modules: By name. `build` fills it. Moved to the device and made equal on all ranks afterwards.
+        optimizers: By name. `build` fills it.
+        schedulers: Learning-rate schedules, stepped once per applied update. `build` may fill it. ReduceLROnPlateau
             is stepped with the objective after each evaluation.
-        transforms: By update, what changes its finished gradients in place, as noise does; `build` may fill it. It
-            runs before they are checked and clipped.
-        updates: Which optimizers step together, by the name of the update. Default: all of them in one, "train".
-        epoch_samples: Weight after which an epoch of an endless stream ends, on all ranks together. What its last
-            window had beyond that, the next epoch has less, so that trials with other windows see as much. None: no
-            limit.
-        reduce_each: Of sharded modules: reduce gradients after each micro-batch, and not once per window. It spares
-            the memory for whole gradients.
-        unshard_to_evaluate: Of sharded modules: keep all weights whole during an evaluation. If not, all ranks must
-            make the same forward passes in `evaluate`, and `pictures` cannot be drawn.
+        transforms: Functions by update that change its finished gradients in place, e.g. add noise. `build` may fill
+            it. They run before gradients are checked and clipped.
+        updates: The optimizers that step together, by the name of the update. Default: all in one update, "train".
+        epoch_samples: Weight after which an epoch of an endless stream ends, on all ranks together. The excess of an
+            epoch's last window is subtracted from the next epoch, so that trials with other windows see the same
+            amount. None: no limit.
+        reduce_each: Of sharded modules: reduce gradients after each micro-batch instead of once per window. This saves
+            the memory of whole gradients.
+        unshard_to_evaluate: Of sharded modules: keep all weights whole during an evaluation. Otherwise, all ranks must
+            make the same forward passes in `evaluate`, and `pictures` cannot be rendered.
         updaters: One per update, by name. Set after `build`.
-        named_data: What `dataset` named.
+        named_data: The data sets that `dataset` recorded.
     """
 
     objective: ClassVar[str]
@@ -76,7 +76,7 @@ class Task(ABC, Generic[Config]):
 
     @classmethod
     def config_class(cls) -> type[TaskConfig]:
-        """The config that the task was declared with: `MyConfig` of `class MyTask(Task[MyConfig])`.
+        """Return the config class of the declaration: `MyConfig` of `class MyTask(Task[MyConfig])`.
 
         Raises:
             TypeError: The class was declared without one.
@@ -90,28 +90,27 @@ class Task(ABC, Generic[Config]):
 
     @classmethod
     def judged_from(cls, config: Config) -> int:
-        """The first epoch whose report says something of the trial's end: no scheduler that counts epochs judges
-        before, unless a search says `--grace-period`.
+        """Return the first epoch whose report may end a trial, unless the search sets `--grace-period`.
 
         Args:
-            config: With the settings of the search; what is searched has its default in it.
+            config: Has the settings of the search. Searched fields have their defaults.
         """
         return 1
 
     @classmethod
     def prepare(cls, config: Config, folder: Path) -> None:
-        """Write to `folder` what all workers must have alike, as a corpus that is gathered on this machine.
+        """Write files to `folder` that must be the same on all workers, e.g. a corpus of this machine.
 
-        Called once by the driver, before the first trial of a search; it lies in the folder of the search, and one that
-        is taken up has it as it was. In a trial, `self.files` is where it is.
+        The driver calls it once, before the first trial of a search. The folder is part of the search's folder, and a
+        resumed search does not prepare it again. In a trial, its path is `self.files`.
 
         Args:
-            config: With the settings of the search; what is searched has its default in it.
+            config: Has the settings of the search. Searched fields have their defaults.
         """
 
     @functools.cached_property
     def files(self) -> Path:
-        """The folder that `prepare` filled. Without a search, as in a notebook, it is filled now, for this task."""
+        """The folder that `prepare` filled. Without a search, as in a notebook, it is filled at the first access."""
         if self.context.files is not None:
             return self.context.files
         self._own_files = tempfile.TemporaryDirectory(prefix="searchlight-")
@@ -124,25 +123,25 @@ class Task(ABC, Generic[Config]):
 
     @abstractmethod
     def train_batches(self, epoch: int) -> Iterable[Any]:
-        """This rank's micro-batches of `epoch`, counted from 0, without padding or duplicates."""
+        """Return this rank's micro-batches of `epoch`, counted from 0, without padding or duplicates."""
 
     @abstractmethod
     def loss(self, batch: Any) -> "tuple[Tensor, float | Tensor]":
-        """The mean loss of a micro-batch and its weight, the number of elements in that mean."""
+        """Return the mean loss of a micro-batch and its weight, the number of elements in that mean."""
 
     @abstractmethod
     def evaluate(self) -> Mapping[str, float | tuple[float, float]]:
-        """Metrics by name: a float that holds for all ranks, or this rank's (mean, weight) to be reduced over them.
+        """Return metrics by name: a float that holds for all ranks, or (mean, weight) of this rank.
 
-        Called in evaluation mode, without autograd, with averaged weights if there are any, and in fp32: use
-        `with self.autocast():` where the trial's own precision is wanted.
+        Called in evaluation mode, without autograd, with averaged weights if the trial has them, and in fp32. Use
+        `with self.autocast():` for the trial's own precision.
         """
 
     def pictures(self) -> "Mapping[str, NDArray[np.uint8]]":
-        """What people should see of the trial, by name: RGB of shape (height, width, 3). Its run in MLflow has them.
+        """Return RGB images by name, uint8 of shape (height, width, 3), to be logged to the trial's MLflow run.
 
-        Called right after an `evaluate` whose report is better than all before it, and as it is, but on rank 0 alone:
-        it must not wait for other ranks. Names are of letters, digits, - and _.
+        Called after an `evaluate` with a better objective than all earlier ones, under the same conditions, but only on
+        rank 0: it must not wait for other ranks. Names consist of letters, digits, - and _.
         """
         return {}
 
@@ -152,19 +151,19 @@ class Task(ABC, Generic[Config]):
             updater.update(window, self.loss)
 
     def after_update(self, report: "UpdateReport") -> None:
-        """Called after each update, with what happened."""
+        """Handle the report of an update. Override it to act after each update."""
 
     def predict(self, inputs: Any) -> Any:
-        """What the trained task answers, once it is a model in MLflow: a tensor, an array, or a dict of them.
+        """Return the answer of the trained task, logged as a model in MLflow: a tensor, an array, or a dict of them.
 
-        Called as `evaluate` is, with averaged weights if there are any. By default, the only module is applied to the
+        Called like `evaluate`, with averaged weights if the trial has them. By default, apply the only module to the
         inputs in the trial's own precision.
 
         Args:
-            inputs: A tensor on the device, or a dict of them; text comes in arrays.
+            inputs: A tensor on the device, or a dict of them. Text is passed as arrays.
 
         Raises:
-            ValueError: There are several modules, and the task does not say what they answer together.
+            ValueError: The task has several modules and does not override this method.
         """
         if len(self.modules) != 1:
             raise ValueError(
@@ -176,12 +175,12 @@ class Task(ABC, Generic[Config]):
             return module(inputs)
 
     def example(self) -> Any:
-        """A few inputs that `predict` takes, from which a model in MLflow has its signature.
+        """Return a few inputs of `predict`, from which MLflow infers the model's signature.
 
-        By default, the first element of the first micro-batch, if that is a tuple or list, else all of it; eight rows.
+        By default, return eight rows of the first micro-batch, or of its first element if it is a tuple or list.
 
         Raises:
-            ValueError: There is no micro-batch, or none of tensors.
+            ValueError: The first micro-batch holds no tensors.
         """
         batch: Any = next(iter(self.train_batches(0)), None)
         inputs = batch[0] if isinstance(batch, tuple | list) else batch
@@ -194,26 +193,24 @@ class Task(ABC, Generic[Config]):
             ) from error
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint must hold beyond modules, optimizers and schedules: the same on all ranks, rank 0's is
-        written."""
+        """Return state in addition to modules, optimizers and schedules. It must be the same on all ranks."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up what `state_dict` gave."""
+        """Restore the state that `state_dict` returned."""
 
     def dataset(
         self, name: str, data: Any = None, *, digest: str = "", source: str = "", use: Use = "training"
     ) -> None:
-        """Say in `build` what the trial trains or evaluates on: its runs in MLflow have it, and a search that is taken
-        up with other data says so.
+        """Record in `build` a data set that the trial uses. MLflow logs it, and a resumed search reports other data.
 
         Args:
             name: Of the data set.
-            data: What its digest is computed of, see `trainables.task.digest_of`. On rank 0 alone, in each trial:
-                a GB takes seconds. Of so much, keep the digest with `self.context.cache`.
+            data: Hashed by `trainables.task.digest_of`, on rank 0 in each trial. A GB takes seconds: cache the digest
+                of large data with `self.context.cache`.
             digest: Instead of data.
-            source: Where it comes from, for people: a URL, a path, a package and its version.
-            use: "training" or "evaluation". What serves both is named twice.
+            source: The origin, for people: a URL, a path, a package and its version.
+            use: "training" or "evaluation". Record data twice that serves both.
         """
         if (data is None) == (not digest):
             raise ValueError(f"dataset must get data or a digest, but got {'neither' if data is None else 'both'}.")
@@ -221,12 +218,12 @@ class Task(ABC, Generic[Config]):
             self.named_data.append(DataSet(name, digest or digest_of(data), source, use))
 
     def log(self, name: str, value: "Tensor | float", weight: "Tensor | float" = 1.0) -> None:
-        """Note a term of the loss; its weighted mean over the epoch and all ranks is reported as `train/<name>`.
+        """Log a term of the loss. Its weighted mean over the epoch and all ranks is reported as `train/<name>`.
 
-        What is noted in a window that is not applied counts for nothing, as its loss does.
+        Terms of a window that is not applied are discarded, as is its loss.
 
         Raises:
-            ValueError: The loop itself reports a metric of that name.
+            ValueError: The training loop itself reports a metric of that name.
         """
         if name in ("loss", "grad_norm", "updates"):
             raise ValueError(f"log must get a name that is not reported already, but got {name!r}.")
@@ -240,17 +237,17 @@ class Task(ABC, Generic[Config]):
         self.noting[name] = (total + part, weights + weight)
 
     def keep_noted(self) -> None:
-        """Count what was noted since the last update."""
+        """Add the terms logged since the last update to the sums of the epoch."""
         for name, (part, weight) in self.noting.items():
             total, weights = self.noted.get(name, (0.0, 0.0))
             self.noted[name] = (total + part, weights + weight)
         self.noting.clear()
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """The precision context of this trial, for evaluation."""
+        """Return the autocast context of the trial's precision, for evaluation."""
         return autocast(self.precision, self.context.device)
 
     @property
     def precision(self) -> Precision:
-        """The precision that this trial runs in: that of the config, or what "auto" is on this device."""
+        """The precision of this trial. "auto" is resolved for the device."""
         return resolve(self.config.precision, self.context.device)
