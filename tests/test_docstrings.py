@@ -44,10 +44,8 @@ NOT_YET = (
     "search/study",
     "search/study/sampler_view.py",
     "trainables/arc",
-    "trainables/liquid",
     "trainables/lm",
     "trainables/registry.py",
-    "trainables/training",
     "trainables/training/trainer.py",
     "trainables/update",
 )

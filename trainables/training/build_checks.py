@@ -1,4 +1,4 @@
-"""What a task's `build` must have made, and whether what it made learns."""
+"""Checks of what a task's `build` created, and of the gradients of the first update."""
 
 import logging
 from collections.abc import Iterable
@@ -15,10 +15,10 @@ logger = logging.getLogger(__name__)
 
 
 def check_build(task: Task[Any]) -> dict[str, Parameter]:
-    """The task's parameters by name, each once.
+    """Return the task's parameters by name, each once.
 
     Raises:
-        ValueError: The task's `build` left something out or named something that it did not make.
+        ValueError: The task's `build` omitted something or named something that it did not create.
     """
     name = type(task).__name__
     if not hasattr(task, "objective"):
@@ -56,15 +56,14 @@ def check_build(task: Task[Any]) -> dict[str, Parameter]:
 
 
 def get_parameter_ids(optimizers: Iterable[torch.optim.Optimizer]) -> set[int]:
-    """The ids of the parameters of `optimizers`."""
     return {id(parameter) for optimizer in optimizers for parameter in get_parameters(optimizer)}
 
 
 def check_gradients(task: Task[Any], update: str, updater: Updater, report: UpdateReport) -> None:
-    """Find what gets no gradient, at the first update of a trial, before hours are spent on it.
+    """Check in the first update of a trial that every module gets a gradient.
 
-    A single parameter without one is named in the log: it may be meant. A whole module without one is a graph that
-    was cut: a detach(), a head that no loss uses, a prompt that is looked up in a cache.
+    A single parameter without gradient is only logged, since it may be intended. A whole module without gradient means
+    a disconnected graph: a detach(), an unused head, a cached prompt.
 
     Raises:
         ValueError: A module has no gradient, or with `gradient_check` "parameter" a single parameter has none.

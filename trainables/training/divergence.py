@@ -1,9 +1,9 @@
-"""Whether a loss has blown up: far above where it began, and staying there.
+"""Detection of a diverged loss: far above its initial size for several windows.
 
-Other trainers have it for one kind of loss: fastai's range test ends at 4 times the best smoothed loss, axolotl's
-watchdog after 3 steps above a limit that the user knows, LLM Foundry's KillLossSpike after several above twice the
-running mean. Here a loss may be anything: negative, zero at first, noise around zero, or one that rises because the
-trial learns. A false alarm ends a good trial and a late one costs seconds, so the limit is far off.
+Other trainers detect it for one kind of loss: fastai's range test ends at 4 times the best smoothed loss, axolotl's
+watchdog after 3 steps above a limit that the user sets, LLM Foundry's KillLossSpike after several above twice the
+running mean. Here, a loss may have any shape: negative, zero at first, noise around zero, or rising because the
+trial learns. A false alarm ends a good trial and a late one costs seconds, so the limit is high.
 """
 
 from collections.abc import Collection, Mapping
@@ -19,28 +19,28 @@ from trainables.training.epoch_metrics import EpochTotals
 from trainables.update import UpdateReport
 from trainables.update.parameters import get_local
 
-FIRST = 5  # losses that say how large one of this trial is
-IN_A_ROW = 5  # a spike is none
-SMALLEST = 1.0  # what a loss that begins near zero is compared with
-MAX_SPOILED_SHARE = 0.5  # of the windows of an epoch: what trains on less than half of the data is no training
-AT_MOST = 100.0  # so many times the very first loss is what later ones are compared with
+FIRST = 5  # losses that determine the size of this trial's loss
+IN_A_ROW = 5  # a single spike is no divergence
+SMALLEST = 1.0  # lower bound of the size, for losses that begin near zero
+MAX_SPOILED_SHARE = 0.5  # of an epoch's windows
+AT_MOST = 100.0  # upper bound of the size, as a multiple of the first loss
 
 
 @dataclass
 class LossDivergenceDetector:
-    """Watches the losses of one updater: the same on all ranks, since their losses are.
+    """Watches the losses of one updater, which are the same on all ranks.
 
-    The losses are compared with the second smallest of the first five: one may be near zero by chance, and the later
-    ones may be on their way up already. All but the very first may be, when one update was enough, so it counts for
-    so many times the first at most. A loss that has risen while the objective got better has risen by
-    design, as returns do and losses under a curriculum: from then on it is what others are compared with.
+    The reference size is the second smallest of the first five losses: one may be near zero by chance, and the later
+    ones may already diverge. After one bad update, all but the first may be large, so the size is at most a multiple of
+    the first loss. A loss that rises while the objective improves rises by design, as returns or losses under a
+    curriculum do: it then becomes the reference.
 
     Attributes:
-        first: The first losses; those of exactly 0 say nothing and are left out.
-        size: How large a loss of this trial is, in its absolute value.
-        largest: The largest loss that was not above the limit.
-        above: How many in a row are above it.
-        best: The lowest cost that the trial was evaluated to.
+        first: The first losses. Losses of exactly 0 are ignored.
+        size: The reference size of this trial's losses, in absolute value.
+        largest: The largest loss that did not exceed the limit.
+        above: The number of consecutive losses above the limit.
+        best: The lowest cost of the trial's evaluations.
     """
 
     first: list[float] = field(default_factory=list)
@@ -50,7 +50,7 @@ class LossDivergenceDetector:
     best: float | None = None
 
     def add(self, loss: float, rise: float) -> bool:
-        """Count the loss of an applied window; whether it is the last of too many above `rise` times their size."""
+        """Count the loss of an applied window. Return whether too many in a row exceed `rise` times the size."""
         if len(self.first) < FIRST:
             if loss:
                 self.first.append(loss)
@@ -68,7 +68,7 @@ class LossDivergenceDetector:
         """Count an evaluation.
 
         Args:
-            cost: The objective, such that less is better.
+            cost: The objective, negated if it is maximized.
         """
         if self.best is not None and cost < self.best:
             self.size = max(self.size, self.largest)
@@ -76,9 +76,9 @@ class LossDivergenceDetector:
 
 
 def check_skipped_windows(updates: Collection[EpochTotals], epoch: int, steps: int, is_last: bool) -> None:
-    """Check whether enough windows of an epoch were applied to judge the trial by it.
+    """Check whether enough windows of an epoch were applied.
 
-    A window whose loss is finite may be skipped in fp16 while the loss scale is lowered, in a short epoch all of them.
+    In fp16, windows with a finite loss may be skipped while the loss scale is lowered, in a short epoch all of them.
 
     Args:
         updates: The totals of each update. One of several may fail while the others train.
@@ -98,12 +98,12 @@ def check_skipped_windows(updates: Collection[EpochTotals], epoch: int, steps: i
 
 
 def first_non_finite(parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor] | None = None) -> str | None:
-    """The first parameter with an infinity or a NaN, or buffer with a NaN: in buffers, masks may hold infinities.
+    """Return the first parameter with an infinity or NaN, or buffer with a NaN: masks may hold infinities.
 
-    Of a parameter that is sharded, this rank looks at its own part.
+    Of sharded parameters, check this rank's part.
 
     Args:
-        parameters, buffers: By name, all on one device, which is read once.
+        parameters, buffers: By name, all on one device, which is synchronized once.
     """
     good = {name: get_local(parameter).isfinite().all() for name, parameter in parameters.items()}
     good |= {name: buffer.isnan().logical_not().all() for name, buffer in (buffers or {}).items()}
@@ -112,7 +112,7 @@ def first_non_finite(parameters: Mapping[str, Tensor], buffers: Mapping[str, Ten
 
 
 def check_finite(modules: Mapping[str, Module], context: Context, when: str) -> None:
-    """Check parameters and buffers on all ranks. Buffers differ between ranks, so one rank may find what others do not.
+    """Check parameters and buffers on all ranks. Buffers may differ between ranks.
 
     Raises:
         Diverged: A parameter or a buffer is not finite on some rank. All ranks raise it.
@@ -128,10 +128,10 @@ def check_finite(modules: Mapping[str, Module], context: Context, when: str) -> 
 
 
 def check_weights(weights: Mapping[str, Tensor], context: Context, step: int, report: UpdateReport) -> None:
-    """Check whether every window will be skipped: skipped windows change no weight, so the first one shows it.
+    """Check the weights after the first skipped window: no skipped window changes them.
 
     Raises:
-        Diverged: A weight is not finite.
+        Diverged: A weight is not finite, so that every window would be skipped.
     """
     weight = next((name for name in context.gather(first_non_finite(weights)) if name is not None), None)
     if weight is not None:

@@ -1,4 +1,4 @@
-"""What the windows of an epoch come to."""
+"""Metrics of the windows of an epoch."""
 
 import math
 from collections.abc import Mapping
@@ -11,11 +11,11 @@ from trainables.update import UpdateReport
 
 @dataclass
 class EpochTotals:
-    """What one updater's windows of an epoch come to.
+    """Sums over one updater's windows of an epoch.
 
     Attributes:
-        skipped: How many windows were skipped.
-        spoiled: How many of them no lower loss scale can mend.
+        skipped: The number of skipped windows.
+        spoiled: The number of skipped windows that a lower loss scale cannot repair.
     """
 
     weight: float = 0.0
@@ -27,7 +27,7 @@ class EpochTotals:
     norms: float = 0.0
 
     def add(self, report: UpdateReport, has_loss_scale: bool = False) -> None:
-        """Count a window. An updater that `has_loss_scale` lowers it after a window that is skipped."""
+        """Count a window. `has_loss_scale`: the updater lowers its loss scale after a skipped window."""
         self.weight += report.weight
         if report.outcome == "applied":
             self.applied += 1
@@ -50,12 +50,11 @@ class EpochTotals:
 
 
 def training_metrics(task: Task[Any], tallies: Mapping[str, EpochTotals], seconds: float) -> dict[str, float]:
-    """Of each update, and what the task noted: means over the epoch and all ranks, by name.
+    """Return means over the epoch and all ranks by name: those of each update, and of the task's terms.
 
     Args:
-        task: That was trained.
-        tallies: Of its updates, by their names; the first counts the samples.
-        seconds: That the training took.
+        tallies: The totals of each update by name. The first one counts the samples.
+        seconds: The duration of the training.
     """
     task.keep_noted()
     metrics: dict[str, float] = {}
@@ -75,5 +74,5 @@ def training_metrics(task: Task[Any], tallies: Mapping[str, EpochTotals], second
 
 
 def get_metric_prefix(name: str) -> str:
-    """What the metrics of an update begin with."""
+    """Return the prefix of an update's metrics."""
     return "train" if name == "train" else f"train/{name}"

@@ -1,4 +1,4 @@
-"""The metrics of a trial as it stands, and what it draws."""
+"""Evaluation of a trial, and the images that it renders."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -13,8 +13,7 @@ from trainables.update.buffers import Buffers
 
 
 def evaluate(task: Task[Any], buffers: Buffers) -> dict[str, float]:
-    """What `task.evaluate` measures, reduced over ranks. Nothing of it stays: no state of a cell, no term that a loss
-    notes.
+    """Return the metrics of `task.evaluate`, reduced over ranks. Restore buffers and logged terms afterwards.
 
     Raises:
         ValueError: A metric is neither a number nor (mean, weight).
@@ -25,10 +24,10 @@ def evaluate(task: Task[Any], buffers: Buffers) -> dict[str, float]:
 
 
 def render_images(task: Task[Any], buffers: Buffers) -> dict[str, Picture]:
-    """What `task.pictures` draws, right after `evaluated`; nothing on ranks other than 0, which do not wait for it.
+    """Return the images of `task.pictures` on rank 0, and an empty dict on other ranks. Call it after `evaluate`.
 
     Raises:
-        ValueError: It draws something that is no picture.
+        ValueError: A picture has the wrong type or shape.
     """
     if type(task).pictures is Task.pictures:
         return {}
@@ -38,7 +37,7 @@ def render_images(task: Task[Any], buffers: Buffers) -> dict[str, Picture]:
 
 @contextlib.contextmanager
 def _prepare_evaluation(task: Task[Any], buffers: Buffers) -> Iterator[None]:
-    """Set evaluation mode and averaged weights. Afterwards all is as it was before."""
+    """Set evaluation mode and averaged weights. Restore modes, weights and buffers afterwards."""
     noting, task.noting = task.noting, {}
     try:
         with isolated_inference(task, buffers), _set_evaluation_mode(task.modules), contextlib.ExitStack() as averages:
@@ -65,7 +64,7 @@ def isolated_inference(task: Task[Any], buffers: Buffers) -> Iterator[None]:
 
 
 def _reduce_metrics(metrics: Mapping[str, float | tuple[Any, Any]], context: Context) -> dict[str, float]:
-    """Means over all ranks of what came as (mean, weight); of floats, those of rank 0."""
+    """Reduce (mean, weight) over all ranks. Take floats from rank 0."""
     weighted: dict[str, tuple[float, float]] = {}
     plain: dict[str, float] = {}
     for name, value in metrics.items():
@@ -80,13 +79,13 @@ def _reduce_metrics(metrics: Mapping[str, float | tuple[Any, Any]], context: Con
             raise ValueError(
                 f"evaluate must return a number or (mean, weight) for {name!r}, but got {value!r}."
             ) from error
-    # All ranks must see the same: one that found a NaN by itself would leave the others behind.
+    # All ranks must see the same values: if one alone found a NaN and raised, the others would wait for it.
     return {**context.broadcast_object(plain), **context.weighted_means(weighted)}
 
 
 @contextlib.contextmanager
 def _set_evaluation_mode(modules: Mapping[str, torch.nn.Module]) -> Iterator[None]:
-    """Every module in evaluation mode inside, and in the mode that it was in afterwards."""
+    """Set all modules to evaluation mode. Restore the mode of each afterwards."""
     modes = [(part, part.training) for module in modules.values() for part in module.modules()]
     for module in modules.values():
         module.eval()

@@ -1,4 +1,4 @@
-"""A trained task that answers: in a process that trains nothing, from what a checkpoint has of its weights."""
+"""Predictions of a trained task, in a process that does not train."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,19 +17,19 @@ from trainables.update.batches import to_device
 from trainables.update.buffers import Buffers, resize_buffers
 from trainables.update.parameters import get_named_parameters, is_sharded
 
-NUMBERS = "biufc"  # kinds of arrays that torch takes
+NUMBERS = "biufc"  # array kinds that torch supports
 
 
 class Predictor:
-    """Builds a task as its trial did, and gives it the trained weights: the averaged ones, if it has averages.
+    """A task with trained weights: the averaged ones if the trial has averages.
 
     Args:
         reference: The task as "module:Class".
-        state: The content of a checkpoint, or of what `save` wrote.
-        device: Where it answers. Default: a GPU of this machine, else its CPU.
+        state: The content of a checkpoint, or of the file that `save` wrote.
+        device: The device of the predictions. Default: a GPU of this machine, else its CPU.
 
     Raises:
-        ValueError: The precision of the trial is none that the device runs.
+        ValueError: The device does not support the precision of the trial.
     """
 
     def __init__(self, reference: str, state: Mapping[str, Any], device: str | torch.device | None = None) -> None:
@@ -39,7 +39,7 @@ class Predictor:
         self.task = task_class(config, context)
         self._reference = reference
         self._own_state = state["task"]
-        # What build draws, as a fixed projection, is what it was in training.
+        # What build draws, e.g. a fixed projection, must be the same as in training.
         with rng.isolated(context.generator, context.device, config.seed, 0, BUILD):
             self.task.build()
         for module in self.task.modules.values():
@@ -70,39 +70,39 @@ class Predictor:
 
     @classmethod
     def load(cls, path: StoragePath, device: str | torch.device | None = None) -> "Predictor":
-        """What `save` wrote.
+        """Return the predictor that `save` wrote.
 
         Raises:
-            CheckpointError: The file is missing or its content is not what was written.
+            CheckpointError: The file is missing or its content differs from what was written.
         """
         state = checkpoint.load(path)
         return cls(state["reference"], state, device)
 
     def save(self, path: StoragePath) -> None:
-        """Write the weights and what else `load` needs, without what only training does."""
+        """Write the weights and the rest of the state that `load` needs, without the state of training."""
         modules = {name: module.state_dict() for name, module in self.task.modules.items()}
         config = self.task.config.model_dump(mode="json", round_trip=True)
         state = {"config": config, "modules": modules, "updaters": {}, "task": self._own_state}
         checkpoint.save({"reference": self._reference, **sharded.gather(state)}, path)
 
     def __call__(self, inputs: Any) -> Any:
-        """What the task predicts for `inputs`, in arrays. Nothing of it stays, no state of a cell.
+        """Return the task's predictions for `inputs`, as arrays. Restore buffers afterwards.
 
         Args:
             inputs: An array, a dict of arrays or a data frame. fp64 becomes fp32, unless a parameter is fp64.
 
         Raises:
-            ValueError: The task answers with something else than tensors, arrays and dicts of them.
+            ValueError: `predict` returns other types than tensors, arrays and dicts of them.
         """
         moved = to_device(_to_tensors(inputs), self.task.context.device, self._keeps_fp64)
         with isolated_inference(self.task, self._buffers):
             return _to_arrays(self.task.predict(moved), "predict")
 
     def example(self) -> Any:
-        """A few inputs, in arrays.
+        """Return a few inputs, as arrays.
 
         Raises:
-            ValueError: The task names something else.
+            ValueError: `example` returns other types than tensors, arrays and dicts of them.
         """
         context = self.task.context
         with rng.isolated(context.generator, context.device, self.task.config.seed, 0):
@@ -113,7 +113,7 @@ def _to_tensors(inputs: Any) -> Any:
     if isinstance(inputs, Mapping):
         return {name: _to_tensors(part) for name, part in inputs.items()}
     array = inputs.to_numpy() if hasattr(inputs, "to_numpy") else np.asarray(inputs)
-    # A copy: torch does not take what may not be written to. Text is the task's to read.
+    # Copied, since torch refuses read-only arrays. The task itself decodes text.
     return torch.from_numpy(array.copy()) if array.dtype.kind in NUMBERS else array
 
 

@@ -1,4 +1,4 @@
-"""What an epoch takes of its machine."""
+"""CPU, GPU and memory usage of an epoch."""
 
 import multiprocessing
 import os
@@ -17,14 +17,14 @@ STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 class ResourceUsage:
-    """Of this process, from `begin` to `taken`."""
+    """The usage of this process since the last `begin`."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self.begin()
 
     def begin(self) -> None:
-        """What follows counts, and nothing before it."""
+        """Reset the counters."""
         if self._device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._device)
         self._has_peak = _reset_peak_memory()
@@ -32,12 +32,12 @@ class ResourceUsage:
         self._since = time.perf_counter()
 
     def measure(self) -> dict[str, float]:
-        """Metrics, as far as the system tells them.
+        """Return those metrics that the system provides.
 
-        - `sys/cpu_percent`: of a core, on average, with the processes of data loaders;
-        - `sys/memory_gib`: the most that the process held, in GiB;
-        - `sys/gpu_percent`: of the last second, how long the GPU was busy;
-        - `sys/gpu_memory_gib`: the most that torch had allocated there, in GiB.
+        - `sys/cpu_percent`: mean load in percent of one core, including the processes of data loaders.
+        - `sys/memory_gib`: peak memory of the process, in GiB.
+        - `sys/gpu_percent`: share of the last second in which the GPU was busy.
+        - `sys/gpu_memory_gib`: peak memory that torch allocated on the GPU, in GiB.
         """
         seconds = time.perf_counter() - self._since
         metrics = {CPU: 100 * max(0.0, _measure_cpu_s() - self._cpu_s) / max(seconds, 1e-9)}
@@ -45,21 +45,21 @@ class ResourceUsage:
             held = next(line for line in STATUS.read_text().splitlines() if line.startswith("VmHWM:"))
             metrics[MEMORY] = int(held.split()[1]) / 2**20
         if self._device.type == "cuda":
-            with suppress(NVMLError, RuntimeError):  # a slice of a GPU does not tell, nor does a machine without NVML
+            with suppress(NVMLError, RuntimeError):  # not available on a GPU slice, or without NVML
                 metrics[GPU] = float(torch.cuda.utilization(self._device))
             metrics[GPU_MEMORY] = torch.cuda.max_memory_allocated(self._device) / 2**30
         return metrics
 
 
 def aggregate_usage(ranks: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Of a trial what its ranks have taken: CPU together, GPUs on average, memory of the one that needed most."""
+    """Combine the usage of all ranks: the sum of CPU, the mean of GPU load, the maximum of memory."""
     combine: dict[str, Callable[[Sequence[float]], float]] = {CPU: sum, MEMORY: max, GPU: mean, GPU_MEMORY: max}
     values = {name: [rank[name] for rank in ranks if name in rank] for name in combine}
     return {name: combine[name](known) for name, known in values.items() if known}
 
 
 def _reset_peak_memory() -> bool:
-    """Let Linux set the peak of this process back to what it holds now. Whether it did."""
+    """Reset the peak memory of this process on Linux. Return whether it was reset."""
     try:
         CLEAR.write_text("5")
     except OSError:  # another system, or a container in which it is forbidden
@@ -68,7 +68,7 @@ def _reset_peak_memory() -> bool:
 
 
 def _measure_cpu_s() -> float:
-    """Seconds on a core, of this process and of those that it started."""
+    """Return the CPU seconds of this process and its children."""
     ended = os.times()
     total = time.process_time() + ended.children_user + ended.children_system
     for child in multiprocessing.active_children():
