@@ -22,7 +22,7 @@ class ProcessSnapshot:
     def __init__(self, reference: str) -> None:
         # Otherwise torch runs a function uncompiled without notice once it was compiled too often.
         private_api.dynamo_config.fail_on_recompile_limit_hit = True
-        gc.freeze()  # the collector then searches only what came later, and not all of torch
+        gc.freeze()  # the collector then ignores all that was imported, e.g. torch
         self._reference = reference
         self._own = OwnModules(reference)
         _seed()
@@ -60,7 +60,7 @@ class ProcessSnapshot:
         """Import the task and return the error, or ""."""
         try:
             load_class(self._reference)
-        except (Exception, SystemExit) as error:  # whatever a user's file raises
+        except (Exception, SystemExit) as error:  # a user's file may raise any error
             return f"{type(error).__name__}: {error}"
         return ""
 

@@ -1,4 +1,4 @@
-"""Finds what a trial leaves in its process that nobody can take back: threads, processes, files, groups, memory."""
+"""Detection of resources that a trial leaves in its process: threads, processes, files, groups, memory."""
 
 import ctypes
 import gc
@@ -21,7 +21,7 @@ from trainables.isolation.settings import is_cuda_in_use
 
 GRACE_S = 0.5  # how long threads and processes may take to end after their trial
 GIB = 2**30
-# Packages that start threads once for the life of the process.
+# Packages that start threads for the life of the process.
 LASTING_THREADS = ("ray", "torch", "grpc", "tqdm", "trainables")
 # Parts of the commands of processes that libraries start in this way.
 LASTING_PROCESSES = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "compile_worker", "torch_shm")
@@ -61,9 +61,9 @@ class Memory:
         self._first: dict[str, int] | None = None
 
     def describe_growth(self, trials: int, cached: Callable[[str], int]) -> str:
-        """Return by how much the process has grown over `trials` trials if that exceeds the limit, else "".
+        """Return the growth of the process over `trials` trials if it exceeds the limit, else "".
 
-        `cached` returns the bytes on a type of device that the process keeps on purpose.
+        `cached` returns the bytes on a type of device that the process keeps intentionally.
         """
         held = {"cpu": psutil.Process().memory_info().rss}
         if is_cuda_in_use():

@@ -26,7 +26,7 @@ NEW_LOGGER: tuple[Any, ...] = (logging.NOTSET, False, True, [], [])  # the state
 
 
 class Setting(NamedTuple):
-    """A state of the whole process. `write` restores what `read` returned; it is None if that is not worth the code."""
+    """A state of the whole process. `write` restores the result of `read`. None: the setting is only compared."""
 
     read: Callable[[], Any]
     write: Callable[[Any], object] | None = None
@@ -71,14 +71,14 @@ def is_cuda_in_use() -> bool:
 
 
 def forget_warnings() -> None:
-    """Let every module show again the warnings that are shown once."""
+    """Clear the registries of shown warnings, so that every module shows its warnings again."""
     with warnings.catch_warnings():  # it makes Python drop what was shown under other filters
         pass
     getattr(warnings, "onceregistry", {}).clear()
 
 
 def forget_safe_classes() -> None:
-    """Remove the classes of modules that are to be imported again from what torch.load may build."""
+    """Remove the classes of modules that will be imported again from the safe globals of torch.load."""
     items = torch.serialization.get_safe_globals()
     torch.serialization.clear_safe_globals()
     torch.serialization.add_safe_globals(
@@ -93,7 +93,7 @@ def _restore_signal_handlers(before: dict[int, Any]) -> None:
 
 
 def _get_logger_states() -> dict[str, tuple[Any, ...]]:
-    """Return the state of each logger that is not as a new one, by name."""
+    """Return the states of changed loggers, by name."""
     return {
         name: state
         for name, logger in {"": logging.root, **logging.root.manager.loggerDict}.items()
