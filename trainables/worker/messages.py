@@ -146,7 +146,7 @@ class Migration:
 
 @dataclass(frozen=True)
 class TrialRelease:
-    """The last message of a gang that ends and leaves its trial to another gang. `begun`: workers took the segment."""
+    """The last message of a gang that leaves its trial to another gang. `begun`: workers have begun the segment."""
 
     done: ClassVar = False
     reason: str
@@ -235,7 +235,7 @@ class EndedWorkers:
 
 @dataclass(frozen=True)
 class GangResult:
-    """All reports since the gang's last result. `taken` is that of the last one, or None if the gang itself made it."""
+    """All reports since the gang's last result. `taken` belongs to the last one. None: the gang itself made it."""
 
     gang: str
     reports: Sequence[GangReport]
@@ -254,7 +254,7 @@ def to_json(result: GangResult) -> str:
 
 
 def escape_surrogates(text: str, escape: str = r"\u") -> str:
-    """Return `text` without half pairs of surrogates. A trial may say them, and no file or database takes them."""
+    """Escape lone surrogates in `text`. A trial may log them, but files and databases refuse them."""
     return re.sub("[\ud800-\udfff]", lambda half: f"{escape}{ord(half[0]):04x}", text)
 
 

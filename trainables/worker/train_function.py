@@ -1,7 +1,7 @@
-"""A plain Ray Train function as a trial: its reports go to the search, which may end it at each of them.
+"""A Ray Train function as a trial: its reports go to the search, which may end it at each report.
 
 Ray's own `report` takes seconds and cannot stop a function, and its `get_checkpoint` returns what an earlier trial of
-the same workers reported. So what `ray.train` calls in a worker is replaced while a trial runs.
+the same workers reported. Therefore, the functions of `ray.train` are replaced while a trial runs.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ from trainables.worker.worker import TrialRunner, build_interruption, work
 
 logger = logging.getLogger(__name__)
 
-STAGING = ".tmp"  # where a checkpoint is put together on a disk
+STAGING = ".tmp"  # suffix of an incomplete checkpoint on a disk
 
 
 def work_on_function(config: dict[str, Any]) -> None:
@@ -44,7 +44,7 @@ def work_on_function(config: dict[str, Any]) -> None:
 class FunctionRunner(TrialRunner):
     """Runs segments of a function's trials on one rank.
 
-    It keeps no trial in memory. It continues a trial with another call of the function, from the last checkpoint.
+    It keeps no trial in memory: it calls the function again, which resumes from the last checkpoint.
     """
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
@@ -69,7 +69,7 @@ class FunctionRunner(TrialRunner):
 
 
 class TrialEnded(BaseException):
-    """Unwinds the function of a trial that has ended. It is no Exception, so that the function does not handle it."""
+    """Unwinds the function of a trial that has ended. Not an Exception, so that the function does not handle it."""
 
 
 @dataclass
@@ -81,19 +81,19 @@ class _Arrival:
     stop: bool = False
     leaving: str = ""
     seconds: float = 0.0
-    files: dict[str, str] = field(default_factory=dict)  # of its part of a checkpoint for a bucket, with their SHA-256
+    files: dict[str, str] = field(default_factory=dict)  # SHA-256 of this rank's files for a bucket
     metrics: dict[str, float] = field(default_factory=dict)
     usage: dict[str, float] = field(default_factory=dict)
     names: str = ""
 
 
 class Session:
-    """Replaces Ray's own `ray.train` for the function of one segment. What is not defined here is Ray's own.
+    """Replaces Ray's `ray.train` for the function of one segment. Other attributes are Ray's own.
 
-    A report is a barrier: all ranks see the same arrivals, and so come to the same decision.
+    A report is a barrier: all ranks see the same arrivals and therefore make the same decision.
 
     Args:
-        rays: What Ray Train itself set up in this worker.
+        rays: The functions that Ray Train set up in this worker.
     """
 
     def __init__(self, segment: SegmentAssignment, runner: TrialRunner, rays: Any) -> None:
@@ -101,7 +101,7 @@ class Session:
         self.runner = runner
         self.context = runner.context
         self.folder = parse_path(segment.folder)
-        self.number = 0  # of reports, those of earlier segments included
+        self.number = 0  # reports, including those of earlier segments
         self.checkpoints: list[tuple[StoragePath, ray.train.ReportedCheckpoint]] = []
         self.thread: threading.Thread | None = None
         self._rays = rays
@@ -123,16 +123,16 @@ class Session:
             Exception: What the function raised.
         """
         self._start()
-        # A thread of its own: autograd's modes and the like are those that a thread starts with.
+        # In a new thread, torch's modes have their defaults.
         self.thread = threading.Thread(target=self._call_function, args=(function,), daemon=True, name="train-function")
-        set_train_fn_utils(self)  # until the next trial: a thread that this one leaves behind is refused here
+        set_train_fn_utils(self)  # until the next trial: calls of threads that this trial leaves running are refused
         self.thread.start()
         while (report := self._reports.get()) is not None:
             yield report
         self.thread.join()
         if self.context.rank == 0:
             self._delete_staging()
-        error, self._error = self._error, None  # its traceback holds on to all that the function had
+        error, self._error = self._error, None  # its traceback keeps the function's objects alive
         if self._end is None:
             assert error is not None
             raise error
@@ -164,7 +164,7 @@ class Session:
         path = self.folder / f"epoch-{self.number}-{self.segment.attempt}"
         stop, usage = self.runner.stopping.is_set(), self._usage.measure()
         own = _Arrival(False, checkpoint is not None, stop, self.runner.migrate_reason, seconds, usage=usage)
-        with contextlib.ExitStack() as stack:  # until a bucket has what this rank adds
+        with contextlib.ExitStack() as stack:  # keeps the source until it is uploaded
             source = self._add_checkpoint_part(checkpoint, path, bool(delete_local_checkpoint_after_upload), own, stack)
             if self.context.rank == 0:
                 own.metrics, own.names = self._extract_numbers(metrics)
@@ -181,10 +181,10 @@ class Session:
         self._since = time.perf_counter()
 
     def _check_call(self, refused: str) -> None:
-        """End the trial, or raise, if `report` must not be called, or not with the argument that is `refused`."""
+        """End the trial or raise if `report` must not be called, or not with the `refused` argument."""
         if threading.current_thread() is not self.thread:
             raise RuntimeError("ray.train.report must be called in the thread of the training function.")
-        if self._end is not None:  # the function caught TrialEnded, or reports on its way out
+        if self._end is not None:  # the function caught TrialEnded, or reports in a finally block
             raise TrialEnded
         if refused:
             self._fail(f"ray.train.report must leave its checkpoint to the search, but got {refused}")
@@ -198,7 +198,7 @@ class Session:
         self._reports.put(report)
         if any(arrival.stop for arrival in arrivals):
             end = build_interruption([(arrival.stop, arrival.leaving) for arrival in arrivals])
-            if report.checkpoint or not isinstance(end, Migration):  # without one, all would be done again
+            if report.checkpoint or not isinstance(end, Migration):  # without a checkpoint, all work would be repeated
                 self._end_trial(end)
 
     def get_checkpoint(self) -> Any:
@@ -233,7 +233,7 @@ class Session:
             )
 
     def _delete_staging(self) -> None:
-        """Remove the parts of checkpoints that were not published, here or in a worker that was lost.
+        """Remove the parts of unpublished checkpoints, also those of lost workers.
 
         In a bucket, parts have the name of the checkpoint. They are deleted when the trial has ended.
         """
@@ -272,7 +272,7 @@ class Session:
             self._reports.put(None)
 
     def _finish_function(self) -> None:
-        """End the trial of a function that has returned, maybe before its last epoch."""
+        """End the trial of a function that has returned, possibly before its last epoch."""
         self._gather_arrivals(_Arrival(True))
         if max(self.number, self.segment.epoch) == 0:
             self._fail("the function must call ray.train.report, but returned without")
@@ -330,7 +330,7 @@ class Session:
             elif move:
                 shutil.rmtree(source)
             return source
-        except OSError as error:  # the function's own handlers might go on without it
+        except OSError as error:  # ends the trial, since the function might catch the error
             self._fail(f"its checkpoint must be readable and its storage have room, but got {error}")
 
     def _publish_checkpoint(

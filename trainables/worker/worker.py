@@ -1,4 +1,4 @@
-"""The function that every TorchTrainer worker runs: one segment of a trial after another, until there are none."""
+"""The function that every TorchTrainer worker runs: it trains one segment of a trial after another."""
 
 import logging
 import math
@@ -43,12 +43,12 @@ from trainables.worker.messages import (
 from trainables.worker.working_folder import WorkingFolder
 
 logger = logging.getLogger(__name__)
-AUTOSAVE_S = 300.0  # an epoch that takes longer is saved in between: so much work is lost at most with a worker
+AUTOSAVE_S = 300.0  # longer epochs are saved in between, which limits the work that is lost with a worker
 MEMORY_GROWTH_GIB = 1.0  # a process that has grown more since its first trial is recycled
 
 
 def work(config: dict[str, Any], runner_class: "type[TrialRunner] | None" = None) -> None:
-    """Run the segments of a gang on this rank until the gang needs this process no longer.
+    """Run the segments of a gang on this rank until the gang ends or replaces this process.
 
     Args:
         config: `registry`, the registry's actor; `gang`, the gang's name; and `worker`, the WorkerSettings.
@@ -56,7 +56,7 @@ def work(config: dict[str, Any], runner_class: "type[TrialRunner] | None" = None
     """
     registry, gang = config["registry"], config["gang"]
     settings: WorkerSettings = config["worker"]
-    # Whatever looks for Ray in here must find this cluster, and no other one on the host.
+    # Libraries that connect to Ray must find this cluster, not another one on the host.
     me, ranks = ray.get_runtime_context(), ray.train.get_context()
     os.environ["RAY_ADDRESS"] = me.gcs_address
     device = torch.device("cpu") if settings.rehearsal else ray.train.torch.get_device()
@@ -118,7 +118,7 @@ class GangMember:
         ending = "the trial before failed on one of its ranks" if failed and context.world_size > 1 else ""
         if context.rank == 0 or failed:
             sent = self._registry.put.remote(self._gang, self._turn, report, ending)
-            if report.done:  # not for each epoch: training must not wait for the one that watches it
+            if report.done:  # only for the last one, since training must not wait for the registry
                 ray.get(sent)
         if isinstance(report, SegmentEnd) and ending:
             # The other ranks wait in a collective that this one will not join; Train ends them all
@@ -126,7 +126,7 @@ class GangMember:
             raise RuntimeError(report.reason)
 
     def _listen(self) -> None:
-        """Stop the runner within moments of when the search is to stop, or the trial to move."""
+        """Stop the runner when the search is stopped or the trial must move."""
         stopping, leaving = ray.get(self._registry.wait_for_stop.remote(self._gang))
         self._runner.migrate_reason = leaving
         if stopping or leaving:
@@ -140,26 +140,26 @@ class GangMember:
             if caller not in frames:
                 return
             stack = "".join(traceback.format_stack(frames.get(self._runner.thread, frames[caller])))
-            frames.clear()  # they hold on to what a trial has, which is to go when the trial ends
+            frames.clear()  # frames keep the trial's objects alive
             rank, progress = self._runner.context.rank, self._runner.progress
             self._registry.record_heartbeat.remote(self._gang, self._turn, rank, progress, stack)
 
 
 class TrialRunner:
-    """Runs segments on one rank and keeps the last trial in memory, in case that the next segment continues it.
+    """Runs segments on one rank. Keeps the last trial in memory, in case the next segment continues it.
 
     Args:
         context: The context of this rank.
-        stopping: Ends what runs between two windows, once it is set.
-        autosave_s: Seconds after which an epoch that is under way is saved, again and again.
-        folder: Gives each trial its current folder. Default: all trials run in the current one.
+        stopping: Once set, ends the running trial between two windows.
+        autosave_s: The interval in seconds at which a running epoch is saved.
+        folder: Sets the current folder of each trial. Default: all trials run in the current one.
 
     Attributes:
-        progress: A count that grows with each build, window and evaluation, over all trials.
+        progress: A counter of builds, windows and evaluations over all trials.
         held: The trial that the next segment may continue in memory, and its epoch.
         recycle_reason: Why this process should run no other trial, or "".
-        migrate_reason: Why another process has to continue the trial, or "". It is set before `stopping` is.
-        is_auditor: Whether the next segment begins with the audit of the task, which `on_audit` gets as JSON.
+        migrate_reason: Why another process must continue the trial, or "". It is set before `stopping` is.
+        is_auditor: Whether the next segment begins with the audit of the task, which `on_audit` receives as JSON.
     """
 
     def __init__(
@@ -196,7 +196,7 @@ class TrialRunner:
     def run(self, segment: SegmentAssignment) -> Iterator[WorkerReport]:
         """Yield a report for each epoch of `segment`. The last report is `done`.
 
-        The notes of a report are what the trainables logged since the report before.
+        The notes of a report are the lines that the trainables logged since the report before.
         """
         with _LogCapture() as notes:
             for report in self._run_segment(segment):
@@ -221,24 +221,24 @@ class TrialRunner:
                     yield report
         except Diverged as error:
             last = self._build_divergence(error)
-        # Whatever a task raises ends its trial, sys.exit() too, and not the gang: the next trial is unharmed.
+        # Any error of a task, also sys.exit(), ends its trial but not the gang.
         except (Exception, SystemExit) as error:
             if self.context.world_size > 1 and _is_lost_peer(error):
-                raise  # another rank ended; Train starts the group anew, and the trial goes on from its checkpoint
+                raise  # another rank ended: Train restarts the group, and the trial resumes from its checkpoint
             last = SegmentEnd("failed", _format_reason(error), traceback.format_exc())
-        finally:  # not before the error is gone: its traceback holds on to all that the trial had
+        finally:  # after the error was handled: its traceback keeps the trial's objects alive
             if self.held is None:
                 self._release()
         assert last is not None
-        if isinstance(last, SegmentEnd):  # not before its memory is free: the trial may have had all
+        if isinstance(last, SegmentEnd):  # after its memory is free, since the trial may have used all of it
             last = replace(last, location=find_user_frame(last.traceback))
         yield last
 
     def _audit(self) -> None:
-        """Audit the task in its quick part.
+        """Run the quick part of the task's audit.
 
         Raises:
-            RuntimeError: It has errors, so that no trial must start.
+            RuntimeError: The audit found errors, so that no trial must start.
         """
         assert self.settings.audit is not None
         self.is_auditor = False
@@ -261,7 +261,7 @@ class TrialRunner:
         epoch, last = 0, None
         if self.training is not None:
             epoch = self.training.current
-            # What a task raises itself is no report of an epoch, whatever metrics it has.
+            # A Diverged that the task itself raises is no report of an epoch, even with metrics.
             if error.kind == "objective" and error.metrics is not None:
                 last = EpochReport(self.training.epoch, error.metrics, None, self._compute_costs(self.training))
         alone = self.context.world_size > 1 and not error.agreed
@@ -283,7 +283,7 @@ class TrialRunner:
             yield report
 
     def _start(self, segment: SegmentAssignment) -> TrialTrainer:
-        task_class = load_class(self.task)  # here, so that a task that cannot be imported fails with its reason
+        task_class = load_class(self.task)  # here, so that an import error becomes the trial's failure reason
         config = task_class.config_class().model_validate(segment.config)
         training = TrialTrainer(task_class(config, self.context.for_next_trial()))
         training.on_progress = self._count_progress
@@ -300,7 +300,7 @@ class TrialRunner:
         return training
 
     def _run_epochs(self, training: TrialTrainer, segment: SegmentAssignment) -> Iterator[WorkerReport]:
-        if training.epoch >= segment.until:  # without a report, the gang would wait for ever
+        if training.epoch >= segment.until:  # without a report, the gang would wait forever
             raise ValueError(f"a stretch must end after epoch {training.epoch}, but got {segment.until}.")
         assert training.autosave is not None
         midway, _ = training.autosave
@@ -314,14 +314,16 @@ class TrialRunner:
                 return
             check_secondary_objectives(self.settings.others, metrics, f"after epoch {training.epoch}")
             path = parse_path(segment.folder) / f"epoch-{training.epoch}-{segment.attempt}.pt"
-            if training.pictures:  # before the checkpoint: an epoch that is not saved is done again, and drawn again
+            if training.pictures:  # before the checkpoint: an epoch without one is repeated with its pictures
                 images.save(training.pictures, path)
             training.save(path)
             if self.context.rank == 0:
                 training.discard(midway)  # the epoch is done
             costs = self._compute_costs(training)
             if budget is not None:
-                costs = self.context.broadcast_object(costs)  # each rank has its own clock, and all must end alike
+                costs = self.context.broadcast_object(
+                    costs
+                )  # clocks differ between ranks, but all must end at the same epoch
                 budget = budget.add_epoch(training.epoch, costs)
             done = training.epoch >= segment.until or (budget is not None and budget.is_spent)
             yield EpochReport(training.epoch, metrics, str(path), costs, done)
@@ -339,8 +341,8 @@ class TrialRunner:
         self.progress += 1
 
     def _release(self) -> None:
-        """Release the trial in memory, and undo what it changed in the process."""
-        end_data_loaders()  # first: from here on the collector may come across them
+        """Release the trial in memory and undo its changes to the process."""
+        end_data_loaders()  # first: the garbage collector may find them later
         if self.training is not None:
             self.training.close()
         self.held = self.training = None
@@ -358,7 +360,7 @@ class TrialRunner:
 
 
 def check_secondary_objectives(others: Sequence[str], metrics: Mapping[str, float], when: str) -> None:
-    """Check that a report has all objectives but the first, as finite numbers.
+    """Check that a report has all objectives except the first, as finite numbers.
 
     Raises:
         ValueError: One is missing.
@@ -375,7 +377,7 @@ def build_interruption(ranks: Sequence[tuple[bool, str]]) -> SegmentEnd | Migrat
     """Return the last report of a segment that stops early on all ranks.
 
     Args:
-        ranks: For each rank, whether it stops, and why other workers are to continue, or "" if the search is to stop.
+        ranks: For each rank, whether it stops, and why other workers must continue, or "" if the search stops.
     """
     leaving = [why for _, why in ranks if why]
     if not leaving or any(stop and not why for stop, why in ranks):
@@ -384,7 +386,7 @@ def build_interruption(ranks: Sequence[tuple[bool, str]]) -> SegmentEnd | Migrat
 
 
 class _LogCapture(logging.Handler):
-    """Keeps what the trainables log, since nobody reads the log of a worker."""
+    """Collects the log lines of the trainables, since users do not read the logs of workers."""
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
@@ -418,6 +420,6 @@ def _is_lost_peer(error: BaseException) -> bool:
 def _format_reason(error: BaseException) -> str:
     lines = str(error).splitlines()
     message = f"{type(error).__name__}: {lines[0] if lines else ''}"
-    # On the CPU torch has no exception of its own for it.
+    # On the CPU, torch raises a plain RuntimeError.
     memory = isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in message
     return f"out of memory: {message}" if memory else message

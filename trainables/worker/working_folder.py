@@ -1,4 +1,4 @@
-"""The current folder of a trial: what it writes there, no other trial of the same workers finds."""
+"""The current folder of a trial, which isolates its files from other trials of the same workers."""
 
 import os
 import shutil
@@ -6,12 +6,12 @@ from pathlib import Path
 
 
 class WorkingFolder:
-    """Gives each trial a current folder of its own, which all ranks of the trial on a node share.
+    """Sets a separate current folder for each trial, shared by all ranks of the trial on a node.
 
     A trial keeps its folder from one segment to the next if no other trial ran in between.
 
     Args:
-        base: The folder that those of the trials are made in. None: trials run in the current folder.
+        base: The parent of the trials' folders. None: trials run in the current folder.
     """
 
     def __init__(self, base: Path | None) -> None:
@@ -19,7 +19,7 @@ class WorkingFolder:
         self._current: Path | None = None
 
     def enter(self, trial: int) -> None:
-        """Make the folder of `trial` the current one. Remove that of the trial before, which has left this process."""
+        """Make the folder of `trial` the current one. Remove the folder of the trial before."""
         if self._base is None:
             return
         folder = self._base / f"trial-{trial}"
