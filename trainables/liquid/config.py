@@ -1,4 +1,4 @@
-"""The parameters of the task `liquid`, what a search varies of them, and where they come from."""
+"""The parameters of the task `liquid` and their search space."""
 
 from typing import Annotated, Literal
 
@@ -13,7 +13,7 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 
 
 class SpikingConfig(ConfigPart):
-    """The neurons."""
+    """Parameters of the spiking neurons."""
 
     neurons: PositiveInt = Field(32, description="of each spiking layer")
     decay: Annotated[float, Field(gt=0, lt=1)] = searchable(
@@ -45,7 +45,7 @@ PLASTIC = {"plasticity.rule": RULES}
 
 
 class PlasticityConfig(ConfigPart):
-    """Synapses that follow a local rule beside those that follow the gradient."""
+    """Parameters of synapses that follow a local rule, in addition to those that follow the gradient."""
 
     rule: Literal["none", "pair", "triplet", "homeostatic", "bcm"] = searchable(
         "none", choices=["none", *RULES], description="what changes plastic synapses; none: there are none"
@@ -66,7 +66,7 @@ class PlasticityConfig(ConfigPart):
 
 
 class ContinualConfig(ConfigPart):
-    """The stream of tasks."""
+    """Parameters of the stream of tasks."""
 
     tasks: PositiveInt = Field(5, description="learned one after another; 1: all at once")
     scenario: Scenario = Field(
@@ -75,7 +75,7 @@ class ContinualConfig(ConfigPart):
 
 
 class ConsolidationConfig(ConfigPart):
-    """What holds weights where earlier tasks need them."""
+    """Parameters of the penalty that keeps weights that earlier tasks need."""
 
     method: Literal["none", "ewc", "si"] = searchable(
         "none", choices=["none", "ewc", "si"], description="elastic weight consolidation or synaptic intelligence"
@@ -91,7 +91,7 @@ class ConsolidationConfig(ConfigPart):
 
 
 class ReplayConfig(ConfigPart):
-    """Samples of earlier tasks, in every window."""
+    """Parameters of the replay of samples of earlier tasks in every window."""
 
     fraction: Share = searchable(0.5, low=0.0, high=0.8, description="of a micro-batch that is replayed")
     size: PositiveInt = searchable(100, low=20, high=1000, log=True, description="samples that are remembered")
@@ -120,7 +120,7 @@ class LiquidConfig(TaskConfig):
     test_samples: PositiveInt = Field(400, description="sequences that each domain is tested on, at most")
     batch_size: PositiveInt = Field(16, description="sequences of a micro-batch, without those that are replayed")
     layers: PositiveInt = Field(1, description="blocks")
-    units: Annotated[int, Field(ge=3)] = Field(32, description="of each liquid cell")  # a circuit has three layers
+    units: Annotated[int, Field(ge=3)] = Field(32, description="of each liquid cell")  # an NCP has three layers
     dropout: Share = Field(0.0, description="of what a block adds")
     weight_decay: NonNegativeFloat = Field(0.01, description="of matrices")
     warmup: Annotated[float, Field(ge=0, le=1)] = Field(0.02, description="share of the updates before the peak rate")

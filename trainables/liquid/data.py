@@ -18,10 +18,10 @@ NAMES = {
 
 
 def resolve_data(data: str) -> str:
-    """`data` as workers find it, who run in a folder of their own.
+    """Return `data` with an absolute folder, since workers run in other folders.
 
     Raises:
-        ValueError: There is no such data.
+        ValueError: The folder does not exist.
     """
     if data in SOURCES or data.startswith("hub:"):
         return data
@@ -35,12 +35,12 @@ def resolve_data(data: str) -> str:
     return f"{prefix}{folder}"
 
 
-@functools.lru_cache(maxsize=128)  # it reads files, and configs are made all the time
+@functools.lru_cache(maxsize=128)  # it reads files, and is called for every config
 def check(data: str, length: int, tasks: int, scenario: Scenario) -> None:
-    """Whether a trial could learn from it, before a search begins.
+    """Check before a search begins that a trial can learn from the data.
 
     Raises:
-        ValueError: It could not; in one line.
+        ValueError: It cannot.
     """
     with renamed_errors(NAMES):
         if data.startswith("hub:"):
@@ -52,22 +52,22 @@ def check(data: str, length: int, tasks: int, scenario: Scenario) -> None:
 
 
 def write_corpus(files: Path) -> None:
-    """Gather the text of this machine that `data=text` learns from."""
+    """Collect the text corpus of this machine for `data=text`."""
     build_corpus(files / CORPUS)
 
 
 def read(data: str, length: int, files: Path) -> Source:
-    """The data of a trial.
+    """Return the data of a trial.
 
     Args:
-        data: What was asked for.
+        data: The name or folder of the config.
         length: Steps of a sequence.
-        files: What the task prepared, of which the corpus is read.
+        files: The folder that the task prepared, which may hold a corpus.
 
     Raises:
-        ValueError: The corpus is not the one that was written, or is not there.
+        ValueError: The corpus is missing, or differs from the prepared one.
     """
-    if data == "text" and not (files / CORPUS).is_dir():  # it would be gathered here, and be another one
+    if data == "text" and not (files / CORPUS).is_dir():  # a corpus of this node would be another one
         raise ValueError(
             "data must be text for the whole search, so that it is gathered before it, but there is no "
             f"{files / CORPUS}. Say --set data=text; of several nodes, all must see the folder of --storage."

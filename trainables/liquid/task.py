@@ -30,18 +30,18 @@ from trainables.update.lr_schedules import linear_warmup, warmup_cosine
 
 logger = logging.getLogger(__name__)
 
-TESTED = 64  # sequences at a time
-SATURATED = 0.5  # share of plastic weights at a bound from which on few are left that follow a rule
-ERRORS = {"bytes": "bpb", "values": "nmse"}  # what is told besides the score
+TESTED = 64  # sequences per batch
+SATURATED = 0.5  # share of plastic weights at a bound above which a warning is logged
+ERRORS = {"bytes": "bpb", "values": "nmse"}  # metrics in addition to the score
 
 
 class Batch(NamedTuple):
-    """Sequences of the task that is learned, and behind them those of earlier ones that are replayed.
+    """Sequences of the current task, followed by replayed sequences of earlier tasks.
 
     Attributes:
-        tasks: Of each, (B,).
-        recalled: How many are replayed.
-        logits: What was answered to these when they were learned; None: it is not asked for.
+        tasks: The task of each sequence, shape (B,).
+        recalled: The number of replayed sequences.
+        logits: The outputs stored for them when they were learned, or None if they are not used.
     """
 
     samples: Samples
@@ -51,11 +51,11 @@ class Batch(NamedTuple):
 
 
 class LiquidTask(Task[LiquidConfig]):
-    """Learns the tasks of a stream one after another, each for its share of the epochs, and is scored on all of them.
+    """Learns the tasks of a stream one after another and is scored on all of them.
 
-    The objective `val/score` is the mean over all tasks of the stream, those to come included, so that reports of one
-    epoch compare and none is better for having seen less: of labels the accuracy, of bytes the share of their 8 bits
-    that is saved, of values the share of their variance that is explained.
+    Each task is trained for its share of the epochs. The objective `val/score` is the mean over all tasks of the
+    stream, including future ones, so that reports of the same epoch are comparable. The score is the accuracy of
+    labels, the share of the 8 bits of a byte that is saved, or the share of the variance of values that is explained.
     """
 
     objective, mode = "val/score", "max"
@@ -69,7 +69,7 @@ class LiquidTask(Task[LiquidConfig]):
 
     @classmethod
     def judged_from(cls, config: LiquidConfig) -> int:
-        """The end of the second task: what a trial forgets of the first one is not seen before."""
+        """Return the last epoch of the second task: forgetting of the first cannot be measured before."""
         tasks = config.continual.tasks
         return 1 if tasks == 1 else math.ceil(2 * config.epochs / tasks)
 
@@ -116,9 +116,9 @@ class LiquidTask(Task[LiquidConfig]):
         )
         if config.consolidation.method == "si":
             self.transforms = {"train": self.past.before_step}
-        self.saturated = set[int]()  # layers whose plastic weights were warned about
+        self.saturated = set[int]()  # layers that have been warned about
         self.matrix = Matrix(self.stream.tasks)
-        self.learning = 0  # which task
+        self.learning = 0  # index of the current task
         self.trained_on = self._create_trained_mask()
 
     def _create_optimizers(self) -> None:
@@ -142,7 +142,7 @@ class LiquidTask(Task[LiquidConfig]):
         self.schedulers = [LambdaLR(optimizer, factor)]
 
     def train_batches(self, epoch: int) -> Iterator[Batch]:
-        """This rank's batches of the task whose turn it is, each with samples of those before it."""
+        """Yield this rank's batches of the current task, each with samples of earlier tasks."""
         config, context = self.config, self.context
         self.learning = self._get_task_index(epoch)
         if epoch == 0:
@@ -153,8 +153,11 @@ class LiquidTask(Task[LiquidConfig]):
         order = torch.randperm(self.stream.size(self.learning), generator=context.generator)[
             : self._count_samples(epoch)
         ]
-        self.trained_on[order] = True  # on all ranks, whichever of them trains on it
-        share, due = config.replay.fraction / (1 - config.replay.fraction), 0.5  # what is less than one is due later
+        self.trained_on[order] = True  # on all ranks, including those of other ranks
+        share, due = (
+            config.replay.fraction / (1 - config.replay.fraction),
+            0.5,
+        )  # fractions of a sample are carried over
         for indices in context.shard(order, config.batch_size, shuffle=False):
             due += len(indices) * share
             yield self._build_batch(indices, self.past.recall(int(due), torch.default_generator))
@@ -187,7 +190,7 @@ class LiquidTask(Task[LiquidConfig]):
         return loss, float(len(each) * (1 if self.stream.kind == "labels" else self.stream.length))
 
     def after_update(self, report: UpdateReport) -> None:
-        """Local rules change their synapses after an update that was applied, and after no other."""
+        """Apply the local rules to their synapses if the update was applied. Discard their changes otherwise."""
         applied = report.outcome == "applied"
         self.past.after_step(applied)
         for layer, synapses in enumerate(self.network.synapses()):
@@ -218,7 +221,7 @@ class LiquidTask(Task[LiquidConfig]):
         if kind != "labels":
             report[f"val/{ERRORS[kind]}"] = error
             report |= {f"val/{ERRORS[kind]}_{name}": value for task in domains for name, value in task.items()}
-        if not math.isfinite(error) or not self.matrix.rows:  # it diverged; or nothing was trained yet
+        if not math.isfinite(error) or not self.matrix.rows:  # it diverged, or training has not begun
             return report
         self.matrix.record(self.learning + 1, [score_of(kind, value) for value in each])
         if self.stream.tasks > 1:
@@ -227,7 +230,7 @@ class LiquidTask(Task[LiquidConfig]):
         return report
 
     def pictures(self) -> Mapping[str, NDArray[np.uint8]]:
-        """The score on each task after each, of a stream of several."""
+        """Render the score on each task after each task, of a stream of several."""
         if self.stream.tasks == 1 or not self.matrix.rows:
             return {}
         return {
@@ -235,11 +238,11 @@ class LiquidTask(Task[LiquidConfig]):
         }
 
     def predict(self, inputs: Any) -> Tensor:
-        """The outputs for sequences: of labels a logit per class (B, outputs), else an answer per step (B, T, outputs).
+        """Return the outputs for sequences: for labels logits (B, outputs), else outputs per step (B, T, outputs).
 
         Args:
-            inputs: What sequences are: (B, T, features), or bytes (B, T); or a dict of that as `inputs` and of the time
-                that each step takes as `dt`, (B, T, 1).
+            inputs: Values (B, T, features) or bytes (B, T). Or a dict of these as `inputs` and of the time that each
+                step takes as `dt`, (B, T, 1).
         """
         dt = inputs.get("dt") if isinstance(inputs, dict) else None
         with self.autocast():
@@ -265,13 +268,13 @@ class LiquidTask(Task[LiquidConfig]):
         self.trained_on = state["trained_on"].cpu().clone()
 
     def _load_stream(self) -> tuple[Stream, str, float | None]:
-        """Return the stream, the digest of its data, and the score of the best simple model of each domain."""
+        """Return the stream, the digest of its data, and the mean score of each domain's best simple model."""
         config = self.config
         source = data.read(config.data, config.length, self.files)
         tasks = stream(source, config.continual.tasks, config.continual.scenario)
         if source.kind == "labels":
             return tasks, source.digest, None
-        # On the sequences that the network is tested on.
+        # Measured on the test sequences of the network.
         domains = [domain._replace(test=domain.test.rows(slice(config.test_samples))) for domain in source.domains]
         known = {
             name: min(models.values()) for name, models in replace(source, domains=tuple(domains)).baselines.items()
@@ -298,17 +301,16 @@ class LiquidTask(Task[LiquidConfig]):
             post,
             RULES[plasticity.rule](**constants[plasticity.rule]),
             rate=plasticity.rate,
-            softness=float(plasticity.rule != "bcm"),  # whose threshold would settle at another rate
+            softness=float(plasticity.rule != "bcm"),  # BCM's threshold would converge to another rate
             stiffness=plasticity.stiffness,
             learn_rates=plasticity.meta,
         )
 
     def _get_task_index(self, epoch: int) -> int:
-        """Which task is learned in it: each has as many epochs, or one more."""
+        """Return which task is learned in `epoch`. Tasks get the same number of epochs, or one more."""
         return min(epoch, self.config.epochs - 1) * self.stream.tasks // self.config.epochs
 
     def _count_samples(self, epoch: int) -> int:
-        """Sequences of it."""
         return min(self.config.samples, self.stream.size(self._get_task_index(epoch)))
 
     def _build_batch(self, indices: Tensor, recalled: ReplayBatch | None) -> Batch:
@@ -320,7 +322,7 @@ class LiquidTask(Task[LiquidConfig]):
         return Batch(joint, torch.cat([tasks, recalled.tasks]), len(recalled.tasks), recalled.logits)
 
     def _consolidate(self, task: int) -> None:
-        """What is to be kept of a task that has been learned."""
+        """Store what later tasks need of a learned task."""
         context, config = self.context, self.config
         generator = torch.Generator().manual_seed(1000 * config.seed + task)  # the same on all ranks
         share = slice(context.rank, None, context.world_size)
@@ -328,19 +330,19 @@ class LiquidTask(Task[LiquidConfig]):
         self.past.learned(task, config.consolidation.fisher_samples, generator, share, context.all_reduce, seen)
 
     def _create_trained_mask(self) -> Tensor:
-        """Which sequences of the task that is learned were trained on so far: none."""
+        """Return a mask of the current task's sequences that were trained on, initially none."""
         return torch.zeros(self.stream.size(self.learning), dtype=torch.bool)
 
     @torch.no_grad()
     def _compute_untrained_scores(self) -> list[float]:
-        """The score on each task before any is learned."""
+        """Return the score on each task before training."""
         self.network.eval()
         scores = [score_of(self.stream.kind, _compute_mean(task.values())) for task in self._compute_errors()]
         self.network.train()
         return scores
 
     def _compute_errors(self) -> list[dict[str, float]]:
-        """The error in each domain of each task."""
+        """Return the error in each domain of each task."""
         config, context, kind = self.config, self.context, self.stream.kind
         sums: dict[str, tuple[float, float]] = {}
         for task, tests in enumerate(self.stream.tests):
@@ -348,7 +350,7 @@ class LiquidTask(Task[LiquidConfig]):
             for name, samples in tests.items():
                 count = min(samples.size, config.test_samples)
                 ends = [count * rank // context.world_size for rank in (context.rank, context.rank + 1)]
-                mine = samples.rows(slice(*ends))  # in one piece: windows of text follow each other
+                mine = samples.rows(slice(*ends))  # contiguous, since windows of text follow each other
                 sums[f"{task} {name}"] = errors(kind, self.network, mine, allowed, TESTED)
         means = context.weighted_means(sums)
         return [{name: means[f"{task} {name}"] for name in tests} for task, tests in enumerate(self.stream.tests)]
