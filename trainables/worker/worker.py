@@ -321,9 +321,7 @@ class TrialRunner:
                 training.discard(midway)  # the epoch is done
             costs = self._compute_costs(training)
             if budget is not None:
-                costs = self.context.broadcast_object(
-                    costs
-                )  # clocks differ between ranks, but all must end at the same epoch
+                costs = self.context.broadcast_object(costs)  # clocks differ, but all ranks must end at one epoch
                 budget = budget.add_epoch(training.epoch, costs)
             done = training.epoch >= segment.until or (budget is not None and budget.is_spent)
             yield EpochReport(training.epoch, metrics, str(path), costs, done)
