@@ -1,1 +1,1 @@
-"""Where a study is kept: a journal, SQLite or PostgreSQL."""
+"""The storages of a study: a journal, SQLite or PostgreSQL."""

@@ -1,4 +1,4 @@
-"""Files that are there whole, or not at all."""
+"""Files that are written completely or not at all."""
 
 import tempfile
 import time
@@ -15,7 +15,7 @@ LEFT_AFTER_S = 60.0
 
 @contextmanager
 def atomic_path(path: StoragePath) -> Iterator[Path]:
-    """Yield a path to write to, which replaces `path` at the end. An error leaves `path` as it was.
+    """Yield a temporary path, which replaces `path` at the end. Leave `path` unchanged on an error.
 
     Raises:
         OSError: The file cannot be written.
@@ -31,15 +31,14 @@ def atomic_path(path: StoragePath) -> Iterator[Path]:
 
 
 def write_atomic(path: StoragePath, text: str) -> None:
-    """Write `text` as `atomic_path` does."""
     with atomic_path(path) as file:
         file.write_text(text, encoding="utf-8")
 
 
 def _remove_leftovers(path: Path) -> None:
-    """Remove the temporary files beside `path` of processes that were killed.
+    """Remove temporary files of killed processes next to `path`.
 
-    A new file stays, as the process that writes it may run on another machine.
+    A recent file stays, since the process that writes it may run on another machine.
     """
     for file in path.parent.glob(f"{path.name}.*.tmp"):
         number = file.name.removeprefix(f"{path.name}.").removesuffix(".tmp")

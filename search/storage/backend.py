@@ -1,4 +1,4 @@
-"""The interface of the storages that a study can be kept in."""
+"""The interface of the storages of a study."""
 
 import fcntl
 from abc import ABC, abstractmethod
@@ -19,8 +19,8 @@ class StudyStore:
     """An open storage.
 
     Attributes:
-        close: Lets another driver open the study.
-        commit: Returns when all that was written is kept.
+        close: Allows another driver to open the study.
+        commit: Waits until all writes are durable.
     """
 
     storage: BaseStorage
@@ -29,14 +29,14 @@ class StudyStore:
 
 
 class StudyBackend(ABC):
-    """One kind of storage, for the study of one search. What a user can mend is raised as UsageError.
+    """One kind of storage, for the study of one search. Errors that a user can fix are raised as UsageError.
 
     Args:
         place: The folder of the search. Its name is also the name of the study.
         url: The database, or "" for a journal in the folder.
 
     Attributes:
-        missing: What a search without this study lacks, for a message.
+        missing: The missing study, for a message.
         collision: Why no second study can have this name, for a message.
     """
 
@@ -50,7 +50,7 @@ class StudyBackend(ABC):
 
     @abstractmethod
     def check(self) -> None:
-        """Check that a new study can be kept here. Writes nothing."""
+        """Check that a new study can be stored here, without writing anything."""
 
     @abstractmethod
     def exists(self) -> bool:
@@ -58,7 +58,7 @@ class StudyBackend(ABC):
 
     @abstractmethod
     def open(self) -> StudyStore:
-        """Open the study to write to it, and create what is missing. Refused while another process has it open."""
+        """Open the study to write to it, and create it if it is missing. Raise if another process has it open."""
 
     @abstractmethod
     def read(self) -> BaseStorage:
@@ -71,10 +71,10 @@ def has_study(storage: BaseStorage, name: str) -> bool:
 
 
 def check_name(names: Sequence[str], place: StoragePath) -> None:
-    """Check that the study of the search at `place` is among those with these `names`, of which there are some.
+    """Check that `names` contains the study of the search at `place`.
 
     Raises:
-        UsageError: It is not, as the folder was renamed.
+        UsageError: It does not, since the folder was renamed.
     """
     if place.name not in names:
         raise UsageError(f"the folder of a search must have its name, {names[0]}, but is {place}. Rename it.")
@@ -101,7 +101,7 @@ def lock_study_file(path: Path | str, name: str) -> IO[str]:
 
 
 def format_reason(error: BaseException) -> str:
-    """Return what a database or a file system said, in one line."""
+    """Return the message of a database or file system error in one line."""
     while isinstance(error, StorageInternalError) and error.__cause__ is not None:
         error = error.__cause__
     return " ".join(str(getattr(error, "orig", None) or error).split()).rstrip(".")

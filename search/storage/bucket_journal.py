@@ -1,4 +1,4 @@
-"""A study in a bucket: Optuna's journal in segments, written by the one driver that holds its lease."""
+"""A study in a bucket: Optuna's journal in segments, written by the driver that holds the lease."""
 
 import re
 from collections.abc import Iterable
@@ -15,16 +15,16 @@ from trainables.filesystem.paths import RemotePath
 FOLDER, LOCK = "study", "study.lock"
 SEGMENT = re.compile(r"\d+-\d+-\d+\.jsonl")
 SEGMENT_BYTES = 2**16
-READERS = 16  # segments that are read at a time
+READERS = 16  # segments that are read concurrently
 
 
 class JournalSegment(NamedTuple):
-    """An object that holds records, one a line. They sort in the order in which they were begun.
+    """The name of an object with one record per line. Names sort in the order of creation.
 
     Attributes:
-        since: When the driver that wrote it took the study.
-        serial: Of that driver's segments.
-        first: The number of its first record.
+        since: When the driver that wrote it acquired the lease.
+        serial: The number of this segment among those of its driver.
+        first: The number of its first record in the study.
     """
 
     since: int
@@ -41,13 +41,13 @@ class JournalSegment(NamedTuple):
 
 
 def read_records(place: RemotePath) -> list[bytes]:
-    """The records of the study of the search at `place`.
+    """Return the records of the study of the search at `place`.
 
-    A segment counts up to the record at which a later one begins: what a driver went on to write after its successor
-    had begun is none of the study.
+    A segment counts up to the record at which a later segment begins: what a driver wrote after its successor began is
+    not part of the study.
 
     Raises:
-        UsageError: Some of it is missing, or there is something else.
+        UsageError: Records are missing, or the folder has other files.
         OSError: It cannot be read.
     """
     folder = place / FOLDER
@@ -78,13 +78,13 @@ def _list_segments(folder: RemotePath) -> list[JournalSegment]:
 
 
 class BucketJournal(JournalRecords):
-    """The study of the search at `place`, held until it is closed.
+    """The journal of the search at `place`, with an exclusive lease until it is closed.
 
-    An object cannot be appended to, so that the last segment is written whole each time, until it is large enough and
-    the next one begins. Nothing is written before `commit`: many records are one object.
+    Objects cannot be appended to. The last segment is therefore rewritten at each `commit`, until it is large enough
+    and the next one begins.
 
     Raises:
-        UsageError: Another process has it open, or it is not whole.
+        UsageError: Another process has it open, or records are missing.
         OSError: The bucket cannot be used.
     """
 
@@ -96,19 +96,21 @@ class BucketJournal(JournalRecords):
             self._unread = read_records(place)
             latest = max((segment.since for segment in _list_segments(place / FOLDER)), default=0)
             self._segment = JournalSegment(max(self._lease.since, latest + 1), 0, len(self._unread))
-            (place / FOLDER / self._segment.name).write_bytes(b"")  # from here on nobody else's records count
-        except BaseException:  # Ctrl-C too: nobody else can free the lease in a notebook; it goes on
+            (place / FOLDER / self._segment.name).write_bytes(
+                b""
+            )  # from here on, an earlier driver's records are ignored
+        except BaseException:  # also Ctrl-C: in a notebook, nothing else could release the lease
             self._lease.release()
             raise
         self._written: list[bytes] = []  # the records of the segment
-        self._pending: list[bytes] = []  # those that are to follow
+        self._pending: list[bytes] = []  # records until the next commit
         self._closed = False
 
     def commit(self) -> None:
-        """Write what is pending; wait for a bucket that is away.
+        """Write the pending records. Retry while the bucket is unavailable.
 
         Raises:
-            StoreError: It stays away, or another driver has taken the study.
+            StoreError: It stays unavailable, or another driver has acquired the lease.
         """
         if self._failure is not None:
             raise self._failure
@@ -120,22 +122,22 @@ class BucketJournal(JournalRecords):
             raise
 
     def close(self) -> None:
-        """Let another driver have the study. Closing it again changes nothing.
+        """Commit and release the lease. Further calls have no effect.
 
         Raises:
-            StoreError: What was written last could not be kept.
+            StoreError: The last records could not be written.
         """
         if self._closed:
             return
         self._closed = True
         try:
-            if self._failure is None:  # else it was told
+            if self._failure is None:  # otherwise, the error was raised before
                 self.commit()
         finally:
             self._lease.release()
 
     def _write(self, lines: list[bytes]) -> None:
-        self._pending += lines  # until the next commit
+        self._pending += lines
 
     def read_all(self) -> Iterable[bytes]:
         return [*read_records(self._place), *self._pending]
@@ -145,7 +147,7 @@ class BucketJournal(JournalRecords):
         lines = [*self._written, *self._pending]
         try:
             (self._place / FOLDER / self._segment.name).write_bytes(b"".join(lines))
-        except BaseException:  # it may still arrive: in another object than what is written from here on
+        except BaseException:  # it may still arrive, so later records go into another object
             self._begin_segment()
             raise
         self._written = lines
@@ -160,7 +162,7 @@ class BucketJournal(JournalRecords):
 
 
 class BucketJournalBackend(JournalBackend):
-    """A journal in segments, of a search that lies in a bucket."""
+    """A segmented journal, for a search in a bucket."""
 
     place: RemotePath
     file_name = FOLDER

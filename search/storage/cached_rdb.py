@@ -1,4 +1,4 @@
-"""A study in a database, read once and then kept in memory beside it: the driver that holds it is its only writer."""
+"""A cache of a study in a database, for the driver, which is its only writer."""
 
 import copy
 import json
@@ -12,11 +12,11 @@ from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.exc import DBAPIError
 
 Answer = TypeVar("Answer")
-RETRIES = 9  # of one question, each over a connection of its own
+RETRIES = 9  # of one request, each over a new connection
 
 
 def _forward(method: str) -> Any:
-    """Return a method that asks the database each time."""
+    """Return a method that queries the database at each call."""
 
     def ask(self: "CachedRDBStorage", *arguments: Any, **named: Any) -> Any:
         return self._retry_on_disconnect(lambda: getattr(self._database, method)(*arguments, **named))
@@ -25,10 +25,10 @@ def _forward(method: str) -> Any:
 
 
 class CachedRDBStorage(BaseStorage):
-    """As Optuna's own cache, which reads every trial that has not ended at every question.
+    """Caches all trials in memory. Writes go to the database first, and are repeated if the connection is lost.
 
-    Those that wait at a rung are many: benchmarks/study_stores.py. Every write goes to the database first. One during
-    which the connection is lost is done again, over the next connection.
+    Optuna's own cache reads every unfinished trial at each query, and many trials wait at rungs: see
+    benchmarks/study_stores.py.
     """
 
     def __init__(self, database: RDBStorage) -> None:
@@ -55,7 +55,7 @@ class CachedRDBStorage(BaseStorage):
         trials = self._load_trials(study_id)
         trial_id: int = self._ask("create_new_trial", study_id, template_trial)
         trial = self._ask("get_trial", trial_id)
-        if trial.number != len(trials):  # the connection was lost after one was made, and Optuna has made another
+        if trial.number != len(trials):  # the connection was lost, and Optuna created a second trial
             del self._studies[study_id]
             self._load_trials(study_id)
             return trial_id
@@ -78,7 +78,7 @@ class CachedRDBStorage(BaseStorage):
         def write() -> bool:
             nonlocal begun
             if begun and self._database.get_trial(trial_id).state == state:
-                return True  # it arrived, and the answer was lost
+                return True  # the write succeeded, but its answer was lost
             begun = True
             return self._database.set_trial_state_values(trial_id, state, values)
 
@@ -129,7 +129,7 @@ class CachedRDBStorage(BaseStorage):
         return self._studies[study_id]
 
     def _update_trial(self, trial_id: int, field: str, key: str | int, value: Any) -> None:
-        """On a copy: those who have asked for the trial keep it as it was."""
+        """Replace the trial by an updated copy, since callers hold the old object."""
         trials = self._studies[self._study_of[trial_id]]
         trial = copy.copy(trials[trial_id])
         setattr(trial, field, {**getattr(trial, field), key: value})
@@ -139,7 +139,7 @@ class CachedRDBStorage(BaseStorage):
         return self._retry_on_disconnect(lambda: getattr(self._database, method)(*arguments))
 
     def _retry_on_disconnect(self, action: Callable[[], Answer]) -> Answer:
-        """Return the database's answer. Ask again if the connection is lost in between."""
+        """Return the result of `action`. Call it again if the connection is lost."""
         for _ in range(RETRIES):
             try:
                 return action()

@@ -1,4 +1,4 @@
-"""What the databases that a study can be kept in have in common."""
+"""The common part of the database storages."""
 
 from abc import abstractmethod
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from trainables.filesystem.paths import StoragePath
 
 @contextmanager
 def database_errors(url: str) -> Iterator[None]:
-    """Raise a UsageError in place of the errors of a database that is broken or away. Other errors pass."""
+    """Raise a UsageError in place of the errors of a broken or unavailable database. Other errors pass."""
     try:
         yield
     except (sqlalchemy.exc.SQLAlchemyError, StorageInternalError) as error:
@@ -25,12 +25,12 @@ def database_errors(url: str) -> Iterator[None]:
 
 
 class DatabaseBackend(StudyBackend):
-    """A database that SQLAlchemy reaches.
+    """A database that SQLAlchemy supports.
 
     Attributes:
-        driver: What SQLAlchemy calls the database and its driver.
+        driver: SQLAlchemy's name of the database and its driver.
         example: A URL, for messages.
-        defaults: Options of the connection that the URL may override.
+        defaults: Options of the connection, which the URL may override.
     """
 
     driver: ClassVar[str]

@@ -1,4 +1,4 @@
-"""A study in Optuna's journal: a file beside the search, written by the one driver that holds it."""
+"""A study in Optuna's journal: a file in the search's folder, written by the driver that holds its lock."""
 
 import itertools
 import json
@@ -20,12 +20,12 @@ from search.storage.backend import StudyBackend, StudyStore, check_name, lock_st
 from trainables.filesystem.paths import StoragePath
 
 logger = logging.getLogger(__name__)
-SYNC_S = 0.5  # what the machine itself may lose when its power goes; nothing is lost with this process
+SYNC_S = 0.5  # records that a power failure may lose; a killed process loses none
 RECORD_START = b'{"op_code":'
 
 
 class JournalRecords(BaseJournalBackend):
-    """The `records` of a study, to be read. Subclasses write, and read what they wrote from memory."""
+    """A read-only journal of `records`. Subclasses write, and read their own records from memory."""
 
     def __init__(self, records: Sequence[bytes] = ()) -> None:
         self._records = records
@@ -55,14 +55,15 @@ class JournalRecords(BaseJournalBackend):
         return self._records
 
     def close(self) -> None:
-        """Close nothing: there is no writer."""
+        """Do nothing, since nothing is open."""
 
 
 class Journal(JournalRecords):
-    """As Optuna's own file backend, which reads what it just wrote and waits for the disk at every record.
+    """A journal with one writer, which holds a lock until it is closed.
 
-    There is one writer, so that neither is needed. The lock is held until the end, and freed by the kernel when the
-    driver dies; Optuna's own is a file that a killed writer leaves behind, and the next one waits 30 s for it.
+    Optuna's own file backend reads back what it wrote and waits for the disk at every record, since it may have several
+    writers. Its lock is a file that a killed writer leaves, and the next writer waits 30 s for it. The kernel releases
+    this one.
 
     Raises:
         UsageError: Another process has the study open, or the file is broken.
@@ -95,10 +96,10 @@ class Journal(JournalRecords):
         self._written.set()
 
     def close(self) -> None:
-        """Let another process have the study. Closing it again changes nothing.
+        """Close the file and release the lock. Further calls have no effect.
 
         Raises:
-            OSError: What was written last could not be kept.
+            OSError: The last records could not be written.
         """
         if self._closed.is_set():
             return
@@ -114,13 +115,13 @@ class Journal(JournalRecords):
             yield from file
 
     def _cut_broken_end(self) -> None:
-        """Cut what follows the last whole record, behind which nothing more could be read.
+        """Cut the file after the last complete record, since no later record could be read.
 
-        A writer that was killed leaves one torn record. A machine that lost its power may leave anything: the file is
-        then copied first, and the user is told.
+        A killed writer leaves one torn record. A power failure may leave anything: the file is then copied first, and a
+        warning is logged.
 
         Raises:
-            UsageError: Records follow what is broken, or no line is a record: no writer leaves such a file.
+            UsageError: Records follow the broken part, or no line is a record: no writer leaves such a file.
         """
         whole, broken, lines = 0, "", list[bytes]()
         for number, line in enumerate(self.read_all(), start=1):
@@ -164,7 +165,7 @@ def _is_record(line: bytes) -> bool:
 
 
 class JournalBackend(StudyBackend):
-    """A journal in the folder of the search."""
+    """A journal in the search's folder."""
 
     file_name = "study.journal"
 
@@ -175,7 +176,7 @@ class JournalBackend(StudyBackend):
         self.collision = f"{place} exists"
 
     def check(self) -> None:
-        """Nothing: the folder is new."""
+        """Do nothing, since the folder is new."""
 
     def exists(self) -> bool:
         return self.path.is_file()
@@ -196,10 +197,10 @@ class JournalBackend(StudyBackend):
         return storage
 
     def _load(self, journal: JournalRecords) -> JournalStorage:
-        """Return the study that `journal` holds. Close the journal if there is an error.
+        """Return the storage of `journal`. Close the journal if there is an error.
 
         Raises:
-            UsageError: A record is none of Optuna's.
+            UsageError: A record was not written by Optuna.
         """
         try:
             return JournalStorage(journal)

@@ -1,4 +1,4 @@
-"""Who drives a study in a bucket: an object that its driver renews, since a bucket has no lock that anybody frees."""
+"""The lease of a study in a bucket: an object that its driver renews, since a bucket has no locks."""
 
 import json
 import logging
@@ -16,15 +16,15 @@ from trainables.filesystem.paths import RemotePath
 
 logger = logging.getLogger(__name__)
 RENEW_S = 5.0
-LEASE_S = 20.0  # a driver that has not renewed it for so long is taken for dead
-CLAIM_S = 2.0  # another one that claims it in the same moment has written by then; S3 tells time in whole seconds
+LEASE_S = 20.0  # a lease that was not renewed for so long has expired
+CLAIM_S = 2.0  # by then, a concurrent claim has been written; S3 reports whole seconds
 LOOK_S = 0.5
 TRIES = 10
 
 
 @dataclass(frozen=True)
 class _Claim:
-    """What the object says. `since` is the server's time of the claim in ms, 0 in the claim itself."""
+    """The content of the object. `since` is the server's time of the claim in ms, or 0 while it is claimed."""
 
     id: str
     host: str
@@ -37,17 +37,17 @@ class _Claim:
 
 
 class Lease:
-    """The right to drive the study of a search, held from now on and renewed by a thread until it is given back.
+    """The exclusive right to write the study of a search, renewed by a thread until it is released.
 
-    A driver that was suspended may wake up and write its own claim over that of its successor. So claims are ordered by
-    the time at which they were made, which is the server's: the later one stands, and is written anew.
+    A suspended driver may wake up and overwrite its successor's claim. Claims are therefore ordered by the server's
+    time of their creation: the later one is valid, and is written again.
 
     Args:
         path: Of the object.
         name: Of the search.
 
     Attributes:
-        since: When it was claimed, in ms of the server's clock: later than any claim before it.
+        since: When it was claimed, in ms of the server's clock, later than any earlier claim.
 
     Raises:
         UsageError: Another process holds it.
@@ -71,11 +71,11 @@ class Lease:
         return self._own.since
 
     def check(self) -> None:
-        """Whether it is held now: asked before anything is written.
+        """Check before a write that the lease is still held.
 
         Raises:
-            StoreError: Another driver has it.
-            OSError: That cannot be known, since the bucket cannot be reached.
+            StoreError: Another driver holds it.
+            OSError: The bucket cannot be reached.
         """
         if not self._lost and time.monotonic() - self._renewed > LEASE_S:
             self._renew()
@@ -83,12 +83,12 @@ class Lease:
             raise StoreError(self._lost)
 
     def release(self) -> None:
-        """Let another driver have the study at once. Giving it back again changes nothing."""
+        """Release the lease at once. Further calls have no effect."""
         if self._over.is_set():
             return
         self._over.set()
         self._thread.join()
-        with suppress(OSError):  # it then runs out by itself
+        with suppress(OSError):  # it then expires
             found = self._read_claim()
             if found is not None and found.id == self._own.id:
                 self._path.unlink(missing_ok=True)
@@ -101,7 +101,7 @@ class Lease:
         probe.write_bytes(b"")
         try:
             ago_s = (probe.get_modified_ns() - self._path.get_modified_ns()) / 1e9  # both by the server's clock
-        except FileNotFoundError:  # it was given back meanwhile
+        except FileNotFoundError:  # it was released meanwhile
             return
         finally:
             probe.unlink(missing_ok=True)
@@ -131,7 +131,7 @@ class Lease:
         return UsageError(f"{running_error(self._name)} It is {claim}.")
 
     def _run_renewal_loop(self) -> None:
-        """The thread. What fails is tried again; `check` tells whether it lasted."""
+        """Renew the lease. Errors are retried, and `check` detects whether they persist."""
         while not self._over.wait(RENEW_S) and not self._lost:
             with suppress(OSError):
                 self._renew()
@@ -143,7 +143,7 @@ class Lease:
             if self._is_lost():
                 return
             self._write_claim(self._own.since)
-            if late:  # a successor, over whose claim this was written, needs a moment to write its own again
+            if late:  # this may have overwritten a successor's claim: wait until the successor has renewed it
                 time.sleep(2 * RENEW_S)
                 if self._is_lost():
                     return
@@ -152,7 +152,7 @@ class Lease:
 
     def _is_lost(self) -> bool:
         found = self._read_claim()
-        # A claim that is being made has no time yet, and is later than this one.
+        # A claim without a time is being made, and is later than this one.
         if found is not None and found.id != self._own.id and (not found.since or found.since > self._own.since):
             self._lost = f"{self._name} was taken up by another driver, {found}, since this one was not heard of"
         return bool(self._lost)
@@ -163,7 +163,7 @@ class Lease:
                 return _Claim(**json.loads(self._path.read_bytes()))
             except FileNotFoundError:
                 return None
-            except ValueError:  # it was written between the two requests that ask for its size and for what it says
+            except ValueError:  # it was written between the requests of its size and its content
                 time.sleep(0.01)
         raise OSError(f"{self._path} is no claim of a driver")
 

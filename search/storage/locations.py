@@ -1,4 +1,4 @@
-"""Where searches lie: a folder or a bucket, as the user names it, checked before anything is written there."""
+"""Parsing and checking of the folders or buckets of searches."""
 
 import os
 import re
@@ -13,10 +13,10 @@ LONGEST_NAME = 200  # a file system takes 255, and files are named after the sea
 
 
 def parse_location(value: Any) -> Any:
-    """The place that a text names; whatever else is given, as it is.
+    """Return the path that a text names. Return other values unchanged.
 
     Raises:
-        ValueError: It is a URI that cannot be used.
+        ValueError: The URI cannot be used.
     """
     try:
         return parse_path(value) if isinstance(value, str) else value
@@ -25,12 +25,12 @@ def parse_location(value: Any) -> Any:
 
 
 def make_absolute(storage: StoragePath) -> StoragePath:
-    """The folder wherever a process runs; a bucket is the same everywhere."""
+    """Return the absolute path of a folder. Return a bucket unchanged."""
     return storage if isinstance(storage, RemotePath) else storage.expanduser().absolute()
 
 
 def parse_storage(text: str) -> StoragePath:
-    """What --storage says.
+    """Return the value of --storage as an absolute path.
 
     Raises:
         UsageError: It is neither a folder nor a bucket.
@@ -42,10 +42,10 @@ def parse_storage(text: str) -> StoragePath:
 
 
 def parse_warm_start_source(text: str, storage: StoragePath) -> str:
-    """An earlier search by the place of its folder; an experiment of MLflow as it is.
+    """Return the path of an earlier search's folder, or an MLflow experiment unchanged.
 
     Raises:
-        UsageError: It is a URI that cannot be used, and may have credentials in it: it would be kept in search.yaml.
+        UsageError: The URI cannot be used. It may hold credentials, which search.yaml would store.
     """
     if text.startswith("mlflow:"):
         return text
@@ -61,10 +61,10 @@ def parse_warm_start_source(text: str, storage: StoragePath) -> str:
 
 
 def check_location(storage: StoragePath, name: str) -> None:
-    """Whether the folder of a new search can be made.
+    """Check that the folder of a new search can be created.
 
     Raises:
-        UsageError: The name is no file name or is taken, or the storage folder cannot be written to.
+        UsageError: The name is no file name or exists, or the storage folder is not writable.
     """
     if not re.fullmatch(r"[A-Za-z0-9][\w.\-]*", name):
         raise UsageError(f"--name must be letters, digits, '.', '_' or '-', but got {name!r}.")
@@ -80,13 +80,12 @@ def check_location(storage: StoragePath, name: str) -> None:
 
 
 def _is_in_bucket(storage: RemotePath, name: str) -> bool:
-    """Whether there is something of a search `name`, in a bucket that can be written to: a small object is, and is
-    removed again."""
+    """Return whether files of a search `name` exist. Write and remove a small object as a test."""
     probe = storage / f".searchlight-{uuid.uuid4().hex}"
     try:
         probe.write_bytes(b"")
         probe.unlink()
-        # Not `exists`, which sees what S3 is left with where the last file of a folder was removed.
+        # Not `exists`: S3 keeps an entry of a folder whose last file was removed.
         return any(True for _ in (storage / name).iterdir())
     except FileNotFoundError as error:
         raise UsageError(f"--storage must be in a bucket that exists, but there is none at {storage}.") from error

@@ -1,4 +1,4 @@
-"""A study in PostgreSQL: one connection, which holds a lock that the server frees when the driver dies."""
+"""A study in PostgreSQL: one connection with an advisory lock, which the server frees when the driver dies."""
 
 import hashlib
 import socket
@@ -19,11 +19,11 @@ from search.storage.cached_rdb import CachedRDBStorage
 from search.storage.database import DatabaseBackend
 from search.storage.requests import BETWEEN_S, retry_while_unavailable
 
-# What is written goes over the connection that has the lock: when it is lost, both are, and a new one takes both anew.
+# Writes use the connection that holds the lock: a new connection must acquire the lock again.
 ONE_CONNECTION: dict[str, Any] = {"poolclass": StaticPool}
 OPENING_S = 3.0  # the server may need a moment to see that an earlier driver is dead
 NEW_TABLES = "has_schema_privilege(current_schema(), 'CREATE')"
-# The server then sees within a minute that a driver's machine is gone.
+# With these, the server notices within a minute that a driver's machine is gone.
 KEEPALIVE = "SET tcp_keepalives_idle = 30; SET tcp_keepalives_interval = 10; SET tcp_keepalives_count = 3"
 
 
@@ -94,7 +94,7 @@ class _LockedError(Exception):
 
 
 class _Holder:
-    """Makes the connections of one study."""
+    """Creates the locked connections of one study."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -102,10 +102,10 @@ class _Holder:
         self._lost = False
 
     def connect(self, dialect: Any, record: Any, arguments: Any, options: Any) -> Any:
-        """Return a connection that has the lock.
+        """Return a connection that holds the lock.
 
         Raises:
-            StoreError: The study was open, and cannot be opened again.
+            StoreError: The connection was lost, and cannot be opened again.
             UsageError: Another process has the study open.
         """
 
@@ -145,5 +145,5 @@ def _try_lock(connection: Any, name: str) -> bool:
 
 
 def _compute_lock_key(name: str) -> int:
-    """Return the number of the advisory lock of a study."""
+    """Return the key of a study's advisory lock."""
     return int.from_bytes(hashlib.blake2b(f"searchlight {name}".encode(), digest_size=8).digest(), signed=True)

@@ -1,4 +1,4 @@
-"""Requests that may fail for a while: repeated until they are answered, or made in the background."""
+"""Requests that may fail for a while: retried until they succeed, or made in the background."""
 
 import logging
 import time
@@ -10,9 +10,9 @@ from search.errors import StoreError
 
 logger = logging.getLogger(__name__)
 Answer = TypeVar("Answer")
-PATIENCE_S = 300.0  # how long a search waits for a bucket or a database that went away
+PATIENCE_S = 300.0  # how long a search waits for an unavailable bucket or database
 BETWEEN_S = 0.5
-AT_ONCE = 8  # nine requests each, one after the other: of a checkpoint for each report of the search
+AT_ONCE = 8  # concurrent deletions; a checkpoint needs nine requests
 CLOSE_S = 60.0
 
 
@@ -21,10 +21,10 @@ def retry_while_unavailable(
     resource: str = "the search's bucket",
     errors: type[Exception] | tuple[type[Exception], ...] = OSError,
 ) -> Answer:
-    """Return what `action` returns. Call it again while it raises one of `errors`.
+    """Return the result of `action`. Call it again while it raises one of `errors`.
 
     Raises:
-        StoreError: The resource stays away.
+        StoreError: The resource stays unavailable.
     """
     end = time.monotonic() + PATIENCE_S
     warned = False
@@ -42,9 +42,9 @@ def retry_while_unavailable(
 
 
 class DeletionQueue:
-    """Deletions in a bucket, made in the background, since Tune's event loop must not wait for them.
+    """Deletions in a bucket, made in the background so that they do not block Tune's event loop.
 
-    The driver that resumes the search makes those that this one did not.
+    The driver that resumes the search repeats those that did not finish.
     """
 
     def __init__(self) -> None:
@@ -53,13 +53,13 @@ class DeletionQueue:
         self._warned = False
 
     def submit(self, action: Callable[..., None], *arguments: Any) -> None:
-        """Call `action`. The first OSError is logged, since nothing in the search depends on the action."""
+        """Call `action` in the background. Log its first OSError: nothing in the search depends on it."""
         future = self._pool.submit(self._run_action, action, *arguments)
         self._pending.add(future)
         future.add_done_callback(self._pending.discard)
 
     def close(self, timeout_s: float = CLOSE_S) -> None:
-        """Wait for what was submitted, but not longer than this."""
+        """Wait for pending deletions, at most `timeout_s` seconds."""
         if wait(self._pending.copy(), timeout_s).not_done:
             self._warn_once(f"it took more than {timeout_s:g} s")
         self._pool.shutdown(wait=False, cancel_futures=True)

@@ -1,4 +1,4 @@
-"""A study in SQLite: a file that one driver of a search writes, and many may read."""
+"""A study in SQLite: a file with one writer per search and any number of readers."""
 
 import fcntl
 import os
@@ -59,7 +59,7 @@ class SQLiteBackend(DatabaseBackend):
         with open(f"{self.path}.lock", "a") as creation:  # two searches that create the tables at once would fail
             fcntl.flock(creation, fcntl.LOCK_EX)
             storage = RDBStorage(self.optuna_url, engine_kwargs={"connect_args": {"timeout": LOCKED_S}})
-        # Readers then block nobody, and a write does not wait for the disk: only a power cut could lose the last ones.
+        # WAL lets readers run during writes. NORMAL does not wait for the disk: a power cut may lose the last writes.
         event.listen(storage.engine, "connect", lambda connection, _: connection.execute("PRAGMA synchronous = NORMAL"))
         with storage.engine.connect() as connection:
             connection.execute(text("PRAGMA journal_mode = WAL"))

@@ -1,4 +1,4 @@
-"""Where a study is kept: in a journal beside the search or in a database, written by one driver at a time."""
+"""The storage of a study: a journal in the search's folder or a database, written by one driver at a time."""
 
 import yaml
 from sqlalchemy.engine import make_url
@@ -21,7 +21,7 @@ BACKENDS: dict[str, type[DatabaseBackend]] = {
 
 
 def create_backend(place: StoragePath, url: str = "") -> StudyBackend:
-    """Return the backend for the search at `place`: of the database at `url`, else a journal in its folder."""
+    """Return the backend for the search at `place`: the database at `url`, or a journal in its folder."""
     if url:
         return BACKENDS[make_url(url).drivername](place, url)
     return _create_journal(place)
@@ -35,14 +35,14 @@ def resolve_url(url: str) -> str:
     """Return the URL of a database with an absolute path.
 
     Raises:
-        UsageError: The URL is of no known kind, or holds a password.
+        UsageError: The scheme is unknown, or the URL holds a password.
     """
     examples = dict.fromkeys(backend.example for backend in BACKENDS.values())
     rule = f"--study must be like {' or '.join(examples)}"
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError):
-        # Without its cause, and without what stands before an @: that may be a password.
+        # Without its cause and the part before an @, which may hold a password.
         raise UsageError(f"{rule}, but got {url.rpartition('@')[2]!r}.") from None
     if parsed.password is not None or any("password" in key for key in parsed.query):
         raise UsageError(
@@ -55,10 +55,10 @@ def resolve_url(url: str) -> str:
 
 
 def open_store(place: StoragePath, url: str = "", new: bool = False) -> StudyStore:
-    """Open the study of the search at `place` to write to it, and create what is missing.
+    """Open the study of the search at `place` to write to it, and create it if it is missing.
 
     Raises:
-        UsageError: Another process has the study open, it cannot be opened, or it is not `new`.
+        UsageError: Another process has the study open, it cannot be opened, or it exists although `new`.
     """
     backend = create_backend(place, url)
     store = backend.open()
@@ -69,10 +69,10 @@ def open_store(place: StoragePath, url: str = "", new: bool = False) -> StudySto
 
 
 def find_store(place: StoragePath, url: str = "") -> str:
-    """Return the URL at which the study of the search at `place` is: `url`, if that is given.
+    """Return the URL of the study of the search at `place`: `url` if given, else the stored one.
 
     Raises:
-        UsageError: There is no such study.
+        UsageError: The study does not exist.
     """
     url = resolve_url(url) if url else read_study_url(place)
     backend = create_backend(place, url)
@@ -87,7 +87,7 @@ def find_store(place: StoragePath, url: str = "") -> str:
 
 
 def read_study_url(place: StoragePath) -> str:
-    """Return the URL at which the study of the search at `place` is kept, or "" for its own journal.
+    """Return the stored URL of the study of the search at `place`, or "" for a journal.
 
     Raises:
         UsageError: The folder's search.yaml cannot be read.

@@ -1,4 +1,4 @@
-"""Keeps a bucket up to date with what a driver writes on its own disk, which may go away at any moment."""
+"""Uploads a driver's local files to a bucket, since the driver's disk may be lost at any moment."""
 
 import logging
 import os
@@ -13,25 +13,25 @@ from trainables.filesystem.paths import RemotePath, StoragePath, upload
 
 logger = logging.getLogger(__name__)
 EVERY_S = 5.0
-SHARE = 0.1  # of the time, at most: a search with large files is copied less often
-OWN = ("ray", "__pycache__")  # of this machine alone
+SHARE = 0.1  # largest share of the time spent on uploads
+OWN = ("ray", "__pycache__")  # not uploaded
 
 
 class Uploader:
-    """Copies what is in `folder` to `to`: at once when it is asked to, and every few seconds what has changed.
+    """Copies changed files of `folder` to `to`, on request and every few seconds.
 
-    What is removed in the folder is removed there. What was there before, and never in the folder, stays.
+    Files that are removed in the folder are also removed in the bucket. Other files in the bucket stay.
 
     Args:
-        folder: Of the search, on this disk, with nothing in it that the bucket has not.
-        to: Where the search lies, in a bucket. If that is a folder, there is nothing to copy.
+        folder: The local folder of the search. At first, the bucket has all of its files.
+        to: The location of the search. If it is a folder, nothing is copied.
     """
 
     def __init__(self, folder: Path, to: StoragePath) -> None:
         self._folder = folder
         self._to = to
         self._say: Callable[[str], None] = logger.warning
-        # What the bucket has, by name: when it was written, and its size.
+        # Modification time and size of the files in the bucket, by name.
         self._there: dict[str, tuple[int, int]] = dict(_list_files(folder)) if isinstance(to, RemotePath) else {}
         self._failed = ""
         self._over = threading.Event()
@@ -39,7 +39,7 @@ class Uploader:
 
     @contextmanager
     def flush_on_exit(self, say: Callable[[str], None]) -> Iterator[None]:
-        """Copies what came last, when the search ends. `say` shows a line if anything cannot be copied."""
+        """Copy the last changes when the block ends. `say` shows a line if a file cannot be copied."""
         self._say = say
         is_lost = False
         try:
@@ -51,19 +51,19 @@ class Uploader:
             self._over.set()
             if self._thread.is_alive():
                 self._thread.join()
-            if not is_lost and (self._folder / "search.yaml").exists():  # else it never began
+            if not is_lost and (self._folder / "search.yaml").exists():  # otherwise, the search never began
                 self._try_copy("what has changed is not there")
 
     def start(self) -> None:
-        """Copy what has changed from now on, every few seconds."""
+        """Start a thread that copies changed files every few seconds."""
         if isinstance(self._to, RemotePath):
             self._thread.start()
 
     def copy(self) -> None:
-        """Copy what has changed.
+        """Copy the changed files.
 
         Raises:
-            OSError: Some of it could not be.
+            OSError: A file could not be copied.
         """
         if isinstance(self._to, Path):
             return
@@ -72,7 +72,7 @@ class Uploader:
             if self._there.get(name) != written and (self._folder / name).exists():
                 upload(self._folder / name, self._to / name)
                 self._there[name] = written
-        for name in self._there.keys() - now.keys():  # last: what was renamed is there under one name or the other
+        for name in self._there.keys() - now.keys():  # last, so that a renamed file always exists under one name
             (self._to / name).unlink(missing_ok=True)
             del self._there[name]
 
@@ -95,9 +95,9 @@ class Uploader:
 
 
 def _list_files(folder: Path) -> Iterator[tuple[str, tuple[int, int]]]:
-    """Those to be copied, in a stable order: what is half written has a name that ends in .tmp."""
+    """Yield the files to copy in a stable order. Incomplete files have names that end in .tmp."""
     for where, folders, names in os.walk(folder):
-        # Ray's is not even looked into: thousands of files come and go there meanwhile.
+        # Ray's folder is skipped: it has thousands of short-lived files.
         own = OWN if Path(where) == folder else OWN[1:]
         folders[:] = sorted(name for name in folders if name not in own and not name.endswith(".tmp"))
         for path in sorted(Path(where, name) for name in names if not name.endswith(".tmp")):

@@ -1,4 +1,4 @@
-"""The folder of a search on this disk: its own, or, of a search that lies in a bucket, one that the driver works in."""
+"""The local folder of a search: its own folder, or a temporary one for a search in a bucket."""
 
 import atexit
 import fcntl
@@ -15,12 +15,12 @@ from trainables.filesystem.paths import RemotePath, StoragePath, download, get_m
 
 PREFIX = "searchlight-of-"
 LOCK = "held"
-# What the driver has no copy of: workers read and write it there.
+# Not copied, since workers read and write these in the bucket.
 NOT_HERE = ("checkpoints", "files", "study", "study.lock")
 
 
 def local_path_of(place: StoragePath) -> Path:
-    """Where the driver keeps the files of the search at `place`. For a bucket it is a folder of this process."""
+    """Return the local folder of the search at `place`. For a bucket, it is a temporary folder of this process."""
     if isinstance(place, Path):
         return place
     return process_folder() / hashlib.blake2b(str(place.parent).encode(), digest_size=8).hexdigest() / place.name
@@ -28,9 +28,9 @@ def local_path_of(place: StoragePath) -> Path:
 
 @contextmanager
 def working_copy(place: StoragePath) -> Iterator[Path]:
-    """`local(place)`, which is there from now on if it belongs to a bucket, and removed in the end."""
+    """Yield `local_path_of(place)`. For a bucket, create the folder and remove it at the end."""
     folder = local_path_of(place)
-    if isinstance(place, Path) or folder.exists():  # the search runs in this process, and asks about itself
+    if isinstance(place, Path) or folder.exists():  # the search runs in this process
         yield folder
         return
     folder.mkdir(parents=True)
@@ -42,7 +42,7 @@ def working_copy(place: StoragePath) -> Iterator[Path]:
 
 @contextmanager
 def downloaded_copy(place: StoragePath) -> Iterator[Path]:
-    """Provide the working copy with the files that the bucket has.
+    """Yield the working copy with the files of the bucket.
 
     Raises:
         UsageError: The bucket cannot be read.
@@ -52,7 +52,7 @@ def downloaded_copy(place: StoragePath) -> Iterator[Path]:
         try:
             for path in place.iterdir() if is_new and isinstance(place, RemotePath) else ():
                 if path.name not in NOT_HERE:
-                    with suppress(FileNotFoundError):  # removed meanwhile, or what S3 is left with of an empty folder
+                    with suppress(FileNotFoundError):  # removed meanwhile, or S3's entry of an empty folder
                         download(path, folder / path.name)
         except OSError as error:
             raise UsageError(f"--storage must be a place that can be read, but {error}.") from error
@@ -60,7 +60,7 @@ def downloaded_copy(place: StoragePath) -> Iterator[Path]:
 
 
 def list_searches(storage: StoragePath) -> list[str]:
-    """The searches in `storage` that have begun, oldest first.
+    """Return the names of the searches in `storage`, the oldest first.
 
     Raises:
         OSError: The bucket cannot be read.
@@ -78,9 +78,9 @@ def list_searches(storage: StoragePath) -> list[str]:
 
 @functools.cache
 def process_folder() -> Path:
-    """Return a folder of this process. It is removed when the process ends, or by a later one if it was killed."""
+    """Return a temporary folder of this process. It is removed when the process ends, or by a later process."""
     for lock in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{LOCK}"):
-        # Another process that starts now may have removed it, and a driver that lives holds it.
+        # Another process may have removed it, and a running driver holds the lock.
         with suppress(FileNotFoundError, BlockingIOError), open(lock, "a") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(lock.parent, ignore_errors=True)
@@ -88,7 +88,7 @@ def process_folder() -> Path:
     claim = root / "claim"
     held = open(claim, "a")  # noqa: SIM115 (until the process ends: the kernel frees it)
     fcntl.flock(held, fcntl.LOCK_EX)
-    claim.rename(root / LOCK)  # not before it is held
+    claim.rename(root / LOCK)  # after it is locked
     atexit.register(held.close)  # last
     atexit.register(shutil.rmtree, root, ignore_errors=True)
     return root
