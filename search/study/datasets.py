@@ -4,22 +4,22 @@ from collections.abc import Mapping, Sequence
 
 from optuna.trial import FrozenTrial
 
-Told = Mapping[str, str]  # a data set as a report has it: name, digest, source, use
+Told = Mapping[str, str]  # a data set in a report: name, digest, source, use
 
 
 def get_datasets(trial: FrozenTrial) -> list[dict[str, str]]:
-    """What a trial said that it uses."""
+    """Return the data sets that a trial has reported."""
     return list(trial.user_attrs.get("datasets", []))
 
 
 class Datasets:
-    """The data sets of a search that is taken up, or begins.
+    """The data sets of a new or resumed search.
 
-    A task may take other data in each trial, since its config says so. So data is known to have changed if the trial
-    itself had other data before, or if all trials of an earlier driver had the same.
+    A task may use other data in each trial, depending on its config. Data has therefore changed only if the trial
+    itself had other data before, or if all trials of earlier drivers had the same data.
 
     Args:
-        earlier: Trials of the drivers before this one.
+        earlier: Trials of earlier drivers.
     """
 
     def __init__(self, earlier: Sequence[FrozenTrial]) -> None:
@@ -31,7 +31,7 @@ class Datasets:
         self._said: set[tuple[str, str]] = set()
 
     def describe_changes(self, number: int, datasets: Sequence[Told]) -> list[str]:
-        """What is to be told of the data of a trial, a line for each data set that has changed, once."""
+        """Return a line for each data set of a trial that has changed, once per data set."""
         lines = []
         for (name, use), digest in _get_digests(datasets).items():
             own, all_ = self._of_trial.get(number, {}).get((name, use)), self._of_all.get((name, use), set())

@@ -1,4 +1,4 @@
-"""What a study remembers of its search."""
+"""The metadata of a search in its study."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,10 +18,10 @@ ALL_CHECKPOINTS = 10**9
 
 
 def load_metadata(storage: BaseStorage, place: StoragePath) -> dict[str, Any]:
-    """Return what a search stored of itself, with its objective and mode.
+    """Return the stored metadata of a search, with its objective and mode.
 
     Raises:
-        UsageError: It died before it had stored that, or its folder has another name now.
+        UsageError: The search died before they were stored, or its folder was renamed.
     """
     names = [study.study_name for study in storage.get_all_studies()]
     if names:
@@ -44,7 +44,7 @@ def build_resume_config(about: Mapping[str, Any], place: StoragePath, given: Map
             f"--resume must come without {named}: {place.name} goes on as it began. "
             f"What can be given anew: {', '.join(map(option_name, sorted(resumable)))}."
         )
-    # A search that began before there were these options has kept all checkpoints, and confirmed nothing.
+    # Older searches without these options kept all checkpoints and confirmed nothing.
     before = {
         "keep_checkpoints": ALL_CHECKPOINTS,
         "confirm": 0,

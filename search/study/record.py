@@ -1,4 +1,4 @@
-"""A search as its study has it: what reports, tables and other searches read of it."""
+"""A search as stored in its study, for reports, tables and other searches."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,17 +18,16 @@ DRIVERS = "drivers"  # the user attribute of the study with the times of its dri
 
 @dataclass(frozen=True)
 class SearchRecord(HasObjectives):
-    """A search that ran, or still runs.
+    """A finished or running search.
 
     Attributes:
         name: Of the search.
         trials: Those that have begun, by number, without the confirming runs.
-        objectives: The first leads.
-        about: What it remembers of itself, see `search.experiment.resume`: `config`, the `first` points that it tried,
-            among them the task's defaults, and what was `searched` and `fixed`. Empty if it died before it
-            had put that down.
-        drivers: When each driver of the search started, and when its trials had ended (None: it was killed, or still
-            runs), in seconds since 1970. Empty for a search of an older version.
+        objectives: The first one ranks trials during training.
+        about: The metadata of `search.experiment.resume`: `config`, the `first` points (the task's defaults among
+            them), `searched` and `fixed`. Empty if the search died before they were stored.
+        drivers: The start of each driver and the end of its trials (None: it was killed, or still runs), in seconds
+            since 1970. Empty for a search of an older version.
         confirming_runs: Trials that train a finalist or the defaults once more, under a new seed.
     """
 
@@ -46,19 +45,19 @@ class SearchRecord(HasObjectives):
 
     @property
     def default_trial(self) -> FrozenTrial | None:
-        """The trial of the task's own values, which a search tries first; None if it was never begun.
+        """The trial of the task's default values, or None if it was not begun.
 
-        There is none either where one of them lies outside of what is searched: the sampler then chose that one.
+        It is also None if a default lies outside of the search space: the sampler then chose that value.
         """
         first = self.about.get("first") or [None]
         return next((trial for trial in self.trials if trial.params and trial.params == first[0]), None)
 
 
 def load_search(place: StoragePath) -> SearchRecord:
-    """The search at `place`, as its study has it.
+    """Return the record of the search at `place`.
 
     Raises:
-        UsageError: There is none, or it cannot be read.
+        UsageError: It does not exist or cannot be read.
     """
     url = read_study_url(place)
     storage = create_backend(place, url).read()
@@ -82,7 +81,7 @@ def build_record(
     about: Mapping[str, Any],
     drivers: Sequence[tuple[float, float | None]] = (),
 ) -> SearchRecord:
-    """Return the record of a search from all `trials` that have begun, the confirming runs among them."""
+    """Return the record of a search from all `trials` that have begun, including confirming runs."""
     confirming = [trial for trial in trials if is_confirming(trial)]
     searched = [trial for trial in trials if not is_confirming(trial)] if confirming else trials
     return SearchRecord(name, searched, objectives, about, drivers, confirming)

@@ -1,4 +1,4 @@
-"""The study: the one place that knows what was tried and what came of it."""
+"""The study of a search: its trials and their results."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -21,23 +21,23 @@ from trainables.filesystem.paths import StoragePath
 
 
 class SearchStudy:
-    """An Optuna study, with what a search asks of it and tells it.
+    """An Optuna study with the operations of a search.
 
-    It is written to by number of the trial, and asked with a sampler that is made anew for each question: nothing is
-    kept here, so that a search which is taken up again goes on as if it had never stopped.
+    Trials are addressed by number. A new sampler is created for each request and no state is kept here, so that a
+    resumed search continues as if it had never stopped.
 
     Args:
-        storage: Where the study is kept. One of that name in it is taken up.
+        storage: The storage of the study. An existing study of this name is resumed.
         name: Of the study.
-        sampler: Makes the sampler that proposes a trial, from the trial's number.
-        objectives: The first is the one that trials are judged by while they train.
+        sampler: Creates the sampler that proposes a trial, from the trial's number.
+        objectives: The first one ranks trials during training.
         earlier: Trials of other searches that the sampler sees before those of the study.
-        commit: Makes sure that what was written is kept: called before anybody acts on it.
+        commit: Waits until all writes are durable.
 
     Attributes:
-        live: Numbers of the trials that a gang is training now.
-        compared: Gives the values of a trial that was stopped by the steps at which samplers are to compare it with
-            others: to TPE, whoever came further is the better one. None: by epoch.
+        live: Numbers of the trials that a gang trains at present.
+        compared: Returns the intermediate values of a stopped trial by the step at which samplers compare it with
+            others. TPE prefers the trial with the larger step. None: by epoch.
     """
 
     def __init__(
@@ -70,15 +70,15 @@ class SearchStudy:
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """What was remembered of the search; empty if it died before."""
+        """The stored metadata of the search. Empty if it died before they were stored."""
         return dict(self._storage.get_study_user_attrs(self._id).get("search", {}))
 
     def save_metadata(self, about: dict[str, Any]) -> None:
-        """Keep with the study what the search can be taken up from, as JSON."""
+        """Store the metadata that a resumed search needs, as JSON."""
         self._storage.set_study_user_attr(self._id, "search", about)
 
     def get_record(self) -> SearchRecord:
-        """Return the search as its study has it now."""
+        """Return the present record of the search."""
         return build_record(self._study.study_name, self.get_trials(), self.objectives, self.metadata, self._drivers)
 
     @property
@@ -86,16 +86,16 @@ class SearchStudy:
         return [(start, end) for start, end in self._storage.get_study_user_attrs(self._id).get(DRIVERS, ())]
 
     def record_driver_start(self, at: float) -> None:
-        """Record that a driver runs the search since `at`, in seconds since 1970."""
+        """Record that a driver has run the search since `at`, in seconds since 1970."""
         self._storage.set_study_user_attr(self._id, DRIVERS, [*self._drivers, (at, None)])
 
     def record_driver_end(self, at: float) -> None:
-        """Record when the trials of the present driver had ended."""
+        """Record when the trials of the present driver ended."""
         *others, (start, _) = self._drivers
         self._storage.set_study_user_attr(self._id, DRIVERS, [*others, (start, at)])
 
     def get_trials(self) -> list[FrozenTrial]:
-        """All trials that have begun, as they are; not to be changed."""
+        """Return all trials that have begun. Do not change them."""
         return [trial for trial in self._get_all_trials() if trial.state != TrialState.WAITING]
 
     def get_searched_trials(self) -> list[FrozenTrial]:
@@ -103,12 +103,12 @@ class SearchStudy:
         return [trial for trial in self.get_trials() if not is_confirming(trial)]
 
     def enqueue(self, values: dict[str, Any]) -> None:
-        """Try `values` next, unless this search tried them or they wait to be."""
+        """Enqueue `values` as the next trial, unless they were tried or are enqueued."""
         if values not in [trial.system_attrs.get("fixed_params", trial.params) for trial in self._get_all_trials()]:
             self._study.enqueue_trial(values)
 
     def ask(self, space: Space) -> tuple[int, dict[str, Any]]:
-        """Begin a trial: its number and the values that it gets."""
+        """Begin a trial. Return its number and its values."""
         trials = self._get_all_trials()
         enqueued = (trial.number for trial in trials if trial.state == TrialState.WAITING)
         self._study.sampler = DistinctSampler(self._sampler(next(enqueued, len(trials))), space)
@@ -116,16 +116,16 @@ class SearchStudy:
         return trial.number, space.suggest(trial)
 
     def resume_ask(self, number: int, space: Space) -> dict[str, Any]:
-        """The values of a trial that had begun when its search died, maybe before it had all of them."""
+        """Return the values of a trial that began before its search died. Suggest those that are missing."""
         self._study.sampler = DistinctSampler(self._sampler(number), space)
         return space.suggest(optuna.Trial(self._study, self._get_trial_id(number)))
 
     def get_next_number(self) -> int:
-        """The number of the copy that begins next."""
+        """Return the number of the next copy."""
         return len(self._get_all_trials())
 
     def create_copy(self, space: Space, values: dict[str, Any], attributes: dict[str, Any]) -> int:
-        """Begin a trial with `values`, as one write: a crash leaves all of it or nothing. Return its number."""
+        """Begin a trial with `values` in one write, which is atomic. Return its number."""
         distributions = {p.name: p.distribution for p in space.parameters if p.name in values}
         template = optuna.trial.create_trial(
             state=TrialState.RUNNING, params=values, distributions=distributions, user_attrs=attributes
@@ -133,32 +133,31 @@ class SearchStudy:
         return self._storage.get_trial_number_from_id(self._storage.create_new_trial(self._id, template))
 
     def record_config(self, number: int, config: dict[str, Any]) -> None:
-        """Keep the whole config of a trial, fixed parameters included."""
+        """Record the whole config of a trial, fixed parameters included."""
         self._record_attr(number, "config", config)
 
     def record_datasets(self, number: int, datasets: list[dict[str, str]]) -> None:
-        """Keep what a trial trains and evaluates on."""
         self._record_attr(number, "datasets", datasets)
 
     def report(self, number: int, epoch: int, objective: float, report: dict[str, Any]) -> None:
-        """Note the report of an epoch: the (first) objective, and beside it `report` as JSON."""
-        if len(self.objectives) > 1:  # Optuna has intermediate values for one objective alone: see `curve_of`
+        """Record the report of an epoch: the (first) objective, and `report` as JSON."""
+        if len(self.objectives) > 1:  # Optuna has intermediate values of one objective only
             return self.record_report(number, epoch, {**report, "objective": objective})
         self.record_report(number, epoch, report)
         self._storage.set_trial_intermediate_value(self._get_trial_id(number), epoch, objective)
 
     def record_report(self, number: int, epoch: int, report: dict[str, Any]) -> None:
-        """Keep the report of an epoch that has no finite objective to rank it by."""
+        """Record the report of an epoch without a finite objective."""
         self._record_attr(number, f"report/{epoch}", report)
 
     def record_segment(self, number: int, stretch: dict[str, Any]) -> None:
-        """Keep what a stretch that has ended was, as JSON; see `search.study.trial.stretches_of`."""
+        """Record a segment that has ended, as JSON. See `search.study.trial.get_segments`."""
         self._record_attr(number, f"stretch/{len(get_segments(self.get_trial(number))) + 1}", stretch)
 
     def record_end(self, number: int, outcome: str, reason: str, divergence: dict[str, Any] | None = None) -> None:
-        """Keep how a trial ends, before it does: `end` is then certain to come, also if the search dies.
+        """Record how a trial ends before `end`, so that a resumed search ends it in the same way.
 
-        Of one that diverged, `divergence` has the `kind` and the `epoch`.
+        For a diverged trial, `divergence` has the `kind` and the `epoch`.
         """
         self._record_attr(number, "reason", reason)
         if divergence is not None:
@@ -166,11 +165,11 @@ class SearchStudy:
         self._record_attr(number, "outcome", outcome)
 
     def end(self, number: int, outcome: str, reason: str = "", divergence: dict[str, Any] | None = None) -> None:
-        """End a trial. Its value is the best that it reported; of several, see `objective_values`.
+        """End a trial. Its value is its best report. For several objectives, see `objective_values`.
 
-        A confirming run that was completed is pruned to Optuna, so that the study's best trial is one of the search.
-        One that diverged is an answer: samplers see it as pruned and outside of a constraint. They ignore failed
-        trials, and would propose the like again.
+        A completed confirming run is pruned in Optuna, so that the study's best trial is one of the search. A diverged
+        trial is pruned and violates a constraint: samplers ignore failed trials, and would propose similar values
+        again.
         """
         if "outcome" not in self.get_trial(number).user_attrs:
             self.record_end(number, outcome, reason, divergence)
@@ -180,16 +179,15 @@ class SearchStudy:
             self._study.tell(number, state=TrialState.FAIL)
         else:
             trial = self.get_trial(number)
-            if (
-                outcome == "diverged" and not trial.constraints and not is_confirming(trial)
-            ):  # else the search died here
-                self._study.sampler = RandomSampler()  # which is asked for nothing here
+            # A trial with constraints was ended before the search died.
+            if outcome == "diverged" and not trial.constraints and not is_confirming(trial):
+                self._study.sampler = RandomSampler()  # required, but not used
                 optuna.Trial(self._study, self._get_trial_id(number)).set_constraint("diverged", 1.0)
             self._study.tell(number, state=TrialState.PRUNED)
 
     def repair_reports(self) -> None:
-        """Rank the reports that a search which died had noted, but not ranked."""
-        for trial in self.get_trials() if len(self.objectives) == 1 else ():  # else they are one write
+        """Complete the reports that a search recorded without their intermediate value before it died."""
+        for trial in self.get_trials() if len(self.objectives) == 1 else ():  # else a report is one write
             if trial.state == TrialState.RUNNING:
                 for epoch, report in get_reports(trial).items():
                     value = report["metrics"][self.objectives[0].metric]
@@ -197,7 +195,6 @@ class SearchStudy:
                         self._storage.set_trial_intermediate_value(self._get_trial_id(trial.number), epoch, value)
 
     def get_trial(self, number: int) -> FrozenTrial:
-        """One trial as it is."""
         return self._storage.get_trial(self._get_trial_id(number))
 
     def _get_all_trials(self) -> list[FrozenTrial]:
@@ -219,14 +216,14 @@ def create_study(
     url: str = "",
     new: bool = False,
 ) -> tuple[SearchStudy, StudyStore]:
-    """The study of the search at `place`, made if there is none, and the store that it is kept in.
+    """Return the study of the search at `place`, created if it is missing, and its store.
 
     Args:
-        url: Of the database; empty: a journal in the folder.
-        new: It must not exist yet.
+        url: Of the database, or "" for a journal in the folder.
+        new: Whether it must not exist yet.
 
     Raises:
-        UsageError: It exists, another process has it open, or it cannot be kept there.
+        UsageError: It exists, another process has it open, or it cannot be stored there.
     """
     store = open_store(place, url, new)
     return SearchStudy(store.storage, place.name, sampler, objectives, earlier, store.commit), store

@@ -1,4 +1,4 @@
-"""What a trial of the study says: how it ended, what it reported, what it is worth."""
+"""The outcome, reports and values of a trial."""
 
 from collections.abc import Container, Mapping, Sequence
 from typing import Any
@@ -9,11 +9,11 @@ from search.config.fidelity import UNLIMITED
 from search.config.objectives import Objective
 
 OUTCOMES = ("completed", "pruned", "diverged", "failed", "interrupted")
-WITH_RESULT = ("completed", "pruned")  # those of trials that came to a result
+WITH_RESULT = ("completed", "pruned")  # outcomes of trials with a result
 
 
 def get_outcome(trial: FrozenTrial) -> str:
-    """One of OUTCOMES; a trial that has not ended counts as interrupted."""
+    """Return one of OUTCOMES. A trial that has not ended counts as interrupted."""
     if trial.state == TrialState.COMPLETE:
         return "completed"
     return str(trial.user_attrs.get("outcome", "interrupted"))
@@ -25,8 +25,11 @@ def is_confirming(trial: FrozenTrial) -> bool:
 
 
 def get_reports(trial: FrozenTrial) -> dict[int, dict[str, Any]]:
-    """By epoch, what each report of `trial` held: `metrics`, `checkpoint`, `time` (seconds since 1970),
-    `held_gpu_s`, the GPU-seconds that the trial had held, `gang`, and `seconds`, what the epoch took."""
+    """Return the reports of `trial` by epoch.
+
+    A report has `metrics`, `checkpoint`, `time` (seconds since 1970), `gang`, `seconds` (duration of the epoch), and
+    `held_gpu_s`, the GPU-seconds that the trial had held.
+    """
     reports = {
         int(key.removeprefix("report/")): value for key, value in trial.user_attrs.items() if key.startswith("report/")
     }
@@ -34,12 +37,12 @@ def get_reports(trial: FrozenTrial) -> dict[int, dict[str, Any]]:
 
 
 def max_epochs(trial: FrozenTrial) -> int:
-    """The epochs after which `trial` has come to its end."""
+    """Return the number of epochs of a complete `trial`."""
     return int(trial.user_attrs.get("config", {}).get("epochs") or UNLIMITED)
 
 
 def intermediate_values(trial: FrozenTrial) -> Mapping[int, float]:
-    """By epoch, the (first) objective that `trial` reported."""
+    """Return the reported values of the (first) objective of `trial`, by epoch."""
     return trial.intermediate_values or {
         int(key.removeprefix("report/")): report["objective"]
         for key, report in trial.user_attrs.items()
@@ -48,8 +51,11 @@ def intermediate_values(trial: FrozenTrial) -> Mapping[int, float]:
 
 
 def get_segments(trial: FrozenTrial) -> list[dict[str, Any]]:
-    """The stretches of `trial` that have ended, in order: `gang`, when they `began`, when workers had `taken` them and
-    when they `ended` (seconds since 1970), and `held_gpu_s`, the GPU-seconds that the trial had held by then."""
+    """Return the segments of `trial` that have ended, in order.
+
+    A segment has `gang`, when it `began`, when workers had `taken` it and when it `ended` (seconds since 1970), and
+    `held_gpu_s`, the GPU-seconds that the trial had held by then.
+    """
     stretches = [value for key, value in trial.user_attrs.items() if key.startswith("stretch/")]
     return sorted(stretches, key=lambda stretch: float(stretch["began"]))
 
@@ -57,7 +63,7 @@ def get_segments(trial: FrozenTrial) -> list[dict[str, Any]]:
 def get_end_time(trial: FrozenTrial) -> float:
     """Return when `trial` last reported or held workers, in seconds since 1970.
 
-    A trial that waits at a rung may be pruned long after that, and a trial that did neither ends when it is refused.
+    A trial that waits at a rung may be pruned much later. A trial that did neither ends when it is refused.
     """
     reports = [report["time"] for report in get_reports(trial).values() if "time" in report]
     segments = [segment["ended"] for segment in get_segments(trial)]
@@ -67,7 +73,7 @@ def get_end_time(trial: FrozenTrial) -> float:
 
 
 def gpu_seconds_used(trial: FrozenTrial) -> float:
-    """GPU-seconds that `trial` held; what came after its last report is lost with a driver that is killed."""
+    """Return the GPU-seconds of `trial`. Those since its last report are missing if its driver was killed."""
     told = [*get_reports(trial).values(), *get_segments(trial)]
     return float(max((each.get("held_gpu_s", 0.0) for each in told), default=0.0))
 
@@ -93,9 +99,9 @@ def get_best_epoch(trial: FrozenTrial, objective: Objective, among: Container[in
 
 
 def objective_values(trial: FrozenTrial, objectives: Sequence[Objective]) -> tuple[float, ...] | None:
-    """What `trial` is worth: all objectives in its best report by the first of them. None if it reported nothing.
+    """Return all objectives of the best report by the first objective, or None without a report.
 
-    They belong together, as what one checkpoint has reached. The best of each by itself is no model that exists.
+    These values belong to one checkpoint. The best values of each objective may belong to no single model.
     """
     if not intermediate_values(trial):
         return None
@@ -107,6 +113,6 @@ def objective_values(trial: FrozenTrial, objectives: Sequence[Objective]) -> tup
 
 
 def objective_losses(trial: FrozenTrial, objectives: Sequence[Objective]) -> tuple[float, ...] | None:
-    """Return `objective_values` with the signs with which smaller is better."""
+    """Return `objective_values` with the sign that makes smaller values better."""
     values = objective_values(trial, objectives)
     return values and tuple(objective.loss(value) for objective, value in zip(objectives, values, strict=True))
