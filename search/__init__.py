@@ -1,1 +1,1 @@
-"""What to try next: the command line, the search space, the study, and the gangs that train its trials."""
+"""The hyperparameter search: the command line, the search space, the study, and the gangs that train trials."""

@@ -15,7 +15,7 @@ STORAGE = [parameter for parameter in RESUMABLE if parameter.name == "storage"]
 
 
 class _Group(click.Group):
-    """The commands. The imports of `report` take long, so that they are left until somebody needs it."""
+    """The commands. `report` is imported on use only, since its imports take long."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*super().list_commands(ctx), "report"]

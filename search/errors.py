@@ -1,4 +1,4 @@
-"""The errors of a search, and how they are put in one clear line each."""
+"""The errors of a search, and their messages of one line each."""
 
 import difflib
 from collections.abc import Iterable
@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 
 class UsageError(ValueError):
-    """What was given cannot be done. The message has one line per problem."""
+    """An invalid request of the user. The message has one line per problem."""
 
     def __init__(self, *problems: str) -> None:
         super().__init__("\n".join(problems))
@@ -19,11 +19,11 @@ class UsageError(ValueError):
 
 
 class StoreError(RuntimeError):
-    """What a running search needs is lost: no mistake of the user, and no error of ours."""
+    """The storage of a running search is lost. Neither the user nor this program made a mistake."""
 
 
 def suggest_nearest(name: str, valid: Iterable[str]) -> str:
-    """ "Did you mean ...?" if a valid name is close, else the list of all of them."""
+    """Return "Did you mean ...?" with the closest valid name, or the list of all valid names."""
     names = sorted(valid)
     close = difflib.get_close_matches(name, names, n=1)
     return f"Did you mean {close[0]!r}?" if close else f"Choose from {', '.join(names)}."
@@ -37,7 +37,7 @@ def format_validation_errors(error: ValidationError, where: str = "") -> list[st
         message = problem["msg"].removeprefix("Value error, ").removeprefix("Input should ").rstrip(".")
         message = message.removeprefix("be ").split(", unable to parse")[0]
         if problem["type"] == "value_error":
-            # A validator of ours says the whole rule, "must ..., but got ...".
+            # Our own validators return the whole rule, "must ..., but got ...".
             problems.append(f"{where}{field} {message}." if message.startswith("must ") else f"{where}{message}.")
         else:
             problems.append(f"{where}{field} must be {message}, but got {problem['input']!r}.")

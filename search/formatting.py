@@ -1,4 +1,4 @@
-"""How values are shown to people."""
+"""Text formats of values, durations and commands."""
 
 import math
 import shlex
@@ -15,7 +15,7 @@ SCRIPTS = {"run": "run.py", "resume": "run.py --resume", "report": "report.py"}
 
 
 def format_value(value: Any) -> str:
-    """Return `value` as it is shown to people."""
+    """Return `value` as text, floats with four significant digits."""
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
@@ -33,9 +33,9 @@ def format_duration(seconds: float) -> str:
 
 
 def format_command(name: str) -> str:
-    """Return the command that runs, resumes or reports a search from the current folder, as this process was started.
+    """Return the command that runs, resumes or reports a search, in the way this process was started.
 
-    An installation has the command searchlight. The scripts are those of this folder.
+    An installation has the command searchlight. Otherwise it is a script of this folder, as a relative path.
     """
     program = Path(sys.argv[0])
     if program.name == PROGRAM:
@@ -62,7 +62,7 @@ def resume_command(place: StoragePath) -> str:
 
 
 def replay_command(place: StoragePath) -> str:
-    """Return the command that logs to MLflow what it lacks of the search at `place`."""
+    """Return the command that logs to MLflow what is missing there of the search at `place`."""
     return f"{report_command(place)} --replay"
 
 
@@ -92,7 +92,7 @@ def join_words(words: Sequence[str]) -> str:
 
 
 def format_numbers(numbers: Sequence[int], most: int = 8) -> str:
-    """Return the first of `numbers`, and how many more there are."""
+    """Return the first `most` of `numbers` and the count of the others."""
     shown = ", ".join(map(str, numbers[:most]))
     return shown + (f" and {len(numbers) - most} more" if len(numbers) > most else "")
 
@@ -103,14 +103,14 @@ def format_trials(numbers: Sequence[int]) -> str:
 
 
 def format_percent(share: float) -> str:
-    """As "12 %"; what is little is not told as nothing, nor nearly all as all."""
+    """Return a share as "12 %". Small shares are not rounded to 0 %, nor large ones to 100 %."""
     if 0 < share < 0.005:
         return f"{100 * share:.2g} %" if share >= 0.00005 else "under 0.01 %"
     return "over 99 %" if 0.995 <= share < 1 else f"{100 * share:.0f} %"
 
 
 def format_change(value: float, before: float) -> str:
-    """How far `value` is from `before`, as "0.012 (13 %)"; no percents of nothing, nor across zero."""
+    """Return the difference as "0.012 (13 %)". Omit the percentage if `before` is zero or has another sign."""
     step = f"{abs(value - before):.3g}"
     if before and math.copysign(1, value) == math.copysign(1, before) and math.isfinite(value / before):
         return f"{step} ({format_percent(abs(value - before) / abs(before))})"

@@ -1,4 +1,4 @@
-"""A search that ran, or still runs: the table of its trials, its report.html and trials.parquet.
+"""Print the table of a finished or running search, and write its report.html and trials.parquet.
 
 python search/report.py NAME [--storage runs] [--replay] [--log-model | --register MODEL]
 python search/report.py NAME --compare OTHER [--compare ANOTHER]
@@ -111,7 +111,7 @@ def _compare(folder: StoragePath, others: Sequence[StoragePath]) -> None:
 
 
 def _resolve_folder(name: str, storage: StoragePath) -> StoragePath:
-    """Return the folder of the search that `name` names, either in `storage` or by its path."""
+    """Return the folder of the search `name`, a name in `storage` or a path."""
     named = storage / name
     try:
         return parse_storage(name) if "://" in name or ("/" in name and not named.is_dir()) else named

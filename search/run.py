@@ -142,7 +142,7 @@ def _print_result(result: "SearchResult", place: StoragePath, quiet: bool, as_js
 
 
 def _select_given(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that the command line has. Return the texts NAME=VALUE of an option as a dict."""
+    """Return the options that were given. Parse texts NAME=VALUE into a dict."""
     given = {key: value for key, value in options.items() if value not in (None, False, ())}
     for key in ("resources", "set", "search"):
         if texts := given.get(key):

@@ -18,13 +18,13 @@ LARGEST_SCALE = 2.0**127  # the largest power of 2 in fp32: an infinite scale wo
 
 @dataclass(frozen=True)
 class Mode:
-    """What a precision needs.
+    """The requirements of a precision.
 
     Attributes:
-        dtype: The dtype that matrix products run in.
-        autocast: Whether forward and loss run under autocast. fp32 does not, so that it stays a plain loop.
+        dtype: The dtype of matrix products.
+        autocast: Whether forward and loss run under autocast. fp32 does not, and stays a plain loop.
         loss_scale: Whether small gradients vanish unless the loss is scaled.
-        cuda_test: Tells whether a GPU has the dtype. Default: a small product shows it, as on other devices.
+        cuda_test: Returns whether a GPU supports the dtype. Default: try a small product, as on other devices.
     """
 
     dtype: torch.dtype
@@ -57,7 +57,7 @@ class Precision(StrEnum):
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype that matrix products run in."""
+        """The dtype of matrix products."""
         return self.mode.dtype
 
 
@@ -68,13 +68,13 @@ else:
 
 
 class Diverged(RuntimeError):
-    """A trial that cannot go on training: an answer to the search, not a fault of the machine.
+    """A trial that cannot continue. This is a result of the search, not a failure of the machine.
 
     Attributes:
-        metrics: The report of the epoch in which it was seen, if there is one.
+        metrics: The report of the epoch in which divergence was found, if there is one.
         agreed: Whether all ranks raise it at the same place, so that none of them waits for another.
-        kind: By what it was seen: too many windows skipped in a row, a loss scale at its minimum, a loss far above
-            its start, an objective or weights that are not finite. A task that raises it itself has "other".
+        kind: How divergence was found: too many skipped windows in a row, a loss scale at its minimum, a loss far
+            above its start, a non-finite objective or weight. "other" if the task itself raises it.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Diverged(RuntimeError):
 
 
 def autocast(precision: Precision, device: torch.device) -> contextlib.AbstractContextManager[Any]:
-    """Return the context that a forward pass and its loss run in."""
+    """Return the context of a forward pass and its loss."""
     return torch.autocast(device.type, dtype=precision.dtype) if precision.mode.autocast else NOTHING
 
 
@@ -104,10 +104,10 @@ def find_supported_precisions(device: torch.device) -> list[Precision]:
 
 
 def resolve(requested: str, device: torch.device) -> Precision:
-    """Return the precision named `requested`. "auto" is bf16 where `device` has it, else fp16 on a GPU, else fp32.
+    """Return the precision named `requested`. "auto" is bf16 if `device` has it, else fp16 on a GPU, else fp32.
 
     Raises:
-        ValueError: `requested` is not a precision, or `device` does not run it. No other one is used instead.
+        ValueError: `requested` is not a precision, or `device` does not support it.
     """
     if requested == AUTO:
         preferred = [Precision.BF16, Precision.FP16] if device.type == "cuda" else [Precision.BF16]
@@ -130,18 +130,18 @@ def _is_supported(precision: Precision, device: torch.device) -> bool:
     try:
         with autocast(precision, device):
             product = torch.ones(2, 2, device=device) @ torch.ones(2, 2, device=device)
-    except RuntimeError:  # how torch says that a backend lacks a dtype
+    except RuntimeError:  # torch raises it for unsupported dtypes
         return False
     return product.dtype == precision.dtype
 
 
 class LossScale:
-    """The factor that keeps small fp16 gradients from vanishing, moved once per window.
+    """The factor that keeps small fp16 gradients from vanishing, updated once per window.
 
-    Grows by `growth_factor` after `growth_interval` applied windows in a row, backs off by `backoff_factor` after
-    each window with a non-finite gradient. Unlike `torch.amp.GradScaler` it has a floor: there the scale can
-    fall until its reciprocal is infinite, and then non-finite gradients pass the check and reach the weights.
-    `state_dict` has the keys that GradScaler reads.
+    Grows by `growth_factor` after `growth_interval` applied windows in a row, and backs off by `backoff_factor` after
+    each window with a non-finite gradient. Unlike `torch.amp.GradScaler` it has a floor: there, the scale can fall
+    until its reciprocal is infinite, and non-finite gradients pass the check and reach the weights. `state_dict` has
+    the keys of GradScaler.
     """
 
     def __init__(
@@ -176,7 +176,7 @@ class LossScale:
             self.streak = 0
 
     def skipped(self) -> None:
-        """Back off after a window with a gradient or a loss that is not finite.
+        """Lower the scale after a window with a non-finite gradient or loss.
 
         Raises:
             Diverged: The scale would fall below `minimum`: the gradients are not finite at any scale.
@@ -202,7 +202,7 @@ class LossScale:
         """Load a state of this class or of `torch.amp.GradScaler`.
 
         Raises:
-            ValueError: It is that of a GradScaler which is disabled, or its scale is out of range.
+            ValueError: The GradScaler was disabled, or the scale is out of range.
         """
         if missing := {*self.state_dict()} - {*state}:
             raise ValueError(

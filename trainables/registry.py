@@ -1,4 +1,4 @@
-"""The built-in tasks by name, the class of a task by its reference, and the modules that came with it."""
+"""The built-in tasks by name, the class of a task by its reference, and the modules of a user's task."""
 
 import importlib
 import importlib.util
@@ -12,35 +12,35 @@ from typing import TYPE_CHECKING, Any, cast
 if TYPE_CHECKING:  # it imports torch, and a command line reads the names below
     from trainables.task import Task
 
-# A built-in task is a folder of this package and a line here.
+# To add a built-in task, add a folder to this package and a line here.
 BUILT_IN_TASKS = {"arc": "trainables.arc:ArcTask", "liquid": "trainables.liquid:LiquidTask"}
-OURS = ("search", "trainables")  # no user's module has such a name; they may have travelled along with them
+OURS = ("search", "trainables")  # Ray may ship these next to a user's modules
 MODELS = f"{Path(__file__).parents[1] / 'models'}{os.sep}"
 FRAME = re.compile(r'^ *File "([^"<]+)", line (\d+), in (.+)$', re.MULTILINE)
 BUILT_IN_FOLDERS = ("/trainables/arc/", "/trainables/liquid/")
-RAY_FILES = "py_modules_files"  # Ray lays each file that travels into a folder of its own in there
+RAY_FILES = "py_modules_files"  # Ray puts each shipped file into a separate folder in it
 
 
 def load_class(reference: str) -> "type[Task[Any]]":
-    """Import and return the task class that "module:Class" names."""
+    """Import and return the task class of a reference "module:Class"."""
     module, _, name = reference.partition(":")
     return cast("type[Task[Any]]", getattr(importlib.import_module(module), name))
 
 
 class OwnModules:
-    """The modules of a user's own task: a file, and what lies beside it.
+    """The modules of a user's own task: its file and modules in the same folder.
 
-    A task in a package, as the built-in ones are, has none: what is installed is imported once.
+    A task in a package, e.g. a built-in one, has none: installed packages are imported once.
     """
 
     def __init__(self, reference: str) -> None:
         self._folder = _find_module_folder(reference.partition(":")[0])
-        self._others: set[str] = set()  # thousands, and looked at once
+        self._others: set[str] = set()  # thousands of other modules, checked only once
 
     def forget(self) -> bool:
-        """Let them be imported anew, for what they hold is what the last trial left there; whether there were any.
+        """Remove them from sys.modules, so that no trial sees another's state. Return whether there were any.
 
-        Extension modules stay: they cannot be imported twice.
+        Extension modules stay, since they cannot be imported twice.
         """
         own = [name for name in sys.modules.keys() - self._others if self._is_own(name)]
         for name in own:
@@ -49,7 +49,7 @@ class OwnModules:
         return bool(own)
 
     def _is_own(self, name: str) -> bool:
-        file = vars(sys.modules[name]).get("__file__")  # not as an attribute: some modules import others when asked
+        file = vars(sys.modules[name]).get("__file__")  # not getattr: some modules import others on attribute access
         if not file or not self._folder or not file.startswith(self._folder) or not file.endswith(".py"):
             return False
         if name == "__main__" or name.partition(".")[0] in OURS or file.startswith(MODELS):
@@ -58,7 +58,7 @@ class OwnModules:
 
 
 def _find_module_folder(module: str) -> str | None:
-    """The folder of a module that is in no package."""
+    """Return the folder of a module that is not in a package, or None."""
     if "." in module:
         return None
     try:
@@ -72,9 +72,9 @@ def _find_module_folder(module: str) -> str | None:
 
 
 def find_user_frame(stack: str) -> str:
-    """Return the innermost frame of `stack` in the user's own files, such as "my_task.py, line 7, in loss", or "".
+    """Return the innermost frame of `stack` in the user's files, such as "my_task.py, line 7, in loss", or "".
 
-    A file is named as it is imported: workers import a copy of it.
+    The path is relative to sys.path, since workers import a copy of the file.
     """
     frames = [frame for frame in FRAME.findall(stack) if not _is_library(frame[0])]
     if not frames:
