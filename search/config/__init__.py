@@ -1,4 +1,4 @@
-"""What the user asked for: options, task, objectives and search space."""
+"""The request of the user: options, task, objectives and search space."""
 
 from search.config.loading import load_config
 from search.config.search_config import SearchConfig

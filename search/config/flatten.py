@@ -1,4 +1,4 @@
-"""Values in groups, and the same values by dotted name."""
+"""Conversion between nested values and values by dotted name."""
 
 import functools
 from collections.abc import Mapping
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested values by dotted name."""
+    """Return nested values by dotted name."""
     flat: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, dict):
@@ -17,12 +17,12 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def get_nested(values: Mapping[str, Any], name: str) -> Any:
-    """What nested `values` have under the dotted `name`."""
+    """Return the item of nested `values` at the dotted `name`."""
     return functools.reduce(lambda inner, part: inner[part], name.split("."), values)
 
 
 def nest(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values by dotted name, nested."""
+    """Return values by dotted name as nested dicts."""
     nested: dict[str, Any] = {}
     for name, value in values.items():
         *path, last = name.split(".")

@@ -1,4 +1,4 @@
-"""The search space of a plain Ray Train function: what the user names, since it declares nothing itself."""
+"""The search space of a Ray Train function, which the user names, since a function declares none."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -14,7 +14,7 @@ from search.config.search_config import SearchConfig
 
 
 class FunctionConfig(BaseModel):
-    """The parameters of one trial of a function: those that were named, and a seed."""
+    """The parameters of one trial of a function: the named ones and a seed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, protected_namespaces=())
 
@@ -45,7 +45,7 @@ def check_function_options(config: SearchConfig) -> list[str]:
 
 
 def build_function_config(fixed: Iterable[str], searched: Mapping[str, str]) -> type[FunctionConfig]:
-    """A config with the named parameters, by dotted name; what is searched is a whole number if both bounds are."""
+    """Return a config class with the named parameters. A range with two integer bounds is of type int."""
     fields: dict[str, tuple[Any, Any]] = {name: (Any, None) for name in fixed}
     fields |= {name: (_infer_type(text), None) for name, text in searched.items()}
     if "epochs" in fields:
@@ -55,7 +55,7 @@ def build_function_config(fixed: Iterable[str], searched: Mapping[str, str]) -> 
 
 
 def parse_fixed_values(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values that are fixed, with the types that YAML gives them."""
+    """Return the fixed values, with the types that YAML gives them."""
     return {name: _parse_value(value, list, str) for name, value in values.items()}
 
 
@@ -84,7 +84,7 @@ def _check_parameter_names(flags: Mapping[str, str]) -> list[str]:
 
 
 def _infer_type(text: str) -> Any:
-    """The type of what is searched in `text`: numbers in a range, else choices."""
+    """Return the type of the search space `text`: int or float for a range, else that of choices."""
     body, *options = text.split(":")
     low, dots, high = body.partition("..")
     steps = [option.removeprefix("step=") for option in options if option.startswith("step=")]
@@ -97,9 +97,9 @@ def _infer_type(text: str) -> Any:
 
 
 def _parse_value(value: Any, *kinds: type[Any]) -> Any:
-    """Return a text as a number, a boolean, null or one of `kinds` if YAML reads it so, else unchanged.
+    """Return a text as a number, a boolean, null or one of `kinds` if YAML parses it as such, else unchanged.
 
-    YAML itself reads 1e-3 as text and 12:30 as a number.
+    YAML itself parses 1e-3 as text and 12:30 as a number.
     """
     if not isinstance(value, str):
         return value

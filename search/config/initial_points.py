@@ -1,4 +1,4 @@
-"""Where a search starts: the task's defaults, then the points that the user names."""
+"""The first points of a search: the task's defaults, then those of the user."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,12 +10,13 @@ from search.errors import UsageError, format_validation_errors, suggest_nearest
 
 
 def initial_points(space: Space, given: Sequence[Mapping[str, Any]], trials: int) -> list[dict[str, Any]]:
-    """Return the task's defaults and the points in `given`, each of them once.
+    """Return the task's defaults and the points in `given`, without duplicates.
 
-    What a point leaves out has the task's own value, if the searched range holds it: the sampler chooses it otherwise.
+    A parameter that a point omits has the task's default if the searched range contains it. Otherwise, the sampler
+    chooses it.
 
     Raises:
-        UsageError: All that is wrong, a line each.
+        UsageError: Points are invalid. The message has a line for each problem.
     """
     points, problems = [space.get_defaults()], list[str]()
     for named in given:

@@ -20,7 +20,7 @@ RETIRED_KEYS = {"memory_growth"}  # older search.yaml files and studies have the
 
 
 def load_config(given: dict[str, Any], file: Path | None = None) -> SearchConfig:
-    """Return the config that the options in `given` and a YAML file describe. Options override the file.
+    """Return the config of the options in `given` and of a YAML file. Options override the file.
 
     Raises:
         UsageError: Options are wrong. The message has a line for each problem.
@@ -85,7 +85,7 @@ def resolve_config(config: SearchConfig) -> SearchConfig:
 
 
 def to_yaml(config: SearchConfig) -> str:
-    """Return `config` as YAML that starts the same search under a new name."""
+    """Return `config` as YAML, which starts the same search under a new name."""
     values = config.model_dump(mode="json", exclude={"name"}, exclude_none=True, by_alias=True)
     return yaml.safe_dump({key: value for key, value in values.items() if value not in ("", [])}, sort_keys=False)
 
@@ -110,7 +110,7 @@ def _read_yaml(file: Path | None) -> dict[str, Any]:
 
 
 def _count_items(value: Any, known: dict[int, int]) -> int:
-    """Return how many items `value` holds. What aliases repeat counts each time: nine lines may hold a billion."""
+    """Return the number of items in `value`. Repeated aliases count each time: nine lines may hold a billion items."""
     if not isinstance(value, dict | list):
         return 1
     if id(value) not in known:
@@ -121,5 +121,5 @@ def _count_items(value: Any, known: dict[int, int]) -> int:
 
 def _format_option_problem(problem: str) -> str:
     name, _, rest = problem.partition(" ")
-    name = re.sub(r"\.\d+$", "", name)  # the place in a list
+    name = re.sub(r"\.\d+$", "", name)  # the index in a list
     return f"{'task' if name == 'task' else option_name(name)} {rest}"

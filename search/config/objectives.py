@@ -1,4 +1,4 @@
-"""What a search improves: one metric, or several that are weighed against each other."""
+"""The objectives of a search: one metric, or several for a Pareto front."""
 
 import operator
 from collections import Counter
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def to_loss(value: float, mode: Mode) -> float:
-    """Return `value` with the sign with which smaller is better. Applying it twice gives `value` again."""
+    """Return `value` with the sign that makes smaller values better. Applying it twice returns `value`."""
     return value if mode == "min" else -value
 
 
@@ -28,7 +28,7 @@ class Objective:
         return f"{self.metric}:{self.mode}"
 
     def loss(self, value: float) -> float:
-        """Return `value` with the sign with which smaller is better, as a key to sort by."""
+        """Return `value` with the sign that makes smaller values better, as a sort key."""
         return to_loss(value, self.mode)
 
     def is_better(self, value: float, other: float) -> bool:
@@ -49,12 +49,12 @@ class Objective:
 
 
 def select_non_dominated(points: Mapping[T, Sequence[float]]) -> list[T]:
-    """Return the keys of the `points` that no other point dominates, where smaller is better, in the order of points.
+    """Return the keys of the non-dominated `points`, where smaller values are better, in sorted order.
 
-    A point dominates another if it is nowhere worse and somewhere better: of equal ones, all are returned.
+    A point dominates another if no value is worse and one is better. Of equal points, all are returned.
     """
     front: list[T] = []
-    # In this order none is dominated by one that comes after it.
+    # In this order, no point is dominated by a later one.
     for key, point in sorted(points.items(), key=lambda item: (tuple(item[1]), item[0])):
         if not any(points[other] != point and all(map(operator.le, points[other], point)) for other in front):
             front.append(key)
@@ -62,23 +62,23 @@ def select_non_dominated(points: Mapping[T, Sequence[float]]) -> list[T]:
 
 
 class HasObjectives:
-    """A base of what has objectives. The first one decides which trials continue."""
+    """A base class of objects with objectives. The first one decides which trials continue."""
 
     objectives: tuple[Objective, ...]
 
     @property
     def objective(self) -> Objective:
-        """The objective that trials are judged by while they train."""
+        """The objective that ranks trials during training."""
         return self.objectives[0]
 
 
 def parse_objectives(
     texts: Sequence[str], mode: Mode | None, own: Objective | None, owner: str
 ) -> tuple[tuple[Objective, ...], list[str]]:
-    """Return the objectives that `texts` name, "metric" or "metric:min", and the problems with them, a line each.
+    """Return the objectives of `texts`, "metric" or "metric:min", and a line for each problem with them.
 
     Args:
-        mode: The mode of the first, by which trials are judged while they train.
+        mode: The mode of the first objective, which ranks trials during training.
         own: The objective that a task class declares, which must come first. A function has none.
         owner: The name of that task or function.
     """

@@ -60,12 +60,12 @@ def list_options(model: type[BaseModel]) -> list[Option]:
 
 
 def option_name(key: str) -> str:
-    """Return the option of the command line that sets the field or key `key`."""
+    """Return the command-line option of the key `key`."""
     return "--" + {"resources": "resource"}.get(key, key).rstrip("_").replace("_", "-")
 
 
 def parse_duration(value: Any) -> Any:
-    """Return the seconds of "90s", "30m", "2h" or "1d". Return a value that is no text unchanged."""
+    """Return the seconds of "90s", "30m", "2h" or "1d". Return a value that is not a text unchanged."""
     if not isinstance(value, str):
         return value
     match = re.fullmatch(r"(\d+\.?\d*)\s*([smhd]?)", value.strip())
@@ -85,7 +85,7 @@ def join_choices(value: Any) -> Any:
 
 
 def wrap_in_list(value: Any) -> Any:
-    """Return a value that is no list as a list of one. Return an empty list for an empty text."""
+    """Return a single value as a list of one, and an empty text as an empty list. Return a list unchanged."""
     return value if isinstance(value, list | tuple) else [value] if value != "" else []
 
 
@@ -108,7 +108,7 @@ def parse_task(value: Any) -> Any:
     """Return the name of a task, a class or a function unchanged.
 
     Raises:
-        ValueError: It is something else.
+        ValueError: It is none of these.
     """
     if isinstance(value, str) or getattr(value, "__name__", "").isidentifier():
         return value
@@ -141,16 +141,16 @@ YamlLoader.add_implicit_resolver(YAML_BOOLEAN, re.compile("^(?:true|True|TRUE|fa
 
 
 def read_yaml(text: str) -> Any:
-    """Return what `text` describes.
+    """Parse `text` as YAML 1.2.
 
     Raises:
-        yaml.YAMLError: It is no YAML.
+        yaml.YAMLError: It is not YAML.
     """
     return yaml.load(text, YamlLoader)
 
 
 Count = Annotated[int, Field(ge=1, le=10**9)]
-SMALLEST_AMOUNT = 1e-4  # of a resource that Ray knows
+SMALLEST_AMOUNT = 1e-4  # Ray's smallest amount of a resource
 ResourceAmount = Annotated[float, Field(ge=SMALLEST_AMOUNT)]
 Duration = Annotated[PositiveFloat | None, BeforeValidator(parse_duration)]
 Amount = Annotated[PositiveFloat | None, BeforeValidator(parse_fidelity)]

@@ -29,7 +29,7 @@ SamplerName = Literal["tpe", "gp", "cmaes", "qmc", "nsga2", "random"]
 SchedulerName = Literal["asha", "asha-stop", "hyperband", "median", "pbt", "none"]
 HALVING = ("asha", "asha-stop", "hyperband")
 
-# --resume may override whatever does not make the trials another experiment.
+# --resume may override options that keep trials comparable.
 _budget = partial(option, "Budget", resumable=True)
 _resource = partial(option, "Resources", resumable=True)
 _scheduler = partial(option, "Scheduler")
@@ -40,7 +40,7 @@ _advanced = partial(option, "Advanced")
 
 
 class SearchConfig(BaseModel):
-    """One search. Each field declares an option of the command line, which is also a key of a YAML file."""
+    """The options of a search. Each field declares an option of the command line and a key of a YAML file."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -51,7 +51,7 @@ class SearchConfig(BaseModel):
         arbitrary_types_allowed=True,
     )
 
-    # From Python also a class or a function. A search that is planned has the text.
+    # In Python, also a class or a function. A planned search has the text.
     task: Annotated[Any, BeforeValidator(parse_task)] = option(
         "Task", ..., "", "Task to train: arc, liquid, FILE.py:ClassName or FILE.py:function."
     )
@@ -174,12 +174,12 @@ class SearchConfig(BaseModel):
 
     @property
     def path(self) -> StoragePath:
-        """Where everything of this search lies, MLflow's store excepted."""
+        """The location of all files of this search except MLflow's store."""
         return self.storage / self.name
 
     @property
     def local_path(self) -> Path:
-        """The same on the driver's disk: of a search in a bucket, what the driver works in while it runs."""
+        """The local folder of this search. For a bucket, it is temporary while the driver runs."""
         return local_path_of(self.path)
 
 

@@ -1,4 +1,4 @@
-"""The search space: what a task's config declares, and what the user fixes or searches instead."""
+"""The search space: declared by a task's config, and overridden by the user."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,19 +21,19 @@ from search.config.space_parsing import (
 )
 from search.errors import UsageError, format_validation_errors, suggest_nearest
 
-MANY = 10_000  # combinations, above which a space is as good as infinite
+MANY = 10_000  # combinations above which a space counts as infinite
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter that is searched."""
+    """A searched parameter."""
 
     name: str
     distribution: BaseDistribution
     when: Mapping[str, Sequence[Any]]  # by other parameter: the values, any of which it must have
 
     def is_active(self, known: Mapping[str, Any]) -> bool:
-        """Return whether it is searched if others have the values in `known`."""
+        """Return whether it is searched, given the values of other parameters in `known`."""
         return all(known.get(name) in values for name, values in self.when.items())
 
     def contains(self, value: Any) -> bool:
@@ -57,18 +57,18 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Space:
-    """What is searched, what is fixed, and the config class that both must satisfy."""
+    """The searched parameters, the fixed ones, and the config class that validates both."""
 
     config_class: type[BaseModel]
     parameters: tuple[Parameter, ...]
     fixed: Mapping[str, Any]
 
     def suggest(self, trial: optuna.Trial) -> dict[str, Any]:
-        """Return the values that `trial` gets, of the parameters that apply to it."""
+        """Return the suggested values of all active parameters for `trial`."""
         return self.choose(lambda parameter: _suggest(trial, parameter.name, parameter.distribution))
 
     def choose(self, value_of: Callable[[Parameter], Any]) -> dict[str, Any]:
-        """Return what `value_of` gives for each parameter that applies with those before it."""
+        """Return the result of `value_of` for each parameter that is active given those before it."""
         known, values = self.fixed_values(), dict[str, Any]()
         for parameter in self.parameters:
             if parameter.is_active(known):
@@ -84,9 +84,9 @@ class Space:
         return self.config_class.model_validate(nest({**self.fixed, **values}))
 
     def parse_point(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the searched parameters with the values in `given`, else with the task's own.
+        """Return the searched parameters with the values in `given`, or else with the task's defaults.
 
-        Left out is what does not apply, and a value of the task that lies outside of the searched range.
+        Omit inactive parameters, and defaults that lie outside of the searched range.
         """
         defaults, known = self.build_config({}).model_dump(mode="json"), self.fixed_values()
         values: dict[str, Any] = {}
@@ -97,16 +97,16 @@ class Space:
         return values
 
     def get_defaults(self) -> dict[str, Any]:
-        """Return the task's own point."""
+        """Return the point of the task's defaults."""
         return self.parse_point({})
 
     def value_parser(self, name: str) -> Callable[[Any], Any]:
-        """Return a function that reads a value of parameter `name`, or its text. It raises UsageError if it cannot."""
+        """Return a function that parses a value of parameter `name`. It raises UsageError for invalid values."""
         adapter = build_type_adapter(_collect_fields(self.config_class)[name])
         return lambda value: adapter.dump_python(validate(name, adapter, value), mode="json")
 
     def list_combinations(self) -> list[dict[str, Any]] | None:
-        """Return all that `suggest` can give, or None if there are more than MANY."""
+        """Return all combinations that `suggest` can return, or None if there are more than MANY."""
         known, found = self.fixed_values(), [dict[str, Any]()]
         for parameter in self.parameters:
             choices = list_values(parameter.distribution)
@@ -123,7 +123,7 @@ class Space:
 
     @property
     def epochs(self) -> int | None:
-        """The epochs of the longest trial that is never stopped early; None if only its function knows."""
+        """The largest number of epochs of a trial, or None if only its function decides."""
         searched = next((p.distribution for p in self.parameters if p.name == "epochs"), None)
         if isinstance(searched, CategoricalDistribution):
             return max(choice for choice in searched.choices if isinstance(choice, int))
@@ -132,21 +132,21 @@ class Space:
         return getattr(self.build_config({}), "epochs", None)
 
     def fixed_values(self) -> dict[str, Any]:
-        """Return the values of what is not searched, by dotted name of the field; that of a field may be a dict."""
+        """Return the values of fields that are not searched, by dotted name. A value may be a dict."""
         config = self.build_config({}).model_dump(mode="json")
         searched = {parameter.name for parameter in self.parameters}
         return {name: get_nested(config, name) for name in _collect_fields(self.config_class) if name not in searched}
 
 
 def resolve_space(config_class: type[BaseModel], fixed: Mapping[str, Any], searched: Mapping[str, str]) -> Space:
-    """Return the space that `config_class` declares with `searchable`, changed by what the user fixes and searches.
+    """Return the space that `config_class` declares with `searchable`, with the user's overrides.
 
     Args:
-        fixed: Values by dotted name; strings are read as the field's type.
+        fixed: Values by dotted name. Strings are parsed as the field's type.
         searched: Ranges by dotted name: "1e-5..1e-2", "1e-5..1e-2:log", "8..64:step=8", "fp32,bf16".
 
     Raises:
-        UsageError: All that is wrong, a line each.
+        UsageError: Overrides are invalid. The message has a line for each problem.
     """
     fields = _collect_fields(config_class)
     problems = [
@@ -185,12 +185,12 @@ def resolve_space(config_class: type[BaseModel], fixed: Mapping[str, Any], searc
 def restore_space(
     config_class: type[BaseModel], distributions: Mapping[str, BaseDistribution], fixed: Mapping[str, Any]
 ) -> Space:
-    """Return the space of a search that began with these, whatever `config_class` declares by now.
+    """Return the space of a search that began with these, even if `config_class` has changed since.
 
-    Values in `fixed` are left out if their field is gone.
+    Omit values in `fixed` whose field is gone.
 
     Raises:
-        UsageError: A searched field is gone, or a value is refused; a line each.
+        UsageError: A searched field is gone, or a value is refused. The message has a line for each problem.
     """
     fields = _collect_fields(config_class)
     gone = [
@@ -209,7 +209,7 @@ def restore_space(
 def _build_space(
     config_class: type[BaseModel], parameters: Sequence[Parameter], fixed: Mapping[str, Any], prefix: str
 ) -> Space:
-    """Return the space. Raise a UsageError, its lines with `prefix`, if the config class refuses the fixed values."""
+    """Return the space. Raise a UsageError with `prefix` if the config class refuses the fixed values."""
     space = Space(config_class, tuple(parameters), fixed)
     try:
         space.build_config({})
@@ -219,7 +219,7 @@ def _build_space(
 
 
 def _collect_fields(config_class: type[BaseModel], prefix: str = "") -> dict[str, FieldInfo]:
-    """Return all fields by dotted name, those of nested configs included."""
+    """Return all fields by dotted name, including those of nested configs."""
     fields: dict[str, FieldInfo] = {}
     for name, field in config_class.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
@@ -230,7 +230,7 @@ def _collect_fields(config_class: type[BaseModel], prefix: str = "") -> dict[str
 
 
 def list_values(distribution: BaseDistribution) -> list[Any]:
-    """Return all that `distribution` can give, or nothing if it is continuous or has MANY."""
+    """Return all values of `distribution`, or an empty list if it is continuous or has more than MANY."""
     if isinstance(distribution, CategoricalDistribution):
         return list(distribution.choices)
     assert isinstance(distribution, FloatDistribution | IntDistribution)
@@ -252,10 +252,10 @@ def _suggest(trial: optuna.Trial, name: str, d: BaseDistribution) -> Any:
 
 
 def topological_order(parameters: Sequence[Parameter]) -> list[Parameter]:
-    """Return the parameters in an order in which each comes after those that it depends on.
+    """Return the parameters sorted such that each follows those that it depends on.
 
     Raises:
-        UsageError: Some depend on each other in a circle.
+        UsageError: The dependencies have a cycle.
     """
     by_name = {parameter.name: parameter for parameter in parameters}
     sorter = TopologicalSorter({name: [p for p in by_name[name].when if p in by_name] for name in by_name})

@@ -1,4 +1,4 @@
-"""Reads the range or the choices of a parameter from text or from its field."""
+"""Parsing of the range or the choices of a parameter, from text or from its field."""
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
@@ -32,7 +32,11 @@ def build_distribution(declared: Mapping[str, Any], field: FieldInfo) -> BaseDis
 
 
 def parse_distribution(name: str, text: str, field: FieldInfo) -> BaseDistribution:
-    """Read a range or a list of choices for `field`."""
+    """Return the distribution of a range or a list of choices for `field`.
+
+    Raises:
+        UsageError: `text` is invalid for the field.
+    """
     body, *options = text.split(":")
     where = f"--search {name}"
     if ".." not in body or str in _get_types(field):
@@ -80,7 +84,7 @@ def _parse_choices(name: str, text: str, field: FieldInfo) -> BaseDistribution:
 
 
 def build_type_adapter(field: FieldInfo) -> TypeAdapter[Any]:
-    """Return the type of `field` with its bounds. A field that may be None reads "none" and "null" as None."""
+    """Return the type of `field` with its bounds. An optional field parses "none" and "null" as None."""
     can_be_none = NoneType in _get_types(field)
 
     def read_none(value: Any) -> Any:
@@ -94,8 +98,7 @@ def validate(label: str, adapter: TypeAdapter[Any], value: Any) -> Any:
     """Return `value` as the type of `adapter`.
 
     Raises:
-        UsageError: It is not of that type. The message calls it `label`, and has one problem: a union gives one per
-            member.
+        UsageError: It is not of that type. The message begins with `label` and has one problem, also for a union.
     """
     try:
         return adapter.validate_python(value)

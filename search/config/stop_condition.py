@@ -1,4 +1,4 @@
-"""The value of a metric that ends a search."""
+"""A metric value that ends a search."""
 
 import math
 import operator
@@ -13,7 +13,7 @@ RELATIONS = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operat
 
 @dataclass(frozen=True)
 class StopCondition:
-    """A value of a metric at which a search has found what it was started for."""
+    """A value of a metric that ends a search once a report reaches it."""
 
     metric: str
     relation: str
@@ -21,7 +21,7 @@ class StopCondition:
 
     @classmethod
     def from_text(cls, text: str) -> "StopCondition":
-        """Return the condition that `text`, like "val/score>=0.4", means.
+        """Parse a condition like "val/score>=0.4".
 
         Raises:
             ValueError: It has another form.

@@ -1,4 +1,4 @@
-"""From what the command line calls a task to its class, and to what its workers need to import it."""
+"""Finds the class of a task that the command line names, and the modules that its workers must import."""
 
 import ast
 import importlib
@@ -18,8 +18,8 @@ from search.formatting import join_words
 from trainables.registry import BUILT_IN_TASKS, OURS, load_class
 from trainables.task import Task
 
-DYNAMIC = {"importlib", "importlib.util", "pkgutil", "runpy"}  # import what only a run can tell
-DOTTED_NAME = re.compile(r"[A-Za-z_]\w*\.[\w.]*")  # of a class in a text, which a library may import
+DYNAMIC = {"importlib", "importlib.util", "pkgutil", "runpy"}  # imports that are only known at run time
+DOTTED_NAME = re.compile(r"[A-Za-z_]\w*\.[\w.]*")  # name of a class in a text, which a library may import
 ROOT = Path(__file__).resolve().parents[2]
 OWN = [ROOT / name for name in ("search", "trainables", "models")]
 
@@ -31,15 +31,15 @@ class TaskSource:
     name: str
     task_class: type[Task[Any]] | None  # None for a plain Ray Train function
     reference: str  # "module:Class"
-    modules: tuple[Path, ...]  # the Python files and packages beside the task's file; none for a built-in task
-    imported: tuple[Path, ...]  # those of them that the task imports, directly or through others of them
+    modules: tuple[Path, ...]  # the Python files and packages next to the task's file; none for a built-in task
+    imported: tuple[Path, ...]  # those that the task imports, directly or indirectly
 
 
 def load_task_source(text: str) -> TaskSource:
-    """Return the task that `text` means: the name of a built-in one, "path/to/file.py:ClassName" or ":function".
+    """Return the task that `text` names: a built-in one, "path/to/file.py:ClassName" or ":function".
 
     Raises:
-        UsageError: There is no such task, file or class, or the file cannot be imported.
+        UsageError: The task, file or class does not exist, or the file cannot be imported.
     """
     if text in BUILT_IN_TASKS:
         return TaskSource(text, _load_built_in_task(text), BUILT_IN_TASKS[text], (), ())
@@ -56,7 +56,7 @@ def load_task_source(text: str) -> TaskSource:
     modules = find_modules(path.parent, path.name)
     module = _import_module(path)
     target = getattr(module, name, None)
-    found = [  # a function that the file imports is not meant to be searched over
+    found = [  # an imported function is not meant as the task
         key
         for key, value in vars(module).items()
         if _is_task(value) or (_is_trainable_function(value) and value.__module__ == module.__name__)
@@ -69,7 +69,7 @@ def load_task_source(text: str) -> TaskSource:
 
 
 def check_target(target: Any, text: str, hint: str = "") -> type[Task[Any]] | None:
-    """Return `target`, which the user calls `text`, if it is a task class, or None for a training function.
+    """Return `target`, named `text` by the user, if it is a task class, or None for a training function.
 
     Raises:
         UsageError: It is neither, or the class is incomplete.
@@ -92,7 +92,7 @@ def _load_built_in_task(name: str) -> type[Task[Any]]:
 
 
 def _forget_models(folder: Path) -> None:
-    """Forget the imported module `models` if it is not in `folder`: users may have one, and Searchlight has one."""
+    """Remove the module `models` from sys.modules unless it is in `folder`. Users may have a module of that name."""
     file = getattr(sys.modules.get("models"), "__file__", None)
     if file is not None and not Path(file).resolve().is_relative_to(folder):
         for name in [name for name in sys.modules if name.partition(".")[0] == "models"]:
@@ -108,10 +108,10 @@ def _import_module(path: Path) -> Any:
     if _has_models(path.parent):
         _forget_models(path.parent)
     if getattr(sys.modules.get(path.stem), "__file__", None) == str(path):
-        del sys.modules[path.stem]  # in a notebook: the workers will import the file as it is now
+        del sys.modules[path.stem]  # in a notebook, the file may have changed since its import
     sys.path.insert(0, str(path.parent))
     try:
-        with redirect_stdout(sys.stderr):  # standard output may be meant for one JSON object
+        with redirect_stdout(sys.stderr):  # standard output may be used for JSON
             module = importlib.import_module(path.stem)
     except (Exception, SystemExit) as error:  # importing runs the user's code, which may raise anything
         hint = _explain_models(error, path.parent)
@@ -128,7 +128,7 @@ def _has_models(folder: Path) -> bool:
 
 
 def _explain_models(error: BaseException, folder: Path) -> str:
-    """Return what to do about an `error` at the import of `models`. Tasks in `folder` and Searchlight have one each."""
+    """Return how to resolve an `error` at the import of `models`, which tasks in `folder` and Searchlight may have."""
     if folder == ROOT or not isinstance(error, ImportError) or (error.name or "").partition(".")[0] != "models":
         return ""
     if _has_models(folder):
@@ -143,7 +143,7 @@ def _is_task(value: object) -> bool:
 
 
 def _is_trainable_function(value: Any) -> bool:
-    """Return whether `value` is a function that can be called as Ray Train does: with its config, or with nothing."""
+    """Return whether `value` is a function that can be called with a config or without arguments."""
     for count in (0, 1) if inspect.isfunction(value) else ():
         with suppress(TypeError, ValueError):  # it has other arguments, or wraps a builtin
             inspect.signature(value).bind(*range(count))
@@ -166,7 +166,7 @@ def check_task_class(task_class: type[Task[Any]], text: str) -> None:
 
 
 def find_model_problems(task_class: type[Task[Any]]) -> list[str]:
-    """Return why no model can be made of a trained task, as far as its class says."""
+    """Return why a trained task cannot be logged as a model, as far as its class shows it."""
     names = _find_module_names(task_class)
     if len(names) < 2 or task_class.predict is not Task.predict:
         return []
@@ -177,13 +177,13 @@ def find_model_problems(task_class: type[Task[Any]]) -> list[str]:
 
 
 def _find_module_names(task_class: type[Task[Any]]) -> list[str]:
-    """Return the names of the modules that `build` certainly makes, as its source says outside of branches and loops.
+    """Return the names of the modules that `build` creates outside of branches and loops.
 
-    `build` itself is not called: it may load data, and need a GPU.
+    It parses the source and does not call `build`, which may load data and need a GPU.
     """
     try:
         function: Any = ast.parse(textwrap.dedent(inspect.getsource(task_class.build))).body[0]
-    except (OSError, SyntaxError, TypeError):  # no source, as of a class that was made at run time
+    except (OSError, SyntaxError, TypeError):  # no source, e.g. of a class that was created at run time
         return []
     names: list[str] = []
     for statement in getattr(function, "body", ()):  # a lambda has none
@@ -196,13 +196,13 @@ def _find_module_names(task_class: type[Task[Any]]) -> list[str]:
 
 
 def find_modules(folder: Path, beside: str) -> tuple[Path, ...]:
-    """Return what a worker may need: all Python files and packages in `folder`, which has the task `beside`.
+    """Return all Python files and packages in `folder`, next to the task `beside`, which workers may need.
 
     Raises:
         UsageError: One of them would hide a module that every worker needs.
     """
     files = sorted(file for file in folder.glob("*.py") if file.stem.isidentifier())
-    # A task in the folder of this project, as of a submitted job, is beside our own packages: every worker has them.
+    # A task in this project's folder, e.g. of a submitted job, is next to our packages, which every worker has.
     packages = sorted(init.parent for init in folder.glob("*/__init__.py") if init.parent not in OWN)
     needed = dict.fromkeys(sys.stdlib_module_names, "Ray") | dict.fromkeys(OURS, "Searchlight")
     for file in (file for file in (*files, *packages) if file.stem in needed):
@@ -214,9 +214,9 @@ def find_modules(folder: Path, beside: str) -> tuple[Path, ...]:
 
 
 def _find_imported_modules(path: Path, modules: Sequence[Path]) -> tuple[Path, ...]:
-    """Return those of `modules` that the file `path` imports, directly or through others of them.
+    """Return the `modules` that the file `path` imports, directly or indirectly.
 
-    A package counts as a whole. All modules count if a file imports what only a run can tell.
+    A package is returned as a whole. Return all modules if a file's imports are only known at run time.
     """
     by_name = {module.name.removesuffix(".py"): module for module in modules}
     found, pending = {path.stem}, [path]
@@ -232,7 +232,7 @@ def _find_imported_modules(path: Path, modules: Sequence[Path]) -> tuple[Path, .
 
 
 def _list_imported_names(file: Path) -> set[str]:
-    """Return the names of modules that `file` imports anywhere, or that its texts contain."""
+    """Return the names of modules that `file` imports anywhere or that occur in its string constants."""
     try:
         nodes = [*ast.walk(ast.parse(file.read_bytes()))]
     except (SyntaxError, ValueError):  # nothing can import the file either

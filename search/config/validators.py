@@ -1,4 +1,4 @@
-"""Finds options that contradict each other."""
+"""Detection of contradictory options."""
 
 from collections.abc import Iterator
 
