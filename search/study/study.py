@@ -179,7 +179,7 @@ class SearchStudy:
             self._study.tell(number, state=TrialState.FAIL)
         else:
             trial = self.get_trial(number)
-            # A trial with constraints was ended before the search died.
+            # If the trial has a constraint already, an earlier driver died before it called `tell`.
             if outcome == "diverged" and not trial.constraints and not is_confirming(trial):
                 self._study.sampler = RandomSampler()  # required, but not used
                 optuna.Trial(self._study, self._get_trial_id(number)).set_constraint("diverged", 1.0)
