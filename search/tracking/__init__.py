@@ -1,1 +1,1 @@
-"""MLflow follows a search: what it is told, when it is away, and what is told again."""
+"""Reports a search to MLflow: runs, metrics and models, and events that could not be sent."""

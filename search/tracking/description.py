@@ -1,4 +1,4 @@
-"""The Markdown on the parent run in MLflow."""
+"""The Markdown description of the parent run in MLflow."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,7 +18,7 @@ def format_commands(place: StoragePath) -> str:
 
 
 def render_description(place: StoragePath, result: SearchResult) -> str:
-    """Return the Markdown on the parent run of the search at `place`."""
+    """Return the Markdown description of the parent run of the search at `place`."""
     lines = "\n".join(f"- diverged: {of_a_precision}" for of_a_precision in result.divergence)
     diverged = [lines] if lines else []
     if (best := result.best) is None:
@@ -27,10 +27,10 @@ def render_description(place: StoragePath, result: SearchResult) -> str:
     config = flatten(best.config)
     chosen = {name: config[name] for name in searched if name in config}
     confirmed = [f"**Confirmed:** {result.statement}."] if result.statement else []
-    label = objectives[0].metric if confirmed else f"Best {objectives[0].metric}"  # another trial may have a better one
+    label = objectives[0].metric if confirmed else f"Best {objectives[0].metric}"  # others may have better ones
     parts = [
         *confirmed,
-        # The UI folds a note after a few lines: what stands first is seen at once.
+        # The UI folds a description after a few lines, so the best trial comes first.
         f"**{label}: {format_value(best.value)}** (trial {best.trial_id}): "
         + ", ".join(f"`{name}` {format_value(value)}" for name, value in chosen.items()),
         _render_table([("parameter", "value"), *(chosen | config).items()]),
@@ -43,11 +43,11 @@ def render_description(place: StoragePath, result: SearchResult) -> str:
             config = flatten(trial.config)
             values = [*trial.values.values(), *(config.get(name, "") for name in searched)]
             rows.append((trial.trial_id, *map(format_value, values)))
-        parts += ["**Pareto front**", _render_table(rows)]  # last: it may be longer than what MLflow keeps of a note
+        parts += ["**Pareto front**", _render_table(rows)]  # last, since MLflow truncates long descriptions
     return "\n\n".join(parts)
 
 
 def _render_table(rows: Sequence[Sequence[Any]]) -> str:
-    """Return a table whose head is the first row."""
+    """Return a Markdown table. The first row is its head."""
     head, *body = ([" ".join(str(cell).split()).replace("|", "\\|") for cell in row] for row in rows)
     return "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *body])

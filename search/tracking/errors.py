@@ -1,10 +1,10 @@
-"""What is raised if MLflow does not do what it should, and its reason in a line."""
+"""Errors of MLflow, and their reasons in one line."""
 
 import re
 
 LOGIN = "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
 LONGEST = 200
-# The part that says something to a user, in what urllib3 and the drivers of databases put around it.
+# The informative part of the messages of urllib3 and database drivers.
 TELLING = re.compile(
     r"(Connection refused|Connection reset|Connection aborted|No route to host|Network is unreachable"
     r"|Failed to resolve '[^']*'|[Rr]ead timed out|[Cc]onnect(?:ion)? timed out|timed out|CERTIFICATE_VERIFY_FAILED)"
@@ -12,15 +12,15 @@ TELLING = re.compile(
 
 
 class TrackingError(RuntimeError):
-    """MLflow does not have everything of the search. The message says what to do."""
+    """MLflow does not have all events of the search. The message says how to send them."""
 
 
 class ModelError(RuntimeError):
-    """The best checkpoint is no model in MLflow. The message says why, and how to try again.
+    """The best checkpoint could not be logged as a model. The message says why, and how to try again.
 
     Attributes:
-        cause: "trial" if the search has nothing to log, "task" if the task's code failed, "run" if MLflow lacks the
-            search, else "".
+        cause: "trial" if the search has nothing to log, "task" if the task's code failed, "run" if MLflow does not have
+            the search, else "".
     """
 
     def __init__(self, message: str, cause: str = "") -> None:
@@ -29,7 +29,7 @@ class ModelError(RuntimeError):
 
 
 def describe_mlflow_error(error: BaseException) -> str:
-    """Return what MLflow does as the end of a sentence without passwords: "does not answer: Connection refused"."""
+    """Return an error as the end of a sentence without passwords: "does not answer: Connection refused"."""
     status, text = get_http_status(error), error_message(error)
     if status == 401:
         return f"does not accept the login: {LOGIN} must be those of an account there"
@@ -41,7 +41,7 @@ def describe_mlflow_error(error: BaseException) -> str:
 
 
 def error_message(error: BaseException) -> str:
-    """Return the message of `error` in one line, without the password of a URL and without what SQLAlchemy adds."""
+    """Return the message of `error` in one line, without a URL's password and SQLAlchemy's additions."""
     text = re.sub(r"//[^/@\s]+@", "//", " ".join(str(error).split()))
     return re.split(r" ?\[SQL:| ?\(Background on this error", text)[0]
 

@@ -1,4 +1,4 @@
-"""The events that MLflow gets of a search, made as they happen or later from the study, and a file of unsent ones."""
+"""Events of a search for MLflow, created when they happen or later from the study, and a file of unsent ones."""
 
 import json
 import time
@@ -24,8 +24,8 @@ def make_event(kind: str, at: float | None = None, **content: Any) -> Event:
 
     Args:
         kind: "started" (with a flat `config`, `copied_from`, `confirms`), "data" (`datasets`), "reported" (`epoch`,
-            `metrics`) or "ended" (`outcome`, `reason`, `best`, `group`) of a trial; "finished" (`status` of the parent
-            run, `note`, `metrics`, why it `stopped` early, and what is `confirmed`) of the search.
+            `metrics`) or "ended" (`outcome`, `reason`, `best`, `group`) of a trial. "finished" (`status` of the parent
+            run, `note`, `metrics`, why it `stopped` early, and `confirmed`) of the search.
     """
     return {"kind": kind, "time": int(1000 * (time.time() if at is None else at)), **content}
 
@@ -35,7 +35,7 @@ def make_trial_end(
 ) -> Event:
     """Return the event of a trial's end. `report` is its best one, with the time of its last one."""
     best = report and (report.point, report.last_at)
-    group = "confirmed" if is_confirming else "best"  # trials are sorted by the best, and confirming runs are none
+    group = "confirmed" if is_confirming else "best"  # the UI sorts trials by "best", which excludes confirming runs
     return make_event("ended", at, outcome=outcome, reason=reason, best=best, group=group)
 
 
@@ -49,14 +49,14 @@ def make_search_end(
 ) -> Event:
     """Return the event of the end of a search.
 
-    It has the `status` of its parent run, why the search `stopped` early, and the sentence that is `confirmed`.
+    It has the `status` of its parent run, why the search `stopped` early, and the `confirmed` sentence.
     """
     content = {"status": status, "note": note, "metrics": dict(metrics or {})}
     return make_event("finished", at, **content, stopped=stopped, confirmed=confirmed)
 
 
 def build_trial_events(trial: FrozenTrial, objectives: Sequence[Objective], over: bool = False) -> list[Event]:
-    """Return all events of `trial`, as the study has it. A trial whose driver died before it was begun has none.
+    """Return all events of `trial` from the study. A trial whose driver died before it began has none.
 
     A trial that has not ended is interrupted if the search is `over`.
     """
@@ -81,7 +81,7 @@ def build_trial_events(trial: FrozenTrial, objectives: Sequence[Objective], over
 
 
 def write_spool(folder: Path, refused: Sequence[Event], end: Event | None) -> None:
-    """Keep what MLflow and the study lack: refused events, and how the search ended. Without any, remove the file."""
+    """Write refused events and the unsent end of the search. Remove the file if there are none."""
     path = folder / SPOOL
     if events := [*refused, *([end] if end else [])]:
         write_atomic(path, "".join(json.dumps(event) + "\n" for event in events))
@@ -90,7 +90,7 @@ def write_spool(folder: Path, refused: Sequence[Event], end: Event | None) -> No
 
 
 def read_spooled_end(folder: Path) -> Event | None:
-    """Return how the search ended if MLflow does not know. Return None, too, if its driver was killed."""
+    """Return the unsent event of the search's end, or None if it was sent or the driver was killed."""
     try:
         events: list[Event] = [json.loads(line) for line in (folder / SPOOL).read_text(encoding="utf-8").splitlines()]
     except FileNotFoundError:

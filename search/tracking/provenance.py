@@ -1,4 +1,4 @@
-"""What a search runs with: the version of its code, its machine and packages, as files in its folder."""
+"""The environment of a search: the version of its code, its machine and packages, as files in its folder."""
 
 import hashlib
 import json
@@ -23,7 +23,7 @@ GPU_QUERY = "--query-gpu=name,memory.total,driver_version"
 
 
 def write(folder: Path, task: str, modules: Sequence[Path], nodes: Sequence[Mapping[str, float]]) -> None:
-    """Write environment.json, requirements.txt, and code.diff if there is one, to the folder of a search."""
+    """Write environment.json, requirements.txt, and code.diff if the code differs from a commit."""
     path = Path(task.rpartition(":")[0])
     if modules:
         code, diff = get_code_version(path, modules, folder)
@@ -43,25 +43,25 @@ def write(folder: Path, task: str, modules: Sequence[Path], nodes: Sequence[Mapp
     if diff:
         write_atomic(folder / "code.diff", diff)
     else:
-        (folder / "code.diff").unlink(missing_ok=True)  # of a driver before this one
+        (folder / "code.diff").unlink(missing_ok=True)
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """Return what environment.json has, or an empty dict if the search died before it was written."""
+    """Return the content of environment.json, or an empty dict if the search died before it was written."""
     path = folder / "environment.json"
     return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
 
 
 def get_code_version(path: Path, modules: Sequence[Path], folder: Path) -> tuple[str, str]:
-    """Return the commit of the repository that has the file `path`, and as a diff what is not committed.
+    """Return the commit of the repository of the file `path`, and a diff of uncommitted changes.
 
-    If git does not know the file, or if it is the copy in the `folder` of a search, return a digest of `modules`.
+    If git does not track the file, or if it is the copy in the `folder` of a search, return a digest of `modules`.
     """
     beside = path.parent
     commit = _run_git(beside, "rev-parse", "HEAD")
     if not commit or path.is_relative_to(folder) or not _run_git(beside, "ls-files", path.name):
         return compute_digest(modules), ""
-    # Other files that git does not know are not the code of the task: most often the folder of the searches.
+    # Other untracked files are not the task's code, e.g. the folder of the searches.
     unknown = _run_git(beside, "ls-files", "--others", "--exclude-standard", "--", *map(str, modules))
     if not unknown and not _run_git(beside, "status", "--porcelain", "--untracked-files=no"):
         return commit, ""
@@ -74,7 +74,7 @@ def get_searchlight_version() -> str:
         return f"{commit}-dirty" if _run_git(ROOT, "status", "--porcelain") else commit
     try:
         return version("searchlight")
-    except PackageNotFoundError:  # its files were copied here
+    except PackageNotFoundError:  # not installed
         return "unknown"
 
 
@@ -95,9 +95,9 @@ def list_installed_packages() -> list[str]:
     lines = set()
     for package in distributions():
         name, direct = package.metadata["Name"], json.loads(package.read_text("direct_url.json") or "{}")
-        if not name:  # what an installation that broke left behind
+        if not name:  # left by a broken installation
             continue
-        # A URL that needs a password to be read is named without it.
+        # Remove a password from the URL.
         scheme, _, rest = direct.get("url", "").partition("://")
         url = f"{scheme}://{rest.partition('/')[0].rpartition('@')[2]}/{rest.partition('/')[2]}"
         commit = direct.get("vcs_info", {}).get("commit_id")
@@ -107,7 +107,7 @@ def list_installed_packages() -> list[str]:
 
 
 def _get_diff(folder: Path) -> str:
-    """Return what is not committed of the files that git knows."""
+    """Return the uncommitted changes of tracked files."""
     diff = _run_git(folder, "diff", "--no-color", "--no-ext-diff", "HEAD")
     return f"{diff[:LONGEST_DIFF]}\n(cut here)\n" if len(diff) > LONGEST_DIFF else f"{diff}\n" if diff else ""
 
@@ -117,7 +117,7 @@ def _run_git(folder: Path, *arguments: str) -> str:
 
 
 def _run_command(*command: str) -> str:
-    """Return what `command` prints, or "" if it is not installed, fails, or does not answer in time."""
+    """Return the output of `command`, or "" if it is not installed, fails, or exceeds TIMEOUT_S."""
     environment = os.environ | {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
     try:
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Sends MLflow what it lacks of a search that ended, was killed, or could not reach it: the study has everything."""
+"""Sends events to MLflow that are missing there, since a search was killed or could not reach it."""
 
 import sys
 from contextlib import closing
@@ -28,18 +28,18 @@ FILES = ("trials.parquet", "report.html")
 
 
 def replay(place: StoragePath) -> str:
-    """Send MLflow what it lacks of the search at `place`. Return a line about what was done.
+    """Send the events of the search at `place` that MLflow does not have. Return a line that describes the result.
 
-    A trial that has not ended is interrupted then, until the search is resumed.
+    A trial that has not ended is reported as interrupted until the search is resumed.
 
     Raises:
-        UsageError: There is no such search, or another process runs it.
-        TrackingError: MLflow does not take it.
+        UsageError: The search does not exist, or another process runs it.
+        TrackingError: MLflow does not accept the events.
     """
     prepare_process()
     if not load_search(place).about:
         raise UsageError(f"name must be a search that has begun, but {place.name} ended before it did.")
-    store = open_store(place, read_study_url(place))  # held against drivers, which report to MLflow themselves
+    store = open_store(place, read_study_url(place))  # locks out drivers, which report to MLflow themselves
     warn = partial(print, file=sys.stderr)
     with closing(store), downloaded_copy(place) as folder, Uploader(folder, place).flush_on_exit(warn):
         return _send_missing_events(place, folder, load_search(place))
@@ -79,7 +79,7 @@ def _send_missing_events(place: StoragePath, folder: Path, searched: SearchRecor
 
 
 def _determine_search_end(place: StoragePath, folder: Path, searched: SearchRecord, parent: "Run | None") -> Event:
-    """Return how the search ended: as its driver recorded it or told MLflow, or as the trials of a killed one show."""
+    """Return how the search ended: as its driver or MLflow recorded it, or as its trials show."""
     result, trials = SearchResult.from_record(searched), searched.trials
     note, metrics = render_description(place, result), result.metrics
     if spooled := read_spooled_end(folder):

@@ -1,4 +1,4 @@
-"""The runs of one search in MLflow: a parent, and a nested child per trial. What is sent twice is there once."""
+"""The runs of one search in MLflow: a parent, and a nested child per trial. Repeated calls create no duplicates."""
 
 import fcntl
 import json
@@ -31,34 +31,34 @@ if TYPE_CHECKING:
     from mlflow.entities import DatasetInput, Run
     from mlflow.tracking import MlflowClient
 
-# The UI marks KILLED as red as FAILED, and a trial that was pruned has a result.
+# The UI shows KILLED in red like FAILED, but a pruned trial has a result.
 ENDS = {"FINISHED": ["completed", "pruned"], "KILLED": ["interrupted"], "FAILED": ["diverged", "failed"]}
 STATUS = {outcome: status for status, outcomes in ENDS.items() for outcome in outcomes}
 KIND = {"mlflow.experimentKind": "custom_model_development"}  # the UI then opens on runs and charts, not on traces
-METRICS, PARAMS = 800, 100  # in one call: MLflow takes 1000 things at most, and 100 parameters; and of characters:
+METRICS, PARAMS = 800, 100  # per call, below MLflow's limits; the next limits are in characters
 LONGEST_PARAM = 6000
 LONGEST_TAG = 5000
 LONGEST_DIGEST = 36
-CONTEXT = "mlflow.data.context"  # the tag by which MLflow's UI says what data is used for
-NOT_IN_A_KEY = re.compile(r"[^\w\-. :/]")  # what MLflow refuses in the name of a metric
+CONTEXT = "mlflow.data.context"  # the tag of a data set's use in MLflow's UI
+NOT_IN_A_KEY = re.compile(r"[^\w\-. :/]")  # characters that MLflow refuses in metric names
 NOTE = "mlflow.note.content"
-AMONG_TRAININGS = {"workflowType": "machine_learning"}  # the UI shows a run as an evaluation of an LLM without it
+AMONG_TRAININGS = {"workflowType": "machine_learning"}  # without it, the UI shows a run as an evaluation of an LLM
 FIRST = "Objective"  # the UI sorts sections of charts by name, capitals first, and those without a section come last
-PARENT_GROUPS = ("Budget", "Scheduler", "Sampler")  # of the options that are parameters of the parent
+PARENT_GROUPS = ("Budget", "Scheduler", "Sampler")  # groups of options that are parameters of the parent run
 RESUMED = "resumed_with"
 CONFIRM = "confirm"  # the tag purpose of a run that confirms a config under a new seed
-REFUSALS = {400, 404}  # not worth a second try
+REFUSALS = {400, 404}  # HTTP statuses that a retry does not change
 
 
 @dataclass
 class Runs:
-    """The runs of a search. Each method may raise what MLflow raises, and can be called again then."""
+    """The runs of a search. Each method may raise MLflow's errors, and can be called again afterwards."""
 
     config: SearchConfig
     tracking_uri: str
-    artifacts: StoragePath | None  # where a new experiment keeps its artifacts; None leaves that to the server
-    about: Mapping[str, Any]  # what the study remembers of the search; its `id` is a tag by which runs are found again
-    objectives: Sequence[Objective]  # their best values are metrics of each run: the UI itself ranks by the last report
+    artifacts: StoragePath | None  # artifact location of a new experiment; None: the server's default
+    about: Mapping[str, Any]  # the search's metadata; runs are found by its `id`
+    objectives: Sequence[Objective]  # their best values are metrics, since the UI ranks by the last report
     start_time: float | None = None  # when the search began, in seconds since 1970. Default: now
     before_end: Callable[[int], None] = lambda number: None  # called with a trial's number before its run ends
     experiment_id: str = field(default="", init=False)
@@ -69,9 +69,9 @@ class Runs:
     _datasets: set[tuple[str, str]] = field(default_factory=set, init=False)  # by name and digest, on the parent
 
     def open(self, over: bool = False) -> "dict[int, Run]":
-        """Find the parent run, or create it. Return the runs that MLflow has of the search's trials, by number.
+        """Find or create the parent run. Return the existing runs of the search's trials, by number.
 
-        The parent of a search that is `over` is not reopened.
+        If the search is `over`, do not reopen the parent run.
         """
         from mlflow.tracking import MlflowClient
         from mlflow.tracking.context.registry import resolve_tags
@@ -100,28 +100,28 @@ class Runs:
         return runs
 
     def list_initial_artifacts(self) -> list[Path]:
-        """Return the artifacts that exist from the start: the YAML of the search, its code, and what it runs with."""
+        """Return the artifacts that exist from the start: the search's YAML, code, and environment."""
         folder = self.config.local_path
         return [path for name in (*provenance.FILES, "code") if (path := folder / name).exists()]
 
     def send_artifact(self, path: Path) -> None:
         """Log a file, or the Python files of a folder, on the parent run."""
-        files = sorted(path.rglob("*.py")) if path.is_dir() else [path]  # the workers leave what they compiled there
+        files = sorted(path.rglob("*.py")) if path.is_dir() else [path]  # without compiled files
         for file in files:
             beside = file.parent.relative_to(path.parent) if path.is_dir() else None
             self._client.log_artifact(self.run_id, str(file), beside and beside.as_posix())
 
     def send_pictures(self, number: int) -> None:
-        """Log the pictures of a trial's best report on its run. Those that the run has are replaced."""
+        """Log the pictures of a trial's best report on its run. Replace earlier ones."""
         folder = find_best_images(self.config.path / "checkpoints" / str(number))
-        if folder is not None and number in self._children:  # else its run was refused
+        if folder is not None and number in self._children:  # without one, MLflow refused its run
             with local_copy(folder) as local:
                 self._client.log_artifacts(self._children[number], str(local), "pictures")
 
     def find_runs(self) -> "dict[int, Run]":
-        """Return the runs that MLflow has of this search's trials. Remember their ids, and that of the parent run.
+        """Return the existing runs of this search's trials by number. Store their ids and that of the parent run.
 
-        They come from an earlier driver, or from a call that was never answered.
+        They were created by an earlier driver, or by a call whose answer was lost.
         """
         runs: dict[int, Run] = {}
         query = f"tags.search_id = '{self.about['id']}'"
@@ -134,7 +134,7 @@ class Runs:
         return runs
 
     def get_missing_events(self, trial: FrozenTrial, run: "Run | None", over: bool = False) -> list[Event]:
-        """Return all events of `trial`, or none if its `run` has the last one. Reopen a run that continues."""
+        """Return all events of `trial`, or none if its `run` is complete. Reopen the run of a trial that continues."""
         outcome, has_ended = get_outcome(trial), trial.state.is_finished()
         if run is not None:
             is_running, is_known = not has_ended and not over, run.data.tags.get("outcome") == outcome
@@ -147,29 +147,29 @@ class Runs:
         return build_trial_events(trial, self.objectives, over)
 
     def send_events(self, number: int, events: Sequence[Event]) -> list[Event]:
-        """Send `events` in one call, which costs as much as one metric. Return those that MLflow refuses."""
+        """Send `events` in one call, which is as fast as sending one. Return those that MLflow refuses."""
         if self._try_log_events(number, events):
             return []
-        # One of them would be refused again, and everything behind it would wait.
+        # Sent one by one, only the invalid events are refused.
         return [event for event in events if not self._try_log_events(number, [event])]
 
     def end_parent(self, event: Event) -> None:
-        """End the parent run. `event` has what `make_search_end` was given."""
+        """End the parent run with an `event` of `make_search_end`."""
         for name, value in event["metrics"].items():
             self._client.log_metric(self.run_id, NOT_IN_A_KEY.sub("_", name), value, event["time"])
         self._client.set_tag(self.run_id, NOTE, self._add_link(event["note"]))
-        if confirmed := event.get("confirmed"):  # an older version kept none
+        if confirmed := event.get("confirmed"):  # events of older versions have none
             self._client.set_tag(self.run_id, "confirmed", confirmed[:LONGEST_TAG])
         if event["stopped"]:
             self._client.set_tag(self.run_id, "stopped", event["stopped"][:LONGEST_TAG])
         elif "stopped" in self._client.get_run(self.run_id).data.tags:
-            self._client.delete_tag(self.run_id, "stopped")  # of a driver before this one
+            self._client.delete_tag(self.run_id, "stopped")  # set by an earlier driver
         self._client.set_terminated(self.run_id, event["status"], event["time"])
 
     def _log_search_params(self, over: bool) -> None:
-        """Log what the search began with as parameters of the parent, and as a tag what a resume overrode of it.
+        """Log the original options of the search as parameters, and options that a resume overrode as a tag.
 
-        MLflow changes no parameter that it has.
+        MLflow cannot change a parameter.
         """
         from mlflow.entities import Param
 
@@ -187,10 +187,9 @@ class Runs:
             self._client.delete_tag(self.run_id, RESUMED)
 
     def _add_link(self, note: str) -> str:
-        """Return `note` with a link to the trials before it, where the UI does not fold it.
+        """Return `note` with a link to the trials at the start, where the UI does not fold it.
 
-        The UI lists trials without their parent if they are sorted by a metric. The parent has other parameters, and
-        would be compared with them.
+        The linked view sorts by a metric and therefore omits the parent, whose other parameters would be compared.
         """
         best = self.objectives[0]
         query = {
@@ -212,14 +211,14 @@ class Runs:
             location = place.as_uri() if isinstance(place, Path) else str(place) if place else None
             try:
                 return str(self._client.create_experiment(name, location, KIND))
-            except MlflowException:  # another search made it between the two calls
+            except MlflowException:  # another search created it between the two calls
                 experiment = self._client.get_experiment_by_name(name)
                 if experiment is None:
                     raise
         return str(experiment.experiment_id)
 
     def _try_log_events(self, number: int, events: Sequence[Event]) -> bool:
-        """Return whether MLflow takes `events`. If not, it refuses one of them for what it is."""
+        """Return whether MLflow accepts `events`. False: one of them is invalid."""
         if number not in self._children and events[0]["kind"] != "started":
             return False  # its run was refused
         from mlflow.exceptions import MlflowException
@@ -275,7 +274,7 @@ class Runs:
             self._datasets |= new
 
     def _create_child(self, number: int, event: Event) -> None:
-        if number in self._children:  # sent before, when a later part of it failed
+        if number in self._children:  # created by an earlier call that failed later
             return
         known = {"precision": event["config"].get("precision"), "copied_from": event["copied_from"]}
         known |= {"mlflow.parentRunId": self.run_id, "trial_id": number, "purpose": "search"}
@@ -301,18 +300,18 @@ def iterate_runs(
 
 
 def build_search_params(config: Mapping[str, Any], about: Mapping[str, Any]) -> dict[str, str]:
-    """Return the space, budget, scheduler and sampler of a search as texts. Options without a value are left out."""
+    """Return the space, budget, scheduler and sampler of a search as texts. Omit options without a value."""
     options = [option for option in OPTIONS if option.group in PARENT_GROUPS or option.schedulers]
     known = [option.key for option in options if not option.schedulers or config["scheduler"] in option.schedulers]
     params = {"epochs": about["fixed"].get("epochs"), **{key: config.get(key) for key in known}}
-    # Under their own names they would put texts among the numbers that the UI compares trials by.
+    # Prefixed, since the UI would otherwise mix these texts with the trials' values.
     space = {f"space/{name}": json_to_distribution(text) for name, text in about["searched"].items()}
     params |= {name: Parameter(name, distribution, {}) for name, distribution in space.items()}
     return {name: str(value)[:LONGEST_PARAM] for name, value in params.items() if value not in (None, "", [])}
 
 
 def _build_version_tags(environment: Mapping[str, Any]) -> dict[str, str]:
-    """Return the tags of the code version. MLflow's own tag, which the UI shows, can only have a whole commit."""
+    """Return the tags of the code version. MLflow's own tag, which the UI shows, must be a whole commit."""
     if not environment:
         return {}
     commit = environment["code"].removesuffix("-dirty")
@@ -321,7 +320,7 @@ def _build_version_tags(environment: Mapping[str, Any]) -> dict[str, str]:
 
 
 def to_dataset_inputs(datasets: Sequence[Told]) -> "dict[tuple[str, str], DatasetInput]":
-    """Return data sets as MLflow takes them, by name and digest: a run has one input for each, whatever its uses."""
+    """Return MLflow's inputs of data sets, by name and digest: a run has one input for all uses."""
     from mlflow.entities import Dataset, DatasetInput, InputTag
 
     uses: dict[tuple[str, str], list[str]] = {}
@@ -335,7 +334,7 @@ def to_dataset_inputs(datasets: Sequence[Told]) -> "dict[tuple[str, str], Datase
 
 
 def _parse_source(text: str) -> tuple[str, str]:
-    """Return the kind of a source, and the source as JSON."""
+    """Return the type of a source, and the source as JSON."""
     if not text:
         return "code", json.dumps({"tags": {}})
     if text.startswith(("http://", "https://")):
@@ -345,7 +344,7 @@ def _parse_source(text: str) -> tuple[str, str]:
 
 @contextmanager
 def _lock_database(artifacts: StoragePath | None) -> Iterator[None]:
-    """Keep two searches on a disk from creating the tables of one new database at once."""
+    """Keep other searches from creating the tables of the same new database at the same time."""
     if not isinstance(artifacts, Path):
         yield
         return

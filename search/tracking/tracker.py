@@ -1,4 +1,4 @@
-"""Reports a search to MLflow from a thread of its own, so that a slow or unreachable server never stops the search."""
+"""Reports a search to MLflow from a thread, so that a slow or unreachable server never blocks the search."""
 
 import queue
 import threading
@@ -23,32 +23,32 @@ from search.tracking.events import SPOOL, Event, make_event, make_search_end, ma
 from search.tracking.runs import Runs
 from search.tracking.uri import redact
 
-LATEST_S = 30.0  # after which MLflow learns of trials that began, whether one has reported or not
+LATEST_S = 30.0  # MLflow is connected after this time, even without a report
 RETRY_S = 2.0
-CALL_S = 15.0  # how long one call may take when the end is waited for
-# Events within so many seconds are sent together, since each call has a price. Where sending takes long, as with many
-# trials at a time, the pause is longer in proportion, so that the search keeps most of the time.
+CALL_S = 15.0  # how long a running call may take at the end
+# Pauses between calls, in which events are collected. The pause is SPARED times as long as the last call, within
+# LINGER_S and LONGEST_S, so that the search keeps most of the CPU time.
 LINGER_S, LONGEST_S, SPARED = 1.0, 10.0, 4.0
-MOST = 5000  # events in memory: after a longer outage, events come from the study
-SENDERS = 4  # calls at a time to a server, which has as many workers by default; a database is written to by one
-TRIES = 3  # of artifacts at the end
+MOST = 5000  # events in memory; after a longer outage, events are read from the study
+SENDERS = 4  # concurrent calls to a server, which has as many workers by default
+TRIES = 3  # attempts to send artifacts at the end
 END_TIMEOUT_S = 60.0
-HURRIED_S = 3.0  # the same after a second Ctrl-C
+HURRIED_S = 3.0  # END_TIMEOUT_S after a second Ctrl-C
 ERROR_NOTE = "The search ended with an error."
 
 
 class MLflowCallback(TrialCallback):
-    """Observes a search and reports it to MLflow. Every call returns at once; `finish` waits until all is sent.
+    """Reports a search to MLflow. Every call returns at once; `finish` waits until all events are sent.
 
-    It connects with the first report, or half a minute after the search: until then the gangs start, and MLflow's
-    import and a new database would take seconds from them on a small machine. Nothing is lost while the server is
-    away, since the study has every event, and has it first. Left with an error, it ends the parent run as failed.
+    It connects with the first report or after LATEST_S, since MLflow's import and a new database would slow down the
+    start of the gangs. An unavailable server loses no events, since the study stores each event first. If the search
+    raises an error, the parent run ends as failed.
 
     Args:
-        earlier: The trials of a resumed search. MLflow gets what it lacks of them. A report that is sent a second time
-            changes nothing: its time is part of what identifies it in MLflow.
-        say: Tells the user in a line that MLflow is away, or back.
-        prepare: Called in the thread before anything else, to write what the parent's artifacts are to have.
+        earlier: The trials of a resumed search, whose missing events are sent. Sending a report twice changes nothing,
+            since its time is part of its identity in MLflow.
+        say: Shows a line when MLflow becomes unavailable or available again.
+        prepare: Called in the thread before anything else, to write the parent's artifacts.
     """
 
     def __init__(
@@ -71,12 +71,12 @@ class MLflowCallback(TrialCallback):
         self._pending: dict[int, list[Event]] = {}
         self._refused: list[Event] = []
         self._behind = threading.Event()  # some events are not in memory
-        self._cut_off = threading.Event()  # the search ends before its trials, which the study does not know
+        self._cut_off = threading.Event()  # the search ends before its trials, and the study does not record that
         self._senders = SENDERS if runs.artifacts is None else 1
-        self._unsure = False  # a run may have been created, and the answer been lost
+        self._unsure = False  # a run may have been created by a call whose answer was lost
         self._failures = 0
         self._error = self._file_error = ""
-        self._artifacts: dict[str, Callable[[], None]] = {}  # by what MLflow has not, how to send it
+        self._artifacts: dict[str, Callable[[], None]] = {}  # functions that send missing artifacts, by name
         self._end: Event | None = None
         self._files: list[Path] = []
         self._ended = False
@@ -90,17 +90,17 @@ class MLflowCallback(TrialCallback):
     def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
         if kind is not None:
             timeout_s = HURRIED_S if issubclass(kind, KeyboardInterrupt) else END_TIMEOUT_S
-            with suppress(TrackingError):  # the error that ended the search comes first; what is unsent is kept
+            with suppress(TrackingError):  # the search's own error comes first; unsent events are kept
                 self.finish(make_search_end("FAILED", ERROR_NOTE), [], timeout_s)
 
     @property
     def experiment_id(self) -> str:
-        """Empty until MLflow has answered."""
+        """The experiment's id, or "" until MLflow has answered."""
         return self._runs.experiment_id
 
     @property
     def run_id(self) -> str:
-        """The id of the parent; empty until MLflow has answered."""
+        """The parent run's id, or "" until MLflow has answered."""
         return self._runs.run_id
 
     def on_trial_start(
@@ -129,14 +129,14 @@ class MLflowCallback(TrialCallback):
         self._enqueue(number, make_trial_end(outcome, reason, best, at, number in self._confirming))
 
     def request_connection(self) -> None:
-        """Connect now, since the search is about to end and MLflow needs seconds to get ready."""
+        """Connect now, since the search is about to end and connecting takes seconds."""
         self._needed.set()
 
     def finish(self, end: Event, files: list[Path], timeout_s: float) -> None:
-        """End the parent run with the event `end` and these `files`, and wait until MLflow has everything.
+        """End the parent run with the event `end` and these `files`. Wait until MLflow has all events.
 
         Raises:
-            TrackingError: It has not within `timeout_s`, or refused some of it.
+            TrackingError: `timeout_s` has passed, or MLflow refused events.
         """
         self._end, self._files = end, files
         self._needed.set()
@@ -144,12 +144,12 @@ class MLflowCallback(TrialCallback):
         try:
             self._thread.join(timeout_s)
             self._closing.set()
-            self._thread.join(min(CALL_S, timeout_s))  # a call that is under way now may still succeed
+            self._thread.join(min(CALL_S, timeout_s))  # a running call may still succeed
         finally:  # after a second Ctrl-C too
             self._closing.set()
             try:
                 write_spool(self._config.local_path, self._refused, None if self._ended else self._end)
-            except OSError as error:  # of a full disk: how the search ended is still reported
+            except OSError as error:  # e.g. a full disk: the end is still reported
                 self._say(f"what MLflow has not taken cannot be kept: {error}")
         rule = f"MLflow at {self.tracking_uri} must take every trial, but"
         again = f"Nothing is lost: `{replay_command(self._config.path)}` tells it what it lacks."
@@ -168,19 +168,19 @@ class MLflowCallback(TrialCallback):
             self._behind.set()
 
     def _run(self) -> None:
-        """Send everything in order, each call again and again until it succeeds."""
+        """Send all events in order. Retry each call until it succeeds."""
         try:
             if self._prepare:
                 self._prepare()
-        except Exception as error:  # of a full disk, or of packages that are half installed: trials are worth more
+        except Exception as error:  # e.g. a full disk or broken packages: the trials continue
             self._say(f"what the search runs with cannot be kept: {error_message(error)}")
         while not self._needed.wait(LATEST_S):
-            if self._earlier or not self._events.empty():  # else no trial has begun, and maybe none will
+            if self._earlier or not self._events.empty():  # otherwise, no trial has begun
                 break
         self._retry(self._open_runs)
         while not self._closing.is_set():
             start = time.monotonic()
-            finishing = self._finishing.is_set()  # nothing comes after that
+            finishing = self._finishing.is_set()  # no event follows
             if self._behind.is_set():
                 self._retry(self._resync_from_study)
             self._drain_queue()
@@ -194,13 +194,13 @@ class MLflowCallback(TrialCallback):
         while not self._closing.is_set():
             try:
                 action()
-            except Exception as error:  # MLflow raises its own, urllib's and SQLAlchemy's; the user is told
+            except Exception as error:  # MLflow raises its own errors and those of urllib and SQLAlchemy
                 self._error, self._unsure = describe_mlflow_error(error), True
                 self._failures += 1
-                if self._failures == 2:  # not of a single hiccup
+                if self._failures == 2:  # not after a single failure
                     self._say(f"MLflow at {self.tracking_uri} {self._error}. The search goes on, and it is told later")
                 if self._finishing.is_set() and get_http_status(error) in (401, 403):
-                    return self._closing.set()  # the login is in the environment, which is read once, at the start
+                    return self._closing.set()  # a wrong login cannot change, since it was read at the start
                 self._closing.wait(RETRY_S)
             else:
                 if self._failures > 1:
@@ -216,23 +216,23 @@ class MLflowCallback(TrialCallback):
         self._pending = {number: events for number, events in missing.items() if events}
 
     def _send_artifacts(self) -> None:
-        """Send artifacts. Trials do not wait for them: they may lie elsewhere than runs, behind another login."""
+        """Send artifacts. Errors do not delay trials: the artifact store may be elsewhere."""
         try:
             for name, send in list(self._artifacts.items()):
                 send()
                 del self._artifacts[name]
-        except Exception as error:  # of any store of artifacts; reported at the end, if it persists
+        except Exception as error:  # any artifact store may fail; reported at the end
             self._file_error = describe_mlflow_error(error)
 
     def _send_pictures(self, number: int) -> None:
-        """Send the pictures of a trial before its end, so that the next driver sends them again if this one dies.
+        """Send the pictures of a trial before its end, so that another driver sends them if this one dies.
 
-        Once artifacts are refused, no other trial waits for them: they are sent again at the end.
+        After an error, those of later trials are sent at the end.
         """
         try:
             if not self._file_error:
                 return self._runs.send_pictures(number)
-        except Exception as error:  # as above
+        except Exception as error:  # any artifact store may fail
             self._file_error = describe_mlflow_error(error)
         self._artifacts[f"the pictures of trial {number}"] = partial(self._runs.send_pictures, number)
 
@@ -240,10 +240,10 @@ class MLflowCallback(TrialCallback):
         self._artifacts |= {path.name: partial(self._runs.send_artifact, path) for path in files}
 
     def _resync_from_study(self) -> None:
-        """Drop the events in memory, and send from the study what MLflow lacks."""
+        """Drop the events in memory, and send missing ones from the study."""
         self._behind.clear()
         self._drain_queue()
-        self._pending = {}  # the study, which is read now, had these events first
+        self._pending = {}  # the study already has these events
         runs, over = self._runs.find_runs(), self._cut_off.is_set()
         for trial in load_search(self._config.path).all_trials:
             if events := self._runs.get_missing_events(trial, runs.get(trial.number), over):

@@ -1,4 +1,4 @@
-"""Where MLflow is: a server, a database, or by default an SQLite file beside the searches."""
+"""The location of MLflow: a server, a database, or by default an SQLite file in the storage folder."""
 
 import os
 from collections.abc import Mapping, MutableMapping
@@ -23,15 +23,15 @@ RULE = "must be a server, http://host:port, or a database, sqlite:///path.db or 
 SERVERS = ("http", "https")
 DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
 OTHERS = ("databricks", "databricks-uc", "uc")
-CLIENTS = {"s3": "boto3", "gs": "google.cloud.storage"}  # by which MLflow reaches a bucket
+CLIENTS = {"s3": "boto3", "gs": "google.cloud.storage"}  # packages with which MLflow accesses a bucket
 ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "MLFLOW_S3_ENDPOINT_URL")
 
 
 def resolve_tracking_uri(config: SearchConfig, environment: Mapping[str, str]) -> tuple[str, StoragePath | None]:
-    """Return the tracking URI of a search, and where a new experiment keeps its artifacts: None is up to the server."""
+    """Return the tracking URI of a search, and the artifact location of a new experiment or None."""
     artifacts = config.storage / "mlartifacts"
     if isinstance(artifacts, RemotePath):
-        artifacts = replace(artifacts, query="")  # which MLflow would take for a part of the path
+        artifacts = replace(artifacts, query="")  # MLflow would treat the query as part of the path
     uri = config.tracking_uri or environment.get(URI, "")
     if not uri:
         return f"sqlite:///{config.storage / 'mlflow.db'}", artifacts
@@ -42,7 +42,7 @@ def resolve_tracking_uri(config: SearchConfig, environment: Mapping[str, str]) -
 
 
 def move_credentials_to_environment(environment: MutableMapping[str, str]) -> None:
-    """Move the login in the URI of a server to its own variables, which requests for artifacts read, too."""
+    """Move the login in a server's URI to its own variables, which artifact requests read, too."""
     parts = urlsplit(environment.get(URI, ""))
     if parts.scheme in SERVERS and parts.username:
         login = {USER: unquote(parts.username), PASSWORD: unquote(parts.password or "")}
@@ -56,7 +56,7 @@ def prepare_process() -> None:
 
 
 def check_tracking(config: SearchConfig, environment: Mapping[str, str]) -> None:
-    """Raise a UsageError if MLflow cannot be where it is said to be. Ask no server: one that is away may come back."""
+    """Raise a UsageError for an invalid tracking URI. Send no requests, since a server may become available."""
     uri = config.tracking_uri or environment.get(URI, "")
     if isinstance(config.storage, RemotePath):
         _check_bucket(config.storage, uri, environment)
@@ -73,7 +73,7 @@ def check_tracking(config: SearchConfig, environment: Mapping[str, str]) -> None
 
 
 def _check_bucket(storage: RemotePath, uri: str, environment: Mapping[str, str]) -> None:
-    """Check that MLflow can keep the runs of searches in a bucket, and their artifacts."""
+    """Check that MLflow can store runs and artifacts of searches in a bucket."""
     if not uri:
         raise UsageError(
             f"{URI} must name a server or a database with --storage {storage}: there is no disk for mlflow.db. "
@@ -84,7 +84,7 @@ def _check_bucket(storage: RemotePath, uri: str, environment: Mapping[str, str])
     client = CLIENTS.get(storage.scheme, "")
     try:
         is_missing = client != "" and find_spec(client) is None
-    except ModuleNotFoundError:  # the package that it is in
+    except ModuleNotFoundError:  # its parent package
         is_missing = True
     if is_missing:
         raise UsageError(
@@ -98,7 +98,7 @@ def _check_bucket(storage: RemotePath, uri: str, environment: Mapping[str, str])
 
 
 def redact(uri: str) -> str:
-    """Return `uri` without its password, and that of a server without its user."""
+    """Return `uri` without its password, and a server's URI also without its user."""
     if _get_scheme(uri) in SERVERS:
         parts = urlsplit(uri)
         return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
@@ -114,7 +114,7 @@ def redact(uri: str) -> str:
 
 
 def _find_problem(uri: str) -> str:
-    """Return what is wrong with `uri`, as the end of a sentence, or "" if nothing is known to be."""
+    """Return the problem with `uri` as the end of a sentence, or ""."""
     kind, told = _get_scheme(uri), redact(uri)
     if kind in SERVERS:
         return "" if urlsplit(uri).hostname else f"must name a host, but got {told!r}. Say http://host:5000."
@@ -145,13 +145,13 @@ def _find_database_problem(uri: str) -> str:
 
 
 def _get_scheme(uri: str) -> str:
-    """Return the scheme without what SQLAlchemy adds to it: sqlite, http, file."""
+    """Return the scheme without a driver: sqlite, http, file."""
     scheme, colon, _ = uri.partition("://") if "://" in uri else uri.partition(":")
     return scheme.partition("+")[0].lower() if colon else ""
 
 
 def _get_sqlite_path(uri: str) -> Path | None:
-    """Return the file of an SQLite database as an absolute path: a job's working folder is deleted."""
+    """Return the file of an SQLite database as an absolute path, since a job's working folder is deleted."""
     if _get_scheme(uri) != "sqlite":
         return None
     database = make_url(uri).database
@@ -159,5 +159,5 @@ def _get_sqlite_path(uri: str) -> Path | None:
 
 
 def tracking_environment(about: Mapping[str, Any]) -> dict[str, str]:
-    """Return the environment by which MLflow is found: the variables of today override those of the begin."""
+    """Return the environment with MLflow's URI. Present variables override those of the search's start."""
     return {URI: about["tracking_uri"], **os.environ}

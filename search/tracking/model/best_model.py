@@ -30,10 +30,10 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def log_best(place: StoragePath, register: str = "") -> str:
-    """Log the best checkpoint of the search at `place`, registered as `register` unless that is empty. Return its URI.
+    """Log the best checkpoint of the search at `place` and return its URI. Register it if `register` is not empty.
 
     Raises:
-        ModelError: There is no model. The search is unchanged.
+        ModelError: The model could not be logged. The search is unchanged.
     """
     prepare_process()
     try:
@@ -45,10 +45,10 @@ def log_best(place: StoragePath, register: str = "") -> str:
 
 
 def _format_remedy(cause: str, place: StoragePath, register: str) -> str:
-    """Return the command that works after an error of this `cause`, as a sentence, or "" if none does."""
+    """Return a sentence with the command that works after an error of this `cause`, or ""."""
     if cause == "trial":
         return ""
-    if cause == "task":  # the model has the code that trained it, and only a resume replaces that
+    if cause == "task":  # the model uses the code that trained it, which only a resume replaces
         return f" Mend the task, then: {log_model_command(place, register, resume_command)}"
     if cause == "run":
         return f" Tell MLflow first: {log_model_command(place, register, replay_command)}"
@@ -56,7 +56,7 @@ def _format_remedy(cause: str, place: StoragePath, register: str) -> str:
 
 
 def _build_request(searched: SearchRecord, place: StoragePath, folder: Path, register: str) -> tuple[ModelRequest, str]:
-    """Return what to ask of `search.tracking.model.log_model`, and where MLflow is."""
+    """Return the request for `search.tracking.model.log_model`, and the tracking URI."""
     best = find_confirmed_best(searched, confirm(searched))
     if best is None:
         raise ModelError("no trial was completed.", "trial")
@@ -89,7 +89,7 @@ def _build_run_tags(searched: SearchRecord, number: int) -> dict[str, Any]:
 
 
 def _run_log_model(request: ModelRequest, tracking_uri: str) -> str:
-    """Return the model's URI."""
+    """Log the model in a separate process and return its URI."""
     folders = {str(Path(module).parent) for module in request.code}
     paths = [*folders, str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     variables = {**os.environ, URI: tracking_uri, "PYTHONPATH": os.pathsep.join(paths)}

@@ -1,8 +1,8 @@
-"""Makes an MLflow model of a checkpoint, in a process of its own.
+"""Logs a checkpoint as an MLflow model, in a separate process.
 
 python -m search.tracking.model.log_model REQUEST ANSWER
 
-The driver never loads torch; and what a fresh process can make of the task here, the one that serves it can too.
+The driver never imports torch. If this fresh process can build the task, the process that serves the model can, too.
 """
 
 import ast
@@ -39,11 +39,11 @@ class NoRunError(ValueError):
 
 
 def log_model(request: ModelRequest) -> str:
-    """Log the model on the parent run of a search, unless it has one of the same checkpoint. Return the model's URI.
+    """Log the model on the parent run of a search, unless it has one of this checkpoint. Return the model's URI.
 
     Raises:
         NoRunError: The run does not exist.
-        TaskError: The task cannot be built, or does not say what it predicts.
+        TaskError: The task cannot be built, or its prediction fails.
     """
     client = MlflowClient()
     run = _find_run(client, request.experiment, request.search_id)
@@ -57,10 +57,10 @@ def log_model(request: ModelRequest) -> str:
     except (Exception, SystemExit) as error:  # the task's own code may raise anything
         raise TaskError from error
     set_experiment(experiment_id=run.info.experiment_id)
-    hidden = {Path(path).stem for path in request.code}  # the user's own `models` is there in place of ours
+    hidden = {Path(path).stem for path in request.code}  # a user's own `models` replaces ours
     with tempfile.TemporaryDirectory(prefix="searchlight-model-") as folder:
         predictor.save(Path(folder) / "weights" / "weights.pt")
-        # Unlike pyfunc.log_model, this takes a run that has ended, and leaves its status.
+        # Unlike pyfunc.log_model, this accepts an ended run, and does not change its status.
         info = Model.log(
             artifact_path=None,
             name="best",
@@ -82,7 +82,7 @@ def log_model(request: ModelRequest) -> str:
 
 
 def _find_run(client: MlflowClient, name: str, search_id: str) -> Run:
-    """Return the parent run of a search, which began with its first trial."""
+    """Return the parent run of a search."""
     experiment = client.get_experiment_by_name(name)
     ids, query = [experiment.experiment_id] if experiment else [], f"tags.search_id = '{search_id}'"
     runs = client.search_runs(ids, query, order_by=["attributes.start_time ASC"]) if ids else []
@@ -93,7 +93,7 @@ def _find_run(client: MlflowClient, name: str, search_id: str) -> Run:
 
 
 def _find_model(client: MlflowClient, run: Run, register: str, tags: dict[str, str]) -> str | None:
-    """Return the URI of a model of `run` that has these `tags`: it was made of the same checkpoint."""
+    """Return the URI of a model of `run` with these `tags`, which was logged from the same checkpoint, or None."""
     if register:
         versions = client.search_model_versions(f"name = '{register}'")
         found = [version for version in versions if version.run_id == run.info.run_id]
@@ -103,7 +103,7 @@ def _find_model(client: MlflowClient, run: Run, register: str, tags: dict[str, s
 
 
 def _collect_requirements(own: Sequence[Path]) -> list[str]:
-    """Return the requirements of the task's files, and of our imported modules: those of the workers need Ray."""
+    """Return the requirements of the task's files and of our imported modules. Workers' modules need Ray."""
     loaded = [module.__file__ for name, module in [*sys.modules.items()] if name.partition(".")[0] in PACKAGES]
     files = [file for path in own for file in ([path] if path.is_file() else path.rglob("*.py"))]
     return pin_requirements([SERVED, *map(Path, filter(None, loaded)), *files])
@@ -112,7 +112,7 @@ def _collect_requirements(own: Sequence[Path]) -> list[str]:
 def pin_requirements(files: Iterable[Path]) -> list[str]:
     """Return `name==version` of each distribution that one of `files` imports, anywhere in the file.
 
-    A local version such as 2.13.0+cpu loses what follows the plus, which package indexes do not have.
+    The local part of a version such as 2.13.0+cpu is removed, since package indexes do not have it.
     """
     names = {name for file in files for name in _find_imports(file)} - sys.stdlib_module_names
     distributions = packages_distributions()
@@ -143,7 +143,7 @@ def main(request: Path, answer: Path) -> None:
         result = {"error": f"{error}.", "cause": "run"}
     except MlflowException as error:
         result = {"error": f"MLflow {describe_mlflow_error(error).rstrip('.')}.", "cause": ""}
-    except Exception as error:  # of a file, or what MLflow lets through
+    except Exception as error:  # of a file, or any that MLflow does not wrap
         result = {"error": _format_error(error), "cause": ""}
     answer.write_text(json.dumps(result), encoding="utf-8")
 

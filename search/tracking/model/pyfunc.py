@@ -1,4 +1,4 @@
-"""What MLflow runs to load a model and to ask it. Copied into the model, beside the packages that it imports."""
+"""The code that MLflow runs to load a model and to predict. Copied into the model, next to its packages."""
 
 from pathlib import Path
 from typing import Any
@@ -11,16 +11,16 @@ from trainables.training.predictor import Predictor
 
 
 class TrialModel(PythonModel):
-    """The best trial of a search."""
+    """The best trial of a search, as an MLflow model."""
 
     def load_context(self, context: Any) -> None:
-        """Build the task. Weights that are not what was saved are refused."""
+        """Build the task. Raise if the weights differ from the saved ones."""
         self.predictor = Predictor.load(Path(context.artifacts["weights"]) / "weights.pt")
 
-    # A dict of arrays or a data frame comes as well. MLflow takes other types than this one for a schema of their own,
-    # and warns where there are none.
+    # Inputs may also be a dict of arrays or a data frame. MLflow derives a schema from other annotations than this one,
+    # and warns without any.
     def predict(self, context: Any, model_input: np.ndarray, params: Any = None) -> Any:
-        """What the task predicts."""
+        """Return the predictions of the task."""
         return self.predictor(model_input)
 
 
