@@ -1,4 +1,4 @@
-"""The checkpoints of a search's trials: which are kept, and which one a trial goes on from."""
+"""The checkpoints of a search's trials: which ones are kept, and from which one a trial resumes."""
 
 import logging
 from collections import Counter, defaultdict
@@ -26,15 +26,14 @@ from trainables.task import images
 
 logger = logging.getLogger(__name__)
 CHECKPOINTS = "checkpoints"
-FEW = 4  # trials whose folders are listed one by one
+FEW = 4  # largest number of trials whose folders are listed one by one
 
 
 class BestCheckpoints:
-    """The checkpoints of ended trials that a search keeps: `num_kept` of the best trials, and the Pareto front.
+    """The checkpoints of ended trials that a search keeps: of the `num_kept` best trials and the Pareto front.
 
-    Of the runs that confirm a config, the best one is kept beside these: it is what is deployed if the config wins.
-
-    A checkpoint that is not kept is never kept later, as the values of ended trials do not change.
+    Of the runs that confirm a config, the best one is kept, too: it is deployed if the config wins. A deleted
+    checkpoint is never needed later, since the values of ended trials do not change.
     """
 
     def __init__(self, objectives: Sequence[Objective], num_kept: int) -> None:
@@ -42,8 +41,8 @@ class BestCheckpoints:
         self._num_kept = num_kept
         self._names: dict[int, str] = {}  # by trial
         self._losses: dict[int, tuple[float, ...]] = {}
-        self._with_result: set[int] = set()  # the others come after these
-        self._confirmed: dict[int, int | None] = {}  # by confirming run, the trial whose config it trains
+        self._with_result: set[int] = set()  # these rank before the others
+        self._confirmed: dict[int, int | None] = {}  # the confirmed trial, by confirming run
 
     def add(self, trial: FrozenTrial, name: str) -> None:
         """Add the best checkpoint of a trial that has ended."""
@@ -55,7 +54,7 @@ class BestCheckpoints:
             self._confirmed[trial.number] = trial.user_attrs["confirms"]["trial"]
 
     def drop_worst(self) -> dict[int, str]:
-        """Forget the trials whose checkpoints are not kept. Return the names of those checkpoints."""
+        """Drop the trials whose checkpoints are not kept. Return the names of those checkpoints."""
         if len(self._names) <= self._num_kept:
             return {}
         ranked = sorted(self._names, key=lambda n: (n not in self._with_result, self._losses[n][0], n))
@@ -74,12 +73,14 @@ class BestCheckpoints:
 
 
 class CheckpointManager:
-    """Of all trials of a search, in a folder for each. In a bucket they are deleted in the background.
+    """The checkpoints of all trials of a search, in a folder per trial.
+
+    In a bucket, checkpoints are deleted in the background.
 
     Args:
-        folder: That holds the trials' folders.
+        folder: The parent of the trials' folders.
         objectives: The first one decides which checkpoint of a trial is the best.
-        num_kept: How many trials keep a checkpoint when they have ended; see `BestCheckpoints`.
+        num_kept: The number of ended trials that keep a checkpoint. See `BestCheckpoints`.
     """
 
     def __init__(self, folder: StoragePath, objectives: Sequence[Objective], num_kept: int) -> None:
@@ -90,11 +91,11 @@ class CheckpointManager:
         self._deletions = DeletionQueue() if isinstance(folder, RemotePath) else None
 
     def get_trial_folder(self, number: int) -> StoragePath:
-        """Where the gangs write those of a trial."""
+        """Return the folder of a trial's checkpoints."""
         return self._folder / str(number)
 
     def resume_candidates(self, trial: FrozenTrial, epoch: int) -> list[str | None]:
-        """The newest one up to `epoch`, and those before it in case that it is broken; None begins the trial anew."""
+        """Return the checkpoints up to `epoch`, the newest first. None at the end starts the trial anew."""
         reports = get_reports(trial)
         epochs = [
             known
@@ -103,22 +104,22 @@ class CheckpointManager:
         ]
         newest = [reports[known]["checkpoint"] for known in epochs[:1]]
         earlier = [reports[known]["checkpoint"] for known in epochs[1:] if self._is_kept(trial, known)]
-        first = trial.user_attrs.get("copy", {}).get("checkpoint")  # of the trial that it is a copy of
+        first = trial.user_attrs.get("copy", {}).get("checkpoint")  # copied from another trial
         return [*newest, *earlier, *([first] if first is not None else []), None]
 
     def copy(self, parent: FrozenTrial, number: int) -> tuple[str | None, int]:
-        """The newest checkpoint of `parent` under a name of its own in the folder of trial `number`, and its epoch.
+        """Link the newest checkpoint of `parent` into the folder of trial `number`. Return its path and epoch.
 
-        (None, 0) if there is none that exists: the copy then trains from the start.
+        Return (None, 0) if the parent has no checkpoint: the copy then trains from the start.
 
         Raises:
-            StoreError: They lie in a bucket that stays away.
+            StoreError: The bucket stays unavailable.
         """
         for epoch, report in sorted(get_reports(parent).items(), reverse=True):
             path = self.get_trial_folder(number) / f"copied-from-{parent.number}.pt"
             if report["checkpoint"] is not None and epoch not in self._dropped[parent.number]:
                 source = parse_path(report["checkpoint"])
-                # Tune waits for it, as it does for the study: a bucket that is away ends no search.
+                # This blocks Tune, so that an unavailable bucket does not end the search.
                 if (
                     retry_while_unavailable(partial(_try_link, source, path))
                     if isinstance(path, RemotePath)
@@ -129,15 +130,15 @@ class CheckpointManager:
         return None, 0
 
     def replace(self, number: int, epoch: int, before: str | None, now: str) -> None:
-        """An epoch was done again, since the checkpoint `before` could not be read."""
+        """Delete the checkpoint `before` of a repeated epoch, since it could not be read."""
         if before not in (None, now):
             self._delete(before)
         self._dropped[number].discard(epoch)
 
     def prune(self, trial: FrozenTrial) -> None:
-        """Keep the checkpoint of the best report, and the last two, as one may be broken, of a trial that can go on.
+        """Keep the best and the last two checkpoints of a trial that can continue, as one may be broken.
 
-        A function may report without one: the best of those that came with one is kept then.
+        A function may report without a checkpoint. The best report with one is kept then.
         """
         paths, kept = self._select_checkpoints(trial, keep_last=True)
         if kept:
@@ -146,10 +147,11 @@ class CheckpointManager:
                 self._dropped[trial.number].add(epoch)
 
     def delete_for_ended(self, trials: Sequence[FrozenTrial]) -> None:
-        """Keep the best checkpoint of each of `trials`, which have ended, if it is among those that the search keeps.
+        """Keep the best checkpoint of each ended trial if it is among those that the search keeps.
 
-        Nothing stays from midway, copied, or of a driver that was killed. Pictures of the best report do, as MLflow may
-        not have them yet. The study must know how `trials` end: a later driver repeats what this one does not come to.
+        Delete its other checkpoints, including copied ones, those within epochs, and those of killed drivers. Keep
+        pictures of the best report, since MLflow may not have them yet. The study must have recorded the trials' ends:
+        a later driver repeats what this one does not finish.
         """
         entries: dict[int, set[str]] = {}
         for trial in trials:
@@ -166,21 +168,22 @@ class CheckpointManager:
             self._deletions.submit(_delete_all_except, self._folder, entries)
 
     def close(self) -> None:
-        """Wait for what is being deleted in the background."""
+        """Wait for deletions in the background."""
         if self._deletions is not None:
             self._deletions.close()
 
     def _select_checkpoints(self, trial: FrozenTrial, keep_last: bool) -> tuple[dict[int, str], set[int]]:
-        """The checkpoints that were reported, by epoch, and the epochs of those to be kept."""
+        """Return the reported checkpoints by epoch, and the epochs of those to keep."""
         paths = {epoch: report["checkpoint"] for epoch, report in get_reports(trial).items() if report["checkpoint"]}
         if not paths.keys() & intermediate_values(trial).keys():
             return paths, set()
         return paths, {get_best_epoch(trial, self._objective, among=paths), *(sorted(paths)[-2:] if keep_last else ())}
 
     def _is_kept(self, trial: FrozenTrial, epoch: int) -> bool:
-        """Whether the checkpoint of `epoch` was not dropped.
+        """Return whether the checkpoint of `epoch` was not dropped.
 
-        A bucket is not asked, and a driver before this one is not known: a worker that finds none takes the next.
+        Buckets are not queried, and drops of earlier drivers are unknown: a worker that finds no checkpoint takes the
+        next.
         """
         path = parse_path(get_reports(trial)[epoch]["checkpoint"])
         return epoch not in self._dropped[trial.number] if isinstance(path, RemotePath) else path.exists()
@@ -193,7 +196,7 @@ class CheckpointManager:
 
 
 def _try_link(source: StoragePath, target: StoragePath) -> bool:
-    """Whether there was a checkpoint to link: it may have been dropped."""
+    """Link a checkpoint. Return False if it does not exist any more."""
     try:
         checkpoint.link(source, target)
     except FileNotFoundError:
@@ -202,13 +205,13 @@ def _try_link(source: StoragePath, target: StoragePath) -> bool:
 
 
 def _delete_all_except(folder: StoragePath, kept: Mapping[int, set[str]]) -> None:
-    """Delete what trials have in the folder of all trials, but for what is `kept` of each, by its number."""
+    """Delete the files of trials, except those in `kept`, by the trial's number."""
     if isinstance(folder, Path):
         for path in (path for number in kept for path in (folder / str(number)).glob("*")):
             if path.name not in kept[int(path.parent.name)]:
                 remove_tree(path) if path.is_dir() else path.unlink(missing_ok=True)
         return
-    # One request lists all trials, which are many when a search is resumed.
+    # One request lists all trials, since a resumed search may have many.
     for where in [folder / str(number) for number in kept] if len(kept) <= FEW else [folder]:
         for file in (where / name for name in where.list_files()):
             number, _, inside = file.path.removeprefix(f"{folder.path}/").partition("/")
@@ -218,7 +221,7 @@ def _delete_all_except(folder: StoragePath, kept: Mapping[int, set[str]]) -> Non
 
 
 def measure_largest(folder: StoragePath) -> int:
-    """Return the bytes of the largest checkpoint in the folder of all trials, or 0 if there is none.
+    """Return the bytes of the largest checkpoint in the folder of all trials, or 0 without one.
 
     Raises:
         OSError: The folder is in a bucket that cannot be read.

@@ -1,4 +1,4 @@
-"""Which runs confirm a search: finalists and the defaults, trained in full under seeds that the search never saw."""
+"""The choice of confirming runs: finalists and the defaults, trained in full under new seeds."""
 
 import math
 import random
@@ -21,13 +21,13 @@ from search.study.trial import (
     objective_losses,
 )
 
-SEEDS = ("seed", "data_seed")  # what a new seed changes in a config that has it
+SEEDS = ("seed", "data_seed")  # fields of a config that a new seed replaces
 LARGEST_SEED = 2**31
 
 
 @dataclass(frozen=True)
 class ConfirmingRun:
-    """A config to train in full: that of a finalist by its number, or the defaults (None), with a new seed.
+    """A config to train in full under a new seed: that of a finalist, or the defaults (None).
 
     Runs of one `round` have the same seed.
     """
@@ -39,21 +39,21 @@ class ConfirmingRun:
 
     @property
     def attribute(self) -> dict[str, Any]:
-        """Return what the study keeps of it; see `search.study.trial.is_confirming`."""
+        """The attribute of the run in the study. See `search.study.trial.is_confirming`."""
         return {"trial": self.trial, "round": self.round, "seed": self.seed}
 
 
 @dataclass(frozen=True)
 class ConfirmationPlan:
-    """Chooses the confirming runs of a search from its trials. Nothing is kept: a resumed search asks again.
+    """Chooses the confirming runs of a search from its trials. It is stateless, so a search can be resumed.
 
     Attributes:
-        objectives: The first ranks the finalists. Of several, the finalists are on the Pareto front.
-        seed: The seed of the search, from which the new seeds follow.
+        objectives: The first one ranks the finalists. With several, the finalists are on the Pareto front.
+        seed: The seed of the search, from which the new seeds are derived.
         unit: The unit of fidelity.
-        runs: How many runs there are at most; None: a fifth of what the search has cost.
-        defaults: The config of the task's own values; None if it has none that can run.
-        limit: The most that a run costs, in the unit of fidelity; None if that is unknown.
+        runs: The largest number of runs. None: a fifth of the search's cost.
+        defaults: The config of the task's defaults, or None if it cannot run.
+        limit: The largest cost of a run in the unit of fidelity, or None if it is unknown.
     """
 
     objectives: tuple[Objective, ...]
@@ -64,7 +64,7 @@ class ConfirmationPlan:
     limit: float | None = None
 
     def next_runs(self, trials: Sequence[FrozenTrial]) -> list[ConfirmingRun]:
-        """Return the runs that may begin now, in order. `trials` are all of the study."""
+        """Return the runs that may begin now, in order. `trials` are all trials of the study."""
         searched = [trial for trial in trials if not is_confirming(trial)]
         confirming = [trial for trial in trials if is_confirming(trial)]
         runs = self._count_runs(searched)
@@ -94,7 +94,7 @@ class ConfirmationPlan:
         ]
 
     def is_complete(self, trials: Sequence[FrozenTrial]) -> bool:
-        """Return whether no run is left. `trials` are all of the study."""
+        """Return whether no run is left. `trials` are all trials of the study."""
         has_ended = all(trial.state.is_finished() for trial in trials if is_confirming(trial))
         return has_ended and not self.next_runs(trials)
 
@@ -103,14 +103,15 @@ class ConfirmationPlan:
             return self.runs
         costs = [self._compute_cost(trial) for trial in searched]
         complete = [self._compute_cost(trial) for trial in searched if trial.state == TrialState.COMPLETE]
-        # A budget may have ended the search before any trial ran to its end, as a confirming run does.
+        # A budget may have ended the search before any trial was complete.
         full = max(complete, default=self.limit or max(costs, default=0.0))
         return default_runs(int(sum(costs) / max(full, 1e-9)), 1)
 
     def _select_finalists(self, searched: Sequence[FrozenTrial], count: int) -> list[FrozenTrial]:
-        """Return the best trials that ran to their end, without the defaults and without a second one of a config.
+        """Return the best complete trials, without the defaults and duplicate configs.
 
-        Where fewer did, those that came next furthest follow. Of several objectives, only those on the front count.
+        If there are too few, add incomplete trials, the longest first. With several objectives, only the Pareto front
+        counts.
         """
         losses = {
             trial.number: found
@@ -133,11 +134,11 @@ class ConfirmationPlan:
         return finalists[:count]
 
     def _compute_cost(self, trial: FrozenTrial) -> float:
-        """Return what `trial` got, in the unit of fidelity."""
+        """Return the cost of `trial` in the unit of fidelity."""
         return max(cumulative_cost(get_reports(trial), self.unit).values(), default=0.0)
 
     def _draw_seed(self, index: int, searched: Sequence[FrozenTrial]) -> int:
-        """Return the new seed of round `index`: none that the search used."""
+        """Return the new seed of round `index`, which the search has not used."""
         used = {trial.user_attrs.get("config", {}).get(name) for trial in searched for name in SEEDS}
         draw = random.Random(f"confirm {self.seed} {index}")
         return next(seed for _ in iter(int, 1) if (seed := draw.randrange(LARGEST_SEED)) not in used)

@@ -1,4 +1,4 @@
-"""What follows when the workers of a gang have ended: arithmetic alone."""
+"""Decides what follows when the workers of a gang have ended."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -7,12 +7,15 @@ from ray.exceptions import ActorDiedError, OutOfMemoryError
 
 from trainables.worker.messages import Reached
 
-FAILED_STARTS = 1  # in a row; then the gang gives up, and its trial goes on in another one
+FAILED_STARTS = 1  # in a row; then another gang continues the trial
 
 
 @dataclass(frozen=True)
 class FailureDecision:
-    """`start` new workers, `fail` the trial, find no `room`, or `give up` the gang; and why."""
+    """The action after a gang lost its workers, and the reason.
+
+    `start`: start new workers. `fail`: fail the trial. `room`: the cluster has no room. `give up`: end the gang.
+    """
 
     kind: Literal["start", "fail", "room", "give up"]
     reason: str = ""
@@ -23,7 +26,7 @@ class FailurePolicy:
     """Counts how often a gang lost its workers.
 
     Args:
-        limit: How often the workers of a trial may be lost without it getting any further.
+        limit: How often a trial may lose its workers without progress.
     """
 
     def __init__(self, limit: int) -> None:
@@ -37,7 +40,7 @@ class FailurePolicy:
         self._furthest, self._losses = epoch, 0
 
     def record_progress(self, epoch: int) -> None:
-        """A report came. One of an epoch that is done again is no progress: a trial could die for ever after it."""
+        """Count a report. A repeated epoch is no progress, since the trial could fail after it forever."""
         self._failed_starts = 0
         if epoch > self._furthest:
             self._furthest, self._losses = epoch, 0
@@ -45,14 +48,13 @@ class FailurePolicy:
     def decide(
         self, failure: BaseException | None, reached: Reached, expected: str, leaving: str = ""
     ) -> FailureDecision:
-        """What follows.
+        """Return what to do after the workers have ended.
 
         Args:
-            failure: What ended the workers; None if they returned.
-            reached: How far they were with the segment; nothing, if there was none.
+            failure: The error that ended the workers, or None if they returned.
+            reached: How far they were with the segment; "nothing" if there was none.
             expected: Why they were to end, or "".
-            leaving: Why they were to leave their nodes, or "". What was lost because they did not in time is no fault
-                of the trial's.
+            leaving: Why they were to leave their nodes, or "". A loss on such a node does not count against the trial.
         """
         if leaving and reached != "nothing":
             return FailureDecision("start", note=f"{leaving}, and it goes on elsewhere from epoch {self._furthest}")
@@ -68,7 +70,7 @@ class FailurePolicy:
             return FailureDecision("start", note=f"its workers did not start ({reason}), new ones are tried")
         if failure is not None and isinstance(
             _unwrap_failure(failure)[-1], OutOfMemoryError
-        ):  # it would take as much again
+        ):  # it would need as much memory again
             return FailureDecision("fail", f"out of memory: {reason}")
         self._losses += 1
         if self._losses > self.limit:
@@ -77,7 +79,7 @@ class FailurePolicy:
 
 
 def describe_failure(failure: BaseException | None) -> str:
-    """One line of what ended a gang or its workers."""
+    """Return a line about the error that ended a gang or its workers."""
     if failure is None:
         return "they returned"
     cause = _unwrap_failure(failure)[-1]
@@ -92,7 +94,7 @@ def describe_failure(failure: BaseException | None) -> str:
 
 
 def _unwrap_failure(failure: BaseException) -> list[BaseException]:
-    """`failure` and what Train and Ray wrapped in it, outermost first."""
+    """Return `failure` and the errors that Train and Ray wrapped in it, the outermost first."""
     causes = [failure]
     while True:
         inner = getattr(causes[-1], "worker_failures", None) or getattr(causes[-1], "controller_failure", None)

@@ -1,4 +1,4 @@
-"""A gang: TorchTrainer workers that outlive a trial, run by one of Tune's actors."""
+"""A gang: TorchTrainer workers that train several trials, run by one of Tune's actors."""
 
 import math
 import os
@@ -29,19 +29,19 @@ from trainables.worker.messages import (
     to_json,
 )
 
-POLL_S = 0.2  # how long workers that ended go unnoticed
-STATUS_S = 1.0  # how long the end of the search, or a stall, goes unnoticed
-STOP_S = 4.0  # how long workers may take to reach the next window once the search is to stop
-CLOSE_S = 3.0  # how long workers may take to return; what is left then ends with its actors
-CALL_S = 60.0  # for the registry to answer
-START_S = 300.0  # how long workers that have room may take to come up and to import the task
+POLL_S = 0.2  # latency of noticing ended workers
+STATUS_S = 1.0  # latency of noticing the end of the search, or a stall
+STOP_S = 4.0  # how long workers may take to stop at a window
+CLOSE_S = 3.0  # how long workers may take to return before they are killed
+CALL_S = 60.0  # timeout of calls to the registry
+START_S = 300.0  # how long placed workers may take to start and to import the task
 
 Parameters = ParamSpec("Parameters")
 Answer = TypeVar("Answer")
 
 
 class RegistryClient:
-    """The registry's actor, as one gang calls it."""
+    """Calls the registry's actor on behalf of one gang."""
 
     def __init__(self, registry: Any, gang: str) -> None:
         self.timeout_s = CALL_S
@@ -58,15 +58,15 @@ class RegistryClient:
         """Call a method of the registry for this gang, and return its answer.
 
         Raises:
-            GetTimeoutError: There is no answer in time.
+            GetTimeoutError: The registry does not answer in time.
         """
         remote = getattr(self._registry, method.__name__).remote
         answer: Answer = ray.get(remote(self._gang, *arguments, **options), timeout=self.timeout_s)
         return answer
 
     def receive(self) -> list[Delivery]:
-        """Return what the workers have reported, or an empty list if nothing came for a moment."""
-        # Kept until it is answered: a call that is forgotten would swallow the first report of the next segment.
+        """Return the reports of the workers, or an empty list if none has arrived for POLL_S."""
+        # Kept until it is answered: an abandoned call would consume the first report of the next segment.
         self._answer = self._answer or self._registry.get.remote(self._gang)
         if not ray.wait([self._answer], timeout=POLL_S)[0]:
             return []
@@ -76,22 +76,22 @@ class RegistryClient:
 
 
 class WorkerThread(threading.Thread):
-    """Runs the workers of a gang until they end. `failure` is what ended them, or None if they returned."""
+    """Runs the workers of a gang until they end. `failure` is their error, or None if they returned."""
 
     failure: Exception | None = None
 
     def run(self) -> None:
         try:
             super().run()
-        except Exception as error:  # of whatever type: the gang decides what follows
+        except Exception as error:  # any error: the gang decides what follows
             self.failure = error
 
 
 class GangRunner:
     """Runs one segment after another in the same workers.
 
-    A failure of a trial is a report with its outcome. What raises here ends the gang, and another gang continues its
-    trial: the gang found no room in the cluster, or its workers do not start.
+    A failure of a trial is a report with its outcome. An error here ends the gang, and another gang continues its
+    trial: the cluster has no room, or the workers do not start.
 
     Args:
         place_s: How long the gang may wait for room in the cluster.
@@ -130,10 +130,10 @@ class GangRunner:
         self._policy.start_segment(segment.epoch)
 
     def wait_for_reports(self) -> GangResult:
-        """Wait for the next report of the segment, and return all that have come.
+        """Wait for the next report of the segment, and return all that have arrived.
 
         Raises:
-            RuntimeError: The gang has released its trial with the report before, or its workers do not start.
+            RuntimeError: The gang has released its trial with the previous report, or its workers do not start.
         """
         if self._over:
             raise RuntimeError(f"{self._name} ends: {self._over}")
@@ -152,7 +152,7 @@ class GangRunner:
             self._turn = self._registry.call(Registry.assign, self._segment)
             self._assigned = True
         polled_at, stop_at = self._clock(), math.inf
-        # What was received may be of a segment that was ended in the same moment.
+        # Ignore deliveries of an earlier segment that has just ended.
         while not (deliveries := [delivery for delivery in self._registry.receive() if delivery.turn >= self._turn]):
             last, now = None, self._clock()
             if now - polled_at > STATUS_S:
@@ -173,7 +173,7 @@ class GangRunner:
         return GangResult(self._name, [delivery.report for delivery in deliveries], deliveries[-1].taken)
 
     def close(self) -> None:
-        """Let the workers return, so that Train itself releases their resources, and remove the gang."""
+        """Let the workers return, so that Train releases their resources, and remove the gang."""
         self._registry.timeout_s = CLOSE_S
         if self._registry.call(Registry.close):
             self._workers.join(CLOSE_S)
@@ -183,11 +183,11 @@ class GangRunner:
         return f"trial {self._segment.trial}, from epoch {self._segment.epoch}"
 
     def _create_run_name(self) -> str:
-        """Return a new name for workers that are to start."""
+        """Return a new name for workers and their placement group."""
         return f"{self._name}-{uuid.uuid4().hex[:8]}"
 
     def _check_status(self, status: GangStatus) -> GangReport | None:
-        """Return the report with which the gang stops waiting for its workers, or None.
+        """Return the last report if the gang stops waiting for its workers, else None.
 
         Raises:
             RuntimeError: The workers do not start.
@@ -205,7 +205,7 @@ class GangRunner:
         return None
 
     def _restart_workers(self) -> GangReport | None:
-        """Start new workers for those that ended, or return the report with which the gang ends the segment.
+        """Start new workers in place of ended ones, or return the last report of the segment.
 
         Raises:
             RuntimeError: The workers do not start.
@@ -229,21 +229,21 @@ class GangRunner:
         return None
 
     def _release_trial(self, reason: str) -> TrialRelease:
-        """Return the report after which another gang continues the trial. The gang then ends."""
+        """Return the report that lets another gang continue the trial. This gang then ends."""
         self._over = reason
         return TrialRelease(reason, self._begun)
 
 
 class Gang(tune.Trainable):
-    """Tune's actor of a gang. Tune's trial is a segment here.
+    """Tune's actor of a gang. A trial of Tune is a segment.
 
-    Its config has the SegmentAssignment as `segment`, and as `gang` the GangSettings, which are the same for all.
+    Its config has the SegmentAssignment as `segment`, and the GangSettings, which are the same for all, as `gang`.
     """
 
     def setup(self, config: dict[str, Any]) -> None:
         self.settings: GangSettings = config["gang"]
         self.name = f"gang-{self.trial_id}"
-        # Whatever looks for Ray in here must find this cluster, and no other one on the host.
+        # Libraries that connect to Ray must find this cluster, not another one on the host.
         me = ray.get_runtime_context()
         os.environ["RAY_ADDRESS"] = me.gcs_address
         place_s = apply_controller_settings(self.settings.grows)
@@ -257,7 +257,7 @@ class Gang(tune.Trainable):
         return True
 
     def step(self) -> dict[str, Any]:
-        """Wait for the next report of the segment; `reports` is a GangResult as JSON."""
+        """Wait for reports of the segment. `reports` in the result is a GangResult as JSON."""
         result = self._runner.wait_for_reports()
         return {"reports": to_json(result), "done": result.reports[-1].done}
 
@@ -265,14 +265,14 @@ class Gang(tune.Trainable):
         self._runner.close()
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
-        """Save nothing: the workers write the checkpoints, and the study knows their paths."""
+        """Save nothing: the workers write checkpoints, and the study has their paths."""
 
     def load_checkpoint(self, checkpoint: dict[str, Any] | None) -> None:
         """Load nothing: a segment names its checkpoints."""
 
     def train_workers(self, run: str) -> None:
         """Run workers until they end."""
-        # The import takes seconds, in which the driver and Tune would wait for this module.
+        # Imported here, since it takes seconds and the driver imports this module, too.
         from search.execution.gang_trainer import train
 
         train(self.settings, self.name, run)

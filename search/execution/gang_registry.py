@@ -1,4 +1,4 @@
-"""The actor that all gangs of a search share: their mailboxes, what each does, whether the search is to stop."""
+"""The actor that all gangs of a search share: their mailboxes, their states, and whether the search stops."""
 
 import asyncio
 import logging
@@ -17,25 +17,25 @@ from search.execution.mailbox import Mailbox
 from trainables.worker.messages import Delivery, EndedWorkers, EpochReport, GangStatus, SegmentAssignment, SegmentEnd
 
 logger = logging.getLogger(__name__)
-QUIET_S = 1.5  # a gang that has not asked anything for so long is asked whether it lives
-WATCH_S = 1.0  # how often that is looked at: a gang that was killed keeps its resources for both together at most
-LOOK_S = 1.0  # how long it goes unnoticed that a node is going away
-SURPLUS_S = 5.0  # how long a gang waits for room before it is asked whether there can be any
+QUIET_S = 1.5  # a gang that was silent for so long is checked
+WATCH_S = 1.0  # interval of these checks; the resources of a killed gang are freed after both times
+LOOK_S = 1.0  # interval of cluster snapshots
+SURPLUS_S = 5.0  # how long a gang waits for room before it may be surplus
 
 
 @dataclass
 class GangEntry:
-    """A gang that lives.
+    """A running gang.
 
     Attributes:
-        node: That its own actor is on.
-        run: Of its present workers: the name of their placement group.
-        group: What its `workers` run in, None while they start.
-        nodes: That they are on.
-        planned: The node that their group asked for.
-        leaving: Why the workers are to go on elsewhere, or "".
-        ended: Set once these workers have ended or are to leave, or the search is to stop.
-        heard_at: When it last asked what it is to do, which it does every second while it waits for reports.
+        node: The node of its actor.
+        run: The name of its present workers' placement group.
+        group: The placement group of its `workers`, or None while they start.
+        nodes: The nodes of the workers.
+        planned: The node that their group requested.
+        leaving: Why the workers must continue on another node, or "".
+        ended: Set once these workers have ended or must leave, or the search stops.
+        heard_at: When it last polled. It polls every second while it waits for reports.
     """
 
     node: str
@@ -54,16 +54,13 @@ class GangEntry:
 class Registry:
     """Knows the gangs of a search.
 
-    One actor for all of them, because a process for each would cost more start-up than all that passes through here.
-
-    A placement group lives in Ray until its creator and the whole job have ended, and Train's own cleaner of groups
-    whose controller was killed works only beside Ray's dashboard, on a machine with a single Ray. So the groups are
-    kept track of here, and those of a gang that is gone are removed.
-
-    What all gangs must know of the cluster is looked at here, once a second for all of them.
+    One actor serves all gangs, since a process for each would take longer to start. A placement group exists in Ray
+    until its creator and the whole job have ended. Train's own cleaner of groups of killed controllers needs Ray's
+    dashboard and a single Ray on the machine. Therefore, this actor removes the groups of gangs that are gone. It also
+    takes the snapshots of the cluster for all gangs, once a second.
 
     Args:
-        need: What the workers of one gang need together.
+        need: The resources of all workers of one gang.
     """
 
     def __init__(self, need: dict[str, float]) -> None:
@@ -77,14 +74,14 @@ class Registry:
         self._audit: asyncio.Future[dict[str, Any] | None] | None = None
 
     async def register_gang(self, gang: str, actor: Any, node: str, run: str) -> None:
-        """Add a gang on `node`. `actor` dies with it, `run` is the name of its workers' placement group."""
+        """Add a gang on `node`. `actor` is the gang's actor, `run` the name of its workers' placement group."""
         self._gangs[gang] = GangEntry(node, run)
         if not self._tasks:
             self._start_task(self._poll_cluster())
         self._start_task(self._watch(gang, actor))
 
     async def choose_node(self, gang: str) -> str:
-        """Return the fullest node that has room for all workers of `gang`, or "" if no node has."""
+        """Return the fullest node with room for all workers of `gang`, or ""."""
         seen = self._look.get_group_names("CREATED")
         taken = Counter(entry.planned for entry in self._gangs.values() if entry.run not in seen)
         node = fullest_fitting_node(self._look, self._need, taken)
@@ -93,9 +90,9 @@ class Registry:
         return node
 
     async def register_worker(self, gang: str, run: str, group: PlacementGroup, worker: Any, node: str) -> bool:
-        """Add `worker`, which has come up for `run` on `node` in `group`, and return whether the gang still needs it.
+        """Add a `worker` of `run` on `node` in `group`. Return whether the gang still needs it.
 
-        If the worker's controller was killed, others replace it, and one segment must not be trained twice.
+        If the worker's controller was killed, other workers replace it, and no segment must be trained twice.
         """
         entry = self._gangs.get(gang)
         if entry is None or entry.run != run:
@@ -108,7 +105,7 @@ class Registry:
         return True
 
     async def end_workers(self, gang: str) -> dict[int, str]:
-        """Kill the workers of `gang`, whose segment ends without a report, and return the stack of each rank."""
+        """Kill the workers of `gang`, whose segment ends without a report. Return the stack of each rank."""
         entry = self._gangs[gang]
         stacks = entry.mailbox.get_stacks()
         await entry.mailbox.mark_ending("the trial before stalled")
@@ -118,11 +115,11 @@ class Registry:
         return stacks
 
     async def end_gang(self, gang: str, why: str) -> None:
-        """Note that the workers of `gang` end before they begin the next segment."""
+        """Record that the workers of `gang` end before they begin the next segment."""
         await self._gangs[gang].mailbox.mark_ending(why)
 
     async def restart(self, gang: str, run: str) -> EndedWorkers:
-        """Let new workers of `gang` start as `run`, since the old ones have ended."""
+        """Let new workers of `gang` start as `run` after the old ones have ended."""
         entry = self._gangs[gang]
         reached, expected = await entry.mailbox.restart()
         leaving, entry.leaving = entry.leaving, ""
@@ -132,12 +129,11 @@ class Registry:
         return EndedWorkers(reached, expected, leaving, moves=entry.node in self._look.going)
 
     async def unregister_gang(self, gang: str) -> None:
-        """Remove a gang that ends."""
         if gang in self._gangs:
             self._release_resources(self._gangs.pop(gang))
 
     async def poll(self, gang: str, doing: str) -> GangStatus:
-        """Note what `gang` is doing, and return what it has to know."""
+        """Record the work of `gang`, and return its status."""
         entry = self._gangs[gang]
         entry.doing, entry.heard_at = doing, time.monotonic()
         waiting_s, stalled_s = entry.mailbox.get_idle_s()
@@ -145,11 +141,11 @@ class Registry:
         return GangStatus(self._stopping, entry.group is not None, surplus, waiting_s, stalled_s)
 
     async def set_capacity(self, gangs: int) -> None:
-        """Set how many gangs the cluster holds, or may grow to hold."""
+        """Set the number of gangs that fit into the cluster, or that it may grow to."""
         self._holds = gangs
 
     async def statuses(self) -> tuple[list[str], int]:
-        """Return what each gang is doing, and how many gangs wait for room in the cluster."""
+        """Return the work of each gang, and the number of gangs that wait for room in the cluster."""
         doing = []
         for entry in self._gangs.values():
             if entry.group is None:
@@ -159,16 +155,15 @@ class Registry:
         return doing, len(self._look.get_group_names("PENDING"))
 
     async def stop(self) -> None:
-        """Stop the search."""
         self._stopping = True
         for entry in self._gangs.values():
             entry.ended.set()
 
     async def wait_for_stop(self, gang: str) -> tuple[bool, str]:
-        """Wait until the present workers of `gang` are to end, or have ended.
+        """Wait until the present workers of `gang` must end, or have ended.
 
         Returns:
-            Whether the search is to stop, and why the workers are to leave their nodes, or "".
+            Whether the search stops, and why the workers must leave their nodes, or "".
         """
         entry = self._gangs[gang]
         if not self._stopping and not entry.leaving:
@@ -176,12 +171,12 @@ class Registry:
         return self._stopping, entry.leaving
 
     async def claim_audit(self) -> bool:
-        """Return whether the caller is to audit the task: the first worker that asks."""
+        """Return whether the caller must audit the task. The first caller must."""
         is_first, self._auditor_chosen = not self._auditor_chosen, True
         return is_first
 
     async def record_audit(self, audit: dict[str, Any] | None) -> None:
-        """Take the audit of the task, as JSON. None: nobody is to wait for it any more."""
+        """Record the audit of the task, as JSON, or None at the end of the search: nobody waits any more."""
         if not self._get_audit().done():
             self._get_audit().set_result(audit)
 
@@ -189,7 +184,7 @@ class Registry:
         """Wait for the audit of the task, and return it, or None if the search ends without."""
         return await self._get_audit()
 
-    # Of one gang: see Mailbox.
+    # Calls to the mailbox of one gang: see Mailbox.
 
     async def assign(self, gang: str, segment: SegmentAssignment) -> int:
         return await self._gangs[gang].mailbox.assign(segment)
@@ -198,7 +193,7 @@ class Registry:
         await self._gangs[gang].mailbox.drop()
 
     async def close(self, gang: str) -> bool:
-        """Let the workers of `gang` return, and return whether they are up, so that they will."""
+        """Let the workers of `gang` return. Return whether they are up."""
         if gang not in self._gangs:
             return False
         await self._gangs[gang].mailbox.close()
@@ -226,9 +221,9 @@ class Registry:
         task.add_done_callback(self._tasks.discard)
 
     async def _watch(self, gang: str, actor: Any) -> None:
-        """Remove `gang` and its resources once its actor has died.
+        """Remove `gang` and its resources after its actor has died.
 
-        The actor is asked only when it is quiet: a thousand answers a second are more than one process can take.
+        Only silent actors are checked, since one process cannot check a thousand per second.
         """
         while gang in self._gangs:
             if time.monotonic() - self._gangs[gang].heard_at < QUIET_S:
@@ -236,9 +231,9 @@ class Registry:
                 continue
             try:
                 await actor.__ray_ready__.remote()
-            except ActorUnavailableError:  # for the moment
+            except ActorUnavailableError:  # temporarily
                 pass
-            except RayError:  # it died; of memory, that is no RayActorError
+            except RayError:  # it died; out of memory is not a RayActorError
                 await self.unregister_gang(gang)
             await asyncio.sleep(WATCH_S)
 
@@ -246,18 +241,18 @@ class Registry:
         job = ray.get_runtime_context().get_job_id()
         while True:
             try:
-                # In a thread: what the gangs say goes on meanwhile, however many groups there are.
+                # In a thread, so that calls of gangs are not blocked.
                 self._look = await asyncio.to_thread(take_snapshot, job)
                 await asyncio.to_thread(
                     self._remove_stale_groups, frozenset(entry.run for entry in self._gangs.values())
                 )
                 self._request_migrations()
-            except Exception:  # of whatever type, if Ray's head is busy: there is another look to come
+            except Exception:  # Ray raises various types if its head is busy
                 logger.exception("the cluster cannot be looked at")
             await asyncio.sleep(LOOK_S)
 
     def _request_migrations(self) -> None:
-        """Let workers leave the nodes that are going away."""
+        """Let workers leave draining nodes."""
         for entry in self._gangs.values():
             lines = [line for node, line in self._look.going.items() if node in {entry.node, *entry.nodes}]
             if entry.workers and lines and not entry.leaving:
@@ -265,7 +260,7 @@ class Registry:
                 entry.ended.set()
 
     def _is_surplus(self, gang: str) -> bool:
-        """Return whether `gang` waits for room that other gangs fill, or that an idle gang has already."""
+        """Return whether `gang` waits for room that other gangs use, or that an idle gang has already."""
         pending = self._look.get_group_names("PENDING")
         waiting = [name for name, entry in self._gangs.items() if entry.run in pending and not entry.group]
         if gang not in waiting:
@@ -285,11 +280,11 @@ class Registry:
             entry.group = None
 
     def _remove_stale_groups(self, runs: frozenset[str]) -> None:
-        """Remove the placement groups of all but these runs: their controller was killed or replaced."""
+        """Remove placement groups of other runs, whose controllers were killed or replaced."""
         for identity, (name, _) in self._look.groups.items():
             if name not in runs:
                 remove_placement_group(PlacementGroup(ray.PlacementGroupID(bytes.fromhex(identity))))
 
 
-# Each rank waits in two calls for as long as it lives; Ray's own limit is 1,000 calls at a time.
+# Each rank always waits in two calls, and Ray's default limit is 1,000 concurrent calls.
 RegistryActor: Any = ray.remote(num_cpus=0, max_restarts=-1, max_concurrency=100_000)(Registry)  # type: ignore[call-overload]

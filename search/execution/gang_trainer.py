@@ -1,4 +1,4 @@
-"""Ray Train's trainer of a gang: where its workers are placed, and which callbacks of Ray's it runs."""
+"""Ray Train's trainer of a gang: the placement of its workers, and Ray's callbacks."""
 
 import asyncio
 from typing import Any
@@ -21,26 +21,25 @@ from trainables.private_api import (
 )
 from trainables.worker.messages import GangSettings
 
-CALL_S = 60.0  # for the registry to answer
-ONE_NODE_S = 5.0  # for a node that has room to take all workers, before they may lie on several
-# Each starts a process for every gang. Ray Data's has no data sets to hand out here. The cleaner works only beside
-# Ray's dashboard and with one Ray on the host; the registry removes the placement group of a gang that is gone.
+CALL_S = 60.0  # timeout of calls to the registry
+ONE_NODE_S = 5.0  # how long to wait for all workers on one node before several are used
+# Each starts a process for every gang. Ray Data is not used here. The cleaner needs the dashboard and a single
+# Ray on the host; the registry removes placement groups instead.
 UNUSED = (DatasetsCallback, PlacementGroupCleanerCallback)
 
 
 class PlacedWorkerGroup(WorkerGroup):  # type: ignore[misc]  # private, so that its type is Any
-    """A worker group of Ray Train's in a placement group of ours.
+    """A worker group of Ray Train in a placement group of ours.
 
-    Ray gives each group to the node that has the most left, also one that is to be packed: of several gangs, each would
-    keep a node of its own busy. So a gang that is to be packed names the fullest node that has room. Ray takes another
-    one if that is gone or full by then.
+    Ray places a group on the emptiest node, also with PACK, so that several gangs would each use a separate node.
+    Therefore, a packed gang requests the fullest node that has room. Ray uses another node if that one is gone or full.
     """
 
     @staticmethod
     def _get_worker_runtime_env(custom_runtime_env: Any) -> Any:
-        """Return the environment of the workers: the settings of Ray Train without those of the controller alone.
+        """Return the environment of the workers without the settings of the controller.
 
-        Where nothing is left, a worker can be a process that Ray has started ahead.
+        If it is empty, Ray can use a process that it has started in advance.
         """
         variables = get_env_vars_to_propagate()
         return {"env_vars": {name: variables[name] for name in variables if name not in CONTROLLER_VARIABLES}}
@@ -53,7 +52,7 @@ class PlacedWorkerGroup(WorkerGroup):  # type: ignore[misc]  # private, so that 
             node = ray.get(settings["registry"].choose_node.remote(settings["gang"]), timeout=CALL_S)
         if node:
             on_one = DefaultPlacementGroupHandle(
-                placement_group(bundles, "STRICT_PACK", name, _soft_target_node_id=node)  # the only one that takes it
+                placement_group(bundles, "STRICT_PACK", name, _soft_target_node_id=node)  # only this function takes it
             )
             if context.num_workers == 1 or on_one.wait(ONE_NODE_S):
                 return on_one
@@ -62,30 +61,30 @@ class PlacedWorkerGroup(WorkerGroup):  # type: ignore[misc]  # private, so that 
 
 
 class PlacedScalingPolicy(FixedScalingPolicy):  # type: ignore[misc]
-    """Asks for the workers by their placement group alone.
+    """Requests workers only by their placement group.
 
-    Ray would also ask an actor of the cluster for them, so that its autoscaler adds nodes. A placement group that waits
-    does the same, and the start of that actor delays the first trial by two seconds.
+    Ray would also request them from an actor, so that the autoscaler adds nodes. A pending placement group has the same
+    effect, and starting that actor delays the first trial by two seconds.
     """
 
     def after_controller_start(self, train_run_context: Any) -> None:
-        """Ask nobody."""
+        """Request nothing."""
 
     def _maybe_send_resource_request(self) -> None:
-        """Ask nobody."""
+        """Request nothing."""
 
 
 class GangController(TrainController):  # type: ignore[misc]
-    """A controller of Ray Train's that starts a PlacedWorkerGroup."""
+    """A controller of Ray Train that starts a PlacedWorkerGroup."""
 
     worker_group_cls = PlacedWorkerGroup
 
 
 class GangTrainer(TorchTrainer):
-    """A TorchTrainer with workers in a placement group of ours, and without the callbacks that are UNUSED.
+    """A TorchTrainer with workers in a placement group of ours, and without the UNUSED callbacks.
 
-    Its controller runs in this process. Ray starts one in a process of its own, whose imports take as long as those of
-    a worker, and the workers start only after them.
+    Its controller runs in this process. Ray would start another process for it first, whose imports take as long as
+    those of a worker.
     """
 
     def _create_default_callbacks(self) -> list[Any]:
@@ -99,10 +98,10 @@ class GangTrainer(TorchTrainer):
 
 
 def train(settings: GangSettings, gang: str, run: str) -> None:
-    """Run the workers of `gang`, in a placement group named `run`, until they end.
+    """Run the workers of `gang` in a placement group named `run` until they end.
 
     Raises:
-        Exception: What ended the workers, if they did not return.
+        Exception: The error that ended the workers.
     """
     if settings.worker.objective:
         from trainables.worker.train_function import work_on_function as work
@@ -120,8 +119,8 @@ def train(settings: GangSettings, gang: str, run: str) -> None:
         ),
         run_config=RunConfig(
             name=run,
-            storage_path=get_ray_train_session_dir(),  # of this node: nothing that anybody needs
-            # One start is one fit: the gang knows what was lost, and counts it for the trial that lost it.
+            storage_path=get_ray_train_session_dir(),  # a local folder, since nothing in it is needed
+            # One start is one fit, since the gang itself counts the failures of each trial.
             failure_config=FailureConfig(max_failures=0, controller_failure_limit=0),  # type: ignore[call-arg]
         ),
     ).fit()

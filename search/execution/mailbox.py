@@ -1,4 +1,4 @@
-"""Between a gang and its workers: segments go one way, reports the other."""
+"""The exchange of segments and reports between a gang and its workers."""
 
 import asyncio
 import time
@@ -7,18 +7,18 @@ from trainables.worker.messages import Delivery, EpochReport, Reached, SegmentAs
 
 
 class Mailbox:
-    """Holds the segment that a gang's workers run now, and where new workers continue it if they are lost.
+    """Holds the present segment of a gang's workers, and the point from which new workers continue it.
 
-    Each segment has a turn of its own, and a new one whenever new workers get it.
+    Each segment has a new turn, and another one whenever new workers get it.
     """
 
     def __init__(self) -> None:
         self._turn = 0
-        self._taken = 0  # the last turn that a worker has asked for
+        self._taken = 0  # the last turn that a worker has taken
         self._taken_at = 0.0  # in seconds since 1970
         self._segment: SegmentAssignment | None = None
         self._ending = ""
-        self._era = 0  # of workers: those that wait for a segment may have died, and must not take that of new ones
+        self._era = 0  # of workers; dead workers that still wait must not take segments of new ones
         self._closed = False
         self._changed = asyncio.Condition()
         self._reports: asyncio.Queue[Delivery] = asyncio.Queue()
@@ -32,12 +32,12 @@ class Mailbox:
         return self._turn
 
     async def mark_ending(self, why: str) -> None:
-        """Pass no more segments to the workers, since they are about to end."""
+        """Pass no more segments to the workers, since they will end."""
         async with self._changed:
             self._ending = why
 
     async def restart(self) -> tuple[Reached, str]:
-        """Pass the segment of workers that have ended to new ones, in a new turn.
+        """Pass the segment of ended workers to new ones, in a new turn.
 
         Returns:
             How far the old workers were with it, and why they were to end, or "".
@@ -71,7 +71,7 @@ class Mailbox:
             return self._turn, self._segment
 
     async def put(self, turn: int, report: EpochReport | SegmentEnd, ending: str = "") -> None:
-        """Take a report, unless its turn has ended: it then comes from a worker that was replaced.
+        """Accept a report, unless its turn has ended: it then comes from a replaced worker.
 
         Args:
             ending: Why the workers end after the last report of the segment, or "".
@@ -86,7 +86,7 @@ class Mailbox:
         self._reports.put_nowait(Delivery(turn, self._taken_at, report))
 
     async def get(self) -> list[Delivery]:
-        """Wait for a report, and return all that have come, in order."""
+        """Wait for a report. Return all that have arrived, in order."""
         reports = [await self._reports.get()]
         while not self._reports.empty():
             reports.append(self._reports.get_nowait())
@@ -102,16 +102,15 @@ class Mailbox:
 
     @property
     def is_started(self) -> bool:
-        """Whether the workers have taken the segment."""
+        """Whether workers have taken the segment."""
         return self._segment is not None and self._taken == self._turn
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is no segment."""
         return self._segment is None
 
     def get_idle_s(self) -> tuple[float, float]:
-        """Return for how many seconds no worker has taken the segment, and for how many none has made progress."""
+        """Return how many seconds no worker has taken the segment, and how many none has made progress."""
         still = time.monotonic() - self._moved_at if self._segment is not None else 0.0
         return (0.0, still) if self.is_started else (still, 0.0)
 

@@ -1,4 +1,4 @@
-"""What gangs report: recorded in the study, passed to the callbacks, and what follows from it for the trial."""
+"""Handles the reports of gangs: records them in the study, calls the callbacks, and ends trials."""
 
 import logging
 import time
@@ -31,16 +31,16 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class SearchLimits:
-    """What bounds a search.
+    """The limits of a search.
 
     Attributes:
-        trials: How many trials to start.
-        checkpoints: How many of the best trials keep a checkpoint when they have ended.
+        trials: The number of trials to start.
+        checkpoints: The number of ended trials that keep a checkpoint.
         max_losses: How often a trial may lose its whole gang before it fails.
-        stopping: No segment begins once it is set.
-        search_over: No segment of the search begins once it is set; confirming runs still do.
+        stopping: Once set, no segment begins.
+        search_over: Once set, no segment of the search begins, but confirming runs do.
         stoppers: Rules that end the search early. They set `stopping`.
-        room: Returns how many segments may run at once now. None: any number.
+        room: Returns how many segments may run concurrently. None: any number.
     """
 
     trials: int
@@ -53,15 +53,15 @@ class SearchLimits:
 
 
 class ReportHandler:
-    """Records what gangs report, and ends trials.
+    """Records the reports of gangs, and ends trials.
 
     Args:
         folder: The search's folder: checkpoints go to `checkpoints/<number>` in it, tracebacks to `errors`.
         unit: The unit of fidelity.
-        is_complete: Whether the trial of a number has come to its end.
+        is_complete: Returns whether the trial of a number is complete.
 
     Attributes:
-        spent: What all trials have cost, in the unit of fidelity.
+        spent: The cost of all trials in the unit of fidelity.
         interrupted: Trials that a stop of the search interrupted within a segment.
     """
 
@@ -87,18 +87,18 @@ class ReportHandler:
         self._unit = unit
         self._is_complete = is_complete
         self._datasets = Datasets(study.get_trials())
-        self._began: dict[int, float] = {}  # when the segment of a trial did, in seconds since 1970
-        self._losses: dict[int, int] = {}  # of gangs, by trial, since it last made progress
-        self._released: dict[int, TrialRelease] = {}  # trials whose gangs end as they have said
+        self._began: dict[int, float] = {}  # start of the trial's segment, in seconds since 1970
+        self._losses: dict[int, int] = {}  # lost gangs by trial, since its last progress
+        self._released: dict[int, TrialRelease] = {}  # trials that their gangs have released
 
     def record_segment_start(self, number: int) -> None:
-        """Begin to measure what a segment of trial `number` holds."""
+        """Begin to measure the GPU time of a segment of trial `number`."""
         self.study.live.add(number)
         self._began[number] = time.time()
         self._stoppers.record_segment_start(number)
 
     def handle(self, number: int, result: GangResult) -> None:
-        """Record the reports of a segment of trial `number`, and end it with the last of them if that is `done`."""
+        """Record the reports of a segment of trial `number`. End the segment if the last report is `done`."""
         now = time.time()
         for report in result.reports:
             if isinstance(report, TrialRelease):
@@ -120,7 +120,7 @@ class ReportHandler:
             self.study.live.discard(number)
 
     def handle_gang_failure(self, number: int, loss: str) -> None:
-        """Let the next free gang continue trial `number`, whose gang has ended because of `loss` or released it."""
+        """Let the next free gang continue trial `number`, whose gang was lost or has released it."""
         release = self._released.pop(number, None)
         if release is not None and not release.begun:
             self._stoppers.meter.cancel(number)
@@ -140,7 +140,7 @@ class ReportHandler:
         self.study.live.discard(number)
 
     def finish_trial(self, number: int, outcome: str, reason: str = "", divergence: Divergence | None = None) -> None:
-        """End a trial in the study, delete the checkpoints that nobody needs, and call the callbacks."""
+        """End a trial in the study, delete its unneeded checkpoints, and call the callbacks."""
         self.study.live.discard(number)
         self.study.record_end(number, outcome, reason, asdict(divergence) if divergence else None)
         self.study.commit()
@@ -150,7 +150,7 @@ class ReportHandler:
         self.notify(lambda callback: callback.on_trial_end(number, outcome, reason, at))
 
     def notify(self, event: Callable[[TrialCallback], None]) -> None:
-        """Call the callbacks. The study is committed first: they see nothing that a later driver would not."""
+        """Call the callbacks. Commit the study first, so that they see only what a later driver would see."""
         self.study.commit()
         for callback in self.callbacks:
             event(callback)
@@ -164,7 +164,7 @@ class ReportHandler:
         if report.datasets:
             self._record_datasets(number, list(report.datasets))
         trial = self.study.get_trial(number)
-        if epoch in intermediate_values(trial):  # done again, since its checkpoint could not be read
+        if epoch in intermediate_values(trial):  # repeated, since its checkpoint could not be read
             before = get_reports(trial)[epoch]
             if report.checkpoint is not None:
                 self.study.record_report(number, epoch, {**before, "checkpoint": report.checkpoint})
@@ -200,15 +200,15 @@ class ReportHandler:
         return is_confirming(self.study.get_trial(number))
 
     def _record_divergent_epoch(self, number: int, last: EpochReport, now: float) -> None:
-        """Record the epoch in which a trial diverged, which has no finite objective."""
-        known = get_reports(self.study.get_trial(number)).get(last.epoch)  # if the search died before the end
+        """Record the epoch in which a trial diverged, without a finite objective."""
+        known = get_reports(self.study.get_trial(number)).get(last.epoch)  # the search died before the end
         at = known["time"] if known else now
         content = {"epoch": last.epoch, "metrics": last.metrics, "checkpoint": last.checkpoint, **last.costs}
         self.study.record_report(number, last.epoch, {**content, "time": at})
         self.notify(lambda callback: callback.on_trial_report(number, last.epoch, last.metrics, at))
 
     def _save_traceback(self, number: int, traceback: str) -> None:
-        """Write a traceback before the trial ends, to the bucket itself: the driver's disk may vanish at any moment."""
+        """Write a traceback to the bucket before the trial ends, since the driver's disk may be lost."""
         path = self._errors / f"trial-{number}.txt"
         if isinstance(path, RemotePath):
             retry_while_unavailable(partial(path.write_text, traceback))
@@ -216,7 +216,7 @@ class ReportHandler:
         try:
             path.parent.mkdir(exist_ok=True)
             path.write_text(traceback, encoding="utf-8")
-        except OSError as error:  # a full disk: the reason of the failure is in the study
+        except OSError as error:  # e.g. a full disk; the study has the reason
             logger.warning("trial %d: its traceback cannot be written: %s\n%s", number, error, traceback.rstrip())
 
     def _record_segment(self, number: int, result: GangResult | None, now: float) -> None:

@@ -1,4 +1,4 @@
-"""The Tune searcher over a study: it assigns segments of trials to gangs."""
+"""The Tune searcher over a study, which assigns segments of trials to gangs."""
 
 import logging
 import random
@@ -26,17 +26,17 @@ from trainables.filesystem.paths import StoragePath
 from trainables.worker.messages import SegmentAssignment, SegmentBudget, from_json
 
 logger = logging.getLogger(__name__)
-EXPLORED = 20  # how often hyperparameters near to those of a trial are drawn, until the task accepts them
+EXPLORED = 20  # attempts to draw hyperparameters that the task accepts
 
 
 class StudySearcher(Searcher):
-    """Computes what runs next from the study at every question, so that nothing is lost with this object.
+    """Computes the next segment from the study at each request, so that it keeps no state of its own.
 
     Args:
         folder: The search's folder.
-        attempt: A part of every checkpoint's name, different for each driver of the search. Workers of a driver that
-            was killed live on for seconds, and must not write what this one reads.
-        confirmation: Chooses the runs after the search; None: there are none.
+        attempt: A part of every checkpoint's name, different for each driver of the search. Workers of a killed driver
+            live for some seconds, and must not write files that this one reads.
+        confirmation: Chooses the runs after the search. None: there are none.
     """
 
     def __init__(
@@ -57,16 +57,16 @@ class StudySearcher(Searcher):
         self.limits = limits
         self.attempt = attempt
         self.confirmation = confirmation
-        if schedule.unit != "epochs":  # of the same rung, which is another epoch for each
+        if schedule.unit != "epochs":  # a rung is at another epoch for each trial
             study.compared = lambda trial: self._progress_of(trial).values_by_rung(schedule.rungs)
         self.reports = ReportHandler(study, folder, limits, callbacks, schedule.unit, self._is_complete)
         self.error: Exception | None = None
         self.loss_reasons: dict[str, str] = {}  # by Tune's trial; see GangFailureRecorder
-        self._live: dict[str, int] = {}  # the number of the trial that each of Tune's trials is a segment of
-        self._progress: dict[int, tuple[FrozenTrial, bool, TrialProgress]] = {}  # each with what it follows from
+        self._live: dict[str, int] = {}  # trial number by Tune's trial
+        self._progress: dict[int, tuple[FrozenTrial, bool, TrialProgress]] = {}  # a cache with its arguments
 
-    # Tune ends the whole run when a searcher raises, with a message that hides the cause: `_keep_error` keeps the
-    # error for the one who started the search, and lets the gangs end in good order.
+    # If a searcher raises, Tune ends the run with a message that hides the cause. `_keep_error` stores the error
+    # instead, and lets the gangs end normally.
 
     def suggest(self, trial_id: str) -> dict[str, Any] | None:
         if self._live and self.limits.room is not None and len(self._live) >= self.limits.room():
@@ -91,16 +91,16 @@ class StudySearcher(Searcher):
             self._keep_error(lambda: self.reports.handle(number, from_json(result["reports"])), None)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {}  # Tune pickles the searcher into a snapshot that nothing ever reads
+        return {}  # Tune pickles the searcher into a snapshot that is never read
 
     def save(self, checkpoint_path: str) -> None:
-        """Save nothing: the study has everything, and a restart builds a new searcher over it."""
+        """Save nothing: a restart builds a new searcher from the study."""
 
     def restore(self, checkpoint_path: str) -> None:
         raise RuntimeError("a restart builds a new Tuner over the study")
 
     def recover(self) -> None:
-        """Finish what a driver that died had begun to write."""
+        """Complete the writes of a driver that died."""
         self.study.repair_reports()
         for trial in self.study.get_trials():
             if trial.state == TrialState.RUNNING:
@@ -112,12 +112,12 @@ class StudySearcher(Searcher):
         self.reports.checkpoints.delete_for_ended(ended)
 
     def is_paused(self, trial: FrozenTrial) -> bool:
-        """Return whether `trial`, which has not ended, waits at a rung."""
+        """Return whether an unfinished `trial` waits at a rung."""
         may_wait = trial.state == TrialState.RUNNING and not is_confirming(trial)
         return may_wait and self.schedule.is_paused_at_rung(self._progress_of(trial))
 
     def finish(self, prune: bool) -> None:
-        """End trials after the last segment. What is not ended here can be resumed.
+        """End trials after the last segment. The others can be resumed.
 
         A trial that met the target of the search is completed.
 
@@ -132,7 +132,7 @@ class StudySearcher(Searcher):
                     self.reports.finish_trial(number, "completed", f"reached {stoppers.target}")
                 elif prune and paused:
                     self._prune_paused(trial)
-                elif "config" in trial.user_attrs:  # else no callback knows that the trial has begun
+                elif "config" in trial.user_attrs:  # otherwise, no callback was called at its start
                     at = get_end_time(trial)
                     for callback in self.reports.callbacks:
                         callback.on_trial_end(number, "interrupted", "the search was stopped", at)
@@ -147,8 +147,8 @@ class StudySearcher(Searcher):
             result = action()
             self.study.commit()
             return result
-        except Exception as error:  # see above: kept, and raised by whoever runs the search
-            if not isinstance(error, StoreError):  # which says all in one line
+        except Exception as error:  # stored, and raised by the caller of Tune
+            if not isinstance(error, StoreError):  # it has a message of one line
                 logger.exception("the search cannot go on")
             self.error = self.error or error
             self.limits.stopping.set()
@@ -173,7 +173,7 @@ class StudySearcher(Searcher):
         return Searcher.FINISHED
 
     def _next_confirming_segment(self) -> SegmentAssignment | None:
-        """Return a run that confirms the search, once all trials of the search have come to rest."""
+        """Return a confirming run once all trials of the search are idle, or None."""
         if self.confirmation is None or any(not is_confirming(self.study.get_trial(n)) for n in self.study.live):
             return None
         trials = self.study.get_trials()
@@ -185,7 +185,7 @@ class StudySearcher(Searcher):
         runs = self.confirmation.next_runs(trials)
         if not runs:
             return None
-        self.limits.search_over.set()  # no budget ends the search any more, and trials that wait at a rung are pruned
+        self.limits.search_over.set()  # budgets end no confirming run
         for trial in trials:
             if self.is_paused(trial):
                 self._prune_paused(trial)
@@ -199,7 +199,7 @@ class StudySearcher(Searcher):
         return self._progress_of(self.study.get_trial(number)).is_complete(self.schedule.limit)
 
     def _progress_of(self, trial: FrozenTrial) -> TrialProgress:
-        """Return the progress of `trial`, from a cache: the study never changes a trial, it replaces it."""
+        """Return the progress of `trial` from a cache: the study replaces a trial instead of changing it."""
         is_live = trial.number in self.study.live
         known = self._progress.get(trial.number)
         if known is None or known[0] is not trial or known[1] != is_live:
@@ -228,7 +228,7 @@ class StudySearcher(Searcher):
             return self._copy_trial(segment)
         if segment.number is None:
             return self._start_trial(segment, *self.study.ask(self.space))
-        if "config" not in self.study.get_trial(segment.number).user_attrs:  # the search died while it was asked for
+        if "config" not in self.study.get_trial(segment.number).user_attrs:  # the search died while asking
             return self._start_trial(segment, segment.number, self.study.resume_ask(segment.number, self.space))
         return self._continue_trial(segment)
 
@@ -248,7 +248,7 @@ class StudySearcher(Searcher):
     def _copy_trial(self, segment: Segment) -> SegmentAssignment:
         """Start a trial from the newest checkpoint of another one, then end the trial that it replaces.
 
-        In this order: a driver that resumes a search which died in between finds in the study what is still to end.
+        In this order, a resumed search finds in the study which trial must still be ended.
         """
         assert segment.copied_from is not None
         parent = self.study.get_trial(segment.copied_from)
@@ -263,7 +263,7 @@ class StudySearcher(Searcher):
         return self._assign(number, epoch, segment.until, [path, None] if path else [None])
 
     def _perturb_values(self, values: dict[str, Any], draw: random.Random) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return values near to `values` and their config, or `values` themselves if the task refuses all near ones."""
+        """Return perturbed `values` and their config, or `values` if the task refuses all attempts."""
         for _ in range(EXPLORED):
             near = perturb(self.space, values, draw)
             with suppress(ValidationError):
@@ -277,7 +277,7 @@ class StudySearcher(Searcher):
         return self._assign(segment.number, segment.start, segment.until, candidates)
 
     def _assign(self, number: int, epoch: int, until: float, checkpoints: list[str | None]) -> SegmentAssignment:
-        """Return the segment of a trial from `epoch` to where it has cost `until`."""
+        """Return the segment of a trial from `epoch` to the cost `until`."""
         trial = self.study.get_trial(number)
         unit, epochs, budget = self.schedule.unit, max_epochs(trial), None
         if unit == "epochs":

@@ -1,4 +1,4 @@
-"""When a search ends before its trials are spent: rules over what its trials report and how long they hold GPUs."""
+"""Rules that end a search early, based on its trials' reports and GPU time."""
 
 import math
 import re
@@ -10,14 +10,14 @@ from search.config.objectives import Objective
 from search.config.stop_condition import StopCondition
 from search.errors import suggest_nearest
 
-ALIKE = 5  # trials from the first one on that fail alike: the next one would, too
+ALIKE = 5  # first trials that fail with the same error
 HOUR = 3600.0
 
 
 class PatienceStopper:
-    """Whether the best of a search gets no better.
+    """Stops a search whose best value does not improve.
 
-    Counted are the other trials that came to rest, at a rung or at their end, since the best was reported.
+    It counts the other trials that paused at a rung or ended since the best value was reported.
     """
 
     def __init__(self, patience: int, objective: Objective) -> None:
@@ -42,14 +42,14 @@ class PatienceStopper:
 
 
 class RepeatedFailureStopper:
-    """Whether the first `many` trials that ended all failed with the same error, but for the numbers in it."""
+    """Stops a search whose first `many` trials failed with the same error, apart from numbers in it."""
 
     def __init__(self, many: int) -> None:
         self.many = many
         self._first: dict[int, str | None] = {}
 
     def record_end(self, number: int, error: str | None = None) -> None:
-        """Count a trial that reported or diverged, which shows that trials can run, or that failed with `error`."""
+        """Count a trial that failed with `error`, or that reported or diverged (None)."""
         if len(self._first) < self.many:
             self._first.setdefault(number, error and re.sub(r"\d[\w.]*", "#", error))
 
@@ -60,10 +60,10 @@ class RepeatedFailureStopper:
 
 
 class GpuTimeMeter:
-    """What trials hold, in GPU-seconds: a search that is taken up may have gangs of another size.
+    """Measures the GPU-seconds of trials. A resumed search may have gangs of another size.
 
     Args:
-        gpus: That one gang holds.
+        gpus: The number of GPUs of one gang.
     """
 
     def __init__(self, gpus: float = 1.0, clock: Callable[[], float] = time.monotonic) -> None:
@@ -73,31 +73,33 @@ class GpuTimeMeter:
         self._clock = clock
 
     def restore(self, number: int, gpu_s: float) -> None:
-        """What trial `number` held in an earlier run of the search."""
+        """Set the GPU-seconds of trial `number` from an earlier run of the search."""
         self._held[number] = gpu_s
 
     def begin(self, number: int) -> None:
         self._since[number] = self._clock()
 
     def end(self, number: int) -> float:
-        """What `held` then is."""
+        """End a segment and return the trial's GPU-seconds."""
         held = self.get_gpu_seconds(number)
         self._since.pop(number, None)  # first: `total` must not count it twice in between
         self._held[number] = held
         return held
 
     def cancel(self, number: int) -> None:
-        """It got no workers: nothing was held."""
+        """Cancel a segment that got no workers."""
         self._since.pop(number, None)
 
     def get_gpu_seconds(self, number: int) -> float:
-        """GPU-seconds that trial `number` has held so far."""
+        """Return the present GPU-seconds of trial `number`."""
         running = self._clock() - self._since[number] if number in self._since else 0.0
         return self._held.get(number, 0.0) + self.gpus * running
 
     @property
     def total(self) -> float:
-        """Of all trials together. May be asked by another thread: what ends meanwhile is left out, not doubled."""
+        """The GPU-seconds of all trials. Thread-safe: a segment that ends concurrently may be missing, never counted
+        twice.
+        """
         held = sum(list(self._held.values()))
         now, since = self._clock(), list(self._since.values())
         return held + self.gpus * sum(now - start for start in since)
@@ -105,20 +107,20 @@ class GpuTimeMeter:
 
 @dataclass
 class Stoppers:
-    """The rules by which a search ends early, and the state that they need.
+    """The rules that end a search early, and their state.
 
     Attributes:
         objective: The objective that decides which value is the best.
-        trials: How many trials may start.
+        trials: The number of trials that may start.
         target: End the search with the first report that meets this condition.
-        patience: End the search when so many trials brought no better value; see PatienceStopper.
-        gpu_hours: End the search when its trials held so many; `check_gpu_hours` must be called from time to time.
-        gpus: How many GPUs one gang holds.
-        reserve: The share of the GPU-hours that is kept for confirming runs.
-        stop: Called with the reason, once or more.
-        end_search: Called with the reason when no trial is to go on, but confirming runs are. Default: `stop`.
+        patience: End the search after so many trials without a better value. See PatienceStopper.
+        gpu_hours: End the search after so many GPU-hours. `check_gpu_hours` must be called regularly.
+        gpus: The number of GPUs of one gang.
+        reserve: The share of the GPU-hours that is reserved for confirming runs.
+        stop: Called with the reason, possibly several times.
+        end_search: Called with the reason when only confirming runs may continue. Default: `stop`.
         say: Shows a line to the user.
-        meter: How long trials held GPUs.
+        meter: Measures the GPU time of trials.
         winners: Trials that met the target.
     """
 
@@ -141,11 +143,11 @@ class Stoppers:
         self._first = True
 
     def record_segment_start(self, number: int) -> None:
-        """A gang takes up a stretch of trial `number`."""
+        """Record that a gang starts a segment of trial `number`."""
         self.meter.begin(number)
 
     def record_report(self, number: int, metrics: Mapping[str, float]) -> None:
-        """Trial `number` reported `metrics`; its objective is finite."""
+        """Record that trial `number` reported `metrics` with a finite objective."""
         if self.target is not None:
             if self._first and self.target.metric not in metrics:
                 self.say(
@@ -162,7 +164,7 @@ class Stoppers:
             self._plateau.record_report(number, metrics[self.objective.metric])
 
     def record_segment_end(self, number: int) -> None:
-        """A stretch of trial `number` has ended: at a rung, or with the trial."""
+        """Record that a segment of trial `number` has ended, at a rung or with the trial."""
         if self._alike is not None:
             self._alike.record_end(number)
         if self._plateau is not None:
@@ -171,14 +173,14 @@ class Stoppers:
                 (self.end_search or self.stop)(f"no better {self.objective.metric} in {self._plateau.patience} trials")
 
     def record_failure(self, number: int, reason: str, where: str = "") -> None:
-        """Record that trial `number` failed. `where` is shown with the reason, and not compared."""
+        """Record that trial `number` failed. `where` is shown with the reason but not compared."""
         if self._alike is not None:
             self._alike.record_end(number, reason)
             if self._alike.is_triggered:
                 self.stop(f"the first {self._alike.many} trials failed alike: {reason}{where}")
 
     def check_gpu_hours(self) -> None:
-        """Stop the search if the GPU-hours are spent, and its trials if only those for confirming runs are left."""
+        """Stop the search if all GPU-hours are used, or its trials if only the reserved ones are left."""
         if self.gpu_hours is None:
             return
         reason, spent = f"{self.gpu_hours:g} GPU-hours", self.meter.total / (self.gpu_hours * HOUR)

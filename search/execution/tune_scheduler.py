@@ -1,4 +1,4 @@
-"""Why Tune lost a gang, or all of Ray: its searcher is only told that a gang was lost."""
+"""Records why Tune lost a gang, which its searcher does not see, and detects a lost Ray."""
 
 import time
 
@@ -14,11 +14,11 @@ CHECK_S = 1.0  # how often Ray is checked
 
 
 class RayLost(BaseException):
-    """Ends a run of Tune. After an Exception, Tune would call Ray to clean up, and these calls take minutes."""
+    """Ends a run of Tune. Not an Exception, after which Tune would call Ray to clean up for minutes."""
 
 
 class GangFailureRecorder(FIFOScheduler):
-    """Schedules nothing: the study does. Notes in `reasons` what ended each gang, before its searcher is told."""
+    """Records in `reasons` why each gang ended, before the searcher is called. Schedules nothing."""
 
     def __init__(self, reasons: dict[str, str]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -26,7 +26,7 @@ class GangFailureRecorder(FIFOScheduler):
         self._next_check_at = 0.0
 
     def choose_trial_to_run(self, tune_controller: TuneController) -> None:
-        """Choose none: Tune starts pending trials itself. Tune asks at each step, and waits forever for a lost Ray.
+        """Choose none, since Tune starts pending trials itself. Check Ray, which Tune would wait for forever.
 
         Raises:
             RayLost: A process of Ray on this machine has ended.
@@ -38,6 +38,6 @@ class GangFailureRecorder(FIFOScheduler):
             raise RayLost(lost)
 
     def on_trial_error(self, tune_controller: TuneController, trial: Trial) -> None:
-        if path := trial.pickled_error_file:  # not yet in the storage, where `trial.get_pickled_error` looks
+        if path := trial.pickled_error_file:  # not in the storage yet
             with open(path, "rb") as file:
                 self.reasons[trial.trial_id] = describe_failure(cloudpickle.load(file))

@@ -1,4 +1,4 @@
-"""Says what a search waits for, when nothing moves."""
+"""Shows what a search waits for when it makes no progress."""
 
 import threading
 import time
@@ -10,17 +10,17 @@ import ray
 from search.execution.callback import TrialCallback
 from search.execution.cluster.connection import join_thread
 
-QUIET_S = 60.0  # without any news the terminal says what is going on
-ROOM_S = 10.0  # a gang that waits for room so long is told of
+QUIET_S = 60.0  # time without progress after which a line is shown
+ROOM_S = 10.0  # a gang that waits longer for room is reported
 LOOK_S = 2.0
 
 
 class Watchdog(TrialCallback):
-    """Observes a search, and asks its gangs what they do when it has seen nothing for a while.
+    """Observes a search, and queries its gangs after a time without progress.
 
     Args:
         registry: Of the gangs.
-        told: How to name what the workers of one gang need.
+        told: The resources of one gang's workers, as text.
         say: Shows a line.
     """
 
@@ -65,7 +65,7 @@ class Watchdog(TrialCallback):
             try:
                 doing, waiting = ray.get(self._registry.statuses.remote(), timeout=LOOK_S)
                 free = _format_free_resources()
-            except ray.exceptions.RayError:  # Ray is busy or going: there is nothing to say, and another look to come
+            except ray.exceptions.RayError:  # Ray is busy or shutting down; retried
                 continue
             now = time.monotonic()
             if waiting:
@@ -81,8 +81,8 @@ class Watchdog(TrialCallback):
 
 
 def _format_free_resources() -> str:
-    """What the cluster has left, by name of the resource."""
+    """Return the free resources of the cluster as text."""
     free: dict[str, float] = ray.available_resources()  # type: ignore[no-untyped-call]
-    other = (":", "memory", "_group_")  # a node's own name, and what placement groups hold, are nothing to ask for
+    other = (":", "memory", "_group_")  # names of nodes and of placement groups
     named = {name: amount for name, amount in free.items() if not any(part in name for part in other)}
     return "free are " + (", ".join(f"{amount:g} {name}" for name, amount in sorted(named.items())) or "none")

@@ -1,4 +1,4 @@
-"""Checks, before Ray starts, that a search can join the cluster of RAY_ADDRESS."""
+"""Checks before the start of Ray that a search can join the cluster of RAY_ADDRESS."""
 
 import json
 import platform
@@ -8,17 +8,17 @@ from collections.abc import Mapping
 from search.errors import UsageError
 from trainables import private_api
 
-ANSWER_S = 5.0  # of the cluster, to who knocks
+ANSWER_S = 5.0  # timeout of requests to the cluster
 TOKEN = (
     "RAY_AUTH_MODE=token, and its token in RAY_AUTH_TOKEN, in the file of RAY_AUTH_TOKEN_PATH or in ~/.ray/auth_token"
 )
 
 
 def check_address(address: str) -> None:
-    """Check that a cluster accepts this driver. Ray itself would wait, or end this process.
+    """Check that a cluster accepts this driver. Ray itself would block, or end this process.
 
     Raises:
-        UsageError: There is none, it refuses the token, or has other versions of Python and Ray.
+        UsageError: The cluster does not exist, refuses the token, or has other versions of Python and Ray.
     """
     rule = "RAY_ADDRESS must be a Ray cluster that answers"
     if "://" in address:
@@ -44,7 +44,7 @@ def check_address(address: str) -> None:
 
 
 def fetch_cluster_metadata(address: str) -> dict[str, str]:
-    """Return the versions of the cluster. `ray.init` retries a refused token for 20 s, and then does not say why."""
+    """Return the versions of the cluster. `ray.init` would retry a refused token for 20 s and hide the reason."""
     import grpc
     from ray.exceptions import AuthenticationError
 

@@ -25,9 +25,9 @@ from search.errors import StoreError
 from search.execution.cluster.local_machine import count_available_cpus, uses_existing_cluster
 from trainables import private_api
 
-PACKAGES = ("search", "trainables", "models")  # travel to a cluster, so that its nodes run this very version
+PACKAGES = ("search", "trainables", "models")  # uploaded to a cluster, so that its nodes run this version
 LOGGED_ERROR = re.compile(r"\[[^]]+ [EFC] \d").match  # a line of level error, fatal or critical
-OBJECT_STORE_BYTES = 256 * 2**20  # it holds reports only; Ray would take a third of the memory
+OBJECT_STORE_BYTES = 256 * 2**20  # only reports use it; Ray's default is a third of the memory
 
 
 @contextmanager
@@ -35,16 +35,16 @@ def ray_session(modules: Sequence[Path], root: Path, code: Path) -> Iterator[Non
     """Start Ray on this machine unless RAY_ADDRESS names a cluster. Shut it down afterwards.
 
     Args:
-        modules: Files and packages that the workers import besides this project.
-        root: The folder that `search`, `trainables` and `models` are in.
-        code: The folder with the search's copy of `modules`, which workers on this machine import: the user may edit
+        modules: Files and packages that the workers import in addition to this project.
+        root: The folder that contains `search`, `trainables` and `models`.
+        code: The folder with the search's copy of `modules`, which workers on this machine import. The user may edit
             the originals, and those of a submitted job are deleted with it.
     """
     with ExitStack() as services:
-        # Around Ray: its threads print until it has shut down.
+        # Outermost, since Ray's threads print until it has shut down.
         services.enter_context(redirect_stdout(_RayOutputFilter(sys.stderr)))
         if uses_existing_cluster():
-            hidden = {path.stem for path in modules}  # the user's own `models` is there in place of ours
+            hidden = {path.stem for path in modules}  # a user's own `models` replaces ours
             paths = [*(root / package for package in PACKAGES if package not in hidden), *modules]
             _init_ray(runtime_env={"py_modules": [str(path) for path in paths]})
         else:
@@ -56,15 +56,15 @@ def ray_session(modules: Sequence[Path], root: Path, code: Path) -> Iterator[Non
 
 def _start_local_cluster(root: Path, code: Path, services: ExitStack) -> None:
     folder = tempfile.mkdtemp(prefix="searchlight-", dir=os.environ.get("RAY_TMPDIR", "/tmp"))
-    # Another process removes the folder in the end, also if this one is killed.
+    # Another process removes the folder, also if this one is killed.
     command = [sys.executable, "-I", "-S", str(Path(__file__).with_name("session_cleanup.py")), folder]
     janitor = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True, text=True)
     services.enter_context(janitor)
-    # After an error, Ray's processes may live on: the janitor ends those, too.
+    # After an error, the janitor also ends Ray's remaining processes.
     services.push(lambda kind, *_: janitor.communicate("" if kind else "ended") and None)
-    # Through the environment of this process: with one in `runtime_env`, no worker process can be started ahead.
+    # Set in this process, since with a `runtime_env`, Ray cannot start worker processes in advance.
     before = dict(os.environ)
-    # An installed project is found without. Ahead of the standard library, its neighbours could hide modules of that.
+    # Not for an installed project: other packages in its folder could hide modules of the standard library.
     is_installed = root in {Path(path).resolve() for path in (*site.getsitepackages(), site.getusersitepackages())}
     folders = [str(code), *([] if is_installed else [str(root)]), *filter(None, [before.get("PYTHONPATH")])]
     os.environ["PYTHONPATH"] = os.pathsep.join(folders)
@@ -77,7 +77,7 @@ def _start_local_cluster(root: Path, code: Path, services: ExitStack) -> None:
                 num_cpus=count_available_cpus(),
                 object_store_memory=OBJECT_STORE_BYTES,
                 include_dashboard=False,
-                # Ray lets every user write there, but none can enter the folder above.
+                # Ray makes it writable for every user, but its parent is private.
                 _temp_dir=str(Path(folder, "ray")),
             )
     except Exception as error:  # Ray raises various types, also plain exceptions
@@ -89,17 +89,17 @@ def _start_local_cluster(root: Path, code: Path, services: ExitStack) -> None:
 
 @contextmanager
 def _contain_processes() -> Iterator[None]:
-    """Keep the processes that Ray starts from other machines and from signals. Kill them if Ray does not start.
+    """Bind Ray's processes to this machine and protect them from signals. Kill them if Ray does not start.
 
-    Each gets its own session: a signal to the process group of the driver, such as Ctrl-C in a terminal, must not end
-    Ray before the trials have ended.
+    Each gets its own session: a signal to the driver's process group, such as Ctrl-C in a terminal, must not end Ray
+    before the trials.
     """
     services, constants = private_api.ray_services, private_api.ray_constants
     popen, listens_everywhere = services.ConsolePopen, constants.ENABLE_RAY_CLUSTER
     started: list[subprocess.Popen[bytes]] = []
 
     def start(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
-        # Elsewhere, Ray ends its processes by their process group if the driver is killed.
+        # On other systems, Ray needs the process group to end its processes if the driver is killed.
         process: subprocess.Popen[bytes] = popen(*arguments, **options, start_new_session=sys.platform == "linux")
         started.append(process)
         return process
@@ -120,14 +120,14 @@ def _contain_processes() -> Iterator[None]:
 
 
 def _describe_failed_start(error: Exception, folder: Path) -> str:
-    """Return what Ray raised, and the last error in its logs below `folder`, as one line."""
+    """Return Ray's error and the last error in its logs below `folder`, as one line."""
     logs = sorted(folder.glob("ray/session_*/logs/*.*"), key=lambda file: file.stat().st_mtime)
     errors = [line for file in logs for line in file.read_text(errors="replace").splitlines() if LOGGED_ERROR(line)]
     return "; ".join([" ".join(str(error).split()).rstrip("."), *errors[-1:]])
 
 
 def find_lost_process() -> str:
-    """Return which process of a Ray that this process has started is lost, and how, or "" if Ray lives."""
+    """Return which process of this driver's Ray has ended, and how, or "" if none has."""
     node = private_api.ray_node
     if node is None or not node.all_processes:  # a cluster started them
         return ""
@@ -147,15 +147,15 @@ def find_lost_process() -> str:
 
 
 def join_thread(thread: threading.Thread) -> None:
-    """Wait for a thread that calls Ray: Ray ends a process that calls it during its shutdown.
+    """Wait for a thread that calls Ray, since Ray aborts a process that calls it during its shutdown.
 
-    Without Ray, its calls take a minute, after which Ray aborts this process: then do not wait.
+    If Ray is lost, do not wait: its calls would take a minute and then abort this process.
     """
     thread.join(0.0 if find_lost_process() else None)
 
 
 def _create_private_token() -> None:
-    """Create the token of Ray, or change its mode, such that no other user can read it. Ray lets every user read it."""
+    """Create Ray's token so that only this user can read it. Ray's own mode lets every user read it."""
     path = Path.home() / ".ray" / "auth_token"
     if path.exists():
         if path.stat().st_mode & 0o077 and path.stat().st_uid == os.getuid():
@@ -167,13 +167,13 @@ def _create_private_token() -> None:
         descriptor, unfinished = tempfile.mkstemp(dir=path.parent)  # with mode 0600
         with os.fdopen(descriptor, "w") as file:
             file.write(secrets.token_hex(32))
-        with suppress(FileExistsError):  # a search that starts at the same time was first: its token holds
+        with suppress(FileExistsError):  # a concurrent search has created the token
             os.link(unfinished, path)
         os.unlink(unfinished)
 
 
 def _init_ray(**options: Any) -> None:
-    """Start or join Ray. Keep the signal handlers of the search: those of Ray print a stack first."""
+    """Start or join Ray. Keep the search's signal handlers, since Ray's print a stack first."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     ray.init(job_config=_JobConfig(), log_to_driver=False, logging_level=logging.WARNING, **options)
     if threading.current_thread() is threading.main_thread():
@@ -182,7 +182,7 @@ def _init_ray(**options: Any) -> None:
 
 
 def shut_down() -> None:
-    """Shut Ray down without collecting garbage: Ray ends a process in which a thread frees one of its references."""
+    """Shut Ray down without garbage collection: Ray aborts a process that frees its references in another thread."""
     gc.collect()
     gc.disable()
     try:
@@ -192,18 +192,18 @@ def shut_down() -> None:
 
 
 def _cancel_color_reset() -> None:
-    """Cancel the escape code that colorama, which Ray starts, writes as the last line of the process."""
-    # Ray's copy, which is found once Ray is imported.
+    """Cancel the escape code that colorama, which Ray loads, writes at exit."""
+    # Ray's bundled copy, which can be imported after Ray.
     from colorama.initialise import reset_all  # type: ignore[import-untyped]
 
     atexit.unregister(reset_all)
 
 
 class _JobConfig(JobConfig):
-    """The config of a job whose workers import modules from PYTHONPATH and `py_modules`, as every job should.
+    """The config of a job whose workers import modules only from PYTHONPATH and `py_modules`.
 
-    Ray puts the driver's current folder and the folder of its script ahead of them. A file there could hide a module of
-    ours, or the copy of the task's modules.
+    Ray would put the driver's current folder and the folder of its script first. A file there could hide our modules,
+    or the copy of the task's modules.
     """
 
     def _get_proto_job_config(self) -> Any:
@@ -212,10 +212,9 @@ class _JobConfig(JobConfig):
 
 
 class _RayOutputFilter:
-    """Standard output while Ray runs, to which Ray prints warnings. It drops those that say nothing to the user.
+    """Filters Ray's warnings on standard output that are not useful to the user.
 
-    A gang has six worker processes by design, and itself reports the end of a worker in one line, as the search does
-    the end of its Ray.
+    A gang has six worker processes by design. Gangs report the end of a worker in one line, and the search that of Ray.
     """
 
     DROPPED = (
@@ -232,7 +231,7 @@ class _RayOutputFilter:
         ends_dropped = self._dropped and text == "\n"
         self._dropped = any(dropped in text for dropped in self.DROPPED)
         if "(raylet)" in text and "\n" in text.rstrip():
-            text = text.partition("\n")[0]  # without the log of a node that was lost
+            text = text.partition("\n")[0]  # without the log of a lost node
         if not self._dropped and not ends_dropped:
             self._stream.write(text)
         return len(text)

@@ -1,4 +1,4 @@
-"""Checks, before Ray starts, the machine that a search will run on."""
+"""Checks before the start of Ray whether this machine can run the search."""
 
 import os
 from dataclasses import replace
@@ -13,11 +13,11 @@ from trainables.precision import AUTO, find_supported_precisions
 from trainables.preflight.modes import emulation_factor, is_emulated
 from trainables.task import TaskConfig
 
-TOLD_FACTOR = 2.0  # less is a measurement that other processes have disturbed
+TOLD_FACTOR = 2.0  # smaller factors may be noise of other processes
 
 
 def count_available_cpus() -> int:
-    """Return how many CPUs this process may use."""
+    """Return the number of CPUs that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -46,7 +46,7 @@ def check_machine(config: SearchConfig, space: Space) -> None:
     able = [mode.value for mode in find_supported_precisions(device)]
     searched = next((p.distribution for p in space.parameters if p.name == "precision"), None)
     fixed = space.build_config({})
-    if isinstance(fixed, TaskConfig):  # what a function calls precision is its own affair
+    if isinstance(fixed, TaskConfig):  # a function may give `precision` another meaning
         wanted_modes = searched.choices if isinstance(searched, CategoricalDistribution) else [fixed.precision]
         lacking = [str(mode) for mode in wanted_modes if mode not in [*able, AUTO]]
     else:
@@ -61,9 +61,9 @@ def check_machine(config: SearchConfig, space: Space) -> None:
 
 
 def leave_out_emulated(config: SearchConfig, space: Space) -> tuple[Space, str]:
-    """Return `space` without precisions that the device of this machine only emulates, and a line about them, or "".
+    """Return `space` without precisions that this machine only emulates, and a line about them, or "".
 
-    A precision that the user named, or that the task has by default, stays.
+    Keep precisions that the user named, and the task's default.
     """
     device = _get_device(config)
     searched = next((p for p in space.parameters if p.name == "precision"), None)
@@ -97,5 +97,5 @@ def _get_device(config: SearchConfig) -> torch.device:
 
 
 def uses_existing_cluster() -> bool:
-    """Return whether the search joins a running Ray: in a submitted job, RAY_ADDRESS is set."""
+    """Return whether the search joins a running Ray. RAY_ADDRESS is set, e.g. in a submitted job."""
     return os.environ.get("RAY_ADDRESS", "") not in ("", "local")

@@ -12,18 +12,18 @@ from typing import Any
 from search.errors import UsageError
 from trainables.filesystem.paths import StoragePath, parse_path, remove_tree
 
-PROBE_S = 120.0  # of a node: it gets the code of the search first
-PACKAGES = ("torch", "numpy", "pydantic")  # what travels between driver and workers is read by these
+PROBE_S = 120.0  # timeout of a node, which downloads the search's code first
+PACKAGES = ("torch", "numpy", "pydantic")  # packages that decode messages between driver and workers
 STOP_WAIT, STOP_S = "RAY_JOB_STOP_WAIT_TIME_S", 30
 
 
 @dataclass(frozen=True)
 class NodeInfo:
-    """What a node of the cluster has."""
+    """The properties of a node of the cluster."""
 
     versions: dict[str, str]  # of PACKAGES; "none" if one is not installed
-    devices: int  # GPUs that its operating system shows
-    usable: int | None  # GPUs that torch can use; None if that was not asked
+    devices: int  # GPUs of its operating system
+    usable: int | None  # GPUs that torch can use; None: not checked
     storage: str  # why it cannot write to the storage, or ""
 
 
@@ -31,7 +31,7 @@ class NodeInfo:
 class ClusterCheck:
     """The result of a check of all nodes: lines for the user, and whether declared GPUs do not exist.
 
-    In such a rehearsal, gangs are placed by the GPUs, and train on CPUs.
+    In such a rehearsal, gangs are placed by GPUs but train on CPUs.
     """
 
     notes: tuple[str, ...] = ()
@@ -41,16 +41,16 @@ class ClusterCheck:
 def check_nodes(
     storage: StoragePath, gpus_per_worker: float | None, growing: Mapping[str, float] | None
 ) -> ClusterCheck:
-    """Check that every node of the cluster can train for a search, and write to its `storage`.
+    """Check that every node of the cluster can train, and write to the search's `storage`.
 
     An autoscaler can add the resources `growing`.
 
     Raises:
-        UsageError: Some nodes cannot. It has a line for each problem.
+        UsageError: Some nodes cannot. The message has a line for each problem.
     """
     probed = _probe_nodes(storage)
     has_real_gpus = any(
-        # Ray adds the type of the GPUs that it detected itself to those that `ray start` declares.
+        # Ray adds the type only of GPUs that it has detected, not of declared ones.
         any(name.startswith("accelerator_type:") for name in node["Resources"])
         or (isinstance(answer, NodeInfo) and (answer.devices or answer.usable))
         for node, answer in probed
@@ -85,7 +85,7 @@ def check_nodes(
 
 
 def _probe_nodes(storage: StoragePath) -> list[tuple[dict[str, Any], NodeInfo | str]]:
-    """Return each node with what it has, or with the reason why it did not answer."""
+    """Return each node with its properties, or with the reason why it did not answer."""
     from search.execution.cluster.resources import schedulable_nodes  # imports Ray
 
     nodes = schedulable_nodes()
@@ -104,7 +104,7 @@ def _run_probes(nodes: Sequence[Mapping[str, Any]], probe: StoragePath) -> dict[
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    # Each in a new process, since it makes visible the GPUs that Ray hides from it.
+    # max_calls=1: a new process for each, since a probe makes hidden GPUs visible.
     remote_probe = ray.remote(num_cpus=0, max_calls=1, max_retries=0)(probe_node)
     asked = {}
     for node in nodes:
@@ -130,7 +130,7 @@ def probe_node(probe: str, node: str, has_gpus: bool) -> dict[str, Any]:
     devices = sum(path.name.removeprefix("nvidia").isdigit() for path in Path("/dev").glob("nvidia*"))
     usable = None
     if has_gpus:
-        os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # Ray hides those that a task did not ask for
+        os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # Ray hides GPUs that a task did not request
         import torch
 
         usable = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -138,7 +138,7 @@ def probe_node(probe: str, node: str, has_gpus: bool) -> dict[str, Any]:
 
 
 def get_package_versions() -> dict[str, str]:
-    """Return the versions of PACKAGES without the build: on a CPU, all builds train alike."""
+    """Return the versions of PACKAGES without the build: CPU and CUDA builds are compatible."""
     found = dict.fromkeys(PACKAGES, "none")
     for name in PACKAGES:
         with suppress(PackageNotFoundError):
@@ -157,7 +157,7 @@ def _check_storage(probe: StoragePath, node: str) -> str:
 
 
 def _find_problems(name: str, gpus: float, found: NodeInfo, ours: Mapping[str, str], storage: StoragePath) -> list[str]:
-    """Return why node `name` cannot train. The search needs `gpus` of it, and the package versions `ours`."""
+    """Return why node `name` cannot train with `gpus` and the package versions `ours`."""
     problems = [
         f"{name} must have {package} {ours[package]}, as the driver has, but has {found.versions[package]}. "
         "Install requirements.lock on both."
@@ -182,7 +182,7 @@ def _count_offered_gpus(node: Mapping[str, Any]) -> float:
 
 
 def job_stop_warning() -> str:
-    """Return a warning that `ray job stop` will kill this search early; "" if not, or if it is no submitted job."""
+    """Return a warning if `ray job stop` would kill this search too early, or ""."""
     wait_s = int(os.environ.get(STOP_WAIT, "3"))
     if "RAY_JOB_CONFIG_JSON_ENV_VAR" not in os.environ or wait_s >= STOP_S:
         return ""

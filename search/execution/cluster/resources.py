@@ -1,4 +1,4 @@
-"""The resources of a cluster, and how many gangs they allow at a time."""
+"""The resources of a cluster, and the number of gangs that fit into it."""
 
 import logging
 import threading
@@ -19,7 +19,7 @@ GANG_BYTES = 2**30  # for the processes of a gang other than its workers
 
 
 def schedulable_nodes() -> list[dict[str, Any]]:
-    """Return the nodes of the cluster in the form of `ray.nodes`, without those that are about to leave."""
+    """Return the nodes of the cluster as `ray.nodes` does, without those that are draining."""
     nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
     leaving = private_api.cluster_state.get_draining_nodes()
     return [node for node in nodes if node["Alive"] and node["NodeID"] not in leaving]
@@ -31,7 +31,7 @@ def get_node_resources() -> list[dict[str, float]]:
 
 
 def autoscaler_limits() -> dict[str, float] | None:
-    """Return the resources that the cluster can grow to by name, or None if it has no autoscaler."""
+    """Return the largest resources of the autoscaler by name, or None without an autoscaler."""
     most = private_api.cluster_state.get_max_resources_from_cluster_config()
     return {name: float(amount) for name, amount in most.items()} if most else None
 
@@ -39,7 +39,7 @@ def autoscaler_limits() -> dict[str, float] | None:
 def resolve_worker_resources(
     config: SearchConfig, cluster: Sequence[Amounts], growing: Amounts | None = None
 ) -> dict[str, float]:
-    """Return the resources of one worker. By default, it gets a GPU if any node has or may get one."""
+    """Return the resources of one worker. By default, it gets a GPU if a node has or may get one."""
     gpus = config.gpus_per_worker
     if gpus is None:
         gpus = 1.0 if any(node.get("GPU", 0.0) >= 1.0 for node in (*cluster, growing or {})) else 0.0
@@ -49,9 +49,9 @@ def resolve_worker_resources(
 def count_fitting_gangs(
     config: SearchConfig, worker: Amounts, cluster: Sequence[Amounts], growing: Amounts | None = None
 ) -> int:
-    """Return how many gangs fit into the nodes of `cluster`, or into what all together can grow to.
+    """Return how many gangs fit into the nodes of `cluster`, or into the resources it can grow to.
 
-    A worker needs one node; a gang may span several.
+    A worker needs one node. A gang may span several.
     """
     workers = sum(_count_multiples(node, worker) for node in cluster)
     fit = min(workers // config.workers, _count_gangs_by_memory(cluster))
@@ -61,7 +61,7 @@ def count_fitting_gangs(
 
 
 def num_gangs(config: SearchConfig, worker: Amounts, cluster: Sequence[Amounts], growing: Amounts | None = None) -> int:
-    """Return how many gangs run at a time: as many as fit, or fewer by `concurrency` or `trials`.
+    """Return how many gangs run concurrently: all that fit, limited by `concurrency` and `trials`.
 
     Raises:
         UsageError: None fits, or fewer than `concurrency` do and the cluster cannot grow.
@@ -88,9 +88,9 @@ def _count_multiples(have: Amounts, need: Amounts) -> int:
 
 
 class CapacityMonitor:
-    """Updates the number of `gangs` that may run, once a second, while nodes join and leave the cluster.
+    """Updates the number of `gangs` that may run once a second, while nodes join and leave the cluster.
 
-    The registry of the gangs receives it, too. It is at least one: a gang that waits for room makes a cluster grow.
+    It also sends it to the registry. It is at least one, since a waiting gang makes a cluster grow.
     """
 
     def __init__(self, config: SearchConfig, worker: Amounts, registry: Any, say: Callable[[str], None]) -> None:
@@ -109,7 +109,7 @@ class CapacityMonitor:
         join_thread(self._thread)
 
     def update(self) -> None:
-        """Count the gangs that fit now, and show a change."""
+        """Count the gangs that fit at present, and show a change."""
         nodes, growing = get_node_resources(), autoscaler_limits()
         fit = count_fitting_gangs(self._config, self._worker, nodes, growing)
         allowed = max_gangs(self._config.concurrency, fit, growing is not None)
@@ -128,7 +128,7 @@ class CapacityMonitor:
 
 
 def max_gangs(concurrency: int | None, fit: int, grows: bool) -> int:
-    """Return how many gangs may run: the user may know more than `fit` of a cluster that grows."""
+    """Return how many gangs may run. In a cluster that grows, `concurrency` may exceed `fit`."""
     if concurrency is None:
         return max(1, fit)
     return concurrency if grows else max(1, min(concurrency, fit))

@@ -8,13 +8,13 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-GRACE_S = 5.0  # most of Ray's processes end by themselves once the one that started them is gone
+GRACE_S = 5.0  # most of Ray's processes end automatically after the driver
 LIMIT_S = 20.0
 
 
 def clean(folder: Path) -> None:
-    """Wait for the other end of standard input to be closed, then remove `folder` and end what still writes there."""
-    is_killed = not sys.stdin.read()  # a search that ends in good order says so, and has ended its Ray
+    """Wait until standard input is closed. Then end Ray's remaining processes and remove `folder`."""
+    is_killed = not sys.stdin.read()  # a search that ends normally writes a line, and has ended its Ray
     ended_at = time.monotonic()
     while is_killed and time.monotonic() - ended_at < LIMIT_S and (left := find_session_processes(folder)):
         if time.monotonic() - ended_at > GRACE_S:
@@ -26,7 +26,7 @@ def clean(folder: Path) -> None:
 
 
 def remove(folder: Path) -> None:
-    """Remove `folder`, also if a process that is ending writes into it meanwhile."""
+    """Remove `folder`. Retry, since a process that is ending may still write into it."""
     for _ in range(20):
         shutil.rmtree(folder, ignore_errors=True)
         if not folder.exists():
@@ -35,13 +35,13 @@ def remove(folder: Path) -> None:
 
 
 def find_session_processes(folder: Path) -> list[int]:
-    """Return Ray's processes of this user that have a file in `folder` open: they log into it. Needs /proc."""
+    """Return this user's Ray processes with an open file in `folder`, which has their logs. Needs /proc."""
     found = []
     for descriptors in Path("/proc").glob("[0-9]*/fd"):
         try:
             command = (descriptors.parent / "cmdline").read_bytes()
             files = [os.readlink(file) for file in descriptors.iterdir()]
-        except OSError:  # it ended meanwhile, or is another user's
+        except OSError:  # it ended, or belongs to another user
             continue
         of_ray = command.startswith(b"ray::") or b"/ray/" in command
         if of_ray and any(file.startswith(f"{folder}/") for file in files):

@@ -1,4 +1,4 @@
-"""A snapshot of the cluster: its placement groups, what its nodes have free, and which nodes are about to leave."""
+"""A snapshot of the cluster: its placement groups, free resources, and draining nodes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,18 +8,18 @@ from ray.util.placement_group import placement_group_table
 
 from trainables import private_api
 
-GROUP = "gang-"  # what the names of gangs' placement groups begin with
+GROUP = "gang-"  # prefix of the names of gangs' placement groups
 Amounts = Mapping[str, float]  # of resources, by name
 
 
 @dataclass(frozen=True)
 class ClusterSnapshot:
-    """The cluster in one moment. `total` and `free` lack nodes that are about to leave: they take nothing more."""
+    """The state of the cluster. `total` and `free` omit draining nodes, which accept no more work."""
 
-    groups: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # the gangs' in this job, by id: name and state
-    total: Mapping[str, Amounts] = field(default_factory=dict)  # what each node has, by id
+    groups: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # name and state of gangs' groups, by id
+    total: Mapping[str, Amounts] = field(default_factory=dict)  # resources of each node, by id
     free: Mapping[str, Amounts] = field(default_factory=dict)
-    going: Mapping[str, str] = field(default_factory=dict)  # a line about each node that is about to leave, by id
+    going: Mapping[str, str] = field(default_factory=dict)  # a line about each draining node, by id
 
     def get_group_names(self, state: str) -> frozenset[str]:
         """Return the names of the groups in `state`. PENDING groups wait for room; CREATED ones hold resources."""
@@ -27,7 +27,7 @@ class ClusterSnapshot:
 
 
 def take_snapshot(job: str) -> ClusterSnapshot:
-    """Ask Ray. This takes milliseconds, and some more for each placement group."""
+    """Query Ray. This takes milliseconds, and more for each placement group."""
     state = private_api.cluster_state
     groups = {
         identity: (row["name"], row["state"])
@@ -47,7 +47,7 @@ def fullest_fitting_node(nodes: ClusterSnapshot, need: Amounts, taken: Mapping[s
     """Return the node with room for `need` that has the least left, or "".
 
     Args:
-        taken: How often `need` was placed on a node since the snapshot.
+        taken: The number of times that `need` was placed on a node since the snapshot.
     """
     left = {
         node: {name: free.get(name, 0.0) - taken.get(node, 0) * amount for name, amount in need.items()}
