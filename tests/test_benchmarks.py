@@ -11,7 +11,7 @@ import pytest
 import torch
 
 ROOT = Path(__file__).resolve().parent.parent
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+BENCHMARKS = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
 needs_peers = pytest.mark.skipif(
     any(importlib.util.find_spec(peer) is None for peer in ("accelerate", "lightning", "transformers")),
     reason='what it compares with is not installed: pip install ".[bench]"',
@@ -41,7 +41,7 @@ def find(pattern: str, text: str) -> list:
 
 @needs_peers
 @pytest.mark.slow
-def test_readme_tells_the_measured_accumulation_errors():
+def test_docs_tell_the_measured_accumulation_errors():
     printed = {}
     for line in run("accumulation_error.py").splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
@@ -56,7 +56,7 @@ def test_readme_tells_the_measured_accumulation_errors():
         "HF Trainer, iterable dataset": r"HF Trainer [\d.]+, iterable dataset",
     }
     for name, written in table.items():
-        (row,) = find(rf"^\| {written} \| (.*) \|$", README)
+        (row,) = find(rf"^\| {written} \| (.*) \|$", BENCHMARKS)
         for said, found in zip(row.replace("*", "").split(" | "), printed[name], strict=True):
             if found == "no step":
                 assert said == "never applied"
@@ -80,21 +80,21 @@ def test_sides_of_the_reduction_end_at_the_same_weights():
     assert len(re.findall(r"Searchlight takes [\d.]+x of its least", printed)) == 3
 
 
-def test_readme_tells_the_measured_turnaround_of_trials():
+def test_docs_tell_the_measured_turnaround_of_trials():
     pattern = r"^ +(?:search|recipe) +\d+ +([\d.]+) +\d+ +([\d.]+) s +(\d+) ms"
     found = {tuple(float(cell) for cell in row) for row in find(pattern, measured("trial_turnaround"))}
-    rows = find(r"^\| .* \| ([\d.]+) \| ([\d.]+) s \| ([\d.]+) (m?s) \|$", README)
+    rows = find(r"^\| .* \| ([\d.]+) \| ([\d.]+) s \| ([\d.]+) (m?s) \|$", BENCHMARKS)
     assert len(found) == len(rows) == 6
     for rate, first, turnaround, unit in rows:
         said = (float(rate), float(first), float(turnaround) * (1 if unit == "ms" else 1000))
         assert any(said == pytest.approx(row, rel=0.02) for row in found), said
 
 
-def test_readme_tells_the_measured_quality_of_searches():
+def test_docs_tell_the_measured_quality_of_searches():
     interval = r"\[([\d.]+), ([\d.]+)\]"
     results = find(rf"^ +([\w-]+), all: final ratio ([\d.]+) {interval} {interval}", measured("search_quality"))
     found = {side: (ratio, f"{low} to {high}", f"{a} to {b}") for side, ratio, low, high, a, b in results}
-    table = README.partition("## What it finds")[2].partition("\n## ")[0]
+    table = BENCHMARKS.partition("## Final values of searches")[2].partition("\n## ")[0]
     rows = find(r"^\| .* \| ([\d.]+) \| (.*) \| (.*) \|$", table)
     assert rows == [found[side] for side in ("searchlight", "hyperband", "random")]
     assert all(ratio in doc("search-quality") for ratio, *_ in rows)
@@ -142,11 +142,11 @@ def test_docs_quote_the_measured_results(page, name):
     assert [line for line in doc(page).splitlines() if line in printed] == printed
 
 
-def test_readme_tells_the_measured_speed_of_liquid_cells():
+def test_docs_tell_the_measured_speed_of_liquid_cells():
     rows = {"CfC": "CfC", "input-gated liquid cell, a scan": "Liquid", "NCP wiring": "NCP", "LIF": "LIF"}
     for written, name in rows.items():
         ((tokens, ratios),) = find(rf"^{name} +[\d.]+ +([\d.]+) +(.*)$", measured("liquid_speed"))
-        said, ratio = find(rf"^\| {written} \| (\d+) \| .* \| ([\d.]+x) \|$", README)[0]
+        said, ratio = find(rf"^\| {written} \| (\d+) \| .* \| ([\d.]+x) \|$", BENCHMARKS)[0]
         assert float(said) == round(float(tokens))
         assert ratio == re.findall(r"[\d.]+x", ratios)[-1], "the least of its ratios"
 

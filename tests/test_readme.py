@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 @pytest.fixture(scope="module")
@@ -47,15 +47,32 @@ def test_tree_names_every_package_and_nothing_else():
     (tree,) = re.findall(r"## Where things are\n.*?```\n(.*?)```", README, flags=re.DOTALL)
     named, folder = set(), Path()
     for line in tree.splitlines():
-        name = line.split()[0]
-        if not line.startswith(" "):
-            folder = Path(name)
-        path = folder / name if line.startswith(" ") else folder
-        assert (ROOT / path).exists(), line
-        named.add(str(path))
+        for name in re.split(" {3,}", line.strip())[0].split():
+            if not line.startswith(" "):
+                folder = Path(name)
+            path = folder / name if line.startswith(" ") else folder
+            assert (ROOT / path).exists(), line
+            named.add(str(path))
     packages = {
         str(init.parent.relative_to(ROOT))
         for top in ("search", "trainables")
         for init in ROOT.glob(f"{top}/*/__init__.py")
     }
     assert packages <= named
+
+
+def test_readme_has_at_most_150_lines():
+    assert len(README.splitlines()) <= 150
+
+
+def test_index_of_the_documentation_names_every_page():
+    index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    assert {page.name for page in (ROOT / "docs").glob("*.md")} - {"index.md"} <= {*re.findall(r"\]\((.*?)\)", index)}
+
+
+def test_figures_of_the_readme_are_on_the_pages_that_it_names():
+    table = README.partition("## What it does that others do not")[2].partition("\n## ")[0]
+    pages = "".join((ROOT / "docs" / f"{name}.md").read_text() for name in ("benchmarks", "search-quality", "confirmation"))
+    figures = re.findall(r"(?<![\w.])\d+(?:\.\d+)? (?:%|ms|s)(?! *:)|\d\.\d\d(?: to \d\.\d\d)?", table)
+    assert len(figures) > 6
+    assert [figure for figure in figures if figure not in pages] == []
