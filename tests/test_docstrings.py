@@ -33,7 +33,6 @@ NOT_YET = (
     "models/liquid",
     "models/lm",
     "search/analysis",
-    "search/reporting",
     "search/samplers",
     "search/schedulers",
     "search/study/sampler_view.py",

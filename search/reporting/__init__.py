@@ -1,1 +1,1 @@
-"""Shows a search: in the terminal, as a page and as a Parquet file."""
+"""Output of a search: in the terminal, as an HTML report and as a Parquet file."""

@@ -16,7 +16,7 @@ from search.study.trial import get_outcome, get_reports, is_confirming
 from trainables.filesystem.paths import StoragePath
 
 FILE = "trials.parquet"
-OURS: dict[str, type] = {  # always there, so that the file of a search keeps its columns and types as it grows
+OURS: dict[str, type] = {  # always present, so that columns and types do not change during a search
     "trial_id": int,
     "purpose": str,
     "outcome": str,
@@ -30,15 +30,13 @@ TYPES = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string(
 
 
 def write_parquet(trials: Sequence[FrozenTrial], path: StoragePath) -> None:
-    """Write a row per report; a trial that reported nothing has one row, without an epoch.
+    """Write a row per report. A trial without a report has one row, without an epoch.
 
-    `samples` and `gpu_seconds` are what the trial used until that report; a copy counts its own epochs only.
-    A metric that has the name of one of our columns, such as the `epoch` of many functions, is "reported/epoch".
-
-    Whoever reads the file meanwhile reads the one before.
+    `samples` and `gpu_seconds` are cumulative. A copied trial counts only its own epochs. A metric with the name of one
+    of our columns, such as the `epoch` of many functions, becomes "reported/epoch". The file is replaced atomically.
 
     Raises:
-        OSError: The file cannot be written. The one before stays.
+        OSError: The file cannot be written. The previous file stays.
     """
     ours, metrics, configs = [], [], []  # each with a dict per row
     for trial in trials:
@@ -79,7 +77,7 @@ def _rename_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _infer_param_types(trials: Sequence[FrozenTrial]) -> dict[str, set[type]]:
-    """Return the types that the columns of searched parameters may hold, whatever came so far."""
+    """Return the possible types of the columns of searched parameters."""
     searched: dict[str, BaseDistribution] = {}
     for trial in trials:
         searched.update(trial.distributions)
@@ -93,11 +91,11 @@ def _infer_value_types(distribution: BaseDistribution) -> set[type]:
 
 
 def _to_array(values: list[Any], expected: set[type]) -> pa.Array:
-    """Return a column of one type: numbers stay numbers, a mixture becomes text."""
+    """Return a column of one type: numbers stay numbers, mixed types become text."""
     kinds = {*map(type, values), *expected} - {type(None)}
     if kinds == {int, float}:
         return pa.array([None if value is None else float(value) for value in values], pa.float64())
     if len(kinds) <= 1:
-        with suppress(pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):  # a list of a number and a text, or 2**64
+        with suppress(pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):  # e.g. a mixed list, or 2**64
             return pa.array(values, TYPES.get(next(iter(kinds), type(None))))
     return pa.array([None if value is None else str(value) for value in values], pa.string())

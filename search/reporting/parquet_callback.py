@@ -1,4 +1,4 @@
-"""Keeps the Parquet file of a search up to date while it runs."""
+"""Updates the Parquet file of a running search."""
 
 import threading
 import time
@@ -15,20 +15,20 @@ from search.study.study import SearchStudy
 from trainables.filesystem.paths import StoragePath
 
 EVERY_S = 3.0
-SHARE = 0.02  # of the time, at most: a search with many reports is written less often
+SHARE = 0.02  # largest share of the time spent on writing
 
 
 class ParquetCallback(TrialCallback):
-    """Observes a search and writes new reports to trials.parquet every few seconds, in a thread of its own.
+    """Observes a search and writes new reports to trials.parquet every few seconds, in a thread.
 
-    It reads the study on the thread of the search, and only the trial that an event is about. So an event costs the
-    same however many trials there are. A trial that was read does not change: the study makes a new one.
+    Each event reads only its trial from the study, so that its cost does not depend on the number of trials. The study
+    replaces trials instead of changing them, so that the thread can use them.
 
     Args:
-        study: The study that the search writes.
+        study: The study of the search.
         folder: The folder of the file.
         say: Shows a line if the file cannot be written.
-        place: Where the search lies, if not in `folder`.
+        place: The location of the search, if it is not `folder`.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class ParquetCallback(TrialCallback):
         self._place = place or folder
         self._trials = {trial.number: trial for trial in study.get_trials()}
         self._changed = threading.Event()
-        if self._trials:  # the driver before this one may have died before it wrote them
+        if self._trials:  # an earlier driver may have died before it wrote them
             self._changed.set()
         self._over = threading.Event()
         self._failure = ""
@@ -79,18 +79,18 @@ class ParquetCallback(TrialCallback):
         pause = EVERY_S
         while not self._over.wait(pause):
             if self._changed.is_set():
-                pa.array([0.0])  # imports pandas: a price that is paid once
+                pa.array([0.0])  # imports pandas before the time is measured
                 start = time.thread_time()
                 self._write("the search goes on")
                 pause = max(EVERY_S, (time.thread_time() - start) / SHARE)
 
     def _write(self, then: str) -> None:
         self._changed.clear()
-        trials = list(self._trials.values())  # at once: the search adds to them meanwhile
+        trials = list(self._trials.values())  # copied, since the search adds trials
         try:
             write_parquet(sorted(trials, key=lambda trial: trial.number), self._path)
             self._failure = ""
-        except (OSError, pa.ArrowException) as error:  # a full disk, a value that Parquet has no type for
+        except (OSError, pa.ArrowException) as error:  # e.g. a full disk, or a value without a Parquet type
             self._changed.set()
             if then != self._failure:
                 self._say(f"{self._place / FILE} cannot be written: {error}; {then}")

@@ -1,1 +1,1 @@
-"""What a search shows in a terminal."""
+"""Output of a search in a terminal."""

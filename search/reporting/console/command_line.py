@@ -1,4 +1,4 @@
-"""What the command lines of search/run.py and search/report.py share."""
+"""Common parts of the command lines of search/run.py and search/report.py."""
 
 import atexit
 import logging
@@ -38,7 +38,7 @@ class Command(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
             return super().parse_args(ctx, args)
-        except click.NoSuchOption as error:  # with one message for all versions of click
+        except click.NoSuchOption as error:  # one message for all versions of click
             near = f" (Possible options: {', '.join(sorted(error.possibilities))})" if error.possibilities else ""
             ctx.fail(f"No such option: {error.option_name}{near}")
 
@@ -54,7 +54,7 @@ class Command(click.Command):
 
 
 def build_parameters(options: Sequence[Option]) -> list[click.Parameter]:
-    """Return the parameters of the command line for `options`. Each passes its texts under the key of its option."""
+    """Return the command-line parameters of `options`. Each passes its texts under its option's key."""
     return [
         GroupedOption(
             option.group,
@@ -71,24 +71,24 @@ def build_parameters(options: Sequence[Option]) -> list[click.Parameter]:
 
 
 def exit_with(message: object, code: int) -> NoReturn:
-    """Print `message` to standard error and end the command with exit code `code`."""
+    """Print `message` to standard error and exit with `code`."""
     print(message, file=sys.stderr)
     raise click.exceptions.Exit(code)
 
 
 def run_command(command: click.Command) -> NoReturn:
-    """Run `command` and end the process at once. The teardown of torch, Ray and MLflow would take seconds."""
+    """Run `command` and exit without teardown, which would take seconds for torch, Ray and MLflow."""
     code = 0
     try:
         command()
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1 if end.code else 0
-    atexit._run_exitfuncs()  # those of libraries, which remove their temporary files
+    atexit._run_exitfuncs()  # of libraries, to remove their temporary files
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except BrokenPipeError:  # its reader has seen enough
+        except BrokenPipeError:  # its reader has closed it
             pass
         except OSError as error:
             code = code or 1

@@ -1,4 +1,4 @@
-"""Prints the searches of a storage folder, and a search that is not run."""
+"""Prints the searches of a storage folder, and the plan of a search."""
 
 import json
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def print_plan(planned: Any, cost: "CostEstimate | None" = None) -> None:
-    """Print the YAML that runs this search, with the resolved space as comments, and its `cost` if that is known."""
+    """Print the search's YAML, with its resolved space and known `cost` as comments."""
     from search.config.flatten import flatten
     from search.config.loading import to_yaml
     from search.reporting.console.preflight import format_estimate
@@ -49,7 +49,7 @@ def print_plan(planned: Any, cost: "CostEstimate | None" = None) -> None:
 
 
 def _describe_confirmation(planned: Any) -> str:
-    """Return what the confirmation of the search will cost, or "" if there is none."""
+    """Return the expected cost of the search's confirmation, or "" without one."""
     runs, plan = planned.confirming_runs, planned.confirmation
     if plan is None:
         return ""
@@ -64,7 +64,7 @@ def _describe_confirmation(planned: Any) -> str:
 
 
 def _describe_checkpoints(planned: Any) -> str:
-    """Return what checkpoints are kept and the space that they take, as far as an earlier search of the task shows."""
+    """Return which checkpoints are kept, and their size in an earlier search of the task."""
     config = planned.config
     count = min(config.keep_checkpoints, config.trials)
     front = " and the Pareto front" if len(planned.objectives) > 1 else ""
@@ -78,7 +78,7 @@ def _describe_checkpoints(planned: Any) -> str:
 
 
 def _find_checkpoint_bytes(config: "SearchConfig") -> tuple[str, int]:
-    """Return the newest search of the same task in the storage that has checkpoints, and the bytes of the largest."""
+    """Return the newest search of the same task with checkpoints, and the bytes of its largest one."""
     from search.config.option import read_yaml
     from search.execution.checkpoint_manager import CHECKPOINTS, measure_largest
     from search.storage.working_copy import list_searches
@@ -89,13 +89,13 @@ def _find_checkpoint_bytes(config: "SearchConfig") -> tuple[str, int]:
             earlier = read_yaml((place / "search.yaml").read_text(encoding="utf-8"))
             if earlier["task"] == config.task and (size := measure_largest(place / CHECKPOINTS)):
                 return name, size
-        except (OSError, UnicodeDecodeError, yaml.YAMLError, TypeError, KeyError):  # a search that cannot be read
+        except (OSError, UnicodeDecodeError, yaml.YAMLError, TypeError, KeyError):  # an unreadable search
             continue
     return "", 0
 
 
 def print_searches(storage: StoragePath, as_json: bool = False) -> None:
-    """Print a line for each search in `storage`, with its newest search last, or all of them as one JSON list."""
+    """Print a line for each search in `storage`, the newest last, or all searches as one JSON list."""
     from search.analysis.best_trials import count_outcomes
     from search.analysis.confirmed_best import confirm, find_confirmed_best
     from search.storage.working_copy import list_searches
@@ -111,7 +111,7 @@ def print_searches(storage: StoragePath, as_json: bool = False) -> None:
     for name in names:
         try:
             searched = load_search(storage / name)
-        except UsageError as error:  # a database that is away keeps nobody from the others
+        except UsageError as error:  # list the others if a database is unavailable
             found.append({"name": name, "error": str(error)})
         else:
             best, metric = find_confirmed_best(searched, confirm(searched)), searched.objective.metric

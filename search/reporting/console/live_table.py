@@ -1,4 +1,4 @@
-"""Where a search stands, as it is shown in a terminal while it runs."""
+"""The state of a running search, shown in a terminal."""
 
 import math
 import time
@@ -22,10 +22,10 @@ SPEED = "time/samples_per_s"
 
 @dataclass
 class LiveRow:
-    """A trial that has not ended."""
+    """The state of a running trial."""
 
-    values: Mapping[str, Any]  # of the searched parameters that apply to it
-    epochs: int | None  # when it is complete; None if that is unknown
+    values: Mapping[str, Any]  # of its active searched parameters
+    epochs: int | None  # of a complete trial; None if unknown
     epoch: int = 0
     now: float = math.nan  # its last objective
     best: float = math.nan
@@ -34,20 +34,20 @@ class LiveRow:
 
 @dataclass
 class LiveTable:
-    """A renderable of rich: a summary of the search, and then as many trials as there is room for."""
+    """A renderable of rich: a summary of the search, and as many trials as fit."""
 
     objective: Objective
-    trials: int  # how many will start
-    expected: float | None  # the budget of all trials, in the scheduler's unit; None if it is unknown
+    trials: int  # the number of trials to start
+    expected: float | None  # the budget of all trials in the scheduler's unit; None if unknown
     budget_s: float | None = None  # the time limit of the search
-    spent: Callable[[], float] = field(init=False)  # the budget used so far; by default an epoch for each report
-    live: Callable[[], Collection[int]] = field(init=False)  # the trials that are trained; by default all in `rows`
-    rows: dict[int, LiveRow] = field(default_factory=dict)  # by number of the trial
+    spent: Callable[[], float] = field(init=False)  # the used budget; default: an epoch per report
+    live: Callable[[], Collection[int]] = field(init=False)  # the trials in training; default: all in `rows`
+    rows: dict[int, LiveRow] = field(default_factory=dict)  # by trial number
     ended: Counter[str] = field(default_factory=Counter)  # by outcome
-    failure: str = ""  # the last one
-    confirming_runs: int | None = 0  # how many are expected; None if that is unknown
-    confirming: set[int] = field(default_factory=set)  # the numbers of those that began
-    confirmed: int = 0  # how many ended
+    failure: str = ""  # of the last failed trial
+    confirming_runs: int | None = 0  # the expected number; None if unknown
+    confirming: set[int] = field(default_factory=set)  # trial numbers of confirming runs
+    confirmed: int = 0  # ended confirming runs
     epochs: int = 0
     bests: BestReports = field(init=False)
 
@@ -56,7 +56,7 @@ class LiveTable:
         self.spent = lambda: self.epochs
         self.live = lambda: self.rows
         self._began = time.monotonic()
-        self._first: tuple[float, float] | None = None  # report: when, and what had been spent by then
+        self._first: tuple[float, float] | None = None  # time and used budget at the first report
 
     def add_trial(
         self, number: int, values: Mapping[str, Any], epochs: int | None, is_confirming: bool = False
@@ -66,7 +66,7 @@ class LiveTable:
             self.confirming.add(number)
 
     def restore_report(self, number: int, epoch: int, value: float) -> None:
-        """Add a report that was made before the search was resumed."""
+        """Add a report from before the search was resumed."""
         self.epochs += 1
         if number not in self.confirming:
             self.bests.record_report(number, epoch, {self.objective.metric: value})
@@ -92,11 +92,11 @@ class LiveTable:
         return self.rows.pop(number, None)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        rows = dict(self.rows)  # the search goes on meanwhile, in another thread
+        rows = dict(self.rows)  # copied, since another thread changes it
         live = set(self.live())
         trained = sorted(number for number in rows if number in live)
         yield from self._render_summary(len(trained), len(rows) - len(trained), sum(rows[n].speed for n in trained))
-        room = options.size.height - 8  # the summary, the head, what is cut, and the cursor
+        room = options.size.height - 8  # lines of the summary, the head, the omissions, and the cursor
         if trained and room > 0:
             cells = self._build_rows({number: rows[number] for number in trained[:room]})
             table = build_table(cells, options.max_width)

@@ -1,4 +1,4 @@
-"""Prints an audit: a line for each finding, most severe first, and what the task costs."""
+"""Prints an audit: a line for each finding, the most severe first, and the cost of the task."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,7 +20,7 @@ def format_finding(finding: Mapping[str, Any]) -> str:
 
 
 def print_audit(console: Console, audit: Mapping[str, Any], estimate: CostEstimate | None) -> None:
-    """Print what an audit found, given as JSON, and the cost of the whole search."""
+    """Print the findings of an audit, given as JSON, and the cost of the whole search."""
     for finding in audit["findings"]:
         line = Text.assemble((f"{finding['severity']:<8}", STYLES[finding["severity"]]), format_finding(finding))
         console.print(line, highlight=False, soft_wrap=True)
@@ -34,14 +34,14 @@ def print_audit(console: Console, audit: Mapping[str, Any], estimate: CostEstima
 
 
 def format_summary(audit: Mapping[str, Any]) -> str:
-    """Return how many findings of each severity an audit has."""
+    """Return the number of an audit's findings by severity."""
     severities = [finding["severity"] for finding in audit["findings"]]
     counts = [pluralize(severities.count(s), s) for s in STYLES if s in severities]
     return f"preflight: {', '.join(counts) or 'nothing found'}"
 
 
 def list_costs(costs: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Return a table of what an epoch of each config takes, the head first, or an empty list."""
+    """Return a table of each config's cost per epoch, the head first, or an empty list."""
     head = ["config", "precision", "samples per micro-batch", "s per epoch", "evaluation s", "build s", "peak memory",
             "largest micro-batch"]  # fmt: skip
     rows = [
@@ -61,7 +61,7 @@ def list_costs(costs: Sequence[Mapping[str, Any]]) -> list[list[str]]:
 
 
 def list_modes(modes: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Return a table of what each precision does with a micro-batch, the head first, or an empty list."""
+    """Return a table of the measurements of each precision, the head first, or an empty list."""
     head = ["precision", "ms", "activations", "products in it", "loss error", "cosine", "vanished", "loss scale"]
     rows = [
         [
@@ -80,7 +80,7 @@ def list_modes(modes: Sequence[Mapping[str, Any]]) -> list[list[str]]:
 
 
 def format_estimate(estimate: CostEstimate) -> str:
-    """Return the time of a search, its hours, and its price if that is known."""
+    """Return the time of a search, its device hours, and its price if known."""
     low, high = (format_duration(seconds) for seconds in estimate.seconds)
     parts = [f"about {low}" if low == high else f"{low} to {high}"]
     parts.append(f"{_range(estimate.device_hours)} {estimate.unit}")

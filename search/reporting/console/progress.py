@@ -1,4 +1,4 @@
-"""Shows a search while it runs: its state in a terminal, elsewhere a line for each event."""
+"""Shows a running search: its state in a terminal, or a line for each event elsewhere."""
 
 import importlib.util
 import math
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Progress(TrialCallback):
-    """Observes a search and shows it on `console`: if it is quiet, only warnings and failures.
+    """Observes a search and shows it on `console`. If `quiet`, it shows only warnings and failures.
 
     `earlier` are the trials of a resumed search.
     """
@@ -34,7 +34,7 @@ class Progress(TrialCallback):
     ) -> None:
         self._board, self._space, self._console, self._quiet = board, space, console, quiet
         self._live = None
-        # Rich shows a table that changes in a notebook with the help of ipywidgets.
+        # Rich needs ipywidgets to update a table in a notebook.
         has_widgets = console.is_jupyter and importlib.util.find_spec("ipywidgets") is not None
         if (console.is_interactive or has_widgets) and not quiet:
             # Each refresh takes up to 10 ms from the search.
@@ -49,11 +49,11 @@ class Progress(TrialCallback):
 
     def __exit__(self, *_: Any) -> None:
         if self._live:
-            with suppress(OSError):  # of a terminal that was lost
+            with suppress(OSError):  # the terminal was closed
                 self._live.stop()
 
     def follow(self, searcher: "StudySearcher") -> None:
-        """Show what `searcher` has spent from now on, and the trials that it has running."""
+        """Show the used budget and the running trials of `searcher` from now on."""
         self._board.spent = lambda: searcher.reports.spent
         self._board.live = lambda: searcher.study.live
 
@@ -63,7 +63,7 @@ class Progress(TrialCallback):
             self.warn(text)
 
     def warn(self, text: str) -> None:
-        """Show a line that matters."""
+        """Show a line, also if the search is quiet."""
         self._print(Text(text.rstrip()))
 
     def on_trial_start(
@@ -95,7 +95,7 @@ class Progress(TrialCallback):
             self.warn(f"trial {number:>3}  {outcome:<9} {reason}")
 
     def _print_trial_end(self, number: int, outcome: str, reason: str, row: LiveRow | None) -> None:
-        """Show a line with the result and the values of a trial. Only the line of a failed trial may be longer."""
+        """Show the result and values of a trial, in one line unless it failed."""
         parts = [] if row is None or math.isnan(row.best) else [f"{format_value(row.best)} after epoch {row.epoch}"]
         parts += [reason] if outcome in ("diverged", "failed") else []
         parts += _format_values(row.values) if row else []
@@ -108,7 +108,7 @@ class Progress(TrialCallback):
         self._console.print(text, highlight=False, soft_wrap=True)
 
     def _add_trial(self, number: int, config: dict[str, Any], is_confirming: bool) -> dict[str, Any]:
-        """Add a trial to the board. Return its searched parameters that apply."""
+        """Add a trial to the board. Return its active searched parameters."""
         chosen = self._space.choose(lambda parameter: config.get(parameter.name))
         values = {name: value for name, value in chosen.items() if name in config}
         epochs = config.get("epochs")

@@ -1,4 +1,4 @@
-"""What people are told at the end of a search: what came of it, how to look, how to go on."""
+"""The summary at the end of a search: its result, where to view it, and how to continue."""
 
 import os
 import shlex
@@ -37,12 +37,12 @@ from trainables.filesystem.paths import StoragePath
 if TYPE_CHECKING:
     from search.analysis.result import SearchResult
 
-OF_A_RUN = ("mode", "workers", "cpus_per_worker", "gpus_per_worker", "seed")  # what --once may come with, too
-FAILURES = 3  # kinds of failure that the summary tells; the page has all
+OF_A_RUN = ("mode", "workers", "cpus_per_worker", "gpus_per_worker", "seed")  # options that are valid with --once
+FAILURES = 3  # kinds of failures in the summary; the report has all
 
 
 def print_trials(console: Console, searched: SearchRecord) -> None:
-    """Print the table of the trials, with all columns if `console` is no terminal."""
+    """Print the table of the trials, with all columns if `console` is not a terminal."""
     width = console.width if console.is_terminal else None
     rows = trial_rows(searched.trials, searched.objectives)
     table = build_table(rows, width)
@@ -53,7 +53,7 @@ def print_trials(console: Console, searched: SearchRecord) -> None:
 
 
 def print_summary(console: Console, result: "SearchResult", place: StoragePath, quiet: bool = False) -> None:
-    """Print what a search found. `quiet` leaves out the table of all trials, and where they diverged."""
+    """Print the result of a search. `quiet` omits the table of all trials and their divergence."""
 
     def print_line(line: str) -> None:
         console.print(line, soft_wrap=True, highlight=False, markup=False)
@@ -70,7 +70,7 @@ def print_summary(console: Console, result: "SearchResult", place: StoragePath, 
     failed = [trial for trial in searched.trials if get_outcome(trial) == "failed"]
     for alike in group_by_reason(failed)[:FAILURES]:
         numbers, reason = [trial.number for trial in alike], alike[0].user_attrs.get("reason", "")
-        if reason not in result.stopped:  # else the first line has it
+        if reason not in result.stopped:  # the first line has it otherwise
             print_line(f"failed: {format_trials(numbers)}: {reason}")
     if failed:
         print_line(f"tracebacks: {place / 'errors'}")
@@ -101,7 +101,7 @@ def print_summary(console: Console, result: "SearchResult", place: StoragePath, 
 
 
 def _print_best(console: Console, searched: SearchRecord, best: FrozenTrial) -> None:
-    """Print the best trial with what was searched, beside the task's own values if they were tried."""
+    """Print the best trial with its searched parameters, next to the defaults if they were tried."""
     objective, defaults = searched.objective, searched.default_trial
     value, epoch = format_value(get_best_value(best, objective)), get_best_epoch(best, objective)
     others = None if defaults is None or defaults.number == best.number else defaults
@@ -121,7 +121,7 @@ def _print_best(console: Console, searched: SearchRecord, best: FrozenTrial) -> 
 
 
 def _print_parameters(console: Console, searched: SearchRecord, best: FrozenTrial) -> None:
-    """Print the parameters of a trial, beside the task's own values if they were tried."""
+    """Print the parameters of a trial, next to the defaults if they were tried."""
     objective, defaults = searched.objective, searched.default_trial
     others = None if defaults is None or defaults.number == best.number else defaults
     table = Table(box=None, pad_edge=False, show_header=others is not None, header_style="dim")
@@ -140,7 +140,7 @@ def _print_parameters(console: Console, searched: SearchRecord, best: FrozenTria
 
 
 def _print_confirmed(console: Console, searched: SearchRecord, confirmation: Confirmation, best: BestTrial) -> None:
-    """Print the confirmed trial with its estimate, all configs that were compared, and what was searched."""
+    """Print the confirmed trial with its estimate, all compared configs, and its parameters."""
     config, metric = get_confirmed_config(confirmation), confirmation.objective.metric
     low, high = map(format_value, config.interval)
     unit = dict(searched.about.get("units", {})).get(metric, "")
@@ -161,7 +161,7 @@ def _print_confirmed(console: Console, searched: SearchRecord, confirmation: Con
 
 
 def print_confirmations(console: Console, searched: SearchRecord) -> None:
-    """Print what the confirming runs of a search show, if there are enough of them."""
+    """Print the results of the confirming runs of a search, if there are enough of them."""
     confirmations = confirm(searched)
     for confirmation in confirmations:
         if len(confirmations) == 1:
@@ -170,7 +170,7 @@ def print_confirmations(console: Console, searched: SearchRecord) -> None:
 
 
 def _print_confirmed_configs(console: Console, confirmation: Confirmation) -> None:
-    """Print a row for each config: its mean and its difference to the defaults, with their intervals."""
+    """Print a row for each config: its mean and its difference from the defaults, with intervals."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     head, *rows = build_confirmation_rows(confirmation)
     for name in head:
@@ -181,9 +181,9 @@ def _print_confirmed_configs(console: Console, confirmation: Confirmation) -> No
 
 
 def view_instructions(mlflow: Mapping[str, str], place: StoragePath) -> Iterator[str]:
-    """Yield the report, and where MLflow has the search: an address, or the command that serves it."""
+    """Yield the report, and the address of the search in MLflow or the command that serves it."""
     page = place / "report.html"
-    with suppress(OSError):  # a bucket that is away, which was told
+    with suppress(OSError):  # an unavailable bucket, which was reported before
         if page.exists():
             yield str(page)
     uri = redact(mlflow["tracking_uri"])
@@ -195,13 +195,13 @@ def view_instructions(mlflow: Mapping[str, str], place: StoragePath) -> Iterator
         return
     program = Path(sys.executable).with_name("mlflow")
     command = shlex.quote(str(program)) if program.exists() else f"{shlex.quote(sys.executable)} -m mlflow"
-    # As the shell has it: it may hold a password.
+    # As a variable, since it may hold a password.
     store = f'"${URI}"' if redact(os.environ.get(URI, "")) == uri else shlex.quote(uri)
     yield f"{command} ui --backend-store-uri {store}, then http://127.0.0.1:5000/{run}"
 
 
 def retrain_command(searched: SearchRecord, best: FrozenTrial | None) -> str:
-    """Return the command that trains the best config once more, by itself. None stands for the task's defaults."""
+    """Return the command that trains the best config once more. None stands for the task's defaults."""
     config: Mapping[str, Any] = searched.about["config"]
     path, _, label = config["task"].rpartition(":")
     relative = os.path.relpath(path) if path else ""

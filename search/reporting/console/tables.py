@@ -1,4 +1,4 @@
-"""Consoles, which survive that their stream goes away, and the tables that they show."""
+"""Consoles that tolerate a closed stream, and their tables."""
 
 import sys
 from collections.abc import Sequence
@@ -10,13 +10,13 @@ from rich.table import Table
 from rich.text import Text
 
 GAP = 2  # between two columns
-LONGEST = 16  # of a cell, where the terminal is narrow
+LONGEST = 16  # largest width of a cell in a narrow terminal
 
 
 class SafeStream:
-    """A standard stream that ends no search when it goes away: a pipe that its reader closed, a terminal that was lost.
+    """A standard stream that ignores errors of a closed pipe or terminal.
 
-    Rich would end the process, and take standard output from it.
+    Otherwise, Rich would end the process.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -41,7 +41,7 @@ def create_console(stream: TextIO, width: int | None = None) -> Console:
 
 
 def build_comparison_table(rows: Sequence[Sequence[str]]) -> Table:
-    """Return a table of `rows`, the head first, with the names of the rows on the left."""
+    """Return a table of `rows`, the head first, with the row names on the left."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     head, *body = rows
     for place, cell in enumerate(head):
@@ -52,14 +52,14 @@ def build_comparison_table(rows: Sequence[Sequence[str]]) -> Table:
 
 
 def create_report_console() -> Console:
-    """Return a console for standard output, as wide as the terminal. A file or a pipe is as wide as a table needs."""
+    """Return a console for standard output. In a file or a pipe, tables keep their full width."""
     return create_console(sys.stdout, None if sys.stdout.isatty() else 10_000)
 
 
 def build_table(rows: Sequence[Sequence[str]], width: int | None = None) -> Table:
-    """Return a table of `rows`, the head first. The last columns are left out if `width` has no room for them.
+    """Return a table of `rows`, the head first. Omit the last columns if they exceed `width`.
 
-    Callers must tell which: see `list_omitted_columns`.
+    Callers must list omitted columns: see `list_omitted_columns`.
     """
     table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
     fit, left = 0, width
@@ -80,5 +80,5 @@ def build_table(rows: Sequence[Sequence[str]], width: int | None = None) -> Tabl
 
 
 def list_omitted_columns(table: Table, rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the heads of the columns of `rows` that `build_table` left out of `table`."""
+    """Return the heads of columns of `rows` that `build_table` omitted from `table`."""
     return [*rows[0][len(table.columns) :]]

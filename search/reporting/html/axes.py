@@ -1,4 +1,4 @@
-"""How the values of a parameter lie on an axis."""
+"""The axis of a parameter, and the positions of its values."""
 
 import math
 from collections.abc import Sequence
@@ -14,23 +14,23 @@ from search.formatting import format_value
 from search.reporting.html import theme
 from search.study.record import SearchRecord
 
-ROOM = 0.04  # of the axis, beyond what was searched on either side
-SPREAD = 0.3  # how far from a choice the points of its trials may lie, so that they do not hide each other
-GOLDEN = (math.sqrt(5) - 1) / 2  # whose multiples are spread evenly
-MARGIN = 0.06  # of the axis, beyond its values on either side
-FAR = 3.0  # times the way from the best to the worst of nine in ten: what is worse is not shown
+ROOM = 0.04  # margin on each side, as a share of the searched range
+SPREAD = 0.3  # largest distance of points from their choice, which makes overlapping points visible
+GOLDEN = (math.sqrt(5) - 1) / 2  # its multiples modulo 1 are spread evenly
+MARGIN = 0.06  # margin on each side, as a share of the values' range
+FAR = 3.0  # values beyond this multiple of the range of the best nine tenths are not shown
 
 
 @dataclass(frozen=True)
 class Axis:
-    """The axis of one parameter, as long as what was searched of it."""
+    """The axis of one parameter, over its searched range."""
 
     name: str
     distribution: Any
 
     @property
     def choices(self) -> tuple[Any, ...]:
-        """None for a number."""
+        """The choices of a categorical parameter, else an empty tuple."""
         return self.distribution.choices if isinstance(self.distribution, CategoricalDistribution) else ()
 
     @property
@@ -38,25 +38,25 @@ class Axis:
         return bool(getattr(self.distribution, "log", False))
 
     def get_position(self, trial: FrozenTrial) -> float:
-        """Where a trial is drawn: at its value, or near to its choice."""
+        """Return the position of a trial: its value, or a point near its choice."""
         value = trial.params[self.name]
         if self.choices:
             return float(self.choices.index(value) + SPREAD * 2 * (trial.number * GOLDEN % 1 - 0.5))
         return float(value)
 
     def to_share(self, value: float) -> float:
-        """Of a number, how far it lies between the ends of what was searched: from 0 to 1."""
+        """Return the position of a number in the searched range, from 0 to 1."""
         low, high, at = map(self._scale, (self.distribution.low, self.distribution.high, value))
         return (at - low) / (high - low) if high > low else 0.5
 
     def from_share(self, share: float) -> float:
-        """The number that lies so far between the ends."""
+        """Return the number at a position from 0 to 1 in the searched range."""
         low, high = self._scale(self.distribution.low), self._scale(self.distribution.high)
         scaled = low + share * (high - low)
         return math.exp(scaled) if self.log else scaled
 
     def build_layout(self) -> dict[str, Any]:
-        """Of plotly's axis."""
+        """Return the layout of plotly's axis."""
         title = {"title_text": theme.escape_text(self.name)}
         if self.choices:
             names = [theme.escape_text(format_value(choice)) for choice in self.choices]
@@ -73,16 +73,13 @@ class Axis:
 
 
 def build_axes(searched: SearchRecord, names: Sequence[str]) -> list[Axis]:
-    """Those of the parameters `names`, each of which some trial has."""
+    """Return the axes of the parameters `names`, each of which a trial must have."""
     latest = {name: d for trial in searched.trials for name, d in trial.distributions.items()}
     return [Axis(name, latest[name]) for name in names]
 
 
 def robust_range(values: Sequence[float | None], objective: Objective) -> list[float] | None:
-    """Return the range of an axis without the values that are so bad that the others would be one line, if any.
-
-    Return None if all values are to be shown.
-    """
+    """Return the range of an axis without extremely bad values, or None if all values fit."""
     losses = sorted(objective.loss(value) for value in values if value is not None and math.isfinite(value))
     if len(losses) < 5:
         return None

@@ -1,4 +1,4 @@
-"""The page of searches beside each other."""
+"""The HTML comparison of several searches."""
 
 from collections.abc import Sequence
 
@@ -20,7 +20,7 @@ from trainables.filesystem.paths import StoragePath
 
 
 def write_comparison(sides: Sequence[SearchCurve], path: StoragePath) -> None:
-    """Write the page, all of it or nothing.
+    """Write the page atomically.
 
     Raises:
         OSError: It cannot be written.
@@ -65,7 +65,7 @@ def _build_figures(sides: Sequence[SearchCurve]) -> list[Figure]:
 
 
 def _build_line(side: SearchCurve, place: int, at: Sequence[float], until: float) -> Scatter:
-    """Steps, as far as the search went."""
+    """Return the best value so far of a search, as steps until its end."""
     values = [step.value for step in side.steps]
     return Scatter(
         x=[*at, max(until, at[-1])],

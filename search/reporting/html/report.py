@@ -1,4 +1,4 @@
-"""What the page of a search holds, most important first."""
+"""The HTML report of a search, with the most important section first."""
 
 import shlex
 from collections.abc import Callable
@@ -26,7 +26,7 @@ from search.study.record import SearchRecord
 from search.study.trial import get_best_value
 from trainables.filesystem.paths import StoragePath
 
-LISTED = 100  # trials, in the table of all
+LISTED = 100  # trials in the table of all trials
 
 
 def build_trial_table(searched: SearchRecord) -> Section | None:
@@ -60,10 +60,10 @@ SECTIONS = (
 
 
 def render_report(searched: SearchRecord, command: str = "") -> str:
-    """The page of `searched`.
+    """Return the HTML report of `searched`.
 
     Args:
-        command: What runs it again.
+        command: The command that starts the search again.
     """
     sections = [section for make in SECTIONS if (section := make(searched)) is not None]
     return render_page(searched.name, _format_subtitle(searched), sections, _collect_facts(searched), command)
@@ -82,7 +82,7 @@ def _collect_facts(searched: SearchRecord) -> list[tuple[str, str]]:
     objective, gain = searched.objective, best_trial.format_gain(searched)
     best = find_incumbent(searched.trials, objective)
     facts = [(f"best {objective.metric}", format_value(get_best_value(best, objective)) if best else "none")]
-    if len(confirmed := confirm(searched)) == 1:  # the gain of one trial over one other says less
+    if len(confirmed := confirm(searched)) == 1:  # preferred to the gain of a single trial
         config = get_confirmed_config(confirmed[0])
         low, high = map(format_value, config.interval)
         label = f"confirmed {objective.metric} of {describe_config(config.trial)} (90 % interval)"
@@ -95,7 +95,7 @@ def _collect_facts(searched: SearchRecord) -> list[tuple[str, str]]:
 
 
 def write_report(searched: SearchRecord, path: StoragePath) -> None:
-    """Write the page of a search to `path` in its folder, all of it or nothing.
+    """Write the report of a search to `path` in its folder, atomically.
 
     Raises:
         OSError: It cannot be written.
@@ -105,10 +105,10 @@ def write_report(searched: SearchRecord, path: StoragePath) -> None:
 
 
 def try_write_report(searched: SearchRecord, path: StoragePath, say: Callable[[str], None]) -> bool:
-    """The same; that it cannot be written is told in a line, and keeps nobody from going on. Whether it was written."""
+    """Write the report and return True. On an error, show a line and return False."""
     try:
         write_report(searched, path)
-    except Exception as error:  # a full disk, or what nobody thought of: the search is worth more than its page
+    except Exception as error:  # any error: the search is more important than its report
         again = f"{report_command(path.parent)} writes it again"
         say(f"{path} cannot be written: {type(error).__name__}: {error}; {again}")
         return False

@@ -1,4 +1,4 @@
-"""The page as one HTML file that needs nothing beside it: what all sections have in common."""
+"""The template of a self-contained HTML page."""
 
 import json
 from collections.abc import Sequence
@@ -13,19 +13,19 @@ from plotly.offline import get_plotlyjs
 from search.reporting.html import theme
 
 HERE = Path(__file__).resolve().parent
-# The browser is told to load nothing from anywhere, whatever plotly could.
+# The browser must not load anything, even if plotly tries.
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 
 
 @dataclass(frozen=True)
 class Section:
-    """A heading, a summary in plain text, and figures or a table. A line of the summary is a paragraph.
+    """A heading, a summary in plain text, and figures or a table. Each line of the summary is a paragraph.
 
     Attributes:
-        figures: Their colors must be those of `search.reporting.html.theme`, so that they are readable in the dark and
-            on paper.
+        figures: Their colors must be those of `search.reporting.html.theme`, which are readable in dark mode and on
+            paper.
         table: Rows of plain text, the head first.
-        notes: Shown small, below all others. A line is a paragraph.
+        notes: Small text at the end. Each line is a paragraph.
     """
 
     title: str
@@ -42,13 +42,13 @@ def render_page(
     facts: Sequence[tuple[str, str]] = (),
     command: str = "",
 ) -> str:
-    """The HTML of a page. All that is given is plain text.
+    """Return the HTML of a page. All arguments are plain text.
 
     Args:
-        title, subtitle: At its head.
-        sections: In the order in which they are read.
-        facts: What is to be seen at a glance: a label and a value each.
-        command: To be copied into a terminal.
+        title, subtitle: Shown in the header.
+        sections: In reading order.
+        facts: Key figures: a label and a value each.
+        command: Shown for copying into a terminal.
     """
     figures = [figure for section in sections for figure in section.figures]
     places = iter(range(len(figures)))
@@ -96,14 +96,14 @@ def _render_section(section: Section, places: Sequence[int]) -> str:
 
 
 def _render_placeholder(figure: Figure, place: int) -> str:
-    """Where a figure will be drawn. It is as high as that from the start: nothing moves when it comes."""
+    """Return the element of a figure, with the figure's height, so that nothing moves when it is drawn."""
     kind = "figure half" if figure.layout.meta == theme.HALF else "figure"
     height = figure.layout.height or theme.HEIGHT
     return f'<div class="{kind}" data-figure="{place}" style="min-height: {height}px"></div>'
 
 
 def _render_table(rows: Sequence[Sequence[str]]) -> str:
-    """Columns of numbers are aligned right. A phone scrolls the table, not the page."""
+    """Return a table with right-aligned numbers, which scrolls separately on a narrow screen."""
     head, *body = rows
     numbers = [all(_is_number(row[column]) for row in body) for column in range(len(head))]
 
@@ -125,7 +125,7 @@ def _is_number(cell: str) -> bool:
 
 
 def _escape_script_json(data: str) -> str:
-    """JSON that cannot end the script it stands in."""
+    """Escape JSON so that it cannot end its script element."""
     return data.replace("<", "\\u003c")
 
 

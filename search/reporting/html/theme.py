@@ -1,8 +1,8 @@
-"""How the page looks: its colors in the light and in the dark, and what all figures have in common.
+"""The theme of the report: its colors in light and dark mode, and the common layout of figures.
 
-A figure names colors as CSS variables, such as `INK`, and the browser puts in what they are at the moment. So one
-figure is right in the light, in the dark and on paper. The hues differ in lightness too, by so much that they are told
-apart with any of the three kinds of color blindness (Machado et al., 2009), and have a contrast of 3 to their ground.
+Figures use CSS variables as colors, such as `INK`, which the browser resolves. The same figure therefore works in
+light mode, in dark mode and on paper. The hues differ enough in lightness to be distinguished with any of the three
+kinds of color blindness (Machado et al., 2009), and have a contrast of 3 to their background.
 """
 
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ from plotly.graph_objects import Figure
 
 from search.formatting import format_duration
 
-COLORS = {  # in the light and in the dark; "faint" is text that matters less
+COLORS = {  # in light and dark mode; "faint" is less important text
     "ground": ("#f6f7f9", "#101318"),
     "card": ("#ffffff", "#191d23"),
     "ink": ("#171b21", "#e9ecf1"),
@@ -33,17 +33,17 @@ HUES = ("blue", "orange", "green", "magenta", "violet", "gray")
 INK, FAINT, LINE, CARD = (f"var(--{name})" for name in ("ink", "faint", "line", "card"))
 COLORWAY = [f"var(--{name})" for name in HUES]
 BLUE, ORANGE, GREEN, MAGENTA, VIOLET, GRAY = COLORWAY
-ACCENT = BLUE  # what a figure is about: the best trial
+ACCENT = BLUE  # of the subject of a figure, e.g. the best trial
 OUTCOME_COLORS = {"completed": BLUE, "pruned": GRAY, "diverged": ORANGE, "failed": MAGENTA, "interrupted": VIOLET}
 SYMBOLS = {"diverged": "x", "failed": "diamond", "interrupted": "circle-open"}
-# By trainables.precision.Precision, which is not imported because it would import torch.
+# By the names of trainables.precision.Precision, which would import torch.
 PRECISION_COLORS = {"fp32": VIOLET, "bf16": GREEN, "fp16": MAGENTA}
 HEIGHT = 340  # pixels
-HALF = "half"  # what figures say of themselves that stand side by side, where there is room
+HALF = "half"  # marks figures that are shown side by side on a wide screen
 
 
 def render_css() -> str:
-    """Return the colors as CSS variables: dark where the reader has it so, and never on paper."""
+    """Return the colors as CSS variables. Dark mode follows the browser, except on paper."""
     light, dark = (" ".join(f"--{name}: {color};" for name, color in colors.items()) for colors in (LIGHT, DARK))
     return (
         f":root {{ color-scheme: light; {light} }}\n"
@@ -52,26 +52,26 @@ def render_css() -> str:
 
 
 def escape_text(value: Any) -> str:
-    """Text for a figure, which would take `<b>` in it for bold."""
+    """Escape a text for a figure, in which plotly interprets tags such as `<b>`."""
     return escape(str(value), quote=False)
 
 
 def build_figure(
     *traces: Any, x: str = "", y: str = "", height: int = HEIGHT, half: bool = False, **more: Any
 ) -> Figure:
-    """A figure of `traces` with titles of its axes.
+    """Return a figure of `traces` with titled axes.
 
     Args:
         traces: Of plotly.
         x, y: Titles of the axes, in plain text.
-        height: In pixels; the width is that of the page.
-        half: Whether two stand side by side, where there is room.
-        more: Of plotly's layout, such as `xaxis_type="log"`.
+        height: In pixels. The width is that of the page.
+        half: Whether two figures are shown side by side on a wide screen.
+        more: Arguments of plotly's layout, such as `xaxis_type="log"`.
     """
     drawn = Figure(
         list(traces),
         {
-            "template": "none",  # the page has TEMPLATE once, for all
+            "template": "none",  # the page applies TEMPLATE
             "height": height,
             "meta": HALF if half else None,
             "xaxis": {"title": {"text": escape_text(x)}},
@@ -88,20 +88,20 @@ def build_outcome_marker(outcome: str, size: int, opacity: float) -> dict[str, A
 
 
 def mark_pauses(figure: Figure, pauses: Iterable[tuple[float, float]]) -> Figure:
-    """Draw a dashed line where the search paused. A pause is the seconds before it and its length."""
+    """Draw a dashed line at each pause of the search, given as the seconds before it and its length."""
     for after, _ in pauses:
         figure.add_vline(x=after, line={"color": FAINT, "dash": "dash", "width": 1})
     return figure
 
 
 def build_time_axis(seconds: float) -> dict[str, Any]:
-    """An axis of so many seconds since the start, with round times on it."""
+    """Return an axis of `seconds` since the start, with round times as ticks."""
     step = next((step for step in _STEPS if seconds / step <= TICKS), 86400 * ceil(seconds / 86400 / TICKS))
     times = [step * place for place in range(int(seconds / step) + 1)]
     return {"tickvals": times, "ticktext": [format_duration(time) for time in times], "range": [0, 1.02 * seconds or 1]}
 
 
-TICKS = 6  # at most, which have room on a phone
+TICKS = 6  # largest number of ticks, for narrow screens
 _STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
 _AXIS = {
     "automargin": True,

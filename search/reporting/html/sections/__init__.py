@@ -1,1 +1,1 @@
-"""The sections of the page. The function `build` of each file takes the search and returns a section or None."""
+"""The sections of the report. Each file has a function `build` from a search to a section or None."""

@@ -1,4 +1,4 @@
-"""The best trial, and what it gained over the task's defaults."""
+"""The best trial, and its gain over the task's defaults."""
 
 from typing import Any
 
@@ -44,7 +44,7 @@ def build(searched: SearchRecord) -> Section | None:
 
 
 def format_gain(searched: SearchRecord) -> tuple[str, str] | None:
-    """Return what the best trial gained over the defaults, as a label and a value. Return None if it is not known."""
+    """Return the best trial's gain over the defaults as a label and a value, or None if it is unknown."""
     objective, defaults = searched.objective, searched.default_trial
     trial = find_incumbent(searched.trials, objective)
     if trial is None or defaults is None:
@@ -62,7 +62,7 @@ def format_gain(searched: SearchRecord) -> tuple[str, str] | None:
 
 
 def _describe_unfinished_trials(searched: SearchRecord, best: FrozenTrial) -> str:
-    """Return a sentence if a trial that has not ended is better than `best`, or if no trial has ended."""
+    """Return a sentence if an unfinished trial is better than `best`, or if no trial has ended."""
     if get_outcome(best) not in WITH_RESULT:
         return " No trial has ended yet: this is the best so far."
     unfinished = [trial for trial in searched.trials if get_outcome(trial) == "interrupted"]
@@ -77,7 +77,7 @@ def _describe_unfinished_trials(searched: SearchRecord, best: FrozenTrial) -> st
 
 
 def _describe_gain(searched: SearchRecord, trial: FrozenTrial, defaults: FrozenTrial | None) -> str:
-    """Return how the best trial compares with the defaults by the last epoch that both reached."""
+    """Return a comparison of the best trial with the defaults by the last epoch that both reached."""
     if defaults is None:
         return (
             "The task's own defaults were not tried, as where one lies outside of what is searched: "
@@ -120,7 +120,7 @@ def _build_table(trial: FrozenTrial, defaults: FrozenTrial | None) -> list[list[
 
 
 def _format_notes(trial: FrozenTrial, checkpoint: str | None) -> str:
-    """Return what was not searched, and the path of the checkpoint."""
+    """Return the fixed parameters, and the path of the checkpoint."""
     config = get_flat_config(trial).items()
     fixed = [f"{name} {_format_fixed_value(value)}" for name, value in config if name not in trial.params]
     told = [f"Not searched: {', '.join(fixed)}."] if fixed else []
@@ -128,5 +128,5 @@ def _format_notes(trial: FrozenTrial, checkpoint: str | None) -> str:
 
 
 def _format_fixed_value(value: Any) -> str:
-    """Return a number that somebody has chosen with all of its digits."""
+    """Return a value as text. Format a float without rounding."""
     return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)

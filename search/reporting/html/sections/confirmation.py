@@ -20,7 +20,7 @@ ROW = 46  # pixels of a config in the plot
 
 
 def build(searched: SearchRecord) -> Section | None:
-    """Return what the confirming runs show, with a plot for each objective, or None if there are too few runs."""
+    """Return the results of the confirming runs, with a plot for each objective, or None if there are too few."""
     confirmations = confirm(searched)
     if not confirmations:
         return None

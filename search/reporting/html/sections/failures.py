@@ -1,4 +1,4 @@
-"""What failed and what diverged, by reason."""
+"""Failed and diverged trials, by reason."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ UNKNOWN = "no reason is known"
 
 
 def build(searched: SearchRecord) -> Section | None:
-    """The reasons that trials failed or diverged for, most frequent first; None if none did."""
+    """Return the reasons of failures and divergence, the most frequent first, or None without any."""
     broken = [trial for trial in searched.trials if get_outcome(trial) in ("failed", "diverged")]
     if not broken:
         return None
@@ -29,7 +29,7 @@ def build(searched: SearchRecord) -> Section | None:
 
 
 def _summary_text(searched: SearchRecord, broken: Sequence[FrozenTrial]) -> str:
-    """How many, and where they diverged."""
+    """Return the number of these trials, and where they diverged."""
     counts = [
         f"{sum(get_outcome(trial) == outcome for trial in broken)} {outcome}" for outcome in ("failed", "diverged")
     ]

@@ -1,4 +1,4 @@
-"""The learning curves of all trials, those that were stopped faded."""
+"""The learning curves of all trials. Those of stopped trials are faded."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -16,11 +16,11 @@ from search.study.record import SearchRecord
 from search.study.trial import OUTCOMES, get_outcome, intermediate_values
 
 FADED = {"completed": 0.6, "pruned": 0.5, "diverged": 0.7, "failed": 0.7, "interrupted": 0.5}
-DIGITS = 5  # more is not seen, and a search may have 100,000 reports
+DIGITS = 5  # more is invisible, and a search may have 100,000 reports
 
 
 def build(searched: SearchRecord) -> Section | None:
-    """A trace for each outcome and one for the best trial, since 500 of them would be slow; None without a curve."""
+    """Return the learning curves as one trace per outcome, since 500 traces would be slow, or None without a curve."""
     reported = [trial for trial in searched.trials if intermediate_values(trial)]
     if all(len(intermediate_values(trial)) == 1 for trial in reported):
         return None
@@ -68,7 +68,7 @@ def _build_curves(trials: Sequence[FrozenTrial], told: str, **style: Any) -> Sca
 
 
 def _build_end_markers(trials: Sequence[FrozenTrial], outcome: str) -> Scatter:
-    """Return a marker at the end of each curve, so that curves of one report are seen too."""
+    """Return a marker at the end of each curve, which makes curves of one report visible."""
     last = [max(intermediate_values(trial).items()) for trial in trials]
     return Scatter(
         x=[epoch for epoch, _ in last],

@@ -1,4 +1,4 @@
-"""How the best value came: over time, and trial by trial."""
+"""The best value so far, over time and over trials."""
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate
@@ -23,7 +23,7 @@ from search.study.trial import OUTCOMES, get_best_epoch, get_best_value, get_out
 
 
 def build(searched: SearchRecord) -> Section | None:
-    """The best value so far over the time that the search ran, and over its trials; None if none reported."""
+    """Return the best value so far over time and over trials, or None without a report."""
     counts, best = select_comparable_trials(searched.trials), find_incumbent(searched.trials, searched.objective)
     if best is None:
         return None
@@ -65,7 +65,7 @@ def _summary_text(
 
 
 def _build_time_figure(searched: SearchRecord, steps: Sequence[ImprovingReport], clocked: RunningTime) -> Figure:
-    """Return the best so far as steps, and each trial where it reported its best."""
+    """Return the best value so far as steps over time, and each trial at its best report."""
 
     def get_time(trial: FrozenTrial) -> float | None:
         report = get_reports(trial)[get_best_epoch(trial, searched.objective)]
@@ -79,7 +79,7 @@ def _build_time_figure(searched: SearchRecord, steps: Sequence[ImprovingReport],
 
 
 def _build_trial_figure(searched: SearchRecord, counts: Sequence[FrozenTrial]) -> Figure:
-    """Return the same by the number of the trial."""
+    """Return the best value so far over the trials' numbers."""
     objective = searched.objective
     values = (get_best_value(trial, objective) for trial in counts)
     best = list(accumulate(values, lambda *pair: objective.best(pair)))
@@ -95,7 +95,7 @@ def _build_figure(
     y_best: Sequence[float],
     **layout: Any,
 ) -> Figure:
-    """Return a figure of all trials, each at its position and best value, and of the best value so far."""
+    """Return a figure of all trials at their positions and best values, and of the best value so far."""
     objective, traces = searched.objective, []
     for outcome in OUTCOMES:
         trials = [trial for trial in searched.trials if intermediate_values(trial) and get_outcome(trial) == outcome]

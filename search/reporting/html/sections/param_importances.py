@@ -1,4 +1,4 @@
-"""What mattered: a bar for each parameter with how sure that is, and the objective against those that did."""
+"""The importance of each parameter with its uncertainty, and the objective against the important ones."""
 
 from itertools import pairwise
 
@@ -13,9 +13,9 @@ from search.reporting.html.sections.slice import build_slice, describe_best_rang
 from search.reporting.html.template import Section
 from search.study.record import SearchRecord
 
-MOST = 12  # bars: what is below is nothing
+MOST = 12  # bars; the others are negligible
 SLICES = 4
-UNSURE = 2  # slices, where it cannot be told what mattered
+UNSURE = 2  # slices if no parameter is significant
 NOTES = (
     "Trials are compared by their place: who ran to the end comes before who came less far, then the best value "
     "counts, and who diverged is last. A share is how much worse the places of trials are told from the parameters "
@@ -27,7 +27,7 @@ NOTES = (
 
 
 def build(searched: SearchRecord) -> Section | None:
-    """None where no parameter was searched."""
+    """Return the importances, or None if no parameter was searched."""
     if not any(trial.params for trial in searched.trials):
         return None
     found = find_importances(searched)
@@ -79,7 +79,7 @@ def _format_importance(one: Importance) -> str:
 
 
 def _build_bar_chart(found: Importances) -> Figure:
-    """The highest above. What chance may have given is gray."""
+    """Return a bar chart, the most important parameter first. Insignificant ones are gray."""
     shown = [*reversed(found.each[:MOST])]
     lengths = {"array": [one.high - one.share for one in shown], "arrayminus": [one.share - one.low for one in shown]}
     bars = Bar(

@@ -15,7 +15,7 @@ from search.study.trial import WITH_RESULT, get_outcome, objective_values
 
 
 def build(searched: SearchRecord) -> Section | None:
-    """The first objective against each of the others; None if there is one alone, or nothing on the front."""
+    """Return the first objective against each other one, or None with one objective or an empty front."""
     if len(searched.objectives) == 1:
         return None
     front = find_pareto_front(searched.trials, searched.objectives)
@@ -81,7 +81,7 @@ def _build_figure(
             x=[trial.values[x] for trial in ordered],
             y=[trial.values[y] for trial in ordered],
             customdata=[trial.trial_id for trial in ordered],
-            # With more than two objectives the front is no line in any two of them.
+            # With more than two objectives, the front is no line in two dimensions.
             mode="lines+markers" if len(front[0].values) == 2 else "markers",
             name="front",
             line={"color": theme.ACCENT, "width": 2},

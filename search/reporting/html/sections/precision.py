@@ -28,11 +28,11 @@ Modes = Mapping[str, Sequence[FrozenTrial]]
 
 @dataclass(frozen=True)
 class Measure:
-    """A number that is measured of each trial, and how those of a mode are summarized and shown.
+    """A measurement of each trial, and the format of its summary per precision.
 
     Attributes:
-        objective: Set if the number is a value of it.
-        ticks: The number format of the axis, in the syntax of d3.
+        objective: Set if the measurement is a value of it.
+        ticks: The number format of the axis, in d3 syntax.
         is_drawn: Whether the section has a figure of it.
     """
 
@@ -52,7 +52,7 @@ class Measure:
 
 
 def build(searched: SearchRecord) -> Section | None:
-    """Return what each mode reached and cost, or None for functions, whose precision is not known."""
+    """Return the results and costs of each precision, or None for functions, whose precision is unknown."""
     precisions = [(trial, get_flat_config(trial).get("precision")) for trial in searched.trials]
     groups = {mode: [trial for trial, own in precisions if own == mode] for mode in theme.PRECISION_COLORS}
     modes = {mode: trials for mode, trials in groups.items() if trials}
@@ -62,7 +62,7 @@ def build(searched: SearchRecord) -> Section | None:
     table = _build_table(modes, measures)
     if len(modes) == 1:
         return Section("Precision", f"All trials ran in {next(iter(modes))}.", table=table)
-    # A figure of zeros alone says no more than the table.
+    # A figure of zeros adds nothing to the table.
     drawn = [measure for measure in measures if measure.is_drawn and any(measure.collect_values(searched.trials))]
     figures = [_build_box_plot(modes, measure) for measure in drawn]
     return Section("Precision", " ".join(_summary_text(searched, modes, measures)), figures, table, NOTE)
@@ -86,7 +86,7 @@ def _build_measures(searched: SearchRecord) -> Iterator[Measure]:
     yield Measure(
         "samples per second", lambda trial: median(values) if (values := _get_finite_values(trial, SPEED)) else None
     )
-    # If there is a GPU, its memory is the one that runs out.
+    # With a GPU, its memory is the limit.
     is_of_gpu = has_gpu(searched.trials)
     title, metric = ("GPU memory, GiB", GPU_MEMORY) if is_of_gpu else ("memory, GiB", MEMORY)
     yield Measure(title, lambda trial: max(_get_finite_values(trial, metric), default=None), typical=max)
@@ -94,7 +94,7 @@ def _build_measures(searched: SearchRecord) -> Iterator[Measure]:
 
 
 def _find_comparison_epoch(searched: SearchRecord) -> int | None:
-    """Return the last epoch that all comparable trials reached. Which of them went further was chosen by the value."""
+    """Return the last epoch that all comparable trials reached, since later ones depend on the value."""
     return min((max(intermediate_values(trial)) for trial in select_comparable_trials(searched.trials)), default=None)
 
 
@@ -174,9 +174,9 @@ def _get_finite_values(trial: FrozenTrial, metric: str) -> list[float]:
 
 
 def _compute_skipped_share(trial: FrozenTrial) -> float | None:
-    """The share of updates that were skipped, of all updates of the task; None if none was ever reported.
+    """Return the share of skipped updates, or None if no update was reported.
 
-    Both are counted from the trial's start, and its last report has them all.
+    The last report has the counts since the trial's start.
     """
     reports = list(get_reports(trial).values())
     last = reports[-1]["metrics"] if reports else {}

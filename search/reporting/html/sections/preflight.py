@@ -1,11 +1,11 @@
-"""What the audit of the task found before the first trial."""
+"""The findings of the task's audit before the first trial."""
 
 from search.reporting.html.template import Section
 from search.study.record import SearchRecord
 
 
 def build(searched: SearchRecord) -> Section | None:
-    """Return a table of the findings, or None if nothing was audited or found."""
+    """Return a table of the findings, or None without findings."""
     audit = searched.about.get("preflight")
     if not audit or not audit["findings"]:
         return None

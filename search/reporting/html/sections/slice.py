@@ -1,4 +1,4 @@
-"""The objective against single parameters, and where the best trials lie in each."""
+"""The objective against single parameters, and the range of the best trials in each."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,13 +14,13 @@ from search.reporting.html.axes import Axis, robust_range
 from search.study.record import SearchRecord
 from search.study.trial import get_best_value, get_outcome, intermediate_values
 
-BEST, FEWEST_BEST = 0.1, 5  # which trials are the best: a tenth, and no fewer
-EDGE = 0.1  # of what was searched
-OPACITY = {"pruned": 0.4, "completed": 0.95, "diverged": 0.9}  # in the order in which they are drawn
+BEST, FEWEST_BEST = 0.1, 5  # the best trials: a tenth, and at least five
+EDGE = 0.1  # share of the searched range
+OPACITY = {"pruned": 0.4, "completed": 0.95, "diverged": 0.9}  # in drawing order
 
 
 def build_slice(searched: SearchRecord, axis: Axis, places: Mapping[int, float]) -> Figure:
-    """Return the figure. Trials that diverged, or are far worse than most, lie at the edge where the worst are."""
+    """Return the figure. Trials that diverged or are far worse than most lie at the worst edge."""
     trials = [trial for trial in searched.trials if trial.number in places and axis.name in trial.params]
     objective = searched.objective
     judged = [trial for trial in trials if get_outcome(trial) != "diverged"]
@@ -60,7 +60,7 @@ def build_slice(searched: SearchRecord, axis: Axis, places: Mapping[int, float])
 
 
 def describe_best_range(searched: SearchRecord, axis: Axis, places: Mapping[int, float]) -> str:
-    """Return a sentence on where the best trials lie, and whether that is an end of what was searched."""
+    """Return a sentence on the range of the best trials, and whether it is at an end of the searched range."""
     known = [t for t in searched.trials if t.number in places and get_outcome(t) != "diverged"]
     best = sorted(known, key=lambda trial: places[trial.number])[: max(FEWEST_BEST, round(BEST * len(known)))]
     values = [trial.params[axis.name] for trial in best if axis.name in trial.params]

@@ -1,4 +1,4 @@
-"""Where the time went: what each gang did when."""
+"""A timeline of each gang's work."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -12,12 +12,12 @@ from search.reporting.html.template import Section
 from search.study.record import SearchRecord
 
 KINDS = {"training": theme.BLUE, "start-up": theme.ORANGE, "waiting": theme.GRAY}
-MANY = 300  # bars, which have no room for a border
-ROW, MOST = 26, 1000  # pixels of a gang, and of all of them
+MANY = 300  # bars above which borders are omitted
+ROW, MOST = 26, 1000  # heights in pixels, of a gang and of all gangs
 
 
 def build(searched: SearchRecord) -> Section | None:
-    """A Gantt chart of the gangs; None if nothing is known of them."""
+    """Return a Gantt chart of the gangs, or None without recorded segments."""
     spans = build_timeline(searched.all_trials)
     if not spans:
         return None
@@ -41,7 +41,7 @@ def _summary_text(spans: Sequence[Span]) -> str:
 
 
 def _build_chart(spans: Sequence[Span], clocked: RunningTime) -> Figure:
-    """A row for each gang, in the order of their start; a trace for each kind, since thousands would be slow."""
+    """Return a row per gang, in the order of their start. It has a trace per kind, since thousands would be slow."""
     first: dict[str, float] = {}
     for span in sorted(spans, key=lambda span: span.start):
         first.setdefault(span.gang, span.start)
