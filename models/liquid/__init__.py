@@ -1,1 +1,1 @@
-"""Liquid spiking networks: recurrent cells in continuous time and neurons that fire."""
+"""Liquid spiking networks: recurrent cells in continuous time and spiking neurons."""

@@ -1,4 +1,4 @@
-"""A residual block with two branches over the same steps: liquid and spiking."""
+"""A residual block with a liquid and a spiking branch."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from models.liquid.spiking import LIF
 
 
 class BlockState(NamedTuple):
-    """Where sequences stand: the liquid cell, (B, state size), and the membranes of both layers of neurons, (B, S)."""
+    """States of sequences: of the liquid cell, (B, state size), and the membranes of both spiking layers, (B, S)."""
 
     liquid: Tensor
     first: Tensor
@@ -20,19 +20,20 @@ class BlockState(NamedTuple):
 
 
 class LiquidSpikingBlock(nn.Module):
-    """Adds to its inputs what a liquid cell and two layers of spiking neurons make of them, as far as a gate lets it.
+    """Adds the gated output of a liquid cell and of two spiking layers to its inputs.
 
-    A step of the spikes is a step of the sequence (SpikeGPT, arXiv 2302.13939): there are no inner steps. The
-    residual stream stays continuous.
+    A step of the spikes is a step of the sequence (SpikeGPT, arXiv 2302.13939), without inner steps. The residual
+    stream stays continuous.
 
     Args:
         width: Features of the residual stream.
         units: Of the liquid cell.
         spikes: Neurons of each spiking layer.
         cell: One of `models.liquid.cells.CELLS`.
-        neurons: Makes a layer of so many neurons.
-        synapses: Makes plastic synapses between both layers, beside the trained ones, from their sizes. None: none.
-        dropout: Of what is added.
+        neurons: Creates a layer with a number of neurons.
+        synapses: Creates plastic synapses between both layers from their sizes, in addition to the trained ones. None:
+            no plastic synapses.
+        dropout: Of the added output.
     """
 
     def __init__(
@@ -64,11 +65,12 @@ class LiquidSpikingBlock(nn.Module):
 
         Args:
             x: Shape (B, T, width).
-            state: Where they start; None: at rest.
+            state: Initial states, or None for zeros.
             dt: Time that each step takes, shape (B, T, 1); 1 if None.
 
         Returns:
-            The stream, shape (B, T, width); where the sequences stand; spikes per neuron and step of each layer (2,).
+            The stream, shape (B, T, width), the last states, and the spikes per neuron and step of each layer, shape
+                (2,).
         """
         before = state or (None, None, None)
         normed = self.norm(x)

@@ -1,4 +1,4 @@
-"""How good the answers of a network are: what it is trained on, and what it is scored by."""
+"""Losses and scores of a network's outputs."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -12,16 +12,16 @@ from models.liquid.continual import drawn_direction, masked_logits, random_signs
 from models.liquid.data import Kind, Samples
 from models.liquid.network import LiquidNetwork
 
-BITS = 8.0  # of a byte
+BITS = 8.0  # per byte
 
 Sums = tuple[float, float]
 
 
 def losses(kind: Kind, outputs: Tensor, targets: Tensor, allowed: Tensor) -> Tensor:
-    """The loss of each sequence, (B,): cross-entropy in nats, or the mean squared error of values; a mean over steps.
+    """Return the loss of each sequence, (B,): cross-entropy in nats or mean squared error, as a mean over steps.
 
     Args:
-        kind: What is asked.
+        kind: The kind of targets.
         outputs: Shape (B, outputs) or (B, T, outputs).
         targets: Shape (B,), (B, T) or (B, T, outputs).
         allowed: The outputs that count, bool of shape (B, outputs).
@@ -35,12 +35,12 @@ def losses(kind: Kind, outputs: Tensor, targets: Tensor, allowed: Tensor) -> Ten
 
 
 def drawn_directions(kind: Kind, outputs: Tensor, allowed: Tensor, generator: torch.Generator) -> Tensor:
-    """Draw what to multiply the outputs of one sequence with, so that the squared gradient of the sum is its Fisher.
+    """Draw factors for the outputs of one sequence: the squared gradient of the sum estimates its Fisher.
 
-    Values are taken for Gaussian, of variance 1. The Fisher of T steps is the mean over steps, as the loss is.
+    Values are modelled as Gaussian with variance 1. The Fisher of T steps is the mean over steps, as the loss is.
 
     Args:
-        kind: What is asked.
+        kind: The kind of targets.
         outputs: Of one sequence, shape (1, outputs) or (1, T, outputs).
         allowed: The outputs that count, bool of shape (outputs,).
         generator: The only source of randomness.
@@ -58,11 +58,11 @@ def drawn_directions(kind: Kind, outputs: Tensor, allowed: Tensor, generator: to
 
 @torch.no_grad()
 def errors(kind: Kind, network: LiquidNetwork, samples: Samples, allowed: Tensor, batch_size: int) -> Sums:
-    """What the network gets wrong, as a sum and the number of its parts: labels, bits of bytes, or squared errors.
+    """Return the network's total error and the number of its parts: wrong labels, bits of bytes, or squared errors.
 
-    Windows of bytes follow each other in `samples`: lanes of them run side by side, and each window starts where the
-    one before it in its lane has ended. What is not finite makes the sum NaN: NaNs have a largest one, too, that could
-    pass for a label.
+    Windows of bytes in `samples` are consecutive: they are processed in parallel lanes, and each window starts with the
+    state of the one before it in its lane. Non-finite outputs make the sum NaN, since argmax would accept a NaN as a
+    label.
     """
     total, count = 0.0, 0
     for outputs, targets in _answers(kind, network, samples, batch_size):
@@ -80,8 +80,10 @@ def errors(kind: Kind, network: LiquidNetwork, samples: Samples, allowed: Tensor
 
 
 def score_of(kind: Kind, error: float) -> float:
-    """A mean error as a score, the higher the better, at best 1: the accuracy; of bytes, the share of their 8 bits that
-    is saved; of values, which are standardized, the share of their variance that is explained.
+    """Return the score of a mean error, higher is better, at most 1.
+
+    The score is the accuracy of labels, the saved share of a byte's 8 bits, or the explained share of the variance of
+    standardized values.
     """
     return 1 - error / BITS if kind == "bytes" else 1 - error
 
@@ -107,7 +109,7 @@ def _batches(samples: Samples, batch_size: int) -> Iterator[tuple[Samples, bool]
 
 
 def _lanes(samples: Samples, lanes: int) -> Iterator[tuple[Samples, bool]]:
-    """The windows at the same place of each lane, and whether they go on where those before them ended."""
+    """Yield the next window of each lane, and whether it continues the window before."""
     steps = math.ceil(samples.size / lanes)
     for step in range(steps):
         yield samples.rows(torch.arange(step, samples.size, steps)), step > 0

@@ -1,4 +1,4 @@
-"""The liquid spiking network: bytes or numbers in, an answer per sequence or per step out."""
+"""The liquid spiking network: from bytes or numbers to an output per sequence or per step."""
 
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
@@ -14,11 +14,11 @@ BYTES = 256
 
 
 class Answer(NamedTuple):
-    """What a network makes of sequences.
+    """The results of a network for sequences.
 
     Attributes:
-        outputs: fp32; one answer per sequence (B, outputs), or one per step (B, T, outputs).
-        state: Where the sequences stand, by layer: what the next part of them starts from.
+        outputs: fp32; one output per sequence (B, outputs), or one per step (B, T, outputs).
+        state: The last states by layer, from which the next part of the sequences starts.
         rates: Spikes per neuron and step, of all spiking layers.
     """
 
@@ -28,13 +28,12 @@ class Answer(NamedTuple):
 
 
 class LiquidNetwork(nn.Module):
-    """Residual liquid spiking blocks between an embedding and a linear head. What a step says of itself depends on the
-    steps up to it alone.
+    """Causal residual liquid spiking blocks between an embedding and a linear head.
 
     Args:
-        features: Numbers in each step of the inputs; 0: they are bytes.
-        outputs: Numbers of an answer.
-        answers: One for each "sequence", from the mean over its steps, or one for each "step".
+        features: Numbers in each step of the inputs; 0 for bytes.
+        outputs: Numbers of an output.
+        answers: One output for each "sequence", from the mean over its steps, or one for each "step".
         width: Features of the residual stream.
         layers: Blocks.
         units, spikes, cell, neurons, synapses, dropout: Of each block.
@@ -71,7 +70,7 @@ class LiquidNetwork(nn.Module):
         Args:
             inputs: Shape (B, T, features), or (B, T) of bytes.
             dt: Time that each step takes, shape (B, T, 1); 1 if None.
-            state: Where they start, as an answer before had it; None: at rest.
+            state: Initial states, from an earlier Answer; zeros if None.
         """
         x = self.embed(inputs.float() if self.features else inputs.int()).float()
         states, rates = list[BlockState](), list[Tensor]()
@@ -85,5 +84,5 @@ class LiquidNetwork(nn.Module):
         return Answer(self.head(x).float(), states, torch.cat(rates))
 
     def synapses(self) -> list[PlasticSynapses]:
-        """All plastic synapses, by layer."""
+        """Return all plastic synapses, by layer."""
         return [block.synapses for block in self.blocks if isinstance(block.synapses, PlasticSynapses)]

@@ -1,21 +1,21 @@
-"""What goes into recurrent layers: its shape and its precision."""
+"""Shape and precision of the inputs of recurrent layers."""
 
 import torch
 from torch import Tensor
 
 
 def check_sequence(x: Tensor, features: int, state: Tensor | None, width: int, dt: Tensor | None) -> None:
-    """Refuse what broadcasting would turn into another sequence without a word.
+    """Check shapes that would otherwise be broadcast silently.
 
     Args:
-        x: The inputs, should have shape (B, T, features) with at least one step.
+        x: The inputs, must have shape (B, T, features) with at least one step.
         features: Inputs of the layer.
-        state: Where the sequence starts, should have shape (B, width).
-        width: Units that the layer carries from step to step.
-        dt: Time that each step takes, should have shape (B, T, 1).
+        state: The initial state, must have shape (B, width).
+        width: Units of the layer's state.
+        dt: Time that each step takes, must have shape (B, T, 1).
 
     Raises:
-        ValueError: If a shape is another one.
+        ValueError: If a shape is wrong.
     """
     if x.dim() != 3 or x.shape[2] != features or x.shape[1] == 0:
         raise ValueError(
@@ -36,12 +36,12 @@ def check_sequence(x: Tensor, features: int, state: Tensor | None, width: int, d
 
 
 def at_least_fp32(x: Tensor) -> Tensor:
-    """Recurrence adds up over hundreds of steps, and does not do so in half precision."""
+    """Cast to at least fp32, since a recurrence sums over hundreds of steps."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def initial_state(state: Tensor | None, x: Tensor, width: int) -> Tensor:
-    """`state`, or rest: zeros of shape (B, width), in the dtype of `x`, which is at least fp32."""
+    """Return `state` in the dtype of `x`, at least fp32, or zeros of shape (B, width)."""
     if state is None:
         return x.new_zeros(x.shape[0], width)
     return state.to(x.dtype)

@@ -15,13 +15,13 @@ class Stream:
     """Tasks in the order in which they are learned.
 
     Attributes:
-        kind: What is asked of a sequence, see `models.liquid.data.Source`.
+        kind: The kind of targets, see `models.liquid.data.Source`.
         names: Of the tasks.
-        samples: What is trained on, task after task.
-        bounds: Where each task begins in it, and the end.
-        tests: What each task is tested on, in parts that are scored by themselves: domains, by name.
-        allowed: Which outputs count in each task, bool of shape (tasks, outputs).
-        features: Numbers in each step of the inputs; 0: they are bytes.
+        samples: The training samples, task after task.
+        bounds: The first index of each task in them, and the end.
+        tests: The test samples of each task in separately scored parts, by the domain's name.
+        allowed: The outputs that count in each task, bool of shape (tasks, outputs).
+        features: Numbers in each step of the inputs; 0 for bytes.
     """
 
     kind: Kind
@@ -38,7 +38,7 @@ class Stream:
 
     @property
     def outputs(self) -> int:
-        """Numbers of an answer."""
+        """Numbers of an output."""
         return self.allowed.shape[1]
 
     @property
@@ -47,20 +47,20 @@ class Stream:
         return self.samples.inputs.shape[1]
 
     def size(self, task: int) -> int:
-        """How many sequences a task has to train on."""
+        """Return the number of a task's training sequences."""
         return self.bounds[task + 1] - self.bounds[task]
 
     def rows(self, tasks: Tensor | int, indices: Tensor) -> Samples:
-        """What is trained on, by task and number within it."""
+        """Return training samples, by task and index within it."""
         starts = torch.tensor(self.bounds)[tasks]
         return self.samples.rows(starts + indices)
 
 
 def stream(source: Source, tasks: int, scenario: Scenario) -> Stream:
-    """Cut `source` into tasks: of labels the classes are dealt out, of bytes and values the domains.
+    """Cut `source` into tasks: by classes for labels, else by domains.
 
     Raises:
-        ValueError: It cannot be cut so.
+        ValueError: There are too few classes or domains.
     """
     if source.kind == "labels":
         return _of_classes(source, tasks, scenario)

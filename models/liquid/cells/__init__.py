@@ -1,7 +1,7 @@
 """Recurrent cells in continuous time.
 
-All run whole sequences alike: `outputs, state = cell(x, state, dt)` with inputs (B, T, F), outputs (B, T, outputs),
-state (B, state_size) or None for rest, and the time that each step takes (B, T, 1) or None for steps of 1.
+All have the same interface: `outputs, state = cell(x, state, dt)` with inputs (B, T, F), outputs (B, T, outputs),
+state (B, state_size) or None for zeros, and the time that each step takes (B, T, 1) or None for steps of 1.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ CELLS: dict[str, Callable[[int, int], Cell]] = {
 
 
 def make_cell(kind: str, inputs: int, units: int) -> Cell:
-    """A cell by its name in `CELLS`, with `units` carried from step to step.
+    """Create a cell by its name in `CELLS`, with a state of `units`.
 
     Raises:
         ValueError: If there is no cell of that name, or a size is too small for it.

@@ -1,4 +1,4 @@
-"""What all cells have in common."""
+"""The base class of the cells."""
 
 from abc import ABC, abstractmethod
 
@@ -25,18 +25,18 @@ class Cell(nn.Module, ABC):
 
         Args:
             x: Inputs, shape (B, T, F).
-            state: Where to start, shape (B, state_size); zeros if None.
+            state: Initial state, shape (B, state_size); zeros if None.
             dt: Time that each step takes, 0 or more, shape (B, T, 1); 1 if None.
 
         Returns:
             Outputs, shape (B, T, outputs), and the last state, shape (B, state_size), both fp32 also under autocast.
 
         Raises:
-            ValueError: If a shape is another one.
+            ValueError: If a shape is wrong.
         """
         check_sequence(x, self.inputs, state, self.state_size, dt)
         return self._run(x, state, dt)
 
     @abstractmethod
     def _run(self, x: Tensor, state: Tensor | None, dt: Tensor | None) -> tuple[Tensor, Tensor]:
-        """`forward`, of shapes that are right."""
+        """Run sequences whose shapes `forward` has checked."""

@@ -26,11 +26,11 @@ class CfC(Cell):
         units: Width U of state and outputs.
         mode: See above.
         backbone: Units of the hidden layer before the heads; 0 for none.
-        mask: The wiring, 0 or 1 of shape (units, inputs + units): which inputs and which units each unit listens to,
-            in all heads. Not with a backbone.
+        mask: The wiring, 0 or 1 of shape (units, inputs + units): the inputs and units that each unit receives, in all
+            heads. Not with a backbone.
 
     Raises:
-        ValueError: If a size, the mode or the mask is none of these.
+        ValueError: If a size, the mode or the mask is invalid.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class CfC(Cell):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Xavier's bounds for each head, as if it were a layer of its own."""
+        """Initialize each head with Xavier's bounds, as if it were a separate layer."""
         fan_in, fan_out = self.inputs + self.state_size, self.state_size
         if self.head is not None:
             _xavier(self.head.weight, self.head.in_features, self.state_size)
@@ -80,12 +80,12 @@ class CfC(Cell):
             weight, recurrent = weight * mask[:, : self.inputs], recurrent * mask[:, self.inputs :]
         backbone = None
         if self.head is not None:
-            # Both constants of the activation move into weights, where they cost nothing per step.
+            # Merge both constants of the activation into the weights, which saves operations per step.
             weight, bias, recurrent = 0.666 * weight, 0.666 * bias, 0.666 * recurrent
             backbone = 1.7159 * self._merge(self.head.weight, dt), self._merge(self.head.bias, dt)
         else:
             weight, bias, recurrent = (self._merge(each, dt) for each in (weight, bias, recurrent))
-        # Time first: each step is one piece of memory.
+        # Time first, so that each step is contiguous in memory.
         drive = at_least_fp32(F.linear(x.transpose(0, 1), weight, bias))
         states = cfc_sequence(
             drive,
@@ -99,7 +99,7 @@ class CfC(Cell):
         return states.transpose(0, 1), states[-1]
 
     def _merge(self, weight: Tensor, dt: Tensor | None) -> Tensor:
-        """Steps of 1 need t_a and t_b only as their sum, which is one head less."""
+        """Merge the heads t_a and t_b for steps of 1, which only need their sum."""
         if self.mode == "pure" or dt is not None:
             return weight
         both, a, b = torch.split(weight, [2 * self.state_size, self.state_size, self.state_size])

@@ -1,8 +1,8 @@
 """A whole sequence of a CfC as one autograd function.
 
-Forward does what no batching over time can: one small matrix product a step (two with a backbone) and the gates.
-Backward takes the derivatives of the gates for all steps at once, goes back through time with the transposes of those
-products, and makes each weight's gradient with one product over all steps.
+Forward does the work that cannot be batched over time: a small matrix product per step (two with a backbone) and the
+gates. Backward computes the derivatives of the gates for all steps at once, runs back through time with the
+transposed products, and computes each weight's gradient with one product over all steps.
 """
 
 from typing import Any
@@ -24,16 +24,16 @@ def cfc_sequence(
     backbone: tuple[Tensor, Tensor] | None = None,
     pure: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
-    """Run a CfC; all arguments have one dtype, fp32 or fp64.
+    """Run a CfC. All arguments have one dtype, fp32 or fp64.
 
     Args:
-        drive: What the inputs add to the first layer, shape (T, B, N): the backbone's N units, or without one the
-            heads one after the other, N = heads * units.
+        drive: The inputs' contribution to the first layer, shape (T, B, N): N is the backbone's units, or heads * units
+            without a backbone, one head after another.
         dt: Time steps, shape (T, B, 1), or None for steps of 1.
-        state: Where to start, shape (B, units).
+        state: Initial state, shape (B, units).
         recurrent: Weights from the state to the first layer, shape (N, units).
         blend: Mode "default"; False is "no_gate".
-        backbone: Weights, shape (heads * units, N), and biases of the heads upon N units of tanh.
+        backbone: Weights, shape (heads * units, N), and biases of the heads after N units of tanh.
         pure: Mode "pure", with its rates |w_tau| and levels A, each of shape (units,).
 
     Returns:
@@ -106,7 +106,7 @@ def _backward(
     gates = _gates(heads.view(*heads.shape[:2], -1, units), dt, rate, level, blend)
     grad_heads = gates.slopes()
     grad_first = grad_heads.flatten(2) if weight is None else torch.addcmul(first.new_ones(()), first, first, value=-1)
-    # Of the state before each step, and after the last.
+    # Gradients of the state before each step, and after the last.
     grad_states = grad.new_empty(steps + 1, batch, units)
     grad_states[-1] = grad[-1]
     each, head, layer = grad_states.unbind(), grad_heads.unbind(), grad_first.unbind()

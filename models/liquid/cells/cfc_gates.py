@@ -1,4 +1,4 @@
-"""How the heads of a CfC make its next state, one step at a time, and how the state depends on them, for all steps."""
+"""The next state of a CfC from its heads, for one step, and its derivatives, for all steps."""
 
 import torch
 from torch import Tensor
@@ -8,17 +8,17 @@ class Gated:
     """h' = f (1 - s) + s g, or f + s g without `blend`; f and g are tanh, s = sigmoid(t_a dt + t_b).
 
     Args:
-        heads: Memory for the heads, shape (T, B, 3, units) or with `dt` (T, B, 4, units). Before step t they are sums
-            of weighted inputs; it leaves f, g, s in their places, or with `dt` f, g, t_a, s.
+        heads: Memory of the heads, shape (T, B, 3, units) or with `dt` (T, B, 4, units). Before step t it holds sums of
+            weighted inputs, after it f, g, s in place, or with `dt` f, g, t_a, s.
         dt: Shape (T, B, 1), or None if the last head is t_a + t_b.
-        blend: Whether the gate takes from f what it gives to g.
+        blend: Whether the gate reduces f by the share of g.
     """
 
     def __init__(self, heads: Tensor, dt: Tensor | None, blend: bool) -> None:
         self.heads, self.dt, self.blend = heads, dt, blend
 
     def open(self) -> None:
-        """Slice all steps at once, which is much quicker than one by one."""
+        """Slice all steps at once, which is much faster than one by one."""
         self.steps = list(
             zip(
                 self.heads[:, :, :2].flatten(2).unbind(),
@@ -44,7 +44,7 @@ class Gated:
             torch.addcmul(f, s, g, out=after)
 
     def slopes(self) -> Tensor:
-        """Derivatives of the next state by the sums in the heads, same shape as these, for all steps."""
+        """Return the derivatives of the next state by the heads' sums, for all steps, in the shape of the heads."""
         f, g, s = self.heads[:, :, 0], self.heads[:, :, 1], self.heads[:, :, -1]
         made = torch.empty_like(self.heads)
         to_f = torch.addcmul(f.new_ones(()), f, f, value=-1)
@@ -57,7 +57,7 @@ class Gated:
         return made
 
     def grad_dt(self, grad_heads: Tensor) -> Tensor:
-        """The gradient of dt, shape (T, B, 1), from that of the heads."""
+        """Return the gradient of dt, shape (T, B, 1), from that of the heads."""
         return (grad_heads[:, :, -1] * self.heads[:, :, 2]).sum(-1, keepdim=True)
 
 
@@ -65,7 +65,7 @@ class Pure:
     """h' = A - A exp(-dt (|w_tau| + |f|)) f: the solution of the ODE itself, with one linear head f.
 
     Args:
-        heads: Memory for the heads, shape (T, B, 1, units).
+        heads: Memory of the heads, shape (T, B, 1, units).
         dt: Shape (T, B, 1), or None for steps of 1.
         rate: |w_tau|, shape (units,).
         level: A, shape (units,).
@@ -75,7 +75,7 @@ class Pure:
         self.f, self.dt, self.rate, self.level = heads.squeeze(2), dt, rate, level
 
     def open(self) -> None:
-        """Slice all steps at once, which is much quicker than one by one."""
+        """Slice all steps at once, which is much faster than one by one."""
         self.steps = self.f.unbind()
         self.times = None if self.dt is None else self.dt.unbind()
 
@@ -88,11 +88,11 @@ class Pure:
         torch.addcmul(self.level, exponent.exp_().mul_(f), self.level, value=-1, out=after)
 
     def slopes(self) -> Tensor:
-        """Derivatives of the next state by the sums in the heads, same shape as these, for all steps."""
+        """Return the derivatives of the next state by the heads' sums, for all steps, in the shape of the heads."""
         return self._decayed().mul_(self._scaled(self.f.abs()) - 1).mul_(self.level).unsqueeze(2)
 
     def grads(self, grad_after: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
-        """Gradients of dt, rate and level from that of the states, shape (T, B, units)."""
+        """Return the gradients of dt, rate and level from that of the states, shape (T, B, units)."""
         decayed = self._decayed()
         by_exponent = grad_after * self.level * decayed * self.f
         dt = None if self.dt is None else (by_exponent * (self.f.abs() + self.rate)).sum(-1, keepdim=True)

@@ -11,12 +11,12 @@ from models.liquid.sequence_inputs import at_least_fp32, initial_state
 class LTC(Cell):
     """Leaky membranes with chemical synapses: C dv/dt = g (v_leak - v) + sum_j w_j sigmoid(s_j (v_j - mu_j)) (E_j - v).
 
-    The sum runs over all inputs and all units, each with a synapse of its own. A step is `unfolds` fused steps of the
-    solver: what depends on v itself is taken at their end, what depends on others at their start, so that no step
-    length is unstable. Outputs are the potentials.
+    The sum runs over all inputs and all units, each with its own synapse. A step is `unfolds` fused steps of the
+    solver: implicit in v itself, explicit in other potentials, so that every step length is stable. Outputs are the
+    potentials.
 
-    The reference that the closed forms are measured by: it keeps a synapse's every activation for backward, B T U
-    (F + U unfolds) numbers, and takes many times as long as a CfC.
+    This is the reference for the closed-form cells: it stores all activations of synapses for backward, B T U
+    (F + U unfolds) numbers, and is many times slower than a CfC.
 
     Args:
         inputs: Features F of the inputs.
@@ -53,7 +53,7 @@ class LTC(Cell):
             length = lengths if dt is None else lengths[:, t]
             for _ in range(self.unfolds):
                 pull, conductance = self.recurrent(v, weight)
-                # Multiplied by the length and not divided, so that a step of no time changes nothing.
+                # Multiply by the length instead of dividing, so that a step of length 0 changes nothing.
                 v = (capacity * v + length * (pull + pulls[:, t])) / (
                     capacity + length * (conductance + conductances[:, t])
                 )
@@ -62,11 +62,11 @@ class LTC(Cell):
 
 
 class Synapses(nn.Module):
-    """From each of `pre` potentials to each of `post` units: a graded conductance towards a reversal potential.
+    """Graded conductances towards a reversal potential, from each of `pre` potentials to each of `post` units.
 
     Args:
-        pre: Where synapses come from.
-        post: Where they go to.
+        pre: Number of presynaptic potentials.
+        post: Number of postsynaptic units.
     """
 
     def __init__(self, pre: int, post: int) -> None:
@@ -74,7 +74,7 @@ class Synapses(nn.Module):
         self.weight = _positive(0.001, 1, post, pre)
         self.slope = _uniform(3, 8, post, pre)
         self.middle = _uniform(0.3, 0.8, post, pre)
-        # Excite or inhibit, one as often as the other.
+        # Excitatory or inhibitory, with equal probability.
         self.reversal = nn.Parameter(torch.randint(2, (post, pre)) * 2.0 - 1)
 
     def forward(self, v: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -82,7 +82,7 @@ class Synapses(nn.Module):
 
         Args:
             v: Potentials, shape (..., pre).
-            weight: Softplus of the own one, made once for all steps.
+            weight: Softplus of `self.weight`, computed once for all steps.
 
         Returns:
             Conductances times reversal potentials, and conductances, each of shape (..., post).
@@ -96,6 +96,6 @@ def _uniform(low: float, high: float, *shape: int) -> nn.Parameter:
 
 
 def _positive(low: float, high: float, *shape: int) -> nn.Parameter:
-    """Softplus of it is uniform between `low` and `high`."""
+    """Return a parameter whose softplus is uniform between `low` and `high`."""
     value = torch.empty(shape).uniform_(low, high)
     return nn.Parameter(value + torch.log(-torch.expm1(-value)))

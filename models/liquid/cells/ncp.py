@@ -9,19 +9,19 @@ from models.liquid.cells.wiring import neural_circuit
 
 
 class NCP(Cell):
-    """Inter, command and motor neurons: three sparse CfC, the first fed with the inputs, each other by the one before.
+    """Inter, command and motor neurons: three sparse CfC layers, each fed with the outputs of the one before.
 
-    Within a step signals only run forward, so that each layer runs over its whole sequence before the next one starts.
-    Outputs are the states of the motor neurons; the state is that of all, inter, command and motor joined.
+    Within a step, signals only run forward, so that each layer can process its whole sequence before the next layer.
+    Outputs are the states of the motor neurons. The state is that of inter, command and motor neurons, concatenated.
 
     Args:
         inputs: Features F of the inputs.
-        units: Neurons U in all, the width of the state.
+        units: Total number of neurons U, the width of the state.
         outputs: Motor neurons, the width of the outputs; a quarter of the units if None.
-        sparsity: Share of synapses that are left out, 0..1. Which ones torch's global generator says.
+        sparsity: Share of omitted synapses, 0..1, drawn from torch's global generator.
 
     Raises:
-        ValueError: If a size is too small or `sparsity` is none.
+        ValueError: If a size is too small or `sparsity` is out of range.
     """
 
     def __init__(self, inputs: int, units: int, outputs: int | None = None, sparsity: float = 0.5) -> None:

@@ -1,4 +1,4 @@
-"""Linear recurrences, and the liquid cell whose gates depend on its inputs alone, which is one."""
+"""Linear recurrences, and the liquid cell whose gates depend only on its inputs, which is such a recurrence."""
 
 import math
 from typing import Any
@@ -13,14 +13,14 @@ from models.liquid.sequence_inputs import at_least_fp32, initial_state
 
 
 def linear_scan(a: Tensor, b: Tensor, h0: Tensor) -> Tensor:
-    """h_t = a_t h_{t-1} + b_t, elementwise, in at least fp32.
+    """Compute h_t = a_t h_{t-1} + b_t, elementwise, in at least fp32.
 
-    Quickest where time comes first in memory, as in a transposed view of (T, B, U).
+    It is fastest if time comes first in memory, as in a transposed view of (T, B, U).
 
     Args:
-        a: What is kept, shape (B, T, U).
-        b: What is added, same shape.
-        h0: Where to start, shape (B, U).
+        a: Factors, shape (B, T, U).
+        b: Summands, same shape.
+        h0: Initial state, shape (B, U).
 
     Returns:
         h, shape (B, T, U).
@@ -57,15 +57,15 @@ class _LinearScan(torch.autograd.Function):
 
 
 def scan(a: Tensor, b: Tensor, h0: Tensor) -> Tensor:
-    """h_t = a_t h_{t-1} + b_t, time first, without autograd.
+    """Compute h_t = a_t h_{t-1} + b_t, time first, without autograd.
 
-    This and `reverse_scan` are all that knows of devices: a kernel for one of them (Triton) goes here.
+    Only this function and `reverse_scan` depend on the device: add kernels for a device here.
     """
     return scan_in_sequence(a, b, h0) if in_sequence(b) else scan_by_doubling(a, b, h0)
 
 
 def reverse_scan(a: Tensor, grad: Tensor) -> Tensor:
-    """What `scan` adds up, seen from its end: d_t = grad_t + a_{t+1} d_{t+1}; the gradient of b."""
+    """Compute d_t = grad_t + a_{t+1} d_{t+1}, the gradient of `scan` by b."""
     if not in_sequence(grad):
         later = torch.cat([a[1:], torch.zeros_like(a[:1])])
         return scan_by_doubling(later.flip(0), grad.flip(0), torch.zeros_like(grad[0])).flip(0)
@@ -78,12 +78,12 @@ def reverse_scan(a: Tensor, grad: Tensor) -> Tensor:
 
 
 def in_sequence(x: Tensor) -> bool:
-    """Whether many small operations are quicker than a few large ones where `x` is."""
+    """Return whether many small operations are faster than a few large ones on the device of `x`."""
     return x.is_cpu
 
 
 def scan_in_sequence(a: Tensor, b: Tensor, h0: Tensor) -> Tensor:
-    """One multiply-add a step: least work, for devices on which starting an operation is cheap."""
+    """Scan with one multiply-add per step, for devices on which starting an operation is cheap."""
     h = torch.empty(b.shape, dtype=b.dtype, device=b.device)
     before = h0
     for kept, added, after in zip(a.unbind(), b.unbind(), h.unbind(), strict=True):
@@ -93,7 +93,7 @@ def scan_in_sequence(a: Tensor, b: Tensor, h0: Tensor) -> Tensor:
 
 
 def scan_by_doubling(a: Tensor, b: Tensor, h0: Tensor) -> Tensor:
-    """log2(T) rounds over all steps at once (Hillis & Steele 1986), for devices on which each start costs much."""
+    """Scan in log2(T) rounds over all steps (Hillis & Steele 1986), for devices with a high start-up cost."""
     kept, h = a.clone(), b.clone()
     h[0] += a[0] * h0
     reach = 1
@@ -105,10 +105,10 @@ def scan_by_doubling(a: Tensor, b: Tensor, h0: Tensor) -> Tensor:
 
 
 class Liquid(Cell):
-    """A liquid cell that is gated by its inputs alone, so that it is a linear recurrence and no product per step.
+    """A liquid cell that is gated only by its inputs, and is therefore a linear recurrence.
 
     h' = a h + (1 - a) tanh(candidate(x)) with a = exp(-softplus(tau) sigmoid(gate(x)) dt): the exact solution of
-    dh/dt = rate(x) (tanh(candidate(x)) - h) over a step in which x stays as it is. Outputs are the states.
+    dh/dt = rate(x) (tanh(candidate(x)) - h) over a step with constant x. Outputs are the states.
 
     Args:
         inputs: Features F of the inputs.
@@ -124,14 +124,14 @@ class Liquid(Cell):
             raise ValueError(f"inputs and units must be at least 1, but got {inputs} and {units}.")
         self.inputs, self.outputs, self.state_size = inputs, units, units
         self.input = nn.Linear(inputs, 2 * units)
-        # Rates from one step to a hundred of them, evenly on a log scale, at a gate that is half open.
+        # Time constants of 1 to 100 steps on a log scale, at a gate that is half open.
         rates = torch.logspace(math.log10(2), math.log10(0.02), units)
         self.tau = nn.Parameter(rates + torch.log(-torch.expm1(-rates)))
         nn.init.uniform_(self.input.weight, -math.sqrt(6 / (inputs + units)), math.sqrt(6 / (inputs + units)))
         nn.init.zeros_(self.input.bias)
 
     def _run(self, x: Tensor, state: Tensor | None, dt: Tensor | None) -> tuple[Tensor, Tensor]:
-        # Time first: each step is one piece of memory.
+        # Time first, so that each step is contiguous in memory.
         drive = at_least_fp32(F.linear(x.transpose(0, 1), self.input.weight, self.input.bias)).transpose(0, 1)
         gate, candidate = drive.chunk(2, dim=-1)
         exponent = gate.sigmoid() * -F.softplus(self.tau)

@@ -1,4 +1,4 @@
-"""Who listens to whom in a neural circuit policy (Lechner et al. 2020, Nature Machine Intelligence 2:642)."""
+"""The wiring of a neural circuit policy (Lechner et al. 2020, Nature Machine Intelligence 2:642)."""
 
 from typing import NamedTuple
 
@@ -11,8 +11,8 @@ class Layer(NamedTuple):
 
     Attributes:
         inputs: Neurons of the layer before.
-        units: Neurons of this one.
-        mask: 0 or 1, float of shape (units, inputs + units): what each neuron listens to.
+        units: Neurons of this layer.
+        mask: 0 or 1, float of shape (units, inputs + units): the inputs and units that each neuron receives.
     """
 
     inputs: int
@@ -21,19 +21,19 @@ class Layer(NamedTuple):
 
 
 def neural_circuit(inputs: int, units: int, outputs: int, sparsity: float) -> list[Layer]:
-    """Draw a wiring from torch's global generator: inter, command and motor neurons, in this order.
+    """Draw a wiring of inter, command and motor neurons, in this order, from torch's global generator.
 
-    Neurons of one layer do not listen to each other, only to their own past; command neurons do. Each neuron is
-    heard by at least one of the next layer and hears at least one of the layer before.
+    Neurons of one layer receive only their own past state; command neurons also receive each other. Each neuron has at
+    least one synapse to the next layer and at least one from the layer before.
 
     Args:
         inputs: Sensory neurons.
-        units: All others. Of those that are not motor neurons 40 % are command and 60 % inter neurons.
+        units: All others. Of those that are not motor neurons, 40 % are command and 60 % inter neurons.
         outputs: Motor neurons.
-        sparsity: Share of synapses between layers, and among command neurons, that are left out; 0..1.
+        sparsity: Share of omitted synapses between layers, and among command neurons; 0..1.
 
     Raises:
-        ValueError: If a size is below 1, a layer would be empty, or `sparsity` is none.
+        ValueError: If a size is below 1, a layer would be empty, or `sparsity` is out of range.
     """
     if inputs < 1 or outputs < 1 or units < outputs + 2:
         raise ValueError(
@@ -54,7 +54,7 @@ def neural_circuit(inputs: int, units: int, outputs: int, sparsity: float) -> li
 
 
 def _synapses(post: int, pre: int, density: float) -> Tensor:
-    """Each neuron hears a share of `density` of those before; those that nobody hears get one listener."""
+    """Connect each neuron to a share `density` of those before, and each of these to at least one neuron."""
     mask = _draw(post, pre, density)
     unheard = (mask.sum(0) == 0).nonzero().squeeze(1)
     mask[torch.randint(post, (len(unheard),)), unheard] = 1
@@ -62,6 +62,6 @@ def _synapses(post: int, pre: int, density: float) -> Tensor:
 
 
 def _draw(post: int, pre: int, density: float) -> Tensor:
-    """The same number of ones in each row, at least one."""
+    """Draw a mask with the same number of ones in each row, at least one."""
     chosen = torch.rand(post, pre).argsort(dim=1)[:, : max(1, round(density * pre))]
     return torch.zeros(post, pre).scatter_(1, chosen, 1.0)

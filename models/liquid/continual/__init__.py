@@ -1,4 +1,4 @@
-"""Learning tasks one after another: streams, consolidation, replay, and the matrix that tells what was forgotten."""
+"""Continual learning: streams of tasks, consolidation, replay, and the accuracy matrix."""
 
 from models.liquid.continual.accuracy_matrix import Matrix
 from models.liquid.continual.ewc import EWC

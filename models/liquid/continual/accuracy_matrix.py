@@ -1,4 +1,4 @@
-"""The accuracy matrix of a stream of tasks, and what is read from it."""
+"""The accuracy matrix of a stream of tasks, and its metrics."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,13 +6,13 @@ from typing import Any
 
 
 class Matrix:
-    """R[i, j], the score on task j after i tasks were learned; row 0 is before any. Higher is better.
+    """R[i, j], the score on task j after i tasks were learned; row 0 is before training. Higher is better.
 
-    Any score will do that has one meaning in all tasks: accuracy, or minus the bits per byte. With k tasks learned so
-    far each metric is that of the stream of these k; where a mean would be over nothing it is 0.
+    Any score is possible that is comparable between tasks: accuracy, or minus the bits per byte. After k tasks, each
+    metric is that of the stream of these k tasks. A mean over nothing is 0.
 
     Args:
-        tasks: How many the stream has, T.
+        tasks: The number of tasks of the stream, T.
 
     Raises:
         ValueError: There is no task.
@@ -26,14 +26,14 @@ class Matrix:
 
     @property
     def learned(self) -> int:
-        """How many tasks were learned so far, k."""
+        """The number of learned tasks, k."""
         return max(0, len(self.rows) - 1)
 
     def record(self, learned: int, scores: Sequence[float]) -> None:
-        """Note the scores on all tasks after `learned` tasks. The last row may be noted again, as its task goes on.
+        """Record the scores on all tasks after `learned` tasks. The last row may be recorded again.
 
         Raises:
-            ValueError: Rows before it are not known, or later ones are; or a score is missing or not finite.
+            ValueError: Earlier rows are missing, or later ones exist; or a score is missing or not finite.
         """
         if learned not in (len(self.rows) - 1, len(self.rows)) or not 0 <= learned <= self.tasks:
             raise ValueError(
@@ -47,7 +47,7 @@ class Matrix:
 
     @property
     def average(self) -> float:
-        """Mean score on the learned tasks after the last of them; before any is learned, on all.
+        """Mean score on the learned tasks after the last of them, or on all tasks before training.
 
         (ACC of Lopez-Paz & Ranzato 2017, arXiv 1706.08840; A_k of Chaudhry et al. 2018, arXiv 1801.10112.)
         """
@@ -55,16 +55,16 @@ class Matrix:
 
     @property
     def forgetting(self) -> float:
-        """How far the tasks before the last fell below their best after any task but the last; at most 0 if none did.
+        """Mean loss of score since a task's best, over all learned tasks except the last; at most 0 without any.
 
-        (F_k of Chaudhry et al. 2018, arXiv 1801.10112. The row before any task does not count.)
+        (F_k of Chaudhry et al. 2018, arXiv 1801.10112. The row before training does not count.)
         """
         earlier = range(self.learned - 1)
         return _mean([max(row[task] for row in self.rows[1:-1]) - self.rows[-1][task] for task in earlier])
 
     @property
     def backward_transfer(self) -> float:
-        """How much later tasks changed the score that a task had right after it was learned; negative: they hurt.
+        """Mean change of a task's score by later tasks; negative if they reduce it.
 
         (BWT of Lopez-Paz & Ranzato 2017, arXiv 1706.08840.)
         """
@@ -72,9 +72,9 @@ class Matrix:
 
     @property
     def forward_transfer(self) -> float:
-        """How much better than before any task a task was scored right before it was learned.
+        """Mean gain of a task's score by earlier tasks, right before the task is learned.
 
-        Of k learned tasks of T the next is part of it, since its score is known. (FWT of Lopez-Paz & Ranzato 2017,
+        After k of T tasks, the next task is included, since its score is known. (FWT of Lopez-Paz & Ranzato 2017,
         arXiv 1706.08840.)
         """
         reached = range(1, min(self.learned + 1, self.tasks))
@@ -82,7 +82,7 @@ class Matrix:
 
     @property
     def learning_accuracy(self) -> float:
-        """Mean score on each learned task right after it was learned: the diagonal.
+        """Mean score on each task right after it was learned: the diagonal.
 
         (LA of Riemer et al. 2019, arXiv 1810.11910.)
         """
@@ -92,10 +92,10 @@ class Matrix:
         return {"tasks": self.tasks, "rows": [list(row) for row in self.rows]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state.
+        """Load a state.
 
         Raises:
-            ValueError: It is of another number of tasks.
+            ValueError: It has another number of tasks.
         """
         if state["tasks"] != self.tasks:
             raise ValueError(f"a matrix's state must have {self.tasks} tasks, but got {state['tasks']}.")

@@ -1,4 +1,4 @@
-"""Elastic weight consolidation: what mattered for earlier tasks is held where it was."""
+"""Elastic weight consolidation: a penalty on changes of weights that earlier tasks need."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,15 +10,15 @@ from models.liquid.continual.quadratic import Tensors, check_strength, full, mat
 
 
 class EWC:
-    """Online EWC: one anchor, the latest optimum, and the sum of all Fishers so far.
+    """Online EWC with one anchor, the latest optimum, and the sum of all Fishers.
 
-    EWC is of Kirkpatrick et al. 2017 (PNAS 114, 3521, arXiv 1612.00796). One anchor for all tasks is of Huszar 2018
-    (arXiv 1712.03847), the decay of Schwarz et al. 2018 (Progress & Compress, arXiv 1805.06370).
+    EWC is from Kirkpatrick et al. 2017 (PNAS 114, 3521, arXiv 1612.00796), the single anchor from Huszar 2018
+    (arXiv 1712.03847), and the decay from Schwarz et al. 2018 (Progress & Compress, arXiv 1805.06370).
 
     Args:
-        parameters: What to hold, by name.
-        strength: lambda. It has to be searched over many decades.
-        decay: gamma, what of the Fishers before is left when another task is consolidated; 0..1, and 1 keeps all.
+        parameters: The parameters to consolidate, by name.
+        strength: lambda. It must be searched over many decades.
+        decay: gamma, the factor of earlier Fishers at each consolidation, 0..1.
 
     Raises:
         ValueError: A number is out of range, or there is no parameter.
@@ -35,9 +35,9 @@ class EWC:
         self._anchor: Tensors = {}
 
     def penalty(self) -> Tensor:
-        """`strength / 2 * sum F * (theta - theta*)^2`, a scalar in fp32; 0 before the first consolidation.
+        """Return `strength / 2 * sum F * (theta - theta*)^2`, a scalar in fp32; 0 before the first consolidation.
 
-        It is what a loss gets once, however many samples its mean is over.
+        Add it to a loss once, independent of the number of samples.
         """
         parameters = list(self._parameters.values())
         if not self._fisher or not self.strength:
@@ -45,13 +45,13 @@ class EWC:
         return pull(parameters, list(self._anchor.values()), list(self._fisher.values()), self.strength / 2)
 
     def consolidate(self, fisher: Mapping[str, Tensor]) -> None:
-        """Hold the parameters where they are now, as a task ends.
+        """Anchor the parameters at their present values, at the end of a task.
 
         Args:
             fisher: The diagonal for this task by name, a mean over its samples, the same on all ranks.
 
         Raises:
-            ValueError: It is not this model's, or an entry is negative or not finite.
+            ValueError: Names or shapes differ from the parameters, or an entry is negative or not finite.
         """
         new = matched("fisher", fisher, self._parameters)
         for name, values in new.items():
@@ -66,7 +66,7 @@ class EWC:
         return {"fisher": dict(self._fisher), "anchor": dict(self._anchor)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state, whose names and shapes must be those of the parameters."""
+        """Load a state, whose names and shapes must be those of the parameters."""
         if not state["fisher"]:
             self._fisher, self._anchor = {}, {}
             return

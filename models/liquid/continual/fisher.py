@@ -1,12 +1,13 @@
-"""The diagonal of the Fisher information, from the gradients of each sample on its own.
+"""The diagonal of the Fisher information, from the gradients of each sample.
 
-The square of a batch's mean gradient is something else: smaller by about the size of the batch, and it vanishes at an
-optimum. The expectation is over the model's answers, not over labels of the data: those would give the empirical Fisher
-(van de Ven 2025, arXiv 2502.11756, compares them).
+The square of a batch's mean gradient differs: it is smaller by about the batch size, and vanishes at an optimum. The
+expectation is over the model's outputs. Labels of the data would give the empirical Fisher (van de Ven 2025,
+arXiv 2502.11756, compares them).
 
-With outputs z of a softmax and J their Jacobian, the Fisher is J^T M J, where M = diag(p) - p p^T. Vectors a whose sum
-of a a^T is M turn the diagonal into a sum of squared gradients, those of a^T z. One label drawn for each sample has the
-same expectation, but is of no use: near an optimum almost no draw is wrong, and one that is wrong outweighs all others.
+With outputs z of a softmax and J their Jacobian, the Fisher is J^T M J, where M = diag(p) - p p^T. Vectors a whose
+sum of a a^T is M turn the diagonal into a sum of squared gradients, those of a^T z. One label drawn for each sample
+has the same expectation but a useless variance: near an optimum, almost no drawn label is wrong, and a wrong one
+outweighs all others.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,18 +16,18 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-NEGLIGIBLE = 1e-2  # share of the trace of M over all samples; to leave it out saves three of four backward passes
+NEGLIGIBLE = 1e-2  # omitted share of the trace of M over all samples, which saves three of four backward passes
 
 
 def fisher_diagonal(parameters: Mapping[str, Parameter], samples: Iterable[Tensor]) -> tuple[dict[str, Tensor], int]:
     """Sum the squared gradients of the scalars of each sample.
 
     Args:
-        parameters: By name; one that a sample does not depend on counts 0 there.
-        samples: For each sample its scalars, of shape (n,); none counts 0. A generator keeps one graph alive at a time.
+        parameters: By name. A parameter that a sample does not depend on counts 0.
+        samples: For each sample its scalars, shape (n,); n may be 0. A generator keeps only one graph alive.
 
     Returns:
-        Sums by name in fp32 or better, and the number of samples: add both up over the ranks, then divide.
+        Sums by name in fp32 or better, and the number of samples: sum both over the ranks, then divide.
 
     Raises:
         ValueError: A scalar depends on no parameter.
@@ -57,14 +58,14 @@ def exact_directions(logits: Tensor) -> list[Tensor]:
         logits: Shape (samples, K).
 
     Returns:
-        For each sample its vectors as columns, (K, n) with n < K; of two classes one column.
+        For each sample its vectors as columns, (K, n) with n < K; one column for two classes.
     """
     p = logits.detach().double().softmax(-1)
     values, vectors = torch.linalg.eigh(torch.diag_embed(p) - p[:, :, None] * p[:, None])
     values = values.clamp(min=0)
     ascending = values.flatten().sort().values
     cut = int((ascending.cumsum(0) <= NEGLIGIBLE * ascending.sum()).sum())
-    # Where all are alike, the smallest belong to the samples of extreme inputs, and matter as the others do.
+    # If all are similar, the smallest belong to samples of extreme inputs and must not be omitted.
     least = min(float(ascending[min(cut, len(ascending) - 1)]), 0.1 * float(ascending[-1]))
     kept = (values >= least) & (values > 0)
     columns = (vectors * values.sqrt()[:, None]).to(logits.dtype)
@@ -74,7 +75,7 @@ def exact_directions(logits: Tensor) -> list[Tensor]:
 def drawn_direction(logits: Tensor, generator: torch.Generator) -> Tensor:
     """Draw one vector a for each row of logits, such that the mean of a a^T is M.
 
-    Random signs weigh all answers in each draw, so that no draw is rare, whatever the probabilities are.
+    Random signs weigh all outputs in each draw, so that no draw is rare for any probabilities.
 
     Args:
         logits: Shape (T, K).
@@ -89,5 +90,5 @@ def drawn_direction(logits: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def random_signs(like: Tensor, generator: torch.Generator) -> Tensor:
-    """Draw -1 or 1 for each entry, of the shape, type and device of `like`."""
+    """Draw -1 or 1 for each entry, with the shape, type and device of `like`."""
     return (2 * torch.randint(2, like.shape, generator=generator, device=generator.device) - 1).to(like)

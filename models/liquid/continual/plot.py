@@ -1,4 +1,4 @@
-"""A picture of the accuracy matrix: what is forgotten is seen down a column."""
+"""A plot of the accuracy matrix, whose columns show forgetting."""
 
 from collections.abc import Sequence
 
@@ -9,28 +9,28 @@ from PIL import Image, ImageDraw, ImageFont
 from models.liquid.continual.accuracy_matrix import Matrix
 
 BACKGROUND, INK, PALE = "#FFFFFF", "#222222", "#FFFFFF"
-LOW, HIGH = (236, 236, 238), (24, 66, 120)  # light grey to dark blue: its brightness alone tells the score
-DARK = 0.62  # from this share on, white is easier to read than black
+LOW, HIGH = (236, 236, 238), (24, 66, 120)  # light grey to dark blue: brightness alone shows the score
+DARK = 0.62  # above this share, white text is more readable
 FRAME = "#E8862E"
 CELL_WIDTH, CELL_HEIGHT = 68, 44
 MARGIN, HEADER, NAMES = 20, 64, 30
 
 
 def draw(matrix: Matrix, names: Sequence[str], title: str) -> NDArray[np.uint8]:
-    """A heat map: a row for each state of learning, a column for each task, and the score in each cell.
+    """Render a heat map: a row for each number of learned tasks, a column for each task, and the score in each cell.
 
-    Rows that are not known yet are left blank. The score of the task that was just learned has a frame.
+    Unknown rows are blank. The score of the task that was just learned has a frame.
 
     Args:
-        matrix: What to show.
+        matrix: The matrix to show.
         names: Of the tasks, in their order.
-        title: Above it.
+        title: Above the heat map.
 
     Returns:
         RGB, shape (height, width, 3).
 
     Raises:
-        ValueError: The names are not those of the tasks.
+        ValueError: There is not one name per task.
     """
     if len(names) != matrix.tasks:
         raise ValueError(f"names must be those of {matrix.tasks} tasks, but got {len(names)}.")

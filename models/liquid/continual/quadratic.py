@@ -1,4 +1,4 @@
-"""A quadratic pull of parameters towards an anchor, as one node of the graph: what EWC and SI have in common."""
+"""A quadratic penalty of parameters around an anchor, as one node of the graph, for EWC and SI."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ Tensors = dict[str, Tensor]
 
 
 def pull(parameters: Sequence[Tensor], anchors: Sequence[Tensor], weights: Sequence[Tensor], factor: float) -> Tensor:
-    """`factor * sum weights * (parameters - anchors)^2`, a scalar in fp32, also under autocast.
+    """Return `factor * sum weights * (parameters - anchors)^2`, a scalar in fp32, also under autocast.
 
     Its gradient is `2 * factor * weights * (parameters - anchors)`.
     """
@@ -25,7 +25,7 @@ def pull(parameters: Sequence[Tensor], anchors: Sequence[Tensor], weights: Seque
 def pull_gradients(
     parameters: Sequence[Tensor], anchors: Sequence[Tensor], weights: Sequence[Tensor], factor: float
 ) -> list[Tensor]:
-    """The gradient of `pull`, without a graph."""
+    """Return the gradient of `pull`, without a graph."""
     with torch.no_grad():
         away = torch._foreach_sub(list(parameters), list(anchors))
         halves = torch._foreach_mul(away, list(weights))
@@ -33,7 +33,7 @@ def pull_gradients(
 
 
 class _Pull(torch.autograd.Function):
-    """Three operations on all parameters at once, where autograd would record four for each."""
+    """Three operations on all parameters at once, where autograd would record four for each parameter."""
 
     @staticmethod
     def forward(ctx: Any, factor: float, anchors: list[Tensor], weights: list[Tensor], *parameters: Tensor) -> Tensor:
@@ -52,7 +52,7 @@ class _Pull(torch.autograd.Function):
 
 
 def check_strength(parameters: Mapping[str, Parameter], strength: float) -> None:
-    """Refuse a penalty that cannot be.
+    """Check the arguments of a penalty.
 
     Raises:
         ValueError: There is no parameter, or the strength is out of range.
@@ -64,15 +64,15 @@ def check_strength(parameters: Mapping[str, Parameter], strength: float) -> None
 
 
 def full(tensor: Tensor) -> Tensor:
-    """A copy without a graph, in fp32 or better: sums over many steps would be lost in less."""
+    """Return a detached copy in fp32 or better, since sums over many steps would be lost in lower precision."""
     return tensor.detach().to(torch.promote_types(tensor.dtype, torch.float32), copy=True)
 
 
 def matched(what: str, given: Mapping[str, Tensor], parameters: Mapping[str, Parameter]) -> Tensors:
-    """Copies of the given tensors in the order, the format and the place of the parameters.
+    """Return copies of the given tensors in the order, dtype and device of the parameters.
 
     Raises:
-        ValueError: A name is missing or unknown, or a shape is another.
+        ValueError: A name is missing or unknown, or a shape differs.
     """
     odd = sorted(given.keys() ^ parameters.keys())
     if odd:

@@ -1,6 +1,6 @@
-"""A small memory of earlier tasks: which samples it holds, and what the network once answered to them.
+"""A small memory of earlier tasks: which samples it holds, and the logits that the network had for them.
 
-It holds numbers of samples, not samples: the data set has those. Ranks that make the same calls have the same memory.
+It holds sample numbers, not samples: the data set has those. Ranks that make the same calls have the same memory.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ class Draw(NamedTuple):
     Attributes:
         tasks: The task of each.
         indices: Its number within that task.
-        slots: Its place in the memory, for `Reservoir.logits`.
+        slots: Its index in the memory, for `Reservoir.logits`.
     """
 
     tasks: Tensor
@@ -26,12 +26,12 @@ class Draw(NamedTuple):
 
 
 class Reservoir:
-    """Samples of the tasks so far.
+    """A memory of samples of the tasks so far.
 
     Args:
-        capacity: How many it holds.
-        balanced: Every task keeps an equal share, as far as it has as many samples, rather than every sample an equal
-            chance (Vitter 1985, algorithm R).
+        capacity: The number of samples that it can hold.
+        balanced: Whether every task keeps an equal share, as far as it has enough samples. Otherwise, every sample has
+            an equal chance (Vitter 1985, algorithm R).
 
     Raises:
         ValueError: The capacity is less than 1.
@@ -50,17 +50,17 @@ class Reservoir:
 
     @property
     def size(self) -> int:
-        """How many it holds now."""
+        """The number of samples in memory."""
         return int((self._tasks >= 0).sum())
 
     def offer(self, task: int, count: int, generator: torch.Generator, numbers: Tensor | None = None) -> None:
-        """Let `count` samples of a task that was learned pass by once.
+        """Offer `count` samples of a learned task to the memory, once per task.
 
         Args:
             task: At least 0.
             count: At least 1.
             generator: On the CPU, the only source of randomness.
-            numbers: Those of the samples within the task, shape (count,); None: 0..count-1.
+            numbers: The samples' numbers within the task, shape (count,); None: 0..count-1.
 
         Raises:
             ValueError: The task is negative or was offered before, or has no sample.
@@ -79,15 +79,15 @@ class Reservoir:
             self._indices[own] = numbers[self._indices[own]]
 
     def draw(self, count: int, generator: torch.Generator, balanced: bool = False) -> Draw:
-        """Draw exactly `count` samples in random order; none comes twice before all have come once.
+        """Draw exactly `count` samples in random order, each once before any is repeated.
 
         Args:
             count: At least 0.
             generator: On the CPU, the only source of randomness.
-            balanced: As many of each task that is held, or one more; within a task none comes twice before all have.
+            balanced: Whether to draw the same number from each task, or one more. Repetitions then count within a task.
 
         Raises:
-            ValueError: The count is negative, or nothing is held.
+            ValueError: The count is negative, or the memory is empty.
         """
         used = (self._tasks >= 0).nonzero().flatten()
         if count < 0 or not len(used):
@@ -106,16 +106,16 @@ class Reservoir:
         return Draw(self._tasks[slots], self._indices[slots], slots)
 
     def missing(self) -> Draw:
-        """What is held without logits."""
+        """Return the samples without logits."""
         slots = ((self._tasks >= 0) & ~self._has_logits).nonzero().flatten()
         return Draw(self._tasks[slots], self._indices[slots], slots)
 
     def store(self, slots: Tensor, logits: Tensor) -> None:
-        """Keep what the network answers to the samples in `slots`, in fp32 on the CPU.
+        """Store the network's logits of the samples in `slots`, in fp32 on the CPU.
 
         Args:
             slots: Shape (N,).
-            logits: Shape (N, ...), the same but for N in all calls.
+            logits: Shape (N, ...), with the same shape except N in all calls.
 
         Raises:
             ValueError: Shapes differ, or a slot is free.
@@ -134,7 +134,7 @@ class Reservoir:
         self._has_logits[slots] = True
 
     def logits(self, slots: Tensor) -> Tensor:
-        """What `store` kept for `slots`, shape (N, ...), in fp32 on the CPU.
+        """Return the stored logits of `slots`, shape (N, ...), in fp32 on the CPU.
 
         Raises:
             ValueError: A slot has none.
@@ -156,7 +156,7 @@ class Reservoir:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state. Of a larger reservoir as many samples of each task are kept as fit.
+        """Load a state. From a larger reservoir, keep the same number of samples of each task.
 
         Raises:
             ValueError: It is of another kind of reservoir.
@@ -176,10 +176,10 @@ class Reservoir:
             self._logits = torch.cat([logits, logits.new_zeros(free, *logits.shape[1:])])
 
     def _pass_by(self, task: int, count: int, generator: torch.Generator) -> None:
-        """Algorithm R, all samples at once.
+        """Run algorithm R for all samples at once.
 
-        Sample n takes slot n while some are free, then a random one of n + 1, if the memory has it. Where several
-        take one slot, the last stays.
+        Sample n takes slot n while slots are free, then a random one of n + 1 if it is below the capacity. If several
+        samples take a slot, the last one stays.
         """
         first = sum(self._offered.values())
         numbers = torch.arange(first, first + count)
@@ -192,9 +192,9 @@ class Reservoir:
         self._put(taken, task, last[taken])
 
     def _share(self, task: int, count: int, generator: torch.Generator) -> None:
-        """Old tasks give up slots until all have an equal share, and the new one gets those.
+        """Free slots of earlier tasks until all have an equal share, and give them to the new task.
 
-        Which slots makes no difference: what a task has in them is a random sample in random order.
+        Any slots can be freed, since a task's slots are a random sample in random order.
         """
         held = list(self._offered)
         limits = [int((self._tasks == old).sum()) for old in held] + [count]
@@ -211,14 +211,14 @@ class Reservoir:
 
 
 def der_loss(logits: Tensor, stored: Tensor, allowed_rows: Tensor | None = None) -> Tensor:
-    """Mean squared distance of the logits from the stored ones, of each sample (Buzzega et al. 2020, arXiv 2004.07211).
+    """Return the mean squared distance of logits from the stored ones (Buzzega et al. 2020, arXiv 2004.07211).
 
-    DER weighs it by alpha; DER++ adds the loss of the labels of replayed samples, weighed by beta.
+    DER weighs it by alpha. DER++ adds the loss of the labels of replayed samples, weighed by beta.
 
     Args:
         logits: Not masked; any floating dtype, shape (B, K).
         stored: Shape (B, K), on any device.
-        allowed_rows: Bool of shape (B, K) or (K,): compare these alone. Each row must have one.
+        allowed_rows: Bool of shape (B, K) or (K,): the logits to compare, at least one per row.
 
     Returns:
         fp32 of shape (B,).
@@ -231,18 +231,18 @@ def der_loss(logits: Tensor, stored: Tensor, allowed_rows: Tensor | None = None)
 
 
 def _deal(limits: Tensor, total: int, generator: torch.Generator) -> Tensor:
-    """Deal `total` out as evenly as the limits allow; whom the remainder goes to is random."""
+    """Return shares of `total`, as equal as the limits allow. The remainder is assigned at random."""
     shares = torch.zeros_like(limits)
     order = torch.randperm(len(limits), generator=generator)
-    order = order[limits[order].argsort(stable=True)]  # who can take little goes first, and leaves the rest to others
+    order = order[limits[order].argsort(stable=True)]  # smallest limit first, which leaves the rest to others
     for place, who in enumerate(order.tolist()):
         shares[who] = min(int(limits[who]), (total - int(shares.sum())) // (len(order) - place))
     return shares
 
 
 def _evenly(tasks: Tensor, count: int) -> Tensor:
-    """The slots of `count` samples: the first of each task, then the second of each, and so on."""
-    turns = torch.full(tasks.shape, len(tasks))  # free slots come last
+    """Return the slots of `count` samples: the first of each task, then the second of each, and so on."""
+    turns = torch.full(tasks.shape, len(tasks))  # free slots sort last
     for task in set(tasks[tasks >= 0].tolist()):
         own = (tasks == task).nonzero().flatten()
         turns[own] = torch.arange(len(own))
@@ -250,7 +250,7 @@ def _evenly(tasks: Tensor, count: int) -> Tensor:
 
 
 def _rounds(slots: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """`count` of `slots` in random order, each once before any comes twice."""
+    """Return `count` of `slots` in random order, each once before any is repeated."""
     rounds = -(-count // len(slots))
     drawn = [slots[torch.randperm(len(slots), generator=generator)] for _ in range(rounds)]
     return torch.cat([*drawn, slots[:0]])[:count]

@@ -1,8 +1,8 @@
-"""How a labelled set becomes a stream of tasks, and which of a network's outputs count in each.
+"""Conversion of a labelled set into a stream of tasks, and the outputs that each task uses.
 
-The three scenarios of van de Ven, Tuytelaars & Tolias 2022 (Nature Machine Intelligence 4, 1185): in "task" the task
-of a sample is known and only its classes are candidates; in "domain" it is not known and not asked for, tasks share
-the outputs; in "class" it is not known, and all classes are candidates.
+The three scenarios of van de Ven, Tuytelaars & Tolias 2022 (Nature Machine Intelligence 4, 1185): in "task", the task
+of a sample is known and only its classes are candidates; in "domain", it is unknown and not predicted, and tasks share
+the outputs; in "class", it is unknown, and all classes are candidates.
 """
 
 from collections.abc import Sequence
@@ -15,17 +15,17 @@ from torch import Tensor
 Scenario = Literal["task", "domain", "class"]
 Groups = Sequence[Sequence[int]]
 
-# Its exponential is 0 in every floating format, and it fits in fp16: what is computed from it stays finite.
+# Its exponential is 0 in every floating format, and it fits in fp16, so that results stay finite.
 FILL = -1e4
 
 
 def class_groups(classes: int, tasks: int, what: str = "classes") -> tuple[tuple[int, ...], ...]:
-    """The classes of each task, dealt in order; the first tasks have one more where they cannot have as many.
+    """Return the classes of each task, assigned in order. The first tasks get the remainder, one more each.
 
     Args:
-        classes: How many there are.
-        tasks: How many they are dealt to.
-        what: They are called in an error.
+        classes: The number of classes.
+        tasks: The number of tasks.
+        what: The name of classes in an error.
 
     Raises:
         ValueError: There is no task, or there are fewer classes than tasks.
@@ -38,10 +38,10 @@ def class_groups(classes: int, tasks: int, what: str = "classes") -> tuple[tuple
 
 
 def outputs(scenario: Scenario, groups: Groups) -> int:
-    """How many outputs a network needs.
+    """Return the number of outputs that a network needs.
 
     Raises:
-        ValueError: A task has nothing to tell apart within itself, and the scenario asks for just that.
+        ValueError: A task has a single class, and the scenario predicts only within tasks.
     """
     if scenario == "class":
         return sum(len(group) for group in groups)
@@ -55,7 +55,7 @@ def outputs(scenario: Scenario, groups: Groups) -> int:
 
 
 def targets(scenario: Scenario, groups: Groups, labels: Tensor) -> Tensor:
-    """The output that is right for each label: its index within its group in "domain", else the label itself.
+    """Return the correct output of each label: its index within its group in "domain", else the label itself.
 
     Args:
         scenario: One of the three.
@@ -79,7 +79,7 @@ def targets(scenario: Scenario, groups: Groups, labels: Tensor) -> Tensor:
 
 
 def allowed(scenario: Scenario, groups: Groups, task: int) -> Tensor:
-    """Which outputs count when a sample of `task` is trained on or scored.
+    """Return which outputs count when a sample of `task` is trained on or scored.
 
     Returns:
         Bool of shape (outputs,): the classes of the task in "task", all in the others.
@@ -93,7 +93,7 @@ def allowed(scenario: Scenario, groups: Groups, task: int) -> Tensor:
 
 
 def masked_logits(logits: Tensor, allowed_rows: Tensor) -> Tensor:
-    """The logits with those that do not count so low that they have no probability and get no gradient.
+    """Mask the logits that do not count: they get no probability and no gradient.
 
     Args:
         logits: Any floating dtype, shape (..., K).

@@ -1,4 +1,4 @@
-"""Synaptic intelligence: a parameter matters as much as its way through the task has lowered the loss."""
+"""Synaptic intelligence: a parameter's importance is its contribution to the fall of a task's loss."""
 
 import math
 from collections.abc import Mapping
@@ -12,14 +12,14 @@ from models.liquid.continual.quadratic import Tensors, check_strength, full, mat
 
 
 class SI:
-    """Path-integral importance, gathered while a task is learned (Zenke, Poole & Ganguli 2017, arXiv 1703.04200).
+    """Path-integral importance, accumulated during training (Zenke, Poole & Ganguli 2017, arXiv 1703.04200).
 
-    Around every update: `before_step`, the optimizer's step, then `after_step`; or `forget_step`, if the update was
-    not applied. `penalty` is part of the loss throughout, and its share of the gradient is not counted.
+    For every update, call `before_step`, the optimizer's step, then `after_step`, or `forget_step` if the update was
+    not applied. `penalty` must be part of the loss. Its share of the gradient is not counted.
 
     Args:
-        parameters: What to hold, by name.
-        strength: c. It has to be searched over many decades.
+        parameters: The parameters to consolidate, by name.
+        strength: c. It must be searched over many decades.
         damping: xi, which bounds the importance of a parameter that hardly moved; above 0.
 
     Raises:
@@ -33,15 +33,15 @@ class SI:
         self.strength = strength
         self.damping = damping
         self._parameters = dict(parameters)
-        self._importance: Tensors = {}  # Omega, of the tasks that are done; none before the first
-        self._path: Tensors = {}  # omega, of the task that is being learned; none before its first step
-        self._anchor: Tensors = {}  # where that task began, and the ones before it ended
-        self._step: tuple[list[Tensor], list[Tensor]] | None = None  # the task's gradients, and the weights they are at
+        self._importance: Tensors = {}  # Omega, of the finished tasks
+        self._path: Tensors = {}  # omega, of the current task; empty before its first step
+        self._anchor: Tensors = {}  # the weights at the start of the current task
+        self._step: tuple[list[Tensor], list[Tensor]] | None = None  # gradients and weights before the step
 
     def penalty(self) -> Tensor:
-        """`strength * sum Omega * (theta - theta*)^2`, a scalar in fp32; 0 before the first consolidation.
+        """Return `strength * sum Omega * (theta - theta*)^2`, a scalar in fp32; 0 before the first consolidation.
 
-        It is what a loss gets once, however many samples its mean is over.
+        Add it to a loss once, independent of the number of samples.
         """
         parameters = list(self._parameters.values())
         if not self._importance or not self.strength:
@@ -50,12 +50,12 @@ class SI:
 
     @torch.no_grad()
     def before_step(self) -> None:
-        """Take the task's gradients and the weights.
+        """Store the task's gradients and the weights.
 
-        The gradients in `.grad` must be true: of the whole window and of all ranks, unscaled and not yet clipped, with
-        `penalty` in their loss. A parameter without a gradient counts 0.
+        `.grad` must hold the gradients of the whole window and of all ranks, unscaled and not clipped, with `penalty`
+        in their loss. A parameter without a gradient counts 0.
         """
-        if not self._anchor:  # not earlier: until now weights may have been moved or made equal on all ranks
+        if not self._anchor:  # not earlier, since weights may be moved or synchronized before the first step
             self._anchor = self._weights()
         if not self._path:
             self._path = {name: torch.zeros_like(anchor) for name, anchor in self._anchor.items()}
@@ -71,7 +71,7 @@ class SI:
 
     @torch.no_grad()
     def after_step(self) -> None:
-        """Count what the applied update has done: minus the gradient times the way, which is the fall of the loss.
+        """Count the effect of the applied update: minus the gradient times the change, the fall of the loss.
 
         Raises:
             RuntimeError: There was no `before_step`.
@@ -84,12 +84,12 @@ class SI:
         self._step = None
 
     def forget_step(self) -> None:
-        """Leave out an update that was not applied."""
+        """Discard an update that was not applied."""
         self._step = None
 
     @torch.no_grad()
     def consolidate(self) -> None:
-        """Turn the path of the task into importance, and hold the parameters where they are now, as it ends.
+        """Convert the path of the task to importance, and anchor the parameters, at the end of a task.
 
         A task without an applied update adds nothing.
         """
@@ -103,11 +103,11 @@ class SI:
         self._anchor, self._path = now, {}
 
     def state_dict(self) -> dict[str, Any]:
-        """All but an update that is under way."""
+        """Return the state without an unfinished update."""
         return {"importance": dict(self._importance), "path": dict(self._path), "anchor": dict(self._anchor)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state, whose names and shapes must be those of the parameters."""
+        """Load a state, whose names and shapes must be those of the parameters."""
         loaded = {
             name: matched(name, state[name], self._parameters) if state[name] else {}
             for name in ("importance", "path", "anchor")

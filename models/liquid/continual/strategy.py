@@ -1,4 +1,4 @@
-"""What a network keeps of the tasks that it has learned: a hold on its weights, and samples to learn again."""
+"""Consolidation and replay of learned tasks."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
@@ -13,16 +13,16 @@ from models.liquid.losses import drawn_directions
 from models.liquid.network import LiquidNetwork
 from models.liquid.task_stream import Stream
 
-ANSWERED = 64  # sequences at a time
-FEW = 32  # classes, whose Fisher is computed exactly: more take too many backward passes
+ANSWERED = 64  # sequences per batch
+FEW = 32  # most classes with an exact Fisher, which needs a backward pass per class
 
 
 class ReplayBatch(NamedTuple):
     """Sequences of earlier tasks.
 
     Attributes:
-        tasks: Of each, (B,).
-        logits: What was answered to each when its task had been learned; None: it is not kept.
+        tasks: The task of each, (B,).
+        logits: The outputs for each when its task had been learned, or None if they are not stored.
     """
 
     samples: Samples
@@ -34,14 +34,14 @@ class ContinualStrategy:
     """Consolidation of weights and replay of samples over the tasks of a stream.
 
     Args:
-        network: That learns.
-        stream: What it learns.
-        method: That holds weights: elastic weight consolidation, synaptic intelligence, or none.
+        network: The network that is trained.
+        stream: The stream of tasks.
+        method: Elastic weight consolidation, synaptic intelligence, or none.
         strength: Of the penalty.
-        decay: What a task leaves of earlier Fishers, of "ewc".
-        remembered: How many samples; 0: none.
-        balanced: Remember and recall as many samples of each task.
-        with_logits: Remember what was answered to them, too.
+        decay: The factor of earlier Fishers for each task, for "ewc".
+        remembered: The number of samples in memory; 0: no replay.
+        balanced: Whether to store and replay the same number of samples of each task.
+        with_logits: Whether to store the outputs for them.
     """
 
     def __init__(
@@ -69,12 +69,12 @@ class ContinualStrategy:
         self.reservoir = Reservoir(remembered, balanced) if remembered else None
 
     def before_step(self) -> None:
-        """Before each update, with its finished gradients."""
+        """Prepare an update, whose gradients are final."""
         if isinstance(self.hold, SI):
             self.hold.before_step()
 
     def after_step(self, applied: bool) -> None:
-        """After each update, whether it was applied or not."""
+        """Finish an update, `applied` or skipped."""
         if not isinstance(self.hold, SI):
             return
         if applied:
@@ -83,11 +83,11 @@ class ContinualStrategy:
             self.hold.forget_step()
 
     def penalty(self) -> Tensor | None:
-        """What moving away from earlier tasks costs; None: nothing holds the weights."""
+        """Return the penalty on changes of weights, or None without consolidation."""
         return None if self.hold is None else self.hold.penalty()
 
     def recall(self, count: int, generator: torch.Generator) -> ReplayBatch | None:
-        """So many sequences of earlier tasks; None while there are none, or none are asked for."""
+        """Return `count` sequences of earlier tasks, or None if there are none."""
         if self.reservoir is None or not count or not self.reservoir.size:
             return None
         tasks, indices, slots = self.reservoir.draw(count, generator, self.balanced)
@@ -95,7 +95,7 @@ class ContinualStrategy:
         return ReplayBatch(self.stream.rows(tasks, indices), tasks, logits)
 
     def distance(self, outputs: Tensor, logits: Tensor, allowed: Tensor) -> Tensor:
-        """How far answers are from remembered ones, of each sequence, (B,).
+        """Return the distance of outputs from stored ones, for each sequence, (B,).
 
         Args:
             outputs: Shape (B, outputs) or (B, T, outputs).
@@ -114,21 +114,21 @@ class ContinualStrategy:
         add_up: Callable[[list[Tensor]], None] = lambda tensors: None,
         seen: Tensor | None = None,
     ) -> None:
-        """A task has been learned. Called on all ranks, with the same weights.
+        """Consolidate and store a learned task. Call it on all ranks, with the same weights.
 
         Args:
             task: Its number.
-            samples: How many of its sequences a Fisher is measured on.
+            samples: The number of its sequences for a Fisher.
             generator: On the CPU, the same on all ranks.
-            share: Of these sequences, what this rank measures.
-            add_up: Gives tensors their sums over all ranks, in place.
-            seen: Numbers of its sequences that it was learned from, the same on all ranks: no other is kept, or used
+            share: This rank's part of these sequences.
+            add_up: Sums tensors over all ranks, in place.
+            seen: Numbers of the sequences that were trained on, the same on all ranks: only these are stored and used
                 for a Fisher. None: all.
         """
         seen = torch.arange(self.stream.size(task)) if seen is None else seen
         with _evaluating(self.network):
             chosen = seen[torch.randperm(len(seen), generator=generator)[:samples]]
-            # Answers are drawn by a seed for each sequence, so that ranks together draw what one alone would.
+            # One seed per sequence, so that the draws do not depend on the number of ranks.
             seeds = torch.randint(2**62, (len(chosen),), generator=generator)
             if isinstance(self.hold, EWC):
                 self.hold.consolidate(self._fisher(task, chosen, seeds, share, add_up))
@@ -146,7 +146,7 @@ class ContinualStrategy:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state. What it remembers without logits is answered now, if they are asked for.
+        """Load a state. Compute the logits of samples without them, if they are needed.
 
         Raises:
             ValueError: It is of another method, or of another kind of memory.
@@ -168,7 +168,7 @@ class ContinualStrategy:
         self, task: int, chosen: Tensor, seeds: Tensor, share: slice, add_up: Callable[[list[Tensor]], None]
     ) -> dict[str, Tensor]:
         if self.stream.kind == "labels" and self.stream.outputs <= FEW:
-            # Of all sequences on every rank: which vectors are negligible depends on all of them.
+            # All sequences on every rank, since negligible vectors are determined over all of them.
             logits = self._outputs(self.stream.rows(task, chosen))
             directions = exact_directions(masked_logits(logits, self.stream.allowed[task].to(logits.device)))
             scalars = self._exact_scalars(task, chosen[share], directions[share])
@@ -197,13 +197,13 @@ class ContinualStrategy:
 
     @torch.no_grad()
     def _outputs(self, samples: Samples) -> Tensor:
-        """Answer sequences, some at a time."""
+        """Return the outputs for sequences, computed in batches."""
         device = next(self.network.parameters()).device
         parts = [samples.rows(slice(start, start + ANSWERED)).to(device) for start in range(0, samples.size, ANSWERED)]
         return torch.cat([self.network(part.inputs, part.dt).outputs for part in parts])
 
     def _answer(self, reservoir: Reservoir) -> None:
-        """Answer what has just come into the memory."""
+        """Store the logits of new samples in memory."""
         tasks, indices, slots = reservoir.missing()
         for start in range(0, len(slots), ANSWERED):
             part = slice(start, start + ANSWERED)
@@ -212,7 +212,7 @@ class ContinualStrategy:
 
 @contextlib.contextmanager
 def _evaluating(network: LiquidNetwork) -> Iterator[None]:
-    """The network in evaluation mode inside, and each part of it in its own mode afterwards."""
+    """Set the network to evaluation mode. Restore the mode of each module afterwards."""
     modes = [(module, module.training) for module in network.modules()]
     network.eval()
     try:

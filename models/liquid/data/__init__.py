@@ -1,4 +1,4 @@
-"""Data to learn from step by step: labelled images, bytes of text, and series; all of it there without a download."""
+"""Data to learn step by step without a download: labelled images, bytes of text, and series."""
 
 from models.liquid.data.corpus import DOMAINS, build_corpus
 from models.liquid.data.ngrams import bits_per_byte

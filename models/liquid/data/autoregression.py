@@ -1,4 +1,4 @@
-"""What linear models can make of a series: the baselines that a trained model has to beat."""
+"""Linear models of a series, the baselines of a trained model."""
 
 from typing import NamedTuple
 
@@ -7,11 +7,11 @@ from numpy.typing import NDArray
 
 Values = NDArray[np.float32]
 
-ORDER = 8  # steps that a linear model looks back
+ORDER = 8  # past steps that a linear model uses
 
 
 class Series(NamedTuple):
-    """N sequences: inputs (N, T, F), the values that follow (N, T, K), and how long each step lasts (N, T, 1)."""
+    """N sequences: inputs (N, T, F), next values (N, T, K), and the duration of each step (N, T, 1)."""
 
     inputs: Values
     targets: Values
@@ -19,12 +19,13 @@ class Series(NamedTuple):
 
 
 def squared_errors(train: Series, test: Series) -> dict[str, float]:
-    """Mean squared errors on `test` over all of its steps, in units of the targets squared.
+    """Return mean squared errors on `test` over all steps, in squared units of the targets.
 
     Returns:
-        "repeat": the next values are the last ones, where there are as many; "ar": least squares on `train`, linear in
-        the last 8 steps (zeros before the first) and a constant; "ar_dt": linear in the products of these with the
-        time step too, so that the slope reaches as far as the step does.
+        "repeat": predicts the last values, if inputs and targets have the same shape. "ar": least squares on `train`,
+        linear in the last 8 steps (zeros before the first) and a constant. "ar_dt": also linear in the products of
+            these
+        with the time step, so that the slope is scaled by the step.
     """
     errors = {}
     if test.inputs.shape == test.targets.shape:
@@ -37,7 +38,7 @@ def squared_errors(train: Series, test: Series) -> dict[str, float]:
 
 
 def _regressors(series: Series, with_dt: bool) -> NDArray[np.float64]:
-    """One row for each step of each sequence: its last values, the latest first, and a one."""
+    """Return a row for each step of each sequence: its last values, the latest first, and a one."""
     inputs = series.inputs.astype(np.float64)
     lags = [np.pad(inputs, ((0, 0), (lag, 0), (0, 0)))[:, : inputs.shape[1]] for lag in range(ORDER)]
     rows = np.concatenate([*lags, np.ones_like(inputs[..., :1])], axis=-1)

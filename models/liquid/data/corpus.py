@@ -1,4 +1,4 @@
-"""The default corpus: five domains of text that every Python brings along or that are made here, in one folder."""
+"""The default corpus in one folder: five domains of text, generated or part of every Python installation."""
 
 import gzip
 import hashlib
@@ -20,16 +20,16 @@ def build_corpus(folder: Path, bytes_per_domain: int = 500_000) -> None:
     """Write one `<domain>.txt` for each domain, and `corpus.json` with the SHA-256 and the size of each.
 
     "english" is the reference of the Python language (`pydoc_data.topics`), "python" the source of its standard
-    library, "tables" scikit-learn's digits as numbers; "grammar" and "math" are generated. The first two differ from
-    one version of Python to another, so those who are to learn from the same corpus need copies of one folder. It
-    appears whole or not at all, also when several processes build it at the same time.
+    library, "tables" scikit-learn's digits as numbers; "grammar" and "math" are generated. The first two differ between
+    versions of Python, so copy one folder to learn from the same corpus. It is written atomically, also by several
+    processes.
 
     Args:
-        folder: One that does not exist yet, or is empty. A corpus that is already there is left as it is.
-        bytes_per_domain: At most so many; "english" and "tables" have fewer than the default.
+        folder: Must not exist yet, or be empty. An existing corpus stays unchanged.
+        bytes_per_domain: The largest size; "english" and "tables" are smaller than the default.
 
     Raises:
-        ValueError: The folder holds something else.
+        ValueError: The folder holds other files.
     """
     if is_corpus(folder):
         return
@@ -43,16 +43,16 @@ def build_corpus(folder: Path, bytes_per_domain: int = 500_000) -> None:
         try:
             unfinished.rename(folder)
         except OSError:
-            # Another process was quicker; its corpus is as good.
+            # Another process was faster.
             if not is_corpus(folder):
                 raise
 
 
 def is_corpus(folder: Path) -> bool:
-    """Whether a folder holds a corpus, and no other folder that one could be built in.
+    """Return whether a folder holds a corpus. False: a corpus could be built there.
 
     Raises:
-        ValueError: It holds something else.
+        ValueError: It holds other files.
     """
     if (folder / DESCRIPTION).is_file():
         return True
@@ -65,7 +65,7 @@ def is_corpus(folder: Path) -> bool:
 
 
 def verify_corpus(folder: Path) -> None:
-    """Whether the files of a folder are the ones that its `corpus.json` describes; nothing without one.
+    """Check that the files of a folder match its `corpus.json`, if it has one.
 
     Raises:
         ValueError: A file is missing, differs, or is not described.
@@ -109,14 +109,14 @@ def _first(parts: Iterator[bytes], size: int) -> bytes:
 
 
 def _english() -> Iterator[bytes]:
-    # Imported here since it is half a MB that no worker needs.
+    # Imported here, since it is half a MB that workers do not need.
     from pydoc_data.topics import topics
 
     return (topics[name].encode() + b"\n\n" for name in sorted(topics))
 
 
 def _python() -> Iterator[bytes]:
-    # In an order that mixes them, and without what is private: tables of one machine, and half of it one module.
+    # Mixed, and without private modules: machine-specific tables, and one module of half the size.
     files = [file for file in Path(sysconfig.get_path("stdlib")).glob("*.py") if not file.name.startswith("_")]
     if not files:
         raise FileNotFoundError("the source of Python's standard library, *.py, is not there; install it unpacked")

@@ -1,4 +1,4 @@
-"""The handwritten digits that scikit-learn brings along: small, and there without a download."""
+"""The handwritten digits of scikit-learn, which need no download."""
 
 import numpy as np
 import torch
@@ -6,16 +6,16 @@ import torch
 from models.liquid.data.samples import Domain, Samples, Source
 
 CLASSES, SIDE, BRIGHTEST = 10, 8, 16
-EVERY = 5  # of so many samples one is tested on
+EVERY = 5  # one of so many samples is tested on
 
 
 def load_digits() -> Source:
-    """1797 digits of 8x8 pixels in 0..1, each a sequence of its 8 rows; 1437 to train on and 360 to test on.
+    """Load 1797 digits of 8x8 pixels in 0..1, each a sequence of its 8 rows; 1437 for training and 360 for testing.
 
-    The split is fixed: of the samples in the order of their labels every fifth is tested on, so that each class has the
-    same share of both parts. Alpaydin & Kaynak (1998), Optical Recognition of Handwritten Digits, UCI.
+    The split is fixed: every fifth sample, sorted by label, is a test sample, so that both parts have the same share of
+    each class. Alpaydin & Kaynak (1998), Optical Recognition of Handwritten Digits, UCI.
     """
-    # Imported here since it takes a second, and other sources do without.
+    # Imported here, since it takes a second and other sources do not need it.
     from sklearn.datasets import load_digits as load
 
     data = load()

@@ -1,4 +1,4 @@
-"""Data sets of the Hugging Face Hub, for those who ask for one by its name; all else here works offline."""
+"""Data sets of the Hugging Face Hub, the only source that is not offline."""
 
 from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
@@ -11,17 +11,17 @@ from models.liquid.data.ngrams import Bytes
 from models.liquid.data.samples import Domain, Samples, Source
 from models.liquid.data.text import bytes_source
 
-TEXT_BYTES = 2_000_000  # of a data set; the first ones
+TEXT_BYTES = 2_000_000  # the first bytes of a data set
 BRIGHTEST = 255
 
 
 def load_hub(names: str, length: int = 128) -> Source:
-    """Stream data sets from the Hub, from its cache, or from a folder on disk, with the package `datasets`.
+    """Stream data sets from the Hub, from its cache, or from a local folder, with the package `datasets`.
 
     Args:
         names: `owner/name` or `owner/name:config`, or an absolute path of a folder; several texts joined by "+". One
-            data set whose rows have an `image` and a `label` gives labels (splits train and test, rows of the image
-            as steps); those whose rows have a `text` give one domain each, of the first 2 MB of their split train.
+            data set whose rows have an `image` and a `label` gives labels (splits train and test, rows of the image as
+            steps). Those whose rows have a `text` give one domain each, of the first 2 MB of their split train.
         length: Bytes of a window of text.
 
     Raises:
@@ -50,7 +50,7 @@ def load_hub(names: str, length: int = 128) -> Source:
 
 
 def check_hub(names: str) -> None:
-    """Whether data sets of these names could be asked for; asks for none.
+    """Check, without a request, that data sets of these names could be loaded.
 
     Raises:
         ValueError: `datasets` is not installed, or a name is empty.
@@ -65,7 +65,7 @@ def check_hub(names: str) -> None:
 
 
 def labels_source(name: str, train: Iterable[Any], test: Iterable[Any]) -> Source:
-    """A source of labels from rows with an `image` (PIL) and a `label`."""
+    """Return a source of labels from rows with an `image` (PIL) and a `label`."""
     parts = [_images(name, rows) for rows in (train, test)]
     if parts[0].inputs.shape[1:] != parts[1].inputs.shape[1:]:
         raise _uneven(name)
@@ -76,7 +76,7 @@ def labels_source(name: str, train: Iterable[Any], test: Iterable[Any]) -> Sourc
 
 
 def _images(name: str, rows: Iterable[Any]) -> Samples:
-    """Images with the channels of a pixel side by side: (N, height, width * channels)."""
+    """Return images with the channels of a pixel concatenated: (N, height, width * channels)."""
     images, labels = [], []
     for row in rows:
         pixels = np.asarray(row["image"], dtype=np.float32) / BRIGHTEST

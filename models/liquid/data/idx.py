@@ -1,4 +1,4 @@
-"""Images in the IDX files of MNIST and its relatives, from a folder; nothing is ever downloaded."""
+"""Images in the IDX files of MNIST and similar sets, from a local folder."""
 
 import gzip
 import math
@@ -19,12 +19,12 @@ NAMES = "train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyt
 
 
 def is_idx(folder: Path) -> bool:
-    """Whether a folder holds images as MNIST's does."""
+    """Return whether a folder holds images in the format of MNIST."""
     return any(folder.glob("*-images?idx3-ubyte*"))
 
 
 def load_idx(folder: Path) -> Source:
-    """Read MNIST, Fashion-MNIST or what else has their four files, plain or packed (`.gz`).
+    """Load MNIST, Fashion-MNIST or another set in their four files, plain or compressed (`.gz`).
 
     Each image is a sequence of its rows: (N, height, width) float32 in 0..1.
 
@@ -43,10 +43,10 @@ def load_idx(folder: Path) -> Source:
 
 
 def check_idx(folder: Path) -> None:
-    """Whether the four files are there and begin as they should; reads a few bytes of each.
+    """Check the existence and headers of the four files.
 
     Raises:
-        ValueError: What is missing or broken.
+        ValueError: A file is missing or broken.
     """
     for part in PARTS:
         _shapes(folder, part)
@@ -60,7 +60,7 @@ def _read_part(folder: Path, part: str) -> Samples:
 
 
 def _shapes(folder: Path, part: str) -> list[tuple[Path, tuple[int, ...]]]:
-    """The files of images and labels of one part with the shapes that they say they have."""
+    """Return the files of images and labels of one part, with the shapes in their headers."""
     if not folder.is_dir():
         raise ValueError(f"source must be a folder with {NAMES}, but got {str(folder)!r}, which is none. Correct it.")
     images, labels = _find(folder, f"{part}-images", 3), _find(folder, f"{part}-labels", 1)
@@ -73,7 +73,7 @@ def _shapes(folder: Path, part: str) -> list[tuple[Path, tuple[int, ...]]]:
 
 
 def _find(folder: Path, start: str, dimensions: int) -> tuple[Path, tuple[int, ...]]:
-    # Fashion-MNIST and MNIST name their files with a dash, some unpackers make a dot of it.
+    # MNIST's names have a dash, which some unpackers replace by a dot.
     names = [f"{start}{dash}idx{dimensions}-ubyte{end}" for end in ("", ".gz") for dash in "-."]
     file = next((folder / name for name in names if (folder / name).is_file()), None)
     if file is None:

@@ -1,23 +1,23 @@
-"""What models that count can make of bytes: the baselines that a trained model has to beat."""
+"""N-gram models of bytes, the baselines of a trained model."""
 
 import numpy as np
 from numpy.typing import NDArray
 
 Bytes = NDArray[np.uint8]
 
-LONGEST = 7  # that fits the 63 bits of a key
+LONGEST = 7  # fits into the 63 bits of a key
 
 
 def bits_per_byte(train: Bytes, test: Bytes, orders: int = 4) -> list[float]:
-    """Cross-entropy of n-gram models of orders 1, 2, ... on `test`, in bits per byte.
+    """Return the cross-entropy of n-gram models of orders 1, 2, ... on `test`, in bits per byte.
 
     Counts of `train`, interpolated as by Witten and Bell (1991, method C; Chen & Goodman 1999, section 2.4):
 
         p_n(c | h) = (N(hc) + D(h) p_{n-1}(c | h')) / (N(h) + D(h))
 
-    with N the counts, D(h) how many different bytes follow h, h' the context without its oldest byte, and p_0 the
-    uniform 1/256. A context that never occurred leaves p_{n-1}. Every byte has a positive probability, and they add up
-    to one. The first bytes of `test`, for which the longest model has no context, are scored by none.
+    with N the counts, D(h) the number of different bytes after h, h' the context without its oldest byte, and p_0 the
+    uniform 1/256. A context that never occurred has p_{n-1}. Every byte has a positive probability, and they sum to
+    one. The first bytes of `test`, for which the longest model has no context, are not scored.
 
     Args:
         train: (n,) uint8.
@@ -52,7 +52,7 @@ def bits_per_byte(train: Bytes, test: Bytes, orders: int = 4) -> list[float]:
 
 
 def _keys(data: Bytes, order: int) -> NDArray[np.int64]:
-    """The n-gram that starts at each place, oldest byte first, as one number; shape (len(data) - order + 1,)."""
+    """Return the n-gram at each position as one number, oldest byte first; shape (len(data) - order + 1,)."""
     size = len(data) - order + 1
     keys = np.zeros(size, dtype=np.int64)
     for offset in range(order):
@@ -61,6 +61,6 @@ def _keys(data: Bytes, order: int) -> NDArray[np.int64]:
 
 
 def _counted(keys: NDArray[np.int64], counts: NDArray[np.int64], asked: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The counts of those asked for, 0 for those that are not among the sorted keys."""
+    """Return the counts of the requested keys, 0 for those that are not in the sorted `keys`."""
     places = np.minimum(np.searchsorted(keys, asked), len(keys) - 1)
     return np.where(keys[places] == asked, counts[places], 0)

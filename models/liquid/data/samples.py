@@ -1,4 +1,4 @@
-"""Samples as tensors, and the source that they make up."""
+"""Samples as tensors, and sources of samples."""
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,12 +18,12 @@ BYTES = 256
 
 
 class Samples(NamedTuple):
-    """N sequences of T steps, and what is asked of each.
+    """N sequences of T steps with their targets.
 
     Attributes:
         inputs: (N, T, F) float32, or (N, T) uint8 of bytes.
         targets: (N,) int64 labels, (N, T) uint8 next bytes, or (N, T, K) float32 next values.
-        dt: (N, T, 1) float32, how long each step lasts: from its input to the next one. None: all steps last 1.
+        dt: (N, T, 1) float32, the time from each input to the next one. None: all steps take 1.
     """
 
     inputs: Tensor
@@ -36,16 +36,16 @@ class Samples(NamedTuple):
         return len(self.inputs)
 
     def rows(self, index: Tensor | slice) -> "Samples":
-        """Some of the sequences, in the order of `index`."""
+        """Return the sequences of `index`, in its order."""
         return Samples(self.inputs[index], self.targets[index], None if self.dt is None else self.dt[index])
 
     def to(self, device: torch.device) -> "Samples":
-        """The same on `device`."""
+        """Return the samples on `device`."""
         return Samples(self.inputs.to(device), self.targets.to(device), None if self.dt is None else self.dt.to(device))
 
     @staticmethod
     def joined(parts: "Sequence[Samples]") -> "Samples":
-        """One after the other; all of them have time steps, or none."""
+        """Concatenate `parts`. All of them must have time steps, or none."""
         dts = [part.dt for part in parts if part.dt is not None]
         return Samples(
             torch.cat([part.inputs for part in parts]),
@@ -55,7 +55,7 @@ class Samples(NamedTuple):
 
 
 class Domain(NamedTuple):
-    """What one part of a source trains on, and what it is tested on."""
+    """One part of a source, with its training and test samples."""
 
     name: str
     train: Samples
@@ -68,11 +68,11 @@ class Source:
 
     Attributes:
         kind: "labels": one label per sequence; "bytes": the next byte at each step; "values": the next values.
-        name: What it was loaded by.
+        name: The argument of `load`.
         classes: Labels are 0..classes-1; 256 for bytes, 0 for values.
         features: Numbers in one step of the inputs; 0 for bytes, which are symbols.
-        outputs: Numbers that an answer has: one per class, or the values of one step.
-        domains: Of labels one domain with all classes; of bytes and values the tasks of the stream, in its order.
+        outputs: Numbers of an output: one per class, or the values of one step.
+        domains: For labels one domain with all classes; for bytes and values the tasks of the stream, in its order.
     """
 
     kind: Kind
@@ -89,7 +89,7 @@ class Source:
 
     @cached_property
     def digest(self) -> str:
-        """The SHA-256 (64 hexadecimal digits) of names, shapes and content, the same wherever the data is read."""
+        """The SHA-256 (64 hexadecimal digits) of names, shapes and content, independent of the location."""
         sha = hashlib.sha256(f"{self.kind} {self.classes} {self.features} {self.outputs}\n".encode())
         for part in self._parts():
             sha.update(part)
@@ -97,11 +97,11 @@ class Source:
 
     @cached_property
     def baselines(self) -> Mapping[str, Mapping[str, float]]:
-        """For each domain what simple models reach on its test part, lower is better; empty for labels.
+        """Errors of simple models on the test part of each domain, lower is better; empty for labels.
 
-        Of bytes: bits per byte of n-grams, "1-gram" to "4-gram". Of values: the mean squared error of "repeat" (the
+        For bytes: bits per byte of n-grams, "1-gram" to "4-gram". For values: the mean squared error of "repeat" (the
         last value again), of "ar" (linear in the last values) and of "ar_dt" (linear in these and in their products
-        with the time step). Measured on first use, in about a second for each MB.
+        with the time step). Computed on first use, in about a second per MB.
         """
         measure = {"labels": None, "bytes": _ngram_bits, "values": _squared_errors}[self.kind]
         return {domain.name: measure(domain) for domain in self.domains} if measure else {}
@@ -123,7 +123,7 @@ def _ngram_bits(domain: Domain) -> dict[str, float]:
 
 
 def _in_one_piece(samples: Samples) -> ngrams.Bytes:
-    """The bytes that windows in order were cut from."""
+    """Return the bytes that ordered windows were cut from."""
     first = samples.inputs[0, :1].numpy()
     return np.concatenate([first, samples.targets.reshape(-1).numpy()])
 

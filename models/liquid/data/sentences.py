@@ -1,10 +1,10 @@
-"""Text without end that is the same everywhere: sentences of a small grammar, and lines of arithmetic."""
+"""Reproducible endless text: sentences of a small grammar, and lines of arithmetic."""
 
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-DEEPEST = 3  # clauses within clauses
+DEEPEST = 3  # largest depth of nested clauses
 
 DETERMINERS = (("the", "a", "every", "this"), ("the", "some", "many", "these"))
 ADJECTIVES = ("old", "young", "red", "quiet", "tall", "clever", "lazy", "bright")
@@ -22,7 +22,7 @@ ADVERBS = ("slowly", "today", "again", "often", "alone")
 
 
 class _Draws:
-    """Draws from the one method of NumPy's generators that never changed: numbers in 0..1."""
+    """Draws numbers in 0..1 with the only method of NumPy's generators that is stable across versions."""
 
     def __init__(self, seed: int) -> None:
         self._random = np.random.Generator(np.random.PCG64(seed)).random
@@ -38,10 +38,10 @@ class _Draws:
 
 
 def sentences(seed: int) -> Iterator[str]:
-    """Sentences without end, one a line, of a probabilistic context-free grammar.
+    """Yield sentences of a probabilistic context-free grammar, one per line, without end.
 
     Verbs agree in number with nouns that may be many words back (`the cat that the sailors see sleeps .`), which no
-    n-gram can follow.
+    n-gram can model.
     """
     draw = _Draws(seed)
     while True:
@@ -49,7 +49,7 @@ def sentences(seed: int) -> Iterator[str]:
 
 
 def equations(seed: int) -> Iterator[str]:
-    """Lines of arithmetic without end: sums, differences, products, and sums with a bracket, all of them right."""
+    """Yield correct lines of arithmetic without end: sums, differences, products, and sums with a bracket."""
     draw = _Draws(seed)
     while True:
         kind = draw.below(4)

@@ -1,4 +1,4 @@
-"""Generated series, sampled at irregular times: predict the value that comes next, and when it comes is known."""
+"""Generated series, sampled at irregular times: predict the next value from its known time."""
 
 from collections.abc import Callable
 from zlib import crc32
@@ -10,27 +10,27 @@ from numpy.typing import NDArray
 from models.liquid.data.samples import Domain, Samples, Source
 
 Values = NDArray[np.float64]
-Uniform = Callable[[int], Values]  # so many draws from 0..1 for each lane: (draws, lanes)
-System = Callable[[int, Uniform], Values]  # so many fine steps of each lane: (steps, lanes)
+Uniform = Callable[[int], Values]  # draws in 0..1 for each lane: (draws, lanes)
+System = Callable[[int, Uniform], Values]  # fine steps of each lane: (steps, lanes)
 
 SEED = 0
 LANES = {"train": 256, "test": 64}
-FINE = 16  # steps of the simulation in one unit of time
-GRID = 4096  # values are rounded to one part of it, so that the last bit of a sine makes no other data
+FINE = 16  # steps of the simulation per unit of time
+GRID = 4096  # values are rounded to this grid, which removes differences in the last bits
 MEMORY = 17.0  # the delay of Mackey and Glass
-BURN_IN = 100  # units of time until a chaotic system has forgotten where it began
+BURN_IN = 100  # units of time after which a chaotic system does not depend on its start
 
 
 def load_series(length: int = 128) -> Source:
-    """Five domains of 256 sequences to train on and 64 to test on, each of its own beginning and parameters.
+    """Generate five domains of 256 training and 64 test sequences, each with its own start and parameters.
 
-    Inputs and targets are (N, T, 1), standardised by the inputs of the training part. `dt` is the time from an input
-    to its target: gamma distributed with shape 2 and mean 1, in sixteenths. All is drawn from fixed seeds.
+    Inputs and targets are (N, T, 1), standardized by the training inputs. `dt` is the time from an input to its target:
+    gamma distributed with shape 2 and mean 1, in sixteenths. Seeds are fixed.
 
     - sines: three of them, with periods of 4 to 20 and amplitudes of 0.5 to 1.
     - mackey-glass: the delay equation of Mackey & Glass (1977), chaotic.
-    - lorenz: the first of the coordinates of Lorenz (1963), chaotic; the other two are hidden.
-    - spring: x'' = -x - x^3 - c x' with a friction c of 0.02 to 0.1, so that it slows down while it dies away.
+    - lorenz: the first coordinate of Lorenz (1963), chaotic; the other two are hidden.
+    - spring: x'' = -x - x^3 - c x' with a friction c of 0.02 to 0.1, which slows down as it decays.
     - van-der-pol: the oscillator of van der Pol (1926), which jumps, with a damping of 1 to 3.
     """
     if length < 1:
@@ -46,7 +46,7 @@ def _domain(name: str, system: System, length: int) -> Domain:
     def uniform(draws: int) -> Values:
         return random.random((draws, lanes))
 
-    # Only `random` is drawn from, since the other distributions change with NumPy's version.
+    # Only `random` is used, since other distributions change with NumPy's version.
     waits = -np.log1p(-uniform(length)) - np.log1p(-uniform(length))
     intervals = np.maximum(1, np.rint(waits / 2 * FINE)).astype(np.int64)
     times = np.concatenate([np.zeros((1, lanes), dtype=np.int64), np.cumsum(intervals, axis=0)])
@@ -69,7 +69,7 @@ def _sines(steps: int, uniform: Uniform) -> Values:
 
 
 def _mackey_glass(steps: int, uniform: Uniform) -> Values:
-    """x' = 0.2 x(t - 17) / (1 + x(t - 17)^10) - 0.1 x by Euler's rule, from a random past."""
+    """Integrate x' = 0.2 x(t - 17) / (1 + x(t - 17)^10) - 0.1 x by Euler's rule, from a random past."""
     delay = int(MEMORY * FINE)
     begin = delay + BURN_IN * FINE
     x = np.empty((begin + steps, uniform(1).shape[1]))
@@ -112,15 +112,15 @@ def _van_der_pol(steps: int, uniform: Uniform) -> Values:
 
 
 def _runge_kutta(slope: Callable[[Values], Values], start: Values, steps: int, unit: float) -> Values:
-    """The first coordinate at fine steps, by the classical rule of fourth order.
+    """Integrate a system by the classical fourth-order rule. Return its first coordinate at fine steps.
 
-    Sums and products alone, which round alike on every machine: of a chaotic system the last bit would show.
+    It uses only sums and products, which round equally on every machine: a chaotic system amplifies the last bit.
 
     Args:
         slope: The derivative of a state (coordinates, lanes).
         start: The state at the first step.
-        steps: How many to return.
-        unit: Time of the system in one unit of time.
+        steps: The number of steps to return.
+        unit: The system's time per unit of time.
     """
     h = unit / FINE
     seen = np.empty((steps, start.shape[1]))

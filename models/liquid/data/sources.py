@@ -1,4 +1,4 @@
-"""Where data comes from, by one word."""
+"""Loads data sets by name."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -18,24 +18,24 @@ def load(source: str, length: int = 128, folder: Path | None = None) -> Source:
     """Load data to learn from.
 
     Args:
-        source: "digits", "text" or "series", which need no download; "idx:PATH" with the files of MNIST or of its
-            relatives; the absolute path of a folder with such files, or with one text file (or one subfolder of text
-            files) for each domain; or "hub:NAME", the only one that may fetch something.
-        length: Steps of a sequence of text or of a series; images have as many as they have rows.
-        folder: Where the corpus of "text" lies, as `build_corpus` writes it.
+        source: "digits", "text" or "series", which need no download; "idx:PATH" with the files of MNIST or a similar
+            set; the absolute path of a folder with such files, or with one text file (or one subfolder of text files)
+            for each domain; or "hub:NAME", the only one that may download data.
+        length: Steps of a sequence of text or of a series. Images have as many steps as rows.
+        folder: The corpus of "text", written by `build_corpus`.
 
     Raises:
-        ValueError: The source is unknown, or what it names is missing, broken or too small.
+        ValueError: The source is unknown, or its data is missing, broken or too small.
     """
     check(source, length, folder)
     return replace(_load(source, length, folder), name=source)
 
 
 def check(source: str, length: int = 128, folder: Path | None = None) -> None:
-    """Whether `load` can work, as far as can be told without loading anything.
+    """Check that `load` can work, without loading data.
 
     Raises:
-        ValueError: What is wrong, in one line.
+        ValueError: It cannot. The message has one line.
     """
     if length < 1:
         raise ValueError(f"length must be at least 1, but got {length}. Raise it.")

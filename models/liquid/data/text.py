@@ -1,4 +1,4 @@
-"""Bytes of text over domains, each to be continued: a folder of text files, one domain after another."""
+"""Text data: bytes of a folder of text files, in one or several domains."""
 
 from pathlib import Path
 
@@ -9,20 +9,20 @@ from models.liquid.data.corpus import verify_corpus
 from models.liquid.data.ngrams import Bytes
 from models.liquid.data.samples import BYTES, Domain, Samples, Source
 
-TESTED = 10  # one byte of so many is tested on
+TESTED = 10  # one of so many bytes is tested on
 
 
 def read_corpus(folder: Path, length: int = 128) -> Source:
-    """Read the domains of a folder: its `*.txt` files, and its subfolders with `*.txt` files, whose text is joined.
+    """Read the domains of a folder: its `*.txt` files, and its subfolders with `*.txt` files, which are joined.
 
-    Of each domain the first 90 % of the bytes are trained on and the last 10 % tested on, in windows.
+    The first 90 % of the bytes of each domain are for training and the last 10 % for testing, in windows.
 
     Args:
-        folder: One that `build_corpus` has written, or any other. The former is verified.
+        folder: Any folder of text. One that `build_corpus` has written is verified.
         length: Bytes of a window.
 
     Raises:
-        ValueError: There is no text, too little for one window in each part, or it is not what was built there.
+        ValueError: There is no text, too little for one window in each part, or a corpus has changed.
     """
     check_corpus(folder, length)
     verify_corpus(folder)
@@ -34,10 +34,10 @@ def read_corpus(folder: Path, length: int = 128) -> Source:
 
 
 def check_corpus(folder: Path, length: int = 128) -> None:
-    """Whether there is text enough in a folder; reads none of it.
+    """Check the names and sizes of the files in a folder, without reading them.
 
     Raises:
-        ValueError: What is missing.
+        ValueError: There is no text, or too little.
     """
     if not folder.is_dir():
         raise ValueError(
@@ -54,7 +54,7 @@ def check_corpus(folder: Path, length: int = 128) -> None:
 
 
 def bytes_source(name: str, domains: dict[str, Bytes], length: int) -> Source:
-    """A source of text: each domain cut into two parts without overlap, and each part into windows."""
+    """Return a source of text: each domain is cut into two parts without overlap, and each part into windows."""
     made = []
     for domain, data in domains.items():
         _check_size(domain, len(data), length)
@@ -64,7 +64,7 @@ def bytes_source(name: str, domains: dict[str, Bytes], length: int) -> Source:
 
 
 def windows(data: Bytes, length: int) -> Samples:
-    """Cut bytes into windows that do not overlap, in order: what is left over at the end is dropped.
+    """Cut bytes into consecutive windows without overlap. Drop the remainder at the end.
 
     The last target of a window is the first input of the next one, so the state of a network may be carried over.
 
@@ -80,7 +80,7 @@ def windows(data: Bytes, length: int) -> Samples:
 
 
 def _domains(folder: Path) -> dict[str, list[Path]]:
-    """The files of each domain in the order of their names; what begins with a dot is nobody's text."""
+    """Return the files of each domain, sorted by name, without hidden files."""
     domains: dict[str, list[Path]] = {}
     for path in sorted(folder.iterdir()):
         if path.name.startswith("."):

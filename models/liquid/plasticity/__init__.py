@@ -1,4 +1,4 @@
-"""Local rules of plasticity, and synapses whose weights follow them instead of a gradient."""
+"""Local plasticity rules, and synapses whose weights follow them instead of a gradient."""
 
 from models.liquid.plasticity.rules import BCM, RULES, Homeostatic, Pair, Rule, Sums, Triplet
 from models.liquid.plasticity.synapses import PlasticSynapses

@@ -1,11 +1,11 @@
-"""Rules of plasticity: what the spikes on both sides of a synapse say about its weight.
+"""Plasticity rules: the change of a weight from the spikes on both sides of a synapse.
 
-A rule reads whole sequences at once, with the weights held fixed. It sums what speaks for a stronger and what
-speaks for a weaker synapse over samples and steps, one matrix product each, so that it does not matter how a
-batch is cut or shared out. What depends on a state comes in only when an update is applied.
+A rule reads whole sequences with fixed weights. It sums potentiation and depression over samples and steps, with one
+matrix product each, so that the result does not depend on how a batch is split. A rule's state is only used when an
+update is applied.
 
-B samples, T steps; spikes of N_pre and N_post neurons, shapes (B, T, N); weights and sums (N_post, N_pre). Times
-are in steps, rates in spikes per step. A sequence starts from silence.
+B samples, T steps; spikes of N_pre and N_post neurons, shapes (B, T, N); weights and sums (N_post, N_pre). Times are
+in steps, rates in spikes per step. A sequence starts without spikes.
 """
 
 import math
@@ -20,12 +20,12 @@ from models.liquid.plasticity.traces import traces
 
 
 class Sums(NamedTuple):
-    """What a rule makes of a batch of sequences, summed over samples and steps.
+    """The results of a rule for a batch of sequences, summed over samples and steps.
 
     Attributes:
-        potentiation: What speaks for stronger synapses, at least 0, shape (N_post, N_pre).
-        depression: What speaks for weaker ones, at least 0, same shape.
-        activity: What the rule's state is the running mean of: shape (N_post,), or (0,) for a rule without any.
+        potentiation: Evidence for stronger synapses, at least 0, shape (N_post, N_pre).
+        depression: Evidence for weaker ones, at least 0, same shape.
+        activity: The quantity whose running mean is the rule's state: shape (N_post,), or (0,) for a rule without one.
     """
 
     potentiation: Tensor
@@ -35,7 +35,7 @@ class Sums(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Rule(ABC):
-    """Base of all rules; every constant must be at least 0, and every time constant above."""
+    """Base of all rules. Every constant must be at least 0, and every time constant above 0."""
 
     terms: ClassVar[tuple[str, str]] = ("potentiation", "depression")
 
@@ -51,31 +51,31 @@ class Rule(ABC):
 
     @abstractmethod
     def sums(self, pre: Tensor, post: Tensor) -> Sums:
-        """Read spikes on both sides, shapes (B, T, N_pre) and (B, T, N_post)."""
+        """Compute the sums of spikes on both sides, shapes (B, T, N_pre) and (B, T, N_post)."""
 
     def start(self, post: int) -> list[float]:
-        """The state of each of `post` neurons before anything was seen; empty for a rule without a state."""
+        """Return the initial state of each of `post` neurons; empty for a rule without a state."""
         return []
 
     def remember(self, state: Tensor, activity: Tensor, steps: float) -> Tensor:
-        """The state after sequences of `steps` steps, in which the mean activity was `activity`."""
+        """Return the state after sequences of `steps` steps with the mean activity `activity`."""
         return state
 
     def directions(self, potentiation: Tensor, depression: Tensor, state: Tensor) -> list[Tensor]:
-        """Where each of `terms` moves the weights, given the means of the sums; same shape as the weights."""
+        """Return the change of the weights by each of `terms`, given the means of the sums."""
         return [potentiation, -depression]
 
     def inhibition(self, state: Tensor) -> Tensor | None:
-        """The current that each neuron gets less than its synapses pass on; None: nothing is taken away."""
+        """Return the inhibitory current of each neuron, or None."""
         return None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pair(Rule):
-    """Pair STDP, all to all: pre before post adds A+ e^(-dt / tau+), post before pre takes A- e^(-dt / tau-).
+    """Pair STDP, all to all: pre before post adds A+ e^(-dt / tau+), post before pre subtracts A- e^(-dt / tau-).
 
-    Two spikes in the same step change nothing. Bi and Poo 1998; Song, Miller and Abbott 2000: tau of 20 ms (here
-    of 1 ms each), A+ of 0.005 and A- / A+ of 1.05.
+    Two spikes in the same step change nothing. Bi and Poo 1998; Song, Miller and Abbott 2000: tau of 20 ms (here of 1
+    ms per step), A+ of 0.005 and A- / A+ of 1.05.
     """
 
     a_plus: float = 0.005
@@ -93,14 +93,13 @@ class Pair(Rule):
 
 @dataclass(frozen=True, kw_only=True)
 class Triplet(Rule):
-    """Triplet STDP, all to all: a pair counts for more where the neuron that completes it has just spiked before.
+    """Triplet STDP, all to all: a pair counts more if the neuron that completes it has spiked shortly before.
 
-    A post spike adds r1 (A2+ + A3+ o2), a pre spike takes o1 (A2- + A3- r2); r1, r2 are the traces of pre (tau+,
-    tau_x), o1, o2 those of post (tau-, tau_y), all of them before this step. Without the A3 it is the pair rule.
-
-    Pfister and Gerstner 2006. The defaults keep the pair rule's sizes, so that rates compare; the paper's fit to
-    visual cortex is a2_plus=5e-10, a3_plus=6.2e-3, a2_minus=7e-3, a3_minus=2.3e-4 with tau_plus=16.8, tau_minus=33.7,
-    tau_x=101, tau_y=125, which strengthens nearly everything above 20 spikes in 1000 steps.
+    A post spike adds r1 (A2+ + A3+ o2), a pre spike subtracts o1 (A2- + A3- r2); r1, r2 are the traces of pre (tau+,
+    tau_x), o1, o2 those of post (tau-, tau_y), all of them before this step. Without A3 it is the pair rule. Pfister
+    and Gerstner 2006. The defaults keep the magnitudes of the pair rule, so that rates are comparable. The paper's fit
+    to visual cortex is a2_plus=5e-10, a3_plus=6.2e-3, a2_minus=7e-3, a3_minus=2.3e-4 with tau_plus=16.8,
+    tau_minus=33.7, tau_x=101, tau_y=125, which strengthens nearly all synapses above 20 spikes in 1000 steps.
     """
 
     a2_plus: float = 0.005
@@ -124,14 +123,14 @@ class Triplet(Rule):
 
 @dataclass(frozen=True, kw_only=True)
 class Homeostatic(Pair):
-    """Pair STDP, and a current that inhibits a neuron more while it spikes above its target, and less while below.
+    """Pair STDP, and a current that inhibits a neuron more while it spikes above its target, and less below.
 
-    The current I is what an adaptive threshold is (Diehl and Cook 2015): each update adds k (r - r*) to it. To scale
-    the plastic weights instead would not do: a neuron that its trained synapses drive spikes at a weight of 0, too. The
-    control has to be quick beside the plasticity, or the two oscillate (Zenke, Hennequin and Gerstner 2013).
+    The current I acts as an adaptive threshold (Diehl and Cook 2015): each update adds k (r - r*) to it. Scaling the
+    plastic weights would not suffice, since trained synapses can make a neuron spike at a weight of 0. The control must
+    be faster than the plasticity, or the two oscillate (Zenke, Hennequin and Gerstner 2013).
 
     Attributes:
-        strength: k, so that a neuron that spikes at each step is inhibited by its threshold of 1 within 1 / k updates.
+        strength: k. A neuron that spikes at each step is inhibited by its threshold of 1 within 1 / k updates.
         target: r*, in spikes per step.
     """
 
@@ -153,20 +152,20 @@ class Homeostatic(Pair):
 
 @dataclass(frozen=True, kw_only=True)
 class BCM(Rule):
-    """BCM: dW = A x y (y - theta), with a threshold theta that slides with the mean of y^2 / y0.
+    """BCM: dW = A x y (y - theta), with a threshold theta that follows the mean of y^2 / y0.
 
-    x and y are rates, spikes smoothed over `tau` steps (of a spike itself, y^2 = y, and no threshold below 1 would
-    ever weaken anything). At y = theta nothing changes, which for a steady y is so at y = y0 alone. Rates oscillate
-    unless theta moves faster than the weights: theta is moved first, the weights then see the new one, and a larger
-    learning rate needs a shorter `tau_theta`.
+    x and y are rates, spikes smoothed over `tau` steps (for a spike itself, y^2 = y, and a threshold below 1 would
+    never weaken a synapse). Nothing changes at y = theta, which a steady y reaches only at y = y0. Rates oscillate
+    unless theta moves faster than the weights. Therefore, theta is updated first, and a larger learning rate needs a
+    shorter `tau_theta`.
 
     Bienenstock, Cooper and Munro 1982; Intrator and Cooper 1992.
 
     Attributes:
-        amplitude: A; 1 moves weights about as far as the pair rule does, at rates near 0.1.
+        amplitude: A. At rates near 0.1, 1 changes weights about as much as the pair rule does.
         target: y0, in spikes per step.
         tau: Of the smoothing of x and y.
-        tau_theta: Memory of theta, in steps of a sequence; theta starts at the target.
+        tau_theta: Time constant of theta, in steps of a sequence. theta starts at the target.
     """
 
     amplitude: float = 1.0
@@ -189,7 +188,7 @@ class BCM(Rule):
         )
 
     def rates(self, spikes: Tensor) -> Tensor:
-        """Spikes per step so far, the latest weighing the most; unbiased from the second step on."""
+        """Return exponentially weighted spikes per step up to each step; unbiased from the second step on."""
         weights = traces(torch.ones_like(spikes[:1, :, :1]), self.tau)
         return traces(spikes, self.tau) / weights.clamp(min=torch.finfo(weights.dtype).tiny)
 
@@ -207,10 +206,10 @@ RULES: dict[str, type[Rule]] = {"pair": Pair, "triplet": Triplet, "homeostatic":
 
 
 def _correlation(post: Tensor, pre: Tensor) -> Tensor:
-    """Sum of the outer products of every sample and step, (N_post, N_pre)."""
+    """Sum the outer products of every sample and step, (N_post, N_pre)."""
     return post.flatten(0, 1).T @ pre.flatten(0, 1)
 
 
 def _running_mean(mean: Tensor, value: Tensor, time: float) -> Tensor:
-    """The exponential mean after `value` has held for `time` time constants."""
+    """Return the exponential mean after `value` has lasted for `time` time constants."""
     return mean.lerp(value, -math.expm1(-time))

@@ -10,26 +10,25 @@ from models.liquid.plasticity.rules import Rule
 
 
 class PlasticSynapses(nn.Module):
-    """Weights between two populations of neurons, changed by the spikes that both send.
+    """Weights between two populations of neurons, changed by the spikes of both.
 
-    No optimizer and no weight decay sees the weights: they are a buffer in [0, w_max]. `scale` is an ordinary
-    parameter, the sign and size of what they contribute to each neuron behind them.
-
-    A window of micro-batches is `observe`d one by one; then `update` changes the weights, once, or `discard` forgets
-    the window, if its update was skipped. Across ranks, sum what `pending` returns before `update`.
+    The weights are a buffer in [0, w_max], without optimizer or weight decay. `scale` is an ordinary parameter, the
+    sign and size of their contribution to each postsynaptic neuron. Call `observe` for each micro-batch of a window.
+    Then call `update` once to change the weights, or `discard` if the window was skipped. Sum `pending` over ranks
+    before `update`.
 
     Args:
-        pre: Neurons in front.
-        post: Neurons behind.
-        rule: What spikes say about the weights.
-        rate: Learning rate of all terms of the rule. An update is what the rule says per sample and step, times this.
+        pre: Presynaptic neurons.
+        post: Postsynaptic neurons.
+        rule: The plasticity rule.
+        rate: Learning rate of all terms of the rule, a factor of the rule's mean per sample and step.
         w_max: Upper bound of the weights.
-        softness: mu of soft bounds: strengthening by (1 - w / w_max)^mu, weakening by (w / w_max)^mu (Guetig et al.
-            2003). At 0 bounds are hard: weights gather there, where no rate has a gradient any more.
-        stiffness: m of consolidation: a synapse that an update would weaken follows by 1 - tanh^2(m w / w_max)
-            only, so that the strong ones stay (Laborieux et al. 2021). 0 for none.
-        learn_rates: Make the rate of each term a parameter, within a factor of 10 of `rate`, learned from how the
-            loss changes with the last update: see `forward`.
+        softness: mu of soft bounds: potentiation times (1 - w / w_max)^mu, depression times (w / w_max)^mu (Guetig et
+            al. 2003). At 0, bounds are hard: weights accumulate there, where rates have no gradient.
+        stiffness: m of consolidation: depression is scaled by 1 - tanh^2(m w / w_max), so that strong synapses stay
+            (Laborieux et al. 2021). 0 for none.
+        learn_rates: Make the rate of each term a parameter, within a factor of 10 of `rate`, learned from the effect of
+            the last update on the loss: see `forward`.
         cap: Largest norm of an update, as a share of the norm of the weights, between 0 and 1.
 
     Raises:
@@ -41,7 +40,7 @@ class PlasticSynapses(nn.Module):
     state: Tensor
     changes: Tensor
     pending_counts: Tensor
-    log_rates: nn.Parameter | None  # before they are squashed
+    log_rates: nn.Parameter | None  # before tanh
 
     def __init__(
         self,
@@ -57,7 +56,7 @@ class PlasticSynapses(nn.Module):
         cap: float = 0.1,
     ) -> None:
         super().__init__()
-        if not 0 < cap < 1:  # at 1, weights could all end at 0, and a share of nothing would keep them there
+        if not 0 < cap < 1:  # at 1, all weights could become 0 and stay there
             raise ValueError(f"cap must be between 0 and 1, but got {cap}. Use 0.1 to start with.")
         for name, value, above in (
             ("pre", pre, True),
@@ -77,7 +76,7 @@ class PlasticSynapses(nn.Module):
         self.log_rates = nn.Parameter(torch.zeros(terms)) if learn_rates else None
         self.register_buffer("weight", torch.rand(post, pre) * w_max)
         self.register_buffer("state", torch.tensor(rule.start(post)))
-        # What each term did in the last update, of which `forward` makes the gradient of its rate.
+        # The change by each term in the last update, from which `forward` derives the gradient of its rate.
         self.register_buffer("changes", torch.zeros(terms if learn_rates else 0, post, pre))
         silence = torch.zeros(1, 1, 1)
         sums = rule.sums(silence.expand(1, 1, pre), silence.expand(1, 1, post))
@@ -86,11 +85,11 @@ class PlasticSynapses(nn.Module):
         self.register_buffer("pending_counts", torch.zeros(2), persistent=False)
 
     def forward(self, spikes: Tensor) -> Tensor:
-        """What the synapses pass on: scale * (spikes @ weight^T), less what the rule inhibits.
+        """Return the current scale * (spikes @ weight^T), minus the rule's inhibition.
 
-        With learned rates, the value is the same, and the gradient of the log of a rate is <dL/dW, what its term
-        just did to W>: how the loss would have changed, had the last update been made at another rate (hypergradient
-        descent, Baydin et al. 2018, of a local rule).
+        With learned rates, the value is the same, and the gradient of the log of a rate is <dL/dW, the last change of W
+        by its term>: the change of the loss if the last update had used another rate (hypergradient descent, Baydin et
+        al. 2018, of a local rule).
 
         Args:
             spikes: Shape (B, T, pre), floating point.
@@ -108,14 +107,14 @@ class PlasticSynapses(nn.Module):
 
     @torch.no_grad()
     def observe(self, pre: Tensor, post: Tensor) -> None:
-        """Add the spikes of a micro-batch to what the next update is made of.
+        """Add the spikes of a micro-batch to the pending sums.
 
         Args:
-            pre: What went in, shape (B, T, pre), of any type.
-            post: What the neurons behind made of it, shape (B, T, post).
+            pre: Presynaptic spikes, shape (B, T, pre), of any type.
+            post: Postsynaptic spikes, shape (B, T, post).
 
         Raises:
-            ValueError: The shapes do not go together.
+            ValueError: The shapes do not fit.
         """
         rows, columns = self.weight.shape
         if pre.dim() != 3 or pre.shape[-1] != columns or post.shape != (*pre.shape[:2], rows):
@@ -130,26 +129,28 @@ class PlasticSynapses(nn.Module):
         self.pending_counts += self.pending_counts.new_tensor([len(pre), len(pre) * pre.shape[1]])
 
     def pending(self) -> list[Tensor]:
-        """What was observed since the last update, to be summed over ranks in place: sums first, counts last."""
+        """Return the sums since the last update and then the counts, to be summed over ranks in place."""
         names = ("potentiation", "depression", "activity", "counts")
         return [self.get_buffer(f"pending_{name}") for name in names]
 
     def discard(self) -> None:
-        """Forget what was observed since the last update."""
+        """Discard the sums since the last update."""
         for pending in self.pending():
             pending.zero_()
 
     @torch.no_grad()
     def update(self) -> dict[str, float] | None:
-        """Change the weights by what is pending, and forget that.
+        """Change the weights by the pending sums, and discard these.
 
         Returns:
-            The norm of the change as a share of that of the weights ("change"), 1 where `cap` cut it ("capped"), the
-            mean weight, as a share of the largest ("weight"), how many weights are within 1 % of a bound, as a share of
-            all ("bound"), and the rate of each term ("rate_" and its name). None if nothing is pending.
+            The norm of the change relative to that of the weights ("change"), 1 if `cap` limited it ("capped"), the
+                mean
+            weight relative to the largest ("weight"), the share of weights within 1 % of a bound ("bound"), and the
+                rate of
+            each term ("rate_" and its name). None if nothing is pending.
 
         Raises:
-            ValueError: What was observed is not finite; the weights are as they were.
+            ValueError: The sums are not finite. The weights stay unchanged.
         """
         samples, steps = self.pending_counts.tolist()
         if not steps:
@@ -179,16 +180,16 @@ class PlasticSynapses(nn.Module):
         return told
 
     def _rates(self) -> Tensor:
-        """The rate of each term, as it is now."""
+        """Return the present rate of each term."""
         if self.log_rates is None:
             return self.weight.new_full((len(self.rule.terms),), self.rate)
         return self.rate * _factors(self.log_rates)
 
     def _bounded(self, terms: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Keep an update that is the sum of terms, (terms, post, pre), within the bounds of weights and the cap.
+        """Limit an update, the sum of terms (terms, post, pre), to the bounds of weights and the cap.
 
         Returns:
-            The update; its derivative by the log of each term's rate, same shape as the terms; whether it was capped.
+            The update; its derivative by the log of each term's rate, in the shape of the terms; whether it was capped.
         """
         level = self.weight / self.w_max
         if self.softness:
@@ -205,7 +206,7 @@ class PlasticSynapses(nn.Module):
         norm = change.norm().clamp(min=torch.finfo(change.dtype).tiny)
         shrink = (self.cap * self.weight.norm() / norm).clamp(max=1)
         capped = shrink < 1
-        # The norm of a capped update no longer depends on the rates, its direction still does.
+        # The norm of a capped update does not depend on the rates, but its direction does.
         direction = change / norm
         along = (terms * direction).sum((1, 2)) * capped
         terms = shrink * (terms - along.view(-1, 1, 1) * direction)
@@ -213,5 +214,5 @@ class PlasticSynapses(nn.Module):
 
 
 def _factors(log_rates: Tensor) -> Tensor:
-    """How much faster or slower than at the start, in 0.1..10."""
+    """Return the learned factors of the rates, in 0.1..10."""
     return 10 ** log_rates.tanh()

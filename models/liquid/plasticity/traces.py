@@ -1,4 +1,4 @@
-"""Exponential traces: what a synapse remembers of the spikes before this step."""
+"""Exponential traces of the spikes before each step."""
 
 import math
 
@@ -7,10 +7,10 @@ from torch import Tensor
 
 
 def traces(spikes: Tensor, tau: float) -> Tensor:
-    """The trace that each step finds, before its own spike is added: x_t = exp(-1 / tau) * (x_{t-1} + s_{t-1}).
+    """Compute the trace before each step's own spike is added: x_t = exp(-1 / tau) * (x_{t-1} + s_{t-1}).
 
-    So a pair of spikes in the same step knows nothing of each other, and spikes that are n steps apart weigh
-    exp(-n / tau). The sums double the time they span in each pass, which takes log2(T) passes instead of T steps.
+    Spikes in the same step therefore do not interact, and spikes n steps apart weigh exp(-n / tau). Each pass doubles
+    the time span of the sums, which takes log2(T) passes instead of T steps.
 
     Args:
         spikes: Shape (B, T, N), floating point.

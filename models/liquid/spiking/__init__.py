@@ -1,4 +1,4 @@
-"""Neurons that fire: leaky integrate-and-fire with surrogate gradients."""
+"""Spiking neurons: leaky integrate-and-fire with surrogate gradients."""
 
 from models.liquid.spiking.lif import LIF
 from models.liquid.spiking.surrogate import SURROGATES, Surrogate

@@ -12,23 +12,23 @@ from models.liquid.spiking.surrogate import SURROGATES
 
 
 class LIF(nn.Module):
-    """v' = decay^dt v + I; a spike s where v' is above threshold; then v = v' - threshold s, in the same step.
+    """v' = decay^dt v + I; a spike s if v' is above threshold; then v = v' - threshold s, in the same step.
 
-    The reset is soft: what a membrane has above its threshold stays. Backward takes a surrogate for the spike's
-    derivative and none through the reset (Zenke & Ganguli 2018, arXiv 1705.11146; Neftci et al. 2019,
+    The reset is soft: the excess of a membrane over its threshold stays. Backward uses a surrogate for the spike's
+    derivative and no gradient through the reset (Zenke & Ganguli 2018, arXiv 1705.11146; Neftci et al. 2019,
     arXiv 1901.09948). The state is v, the membrane after its reset.
 
     Args:
         units: Neurons U.
-        decay: Of a membrane over one step, between 0 and 1; a sigmoid keeps it there while it is learned.
-        threshold: Above 0; a softplus keeps it there while it is learned.
+        decay: Of a membrane over one step, between 0 and 1. A learned decay is kept there by a sigmoid.
+        threshold: Above 0. A learned threshold is kept there by a softplus.
         surrogate: Name of the surrogate derivative: atan or fast_sigmoid.
-        slope: Its slope, above 0; None for what is usual, 2 and 25.
+        slope: Its slope, above 0; None for the usual slopes, 2 and 25.
         learn_decay: Whether each neuron learns its decay.
         learn_threshold: Whether each neuron learns its threshold.
 
     Raises:
-        ValueError: If an argument is none of these.
+        ValueError: If an argument is out of range.
     """
 
     fixed_decay: Tensor
@@ -59,7 +59,7 @@ class LIF(nn.Module):
             raise ValueError(f"slope must be above 0, but got {slope}.")
         self.units = self.outputs = self.state_size = units
         self.surrogate, self.slope = surrogate, slope
-        # What is not learned stays exactly what was asked for: thresholds are compared with.
+        # Fixed values are stored without transformation, since spikes compare with exact thresholds.
         self.raw_decay: nn.Parameter | None = None
         self.raw_threshold: nn.Parameter | None = None
         if learn_decay:
@@ -74,7 +74,7 @@ class LIF(nn.Module):
 
     @property
     def decay(self) -> Tensor:
-        """Share of the membrane that a step of 1 leaves, shape (U,)."""
+        """The factor of the membrane over a step of 1, shape (U,)."""
         return self.fixed_decay if self.raw_decay is None else self.raw_decay.sigmoid()
 
     @property
@@ -86,28 +86,28 @@ class LIF(nn.Module):
         """Run sequences.
 
         Args:
-            current: What flows into the membranes, shape (B, T, U).
-            state: Membranes to start from, shape (B, U); zeros if None.
+            current: Input current of the membranes, shape (B, T, U).
+            state: Initial membranes, shape (B, U); zeros if None.
             dt: Time that each step takes, 0 or more, shape (B, T, 1); 1 if None.
 
         Returns:
             Spikes, 0 or 1 of shape (B, T, U), and the last membranes, shape (B, U), both fp32 also under autocast.
 
         Raises:
-            ValueError: If a shape is another one.
+            ValueError: If a shape is wrong.
         """
         spikes, membranes = self.run(current, state, dt)
         return spikes, membranes[:, -1]
 
     def run(self, current: Tensor, state: Tensor | None = None, dt: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """As `forward`, but returns the membranes after each step, shape (B, T, U)."""
+        """Run sequences like `forward`, but return the membranes after each step, shape (B, T, U)."""
         check_sequence(current, self.units, state, self.units, dt)
         current = at_least_fp32(current)
         keep = self.decay
         if dt is not None:
             keep = torch.pow(keep, dt.to(current.dtype)).transpose(0, 1)
         spikes, membranes = lif_sequence(
-            # Time first: each step is one piece of memory.
+            # Time first, so that each step is contiguous in memory.
             current.transpose(0, 1).contiguous(),
             keep,
             self.threshold,

@@ -16,13 +16,13 @@ from models.liquid.spiking.surrogate import SURROGATES
 def lif_sequence(
     current: Tensor, keep: Tensor, threshold: Tensor, state: Tensor, surrogate: str, slope: float
 ) -> tuple[Tensor, Tensor]:
-    """Run neurons; all tensors have one dtype, fp32 or fp64.
+    """Run neurons. All tensors have one dtype, fp32 or fp64.
 
     Args:
         current: Shape (T, B, U).
-        keep: What a membrane keeps over a step, shape (U,) or (T, B, U).
+        keep: The factor of a membrane over a step, shape (U,) or (T, B, U).
         threshold: Shape (U,).
-        state: Membranes to start from, shape (B, U).
+        state: Initial membranes, shape (B, U).
         surrogate: Name of the surrogate derivative.
         slope: Its slope.
 
@@ -58,7 +58,7 @@ class _LIFSequence(torch.autograd.Function):
     def backward(ctx: Any, grad_spikes: Tensor, grad_membranes: Tensor) -> tuple[Tensor | None, ...]:
         keep, threshold, state, charged, spikes, membranes = ctx.saved_tensors
         by_spike = SURROGATES[ctx.surrogate].derivative(charged - threshold, ctx.slope).mul_(grad_spikes)
-        # Of the membrane before its reset, which is also that of the current.
+        # The gradient of the membrane before its reset is also that of the current.
         grad_current = reverse_scan(keep.expand_as(charged), by_spike + grad_membranes)
         grad_keep = grad_threshold = None
         if ctx.needs_input_grad[1]:
@@ -67,7 +67,7 @@ class _LIFSequence(torch.autograd.Function):
             torch.mul(grad_current[1:], membranes[:-1], out=grad_keep[1:])
             grad_keep = grad_keep.sum_to_size(keep.shape)
         if ctx.needs_input_grad[2]:
-            # Through the spikes, and through what a reset takes away.
+            # Through the spikes, and through the reset.
             after_reset = (grad_current - by_spike).mul_(spikes)
             grad_threshold = -(by_spike + after_reset).sum((0, 1))
         first = keep if keep.dim() == 1 else keep[0]
