@@ -176,7 +176,7 @@ class Registry:
         return is_first
 
     async def record_audit(self, audit: dict[str, Any] | None) -> None:
-        """Record the audit of the task, as JSON, or None at the end of the search: nobody waits any more."""
+        """Record the audit of the task, as JSON, or None at the end of the search."""
         if not self._get_audit().done():
             self._get_audit().set_result(audit)
 
