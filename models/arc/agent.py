@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from models.arc.baselines import GUESSES, extents, guess_outputs, guess_sizes
 from models.arc.blocks import LARGEST_CANVAS, GridBlock, Lookup, PlaceEmbedding
 from models.arc.canvas import FIRST_COLOUR, SYMBOLS
-from models.arc.pointers import DIRECTIONS, HEADS, Pointers, copy, hits
+from models.arc.pointers import DIRECTIONS, HEADS, Pointers, copy, hits, mix
 from models.arc.refinement import Reading, Refiner
 
 ROLES = 7
@@ -192,12 +192,8 @@ class GridAgent(nn.Module):
         named = guesses.flatten(3).transpose(2, 3)
         drawn = weights[:, None, None, :GUESSES].expand(named.shape)
         mixture = weights.new_zeros(*named.shape[:3], SYMBOLS).scatter_add(3, named, drawn)
-        share = weights[:, None, GUESSES:].expand(-1, count, -1).reshape(batch * count, 2, -1, 1, 1, 1)
-        joint = (attention.flatten(2, 3) * share).sum(2)
-        copied = joint[..., :-1] @ F.one_hot(lines, SYMBOLS).float()
-        copied = copied + joint[..., -1:] * F.one_hot(torch.tensor(FIRST_COLOUR, device=lines.device), SYMBOLS)
-        columns, rows = copied.unbind(1)
-        pointed = (columns.transpose(1, 2) + rows).reshape(batch, count, side * side, SYMBOLS)
+        shares = weights[:, None, GUESSES:].expand(-1, count, -1).flatten(0, 1)
+        pointed = mix(attention, lines, shares).view(batch, count, side * side, SYMBOLS)
         rest = weights[:, None, None, GUESSES:].sum(-1, keepdim=True)
         framed = F.one_hot(guesses[:, :, 0].flatten(2), SYMBOLS) * rest
         return mixture + torch.where(inside.flatten(2)[..., None], pointed, framed)

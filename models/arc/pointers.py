@@ -43,46 +43,68 @@ class Pointers(nn.Module):
             sizes: Heights and widths of the grids on them, int64 of shape (N, 2).
 
         Returns:
-            Attention, float32 of shape (N, 2, 2, P, S, S, S + 1): by axis (columns, rows), direction, head, line, place
-            in the answer, and place in the input, the last one for none. And the symbols of the lines, int64 of shape
-            (N, 2, S, S).
+            Attention, float32 of shape (N, 2, 2, P, S + 1, S, S): by axis (columns, rows), direction, head, place in
+            the input (the last one for none), line, and place in the answer. And the symbols of the lines, int64 of
+            shape (N, 2, S, S).
         """
         lines = torch.stack([canvases.mT, canvases], dim=1).long()
-        side = lines.shape[-1]
+        number, _, side, _ = lines.shape
         length = sizes[:, :, None]
         place = torch.arange(side, device=lines.device).expand(*length.shape[:2], side)
         ends = (place, length - 1 - place)
         coloured = lines > FIRST_COLOUR
         before = coloured.cumsum(-1) - coloured.long()
         ranks = (before, coloured.sum(-1, keepdim=True) - before - coloured.long())
-        equal = lines[..., :, None] == lines[..., None, :]
-        scores = []
-        for turn in (1, -1):
-            near = self._score(self.places, _places(place, ends[::turn], length, turn))[:, :, :, None]
-            far = self._score(self.cells, _cells(coloured, ends[::turn], ranks[::turn], equal))
-            none = self._score(self.absent, _absent(coloured, ranks[::turn]))
-            outside = (place >= length)[:, :, None, None, None, :]
-            scores.append(torch.cat([(near + far).masked_fill(outside, -1e4), none[..., None]], dim=-1))
-        return torch.stack(scores, dim=2).softmax(-1), lines
-
-    def _score(self, weights: Tensor, features: list[Tensor]) -> Tensor:
-        """Features (N, 2, ...) -> scores (N, 2, P, ...)."""
-        shape = torch.broadcast_shapes(*(feature.shape for feature in features))  # type: ignore[no-untyped-call]
-        stacked = torch.stack([feature.float().expand(shape) for feature in features], dim=2)
-        return GAIN * torch.einsum("pf,naf...->nap...", weights, stacked)
+        equal = _by_source(lines) == lines[:, :, None]
+        # Features of none stand behind those of the places in the input, so that one product scores them all.
+        content = torch.empty(number, 2, 2, CELLS + ABSENT, side + 1, side, side, device=lines.device)
+        content[:, :, :, :CELLS, -1] = content[:, :, :, CELLS:, :-1] = 0.0
+        offsets = torch.zeros(number, 2, 2, PLACES, side + 1, side, device=lines.device)
+        for direction, turn in enumerate((1, -1)):
+            for index, feature in enumerate(_places(place, ends[::turn], length, turn)):
+                offsets[:, :, direction, index, :-1] = feature
+            for index, feature in enumerate(_cells(coloured, ends[::turn], ranks[::turn], equal)):
+                content[:, :, direction, index, :-1] = feature
+            for index, feature in enumerate(_absent(coloured, ranks[::turn]), CELLS):
+                content[:, :, direction, index, -1] = feature
+        outside = F.pad(place >= length, (0, 1))[:, :, None, None, :, None]
+        near = _score(self.places, offsets).masked_fill(outside, -1e4)
+        scores = _score(torch.cat([self.cells, self.absent], dim=1), content).add_(near[..., None, :])
+        # Over any but the last dimension the processor's vector unit computes the softmax, several times as fast.
+        return scores.softmax(4), lines
 
 
 def copy(attention: Tensor, lines: Tensor) -> Tensor:
-    """What heads copy, as probabilities of symbols, float32 of shape (N, 4 * P, S, S, 12)."""
-    named = F.one_hot(lines, SYMBOLS).float()[:, :, None, None]
-    copied = attention[..., :-1] @ named
-    copied[..., FIRST_COLOUR] += attention[..., -1]
+    """Compute what heads copy: probabilities of symbols, float32 of shape (N, 4 * P, S, S, 12)."""
+    named = F.one_hot(lines, SYMBOLS).float()
+    copied = torch.einsum("nadpslt,nalsc->nadpltc", attention[..., :-1, :, :], named)
+    copied[..., FIRST_COLOUR] += attention[..., -1, :, :]
     columns, rows = copied.unbind(1)
     return torch.cat([columns.transpose(3, 4).flatten(1, 2), rows.flatten(1, 2)], dim=1)
 
 
+def mix(attention: Tensor, lines: Tensor, shares: Tensor) -> Tensor:
+    """Add up what heads copy, each with its share.
+
+    Args:
+        attention: See `Pointers`.
+        lines: See `Pointers`.
+        shares: Shape (N, 4 * P).
+
+    Returns:
+        Float32 of shape (N, S * S, 12), which sums to that of the shares.
+    """
+    number, _, side, _ = lines.shape
+    joint = shares.view(number, 2, 1, -1) @ attention.flatten(2, 3).flatten(3)
+    joint = joint.view(number, 2, side + 1, side, side)
+    copied = torch.einsum("naslt,nalsc->naltc", joint[:, :, :-1], F.one_hot(lines, SYMBOLS).float())
+    none = F.one_hot(torch.tensor(FIRST_COLOUR, device=lines.device), SYMBOLS)
+    columns, rows = (copied + joint[:, :, -1, ..., None] * none).unbind(1)
+    return (columns.transpose(1, 2) + rows).flatten(1, 2)
+
+
 def hits(attention: Tensor, lines: Tensor, answers: Tensor) -> Tensor:
-    """The probability that each head gives to each cell's answer.
+    """Compute the probability that each head gives to each cell's answer.
 
     Args:
         attention: See `Pointers`.
@@ -92,24 +114,36 @@ def hits(attention: Tensor, lines: Tensor, answers: Tensor) -> Tensor:
     Returns:
         Float32 of shape (N, 4 * P, S, S).
     """
-    asked = torch.stack([answers.mT, answers], dim=1).long()
-    right = asked[..., None] == lines[..., None, :]
-    none = (asked == FIRST_COLOUR)[..., None]
-    found = (attention * torch.cat([right, none], dim=-1)[:, :, None, None]).sum(-1)
+    asked = torch.stack([answers.mT, answers], dim=1).long()[:, :, None]
+    right = torch.cat([asked == _by_source(lines), asked == FIRST_COLOUR], dim=2)
+    found = (attention * right[:, :, None, None]).sum(4)
     columns, rows = found.unbind(1)
     return torch.cat([columns.mT.flatten(1, 2), rows.flatten(1, 2)], dim=1)
 
 
+def _score(weights: Tensor, features: Tensor) -> Tensor:
+    """Score features: weights (P, F) and (N, 2, 2, F, ...) -> (N, 2, 2, P, ...)."""
+    flat = features.flatten(0, 2).flatten(2)
+    # An expanded factor spares a copy of the features, which `matmul` and `einsum` make.
+    scores = torch.bmm((GAIN * weights).expand(len(flat), -1, -1), flat)
+    return scores.view(*features.shape[:3], -1, *features.shape[4:])
+
+
+def _by_source(lines: Tensor) -> Tensor:
+    """View what is in each line by places in the input: (N, 2, lines, places) -> (N, 2, places, lines, 1)."""
+    return lines.mT[..., None]
+
+
 def _places(place: Tensor, ends: tuple[Tensor, ...], length: Tensor, turn: int) -> list[Tensor]:
-    """How two places of a line lie to each other, whatever is there: (N, 2, S, S) each."""
-    source, target = place[..., None, :], place[..., :, None]
+    """Compare a place in the input with one in the answer, whatever is there: (N, 2, S, S) each."""
+    source, target = place[..., :, None], place[..., None, :]
     offset = turn * (source - target)
     wrapped = offset % length[..., None].clamp(min=1)
     return [
         offset == 0,
         offset < 0,
         offset > 0,
-        ends[0][..., None, :] == ends[1][..., :, None],
+        ends[0][..., :, None] == ends[1][..., None, :],
         *(offset == step for step in range(1, REACH + 1)),
         *(offset == -step for step in range(1, REACH + 1)),
         *(wrapped == step for step in range(1, REACH + 1)),
@@ -117,11 +151,11 @@ def _places(place: Tensor, ends: tuple[Tensor, ...], length: Tensor, turn: int) 
 
 
 def _cells(coloured: Tensor, ends: tuple[Tensor, ...], ranks: tuple[Tensor, ...], equal: Tensor) -> list[Tensor]:
-    """How a cell of the input suits a place, by what is in the line: (N, 2, S, S, S) each."""
-    there, here = coloured[..., None, :], coloured[..., :, None]
-    start, end = (part[:, :, None, :, None] for part in ends)
-    before, after = (rank[..., None, :] for rank in ranks)
-    seen = (ranks[0] + coloured.long())[..., :, None]
+    """Tell how a cell of the input suits a place, by what is in the line: (N, 2, S, S, S) each."""
+    there, here = _by_source(coloured), coloured[:, :, None]
+    start, end = (part[:, :, None, None, :] for part in ends)
+    before, after = (_by_source(rank) for rank in ranks)
+    seen = (ranks[0] + coloured.long())[:, :, None]
     return [
         there,
         equal,
@@ -135,5 +169,5 @@ def _cells(coloured: Tensor, ends: tuple[Tensor, ...], ranks: tuple[Tensor, ...]
 
 
 def _absent(coloured: Tensor, ranks: tuple[Tensor, ...]) -> list[Tensor]:
-    """What speaks for background at a place: (N, 2, S, S) each."""
+    """Tell what speaks for background at a place: (N, 2, S, S) each."""
     return [torch.ones_like(coloured), coloured, ranks[0] > 0, ranks[1] > 0]
