@@ -11,6 +11,7 @@ from optuna.trial import FrozenTrial
 
 from search.config.flatten import flatten
 from search.config.objectives import Objective, select_non_dominated
+from search.formatting import format_value
 from search.study.trial import (
     OUTCOMES,
     WITH_RESULT,
@@ -199,6 +200,24 @@ def compare_at_equal_epochs(
     epoch = min(map(max, curves))
     value, reference = (get_best_value_until(each, epoch, objective) for each in (trial, other))
     return None if value is None or reference is None else (epoch, value, reference)
+
+
+def describe_metrics(trial: FrozenTrial, objective: Objective, units: Mapping[str, str]) -> tuple[str, list[str]]:
+    """Return what is known about the metrics of the best report of `trial`, beside the objective's value.
+
+    Args:
+        units: By metric what it counts, as the task says.
+
+    Returns:
+        The objective's unit and its baseline, such as " (1 is the best, baseline 0.4)", or "". And a line for each
+        other metric that has a unit.
+    """
+    metrics = get_reports(trial)[get_best_epoch(trial, objective)]["metrics"]
+    baseline = metrics.get(f"{objective.metric}_baseline")
+    notes = [units.get(objective.metric, ""), "" if baseline is None else f"baseline {format_value(baseline)}"]
+    others = [name for name in units if name in metrics and name != objective.metric]
+    lines = [f"{name} {format_value(metrics[name])}, {units[name]}" for name in others]
+    return f" ({', '.join(filter(None, notes))})" if any(notes) else "", lines
 
 
 def find_ties(trials: Sequence[FrozenTrial], best: FrozenTrial, objective: Objective) -> list[int]:

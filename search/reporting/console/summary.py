@@ -13,7 +13,13 @@ from optuna.trial import FrozenTrial
 from rich.console import Console
 from rich.table import Table
 
-from search.analysis.best_trials import BestTrial, compare_at_equal_epochs, find_ties, group_by_reason
+from search.analysis.best_trials import (
+    BestTrial,
+    compare_at_equal_epochs,
+    describe_metrics,
+    find_ties,
+    group_by_reason,
+)
 from search.analysis.confirmation import Confirmation
 from search.analysis.confirmed_best import (
     build_confirmation_rows,
@@ -29,7 +35,7 @@ from search.config.flatten import flatten
 from search.formatting import format_command, format_duration, format_trials, format_value, pluralize, resume_command
 from search.reporting.console.tables import build_table, list_omitted_columns
 from search.study.record import SearchRecord
-from search.study.trial import get_best_epoch, get_best_value, get_outcome, get_reports
+from search.study.trial import get_best_epoch, get_best_value, get_outcome
 from search.tracking.runs import AMONG_TRAININGS
 from search.tracking.uri import URI, redact
 from trainables.filesystem.paths import StoragePath
@@ -108,15 +114,11 @@ def _print_best(console: Console, searched: SearchRecord, best: FrozenTrial) -> 
     which = f"trial {best.number}{'' if others or defaults is None else ' with the defaults'}"
     ties = find_ties(searched.trials, best, objective)
     same = f", the same in {format_trials(ties)}" if ties else ""
-    metrics, units = get_reports(best)[epoch]["metrics"], dict(searched.about.get("units", {}))
-    baseline = metrics.get(f"{objective.metric}_baseline")
-    notes = [units.pop(objective.metric, ""), "" if baseline is None else f"baseline {format_value(baseline)}"]
-    beside = f" ({', '.join(filter(None, notes))})" if any(notes) else ""
+    beside, lines = describe_metrics(best, objective, searched.about.get("units", {}))
     line = f"best: {which}, {objective.metric} {value}{beside} after epoch {epoch}{same}"
     console.print(line, soft_wrap=True, highlight=False, markup=False, style="bold")
-    for name in (name for name in units if name in metrics):
-        line = f"  {name} {format_value(metrics[name])}, {units[name]}"
-        console.print(line, soft_wrap=True, highlight=False, markup=False)
+    for line in lines:
+        console.print(f"  {line}", soft_wrap=True, highlight=False, markup=False)
     _print_parameters(console, searched, best)
 
 
@@ -152,7 +154,9 @@ def _print_confirmed(console: Console, searched: SearchRecord, confirmation: Con
     trial = next((trial for trial in searched.trials if trial.number == config.trial), None)
     if trial is not None:
         epoch = get_best_epoch(trial, confirmation.objective)
-        lines.append(f"  in the search it had {format_value(best.value)} after epoch {epoch}")
+        beside, others = describe_metrics(trial, confirmation.objective, searched.about.get("units", {}))
+        lines.append(f"  in the search it had {format_value(best.value)}{beside} after epoch {epoch}")
+        lines += [f"  {line}" for line in others]
     for line in (*lines, f"  {describe_noise(confirmation)}"):
         console.print(line, soft_wrap=True, highlight=False, markup=False)
     _print_confirmed_configs(console, confirmation)

@@ -6,6 +6,7 @@ from optuna.trial import FrozenTrial
 
 from search.analysis.best_trials import (
     compare_at_equal_epochs,
+    describe_metrics,
     find_incumbent,
     find_ties,
     get_flat_config,
@@ -32,11 +33,13 @@ def build(searched: SearchRecord) -> Section | None:
     if trial is None:
         return None
     value, epoch = get_best_value(trial, objective), get_best_epoch(trial, objective)
-    says = f"Trial {trial.number} reached {objective.metric} {format_value(value)} "
+    beside, others = describe_metrics(trial, objective, searched.about.get("units", {}))
+    says = f"Trial {trial.number} reached {objective.metric} {format_value(value)}{beside} "
     says += f"in epoch {epoch} of {max(intermediate_values(trial))}. "
     if ties := find_ties(searched.trials, trial, objective):
         says += f"The same value was reached in {format_trials(ties)}. "
     says += _describe_gain(searched, trial, defaults) + _describe_unfinished_trials(searched, trial)
+    says = "\n".join([says, *others])
     table = _build_table(trial, None if defaults is None or defaults.number == trial.number else defaults)
     notes = _format_notes(trial, get_reports(trial)[epoch].get("checkpoint"))
     title = "The best trial of the search" if searched.confirming_runs else "The best trial"

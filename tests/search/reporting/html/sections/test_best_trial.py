@@ -30,6 +30,19 @@ def test_gain_over_the_defaults_is_told():
     assert format_gain(search(trials, DEFAULTS)) == (gain_by(2), "+0.25 (50 %)")
 
 
+def test_best_value_has_its_baseline_and_other_metrics():
+    baselines = {"val/score_baseline": 0.4, "val/score_lookup": 0.3}
+    searched = search([trial(0, scores=(0.5,), metrics=lambda epoch: baselines)])
+    searched.about["units"] = {
+        "val/score": "1 is the best",
+        "val/score_lookup": "score of a table",
+        "val/nmse": "a share",
+    }
+    first, *others = build(searched).says.split("\n")
+    assert "Trial 0 reached val/score 0.5 (1 is the best, baseline 0.4) in epoch 1 of 1." in first
+    assert others == ["val/score_lookup 0.3, score of a table"]
+
+
 def test_gain_of_a_loss_is_the_lower_value():
     trials, lower = [reached(0, 0.5), reached(1, 0.4)], (Objective("val/score", "min"),)
     assert "had 0.5: 0.1 (20 %) better" in says(*trials, objectives=lower)
