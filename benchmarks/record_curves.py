@@ -1,35 +1,37 @@
-"""Records the learning curves of a real task: CONFIGS configurations x 3 seeds, in fp32 and in bf16, to the end.
+"""Records the learning curves of real tasks: configurations x seeds x precisions, each trained to the end.
 
-    python benchmarks/record_curves.py liquid [--configs 300] [--processes 2] [--file FILE]
+    python benchmarks/record_curves.py noisy linear [--configs 250] [--processes 2]
 
-A run that was cut off is continued by the same command. All 1,800 trainings of a task take hours: without a task, the
-script only says how far each table is. benchmarks/quality/recorded.py says what is trained.
+A run that was cut off is continued by the same command. A small task takes two minutes, `liquid` and `transformer`
+take hours: without a task, the script only says how far each table is. benchmarks/quality/recorded.py says what is
+trained.
 """
 
 import argparse
 import sys
-from pathlib import Path
+from functools import partial
 
 import optuna
 
-from benchmarks.quality.recorded import CONFIGS, PRECISIONS, RECORDINGS, SEEDS, get_table_path, record
+from benchmarks.quality.recorded import RECORDINGS, get_table_path, record
 from benchmarks.quality.table import load_table
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("task", nargs="?", choices=RECORDINGS)
-    parser.add_argument("--configs", type=int, default=CONFIGS)
+    parser.add_argument("tasks", nargs="*", metavar="task", help=", ".join(RECORDINGS))
+    parser.add_argument("--configs", type=int, help="of each task; default: all")
     parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument("--file", type=Path, help="the table; default: that in benchmarks/results")
     given = parser.parse_args()
+    if unknown := set(given.tasks) - RECORDINGS.keys():
+        sys.exit(f"The task must be among {', '.join(RECORDINGS)}, but got {', '.join(unknown)}.")
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    if given.task:
-        file = given.file or get_table_path(given.task)
-        record(given.task, file, given.configs, given.processes, lambda line: print(line, file=sys.stderr, flush=True))
-    for name in [given.task] if given.task else RECORDINGS:
-        rows = load_table(given.file or get_table_path(name))
-        print(f"{name}: {len(rows)} of {CONFIGS * SEEDS * len(PRECISIONS)} trainings are recorded")
+    for name in given.tasks:
+        say = partial(print, f"{name}:", file=sys.stderr, flush=True)
+        record(name, get_table_path(name), given.configs, given.processes, say)
+    for name in given.tasks or RECORDINGS:
+        rows = load_table(get_table_path(name))
+        print(f"{name}: {len(rows)} of {RECORDINGS[name].trainings} trainings are recorded")
 
 
 if __name__ == "__main__":

@@ -30,14 +30,11 @@ from trainables.task import Task, TaskConfig
 from trainables.training.trainer import train
 
 from .problems import EPOCH_S, Curve, Problem, Values, all_problems
+from .small_tasks import Small, SmallConfig
 from .table import fill_table, load_table
 from .transformer import TransformerConfig, TransformerTask
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
-PRECISIONS = ("fp32", "bf16")
-SEEDS = 3
-CONFIGS = 300
-HELD_OUT = {"liquid": False, "transformer": True}  # fixed before anything was recorded: docs/search-quality.md
 
 
 @dataclass(frozen=True)
@@ -49,6 +46,8 @@ class Recording:
         metric, mode: What searches see, and which direction is better.
         quality: The metric that says how good a checkpoint is. It is `metric` where there is no test.
         worst: What a diverged training counts as, in `metric` as it is minimized.
+        held_out: Fixed before anything was recorded: docs/search-quality.md.
+        ranges: What is searched other than its task says, as --search takes it.
     """
 
     task: type[Task[Any]]
@@ -57,7 +56,17 @@ class Recording:
     mode: str
     quality: str
     worst: float
+    held_out: bool
     fixed: Mapping[str, Any] = field(default_factory=dict)
+    ranges: Mapping[str, str] = field(default_factory=dict)
+    configs: int = 300
+    seeds: int = 3
+    precisions: tuple[str, ...] = ("fp32", "bf16")
+
+    @property
+    def trainings(self) -> int:
+        """How many trainings a complete table has."""
+        return self.configs * self.seeds * len(self.precisions)
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -72,17 +81,55 @@ class Recording:
         return [parameter for parameter in space.parameters if parameter.is_active(fixed)]
 
     def build_space(self, searched: Mapping[str, str] | None = None, **fixed: Any) -> Space:
-        return resolve_space(self.config, {**self.fixed, **fixed}, searched or {})
+        return resolve_space(self.config, {**self.fixed, **fixed}, {**self.ranges, **(searched or {})})
 
 
 STATIONARY = {  # all digits at once: no stream of tasks, and what belongs to one
     **{"continual.tasks": 1, "epochs": 27, "plasticity.rule": "none", "consolidation.method": "none"},
     **{"replay.fraction": 0.0, "replay.size": 100, "replay.logits_weight": 0.0},
 }
+
+
+def _describe_small(
+    data: str,
+    metric: str,
+    worst: float,
+    held_out: bool,
+    searched: str,
+    precisions: tuple[str, ...] = ("fp32",),
+    ranges: Mapping[str, str] | None = None,
+    configs: int = 200,
+    **fixed: Any,
+) -> Recording:
+    """Return the recording of a small task, of whose parameters those `searched` are varied and the others fixed."""
+    fields, names = SmallConfig.model_fields, searched.split()
+    others = {name: fields[name].default for name in SmallConfig.__annotations__ if name not in names}
+    values = {"accumulation": 1, "max_grad_norm": None, **others, "data": data, **fixed}
+    metrics = (f"val/{metric}", "min", f"test/{metric}")
+    return Recording(Small, SmallConfig, *metrics, worst, held_out, values, ranges or {}, configs, 2, precisions)
+
+
+SGD: dict[str, Any] = {"optimizer": "sgd", "ranges": {"lr": "1e-3..3:log"}}
 RECORDINGS = {
-    "liquid": Recording(LiquidTask, LiquidConfig, "val/score", "max", "val/score", 0.9, STATIONARY),
+    "liquid": Recording(LiquidTask, LiquidConfig, "val/score", "max", "val/score", 0.9, False, STATIONARY),
     "transformer": Recording(
-        TransformerTask, TransformerConfig, "val/loss", "min", "test/loss", 2.5, {"accumulation": 1}
+        TransformerTask, TransformerConfig, "val/loss", "min", "test/loss", 2.5, True, {"accumulation": 1}
+    ),
+    "noisy": _describe_small("noisy-digits", "error", 0.9, False, "lr momentum weight_decay dropout width", **SGD),
+    "linear": _describe_small("cancer", "loss", 0.7, False, "lr momentum weight_decay batch", model="linear", **SGD),
+    "gru": _describe_small("waves", "loss", 1.5, False, "lr width warmup weight_decay", model="gru", batch=100),
+    "friedman": _describe_small("friedman", "loss", 1.2, False, "lr weight_decay width depth dropout"),
+    "autoencoder": _describe_small(
+        "digits", "loss", 0.15, False, "lr momentum dropout width", batch=100, model="autoencoder"
+    ),
+    "conv": _describe_small(
+        "digits", "error", 0.9, True, "lr momentum weight_decay dropout width", batch=100, model="conv", **SGD
+    ),
+    "attention": _describe_small("recall", "loss", 1.5, True, "lr width warmup weight_decay", model="attention"),
+    "diabetes": _describe_small("diabetes", "loss", 1.2, True, "lr weight_decay dropout width batch"),
+    "features": _describe_small("moons", "loss", 0.7, True, "lr weight_decay width gain", model="features", **SGD),
+    "deep": _describe_small(
+        "digits", "loss", 2.4, True, "lr momentum gain warmup", ("fp32", "bf16"), configs=120, depth=5, **SGD
     ),
 }
 
@@ -151,21 +198,25 @@ def train_run(name: str, configs: Sequence[Mapping[str, Any]], run: Run) -> dict
 def record(
     name: str,
     file: Path,
-    count: int = CONFIGS,
+    count: int | None = None,
     processes: int = 1,
     say: Callable[[str], None] = lambda line: None,
 ) -> None:
-    """Train what `file` lacks of `count` configurations of task `name`, each in every precision and seed."""
+    """Train what `file` lacks of `count` configurations of task `name` (default: all), in every precision and seed."""
     recording = RECORDINGS[name]
+    count = count or recording.configs
     runs = [
-        Run(number, seed, precision) for number in range(count) for seed in range(SEEDS) for precision in PRECISIONS
+        Run(number, seed, precision)
+        for number in range(count)
+        for seed in range(recording.seeds)
+        for precision in recording.precisions
     ]
     rows = {Run(row["number"], row["seed"], row["precision"]): row for row in load_table(file)}
     make_row = partial(train_run, name, draw_configs(recording, count))
     fill_table(file, build_schema(recording), rows, runs, make_row, processes, say)
 
 
-def replayed(name: str, held_out: bool, file: Path | None = None) -> Problem:
+def replayed(name: str, file: Path | None = None) -> Problem:
     """Return the problem that replays the table of task `name`: a config trains as the one nearest to it.
 
     Which of its seeds a trial replays is drawn. All epochs are made longer by the same factor, so that their median is
@@ -178,18 +229,22 @@ def replayed(name: str, held_out: bool, file: Path | None = None) -> Problem:
     rows = load_table(file or get_table_path(name))
     if not rows:
         raise FileNotFoundError(f"{file or get_table_path(name)} must be recorded first: benchmarks/record_curves.py.")
-    space = recording.build_space({"precision": ",".join(PRECISIONS)})
+    precisions = recording.precisions
+    several = len(precisions) > 1
+    space = recording.build_space(
+        {"precision": ",".join(precisions)} if several else None, **({} if several else {"precision": precisions[0]})
+    )
     parameters = recording.parameters
     longer = EPOCH_S / float(np.median([row["seconds"] for row in rows]))
-    curves: dict[str, dict[int, list[Curve]]] = {precision: {} for precision in PRECISIONS}
+    curves: dict[str, dict[int, list[Curve]]] = {precision: {} for precision in precisions}
     for row in rows:
         curves[row["precision"]].setdefault(row["number"], []).append(_build_curve(recording, row, longer))
     values_of = {row["number"]: row for row in rows}
     numbers = {precision: list(found) for precision, found in curves.items()}
-    places = {p: np.array([_place(parameters, values_of[number]) for number in numbers[p]]) for p in PRECISIONS}
+    places = {p: np.array([_place(parameters, values_of[number]) for number in numbers[p]]) for p in precisions}
 
     def curve(values: Values, draw: np.random.Generator) -> Curve:
-        precision = values["precision"]
+        precision = values.get("precision", precisions[0])
         distance = ((places[precision] - _place(parameters, values)) ** 2).sum(1)
         of_config = curves[precision][numbers[precision][int(distance.argmin())]]
         return of_config[int(draw.integers(len(of_config)))]
@@ -197,15 +252,18 @@ def replayed(name: str, held_out: bool, file: Path | None = None) -> Problem:
     everything = [each for of_precision in curves.values() for found in of_precision.values() for each in found]
     best = min(value for each in everything for value in each.clean if not math.isnan(value))
     epochs = len(everything[0].values)
-    return Problem(name, held_out, space, epochs, best, recording.worst, curve)
+    return Problem(name, recording.held_out, space, epochs, best, recording.worst, curve)
 
 
 def list_problems() -> list[Problem]:
     """Return all problems that can be searched: `all_problems`, and those whose tables are recorded in full."""
-    complete = CONFIGS * SEEDS * len(PRECISIONS)
-    recorded = [name for name in RECORDINGS if get_table_path(name).exists()]
-    in_full = [name for name in recorded if pq.read_metadata(get_table_path(name)).num_rows >= complete]
-    return [*all_problems(), *(replayed(name, HELD_OUT[name]) for name in in_full)]
+    tables = {name: get_table_path(name) for name in RECORDINGS}
+    in_full = [
+        name
+        for name, table in tables.items()
+        if table.exists() and pq.read_metadata(table).num_rows >= RECORDINGS[name].trainings
+    ]
+    return [*all_problems(), *(replayed(name) for name in in_full)]
 
 
 def _build_curve(recording: Recording, row: Mapping[str, Any], longer: float) -> Curve:

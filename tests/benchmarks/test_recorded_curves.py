@@ -50,7 +50,7 @@ def test_drawn_configs_are_valid_and_differ(name):
 
 def test_recording_is_continued_with_what_is_missing(short, tmp_path, monkeypatch):
     file, trained = tmp_path / "curves.parquet", []
-    monkeypatch.setattr(recorded, "SEEDS", 1)
+    monkeypatch.setitem(RECORDINGS, "transformer", replace(RECORDINGS["transformer"], seeds=1))
     monkeypatch.setattr(recorded, "train_run", lambda *args: trained.append(args[-1]) or train_run(*args))
     record("transformer", file, count=1)
     assert trained == [Run(0, 0, "fp32"), Run(0, 0, "bf16")]
@@ -92,7 +92,7 @@ def build_table(file):
 
 def test_replayed_problem_gives_the_curves_of_the_nearest(tmp_path):
     rows = build_table(tmp_path / "curves.parquet")
-    problem = replayed("transformer", held_out=True, file=tmp_path / "curves.parquet")
+    problem = replayed("transformer", file=tmp_path / "curves.parquet")
     for row in rows:
         curves = [problem.curve(row, np.random.default_rng(seed)) for seed in range(20)]
         assert {curve.seconds for curve in curves} == {60.0}
@@ -104,7 +104,7 @@ def test_replayed_problem_gives_the_curves_of_the_nearest(tmp_path):
 
 def test_replayed_problem_judges_a_checkpoint_by_its_test(tmp_path):
     rows = build_table(tmp_path / "curves.parquet")
-    problem = replayed("transformer", held_out=True, file=tmp_path / "curves.parquet")
+    problem = replayed("transformer", file=tmp_path / "curves.parquet")
     curve = problem.curve(rows[0], np.random.default_rng(0))
     assert problem.regret(curve, 1) == pytest.approx(curve.values[0] + 0.05 - problem.best)
 
@@ -117,7 +117,7 @@ def test_replayed_score_is_minimized(tmp_path):
         for precision in ("fp32", "bf16")
     ]
     save_table(tmp_path / "curves.parquet", rows, build_schema(recording))
-    problem = replayed("liquid", held_out=False, file=tmp_path / "curves.parquet")
+    problem = replayed("liquid", file=tmp_path / "curves.parquet")
     draw = np.random.default_rng(0)
     assert problem.curve(problem.draw(draw), draw).values == [0.75, 0.25]
     assert problem.best == 0.25
@@ -127,10 +127,10 @@ def test_problem_is_listed_once_its_table_is_complete(tmp_path, monkeypatch):
     monkeypatch.setattr(recorded, "RESULTS", tmp_path)
     build_table(tmp_path / "curves_transformer.parquet")
     assert "transformer" not in [problem.name for problem in list_problems()]
-    monkeypatch.setattr(recorded, "CONFIGS", 2)
+    monkeypatch.setitem(RECORDINGS, "transformer", replace(RECORDINGS["transformer"], configs=2))
     assert [problem.name for problem in list_problems() if problem.held_out][-1] == "transformer"
 
 
 def test_table_that_was_not_recorded_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="must be recorded first"):
-        replayed("liquid", held_out=True, file=tmp_path / "none.parquet")
+        replayed("liquid", file=tmp_path / "none.parquet")
