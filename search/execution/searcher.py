@@ -221,6 +221,7 @@ class StudySearcher(Searcher):
             broke_off=trial.state != TrialState.RUNNING and get_outcome(trial) in ("diverged", "failed"),
             epochs=max_epochs(trial),
             spent=None if self.schedule.unit == "epochs" else cumulative_cost(get_reports(trial), self.schedule.unit),
+            confirmed_before=sum(t.number < trial.number and is_confirming(t) for t in self.study.get_trials()),
         )
 
     def _start_segment(self, segment: Segment) -> SegmentAssignment | None:

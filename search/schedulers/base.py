@@ -23,6 +23,8 @@ class TrialProgress:
 
     `epochs` is its own length, and `spent` what it had got by the end of each epoch, in order and in the schedule's
     unit of fidelity; None where that is the epochs themselves.
+
+    `confirmed_before` counts the runs that confirmed the search before the trial began: they have numbers, too.
     """
 
     number: int
@@ -35,6 +37,12 @@ class TrialProgress:
     broke_off: bool = False
     epochs: float = math.inf
     spent: Mapping[int, float] | None = None
+    confirmed_before: int = 0
+
+    @property
+    def index(self) -> int:
+        """Return how many trials of the search began before it."""
+        return self.number - self.confirmed_before
 
     @cached_property
     def epoch(self) -> int:

@@ -56,9 +56,12 @@ class HyperBandScheduler:
         trials = [math.ceil(count / (s + 1) * factor**s) for s in reversed(range(count))]
         return tuple(n / sum(trials) for n in trials)
 
-    def get_bracket(self, number: int) -> ASHAScheduler:
-        """The bracket of a trial. Multiples of the golden ratio fill the unit interval evenly, wherever one stops."""
-        place = number * GOLDEN % 1
+    def get_bracket(self, index: int) -> ASHAScheduler:
+        """Return the bracket of the trial that began after `index` others.
+
+        Multiples of the golden ratio fill the unit interval evenly, wherever one stops.
+        """
+        place = index * GOLDEN % 1
         for bracket, share in zip(self.brackets, self.shares, strict=True):
             if place < share:
                 return bracket
@@ -68,7 +71,7 @@ class HyperBandScheduler:
     def next_action(self, trials: Sequence[TrialProgress], may_start: bool) -> Segment | None:
         """The stretch to run now; nobody is ended before the search is."""
         brackets = [
-            (bracket, [t for t in trials if self.get_bracket(t.number) is bracket]) for bracket in self.brackets
+            (bracket, [t for t in trials if self.get_bracket(t.index) is bracket]) for bracket in self.brackets
         ]
         for bracket, own in brackets:
             if stretch := bracket.find_segment(own):
@@ -78,7 +81,7 @@ class HyperBandScheduler:
         return promote_to_finish_one(brackets)
 
     def is_paused_at_rung(self, trial: TrialProgress) -> bool:
-        return self.get_bracket(trial.number).is_paused_at_rung(trial)
+        return self.get_bracket(trial.index).is_paused_at_rung(trial)
 
     def expected_cost(self, trials: int) -> float:
         brackets = [self.get_bracket(number) for number in range(trials)]

@@ -40,6 +40,12 @@ def test_new_trial_starts_and_rests_at_the_rungs_of_its_bracket():
         assert NINE.is_paused_at_rung(standing(number, 0.1)) == (1 in rungs)
 
 
+def test_confirming_runs_do_not_move_trials_to_other_brackets():
+    for index in range(10):
+        trial = standing(index + 5, 0.1, confirmed_before=5)
+        assert NINE.is_paused_at_rung(trial) == (1 in NINE.get_bracket(index).rungs)
+
+
 def test_trials_are_compared_within_their_bracket():
     first, others = numbers_in(0)[:3], [*numbers_in(1), *numbers_in(2)][:6]
     trials = [standing(n, 0.9 - n / 100) for n in first] + [standing(n, 0.1, state="running") for n in others]
