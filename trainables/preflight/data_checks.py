@@ -55,6 +55,9 @@ def find_order_problems(trial: ObservedTrial, is_over: Callable[[], bool]) -> tu
     task.load_state_dict(state)
     task.context.generator.set_state(generator)
     findings = []
+    if trial.overwritten and not trial.overwritten & {*first.samples}:
+        figure = f"the {len(trial.overwritten)} samples of the first windows are no longer in the epoch"
+        findings.append(make_finding("loss-changes-data", "loss", figure))
     count = min(len(first.samples), len(second.samples))
     if count > 2 and len({*first.samples}) > 2 and first.samples[:count] == second.samples[:count]:
         findings.append(

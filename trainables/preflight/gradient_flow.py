@@ -146,6 +146,10 @@ def _find_bypasses(trial: ObservedTrial) -> Iterator[Finding]:
         yield make_finding("backward-in-loss", f"update {name!r}", "the loss changes gradients while it is computed")
     for name in sorted(trial.dropped_in_loss):
         yield make_finding("gradients-dropped-in-loss", f"update {name!r}", "gradients are gone after the next loss")
+    for name, figure in trial.rates_in_loss.items():
+        yield make_finding("rate-changes-in-loss", f"update {name!r}", figure)
+    for line, figure in trial.broadcasts.items():
+        yield make_finding("targets-broadcast", line, figure)
     for name, record in trial.updates.items():
         if record.repeated:
             figure = f"{record.calls} updates in {trial.windows} windows"

@@ -16,6 +16,7 @@ from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
 from trainables.context import Context
+from trainables.preflight.samples import digest_samples
 from trainables.task import Task, TaskConfig
 from trainables.training.trainer import TrialTrainer
 from trainables.update import Updater, UpdateReport
@@ -24,6 +25,7 @@ from trainables.update.parameters import get_named_parameters, get_parameters
 Phase = Literal["build", "train", "evaluate", "done"]
 HOOKED_WINDOWS = 2  # in which it is watched where a gradient gets lost
 ADDITIONS = {"add", "sub", "__add__", "__radd__", "__iadd__", "__sub__", "__rsub__", "__isub__", "add_", "sub_", "rsub"}
+COMPARISONS = {"sub", "rsub", "__sub__", "__rsub__", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"}
 # Limits that would end an audit before its end.
 UNLIMITED = {"gradient_check": "skip", "max_loss_rise": None, "max_consecutive_skips": 10**6}
 
@@ -67,11 +69,16 @@ class Term:
 
 
 class TermRecorder(TorchFunctionMode):
-    """Records scalar terms without a gradient that are added to terms with one."""
+    """Records scalar terms without a gradient that are added to terms with one, and targets that broadcast.
+
+    Attributes:
+        broadcasts: The shapes of a prediction (n, 1) and targets (n,), or the reverse, by the line that compares them.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.terms: list[Term] = []
+        self.broadcasts: dict[str, str] = {}
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -85,6 +92,10 @@ class TermRecorder(TorchFunctionMode):
                 for part in tensors:
                     if not part.requires_grad:
                         self.terms.append(Term(_find_line(), float(part.detach())))
+        if name in COMPARISONS and len(args) > 1 and _compares_each_with_all(args[0], args[1]):
+            count = max(args[0].shape)
+            figure = f"{tuple(args[0].shape)} with {tuple(args[1].shape)} gives {(count, count)}"
+            self.broadcasts.setdefault(_find_line(), figure)
         return result
 
 
@@ -118,6 +129,9 @@ class ObservedTrial:
         self.steps_outside: dict[str, int] = {}
         self.backward_in_loss: set[str] = set()
         self.dropped_in_loss: set[str] = set()
+        self.rates_in_loss: dict[str, str] = {}  # learning rates before and after a loss that changed them
+        self.broadcasts: dict[str, str] = {}
+        self.overwritten: set[str] = set()  # digests of samples that the loss changed in its micro-batch
         self.initial: dict[int, Tensor] = {}
         self.initial_state: dict[str, Any] = {}  # of the task itself
         self.named: dict[str, nn.Parameter] = {}
@@ -267,13 +281,19 @@ class ObservedTrial:
         parameters = [p for o in updater.optimizers.values() for p in get_parameters(o)]
         before = [p.grad for p in parameters]
         copies = [None if g is None or g.is_sparse else g.detach().clone() for g in before if self.windows == 0]
+        rates = _get_rates(updater)
         if self.windows < HOOKED_WINDOWS:
-            recorder = TermRecorder()
+            recorder, samples = TermRecorder(), digest_samples(batch)
             with recorder:
                 returned = loss(batch)
             self.terms += [term for term in recorder.terms if term.line not in {known.line for known in self.terms}]
+            self.broadcasts |= recorder.broadcasts
+            self.overwritten |= {*samples} - {*digest_samples(batch)}
         else:
             returned = loss(batch)
+        for rate, changed in zip(rates, _get_rates(updater), strict=False):
+            if rate != changed:
+                self.rates_in_loss.setdefault(name, f"learning rate {rate:.3g} before it, {changed:.3g} after it")
         for old, p in zip(before, parameters, strict=True):
             if old is None and p.grad is not None:
                 self.backward_in_loss.add(name)
@@ -310,6 +330,18 @@ class ObservedTrial:
 
 def _note_arrival(record: ForwardRecord, gradient: Tensor) -> None:
     record.arrived = True
+
+
+def _get_rates(updater: Updater) -> list[float]:
+    return [float(group.get("lr", 0.0)) for o in updater.optimizers.values() for group in o.param_groups]
+
+
+def _compares_each_with_all(first: Any, second: Any) -> bool:
+    """Return whether predictions and targets have the shapes (n, 1) and (n,), so that their difference is (n, n)."""
+    if not (isinstance(first, Tensor) and isinstance(second, Tensor)) or first.requires_grad == second.requires_grad:
+        return False  # two predictions are compared with each other on purpose
+    row, column = sorted((first, second), key=lambda tensor: tensor.ndim)
+    return row.ndim == 1 and len(row) > 1 and column.shape == (len(row), 1)
 
 
 def find_tensors(value: Any) -> Iterator[Tensor]:

@@ -6,7 +6,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from tests.trainables.preflight.faulty_tasks import Small, Tokens
+from tests.trainables.preflight.faulty_data import Tokens
+from tests.trainables.preflight.faulty_tasks import Small
 
 
 class ConvolutionalNetwork(Small):

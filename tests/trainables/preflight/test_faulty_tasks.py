@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from tests.trainables.preflight import faulty_data, user_mistakes  # noqa: F401, which add their tasks to FAULTS
 from tests.trainables.preflight.faulty_tasks import FAULTS
 from trainables.context import Context
 from trainables.preflight import modes

@@ -5,12 +5,13 @@ import pytest
 from tests.trainables.preflight.faulty_tasks import Small
 from tests.trainables.preflight.healthy_tasks import HEALTHY
 from tests.trainables.preflight.test_faulty_tasks import audit
+from tests.trainables.preflight.user_mistakes import Classifier, SoftmaxTwice
 
 # An expert that no sample was given, and the output of a network that starts at what its adapter leaves.
 ALLOWED = {"unused-module", "mode-emulated", "mode-without-gain"}
 
 
-@pytest.mark.parametrize("task", HEALTHY, ids=lambda task: task.__name__)
+@pytest.mark.parametrize("task", [*HEALTHY, Classifier, SoftmaxTwice], ids=lambda task: task.__name__)
 def test_healthy_model_has_no_error(task):
     found = audit(task, accumulates=True, modes=["fp32", "bf16"]).findings
     assert not [str(finding) for finding in found if finding.severity == "error"]

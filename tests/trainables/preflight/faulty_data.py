@@ -1,0 +1,286 @@
+"""Tasks with one fault each in their weights, precision, data or evaluation, by the finding that must name it."""
+
+import random
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from tests.trainables.preflight.faulty_tasks import Small, fault
+
+# Exactness
+
+
+class Tokens(Small):
+    """A mean over the tokens that count, of which each sample has another number."""
+
+    def build(self):
+        super().build()
+        lengths = torch.arange(len(self.x)) % 4 + 1
+        self.mask = (torch.arange(4)[None] < lengths[:, None]).float()
+
+    def make_model(self):
+        return nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 4))
+
+    def train_batches(self, epoch):
+        size = self.config.size
+        return self.context.shard((self.x[:size], self.y[:size], self.mask[:size]), self.config.batch_size)
+
+    def loss(self, batch):
+        x, y, mask = batch
+        errors = (self.modules["model"](x) - y).square() * mask
+        return errors.sum() / mask.sum(), self.weight(x, mask)
+
+    def weight(self, x, mask):
+        return mask.sum()
+
+    def evaluate(self):
+        size = self.config.size
+        return {"val/loss": (self.modules["model"](self.x[size:]) - self.y[size:]).square().mean().item()}
+
+
+@fault("weight-is-not-the-mean", accumulates=True)
+class TokensAsSamples(Tokens):
+    def weight(self, x, mask):
+        return len(x)
+
+
+@fault("weight-is-not-the-mean", accumulates=True)
+class SquaredWeight(Small):
+    def loss(self, batch):
+        return super().loss(batch)[0], len(batch[0]) ** 2
+
+
+@fault("weight-is-not-the-mean", accumulates=True)
+class WeightOfOne(Small):
+    def loss(self, batch):
+        return super().loss(batch)[0], 1
+
+
+@fault("loss-is-a-sum", accumulates=True)
+class SummedLoss(Small):
+    def loss(self, batch):
+        x, y = batch
+        return F.mse_loss(self.modules["model"](x), y, reduction="sum"), len(x)
+
+
+@fault("depends-on-batch")
+class Contrastive(Small):
+    def make_model(self):
+        return nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 4))
+
+    def loss(self, batch):
+        hidden = F.normalize(self.modules["model"](batch[0]), dim=1)
+        return F.cross_entropy(hidden @ hidden.T / 0.1, torch.arange(len(hidden))), len(hidden)
+
+    def evaluate(self):
+        return {"val/loss": self.modules["model"](self.x[48:]).square().mean().item()}
+
+
+@fault("depends-on-batch")
+class Normalized(Small):
+    def make_model(self):
+        return nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 1))
+
+
+@fault("random-loss")
+class WithDropout(Small):
+    def make_model(self):
+        return nn.Sequential(nn.Linear(5, 8), nn.Dropout(0.5), nn.Linear(8, 1))
+
+
+@fault("stateful-loss")
+class CountingLoss(Small):
+    def loss(self, batch):
+        self.calls = getattr(self, "calls", 0) + 1
+        loss, weight = super().loss(batch)
+        return loss * (1 + 0.1 * self.calls), weight
+
+
+# Precision
+
+
+@fault("half-precision-constant", modes=["fp16"])
+class MaskConstant(Small):
+    def loss(self, batch):
+        scores = self.modules["model"][0](batch[0])
+        scores = scores.masked_fill(torch.arange(8) > 5, -1e9).softmax(1).to(batch[0].dtype)
+        return F.mse_loss(self.modules["model"][2](scores), batch[1]), len(batch[0])
+
+
+@fault("mode-fails", modes=["bf16"])
+class OtherDtype(Small):
+    def loss(self, batch):
+        hidden = self.modules["model"][0](batch[0])
+        chosen = torch.zeros(len(hidden), 8)
+        chosen[torch.arange(len(hidden))] = hidden
+        return self.modules["model"][2](chosen).square().mean(), len(batch[0])
+
+
+@fault("mode-not-finite", modes=["fp16"])
+class LargeValues(Small):
+    def loss(self, batch):
+        hidden = self.modules["model"][0](batch[0]) * 1e5
+        return self.modules["model"][2](hidden).float().square().mean(), len(batch[0])
+
+
+@fault("mode-overflows", modes=["fp16"])
+class SaturatedValues(Small):
+    def loss(self, batch):
+        x, y = batch
+        hidden = torch.tanh(self.modules["model"][0](x) * 1e6)
+        return F.mse_loss(self.modules["model"][2](hidden), y), len(x)
+
+
+@fault("mode-underflows", modes=["fp16"])
+class TinyLoss(Small):
+    def loss(self, batch):
+        loss, weight = super().loss(batch)
+        return loss * 1e-12, weight
+
+
+@fault("mode-inaccurate", modes=["bf16"])
+class Cancellation(Small):
+    def loss(self, batch):
+        x, y = batch
+        answer = self.modules["model"](x + 1000) - self.modules["model"](x.new_full(x.shape, 1000))
+        return F.mse_loss(answer.float(), y), len(x)
+
+    def make_model(self):
+        return nn.Sequential(nn.Linear(5, 8), nn.Linear(8, 1))
+
+
+@fault("mode-does-not-run", modes=["bf16"])
+class AutocastDisabled(Small):
+    def loss(self, batch):
+        with torch.autocast("cpu", enabled=False):
+            return super().loss(batch)
+
+
+@fault("mode-without-gain", modes=["bf16"])
+class MostlyFp32(Small):
+    """Casts cost more than the products save, and what is kept for the backward pass is in fp32."""
+
+    def loss(self, batch):
+        x, y = batch
+        hidden = self.modules["model"][0](x).float()
+        for _ in range(40):
+            hidden = torch.tanh(hidden)
+        return F.mse_loss(self.modules["model"][2](hidden).float(), y), len(x)
+
+
+# Determinism and data
+
+
+@fault("not-reproducible")
+class Unseeded(Small):
+    def loss(self, batch):
+        x, y = batch
+        noise = torch.tensor([random.SystemRandom().random() for _ in range(len(x))])[:, None]
+        return F.mse_loss(self.modules["model"](x) + noise, y), len(x)
+
+
+@fault("depends-on-earlier-trial")
+class GlobalState(Small):
+    earlier: ClassVar[dict[int, Tensor]] = {}
+
+    def build(self):
+        super().build()
+        seed = self.config.seed
+        others = [value for key, value in self.earlier.items() if key != seed]
+        self.shift = others[0] if others else torch.zeros(1)
+        self.earlier[seed] = torch.ones(1)
+
+    def loss(self, batch):
+        return super().loss((batch[0] + self.shift, batch[1]))
+
+
+@fault("overlapping-shards", workers=2)
+class NoShards(Small):
+    def train_batches(self, epoch):
+        order = torch.randperm(self.config.size, generator=self.context.generator)
+        return [(self.x[part], self.y[part]) for part in order.split(self.config.batch_size)]
+
+
+@fault("overlapping-shards", workers=2)
+class PaddedShards(Small):
+    def train_batches(self, epoch):
+        share = 3 * self.config.size // 4
+        start = self.context.rank * self.config.size // 4
+        order = torch.randperm(share, generator=torch.Generator().manual_seed(epoch)) + start
+        return [(self.x[part], self.y[part]) for part in order.split(self.config.batch_size)]
+
+
+@fault("ranks-differ", workers=2)
+class LocalEvaluation(Small):
+    """Each rank evaluates its share, and the share of rank 0 is taken for all."""
+
+    def evaluate(self):
+        return {"val/loss": super().evaluate()["val/loss"][0]}
+
+
+@fault("order-never-changes")
+class FixedOrder(Small):
+    def train_batches(self, epoch):
+        return self.context.shard((self.x[:48], self.y[:48]), self.config.batch_size, shuffle=False)
+
+
+@fault("repeated-samples")
+class Oversampled(Small):
+    def train_batches(self, epoch):
+        order = torch.randint(self.config.size, (self.config.size,), generator=self.context.generator)
+        return [(self.x[part], self.y[part]) for part in order.split(self.config.batch_size)]
+
+
+@fault("evaluation-in-training")
+class LeakedEvaluation(Small):
+    def evaluate(self):
+        return {"val/loss": F.mse_loss(self.modules["model"](self.x[40:56]), self.y[40:56]).item()}
+
+
+@fault("noisy-evaluation", corners=[("lr=0.001", {"lr": 0.001}), ("lr=0.1", {"lr": 0.1})])
+class NoisyEvaluation(Small):
+    def evaluate(self):
+        return {"val/loss": super().evaluate()["val/loss"][0] + 100 * torch.rand(()).item()}
+
+
+@fault("evaluation-fails")
+class BrokenEvaluation(Small):
+    def evaluate(self):
+        return {"val/loss": self.y_missing.mean().item()}
+
+
+@fault("evaluation-changes-weights")
+class EvaluationThatTrains(Small):
+    def evaluate(self):
+        with torch.no_grad():
+            self.modules["model"][2].bias += 0.1
+        return super().evaluate()
+
+
+@fault("objective-missing")
+class OtherObjective(Small):
+    def evaluate(self):
+        return {"loss": 1.0}
+
+
+@fault("objective-not-finite")
+class MeanOfNothing(Small):
+    def evaluate(self):
+        return {"val/loss": torch.zeros(0).mean().item()}
+
+
+@fault("config-fails", corners=[("batch_size=0", {"batch_size": 0})])
+class BatchSizeOfZero(Small):
+    pass
+
+
+@fault("config-refused", corners=[("accumulation=0", {"accumulation": 0})])
+class RefusedCorner(Small):
+    pass
+
+
+@fault("does-not-fit", corners=[("size=10**9", {"size": 2**40})])
+class TooLarge(Small):
+    pass
