@@ -8,8 +8,9 @@ docs/confirmation.md says more, and what was measured.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
 from statistics import NormalDist
 from typing import NamedTuple
@@ -18,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from search.config.objectives import Objective
-from search.formatting import format_percent, format_value, pluralize
+from search.formatting import format_percent, format_value, join_words, pluralize
 
 CHOSEN_FROM = 0.75  # probability of beating the defaults
 SHOWN_FROM = 0.95  # the same; then the interval of the difference lies above 0
@@ -29,6 +30,7 @@ SEED_SPREADS = (0.1, 0.5, 1.0, 2.0)  # of the seeds
 DRAWS = 20_000
 
 Array = NDArray[np.float64]
+Runs = Mapping[int | None, Mapping[int, float]]  # the value of each run, by trial (None: the defaults) and seed
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,7 @@ class Confirmation:
         chosen: The finalist to use. None: keep the defaults.
         detectable_difference: The smallest true difference between two configs with the most runs whose 90 % interval
             lies on one side of 0 in four of five confirmations.
+        diverged: The configs that diverged under a new seed, and therefore are not in `configs`.
     """
 
     objective: Objective
@@ -71,10 +74,16 @@ class Confirmation:
     noise: float
     chosen: int | None
     detectable_difference: float
+    diverged: tuple[int | None, ...] = ()
 
     @property
     def statement(self) -> str:
-        """One sentence that says which config to use, and how sure that is."""
+        """One sentence that says which config to use, how sure that is, and which configs diverged."""
+        told = join_words([describe_config(trial) for trial in self.diverged])
+        return f"{self._choice} ({told} diverged under a new seed)" if told else self._choice
+
+    @property
+    def _choice(self) -> str:
         if self.chosen is None:
             return "no finalist is shown to beat the defaults; keep them"
         config = next(config for config in self.configs if config.trial == self.chosen)
@@ -100,36 +109,57 @@ class _Draws(NamedTuple):
     paired_noise: float  # the same without the effect of the seed
 
 
+def describe_config(trial: int | None) -> str:
+    """Return how a finalist or the defaults are named."""
+    return "the defaults" if trial is None else f"trial {trial}"
+
+
 def estimate_confirmation(
-    values: Mapping[int | None, Mapping[int, float]], objective: Objective
+    values: Runs, objective: Objective, diverged: Collection[int | None] = ()
 ) -> Confirmation | None:
     """Return what confirming runs show, or None if there are too few of them.
 
-    At least two configs must have a run, and one of them two. Configs without runs are left out. They may have runs
-    under different seeds, and different numbers of runs. The result is the same for the same values.
+    At least two configs must have a run or have diverged, and one must have two runs. Configs without runs are left
+    out. They may have runs under different seeds, and different numbers of runs. The result is the same for the same
+    values, and is kept for the next call.
 
     Args:
         values: Of each run, by trial number (None: the defaults) and seed.
         objective: Says which values are better.
+        diverged: The configs of which a run diverged. They are worse than all others, because a mean over their other
+            seeds would make them look reliable. So they are left out.
 
     Raises:
         ValueError: A value is not finite.
     """
-    runs = {trial: dict(sorted(values[trial].items())) for trial in sorted(values, key=_order_key) if values[trial]}
-    wrong = [value for own in runs.values() for value in own.values() if not math.isfinite(value)]
+    trials = sorted((trial for trial in values if values[trial] and trial not in diverged), key=_order_key)
+    wrong = [value for trial in trials for value in values[trial].values() if not math.isfinite(value)]
     if wrong:
         raise ValueError(f"the value of a confirming run must be finite, but got {wrong[0]}. Leave out that run.")
-    if len(runs) < 2 or max(map(len, runs.values())) < 2:
+    if len(trials) + len(diverged) < 2 or max((len(values[trial]) for trial in trials), default=0) < 2:
         return None
+    known = tuple((trial, tuple(sorted(values[trial].items()))) for trial in trials)
+    return _estimate(known, objective, tuple(sorted(diverged, key=_order_key)))
+
+
+@lru_cache(maxsize=16)  # a page and its result ask for the same one several times
+def _estimate(
+    known: tuple[tuple[int | None, tuple[tuple[int, float], ...]], ...],
+    objective: Objective,
+    diverged: tuple[int | None, ...],
+) -> Confirmation:
+    runs = {trial: dict(own) for trial, own in known}
     sign = 1.0 if objective.mode == "max" else -1.0
     posterior = _draw_posterior(runs, sign)
     configs = _summarize_configs(runs, posterior, sign)
+    seeds = sorted(map(len, runs.values()))[-2:][0]
     return Confirmation(
         objective=objective,
         configs=tuple(configs),
         noise=posterior.noise,
         chosen=_choose_finalist(configs),
-        detectable_difference=_find_detectable_difference(sorted(map(len, runs.values()))[-2], posterior.paired_noise),
+        detectable_difference=_find_detectable_difference(seeds, posterior.paired_noise),
+        diverged=diverged,
     )
 
 
@@ -137,7 +167,7 @@ def _order_key(trial: int | None) -> int:
     return -1 if trial is None else trial
 
 
-def _draw_posterior(runs: Mapping[int | None, Mapping[int, float]], sign: float) -> _Draws:
+def _draw_posterior(runs: Runs, sign: float) -> _Draws:
     values = np.array([sign * value for own in runs.values() for value in own.values()])
     center, scale = (values.mean(), values.std()) if np.ptp(values) > 0 else (values[0], 1.0)
     y = (values - center) / scale
@@ -171,7 +201,7 @@ def _draw_posterior(runs: Mapping[int | None, Mapping[int, float]], sign: float)
     )
 
 
-def _build_design(runs: Mapping[int | None, Mapping[int, float]]) -> Array:
+def _build_design(runs: Runs) -> Array:
     """Return a row of 0 and 1 for each run: the common mean, its config, its seed."""
     seeds = sorted({seed for own in runs.values() for seed in own})
     rows = [(config, seeds.index(seed)) for config, own in enumerate(runs.values()) for seed in own]
@@ -187,9 +217,7 @@ def _build_grid(trials: Sequence[int | None], columns: int) -> tuple[Array, Arra
     return ratios, np.hstack([np.zeros((len(ratios), 1)), ratios[:, kind] ** -2.0])
 
 
-def _summarize_configs(
-    runs: Mapping[int | None, Mapping[int, float]], posterior: _Draws, sign: float
-) -> list[ConfirmedConfig]:
+def _summarize_configs(runs: Runs, posterior: _Draws, sign: float) -> list[ConfirmedConfig]:
     """Return the configs, the best mean first. Of equal ones, the defaults come first, and then lower numbers."""
     trials, draws = [*runs], posterior.draws
     is_best = draws == draws.max(axis=1, keepdims=True)
@@ -221,7 +249,9 @@ def _find_interval(draws: Array) -> tuple[float, float]:
 
 def _choose_finalist(configs: Sequence[ConfirmedConfig]) -> int | None:
     """Return the finalist with the best mean, or None if it is not likely enough to beat the defaults."""
-    best = next(config for config in configs if config.trial is not None)
+    best = next((config for config in configs if config.trial is not None), None)
+    if best is None:  # all finalists diverged
+        return None
     beats = best.probability_beats_defaults
     return best.trial if beats is None or beats >= CHOSEN_FROM else None
 

@@ -6,7 +6,7 @@ from typing import Any
 from optuna.trial import FrozenTrial
 
 from search.analysis.best_trials import BestTrial, find_best
-from search.analysis.confirmation import Confirmation, ConfirmedConfig, estimate_confirmation
+from search.analysis.confirmation import Confirmation, ConfirmedConfig, describe_config, estimate_confirmation
 from search.formatting import format_percent, format_value
 from search.study.record import SearchRecord
 from search.study.trial import (
@@ -24,20 +24,16 @@ INTERVAL = "90 % interval"
 def confirm(searched: SearchRecord) -> list[Confirmation]:
     """Return what the confirming runs show of each objective, or an empty list if there are too few of them.
 
-    The value of a run is that of its best epoch by the first objective, as it is for a trial of the search. A finalist
-    that diverged under a new seed is left out, because a mean over its other seeds would make it look reliable.
+    The value of a run is that of its best epoch by the first objective, as it is for a trial of the search.
     """
-    failed = list_failed_runs(searched)
-    unreliable = {run.user_attrs["confirms"]["trial"] for run in failed if get_outcome(run) == "diverged"} - {None}
-    found = []
+    found, diverged = [], _find_diverged(searched)
     for place, objective in enumerate(searched.objectives):
         values: dict[int | None, dict[int, float]] = {}
         for run in _select_completed(searched.confirming_runs):
             about, point = run.user_attrs["confirms"], objective_values(run, searched.objectives)
             assert point is not None  # a completed run has reported
-            if about["trial"] not in unreliable:
-                values.setdefault(about["trial"], {})[about["seed"]] = point[place]
-        confirmation = estimate_confirmation(values, objective)
+            values.setdefault(about["trial"], {})[about["seed"]] = point[place]
+        confirmation = estimate_confirmation(values, objective, diverged)
         if confirmation is None:
             return []
         found.append(confirmation)
@@ -50,14 +46,17 @@ def get_confirmed_config(confirmation: Confirmation) -> ConfirmedConfig:
 
 
 def find_confirmed_best(searched: SearchRecord, confirmations: Sequence[Confirmation]) -> BestTrial | None:
-    """Return the confirmed trial, or what `find_best` returns where nothing was confirmed, or several objectives were.
+    """Return the confirmed trial. Where nothing was confirmed, or several objectives were, return the best trial.
 
+    The best trial is one that did not diverge under a new seed, as long as there is one.
     Config and checkpoint are those of the best run that confirms the trial, the value is that of the trial itself. The
     defaults are the trial that the search tried first, or the best run of them if it did not try them.
     """
     objective = searched.objective
     if len(confirmations) != 1:
-        return find_best(searched.trials, objective)
+        diverged = _find_diverged(searched)
+        reliable = [trial for trial in searched.trials if trial.number not in diverged]
+        return find_best(reliable, objective) or find_best(searched.trials, objective)
     chosen = confirmations[0].chosen
     runs = _select_completed(searched.confirming_runs)
     own = [run for run in runs if run.user_attrs["confirms"]["trial"] == chosen]
@@ -76,9 +75,10 @@ def list_failed_runs(searched: SearchRecord) -> list[FrozenTrial]:
     return [run for run in searched.confirming_runs if get_outcome(run) in ("diverged", "failed")]
 
 
-def describe_config(trial: int | None) -> str:
-    """Return how a finalist or the defaults are named."""
-    return "the defaults" if trial is None else f"trial {trial}"
+def _find_diverged(searched: SearchRecord) -> set[int | None]:
+    """Return the configs of which a confirming run diverged."""
+    failed = list_failed_runs(searched)
+    return {run.user_attrs["confirms"]["trial"] for run in failed if get_outcome(run) == "diverged"}
 
 
 def describe_noise(confirmation: Confirmation) -> str:

@@ -144,6 +144,7 @@ def _to_json(confirmation: Confirmation) -> dict[str, Any]:
         "chosen": confirmation.chosen,
         "noise": confirmation.noise,
         "detectable_difference": confirmation.detectable_difference,
+        "diverged": list(confirmation.diverged),
         "configs": [_config_to_json(config) for config in confirmation.configs],
     }
 

@@ -14,6 +14,7 @@ from urllib.parse import quote, urlencode
 from optuna.distributions import json_to_distribution
 from optuna.trial import FrozenTrial
 
+from search.analysis.confirmation import describe_config
 from search.config import SearchConfig
 from search.config.objectives import Objective
 from search.config.search_config import OPTIONS
@@ -280,7 +281,7 @@ class Runs:
         known |= {"mlflow.parentRunId": self.run_id, "trial_id": number, "purpose": "search"}
         name = f"trial-{number:03d}"
         if (confirms := event["confirms"]) is not None:
-            confirmed = "the defaults" if confirms["trial"] is None else f"trial {confirms['trial']}"
+            confirmed = describe_config(confirms["trial"])
             known |= {"purpose": CONFIRM, "confirms": confirmed, "seed": confirms["seed"]}
             name = f"confirm-{number:03d}"
         tags = self._tags | {name: str(value) for name, value in known.items() if value not in (None, "")}

@@ -20,11 +20,10 @@ from search.analysis.best_trials import (
     find_ties,
     group_by_reason,
 )
-from search.analysis.confirmation import Confirmation
+from search.analysis.confirmation import Confirmation, describe_config
 from search.analysis.confirmed_best import (
     build_confirmation_rows,
     confirm,
-    describe_config,
     describe_noise,
     get_confirmed_config,
     list_failed_runs,

@@ -4,7 +4,8 @@ import shlex
 from collections.abc import Callable
 
 from search.analysis.best_trials import count_outcomes, find_incumbent
-from search.analysis.confirmed_best import confirm, describe_config, get_confirmed_config
+from search.analysis.confirmation import describe_config
+from search.analysis.confirmed_best import confirm, get_confirmed_config
 from search.analysis.ranking import trial_rows
 from search.analysis.timeline import running_time
 from search.formatting import format_command, format_duration, format_value, join_words, pluralize, report_command

@@ -120,11 +120,24 @@ def test_failed_run_counts_in_no_mean(search, outcome, compared):
     assert f"Under a new seed, trial 2 {outcome}. " in html
 
 
-def test_defaults_that_diverged_once_are_still_compared(search):
+@pytest.mark.parametrize(("diverged", "said"), [(None, "the defaults"), (1, "trial 1")], ids=str)
+def test_config_that_diverged_once_is_worse_than_others(search, diverged, said):
     confirm_all(search)
-    search.confirm(None, 14, -5.0, outcome="diverged")
+    search.confirm(diverged, 14, -5.0, outcome="diverged")
     (confirmation,) = confirm(load_search(search.config.local_path))
-    assert (len(confirmation.configs), confirmation.chosen) == (3, 2)
+    assert diverged not in {config.trial for config in confirmation.configs}
+    assert (confirmation.chosen, confirmation.diverged) == (2, (diverged,))
+    assert confirmation.statement.endswith(f" ({said} diverged under a new seed)")
+
+
+@pytest.mark.parametrize("seeds", [(11, 12), (11,)], ids=["estimated", "too few runs"])
+def test_finalist_that_diverged_is_not_the_best(search, seeds):
+    for seed in seeds:
+        search.confirm(None, seed, 0.5)
+    search.confirm(1, 11, 0.4, outcome="diverged")
+    result = result_of(search)
+    assert result.best.trial_id != 1
+    assert (result.confirmation is not None) == (len(seeds) > 1)
 
 
 def test_terminal_names_a_finalist_that_diverged(search, tmp_path):
@@ -132,7 +145,7 @@ def test_terminal_names_a_finalist_that_diverged(search, tmp_path):
         search.confirm(None, seed, 0.5)
     search.confirm(1, 11, 0.4, outcome="diverged")
     shown = show(result_of(search), tmp_path)
-    assert "best: trial 1, val/score 0.9 after epoch 2" in shown
+    assert "  no finalist is shown to beat the defaults; keep them (trial 1 diverged under a new seed)" in shown
     assert "confirmation: trial 1 diverged under seed 11" in shown
 
 

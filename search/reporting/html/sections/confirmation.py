@@ -2,11 +2,10 @@
 
 from plotly.graph_objects import Figure, Scatter
 
-from search.analysis.confirmation import Confirmation, ConfirmedConfig
+from search.analysis.confirmation import Confirmation, ConfirmedConfig, describe_config
 from search.analysis.confirmed_best import (
     build_confirmation_rows,
     confirm,
-    describe_config,
     describe_noise,
     list_failed_runs,
 )
@@ -33,7 +32,7 @@ def build(searched: SearchRecord) -> Section | None:
     says += [describe_noise(each) for each in confirmations]
     if failed := list_failed_runs(searched):
         told = [f"{describe_config(run.user_attrs['confirms']['trial'])} {get_outcome(run)}" for run in failed]
-        rule = "A finalist that diverged is not compared. A run that failed counts in no mean."
+        rule = "A config that diverged is not compared. A run that failed counts in no mean."
         says.append(f"Under a new seed, {join_words(told)}. {rule}")
     figures = [_build_figure(each) for each in confirmations]
     table = build_confirmation_rows(first) if len(confirmations) == 1 else ()
