@@ -61,7 +61,10 @@ class SearchConfig(BaseModel):
         None, "HOURS", "Stop after this many GPU-hours of all trials (CPU: worker-hours). Default: no limit."
     )
     stop_when: Annotated[str, BeforeValidator(parse_stop_condition)] = _budget(
-        "", "METRIC>=VALUE", "Stop when a report meets this condition, e.g. val/score>=0.4. Default: no condition."
+        "",
+        "METRIC>=VALUE",
+        "Stop when a report meets this condition, e.g. val/score>=0.4. Without --confirm, no confirming run follows. "
+        "Default: no condition.",
     )
     confirm: int | None = _budget(
         None,

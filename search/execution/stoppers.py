@@ -119,6 +119,7 @@ class Stoppers:
         reserve: The share of the GPU-hours that is reserved for confirming runs.
         stop: Called with the reason, possibly several times.
         end_search: Called with the reason when only confirming runs may continue. Default: `stop`.
+        confirms_target: Whether a target that is met ends the trials alone. The user asked for confirming runs then.
         say: Shows a line to the user.
         meter: Measures the GPU time of trials.
         winners: Trials that met the target.
@@ -133,6 +134,7 @@ class Stoppers:
     reserve: float = 0.0
     stop: Callable[[str], None] = lambda reason: None
     end_search: Callable[[str], None] | None = None
+    confirms_target: bool = False
     say: Callable[[str], None] = lambda line: None
     winners: set[int] = field(default_factory=set)
 
@@ -156,7 +158,8 @@ class Stoppers:
                 )
             if self.target.is_met(metrics):
                 self.winners.add(number)
-                self.stop(f"{self.target} in trial {number}")
+                end = (self.end_search if self.confirms_target else None) or self.stop
+                end(f"{self.target} in trial {number}")
         self._first = False
         if self._alike is not None:
             self._alike.record_end(number)

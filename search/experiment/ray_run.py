@@ -153,7 +153,7 @@ def _run_trials(
     """Run trials until none is left or the search is to stop."""
     try:
         searcher.recover()
-        restore_stoppers(stoppers, searcher.study.get_trials(), searcher.is_paused, config.confirm is not None)
+        restore_stoppers(stoppers, searcher.study.get_trials(), searcher.is_paused)
         if not stop.asked.is_set():  # an earlier driver may have spent the whole budget
             with _restrict_environment():
                 _run_tuner(searcher, settings, config.local_path)

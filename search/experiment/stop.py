@@ -106,6 +106,7 @@ def build_stoppers(
         reserve=RESERVE,
         stop=stop,
         end_search=stop.end_search if planned.confirmation else None,
+        confirms_target=config.confirm is not None,  # else who names a target wants no more trainings than it takes
         say=say,
     )
 
@@ -120,17 +121,11 @@ def start_budget_timer(budget: Stoppers, asked: threading.Event) -> None:
     threading.Thread(target=check, daemon=True, name="budget").start()
 
 
-def restore_stoppers(
-    budget: Stoppers, trials: Sequence[FrozenTrial], waits: Callable[[FrozenTrial], bool], is_confirming_asked: bool
-) -> None:
+def restore_stoppers(budget: Stoppers, trials: Sequence[FrozenTrial], waits: Callable[[FrozenTrial], bool]) -> None:
     """Give `budget` the reports of a resumed search's trials, in their order, and the GPU time that they held.
 
-    It does not get their failures: their cause may be fixed. `waits` tells whether a trial waits at a rung. A target
-    that was met before keeps no confirming runs from beginning if the user asks for them.
+    It does not get their failures: their cause may be fixed. `waits` tells whether a trial waits at a rung.
     """
-    stop = budget.stop
-    if is_confirming_asked and budget.end_search is not None:
-        budget.stop = budget.end_search
     events: list[tuple[float, int, Callable[[], None]]] = []
     for trial in trials:
         number, curve, outcome = trial.number, intermediate_values(trial), get_outcome(trial)
@@ -148,5 +143,4 @@ def restore_stoppers(
             events.append((last, number, partial(budget.record_segment_end, number)))
     for _, _, record in sorted(events, key=lambda event: event[:2]):
         record()
-    budget.stop = stop
     budget.check_gpu_hours()

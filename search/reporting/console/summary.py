@@ -33,6 +33,7 @@ from search.config import SearchConfig
 from search.config.flatten import flatten
 from search.formatting import format_command, format_duration, format_trials, format_value, pluralize, resume_command
 from search.reporting.console.tables import build_table, list_omitted_columns
+from search.schedulers.confirmation import FEWEST_RUNS
 from search.study.record import SearchRecord
 from search.study.trial import get_best_epoch, get_best_value, get_outcome
 from search.tracking.runs import AMONG_TRAININGS
@@ -101,8 +102,18 @@ def print_summary(console: Console, result: "SearchResult", place: StoragePath, 
         return
     if result.outcomes and "interrupted" not in result.outcomes:
         print_line(f"more: {resume_command(place)} --trials {2 * len(searched.trials)}")
+    if result.best is not None and _is_unconfirmed(result):
+        print_line(f"confirm: {resume_command(place)} --confirm {FEWEST_RUNS}")
     if result.best is not None:
         print_line(f"train: {retrain_command(searched, trials.get(result.best.trial_id))}")
+
+
+def _is_unconfirmed(result: "SearchResult") -> bool:
+    """Return whether a search that would have been confirmed was stopped before, by a target or a spent budget."""
+    config = result.searched.about["config"]
+    can_confirm = config.get("confirm", 0) != 0 and config["scheduler"] != "pbt" and len(result.searched.trials) > 1
+    is_over = result.stopped and "interrupted" not in result.stopped
+    return bool(can_confirm and is_over and not result.searched.confirming_runs)
 
 
 def _print_best(console: Console, searched: SearchRecord, best: FrozenTrial) -> None:

@@ -149,6 +149,14 @@ def test_terminal_names_a_finalist_that_diverged(search, tmp_path):
     assert "confirmation: trial 1 diverged under seed 11" in shown
 
 
+@pytest.mark.parametrize(("stopped", "says"), [("val/score>=0.9 in trial 1", True), ("interrupted", False)])
+def test_terminal_says_how_a_stopped_search_is_confirmed(search, tmp_path, stopped, says):
+    about = search.study.metadata
+    search.study.save_metadata({**about, "config": {**about["config"], "confirm": None}})
+    shown = show(replace(result_of(search), stopped=stopped), tmp_path)
+    assert any(line.startswith("confirm: ") and line.endswith("--confirm 6") for line in shown) == says
+
+
 def test_each_objective_has_intervals_and_the_front_stays(tmp_path):
     search = Search(tmp_path, objective=Objective("val/score", "max"))
     for scores in ((0.3, 0.5), (0.4, 0.9)):

@@ -157,10 +157,10 @@ def at_a_rung(*numbers):
 
 def test_resumed_search_knows_the_gpu_time_of_its_trials(earlier, stop):
     budget = Stoppers(VAL_LOSS, gpus=8)
-    restore_stoppers(budget, earlier, at_a_rung(), False)
+    restore_stoppers(budget, earlier, at_a_rung())
     assert [budget.meter.get_gpu_seconds(number) for number in range(3)] == [25.0, 10.0, 10.0]
     assert budget.meter.total == 45, "whatever its gangs hold now"
-    restore_stoppers(Stoppers(VAL_LOSS, gpu_hours=45 / HOUR, stop=stop), earlier, at_a_rung(), False)
+    restore_stoppers(Stoppers(VAL_LOSS, gpu_hours=45 / HOUR, stop=stop), earlier, at_a_rung())
     assert stop.reasons == ["0.0125 GPU-hours"], "before a trial begins"
 
 
@@ -168,21 +168,28 @@ def test_resumed_search_knows_the_gpu_time_of_its_trials(earlier, stop):
     ("waiting", "patience", "reached"), [((2,), 3, True), ((2,), 4, False), ((), 2, True), ((), 3, False)]
 )
 def test_resumed_search_knows_the_age_of_its_best(earlier, stop, waiting, patience, reached):
-    restore_stoppers(Stoppers(VAL_LOSS, patience=patience, stop=stop), earlier, at_a_rung(*waiting), False)
+    restore_stoppers(Stoppers(VAL_LOSS, patience=patience, stop=stop), earlier, at_a_rung(*waiting))
     assert stop.reasons == ([f"no better val/loss in {patience} trials"] if reached else [])
 
 
 def test_resumed_search_knows_that_its_target_was_met(earlier, stop):
     budget = Stoppers(VAL_LOSS, target=StopCondition.from_text("val/loss<0.25"), stop=stop)
-    restore_stoppers(budget, earlier, at_a_rung(), False)
+    restore_stoppers(budget, earlier, at_a_rung())
     assert budget.winners == {1}
     assert stop.reasons == ["val/loss<0.25 in trial 1"]
 
 
 def test_target_that_was_met_lets_the_asked_confirmation_begin(earlier, stop):
     target = StopCondition.from_text("val/loss<0.25")
-    budget = Stoppers(VAL_LOSS, target=target, stop=stop, end_search=stop.end_search)
-    restore_stoppers(budget, earlier, at_a_rung(), True)
+    budget = Stoppers(VAL_LOSS, target=target, stop=stop, end_search=stop.end_search, confirms_target=True)
+    restore_stoppers(budget, earlier, at_a_rung())
     assert (stop.search_over.is_set(), stop.asked.is_set()) == (True, False)
+    stop.interrupt()
+    assert stop.asked.is_set(), "Ctrl-C ends everything"
+
+
+def test_target_ends_everything_unless_confirmation_is_asked(stop):
+    target = StopCondition.from_text("val/loss<0.25")
+    budget = Stoppers(VAL_LOSS, target=target, stop=stop, end_search=stop.end_search)
     budget.record_report(7, {"val/loss": 0.1})
-    assert stop.asked.is_set(), "a new report that meets it ends everything"
+    assert stop.asked.is_set()
