@@ -2,15 +2,15 @@
 
 import math
 import random
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from optuna.trial import FrozenTrial, TrialState
 
 from search.config.fidelity import Unit, cumulative_cost
 from search.config.objectives import Objective, select_non_dominated
-from search.schedulers.confirmation import default_runs, next_round, num_finalists
+from search.schedulers.confirmation import Run, default_runs, next_round, num_finalists
 from search.study.trial import (
     WITH_RESULT,
     get_best_value,
@@ -43,6 +43,23 @@ class ConfirmingRun:
         return {"trial": self.trial, "round": self.round, "seed": self.seed}
 
 
+@dataclass
+class _State:
+    """What a study knows of its confirmation.
+
+    Attributes:
+        runs: How many there may be.
+        begun: All runs, also those that ended.
+        dropped: The configs that diverged or failed.
+    """
+
+    runs: int
+    finalists: list[FrozenTrial]
+    values: dict[int | None, dict[int, float]] = field(default_factory=dict)
+    begun: set[Run] = field(default_factory=set)
+    dropped: set[int | None] = field(default_factory=set)
+
+
 @dataclass(frozen=True)
 class ConfirmationPlan:
     """Chooses the confirming runs of a search from its trials. It is stateless, so a search can be resumed.
@@ -65,40 +82,62 @@ class ConfirmationPlan:
 
     def next_runs(self, trials: Sequence[FrozenTrial]) -> list[ConfirmingRun]:
         """Return the runs that may begin now, in order. `trials` are all trials of the study."""
-        searched = [trial for trial in trials if not is_confirming(trial)]
-        confirming = [trial for trial in trials if is_confirming(trial)]
-        runs = self._count_runs(searched)
-        finalists = self._select_finalists(searched, num_finalists(runs, self.defaults is not None))
-        if not finalists or (len(finalists) == 1 and self.defaults is None):
-            return []  # there is nothing to compare
-        numbers = [finalist.number for finalist in finalists]
-        compared = [None, *numbers] if self.defaults is not None else numbers
-        values: dict[int | None, dict[int, float]] = {config: {} for config in compared}
-        begun = set[tuple[int | None, int]]()
-        dropped = set[int | None]()
-        for trial in confirming:
-            about = trial.user_attrs["confirms"]
-            begun.add((about["trial"], about["round"]))
-            if about["trial"] in values and get_outcome(trial) == "completed" and intermediate_values(trial):
-                values[about["trial"]][about["round"]] = get_best_value(trial, self.objectives[0])
-            elif get_outcome(trial) in ("diverged", "failed"):
-                dropped.add(about["trial"])
+        state = self._collect(trials)
         configs: dict[int | None, Mapping[str, Any] | None] = {None: self.defaults}
-        configs |= {finalist.number: finalist.user_attrs["config"] for finalist in finalists}
-        mode, with_defaults = self.objectives[0].mode, self.defaults is not None
-        due = next_round(numbers, values, runs, mode, begun=begun, dropped=dropped, with_defaults=with_defaults)
+        configs |= {finalist.number: finalist.user_attrs["config"] for finalist in state.finalists}
+        due = self._find_due(state, state.begun)
+        searched = [trial for trial in trials if not is_confirming(trial)]
         seeds = {index: self._draw_seed(index, searched) for _, index in due}
         return [
             ConfirmingRun(config, index, seeds[index], _replace_seeds(configs[config], seeds[index]))
             for config, index in due
         ]
 
+    def count_runs(self, trials: Sequence[FrozenTrial]) -> int:
+        """Return how many runs there will have been, unless one more diverges or fails. `trials` are of the study."""
+        state = self._collect(trials)
+        runs = {*state.begun}
+        while due := self._find_due(state):
+            runs |= {*due}
+            for config, index in due:
+                state.values.setdefault(config, {})[index] = 0.0  # which values these are changes no number
+        return len(runs)
+
+    def _find_due(self, state: "_State", begun: Collection[Run] = ()) -> list[Run]:
+        if len(state.finalists) + (self.defaults is not None) < 2:
+            return []  # there is nothing to compare
+        return next_round(
+            [finalist.number for finalist in state.finalists],
+            state.values,
+            state.runs,
+            self.objectives[0].mode,
+            begun=begun,
+            dropped=state.dropped,
+            with_defaults=self.defaults is not None,
+            halves=len(self.objectives) == 1,  # a trial of the front may be the worst by the first objective
+        )
+
+    def _collect(self, trials: Sequence[FrozenTrial]) -> "_State":
+        searched = [trial for trial in trials if not is_confirming(trial)]
+        runs = self._count_allowed(searched)
+        state = _State(runs, self._select_finalists(searched, num_finalists(runs, self.defaults is not None)))
+        for trial in trials:
+            if is_confirming(trial):
+                about = trial.user_attrs["confirms"]
+                state.begun.add((about["trial"], about["round"]))
+                if get_outcome(trial) == "completed" and intermediate_values(trial):
+                    value = get_best_value(trial, self.objectives[0])
+                    state.values.setdefault(about["trial"], {})[about["round"]] = value
+                elif get_outcome(trial) in ("diverged", "failed"):
+                    state.dropped.add(about["trial"])
+        return state
+
     def is_complete(self, trials: Sequence[FrozenTrial]) -> bool:
         """Return whether no run is left. `trials` are all trials of the study."""
         has_ended = all(trial.state.is_finished() for trial in trials if is_confirming(trial))
         return has_ended and not self.next_runs(trials)
 
-    def _count_runs(self, searched: Sequence[FrozenTrial]) -> int:
+    def _count_allowed(self, searched: Sequence[FrozenTrial]) -> int:
         if self.runs is not None:
             return self.runs
         costs = [self._compute_cost(trial) for trial in searched]

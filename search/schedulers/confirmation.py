@@ -36,6 +36,7 @@ def next_round(
     begun: Collection[Run] = (),
     dropped: Collection[int | None] = (),
     with_defaults: bool = True,
+    halves: bool = True,
 ) -> list[Run]:
     """Return the runs to begin: those of the round that is due which neither began nor ended.
 
@@ -50,6 +51,7 @@ def next_round(
         begun: The runs that are under way.
         dropped: What gets no more runs, because a run of it diverged or failed. Its failed run counts as one.
         with_defaults: Whether the defaults can be trained.
+        halves: Whether every second round halves the finalists. Those of several objectives stay.
     """
     left, spent, index = [*finalists, *([None] if with_defaults else [])], 0, 0
     while True:
@@ -59,7 +61,7 @@ def next_round(
             for config in left
             if config not in dropped or all(past in values.get(config, ()) for past in range(index))
         ]
-        if index and index % ROUNDS == 0:
+        if halves and index and index % ROUNDS == 0:
             left = _keep_better_half(left, values, index, mode)
         spent += len(left)
         if len(left) < 2 or spent > runs:

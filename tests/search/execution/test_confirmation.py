@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from optuna.trial import TrialState
 
+from search.config.objectives import Objective
 from search.execution.confirmation import ConfirmationPlan
 from search.execution.report_handler import SearchLimits
 from search.execution.searcher import StudySearcher
@@ -177,10 +178,30 @@ def test_diverged_finalist_gets_no_further_runs(play):
         search.spend(asked)
         asked = search.ask()
     end(search.searcher, asked[0], "diverged", "val/loss is nan")
+    expected = search.plan.count_runs(search.study.get_trials())
     while (asked := search.ask()) is not None:
         search.spend(asked)
     assert [config for config, _ in about(search.confirming)].count(which) == 1
+    assert len(search.confirming) == expected
     assert search.plan.is_complete(search.study.get_trials())
+
+
+@pytest.mark.parametrize("runs", [9, 15])
+def test_number_of_runs_is_known_as_the_first_one_begins(play, runs):
+    search = play(plan=make_plan(runs=runs))
+    while not search.confirming:
+        search.spend(search.ask())
+    expected = search.plan.count_runs(search.study.get_trials())
+    search.run()
+    assert len(search.confirming) == expected
+
+
+def test_front_of_several_objectives_is_not_halved(play):
+    search = play(plan=None)
+    search.run()
+    trials, plan = search.study.get_trials(), make_plan(runs=15)
+    one, two = (replace(plan, objectives=every) for every in ((VAL_LOSS,), (VAL_LOSS, Objective("val/loss", "max"))))
+    assert [one.count_runs(trials), two.count_runs(trials)] == [13, 15]
 
 
 @pytest.mark.parametrize("changes", [{"defaults": None}, {"runs": 4}, {"runs": None}], ids=str)

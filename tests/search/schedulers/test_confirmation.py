@@ -39,6 +39,11 @@ def test_every_second_round_halves_the_finalists():
     assert [{index for _, index in due} for due in rounds] == [{0}, {1}, {2}, {3}, {4}, {5}]
 
 
+def test_all_finalists_stay_if_nothing_halves_them():
+    values = {config: dict.fromkeys((0, 1), value_of(config, 0)) for config in (*FINALISTS, None)}
+    assert {config for config, _ in next_round(FINALISTS, values, 20, "max", halves=False)} == {*FINALISTS, None}
+
+
 def test_finalists_with_lower_values_stay_under_min():
     assert configs_by_round(finish(20, mode="min")[0])[2:] == [{1, 3, None}, {1, 3, None}, {1, None}, {1, None}]
 
