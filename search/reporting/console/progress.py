@@ -2,7 +2,7 @@
 
 import importlib.util
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from search.analysis.confirmation import describe_config
 from search.config.fidelity import UNLIMITED
 from search.config.flatten import flatten
 from search.config.search_space import Space
@@ -35,6 +36,7 @@ class Progress(TrialCallback):
         self._board, self._space, self._console, self._quiet = board, space, console, quiet
         self._live = None
         # Rich needs ipywidgets to update a table in a notebook.
+        self._count_confirming: Callable[[], None] = lambda: None
         has_widgets = console.is_jupyter and importlib.util.find_spec("ipywidgets") is not None
         if (console.is_interactive or has_widgets) and not quiet:
             # Each refresh takes up to 10 ms from the search.
@@ -57,6 +59,12 @@ class Progress(TrialCallback):
         self._board.spent = lambda: searcher.reports.spent
         self._board.live = lambda: searcher.study.live
 
+        def count() -> None:
+            if searcher.confirmation is not None and self._board.confirming:
+                self._board.confirming_runs = searcher.confirmation.count_runs(searcher.study.get_trials())
+
+        self._count_confirming = count
+
     def say(self, text: str) -> None:
         """Show a line, unless the search is quiet."""
         if not self._quiet:
@@ -76,8 +84,8 @@ class Progress(TrialCallback):
         parts = _format_values(self._add_trial(number, config, confirms is not None))
         parts += [] if copied_from is None else [f"from trial {copied_from}"]
         if confirms is not None:
-            config_of = "the defaults" if confirms["trial"] is None else f"trial {confirms['trial']}"
-            parts = [f"confirms {config_of} with seed {confirms['seed']}"]
+            parts = [f"confirms {describe_config(confirms['trial'])} with seed {confirms['seed']}"]
+            self._count_confirming()
         if self._live is None:
             self.say(f"trial {number:>3}  started   {'  '.join(parts)}")
 
@@ -89,6 +97,7 @@ class Progress(TrialCallback):
 
     def on_trial_end(self, number: int, outcome: str, reason: str, at: float) -> None:
         row = self._board.end_trial(number, outcome, reason)
+        self._count_confirming()  # a config that diverged gets no more runs
         if self._live is not None:
             self._print_trial_end(number, outcome, reason, row)
         elif not self._quiet or outcome == "failed":
