@@ -33,6 +33,14 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     pair.end()
 
 
+@pytest.fixture(scope="session")
+def four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    """Four ranks, started once as well."""
+    four = Pair(tmp_path_factory.mktemp("four"), 4)
+    yield four
+    four.end()
+
+
 @pytest.fixture
 def stretch(tmp_path: Path) -> Callable[..., SegmentAssignment]:
     """Makes segments of trials that write into the test's folder."""

@@ -1,4 +1,4 @@
-"""Two processes in one process group over gloo, in which tests run what a rank would."""
+"""Two processes, or four, in one process group over gloo, in which tests run what a rank would."""
 
 import multiprocessing
 import multiprocessing.connection
@@ -15,14 +15,14 @@ import torch
 import torch.distributed as dist
 
 RANKS = 2
-LIMIT = 60.0  # seconds for one call on both ranks
+LIMIT = 60.0  # seconds for one call on all ranks
 
 
-def _serve(rank: int, store: str, pipe: Any) -> None:
+def _serve(rank: int, count: int, store: str, pipe: Any) -> None:
     """Run what comes through `pipe` and send back what it returns, or its traceback."""
     torch.set_num_threads(1)
     limit = timedelta(seconds=LIMIT / 2)
-    dist.init_process_group("gloo", f"file://{store}", rank=rank, world_size=RANKS, timeout=limit)
+    dist.init_process_group("gloo", f"file://{store}", rank=rank, world_size=count, timeout=limit)
     while True:
         function, arguments = pipe.recv()
         try:
@@ -33,10 +33,11 @@ def _serve(rank: int, store: str, pipe: Any) -> None:
 
 
 class Pair:
-    """Two processes in one process group, started once; those that fail or hang are replaced."""
+    """`count` processes in one process group, started once; those that fail or hang are replaced."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, count: int = RANKS) -> None:
         self.folder = folder
+        self.count = count
         self.processes: list[Any] = []
         self.pipes: list[Any] = []
         self.starts = 0
@@ -55,8 +56,8 @@ class Pair:
 
     def answers(self, deadline: float) -> list[Any]:
         answers: dict[int, Any] = {}
-        while len(answers) < RANKS:
-            waiting = [rank for rank in range(RANKS) if rank not in answers]
+        while len(answers) < self.count:
+            waiting = [rank for rank in range(self.count) if rank not in answers]
             pipes = [self.pipes[rank] for rank in waiting]
             ready = multiprocessing.connection.wait(pipes, max(0.0, deadline - time.monotonic()))
             if not ready:
@@ -70,17 +71,17 @@ class Pair:
                     pytest.fail(f"rank {rank} ended with exit code {self.processes[rank].exitcode}")
                 if not worked:
                     pytest.fail(f"rank {rank} raised:\n{answers[rank]}")
-        return [answers[rank] for rank in range(RANKS)]
+        return [answers[rank] for rank in range(self.count)]
 
     def start(self) -> None:
         # A server that has imported what takes long forks the ranks, and those that replace them.
         server = multiprocessing.get_context("forkserver")
         server.set_forkserver_preload(["torch._dynamo", "hypothesis", "tests.trainables.toy_models", __name__])
         self.starts += 1
-        for rank in range(RANKS):
+        for rank in range(self.count):
             ours, theirs = server.Pipe()
             store = str(self.folder / f"store-{self.starts}")
-            process = server.Process(target=_serve, args=(rank, store, theirs), daemon=True)
+            process = server.Process(target=_serve, args=(rank, self.count, store, theirs), daemon=True)
             process.start()
             theirs.close()
             self.processes.append(process)

@@ -26,10 +26,16 @@ class Context:
         generator: On the CPU, seeded by the trial's seed and the epoch, the same on all ranks.
         cache_store: The values of `cache`.
         files: The folder that the task's `prepare` filled before the search began, or None without a search.
+        local_world_size: The number of ranks on this node. Default: all.
     """
 
     def __init__(
-        self, device: str | torch.device = "cpu", rank: int = 0, world_size: int = 1, files: Path | None = None
+        self,
+        device: str | torch.device = "cpu",
+        rank: int = 0,
+        world_size: int = 1,
+        files: Path | None = None,
+        local_world_size: int | None = None,
     ) -> None:
         self.device = torch.device(device)
         self.rank = rank
@@ -37,26 +43,50 @@ class Context:
         self.generator = torch.Generator()
         self.cache_store = Cache()
         self.files = files
+        self.local_world_size = local_world_size or world_size
         self._mesh: DeviceMesh | None = None
+        self._hybrid_mesh: DeviceMesh | None = None
         self._owns_group = False
 
     @property
     def mesh(self) -> "DeviceMesh":
         """The one-dimensional mesh of this trial's ranks, for `fully_shard`. A single rank gets a process group."""
         if self._mesh is None:
-            from torch.distributed import HashStore  # type: ignore[attr-defined]
-            from torch.distributed.device_mesh import init_device_mesh
-
-            if not dist.is_initialized():
-                backend = "cpu:gloo,cuda:nccl" if self.device.type == "cuda" else "gloo"
-                dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
-                self._owns_group = True
-            self._mesh = init_device_mesh(self.device.type, (self.world_size,), mesh_dim_names=("shard",))
+            self._mesh = self._create_mesh({"shard": self.world_size})
         return self._mesh
+
+    @property
+    def hybrid_mesh(self) -> "DeviceMesh":
+        """The ranks in two dimensions, which makes `fully_shard` split a module over the ranks of a node, and keep a
+        replica on each node.
+
+        Raises:
+            ValueError: The nodes have different numbers of ranks.
+        """
+        if self._hybrid_mesh is None:
+            local = self.gather(self.local_world_size)
+            if len({*local}) > 1:
+                raise ValueError(
+                    f"hybrid sharding must have as many workers on each node, but got {', '.join(map(str, local))} on "
+                    "the nodes of the ranks. Choose --workers so, or shard over all workers."
+                )
+            nodes = self.world_size // self.local_world_size
+            self._hybrid_mesh = self._create_mesh({"replicate": nodes, "shard": self.local_world_size})
+        return self._hybrid_mesh
+
+    def _create_mesh(self, sizes: Mapping[str, int]) -> "DeviceMesh":
+        from torch.distributed import HashStore  # type: ignore[attr-defined]
+        from torch.distributed.device_mesh import init_device_mesh
+
+        if not dist.is_initialized():
+            backend = "cpu:gloo,cuda:nccl" if self.device.type == "cuda" else "gloo"
+            dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
+            self._owns_group = True
+        return init_device_mesh(self.device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
 
     def close(self) -> None:
         """Destroy the process group if `mesh` created it."""
-        self._mesh = None
+        self._mesh = self._hybrid_mesh = None
         if self._owns_group and dist.is_initialized():
             dist.destroy_process_group()
         self._owns_group = False

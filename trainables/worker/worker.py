@@ -61,7 +61,7 @@ def work(config: dict[str, Any], runner_class: "type[TrialRunner] | None" = None
     os.environ["RAY_ADDRESS"] = me.gcs_address
     device = torch.device("cpu") if settings.rehearsal else ray.train.torch.get_device()
     files = cached_on_node(settings.files, get_ray_train_session_dir())
-    context = Context(device, ranks.get_world_rank(), ranks.get_world_size(), files)
+    context = Context(device, ranks.get_world_rank(), ranks.get_world_size(), files, ranks.get_local_world_size())
     group, run = ray.util.get_current_placement_group(), ranks.get_experiment_name()
     if ray.get(registry.register_worker.remote(gang, run, group, me.current_actor, me.get_node_id())):
         runner = (runner_class or TrialRunner)(settings, context, threading.Event(), folder=WorkingFolder(Path.cwd()))

@@ -2,104 +2,18 @@
 
 import copy
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from tests.trainables.toy_models import (
-    PRECISIONS,
-    TOLERANCE,
-    Tokens,
-    classifier,
-    distance,
-    full_batch,
     identical,
-    norm,
-    recorded_gradients,
     samples,
-    token_loss,
-    tokens,
 )
-from tests.trainables.two_ranks import RANKS
 from trainables.precision import Diverged, LossScale
 from trainables.update import Ema, Updater
-
-Sizes = Sequence[Sequence[int]]  # of the micro-batches of one window, by rank
-
-
-def train_windows(
-    rank: int, precision: str, as_tensor: bool, of_windows: Sequence[Sizes], seed: int
-) -> list[dict[str, Any]]:
-    """The weights before each of several windows, its gradient and its report."""
-    torch.manual_seed(seed)
-    model = classifier()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
-    updater = Updater({"sgd": optimizer}, precision, loss_scale=LossScale(1024))
-    seen = recorded_gradients(optimizer)
-
-    def loss(batch: Tokens) -> tuple[Tensor, float | Tensor]:
-        mean, weight = token_loss(model)(batch)
-        return mean, weight if as_tensor else weight.item()
-
-    results = []
-    for index, sizes in enumerate(of_windows):
-        seen.clear()
-        before = copy.deepcopy(dict(model.state_dict()))
-        report = updater.update(tokens(sizes[rank], seed + RANKS * index + rank), loss)
-        results.append({"before": before, "gradients": list(seen), "report": report})
-    return [*results, {"before": dict(model.state_dict())}]
-
-
-of_one_rank = st.lists(st.sampled_from([0, 1, 3, 6, 40]), max_size=4)
-
-
-@given(
-    precision=st.sampled_from(PRECISIONS),
-    as_tensor=st.booleans(),
-    of_windows=st.lists(st.tuples(of_one_rank, of_one_rank), min_size=1, max_size=3),
-    seed=st.integers(0, 1000),
-)
-@settings(
-    deadline=None,
-    derandomize=True,
-    max_examples=40,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
-def test_random_windows_on_two_ranks_match_the_full_batch(pair, precision, as_tensor, of_windows, seed):
-    # A5, A6, A16, B17, B18, B19, B30, C58, C60, C61, D44
-    results = pair.run(train_windows, precision, as_tensor, of_windows, seed)
-    model = classifier()
-    for index, sizes in enumerate(of_windows):
-        windows = [result[index] for result in results]
-        before = windows[0]["before"]
-        assert identical(before, windows[1]["before"])
-        batches = [b for rank in range(RANKS) for b in tokens(sizes[rank], seed + RANKS * index + rank)]
-        counted = [batch for batch in batches if (batch[1] >= 0).any()]
-        weights = [(labels >= 0).sum().item() for _, labels in counted]
-        for window, own in zip(windows, sizes, strict=True):
-            report = window["report"]
-            assert (report.weight, report.micro_batches, report.bad_losses) == (sum(weights), len(own), 0)
-        first, second = (window["report"] for window in windows)
-        if not counted:
-            assert (first.outcome, first.reason) == (second.outcome, second.reason) == ("empty", "no weight")
-            assert identical(before, results[0][index + 1]["before"])
-            continue
-        assert (first.outcome, first.loss, first.grad_norm) == (second.outcome, second.loss, second.grad_norm)
-        assert first.outcome == "applied"
-        model.load_state_dict(before)
-        loss, expected = full_batch(model, counted)
-        # Gradients of micro-batches may cancel: the error is measured against their mean length.
-        lengths = [norm(full_batch(model, [batch])[1]) for batch in counted]
-        scale = sum(w * length for w, length in zip(weights, lengths, strict=True)) / sum(weights)
-        assert distance(windows[0]["gradients"][0], expected) <= TOLERANCE[precision] * scale
-        assert abs(first.grad_norm - norm(expected)) <= TOLERANCE[precision] * scale
-        assert first.loss == pytest.approx(loss, rel=TOLERANCE[precision])
-    assert identical(results[0][-1], results[1][-1])
 
 
 def train_unused(rank: int) -> list[float]:
