@@ -11,13 +11,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from models.arc.puzzles import COLOURS, LARGEST_SIDE, Grid, Puzzle
+from models.arc.puzzles import COLOURS, LARGEST_SIDE, Puzzle, count_objects
 
 MANY_OBJECTS = 100
 
 
 def difficulty(puzzle: Puzzle) -> float:
-    """How hard a puzzle looks, in 0..1: the mean of five numbers that each lie there.
+    """Estimate how hard a puzzle looks, in 0..1: the mean of five numbers that each lie there.
 
     - the cells of the larger grid of a demonstration, on a logarithmic scale of which 1 is 30 by 30;
     - the colours of all demonstrations, of 10;
@@ -32,7 +32,7 @@ def difficulty(puzzle: Puzzle) -> float:
 
 
 def levels(puzzles: Sequence[Puzzle]) -> Tensor:
-    """The place of each puzzle from the easiest to the hardest, evenly spread.
+    """Order puzzles from the easiest to the hardest, and return their places, evenly spread.
 
     A puzzle is compared by the level that its source gives it, and with others of which the same is true; puzzles
     without one by their difficulty, among themselves.
@@ -48,7 +48,7 @@ def levels(puzzles: Sequence[Puzzle]) -> Tensor:
 
 
 def _places(values: Sequence[float]) -> NDArray[np.float64]:
-    """Ranks, scaled to 0..1; equals share the mean of theirs, and a single value is in the middle."""
+    """Return ranks, scaled to 0..1; equals share the mean of theirs, and a single value is in the middle."""
     if len(values) < 2:
         return np.full(len(values), 0.5)
     _, which, counts = np.unique(np.asarray(values), return_inverse=True, return_counts=True)
@@ -58,7 +58,6 @@ def _places(values: Sequence[float]) -> NDArray[np.float64]:
 
 
 def _difficulties(puzzles: Sequence[Puzzle]) -> list[float]:
-    objects = iter(_objects([source for puzzle in puzzles for source, _ in puzzle.demonstrations]))
     found = []
     for puzzle in puzzles:
         pairs = puzzle.demonstrations
@@ -69,40 +68,7 @@ def _difficulties(puzzles: Sequence[Puzzle]) -> list[float]:
             for (source, target), other in zip(pairs, reshaped, strict=True)
         ]
         area = [math.log(max(source.size, target.size)) / math.log(LARGEST_SIDE**2) for source, target in pairs]
-        count = [min(1.0, math.log1p(next(objects)) / math.log1p(MANY_OBJECTS)) for _ in pairs]
+        count = [min(1.0, math.log1p(count_objects(source)) / math.log1p(MANY_OBJECTS)) for source, _ in pairs]
         shown = float(np.count_nonzero(colours)) / COLOURS
         found.append((sum(area) + sum(changed) + sum(count) + sum(reshaped)) / (5 * len(pairs)) + shown / 5)
     return found
-
-
-def _objects(grids: Sequence[Grid]) -> list[int]:
-    """Connected groups of cells of one colour, the background apart, in each of some grids.
-
-    The cells of all grids are one graph: neighbours of one colour take the smallest name among them, again and again,
-    and a name's own name in between, which makes the rounds few.
-    """
-    sizes = np.array([grid.size for grid in grids], dtype=np.int64)
-    starts = sizes.cumsum() - sizes
-    edges = [(start + part) for start, grid in zip(starts, grids, strict=True) for part in _edges(grid)]
-    names = np.arange(sizes.sum())
-    one, other = np.concatenate(edges, axis=1) if edges else np.empty((2, 0), dtype=np.int64)
-    while len(one):
-        low, high = np.minimum(names[one], names[other]), np.maximum(names[one], names[other])
-        apart = low != high
-        one, other = one[apart], other[apart]
-        np.minimum.at(names, high[apart], low[apart])
-        while not np.array_equal(names, names[names]):
-            names = names[names]
-    # A cell that still has its own name is the first of its object.
-    coloured = np.concatenate([grid.ravel() for grid in grids]) != 0 if len(grids) else np.empty(0, dtype=bool)
-    firsts = np.concatenate([[0], ((names == np.arange(len(names))) & coloured).cumsum()])
-    return [int(count) for count in firsts[starts + sizes] - firsts[starts]]
-
-
-def _edges(grid: Grid) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Pairs of neighbours of the same colour, to the right and below: numbers of cells, of shape (2, pairs) each."""
-    width = grid.shape[1]
-    right = np.flatnonzero(grid[:, 1:] == grid[:, :-1])
-    right += right // max(1, width - 1)
-    below = np.flatnonzero(grid[1:] == grid[:-1])
-    return np.stack([right, right + 1]), np.stack([below, below + width])

@@ -3,7 +3,11 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
+import torch
+from torch import Tensor
 
+from models.arc.baselines import extents
+from models.arc.canvas import FIRST_COLOUR, to_canvases
 from models.arc.puzzles import Grid, Puzzle
 
 SUMS = (
@@ -23,10 +27,16 @@ SUMS = (
 
 
 def cell_accuracy(prediction: Grid, truth: Grid) -> float:
-    """Matching cells in the overlap, divided by the larger of the two areas; nothing is resized."""
-    height, width = np.minimum(prediction.shape, truth.shape)
-    matching = (prediction[:height, :width] == truth[:height, :width]).sum()
-    return float(matching) / max(prediction.size, truth.size)
+    """Compute the share of matching cells: those in the overlap, over the larger of both areas; nothing is resized."""
+    side = max(prediction.shape + truth.shape)
+    return float(cell_accuracies(to_canvases([prediction], side), to_canvases([truth], side)))
+
+
+def cell_accuracies(answers: Tensor, targets: Tensor) -> Tensor:
+    """Compute `cell_accuracy` of many answers: symbols of shape (N, S, S) twice -> float32 of shape (N,)."""
+    matching = ((answers == targets) & (targets >= FIRST_COLOUR)).flatten(1).sum(1)
+    area = torch.maximum(extents(answers).prod(1), extents(targets).prod(1))
+    return matching.float() / area.clamp(min=1)
 
 
 def tally(puzzles: Iterable[Puzzle], attempts: Sequence[tuple[Grid, Grid]]) -> dict[str, float]:

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -33,27 +34,27 @@ class Puzzle:
 
     @property
     def pairs(self) -> tuple[Pair, ...]:
-        """All pairs, demonstrations first."""
+        """Return all pairs, demonstrations first."""
         return self.demonstrations + self.tests
 
     @property
     def side(self) -> int:
-        """The longest side of any grid of the puzzle, answers included."""
+        """Return the longest side of any grid of the puzzle, answers included."""
         return longest_side(self.pairs)
 
     @property
     def keeps_shape(self) -> bool:
-        """Whether every demonstration's output has the shape of its input; looks at no answer."""
+        """Return whether every demonstration's output has the shape of its input; looks at no answer."""
         return all(source.shape == target.shape for source, target in self.demonstrations)
 
 
 def longest_side(pairs: Iterable[Pair]) -> int:
-    """The longest side of any grid of some pairs."""
+    """Return the longest side of any grid of some pairs."""
     return max(int(side) for pair in pairs for grid in pair for side in grid.shape)
 
 
 def digest(puzzles: Iterable[Puzzle]) -> str:
-    """The sha256 (64 hexadecimal digits) of ids, shapes and cells, in the order given."""
+    """Hash ids, shapes and cells, in the order given: sha256, 64 hexadecimal digits."""
     sha = hashlib.sha256()
     for puzzle in puzzles:
         sha.update(f"{puzzle.id} {len(puzzle.demonstrations)} {len(puzzle.tests)}\n".encode())
@@ -65,7 +66,7 @@ def digest(puzzles: Iterable[Puzzle]) -> str:
 
 
 def to_arrays(grids: Sequence[Grid]) -> NDArray[np.int8]:
-    """Grids of any size in one array: each in the upper left corner, -1 around it; int8 of shape (grids, 30, 30)."""
+    """Put grids in one array: each in the upper left corner, -1 around it; int8 of shape (grids, 30, 30)."""
     arrays = np.full((len(grids), LARGEST_SIDE, LARGEST_SIDE), -1, dtype=np.int8)
     for array, grid in zip(arrays, grids, strict=True):
         array[: grid.shape[0], : grid.shape[1]] = grid
@@ -73,7 +74,7 @@ def to_arrays(grids: Sequence[Grid]) -> NDArray[np.int8]:
 
 
 def from_arrays(arrays: NDArray[Any]) -> list[Grid]:
-    """The grids that `to_arrays` put into one array.
+    """Return the grids that `to_arrays` put into one array.
 
     Raises:
         ValueError: A part of it is not a rectangle of colours 0..9 in the upper left corner.
@@ -92,7 +93,32 @@ def from_arrays(arrays: NDArray[Any]) -> list[Grid]:
     return grids
 
 
+def count_objects(grid: Grid) -> int:
+    """Count groups of cells of one colour that touch along their sides, the background (colour 0) apart."""
+    return _objects(grid.tobytes(), grid.shape[1])
+
+
+# The same grids are asked about again and again, each time with one of the pairs left out.
+@lru_cache(maxsize=8192)
+def _objects(cells: bytes, width: int) -> int:
+    # A column of background on the right keeps the ends of neighbouring rows apart.
+    rows = [cells[start : start + width] + b"\0" for start in range(0, len(cells), width)]
+    colours = bytearray(b"".join(rows))
+    found = 0
+    for start, colour in enumerate(colours):
+        if not colour:
+            continue
+        found += 1
+        waiting = [start]
+        while waiting:
+            cell = waiting.pop()
+            if 0 <= cell < len(colours) and colours[cell] == colour:
+                colours[cell] = 0
+                waiting += (cell - 1, cell + 1, cell - width - 1, cell + width + 1)
+    return found
+
+
 def short(value: object) -> str:
-    """A value as it is shown in a message."""
+    """Shorten a value for a message."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from models.arc.baselines import extents
 from models.arc.canvas import BORDER, FIRST_COLOUR, PAD, likeliest_sizes
+from models.arc.metrics import cell_accuracies
 
 CELL_LIFT = 0.2
 SIZE = 0.1
@@ -52,7 +53,7 @@ def rewards(logits: Tensor, target: Tensor, query: Tensor) -> Rewards:
     inside = (places < sizes[:, :1])[:, :, None] & (places < sizes[:, 1:])[:, None, :]
     answer = torch.where(inside, colours.argmax(-1) + FIRST_COLOUR, PAD)
 
-    accuracy, identity = _cell_accuracy(answer, target), _cell_accuracy(query, target)
+    accuracy, identity = cell_accuracies(answer, target), cell_accuracies(query, target)
     room = torch.where(identity < 1, 1 - identity, 1.0)
     lift = ((accuracy - identity) / room).clamp(min=-1.0)
     shown = target != PAD
@@ -62,11 +63,5 @@ def rewards(logits: Tensor, target: Tensor, query: Tensor) -> Rewards:
 
 
 def total(rewards: Rewards) -> Tensor:
-    """One number for each answer: 1 for being right counts most, and parts of it show the way; shape (N,)."""
+    """Add up the parts, shape (N,): 1 for being right counts most, and parts of it show the way."""
     return rewards.exact + CELL_LIFT * rewards.cell_lift + SIZE * rewards.size + LIKELIHOOD * rewards.likelihood
-
-
-def _cell_accuracy(answer: Tensor, target: Tensor) -> Tensor:
-    matching = ((answer == target) & (target >= FIRST_COLOUR)).flatten(1).sum(1)
-    area = torch.maximum(extents(answer).prod(1), extents(target).prod(1))
-    return matching.float() / area.clamp(min=1)

@@ -55,17 +55,17 @@ class Solver:
         self.agent, self.encoder, self.policy = agent, encoder, policy
 
     def read(self, batch: Batch) -> Reading:
-        """What the agent sees in the puzzles, whatever the prompt."""
+        """Read the puzzles, whatever the prompt."""
         reading: Reading = self.agent.read(batch.query, batch.demo_inputs, batch.demo_outputs, batch.demo_mask)
         return reading
 
     def prompt(self, batch: Batch) -> tuple[Tensor | None, Tensor]:
-        """The prompts, shape (B, dim), and the features that they were made with, (B, 15)."""
+        """Make the prompts, shape (B, dim), and return the features that they were made with too, (B, 15)."""
         features = puzzle_features(batch.query, batch.demo_inputs, batch.demo_outputs, batch.demo_mask)
         return None if self.encoder is None else self.encoder(batch.text, features), features
 
     def distribution(self, prompt: Tensor, features: Tensor, reading: Reading) -> Gaussian:
-        """What the policy does in these states: it sees the prompt, the features, and how far each proposal is trusted.
+        """Return the policy's distribution: it sees the prompt, the features, and how far each proposal is trusted.
 
         Raises:
             ValueError: There is no policy.
@@ -77,7 +77,7 @@ class Solver:
         return gaussian
 
     def candidates(self, batch: Batch, noise: Tensor) -> Tensor:
-        """Answers under K candidate changes.
+        """Answer under K candidate changes.
 
         Args:
             noise: Standard normal, shape (K, A): which changes of its distribution the policy tries. Zeros are its
@@ -96,7 +96,7 @@ class Solver:
         return _refined(self.agent.refiner, reading, prompt, changes)
 
     def agent_loss(self, batch: Batch, floor: float, weights: Weights) -> tuple[Tensor, dict[str, Tensor]]:
-        """What agent and encoder are trained on: risk of cells and sizes, ambiguity, consistency, unexplained cells.
+        """Compute the loss of agent and encoder: risk of cells and sizes, ambiguity, consistency, unexplained cells.
 
         The agent answers under one change of the policy's distribution. The policy has no part in the gradient.
 
@@ -133,7 +133,7 @@ class Solver:
     def policy_loss(
         self, batch: Batch, samples: int, reward_scale: float, normalize: bool, weights: Weights
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """What the policy is trained on: the episodes' pairs are demonstrations that are held out.
+        """Compute the loss of the policy: the episodes' pairs are demonstrations that are held out.
 
         Two gradients: the score function of the rewards, and the pathwise one of the agent's loss and the information
         gain, through the sampled changes. Neither reaches agent or encoder. Each term's gradient is clipped by itself
@@ -166,15 +166,12 @@ class Solver:
         parameters = {name: value.detach() for name, value in self.agent.refiner.state_dict().items()}
         frozen = functools.partial(_called, self.agent.refiner, parameters)
         logits = _refined(frozen, reading, prompt, self.policy.squash(actions))
-        flat = logits.flatten(1, 2)
-        target = batch.target.repeat_interleave(samples, 0)
-        with torch.no_grad():
-            parts = rewards(flat[-1], target, batch.query.repeat_interleave(samples, 0))
-            earned = total(parts).view(-1, samples)
-            spread = policy.has_spread(earned)
-            advantages = policy.advantages(earned, reward_scale, normalize)
+        earned, rewarded = _reward(logits, batch)
+        advantages = policy.advantages(earned, reward_scale, normalize)
         row = Gaussian(held.mean, held.log_sigma[:, None])
-        surrogate = cell_loss(flat, target)[0] * len(prompt)  # of all puzzles together, as the others are
+        target = batch.target.repeat_interleave(samples, 0)
+        # A sum over puzzles, as the other terms are.
+        surrogate = cell_loss(logits.flatten(1, 2), target)[0] * len(prompt)
         gain = free_energy.information_gain(logits[-1].transpose(0, 1).log_softmax(-1), cell_weights(batch.target))
         terms = {
             "reinforce": (policy.reinforce(row, actions, advantages, self.policy.scale).sum(), 1.0),
@@ -185,17 +182,26 @@ class Solver:
         }
         loss = _clipped(gaussian, held, list(terms.values()))
         shown = {name: value.detach() / len(prompt) for name, (value, _) in terms.items()}
-        return loss / len(prompt), {
-            "reward": earned.mean(),
-            "reward_exact": parts.exact.mean(),
-            "reward_likelihood": parts.likelihood.mean(),
-            "reward_spread": spread.float().mean(),
-            **shown,
-        }
+        return loss / len(prompt), rewarded | shown
+
+
+@torch.no_grad()
+def _reward(logits: Tensor, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+    """Reward answers, logits (T, B, K, S, S, 12): rewards of shape (B, K), and their means for the report."""
+    count = logits.shape[2]
+    target, query = (part.repeat_interleave(count, 0) for part in (batch.target, batch.query))
+    parts = rewards(logits[-1].flatten(0, 1), target, query)
+    earned = total(parts).view(-1, count)
+    return earned, {
+        "reward": earned.mean(),
+        "reward_exact": parts.exact.mean(),
+        "reward_likelihood": parts.likelihood.mean(),
+        "reward_spread": policy.has_spread(earned).float().mean(),
+    }
 
 
 def _clipped(gaussian: Gaussian, held: Gaussian, terms: list[tuple[Tensor, float]]) -> Tensor:
-    """A loss of `gaussian` whose gradient is the sum of those that terms of `held` have, each clipped by puzzle."""
+    """Make a loss of `gaussian` whose gradient is the sum of those of terms of `held`, each clipped by puzzle."""
     surrogate = torch.zeros((), device=held.mean.device)
     value = torch.zeros((), device=held.mean.device)
     inputs = torch.cat([part.detach() for part in held], dim=1)
@@ -213,18 +219,18 @@ def _clipped(gaussian: Gaussian, held: Gaussian, terms: list[tuple[Tensor, float
 def _called(
     refiner: Refiner, parameters: dict[str, Tensor], reading: Reading, prompts: Tensor, change: Tensor
 ) -> Tensor:
-    """The refiner with other parameters."""
+    """Call the refiner with other parameters."""
     logits: Tensor = functional_call(refiner, parameters, (reading, prompts, change))
     return logits
 
 
 def _refined(refine: Refine, reading: Reading, prompt: Tensor, changes: Tensor) -> Tensor:
-    """Logits (T, B, K, S, S, 12) under prompts (B, dim), with the trust changed by (B, K, A)."""
+    """Refine under prompts (B, dim), with the trust changed by (B, K, A): logits (T, B, K, S, S, 12)."""
     count = changes.shape[1]
     logits = refine(reading.repeat(count), prompt.repeat_interleave(count, 0), changes.flatten(0, 1))
     return logits.view(len(logits), -1, count, *logits.shape[2:])
 
 
 def cell_weights(target: Tensor) -> Tensor:
-    """How much each cell of an answer counts, float32 (B, S, S)."""
+    """Weigh the cells of an answer, float32 (B, S, S)."""
     return torch.where(target == PAD, PAD_WEIGHT, 1.0)

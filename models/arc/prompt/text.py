@@ -4,7 +4,6 @@ No text holds anything of an answer: it is made of the demonstrations and of the
 """
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from itertools import product
 from statistics import fmean
 
@@ -13,7 +12,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from models.arc.augment import SYMMETRIES, transform
-from models.arc.puzzles import Grid, Pair
+from models.arc.puzzles import Grid, Pair, count_objects
 
 # Turning a puzzle turns its rule into another of the same group.
 TURNS = {
@@ -32,7 +31,7 @@ def rule_text(demonstrations: Sequence[Pair], query: Grid) -> str:
     """
     asked = (
         f"The query has {_size(query)} cells, {_plural(len(np.unique(query)), 'colour')}, "
-        f"{_plural(_count_objects(query), 'object')}."
+        f"{_plural(count_objects(query), 'object')}."
     )
     if not demonstrations:
         return f"Nothing is shown. {asked}"
@@ -40,7 +39,7 @@ def rule_text(demonstrations: Sequence[Pair], query: Grid) -> str:
 
 
 def grids_text(demonstrations: Sequence[Pair], query: Grid) -> str:
-    """The grids as digits, a character per cell and a line per row; the query first, so no cut loses it."""
+    """Write the grids as digits, a character per cell and a line per row; the query first, so no cut loses it."""
     parts = [f"query\n{_digits(query)}"]
     parts += [f"input\n{_digits(source)}\noutput\n{_digits(target)}" for source, target in demonstrations]
     return "\n".join(parts)
@@ -51,7 +50,7 @@ def _digits(grid: Grid) -> str:
 
 
 def _kind(demonstrations: Sequence[Pair]) -> str:
-    """The first kind of change that all demonstrations show."""
+    """Find the first kind of change that all demonstrations show."""
     for name, group in TURNS.items():
         if any(all(_equal(transform(a, symmetry), b) for a, b in demonstrations) for symmetry in group):
             return f"The grid is {name}."
@@ -73,7 +72,7 @@ def _sizes(demonstrations: Sequence[Pair]) -> str:
 
 
 def _contents(demonstrations: Sequence[Pair]) -> str:
-    """Colours, changed cells, symmetry and objects, means over the demonstrations."""
+    """Describe colours, changed cells, symmetry and objects, means over the demonstrations."""
     added = round(fmean(len(np.setdiff1d(b, a)) for a, b in demonstrations))
     removed = round(fmean(len(np.setdiff1d(a, b)) for a, b in demonstrations))
     said = [f"{_plural(added, 'colour')} added", f"{removed} removed"]
@@ -82,12 +81,12 @@ def _contents(demonstrations: Sequence[Pair]) -> str:
         said.append(f"{round(10 * changed) * 10}% changed")
     if all(_symmetric(b) for _, b in demonstrations):
         said.append("symmetric")
-    before, after = (round(fmean(_count_objects(pair[side]) for pair in demonstrations)) for side in (0, 1))
+    before, after = (round(fmean(count_objects(pair[side]) for pair in demonstrations)) for side in (0, 1))
     return f"{', '.join(said)}. {_plural(before, 'object')} become {after}."
 
 
 def _size(grid: Grid) -> str:
-    """Its sides, the shorter first: a turned grid reads the same."""
+    """Name the sides of a grid, the shorter first: a turned grid reads the same."""
     short, long = sorted(grid.shape)
     return f"{short} by {long}"
 
@@ -105,7 +104,7 @@ def _is_copy(a: Grid, b: Grid) -> bool:
 
 
 def _is_renamed(a: Grid, b: Grid) -> bool:
-    """Whether a cell's colour alone decides what becomes of it."""
+    """Return whether a cell's colour alone decides what becomes of it."""
     return a.shape == b.shape and all(len(np.unique(b[a == colour])) == 1 for colour in np.unique(a))
 
 
@@ -130,14 +129,14 @@ def _is_edited(a: Grid, b: Grid) -> bool:
 
 
 def _is_cropped(a: Grid, b: Grid) -> bool:
-    """Whether the output is a part of the input."""
+    """Return whether the output is a part of the input."""
     if b.size >= a.size or b.shape[0] > a.shape[0] or b.shape[1] > a.shape[1]:
         return False
     return bool((sliding_window_view(a, b.shape) == b).all((-2, -1)).any())
 
 
 def _is_framed(a: Grid, b: Grid) -> bool:
-    """Whether the input is a part of the output."""
+    """Return whether the input is a part of the output."""
     return _is_cropped(b, a)
 
 
@@ -147,7 +146,7 @@ def _is_enlarged(a: Grid, b: Grid) -> bool:
 
 
 def _is_tiled(a: Grid, b: Grid) -> bool:
-    """Whether the output consists of copies of the input, which may be mirrored or turned by half."""
+    """Return whether the output consists of copies of the input, which may be mirrored or turned by half."""
     times = _times(a, b)
     if times is None:
         return False
@@ -157,7 +156,7 @@ def _is_tiled(a: Grid, b: Grid) -> bool:
 
 
 def _times(a: Grid, b: Grid) -> tuple[int, int] | None:
-    """How many times the input fits into a larger output, down and across; None where it does not."""
+    """Return how many times the input fits into a larger output, down and across; None where it does not."""
     if b.size <= a.size or b.shape[0] % a.shape[0] or b.shape[1] % a.shape[1]:
         return None
     return b.shape[0] // a.shape[0], b.shape[1] // a.shape[1]
@@ -183,28 +182,3 @@ KINDS: tuple[tuple[str, Callable[[Grid, Grid], bool]], ...] = (
 
 def _symmetric(grid: Grid) -> bool:
     return any(_equal(transform(grid, symmetry), grid) for symmetry in range(1, SYMMETRIES))
-
-
-def _count_objects(grid: Grid) -> int:
-    return _objects(grid.tobytes(), grid.shape[1])
-
-
-# The same grids are asked about again and again, each time with one of the pairs left out.
-@lru_cache(maxsize=8192)
-def _objects(cells: bytes, width: int) -> int:
-    """How many groups of cells of one colour touch along their sides, the background (colour 0) apart."""
-    # A column of background on the right keeps the ends of neighbouring rows apart.
-    rows = [cells[start : start + width] + b"\0" for start in range(0, len(cells), width)]
-    colours = bytearray(b"".join(rows))
-    found = 0
-    for start, colour in enumerate(colours):
-        if not colour:
-            continue
-        found += 1
-        waiting = [start]
-        while waiting:
-            cell = waiting.pop()
-            if 0 <= cell < len(colours) and colours[cell] == colour:
-                colours[cell] = 0
-                waiting += (cell - 1, cell + 1, cell - width - 1, cell + width + 1)
-    return found

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis.strategies import floats, lists
 
 from models.arc import Grid, Puzzle, load_puzzles
-from models.arc.difficulty import _objects, difficulty, levels
+from models.arc.difficulty import difficulty, levels
+from models.arc.puzzles import count_objects
 from tests.models.arc.grids import grids_of
 
 GRIDS = grids_of(9, max_colour=3)
@@ -39,7 +40,7 @@ def objects(grid: Grid) -> int:
 def test_objects_are_connected_cells_of_one_colour(grids: list[Grid]) -> None:
     snake = np.ones((30, 30), dtype=np.uint8)
     snake[1::4, :-1] = snake[3::4, 1:] = 0
-    assert _objects([*grids, snake, 1 - snake]) == [*map(objects, grids), 1, 15]
+    assert [*map(count_objects, [*grids, snake, 1 - snake])] == [*map(objects, grids), 1, 15]
 
 
 def test_the_difficulty_is_the_mean_of_what_it_names() -> None:
