@@ -112,7 +112,7 @@ class GridAgent(nn.Module):
         return logits
 
     def read(self, query: Tensor, demo_inputs: Tensor, demo_outputs: Tensor, demo_mask: Tensor) -> Reading:
-        """What the refiner needs to answer, under whatever prompt; arguments as for `forward`."""
+        """Read what the refiner needs to answer, under whatever prompt; arguments as for `forward`."""
         batch, demos, side, _ = demo_inputs.shape
         if side > LARGEST_CANVAS:
             raise ValueError(f"query must have a side of at most {LARGEST_CANVAS}, but got {side}. Crop the canvases.")
@@ -187,7 +187,7 @@ class GridAgent(nn.Module):
 
     @staticmethod
     def _mix(weights: Tensor, attention: Tensor, lines: Tensor, guesses: Tensor, inside: Tensor) -> Tensor:
-        """The mixture of all hypotheses for every input, as probabilities: (B, M, S * S, 12)."""
+        """Mix all hypotheses for every input: probabilities of shape (B, M, S * S, 12)."""
         batch, count, side, _ = inside.shape
         named = guesses.flatten(3).transpose(2, 3)
         drawn = weights[:, None, None, :GUESSES].expand(named.shape)
@@ -222,13 +222,13 @@ class Hypotheses(NamedTuple):
 
 
 def _after_query(attention: Tensor, lines: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Attention and lines of the demonstrations' inputs alone, of `count` inputs with the query first."""
+    """Return attention and lines of the demonstrations' inputs alone, of `count` inputs with the query first."""
     first, second = (part.view(-1, count, *part.shape[1:])[:, 1:].flatten(0, 1) for part in (attention, lines))
     return first, second
 
 
 def symbol_roles(query: Tensor, inputs: Tensor, outputs: Tensor, demo_mask: Tensor) -> Tensor:
-    """What part each symbol plays in an episode, whatever it is called.
+    """Describe what part each symbol plays in an episode, whatever it is called.
 
     Args:
         query: One-hot symbols of C cells, float of shape (B, C, 12).

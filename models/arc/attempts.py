@@ -90,7 +90,7 @@ def two_attempts(views: Sequence[View]) -> tuple[Grid, Grid]:
 
 
 def all_attempts(views: Sequence[View], per_test: int) -> list[tuple[Grid, Grid]]:
-    """Two attempts for each test, where `views[t * per_test + v]` is view v of test t."""
+    """Make two attempts for each test, where `views[t * per_test + v]` is view v of test t."""
     starts = range(0, len(views), per_test)
     return [two_attempts(views[start : start + per_test]) for start in starts]
 

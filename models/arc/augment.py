@@ -33,7 +33,7 @@ def transform(grid: NDArray[Cell], symmetry: int) -> NDArray[Cell]:
 
 
 def inverse_symmetry(symmetry: int) -> int:
-    """The symmetry that undoes `symmetry`; a reflection undoes itself."""
+    """Return the symmetry that undoes `symmetry`; a reflection undoes itself."""
     return symmetry if symmetry >= 4 else -symmetry % 4
 
 
@@ -59,11 +59,11 @@ class Augmentation:
             )
 
     def grid(self, grid: Grid) -> Grid:
-        """The augmented grid: uint8, (height, width) or (width, height)."""
+        """Augment a grid: uint8, (height, width) or (width, height)."""
         return np.ascontiguousarray(transform(np.array(self.colours, dtype=np.uint8)[grid], self.symmetry))
 
     def puzzle(self, puzzle: Puzzle) -> Puzzle:
-        """The puzzle with all its grids augmented alike."""
+        """Augment all grids of a puzzle alike."""
         return Puzzle(
             puzzle.id,
             tuple((self.grid(source), self.grid(target)) for source, target in puzzle.demonstrations),
@@ -72,7 +72,7 @@ class Augmentation:
         )
 
     def inverse(self) -> "Augmentation":
-        """The augmentation that undoes this one."""
+        """Return the augmentation that undoes this one."""
         return Augmentation(inverse_symmetry(self.symmetry), tuple(int(i) for i in np.argsort(self.colours)))
 
 

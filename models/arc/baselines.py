@@ -15,7 +15,7 @@ GUESSES = 13
 
 
 def extents(canvases: Tensor) -> Tensor:
-    """Height and width of the grid on each canvas: symbols (..., S, S) -> int64 (..., 2)."""
+    """Measure height and width of the grid on each canvas: symbols (..., S, S) -> int64 (..., 2)."""
     colour = canvases >= FIRST_COLOUR
     return torch.stack([colour.any(-1).sum(-1), colour.any(-2).sum(-1)], dim=-1)
 
@@ -110,7 +110,7 @@ def guess_outputs(inputs: Tensor, sizes: Tensor) -> Tensor:
 
 
 def agreement(guesses: Tensor, demo_outputs: Tensor, demo_mask: Tensor) -> Tensor:
-    """How well each kind of guess does on the demonstrations.
+    """Measure how well each kind of guess does on the demonstrations.
 
     Args:
         guesses: For the demonstrations' inputs, symbols of shape (B, D, K, S, S).

@@ -25,7 +25,7 @@ class PlaceEmbedding(nn.Module):
             nn.init.normal_(table.weight, std=0.1)
 
     def forward(self, sizes: Tensor, side: int) -> Tensor:
-        """Heights and widths, int64 of shape (..., 2) -> (..., side, side, width)."""
+        """Embed places: heights and widths, int64 of shape (..., 2) -> (..., side, side, width)."""
         places = torch.arange(side, device=sizes.device)
         from_end = places - sizes[..., None] + LARGEST_CANVAS
         rows = self.row_start(places) + self.row_end(from_end[..., 0, :])

@@ -45,7 +45,7 @@ def to_canvas(grid: Grid, side: int) -> NDArray[np.uint8]:
 
 
 def to_canvases(grids: Sequence[Grid], side: int) -> Tensor:
-    """Draw several grids; returns uint8 symbols of shape (grids, side, side)."""
+    """Draw several grids: uint8 symbols of shape (grids, side, side)."""
     canvases = np.zeros((len(grids), side, side), dtype=np.uint8)
     for index, grid in enumerate(grids):
         canvases[index] = to_canvas(grid, side)
@@ -72,7 +72,7 @@ def to_grid(canvas: NDArray[np.uint8]) -> Grid:
 
 
 def likeliest_sizes(inside: Tensor, border: Tensor, pad: Tensor) -> Tensor:
-    """The size of the grid on each canvas, given how well each cell suits each part of the layout.
+    """Find the size of the grid on each canvas, given how well each cell suits each part of the layout.
 
     Args:
         inside: Score (a log-probability, say) of each cell being part of the grid, shape (canvases, side,
@@ -96,7 +96,7 @@ def likeliest_sizes(inside: Tensor, border: Tensor, pad: Tensor) -> Tensor:
 
 
 def _prefix_sums(scores: Tensor) -> Tensor:
-    """Sums over all cells above and left: (canvases, side, side) -> (canvases, side + 1, side + 1)."""
+    """Add up all cells above and left: (canvases, side, side) -> (canvases, side + 1, side + 1)."""
     sums = scores.new_zeros(scores.shape[0], scores.shape[1] + 1, scores.shape[2] + 1, dtype=torch.float64)
     sums[:, 1:, 1:] = scores.double().cumsum(1).cumsum(2)
     return sums

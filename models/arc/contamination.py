@@ -35,7 +35,7 @@ class Leak(NamedTuple):
 
 
 def find_leaks(training: Sequence[Puzzle], evaluation: Sequence[Puzzle]) -> list[Leak]:
-    """The training puzzles that are among the evaluation puzzles, each with the strongest reason.
+    """Find the training puzzles that are among the evaluation puzzles, each with the strongest reason.
 
     A pair is the same pair when it is turned, mirrored or renamed as training does it (`augment`): what a training
     puzzle becomes there is what must not be asked. Ids of puzzles made of one re-arc file are that file's.
@@ -84,7 +84,7 @@ def check_disjoint(training: Sequence[Puzzle], evaluation: Sequence[Puzzle]) -> 
 
 
 def without(training: Sequence[Puzzle], evaluation: Sequence[Puzzle]) -> tuple[Puzzle, ...]:
-    """The training puzzles that are not among the evaluation puzzles.
+    """Return the training puzzles that are not among the evaluation puzzles.
 
     Raises:
         ValueError: None is left.
@@ -105,7 +105,7 @@ def _task(id: str) -> str:
 
 
 def _look(pair: Pair) -> Hashable:
-    """What a pair keeps when it is turned and renamed."""
+    """Return what a pair keeps when it is turned and renamed."""
     counts = (np.bincount(grid.ravel(), minlength=COLOURS) for grid in pair)
     return tuple(
         (tuple(sorted(grid.shape)), count[0], *sorted(count)) for grid, count in zip(pair, counts, strict=True)
@@ -113,12 +113,12 @@ def _look(pair: Pair) -> Hashable:
 
 
 def _form(pair: Pair) -> Form:
-    """What two pairs have in common if and only if one is the other turned and renamed; their look comes first."""
+    """Return what a pair shares with another exactly if one is the other turned and renamed; its look comes first."""
     return _look(pair), *min(_renamed(transform(grid, symmetry) for grid in pair) for symmetry in range(SYMMETRIES))
 
 
 def _renamed(grids: Iterable[np.ndarray]) -> tuple[tuple[tuple[int, ...], ...], bytes]:
-    """Shapes, and cells whose colours are numbered as they appear; the background stays 0."""
+    """Return shapes, and cells whose colours are numbered as they appear; the background stays 0."""
     listed = list(grids)
     cells = np.concatenate([grid.ravel() for grid in listed])
     colours, places = np.unique(cells, return_index=True)

@@ -34,7 +34,7 @@ class Curriculum:
             raise ValueError(f"epochs must be at least 1, but got {self.epochs}. Use those of the run.")
 
     def share(self, epoch: float) -> float:
-        """The window's share: from `start` to 0 in a straight line over the run."""
+        """Return the window's share: from `start` to 0 in a straight line over the run."""
         return self.start * (1 - self._progress(epoch))
 
     def draw(self, levels: Tensor, samples: int, epoch: float, generator: torch.Generator) -> Tensor:

@@ -134,7 +134,7 @@ def _from_re_arc(folder: Path, split: Split, max_side: int) -> list[Puzzle]:
 
 
 def _re_arc_pairs(file: Path, max_side: int) -> list[tuple[int, Pair]]:
-    """The first pairs of a file that fit, as many as its puzzles take, with their places in the file."""
+    """Return the first pairs of a file that fit, as many as its puzzles take, with their places in the file."""
     content = _json(file)
     if not isinstance(content, list) or not content:
         raise ValueError(f"{file} must hold a list of pairs, but got {short(content)}. Generate the file again.")
@@ -149,7 +149,7 @@ def _re_arc_pairs(file: Path, max_side: int) -> list[tuple[int, Pair]]:
 
 
 def _re_arc_scores(file: Path) -> dict[str, list[float]]:
-    """The difficulty of each pair of each file, by its pixels, symbols and objects; empty without the metadata."""
+    """Return each pair's difficulty by file, from pixels, symbols and objects; empty without the metadata."""
     if not file.is_file():
         return {}
     content = _json(file)

@@ -38,7 +38,7 @@ class Batch(NamedTuple):
     text: Tensor | None = None
 
     def to(self, device: torch.device) -> "Batch":
-        """The batch on a device."""
+        """Move the batch to a device."""
         query, target, demo_inputs, demo_outputs, demo_mask = (part.to(device, non_blocking=True) for part in self[:5])
         text = None if self.text is None else self.text.to(device, non_blocking=True)
         return Batch(query, target, demo_inputs, demo_outputs, demo_mask, text)
@@ -88,11 +88,11 @@ class TrainingPool:
         self._level = levels(asked).repeat_interleave(counts)
 
     def __len__(self) -> int:
-        """Number of pairs that can be asked for."""
+        """Count the pairs that can be asked for."""
         return len(self._side)
 
     def episodes(self) -> list[Episode]:
-        """For each pair, all others of its puzzle and its input."""
+        """List for each pair all others of its puzzle and its input."""
         return [
             Episode(group[:index] + group[index + 1 :], group[index][0])
             for group in self._groups
@@ -195,16 +195,16 @@ class TestEpisodes:
         self.fits = torch.tensor([longest_side([pair]) for pair in asked]) <= torch.tensor(sides)[self.owner]
 
     def __len__(self) -> int:
-        """Number of episodes: tests x views."""
+        """Count the episodes: tests x views."""
         return len(self._query)
 
     def episodes(self) -> list[Episode]:
-        """What each test may be answered from; without views."""
+        """List what each test may be answered from; without views."""
         owners = self.owner.tolist()
         return [Episode(self._demos[owner], query) for owner, query in zip(owners, self._queries, strict=True)]
 
     def plan(self, batch_size: int) -> list[Tensor]:
-        """All episodes in batches of similar canvas side: indices, int64 of shape (batch_size,) each."""
+        """Split all episodes into batches of similar canvas side: indices, int64 of shape (batch_size,) each."""
         return list(torch.split(self._side.argsort(stable=True), batch_size))
 
     def batch(self, indices: Tensor) -> Batch:
@@ -218,8 +218,10 @@ class TestEpisodes:
 
 
 def rehearsals(puzzle: Puzzle, count: int) -> Iterator[Puzzle]:
-    """A puzzle that asks for a demonstration of `puzzle`, with the others to find it from: one for each of its last
-    `count` demonstrations, none where there is no other."""
+    """Yield a puzzle for each of the last `count` demonstrations of `puzzle`, asked from the others.
+
+    With one demonstration there is no other to answer from, and no puzzle.
+    """
     shown = puzzle.demonstrations
     if len(shown) > 1:
         for index in range(max(0, len(shown) - count), len(shown)):
@@ -251,7 +253,7 @@ class _PairStore:
 
 
 def _foreseeable_side(puzzle: Puzzle) -> int:
-    """The longest side to expect of a puzzle's grids, judged without looking at the answers."""
+    """Estimate the longest side of a puzzle's grids, without looking at the answers."""
     asked = max(int(side) for source, _ in puzzle.tests for side in source.shape)
     growth: float = max(max(target.shape) / max(source.shape) for source, target in puzzle.demonstrations)
     return min(max(longest_side(puzzle.demonstrations), asked, round(growth * asked)), LARGEST_SIDE)

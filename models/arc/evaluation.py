@@ -38,7 +38,7 @@ class Exam(NamedTuple):
 
 
 def prepare(puzzles: Sequence[Puzzle], views: int, held_out: int) -> Exam:
-    """An exam in `views` views of each test, with up to `held_out` demonstrations of each puzzle to rehearse on."""
+    """Prepare `views` views of each test, with up to `held_out` demonstrations of each puzzle to rehearse on."""
     held = [(number, part) for number, puzzle in enumerate(puzzles) for part in rehearsals(puzzle, held_out)]
     return Exam(
         puzzles,
@@ -102,7 +102,7 @@ def sit(solver: Solver, exam: Exam, noise: Tensor, precision: float, device: tor
 def rehearse(
     solver: Solver, exam: Exam, noise: Tensor, precision: float, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """What each candidate counts in each puzzle: softmax(-precision * G), G its expected free energy.
+    """Weigh the candidates of each puzzle: softmax(-precision * G), G its expected free energy.
 
     G is that of the puzzle's rehearsals, with the held-out outputs as what is preferred, and the refinement steps as
     hidden states. All candidates count alike where nothing could be held out.
@@ -131,7 +131,7 @@ def rehearse(
 
 
 def log_likelihood(logits: Tensor, target: Tensor) -> Tensor:
-    """Mean log-probability of the right symbols of a grid and its edge.
+    """Compute the mean log-probability of the right symbols of a grid and its edge.
 
     Args:
         logits: Of the last refinement step, shape (B, K, S, S, 12).

@@ -24,7 +24,7 @@ from models.arc.losses import kl_divergence
 
 
 def ambiguity(log_probs: Tensor, mask: Tensor) -> Tensor:
-    """Mean entropy of a cell, in 0..ln 12.
+    """Compute the mean entropy of a cell, in 0..ln 12.
 
     Args:
         log_probs: Shape (..., B, S, S, 12).
@@ -38,7 +38,7 @@ def ambiguity(log_probs: Tensor, mask: Tensor) -> Tensor:
 
 
 def information_gain(log_probs: Tensor, mask: Tensor) -> Tensor:
-    """What seeing the answer would tell about the hidden state: the mutual information of each cell with it.
+    """Compute what seeing the answer would tell about the hidden state: its mutual information with each cell.
 
     Args:
         log_probs: Of K hidden states, shape (K, B, S, S, 12).
@@ -52,7 +52,7 @@ def information_gain(log_probs: Tensor, mask: Tensor) -> Tensor:
 
 
 def preferences(target: Tensor, epsilon: float = 0.05) -> Tensor:
-    """Log-probabilities of the symbols that are preferred: the target's, and a little of every other.
+    """Return the log-probabilities of the symbols that are preferred: the target's, and a little of every other.
 
     Args:
         target: Symbols, shape (B, S, S).
@@ -71,7 +71,7 @@ def preferences(target: Tensor, epsilon: float = 0.05) -> Tensor:
 
 
 def risk(log_q: Tensor, log_c: Tensor, mask: Tensor) -> Tensor:
-    """KL divergence of what is predicted from what is preferred, KL[q || C], at least 0.
+    """Compute the KL divergence of what is predicted from what is preferred, KL[q || C], at least 0.
 
     Args:
         log_q: Shape (..., B, S, S, 12).
@@ -85,7 +85,7 @@ def risk(log_q: Tensor, log_c: Tensor, mask: Tensor) -> Tensor:
 
 
 def expected_free_energy(log_probs: Tensor, log_c: Tensor, mask: Tensor) -> Tensor:
-    """Risk of the mean prediction plus the mean ambiguity; less is better.
+    """Add the risk of the mean prediction and the mean ambiguity; less is better.
 
     Args:
         log_probs: Of K hidden states, shape (K, B, S, S, 12).
@@ -100,7 +100,7 @@ def expected_free_energy(log_probs: Tensor, log_c: Tensor, mask: Tensor) -> Tens
 
 
 def posterior(free_energy: Tensor, precision: float) -> Tensor:
-    """How likely each of several candidates should be chosen: softmax(-precision * G).
+    """Compute how likely each of several candidates should be chosen: softmax(-precision * G).
 
     Args:
         free_energy: G of K candidates, shape (B, K).

@@ -23,7 +23,7 @@ def cell_loss(
     border_weight: float = BORDER_WEIGHT,
     pad_weight: float = PAD_WEIGHT,
 ) -> tuple[Tensor, Tensor]:
-    """Mean cross-entropy over cells, episodes and refinement steps (deep supervision).
+    """Compute the mean cross-entropy over cells, episodes and refinement steps (deep supervision).
 
     Every episode counts alike, however large its grid: within one, the cells' weights are scaled to sum to 1 at
     each step. The edge of the grid carries its size and counts as much as a colour by default; cells outside count
@@ -67,7 +67,7 @@ def cell_loss(
 
 
 def colour_loss(logits: Tensor, target: Tensor, hard_cell_floor: float = 1.0) -> Tensor:
-    """`cell_loss` of which colour each cell of the answer has, given that it has one.
+    """Compute `cell_loss` of which colour each cell of the answer has, given that it has one.
 
     What part of the layout a cell is counts in `layout_loss` alone.
     """
@@ -77,7 +77,7 @@ def colour_loss(logits: Tensor, target: Tensor, hard_cell_floor: float = 1.0) ->
 
 
 def layout_loss(logits: Tensor, target: Tensor) -> Tensor:
-    """Cross-entropy of what part of the layout each cell is: inside the grid, its edge, or outside.
+    """Compute the cross-entropy of what part of the layout each cell is: inside the grid, its edge, or outside.
 
     Which colour a cell inside has does not matter. The three parts count alike, as far as the target has them:
     the edge, which alone tells the size, has a few cells of many.
@@ -95,7 +95,7 @@ def layout_loss(logits: Tensor, target: Tensor) -> Tensor:
 
 
 def consistency(logits: Tensor) -> Tensor:
-    """How far each refinement step is from the one before: the mean Jensen-Shannon divergence of a cell.
+    """Compare each refinement step with the one before: the mean Jensen-Shannon divergence of a cell.
 
     Returns:
         A float32 scalar in 0..ln 2; 0 (without a gradient) if there is one step.
@@ -107,7 +107,7 @@ def consistency(logits: Tensor) -> Tensor:
 
 
 def kl_divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
-    """KL[p || q] in nats over the last dimension; at least 0, and 0 where p is q.
+    """Compute KL[p || q] in nats over the last dimension; at least 0, and 0 where p is q.
 
     Args:
         log_p: Finite log-probabilities.
@@ -118,7 +118,7 @@ def kl_divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
 
 
 def js_divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
-    """Jensen-Shannon divergence in nats over the last dimension: symmetric, in 0..ln 2, and 0 where p is q.
+    """Compute the Jensen-Shannon divergence in nats over the last dimension: symmetric, 0 where p is q, at most ln 2.
 
     Args:
         log_p: Finite log-probabilities.

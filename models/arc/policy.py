@@ -92,7 +92,7 @@ class PromptPolicy(nn.Module):
             return Gaussian(self.mean(F.gelu(self.hidden(state))), log_sigma)
 
     def squash(self, u: Tensor) -> Tensor:
-        """The change that `u` stands for, any shape."""
+        """Compute the change that `u` stands for, any shape."""
         return squash(u, self.scale)
 
 
@@ -119,12 +119,12 @@ def sample(
 
 
 def squash(u: Tensor, scale: float = SCALE) -> Tensor:
-    """The change that `u` stands for: between -scale and scale, any shape."""
+    """Compute the change that `u` stands for: between -scale and scale, any shape."""
     return scale * u.tanh()
 
 
 def log_prob(u: Tensor, gaussian: Gaussian, scale: float = SCALE) -> Tensor:
-    """Log-density of the squashed action `squash(u, scale)`.
+    """Compute the log-density of the squashed action `squash(u, scale)`.
 
     The density of `u` over the slope of the squashing: log N(u; mean, sigma) - sum log(scale * (1 - tanh(u)^2)). It
     is computed from `u`, since tanh rounds to 1 early and has no inverse there.
@@ -145,7 +145,7 @@ def log_prob(u: Tensor, gaussian: Gaussian, scale: float = SCALE) -> Tensor:
 
 
 def entropy(gaussian: Gaussian) -> Tensor:
-    """Entropy before squashing, in nats, shape (B,).
+    """Compute the entropy before squashing, in nats, shape (B,).
 
     A sum over the entries, as the log-probability is: one weight means the same for any number of them.
     """
@@ -153,7 +153,7 @@ def entropy(gaussian: Gaussian) -> Tensor:
 
 
 def kl(gaussian: Gaussian, sigma0: float = SIGMA) -> Tensor:
-    """KL divergence from N(0, sigma0^2) before squashing, in nats, shape (B,); a sum over the entries, at least 0.
+    """Compute the KL divergence from N(0, sigma0^2) before squashing, in nats, shape (B,): a sum over the entries.
 
     No squashing changes it: both densities have the same slope.
     """
@@ -165,7 +165,7 @@ def kl(gaussian: Gaussian, sigma0: float = SIGMA) -> Tensor:
 
 @torch.no_grad()
 def advantages(rewards: Tensor, reward_scale: float, normalize: bool = False) -> Tensor:
-    """How much better each sample did than the others of its puzzle: REINFORCE with leave-one-out baselines.
+    """Compute how much better each sample did than the others of its puzzle: leave-one-out baselines.
 
     The baseline of a sample is the mean of the K - 1 other rewards of its puzzle (Kool et al. 2019; Ahmadian et al.
     2024, arXiv 2402.14740). It does not depend on the sample, so the gradient has no bias. A puzzle whose rewards are
@@ -198,12 +198,12 @@ def advantages(rewards: Tensor, reward_scale: float, normalize: bool = False) ->
 
 
 def has_spread(rewards: Tensor, least: float = SPREAD) -> Tensor:
-    """Whether the rewards of each puzzle, shape (B, K), differ by `least` or more: bool of shape (B,)."""
+    """Return whether the rewards of each puzzle, shape (B, K), differ by `least` or more: bool of shape (B,)."""
     return (rewards.amax(1) - rewards.amin(1)) >= least
 
 
 def reinforce(gaussian: Gaussian, u: Tensor, advantages: Tensor, scale: float = SCALE) -> Tensor:
-    """Minus the advantage times the log-probability, of each puzzle: its gradient is that of minus the reward.
+    """Weigh minus the log-probability with the advantage, by puzzle: its gradient is that of minus the reward.
 
     The gradient comes through the log-probability alone: samples and advantages are detached.
 

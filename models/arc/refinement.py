@@ -34,7 +34,7 @@ class Reading(NamedTuple):
     evidence: Tensor
 
     def repeat(self, count: int) -> "Reading":
-        """Each episode `count` times in a row, to be answered under as many prompts."""
+        """Repeat each episode `count` times in a row, to be answered under as many prompts."""
         return Reading(*(part.repeat_interleave(count, dim=0) for part in self))
 
 

@@ -45,12 +45,12 @@ class Case(NamedTuple):
 
     @property
     def grids(self) -> tuple[Grid, ...]:
-        """In the order of their columns."""
+        """Return the grids in the order of their columns."""
         return self[1:]
 
 
 def draw(cases: Sequence[Case]) -> NDArray[np.uint8]:
-    """A row for each puzzle: a demonstration, input, target and both attempts.
+    """Draw a row for each puzzle: a demonstration, input, target and both attempts.
 
     An attempt is in a green frame if it is right, else in a red one.
 
@@ -90,7 +90,7 @@ def draw(cases: Sequence[Case]) -> NDArray[np.uint8]:
 
 
 def _grid(pen: ImageDraw.ImageDraw, grid: Grid, cell: int, corner: Point) -> None:
-    """Each cell with the line around it, which it shares with its neighbours."""
+    """Draw each cell with the line around it, which it shares with its neighbours."""
     left, top = corner
     for (row, column), colour in np.ndenumerate(grid):
         x, y = left + column * cell, top + row * cell
@@ -98,7 +98,7 @@ def _grid(pen: ImageDraw.ImageDraw, grid: Grid, cell: int, corner: Point) -> Non
 
 
 def _mark(pen: ImageDraw.ImageDraw, grid: Grid, right: bool, cell: int, corner: Point) -> None:
-    """A frame around an attempt, and a tick or a cross beside it, for whom green and red are alike."""
+    """Draw a frame around an attempt, and a tick or a cross beside it, for whom green and red are alike."""
     (left, top), (height, width) = corner, grid.shape
     colour, end = RIGHT if right else WRONG, left + width * cell
     pen.rectangle((left - 6, top - 6, end + 6, top + height * cell + 6), outline=colour, width=3)
@@ -111,6 +111,6 @@ def _mark(pen: ImageDraw.ImageDraw, grid: Grid, right: bool, cell: int, corner: 
 
 
 def _cell(case: Case) -> int:
-    """The side of a cell with its line, in pixels."""
+    """Compute the side of a cell with its line, in pixels."""
     longest = max(max(grid.shape) for grid in case.grids)
     return min(CELL, int(PANEL // longest))

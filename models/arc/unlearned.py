@@ -51,7 +51,7 @@ def score_unlearned(exam: Exam) -> dict[str, float]:
 
 
 def two_guesses(batch: Batch) -> list[tuple[Canvas, Canvas]]:
-    """The two guesses of `guess_outputs` that agree best with the demonstrations, as canvases, for each episode."""
+    """Find the two guesses that agree best with the demonstrations, as canvases, for each episode."""
     inputs = torch.cat([batch.query[:, None], batch.demo_inputs], dim=1)
     guesses = guess_outputs(inputs, guess_sizes(inputs, batch.demo_outputs, batch.demo_mask))
     trust = agreement(guesses[:, 1:], batch.demo_outputs, batch.demo_mask)
@@ -66,7 +66,7 @@ def two_guesses(batch: Batch) -> list[tuple[Canvas, Canvas]]:
 
 
 def look_up(batch: Batch) -> list[Canvas]:
-    """What most cells with the same 3x3 neighbourhood became in the demonstrations, as a canvas, for each episode.
+    """Answer each cell with what its 3x3 neighbourhood became in the demonstrations, as a canvas for each episode.
 
     A neighbourhood that was not shown is looked up by its cell alone, and a symbol that was not shown stays.
     """
@@ -89,7 +89,7 @@ def look_up(batch: Batch) -> list[Canvas]:
 
 
 def point_score(right: Tensor) -> float:
-    """The likelihood, as of `evaluation.Answers`, of answers that are points: in hindsight as unsure as is best.
+    """Compute the likelihood of answers that are points: in hindsight as unsure as is best.
 
     Args:
         right: Share of right symbols of each answer, shape (answers,).
@@ -103,7 +103,7 @@ def point_score(right: Tensor) -> float:
 
 
 def right_share(answer: Canvas, target: Canvas) -> float:
-    """Share of right symbols of a grid and its edge."""
+    """Compute the share of right symbols of a grid and its edge."""
     shown = target != PAD
     return float((answer == target)[shown].mean())
 

@@ -27,7 +27,7 @@ class Puzzles(NamedTuple):
 
 
 def load(data: str, evaluation_data: str | None, max_side: int, learn_from: str, leak: str) -> Puzzles:
-    """The puzzles of a config whose fields these are.
+    """Load the puzzles of a config whose fields these are.
 
     Raises:
         ValueError: A source has none that fit, or training puzzles are evaluated on; in the words of the config.
@@ -55,7 +55,7 @@ def load(data: str, evaluation_data: str | None, max_side: int, learn_from: str,
 
 @functools.lru_cache(maxsize=128)  # it takes half a second, and configs are made all the time
 def check(data: str, evaluation_data: str | None, max_side: int, learn_from: str, leak: str) -> None:
-    """Whether `load` would raise, before a search begins."""
+    """Raise what `load` would raise, before a search begins."""
     if evaluation_data is None and data in SOURCES and max_side >= SAFE_SIDE:
         return  # what comes with the package is known to be right
     load(data, evaluation_data, max_side, learn_from, leak)

@@ -156,7 +156,7 @@ class ArcTask(Task[ArcConfig]):
         self.schedulers = [LambdaLR(optimizer, warm) for optimizer in self.optimizers.values()]
 
     def train_batches(self, epoch: int) -> Iterator[Batch]:
-        """This rank's batches of episodes, each puzzle in a random symmetry and colouring."""
+        """Yield this rank's batches of episodes, each puzzle in a random symmetry and colouring."""
         config, context = self.config, self.context
         planned = self.pool.plan(config.episodes, config.batch_size, context.generator, self.curriculum, epoch)
         for indices in planned[context.rank :: context.world_size]:
@@ -179,7 +179,7 @@ class ArcTask(Task[ArcConfig]):
         return self._log_terms(loss, terms, batch)
 
     def policy_loss(self, batch: Batch) -> tuple[Tensor, float]:
-        """The loss of the policy alone; the other parameters have no gradient in it.
+        """Compute the loss of the policy alone; the other parameters have no gradient in it.
 
         A micro-batch in which too few puzzles have rewards that differ has no weight.
         """
@@ -221,9 +221,9 @@ class ArcTask(Task[ArcConfig]):
 
     @functools.cached_property
     def baselines(self) -> dict[str, float]:
-        """What answers score that need no learning, on all ranks' puzzles: the same in every trial on the same puzzles.
+        """Score answers that need no learning, on all ranks' puzzles: the same in every trial on the same puzzles.
 
-        The best guesses, a table of neighbourhoods, and an agent that is not trained, of the default width.
+        They are the best guesses, a table of neighbourhoods, and an agent that is not trained, of the default width.
         """
         config = self.config
         return self._get_cached("baselines", self._score_baselines, config.views, config.rehearsals)
@@ -242,13 +242,13 @@ class ArcTask(Task[ArcConfig]):
         return report
 
     def pictures(self) -> Mapping[str, NDArray[np.uint8]]:
-        """Tests from all over the evaluation: a demonstration, input, answer, and both attempts."""
+        """Draw tests from all over the evaluation: a demonstration, input, answer, and both attempts."""
         asked = [(puzzle.id, *puzzle.demonstrations[0], *pair) for puzzle in self.puzzles for pair in puzzle.tests]
         cases = [Case(*test, *pair) for test, pair in zip(asked, self.attempts, strict=True)]
         return {"puzzles": draw(cases[:: max(1, len(cases) // DRAWN)][:DRAWN])}
 
     def predict(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Two ranked answers to each test of one puzzle.
+        """Answer each test of one puzzle twice, the better answer first.
 
         Args:
             inputs: `demo_inputs` and `demo_outputs` of shape (demonstrations, 30, 30) and `test_inputs` of shape
@@ -270,7 +270,7 @@ class ArcTask(Task[ArcConfig]):
         return {"first": torch.from_numpy(to_arrays(first)), "second": torch.from_numpy(to_arrays(second))}
 
     def example(self) -> dict[str, Tensor]:
-        """A puzzle that it is evaluated on."""
+        """Return a puzzle that it is evaluated on."""
         puzzle = self.puzzles[0]
         parts = {
             "demo_inputs": [source for source, _ in puzzle.demonstrations],
@@ -285,7 +285,7 @@ class ArcTask(Task[ArcConfig]):
         return sit(self.solver, exam, self.noise, self.config.selection_precision, self.context.device)
 
     def _prepare_exam(self, puzzles: Sequence[Puzzle], share: str = "") -> Exam:
-        """What is asked of the solver; `share` names what is kept for the trials to come."""
+        """Prepare what is asked of the solver; `share` names what is kept for the trials to come."""
         config = self.config
         held_out = config.rehearsals
         make = functools.partial(prepare, puzzles, config.views, held_out)
@@ -297,7 +297,7 @@ class ArcTask(Task[ArcConfig]):
         return exam._replace(rehearsal_text=self._get_text(exam.rehearsals.episodes, kept))
 
     def _get_text(self, episodes: Callable[[], Sequence[Episode]], kept: str) -> Tensor | None:
-        """What the prompt encoder is to have of each episode: a vector of a frozen language model, else its tokens."""
+        """Return what the prompt encoder gets of each episode: a vector of a frozen language model, else its tokens."""
         if not self.config.use_prompt:
             return None
         prompt = self.config.prompt
@@ -335,7 +335,7 @@ class ArcTask(Task[ArcConfig]):
         )
 
     def _compute_loss_weights(self) -> Weights:
-        """By now: the ambiguity's rises while the answers are still bad, or the agent would be sure of them."""
+        """Return the present weights. The ambiguity's rises slowly, or the agent would be sure of bad answers."""
         config = self.config
         done = self.updaters["train"].steps / max(1.0, config.ambiguity_warmup * self.total)
         weights = Weights(**{name: getattr(config, f"{name}_weight") for name in Weights._fields})
@@ -347,19 +347,19 @@ class ArcTask(Task[ArcConfig]):
         return loss, len(batch.target)
 
     def _log_prompt_gradient(self) -> None:
-        """The norm of the encoder's share of the gradient: 0 would say that it does not learn."""
+        """Log the norm of the encoder's share of the gradient: 0 would say that it does not learn."""
         norms = self.updaters["train"].gradient_norms()
         self.log("prompt_grad_norm", math.hypot(*(norm for name, norm in norms.items() if name.startswith("prompt."))))
         self.keep_noted()
 
     def _load_data(self) -> tuple[TrainingPool, tuple[Puzzle, ...], tuple[str, str]]:
-        """What is trained on, the puzzles that are evaluated on, and the digests of both sets."""
+        """Load what is trained on, the puzzles that are evaluated on, and the digests of both sets."""
         puzzles = data.load(*self._data)
         pool = TrainingPool(puzzles.training, puzzles.transductive, max_demos=self.config.max_demos)
         return pool, puzzles.evaluation, puzzles.digests
 
     def _get_cached(self, what: str, make: Callable[[], Value], *depends: Any) -> Value:
-        """What one trial prepared is there for the next: of its puzzles, and of what else it `depends` on."""
+        """Return what is kept from a trial before, or make it: of its puzzles, and of what else it `depends` on."""
         return self.context.cache(f"{what} {self._data} {depends}", make)
 
     @property

@@ -36,23 +36,23 @@ class Draft:
 
     @property
     def side(self) -> int:
-        """Longest side at this level."""
+        """Return the longest side at this level."""
         return self.between(SMALLEST_SIDE, self.max_side)
 
     def between(self, low: int, high: int) -> int:
-        """The number that lies between two others as the level lies between 0 and 1."""
+        """Return the number that lies between two others as the level lies between 0 and 1."""
         return round(low + self.level * (high - low))
 
     def one_of(self, low: int, high: int) -> int:
-        """A random number, both ends included."""
+        """Draw a random number, both ends included."""
         return int(self.random.integers(low, high + 1))
 
     def palette(self, count: int) -> list[int]:
-        """Different colours, none of them the background."""
+        """Draw different colours, none of them the background."""
         return [int(colour) for colour in self.random.permutation(np.arange(1, 10))[:count]]
 
     def empty(self, smallest: int | None = None, largest: int | None = None) -> Grid:
-        """A grid of background with sides in the given range, by default the largest of this level."""
+        """Make a grid of background with sides in the given range, by default the largest of this level."""
         largest = self.side if largest is None else largest
         smallest = max(4, largest - 2) if smallest is None else smallest
         return np.zeros((self.one_of(smallest, largest), self.one_of(smallest, largest)), dtype=np.uint8)
@@ -64,7 +64,7 @@ class Draft:
         return np.where(marked, colours, grid)
 
     def boxes(self, grid: Grid, count: int, smallest: int, largest: int) -> list[Grid]:
-        """Views of rectangles of a grid that do not touch each other: at most `count`, at least one."""
+        """Choose rectangles of a grid that do not touch each other: views of at most `count`, at least one."""
         taken = np.zeros(grid.shape, dtype=bool)
         found: list[Grid] = []
         for _ in range(4 * count):
@@ -83,7 +83,7 @@ class Draft:
                 grid.flat[self.random.choice(free)] = self.random.choice(palette)
 
     def until(self, good: Callable[[Grid], bool], sketch: Sketch) -> Sketch:
-        """A sketch that draws again until the grid is good."""
+        """Make a sketch that draws again until the grid is good."""
 
         def drawn() -> Grid:
             for _ in range(TRIES):
@@ -278,23 +278,23 @@ def _denoise(draft: Draft) -> tuple[Sketch, Rule]:
 
 
 def _turned(draft: Draft) -> Sketch:
-    """Grids that show how they were turned."""
+    """Make grids that show how they were turned."""
     palette = draft.palette(draft.between(2, 6))
     return draft.until(_lopsided, lambda: draft.scatter(draft.empty(), palette, 0.6))
 
 
 def _lopsided(grid: Grid) -> bool:
-    """Whether no turn and no reflection leaves the grid as it is."""
+    """Return whether no turn and no reflection leaves the grid as it is."""
     return not any(np.array_equal(transform(grid, symmetry), grid) for symmetry in range(1, SYMMETRIES))
 
 
 def _counts(grid: Grid) -> NDArray[np.int64]:
-    """How many cells have colour 1, 2, ..., 9."""
+    """Count the cells of colours 1, 2, ..., 9."""
     return np.bincount(grid.ravel(), minlength=10)[1:]
 
 
 def _near(cells: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """The cells of which one of the eight around is among the given ones."""
+    """Find the cells of which one of the eight around is among the given ones."""
     height, width = cells.shape
     padded = np.pad(cells, 1)
     around = [padded[i : i + height, j : j + width] for i in range(3) for j in range(3) if (i, j) != (1, 1)]
@@ -303,7 +303,7 @@ def _near(cells: NDArray[np.bool_]) -> NDArray[np.bool_]:
 
 
 def _enclosed(free: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """The free cells from which no way over free neighbours leads out of the grid."""
+    """Find the free cells from which no way over free neighbours leads out of the grid."""
     outside = ~np.pad(np.ones_like(free), 1)
     while True:
         grown = outside.copy()

@@ -55,7 +55,7 @@ def generate(
 
 
 def generate_split(split: str, max_side: int = 12, families: Iterable[str] = FAMILIES) -> list[Puzzle]:
-    """The puzzles of a split, always the same ones: levels from 0 to 1 for each family.
+    """Make the puzzles of a split, always the same ones: levels from 0 to 1 for each family.
 
     No puzzle for evaluation shares a pair with one for training, turned or renamed ones included.
 
@@ -80,7 +80,7 @@ def generate_split(split: str, max_side: int = 12, families: Iterable[str] = FAM
 
 
 def _places(families: Sequence[str], first: int, count: int) -> list[tuple[str, int, float]]:
-    """Family, number and level of each puzzle."""
+    """Return the family, number and level of each puzzle."""
     levels = list(enumerate(np.linspace(0, 1, count).tolist(), first))
     return [(family, number, level) for family in families for number, level in levels]
 

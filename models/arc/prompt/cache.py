@@ -18,7 +18,7 @@ LENGTHS = 16
 
 
 def puzzle_key(demonstrations: Sequence[Pair], query: Grid) -> str:
-    """The sha256 (64 hexadecimal digits) of what is seen of a puzzle: its demonstrations and the query's input."""
+    """Hash what is seen of a puzzle, its demonstrations and the query's input: sha256, 64 hexadecimal digits."""
     sha = hashlib.sha256()
     for grid in (query, *(grid for pair in demonstrations for grid in pair)):
         sha.update(f"{grid.shape[0]} {grid.shape[1]}\n".encode())
@@ -40,7 +40,7 @@ class VectorCache:
             folder.mkdir(parents=True, exist_ok=True)
 
     def vectors(self, keys: Sequence[str], texts: Sequence[str], language: LanguageModel) -> Tensor:
-        """The vectors of texts; only those that are not known yet are computed.
+        """Return the vectors of texts; only those that are not known yet are computed.
 
         Args:
             keys: A `puzzle_key` for each text.
@@ -123,7 +123,7 @@ def _entry(key: str, text: str, language: LanguageModel) -> str:
 
 
 def _load(file: Path, hidden: int) -> Tensor | None:
-    """A vector from disk, or None where there is none that can be used: it is then computed again."""
+    """Load a vector from disk, or None where there is none that can be used: it is then computed again."""
     try:
         vector = np.load(file, allow_pickle=False)
     except (OSError, ValueError, EOFError):

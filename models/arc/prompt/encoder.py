@@ -60,7 +60,7 @@ class PromptEncoder(nn.Module):
 
     @property
     def needs_ids(self) -> bool:
-        """Whether texts must come as token ids: vectors would leave something without gradients."""
+        """Return whether texts must come as token ids: vectors would leave something without gradients."""
         return self.language is not None or self.prefix is not None
 
     def forward(self, text: Tensor, features: Tensor) -> Tensor:

@@ -36,7 +36,7 @@ FEATURES: tuple[str, ...] = (
 
 
 def puzzle_features(query: Tensor, demo_inputs: Tensor, demo_outputs: Tensor, demo_mask: Tensor) -> Tensor:
-    """The features of each episode, means over its used demonstrations.
+    """Compute the features of each episode, means over its used demonstrations.
 
     Args:
         query: uint8 symbols, shape (B, S, S).
@@ -60,7 +60,7 @@ def puzzle_features(query: Tensor, demo_inputs: Tensor, demo_outputs: Tensor, de
 
 
 def _pair_features(inputs: Tensor, outputs: Tensor) -> Tensor:
-    """What each pair shows: symbols (N, S, S) twice -> float32 (N, 10), the output's colours last."""
+    """Describe each pair: symbols (N, S, S) twice -> float32 (N, 10), the output's colours last."""
     before, after = extents(inputs), extents(outputs)
     areas = before.prod(1).clamp(min=1).float(), after.prod(1).clamp(min=1).float()
     same_size = (before == after).all(1)
@@ -83,18 +83,18 @@ def _pair_features(inputs: Tensor, outputs: Tensor) -> Tensor:
 
 
 def _share(part: Tensor, whole: Tensor) -> Tensor:
-    """How many of the marked places of each row are marked in `part` too, 0..1; 0 where none is marked."""
+    """Compute the share of each row's marked places that are marked in `part` too, 0..1; 0 where none is marked."""
     return part.flatten(1).sum(1).float() / whole.flatten(1).sum(1).clamp(min=1)
 
 
 def _colours(canvases: Tensor) -> Tensor:
-    """Which colours each canvas shows: symbols (N, S, S) -> float32 0 or 1 of shape (N, 10)."""
+    """Find the colours of each canvas: symbols (N, S, S) -> float32 0 or 1 of shape (N, 10)."""
     shown = torch.zeros(len(canvases), SYMBOLS, device=canvases.device)
     return shown.scatter_(1, canvases.flatten(1).long(), 1.0)[:, FIRST_COLOUR:]
 
 
 def _correlation(inputs: Tensor, outputs: Tensor) -> Tensor:
-    """Pearson correlation of being no background, over the cells of both grids; 0 where either is constant.
+    """Correlate (Pearson) being no background, over the cells of both grids; 0 where either is constant.
 
     Colours are names, so correlating their numbers would say nothing.
     """
@@ -111,7 +111,7 @@ def _correlation(inputs: Tensor, outputs: Tensor) -> Tensor:
 
 
 def _symmetry(canvases: Tensor, sizes: Tensor) -> Tensor:
-    """Share of cells that equal their mirror image, mean of both axes: (N, S, S), (N, 2) -> (N,)."""
+    """Compute the share of cells that equal their mirror image, mean of both axes: (N, S, S), (N, 2) -> (N,)."""
     places = torch.arange(canvases.shape[-1], device=canvases.device)
     inside = canvases >= FIRST_COLOUR
     shares = []
@@ -124,5 +124,5 @@ def _symmetry(canvases: Tensor, sizes: Tensor) -> Tensor:
 
 
 def _density(canvases: Tensor) -> Tensor:
-    """Share of a grid's cells that are no background: (N, S, S) -> (N,)."""
+    """Compute the share of a grid's cells that are no background: (N, S, S) -> (N,)."""
     return _share(canvases > FIRST_COLOUR, canvases >= FIRST_COLOUR)

@@ -69,16 +69,16 @@ class LanguageModel(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where its weights lie."""
+        """Return the device of its weights."""
         return next(self.parameters()).device
 
     def embedding_scale(self) -> float:
-        """Standard deviation of the token embeddings: what a soft prefix should start with."""
+        """Return the standard deviation of the token embeddings: what a soft prefix should start with."""
         weight: Tensor = self.model.get_input_embeddings().weight
         return float(weight.detach().float().std())
 
     def tokenize(self, texts: Sequence[str]) -> Tensor:
-        """Token ids of each text, int64 of shape (N, L) on the CPU, -1 behind a shorter text.
+        """Return the token ids of each text, int64 of shape (N, L) on the CPU, -1 behind a shorter text.
 
         Raises:
             ValueError: A text has no token.
@@ -236,7 +236,7 @@ def _load(model: str, revision: str | None, trainable: bool) -> "tuple[PreTraine
 
 
 def _commit(model: str, revision: str | None) -> str:
-    """The commit that a revision on the hub names now."""
+    """Return the commit that a revision on the hub names now."""
     from transformers.utils import cached_file
 
     try:
@@ -264,7 +264,7 @@ def _line(error: Exception) -> str:
 
 @contextmanager
 def _in_silence() -> Iterator[None]:
-    """Nothing on the terminal, and the global random state as it was."""
+    """Keep the terminal silent, and the global random state as it was."""
     import warnings
 
     from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars

@@ -7,7 +7,7 @@ SMALL = 1 << 20
 
 
 def folder_revision(folder: Path) -> str:
-    """A digest (16 hexadecimal digits) of the names, sizes and contents of a folder's files.
+    """Hash the names, sizes and contents of a folder's files: 16 hexadecimal digits.
 
     Of files above 1 MiB, weights mostly, the time of the last change stands for the content, so that this
     stays quick: a copy of the folder may count as another revision.
