@@ -72,7 +72,9 @@ def test_index_of_the_documentation_names_every_page():
 
 def test_figures_of_the_readme_are_on_the_pages_that_it_names():
     table = README.partition("## What it does that others do not")[2].partition("\n## ")[0]
-    pages = "".join((ROOT / "docs" / f"{name}.md").read_text() for name in ("benchmarks", "search-quality", "confirmation"))
+    pages = "".join(
+        (ROOT / "docs" / f"{name}.md").read_text() for name in ("benchmarks", "search-quality", "confirmation")
+    )
     figures = re.findall(r"(?<![\w.])\d+(?:\.\d+)? (?:%|ms|s)(?! *:)|\d\.\d\d(?: to \d\.\d\d)?", table)
     assert len(figures) > 6
     assert [figure for figure in figures if figure not in pages] == []

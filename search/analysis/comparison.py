@@ -15,8 +15,8 @@ from search.analysis.best_trials import (
     find_improving_reports,
     get_best_value_until,
 )
-from search.analysis.confirmation import Confirmation
-from search.analysis.confirmed_best import confirm, describe_config, get_confirmed_config
+from search.analysis.confirmation import Confirmation, describe_config
+from search.analysis.confirmed_best import confirm, get_confirmed_config
 from search.analysis.timeline import running_time
 from search.config.flatten import flatten
 from search.config.objectives import Objective

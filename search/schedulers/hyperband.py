@@ -70,9 +70,7 @@ class HyperBandScheduler:
 
     def next_action(self, trials: Sequence[TrialProgress], may_start: bool) -> Segment | None:
         """The stretch to run now; nobody is ended before the search is."""
-        brackets = [
-            (bracket, [t for t in trials if self.get_bracket(t.index) is bracket]) for bracket in self.brackets
-        ]
+        brackets = [(bracket, [t for t in trials if self.get_bracket(t.index) is bracket]) for bracket in self.brackets]
         for bracket, own in brackets:
             if stretch := bracket.find_segment(own):
                 return stretch
