@@ -1,11 +1,13 @@
 """A whole search over Hugging Face's Trainer with the callback of Ray Train, which looks for files where it runs."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from tests.end_to_end.finished_search import FinishedSearch
 
+EXAMPLE = Path(__file__).parents[2] / "examples" / "huggingface.py"
 STEPS = 4  # of an epoch
 
 pytest.importorskip("accelerate", reason="Hugging Face's Trainer needs accelerate")
@@ -14,7 +16,7 @@ pytest.importorskip("accelerate", reason="Hugging Face's Trainer needs accelerat
 def test_checkpoint_of_a_trial_is_its_own(make_cli):
     options = ["--objective", "eval_loss", "--mode", "min", "--trials", "5", "--concurrency", "1", "--seed", "1"]
     space = ["--search", "lr=1e-3..1e-1:log", "--set", "epochs=9"]
-    found = FinishedSearch.run(make_cli(), "own", "huggingface.py:train_fn", *options, *space)
+    found = FinishedSearch.run(make_cli(), "own", f"{EXAMPLE}:train_fn", *options, *space)
     assert set(found.json["outcomes"]) == {"completed", "pruned"}
     assert all(epochs == list(range(1, len(epochs) + 1)) for epochs in found.epochs().values())
     assert {row["step"] for row in found.rows if row["epoch"] == 9} == {9 * STEPS}, "those that went on trained on"

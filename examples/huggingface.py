@@ -1,4 +1,11 @@
-"""A training function with Hugging Face's Trainer and the callback of Ray Train, as Ray's documentation has them."""
+"""Hugging Face's Trainer with the callback of Ray Train, as Ray's documentation has them.
+
+Each trial resumes from its own checkpoint, although the callback looks for files in the current folder. Replace `Line`
+by a model from a local folder, such as `AutoModelForSequenceClassification.from_pretrained("/models/bert")`.
+
+    python search/run.py examples/huggingface.py:train_fn --objective eval_loss --mode min \
+        --search lr=1e-3..1e-1:log --set epochs=9
+"""
 
 import os
 
