@@ -38,9 +38,18 @@ def test_each_of_its_commands_is_one_that_the_command_line_takes(own_task, line)
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_link_leads_somewhere(page):
     prose = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
-    links = re.findall(r"\]\(([^)#]+)\)", prose)
-    missing = [link for link in links if "://" not in link and not (page.parent / link).exists()]
-    assert not missing
+    links = re.findall(r"\]\(([^)#]*)(?:#([^)]+))?\)", prose)
+    for link, anchor in links:
+        target = page.parent / link if link else page
+        assert "://" in link or target.exists(), link
+        assert "://" in link or not anchor or anchor in list_anchors(target), f"{link}#{anchor}"
+
+
+def list_anchors(page):
+    """Return the anchors that GitHub makes of the headings of a page."""
+    prose = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", prose, flags=re.MULTILINE)
+    return [re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings]
 
 
 def test_tree_names_every_package_and_nothing_else():
