@@ -45,7 +45,7 @@ class PromptConfig(ConfigPart):
     @field_validator("model")
     @classmethod
     def _resolve_model(cls, model: str | None) -> str | None:
-        """Workers run in a folder of their own. What is no folder is an id of the hub."""
+        """Make a folder absolute: workers run in a folder of their own. What is no folder is an id of the hub."""
         if model is None:
             return None
         folder = Path(model).expanduser()
@@ -94,7 +94,7 @@ class ArcConfig(TaskConfig):
     """Parameters of the task `arc`. Where a range has a source, docs/arc.md names it."""
 
     agent_lr: PositiveFloat = searchable(
-        4e-3, low=3e-4, high=2e-2, log=True, description="peak learning rate of the agent"
+        4e-3, low=3e-5, high=3e-1, log=True, description="peak learning rate of the agent"
     )
     prompt_lr: PositiveFloat = searchable(
         1e-3, low=1e-4, high=1e-2, log=True, when=PROMPTED, description="that of the prompt encoder"
@@ -191,7 +191,7 @@ class ArcConfig(TaskConfig):
     @field_validator("data", "evaluation_data")
     @classmethod
     def _resolve_source(cls, source: str | None) -> str | None:
-        """Workers run in a folder of their own."""
+        """Make a folder absolute: workers run in a folder of their own."""
         if source is None or source in SOURCES:
             return source
         folder = Path(source).expanduser().absolute()
@@ -204,7 +204,7 @@ class ArcConfig(TaskConfig):
     @field_validator("leak")
     @classmethod
     def _check_leak(cls, leak: str, info: ValidationInfo) -> str:
-        """All that it takes to know what is trained and evaluated on stands before this field."""
+        """Check the puzzles: what is trained and evaluated on is known by the fields before this one."""
         names = ("data", "evaluation_data", "max_side", "learn_from")
         if all(name in info.data for name in names):
             data.check(*(info.data[name] for name in names), leak)
