@@ -4,7 +4,7 @@ A trial pauses at each rung, and goes on once it is among the best 1/reduction o
 """
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from search.config.fidelity import Unit
 from search.config.objectives import Mode, to_loss
@@ -25,7 +25,7 @@ class ASHAScheduler(RungScheduler):
             return stretch
         if may_start:
             return Segment("new", None, 0, self.rungs[0])
-        return promote_to_finish_one([(self, trials)])
+        return self.promote_to_finish_one(trials)
 
     def is_paused_at_rung(self, trial: TrialProgress) -> bool:
         return trial.current_rung(self.rungs) is not None
@@ -42,8 +42,10 @@ class ASHAScheduler(RungScheduler):
                     return Segment("promoted", trial.number, trial.epoch, above)
         return None
 
-    def find_best_promotion(self, trials: Sequence[TrialProgress]) -> Segment | None:
-        """The best of the highest rung at which one waits."""
+    def promote_to_finish_one(self, trials: Sequence[TrialProgress]) -> Segment | None:
+        """The best of the highest rung at which one waits, if nothing else will come and no trial ran to its end."""
+        if any(t.state == "running" or t.finished or t.is_complete(self.limit) for t in trials):
+            return None
         for rung, above in self._list_rung_pairs():
             for trial in self._rank_trials(trials, rung):
                 if trial.state == "waiting" and trial.current_rung(self.rungs) == rung:
@@ -62,13 +64,3 @@ class ASHAScheduler(RungScheduler):
         values = {trial.number: value for trial in trials if (value := trial.get_value_at(rung)) is not None}
         reached = (trial for trial in trials if trial.number in values)
         return sorted(reached, key=lambda t: (t.broke_off, to_loss(values[t.number], self.mode), t.number))
-
-
-def promote_to_finish_one(brackets: Iterable[tuple[ASHAScheduler, Sequence[TrialProgress]]]) -> Segment | None:
-    """One that waits goes on if nothing else will come and no trial has run to its end: the one nearest to it."""
-    brackets = list(brackets)
-    for bracket, trials in brackets:
-        if any(t.state == "running" or t.finished or t.is_complete(bracket.limit) for t in trials):
-            return None
-    stretches = [stretch for bracket, trials in brackets if (stretch := bracket.find_best_promotion(trials))]
-    return max(stretches, key=lambda stretch: stretch.until, default=None)

@@ -11,7 +11,7 @@ from functools import cached_property
 
 from search.config.fidelity import Unit, format_amount, unit_label
 from search.config.objectives import Mode
-from search.schedulers.asha import ASHAScheduler, promote_to_finish_one
+from search.schedulers.asha import ASHAScheduler
 from search.schedulers.base import Segment, TrialProgress
 
 GOLDEN = (math.sqrt(5) - 1) / 2
@@ -76,7 +76,10 @@ class HyperBandScheduler:
                 return stretch
         if may_start:
             return Segment("new", None, 0, self.get_bracket(len(trials)).rungs[0])
-        return promote_to_finish_one(brackets)
+        for bracket, own in brackets:  # what another bracket ran to its end was chosen among fewer trials
+            if stretch := bracket.promote_to_finish_one(own):
+                return stretch
+        return None
 
     def is_paused_at_rung(self, trial: TrialProgress) -> bool:
         return self.get_bracket(trial.index).is_paused_at_rung(trial)

@@ -52,10 +52,14 @@ def test_trials_are_compared_within_their_bracket():
     assert NINE.next_action(trials, may_start=True) == Segment("promoted", first[-1], 1, 3)
 
 
-def test_last_trial_to_finish_is_the_one_nearest_to_its_end():
+def test_best_of_each_bracket_runs_to_its_end():
     low, high = numbers_in(0)[0], numbers_in(1)[0]
     trials = [standing(low, 0.1), standing(high, 0.5, 0.5, 0.5)]
+    assert NINE.next_action(trials, may_start=False) == Segment("promoted", low, 1, 3)
+    trials[0] = standing(low, *[0.1] * 9, state="ended", finished=True)
     assert NINE.next_action(trials, may_start=False) == Segment("promoted", high, 3, 9)
+    trials[1] = standing(high, *[0.5] * 9, state="ended", finished=True)
+    assert NINE.next_action(trials, may_start=False) is None
 
 
 def test_expected_cost_is_that_of_all_brackets_together():

@@ -53,7 +53,8 @@ def check_promotion(schedule, trials, may_start, decision):
         own = trials[decision.number].values[rung]
         reached = [t for t in trials if bracket_of(schedule, t.number) is halving and rung in t.values]
         better = sum(t.values[rung] < own for t in reached if not broke_off(t, halving.limit))
-        last = not (may_start or running(trials) or any(t.epoch == schedule.limit for t in trials))
+        of_bracket = [t for t in trials if bracket_of(schedule, t.number) is halving]
+        last = not (may_start or running(of_bracket) or any(t.epoch == schedule.limit for t in of_bracket))
         assert last or better < len(reached) // halving.reduction_factor, "promoted out of turn"
         assert decision.until == halving.rungs[halving.rungs.index(rung) + 1]
 
