@@ -75,7 +75,7 @@ def main(
     if resume is not None:
         if config is not None or dry_run or preflight:
             raise UsageError(
-                "--resume must come without --config, --dry-run and --preflight: the search goes on as it began."
+                "--resume must come without --config, --dry-run and --preflight: the search continues as it began."
             )
         return resume_search(resume, as_json, given)
     from search.experiment import runner  # imports the task's libraries
@@ -136,7 +136,7 @@ def _print_result(result: "SearchResult", place: StoragePath, quiet: bool, as_js
     if (
         "interrupted" in result.outcomes or unconfirmed or not result.outcomes
     ):  # or it was stopped before its first trial
-        print(f"go on: {resume_command(place)}", file=SafeStream(sys.stderr))
+        print(f"resume: {resume_command(place)}", file=SafeStream(sys.stderr))
     if not {*WITH_RESULT} & {*result.outcomes}:
         raise click.exceptions.Exit(1)
 

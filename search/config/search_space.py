@@ -194,8 +194,8 @@ def restore_space(
     """
     fields = _collect_fields(config_class)
     gone = [
-        f"the task must have the parameter {name}, which is searched, but has not any more. "
-        "Give it back, or start a search of another name."
+        f"the task must have the parameter {name}, which is searched, but no longer has it. "
+        "Restore it, or start a search under another name."
         for name in distributions
         if name not in fields
     ]

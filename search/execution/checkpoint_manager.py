@@ -126,7 +126,7 @@ class CheckpointManager:
                     else _try_link(source, path)
                 ):
                     return str(path), epoch
-        logger.warning("trial %d has no checkpoint to copy: trial %d starts anew", parent.number, number)
+        logger.warning("trial %d has no checkpoint to copy: trial %d starts without one", parent.number, number)
         return None, 0
 
     def replace(self, number: int, epoch: int, before: str | None, now: str) -> None:

@@ -57,7 +57,7 @@ class FailurePolicy:
             leaving: Why they were to leave their nodes, or "". A loss on such a node does not count against the trial.
         """
         if leaving and reached != "nothing":
-            return FailureDecision("start", note=f"{leaving}, and it goes on elsewhere from epoch {self._furthest}")
+            return FailureDecision("start", note=f"{leaving}, and it continues elsewhere from epoch {self._furthest}")
         if expected or reached == "nothing":
             return FailureDecision("start", note=f"begins in new workers: {expected}" if expected else "")
         reason = describe_failure(failure)
@@ -75,7 +75,7 @@ class FailurePolicy:
         self._losses += 1
         if self._losses > self.limit:
             return FailureDecision("fail", f"its workers were lost {self._losses} times: {reason}")
-        return FailureDecision("start", note=f"lost its workers ({reason}), and goes on from its last checkpoint")
+        return FailureDecision("start", note=f"lost its workers ({reason}), and continues from its last checkpoint")
 
 
 def describe_failure(failure: BaseException | None) -> str:

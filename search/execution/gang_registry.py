@@ -248,7 +248,7 @@ class Registry:
                 )
                 self._request_migrations()
             except Exception:  # Ray raises various types if its head is busy
-                logger.exception("the cluster cannot be looked at")
+                logger.exception("the cluster cannot be queried")
             await asyncio.sleep(LOOK_S)
 
     def _request_migrations(self) -> None:

@@ -136,7 +136,7 @@ class ReportHandler:
                 if not self._is_confirming(number):
                     self._stoppers.record_failure(number, reason)
             else:
-                logger.warning("trial %d: lost its gang (%s), and goes on from its last checkpoint", number, loss)
+                logger.warning("trial %d: lost its gang (%s), and continues from its last checkpoint", number, loss)
         self.study.live.discard(number)
 
     def finish_trial(self, number: int, outcome: str, reason: str = "", divergence: Divergence | None = None) -> None:

@@ -81,7 +81,7 @@ class ParquetCallback(TrialCallback):
             if self._changed.is_set():
                 pa.array([0.0])  # imports pandas before the time is measured
                 start = time.thread_time()
-                self._write("the search goes on")
+                self._write("the search continues")
                 pause = max(EVERY_S, (time.thread_time() - start) / SHARE)
 
     def _write(self, then: str) -> None:

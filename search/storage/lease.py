@@ -154,7 +154,7 @@ class Lease:
         found = self._read_claim()
         # A claim without a time is being made, and is later than this one.
         if found is not None and found.id != self._own.id and (not found.since or found.since > self._own.since):
-            self._lost = f"{self._name} was taken up by another driver, {found}, since this one was not heard of"
+            self._lost = f"{self._name} was resumed by another driver, {found}, since this one did not renew its lease"
         return bool(self._lost)
 
     def _read_claim(self) -> _Claim | None:

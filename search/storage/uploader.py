@@ -80,7 +80,7 @@ class Uploader:
         pause = EVERY_S
         while not self._over.wait(pause):
             start = time.monotonic()
-            self._try_copy("the search goes on")
+            self._try_copy("the search continues")
             pause = max(EVERY_S, (time.monotonic() - start) / SHARE)
 
     def _try_copy(self, then: str) -> None:

@@ -41,8 +41,8 @@ def build_resume_config(about: Mapping[str, Any], place: StoragePath, given: Map
     if fixed := sorted(given.keys() - resumable):
         named = ", ".join("a task" if name == "task" else option_name(name) for name in fixed)
         raise UsageError(
-            f"--resume must come without {named}: {place.name} goes on as it began. "
-            f"What can be given anew: {', '.join(map(option_name, sorted(resumable)))}."
+            f"--resume must come without {named}: {place.name} continues as it began. "
+            f"Options that may change: {', '.join(map(option_name, sorted(resumable)))}."
         )
     # Older searches without these options kept all checkpoints and confirmed nothing.
     before = {

@@ -13,7 +13,7 @@ def format_commands(place: StoragePath) -> str:
     """Return the commands that repeat and resume the search at `place`, as Markdown."""
     return (
         f"Run it again with `{format_command('run')} --config search.yaml`; the file is among the artifacts. "
-        f"Go on with it, or give it more `--trials`: `{resume_command(place)}`"
+        f"Resume it, or give it more `--trials`: `{resume_command(place)}`"
     )
 
 

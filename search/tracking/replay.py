@@ -66,16 +66,15 @@ def _send_missing_events(place: StoragePath, folder: Path, searched: SearchRecor
                 runs.send_artifact(path)
     except Exception as error:  # MLflow raises its own, urllib's and SQLAlchemy's
         raise TrackingError(
-            f"MLflow at {redact(uri)} must take what it lacks of {place.name}, but {describe_mlflow_error(error)}. "
+            f"MLflow at {redact(uri)} must take the events of {place.name}, but {describe_mlflow_error(error)}. "
             "Nothing is lost: try again when it can."
         ) from error
     write_spool(folder, refused, None)
     if refused:
         kept = f"{len(refused)} events are kept in {place / SPOOL}."
         raise TrackingError(f"MLflow at {redact(uri)} must take every trial, but refused some: {runs.error}. {kept}")
-    some = f"something of {num_sent} of {len(searched.all_trials)} trials, and has it now"
-    lacked = f"lacked {some if num_sent else 'no trial'}"
-    return f"MLflow at {redact(uri)} {lacked}; run {runs.run_id} has the search"
+    sent = f"now has the missing events of {num_sent} of {len(searched.all_trials)} trials"
+    return f"MLflow at {redact(uri)} {sent if num_sent else 'had all trials'}; run {runs.run_id} has the search"
 
 
 def _determine_search_end(place: StoragePath, folder: Path, searched: SearchRecord, parent: "Run | None") -> Event:

@@ -152,7 +152,7 @@ class MLflowCallback(TrialCallback):
             except OSError as error:  # e.g. a full disk: the end is still reported
                 self._say(f"what MLflow has not taken cannot be kept: {error}")
         rule = f"MLflow at {self.tracking_uri} must take every trial, but"
-        again = f"Nothing is lost: `{replay_command(self._config.path)}` tells it what it lacks."
+        again = f"Nothing is lost: `{replay_command(self._config.path)}` sends what is missing."
         if not self._ended:
             raise TrackingError(f"{rule} {self._error if self._failures else 'needs more time for it'}. {again}")
         if self._refused:
@@ -198,13 +198,13 @@ class MLflowCallback(TrialCallback):
                 self._error, self._unsure = describe_mlflow_error(error), True
                 self._failures += 1
                 if self._failures == 2:  # not after a single failure
-                    self._say(f"MLflow at {self.tracking_uri} {self._error}. The search goes on, and it is told later")
+                    self._say(f"MLflow at {self.tracking_uri} {self._error}. The search continues, and sends it later")
                 if self._finishing.is_set() and get_http_status(error) in (401, 403):
                     return self._closing.set()  # a wrong login cannot change, since it was read at the start
                 self._closing.wait(RETRY_S)
             else:
                 if self._failures > 1:
-                    self._say(f"MLflow at {self.tracking_uri} is back, and is told what it missed")
+                    self._say(f"MLflow at {self.tracking_uri} is back, and gets the missed events")
                 self._failures = 0
                 return
 

@@ -122,7 +122,7 @@ def _find_problem(uri: str) -> str:
         return _find_database_problem(uri)
     if kind in OTHERS or uri in OTHERS or kind in {point.name for point in entry_points(group="mlflow.tracking_store")}:
         return ""
-    kept = " MLflow keeps no runs in plain folders any more." if kind in ("", "file") else ""
+    kept = " MLflow no longer keeps runs in plain folders." if kind in ("", "file") else ""
     return f"{RULE}, but got {told!r}.{kept}"
 
 

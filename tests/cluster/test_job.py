@@ -38,7 +38,7 @@ def test_submitted_search_outlives_its_nodes_and_its_job(cluster, submit, storag
 
     cluster.drain(leaving, seconds=60)
     first.wait_for(f"node {leaving.ip} is going away")
-    first.wait_for("goes on elsewhere")
+    first.wait_for("continues elsewhere")
     leaving.unplug()
 
     cluster.ray("job", "stop", "first")

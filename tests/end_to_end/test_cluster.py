@@ -63,7 +63,7 @@ def test_trials_of_a_lost_node_continue_elsewhere(cluster):
     out, err = process.communicate(timeout=600)
     assert out, err
     assert json.loads(out)["outcomes"] == {"completed": 3}, err
-    assert "and goes on from its last checkpoint" in err
+    assert "and continues from its last checkpoint" in err
 
 
 @pytest.mark.slow
@@ -86,7 +86,7 @@ def test_trial_on_a_drained_node_repeats_no_window(cluster):
     out, err = process.communicate(timeout=600)
     assert out, err
     assert json.loads(out)["outcomes"] == {"completed": 1}, err
-    assert "is going away, and it goes on elsewhere from epoch" in err
+    assert "is going away, and it continues elsewhere from epoch" in err
     trained = [line.split() for line in windows.read_text().splitlines()]
     assert len({tuple(window) for window in trained}) == len(trained) == 3 * 16
     assert {rank for _, rank, _, _ in trained} == {"0", "1"}

@@ -41,7 +41,7 @@ def search(make_cli):
 @pytest.mark.slow
 def test_interrupted_confirmation_goes_on_after_a_resume(search):
     folder, interrupted, left, resumed = search
-    assert "go on: " in interrupted.stderr
+    assert "resume: " in interrupted.stderr
     assert "interrupted" in {get_outcome(run) for run in left.confirming_runs}
     assert len(left.trials) == 4
     assert "interrupted" not in {get_outcome(trial) for trial in left.trials}

@@ -64,5 +64,5 @@ def test_function_that_catches_everything_is_stopped(make_cli):
     assert len(pids) == 8 + went_on, "one that goes on starts over"
     assert len(set(pids)) == 1, "in one process"
     assert not (cli.folder / "swallowed").exists()
-    note = f"trial {found.json['best']['trial_id']}: without a checkpoint of report 1 it goes on after report 0"
+    note = f"trial {found.json['best']['trial_id']}: without a checkpoint of report 1 it continues after report 0"
     assert note in found.done.stderr

@@ -37,7 +37,7 @@ def interrupted(process, number=signal.SIGINT):
     os.killpg(process.pid, number)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 1, err
-    assert err.splitlines()[-1].startswith("go on: ")
+    assert err.splitlines()[-1].startswith("resume: ")
     return json.loads(out)
 
 

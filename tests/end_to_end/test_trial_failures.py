@@ -64,6 +64,6 @@ def test_same_seed_gives_the_same_result_despite_killed_gangs(make_cli):
     disturbed = FinishedSearch(cli, cli.finished(process), "disturbed")
     told = disturbed.done.stderr
     assert disturbed.json["outcomes"] == {"completed": 2}, told
-    assert "lost its gang (a process was killed or crashed), and goes on from its last checkpoint" in told
-    assert "lost its workers (a process was killed or crashed), and goes on from its last checkpoint" in told
+    assert "lost its gang (a process was killed or crashed), and continues from its last checkpoint" in told
+    assert "lost its workers (a process was killed or crashed), and continues from its last checkpoint" in told
     assert rows_of(disturbed) == rows_of(undisturbed)

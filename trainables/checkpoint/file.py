@@ -145,7 +145,7 @@ def _try_delete(path: StoragePath) -> None:
     try:
         delete(path)
     except OSError as error:
-        logger.warning("a checkpoint that is not needed any more could not be deleted: %s", error)
+        logger.warning("an unneeded checkpoint could not be deleted: %s", error)
 
 
 def _serialize(state: dict[str, Any]) -> bytes:

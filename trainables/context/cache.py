@@ -65,8 +65,8 @@ class Cache:
                 self._kept[name] = entry
                 return entry.value
             logger.info(
-                "the cache makes %s anew: it holds an object of a class in %s, which is imported anew for each trial. "
-                "Keep what that is made of",
+                "the cache rebuilds %s: it holds an object of a class in %s, which is imported again for each trial. "
+                "Cache its parts instead",
                 name,
                 stale,
             )
@@ -89,7 +89,7 @@ class Cache:
         """Drop the values that a trial has changed, so that the next trial does not see the changes."""
         for name in [name for name, entry in self._kept.items() if entry.has_changed()]:
             del self._kept[name]
-            logger.info("the trial changed what the cache holds as %s: it is made anew. Copy it before", name)
+            logger.info("the trial changed the cached value %s, which is rebuilt. Copy it before", name)
 
     def get_size(self, kind: str) -> int:
         """Return the bytes on devices of a type, "cpu" or "cuda"."""

@@ -52,7 +52,7 @@ class ProcessSnapshot:
                 problems.append(f"{self._reference.partition(':')[0]} cannot be imported again: {error}")
         self._restore_settings()
         if changed := [name for name in SETTINGS if self._has_changed(name)]:
-            problems.append(f"the trial changed {', '.join(changed)} for good")
+            problems.append(f"the trial changed {', '.join(changed)} permanently")
         _seed()
         return "; ".join(filter(None, problems))
 

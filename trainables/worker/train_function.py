@@ -227,7 +227,7 @@ class Session:
             self._record_checkpoint(parse_path(path), about["metrics"])
         if self.number < self.segment.epoch:
             logger.info(
-                "without a checkpoint of report %d it goes on after report %d: what it repeats is dropped",
+                "without a checkpoint of report %d it continues after report %d: repeated reports are dropped",
                 self.segment.epoch,
                 self.number,
             )
@@ -364,7 +364,7 @@ class Session:
         if new := {*others} - self._left_out:
             self._left_out |= new
             logger.info(
-                "what is reported must be numbers: %s left out", ", ".join(others[name] for name in sorted(new))
+                "reported metrics must be numbers: %s left out", ", ".join(others[name] for name in sorted(new))
             )
         return numbers, ", ".join([*sorted(numbers), *sorted(others.values())]) or "nothing"
 

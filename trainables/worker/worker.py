@@ -301,7 +301,7 @@ class TrialRunner:
 
     def _run_epochs(self, training: TrialTrainer, segment: SegmentAssignment) -> Iterator[WorkerReport]:
         if training.epoch >= segment.until:  # without a report, the gang would wait forever
-            raise ValueError(f"a stretch must end after epoch {training.epoch}, but got {segment.until}.")
+            raise ValueError(f"a segment must end after epoch {training.epoch}, but got {segment.until}.")
         assert training.autosave is not None
         midway, _ = training.autosave
         budget, done = segment.budget, False

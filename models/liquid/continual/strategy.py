@@ -155,7 +155,7 @@ class ContinualStrategy:
             own = getattr(self, name)
             if set(own.state_dict() if own else ()) != set(state[name] or ()):
                 raise ValueError(
-                    f"what is taken up must be of a trial that {kept} as this one does, but got another. "
+                    f"the resumed state must be of a trial that {kept} as this one does, but got another. "
                     "Fix the parameter that changes it with --set."
                 )
             if own is not None:

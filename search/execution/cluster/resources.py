@@ -124,7 +124,7 @@ class CapacityMonitor:
             try:
                 self.update()
             except Exception:  # Ray raises various types while its head is busy, and the next poll may succeed
-                logger.exception("the cluster cannot be looked at")
+                logger.exception("the cluster cannot be queried")
 
 
 def max_gangs(concurrency: int | None, fit: int, grows: bool) -> int:

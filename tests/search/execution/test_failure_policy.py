@@ -67,7 +67,7 @@ def test_expected_ends_cost_nothing(arguments, kind):
 def test_note_says_why_new_workers_begin():
     made = policy(0, epoch=3)
     assert made.decide(None, "begun", "20 trials").note == "begins in new workers: 20 trials"
-    assert made.decide(None, "begun", LEAVING, LEAVING).note == f"{LEAVING}, and it goes on elsewhere from epoch 3"
+    assert made.decide(None, "begun", LEAVING, LEAVING).note == f"{LEAVING}, and it continues elsewhere from epoch 3"
     assert made.decide(None, "nothing", "", LEAVING).note == ""
 
 

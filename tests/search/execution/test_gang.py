@@ -138,7 +138,7 @@ def test_lost_workers_are_replaced_and_the_next_report_says_so(gang):
     gang.after(0, gang.lose)
     gang.after(0, gang.registry.put, report(1))
     (found,) = gang.wait()
-    assert found.notes == ["lost its workers (RuntimeError: killed), and goes on from its last checkpoint"]
+    assert found.notes == ["lost its workers (RuntimeError: killed), and continues from its last checkpoint"]
     assert found.epoch == 1
     assert len(set(gang.started)) == 2
     gang.registry.put(report(2))
@@ -170,7 +170,7 @@ def test_gang_on_a_leaving_node_releases_its_begun_trial(gang):
     gang.after(0, gang.lose, None)
     (release,) = gang.wait()
     assert (release.reason, release.begun) == ("its own node is going away", True)
-    assert release.notes == ["node 10.0.0.1 is going away, and it goes on elsewhere from epoch 0"]
+    assert release.notes == ["node 10.0.0.1 is going away, and it continues elsewhere from epoch 0"]
     with pytest.raises(RuntimeError, match="its own node is going away"):
         gang.wait()
 

@@ -109,7 +109,7 @@ def test_copy_without_a_checkpoint_trains_from_the_start(gangs, caplog):
     (made.folder / "checkpoints" / "1" / "epoch-1-a.pt").unlink()
     _, segment = made.ask()
     assert (segment.trial, segment.epoch, segment.checkpoints) == (4, 0, [None])
-    assert "trial 1 has no checkpoint to copy: trial 4 starts anew" in caplog.text
+    assert "trial 1 has no checkpoint to copy: trial 4 starts without one" in caplog.text
 
 
 def test_complete_trial_of_a_killed_driver_ends_as_completed(gangs):

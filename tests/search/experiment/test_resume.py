@@ -86,7 +86,7 @@ def test_number_of_confirming_runs_outlasts_a_resume(begun, tmp_path):
 
 def test_other_options_are_refused_on_resume(begun):
     (problem,) = problems_of(begun, given={"seed": "2", "search": {"lr": "0..1"}, "task": "arc"})
-    assert problem.startswith("--resume must come without --search, --seed, a task: one goes on as it began.")
+    assert problem.startswith("--resume must come without --search, --seed, a task: one continues as it began.")
     assert "--trials" in problem
     assert "--resource," in problem
 
@@ -224,7 +224,7 @@ def test_search_that_cannot_be_written_never_began(tmp_path):
 
 def test_task_without_the_parameter_or_objective_is_refused(begun):
     with pytest.raises(
-        UsageError, match="the task must have the parameter lr, which is searched, but has not any more"
+        UsageError, match="the task must have the parameter lr, which is searched, but no longer has it"
     ):
         begun("rate: float = searchable(0.01, low=0.001, high=0.1)")
     with pytest.raises(

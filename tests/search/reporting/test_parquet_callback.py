@@ -116,7 +116,7 @@ def test_full_disk_is_told_once_and_keeps_the_last_file(searched):
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         (line,) = searched.said
         assert line.startswith(f"{searched.path} cannot be written: ")
-        assert line.endswith("the search goes on")
+        assert line.endswith("the search continues")
         searched.run_trial()
         searched.wait_for(6)
         assert len(searched.said) == 1

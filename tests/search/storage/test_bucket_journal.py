@@ -164,9 +164,9 @@ def test_killed_driver_is_replaced_and_stops_if_it_wakes_up(search):
     successor.commit()
     killed._lease._renewed -= lease.LEASE_S  # it slept so long, whatever the server's clock of whole seconds says
     write(killed, -1)
-    with pytest.raises(StoreError, match=f"one was taken up by another driver, process {os.getpid()} on .*, since"):
+    with pytest.raises(StoreError, match=f"one was resumed by another driver, process {os.getpid()} on .*, since"):
         killed.commit()
-    with pytest.raises(StoreError, match="was taken up"):
+    with pytest.raises(StoreError, match="was resumed"):
         write(killed, -1)
     killed.close()
     assert stored(search) == [1, 2, 3]

@@ -25,7 +25,7 @@ def test_search_in_a_database_is_replayed(tmp_path):
     search.run(0.5, outcome="pruned", reason="not among the best")
     done = replayed(search)
     assert done.exit_code == 0, done.stderr
-    assert "lacked something of 1 of 1 trials, and has it now" in done.stdout
+    assert "now has the missing events of 1 of 1 trials" in done.stdout
     assert statuses(search) == {"parent": "FINISHED", "0": "FINISHED"}
 
 

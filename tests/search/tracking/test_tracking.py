@@ -382,8 +382,8 @@ def test_store_that_is_back_is_told_what_it_missed(tmp_path, monkeypatch):
     assert [runs[name].info.status for name in ("0", "1", "parent")] == ["FINISHED", "FAILED", "FAILED"]
     unkept, lost, back = said
     assert unkept.startswith("what the search runs with cannot be kept: ")
-    assert "no route to host. The search goes on, and it is told later" in lost
-    assert back.endswith(" is back, and is told what it missed")
+    assert "no route to host. The search continues, and sends it later" in lost
+    assert back.endswith(" is back, and gets the missed events")
 
 
 def test_full_disk_hides_nothing_that_mlflow_lacks(tmp_path, monkeypatch):

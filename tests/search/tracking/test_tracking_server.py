@@ -101,7 +101,7 @@ def test_server_that_goes_away_and_returns_lacks_nothing(tmp_path, postgres_back
     try:
         search.report(first, 2, 0.2)
         line = f"MLflow at {postgres_backed.url} does not answer: Connection refused. "
-        assert said.get(timeout=120) == f"{line}The search goes on, and it is told later"
+        assert said.get(timeout=120) == f"{line}The search continues, and sends it later"
         second = search.begin()
         for epoch in range(3, 41):
             search.report(first, epoch, epoch / 100)
@@ -111,7 +111,7 @@ def test_server_that_goes_away_and_returns_lacks_nothing(tmp_path, postgres_back
     search.end(first, "completed")
     finish(tracker)
     check(postgres_backed.url, search, epochs=40)
-    assert said.get(timeout=120) == f"MLflow at {postgres_backed.url} is back, and is told what it missed"
+    assert said.get(timeout=120) == f"MLflow at {postgres_backed.url} is back, and gets the missed events"
     assert said.empty()
     assert not (search.config.local_path / "mlflow-unsent.jsonl").exists()
 
@@ -125,25 +125,25 @@ def test_replay_tells_what_an_absent_server_lacks(tmp_path, postgres_backed, mon
         finish(tracker, timeout_s=3.0, stopped="time budget")
     assert str(error.value) == (
         f"MLflow at {away} must take every trial, but does not answer: Connection refused. Nothing is lost: "
-        f"`{format_command('report')} away --storage {tmp_path} --replay` tells it what it lacks."
+        f"`{format_command('report')} away --storage {tmp_path} --replay` sends what is missing."
     )
     refused = replayed(search)
     assert refused.exit_code == 1
     assert refused.stderr.splitlines() == [
-        f"MLflow at {away} must take what it lacks of away, but does not answer: Connection refused. "
+        f"MLflow at {away} must take the events of away, but does not answer: Connection refused. "
         "Nothing is lost: try again when it can."
     ]
     monkeypatch.setenv("MLFLOW_TRACKING_URI", postgres_backed.url)
     done = replayed(search)
     assert done.exit_code == 0, done.stderr
-    assert "lacked something of 2 of 2 trials, and has it now" in done.stdout
+    assert "now has the missing events of 2 of 2 trials" in done.stdout
     runs = check(postgres_backed.url, search)
     assert runs["parent"].data.tags["stopped"] == "time budget"
     assert "Best val/score" in runs["parent"].data.tags["mlflow.note.content"]
     files = [file.path for file in MlflowClient(postgres_backed.url).list_artifacts(runs["parent"].info.run_id)]
     assert {"search.yaml", "trials.parquet"} <= {*files}
     assert not (search.config.local_path / "mlflow-unsent.jsonl").exists()
-    assert "lacked no trial" in replayed(search).stdout
+    assert "had all trials" in replayed(search).stdout
     again = check(postgres_backed.url, search)
     assert again["parent"].data.tags["stopped"] == "time budget"
     assert again["parent"].info.end_time == runs["parent"].info.end_time
@@ -180,7 +180,7 @@ def test_wrong_password_is_told_and_the_right_one_sends_all(tmp_path, guarded, m
     tracker = track_stored(search, guarded.url, said.put)
     play(search)
     told = f"does not accept the login: {USER} and {PASSWORD} must be those of an account there"
-    assert said.get(timeout=120) == f"MLflow at {guarded.url} {told}. The search goes on, and it is told later"
+    assert said.get(timeout=120) == f"MLflow at {guarded.url} {told}. The search continues, and sends it later"
     with pytest.raises(TrackingError, match=r"locked .* --replay` tells it"):
         finish(tracker, timeout_s=3600.0)  # it does not wait for that: waiting would change nothing
     assert told in replayed(search).stderr

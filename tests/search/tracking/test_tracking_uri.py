@@ -42,7 +42,7 @@ def test_uri_that_may_work_is_accepted_unasked(tmp_path, monkeypatch, uri):
 
 
 RULE = "must be a server, http://host:port, or a database, sqlite:///path.db or postgresql+psycopg://host/database"
-FOLDERS = "MLflow keeps no runs in plain folders any more."
+FOLDERS = "MLflow no longer keeps runs in plain folders."
 
 
 @pytest.mark.parametrize(

@@ -164,7 +164,7 @@ def test_value_outlives_its_trial_without_effect_on_the_next(run):
 def test_trial_that_writes_into_a_value_is_noted(run):
     worker = workers(task=CACHED)
     _, notes = run(worker, 0, fault="in place", epochs=2)
-    assert notes == ["the trial changed what the cache holds as noise of 22: it is made anew. Copy it before"]
+    assert notes == ["the trial changed the cached value noise of 22, which is rebuilt. Copy it before"]
     assert identical(run(worker, 1), run(workers(task=CACHED), 2))
 
 
@@ -183,7 +183,7 @@ def test_object_of_the_tasks_own_class_is_not_kept(run, tmp_path, monkeypatch):
     worker = workers(task="own_cached:Mine")
     assert run(worker, 0)[1] == []
     (note,) = run(worker, 1)[1]
-    assert note.startswith("the cache makes data anew: it holds an object of a class in own_cached")
+    assert note.startswith("the cache rebuilds data: it holds an object of a class in own_cached")
 
 
 @pytest.mark.slow

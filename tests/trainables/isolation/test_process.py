@@ -119,7 +119,7 @@ def test_changed_setting_without_restore_recycles_process(run, leaky, name):
         run(leaky, fault=name)
     finally:
         CHANGES[name][1]()
-    assert re.fullmatch(rf"the trial changed (.*, )?{re.escape(name)}(, .*)? for good", leaky.recycle_reason)
+    assert re.fullmatch(rf"the trial changed (.*, )?{re.escape(name)}(, .*)? permanently", leaky.recycle_reason)
     assert leaky._process.restore() == ""  # the test took the change back
 
 
@@ -148,7 +148,7 @@ def test_setting_that_refuses_its_old_value_recycles_process(run, leaky, monkeyp
     limit = sys.getrecursionlimit()
     run(leaky, fault="recursion limit")
     sys.setrecursionlimit(limit)
-    assert leaky.recycle_reason == f"the trial changed {name} for good"
+    assert leaky.recycle_reason == f"the trial changed {name} permanently"
 
 
 def test_context_changed_by_a_trial_is_new_for_the_next(run, leaky):

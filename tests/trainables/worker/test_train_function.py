@@ -71,7 +71,7 @@ def test_each_report_is_numbered_and_has_its_checkpoint(stretch, tmp_path):
 def test_metrics_that_are_no_numbers_are_left_out_and_noted_once(stretch):
     first, second, _ = run("reports_all_kinds", stretch())
     assert metrics([first]) == [{"loss": 0.5, "count": 3.0, "flag": 1.0, "val/acc": 0.25}]
-    assert first.notes == ["what is reported must be numbers: name (str), none (NoneType) left out"]
+    assert first.notes == ["reported metrics must be numbers: name (str), none (NoneType) left out"]
     assert not second.notes
     reason = last("reports_all_kinds", stretch(), objective="name").reason
     names = "count, flag, loss, val/acc, name (str), none (NoneType)"
@@ -118,7 +118,9 @@ def test_reports_after_the_last_checkpoint_are_repeated(stretch):
     assert [report.checkpoint is not None for report in first] == [False, False, True, False, False]
     second = run("resumes", stretch(epoch=5, until=7, reports=first, every=3))
     assert [report.epoch for report in second] == [4, 5, 6, 7]
-    assert second[0].notes == ["without a checkpoint of report 5 it goes on after report 3: what it repeats is dropped"]
+    assert second[0].notes == [
+        "without a checkpoint of report 5 it continues after report 3: repeated reports are dropped"
+    ]
     assert not any(report.notes for report in second[1:])
 
 

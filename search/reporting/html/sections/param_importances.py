@@ -45,9 +45,9 @@ def _explain_no_importances(found: Importances) -> str:
     if found.trials < FEWEST:
         return (
             f"Too few trials to tell: {found.trials} can be compared, and with fewer than {FEWEST} "
-            "next to nothing can be told from chance."
+            "hardly anything can be distinguished from chance."
         )
-    return f"Nothing can be told: the {found.trials} trials have equal values, or equal parameters."
+    return f"No importance can be computed: the {found.trials} trials have equal values, or equal parameters."
 
 
 def _summary_text(searched: SearchRecord, found: Importances) -> str:
@@ -57,7 +57,7 @@ def _summary_text(searched: SearchRecord, found: Importances) -> str:
     rest = [one.name for one in found.each if not one.matters]
     if not mattering:
         return (
-            f"{told}it cannot be told what mattered. No parameter explains clearly more of how trials differ than "
+            f"{told}it is unclear what mattered. No parameter explains clearly more of how trials differ than "
             f"chance may, {format_percent(found.chance or 0)} here. More trials may tell."
         )
     first = mattering[0]

@@ -56,12 +56,12 @@ def test_important_parameters_are_told_and_drawn():
 
 def test_unclear_importances_are_told_as_such():
     unclear = build(drawn(25, chance))
-    assert "it cannot be told what mattered" in unclear.says
+    assert "it is unclear what mattered" in unclear.says
     assert len(unclear.figures) == 3
     few = build(drawn(8, hill))
     assert few.says.startswith("Too few trials to tell: 8 can be compared")
     assert not few.figures
-    assert build(drawn(20, lambda p, draw: 1.0)).says.startswith("Nothing can be told: the 20 trials")
+    assert build(drawn(20, lambda p, draw: 1.0)).says.startswith("No importance can be computed: the 20 trials")
 
 
 def test_search_without_parameters_has_no_section():
