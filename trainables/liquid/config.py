@@ -15,20 +15,20 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 class SpikingConfig(ConfigPart):
     """Parameters of the spiking neurons."""
 
-    neurons: PositiveInt = Field(32, description="of each spiking layer")
+    neurons: PositiveInt = Field(32, description="neurons of each spiking layer")
     decay: Annotated[float, Field(gt=0, lt=1)] = searchable(
-        0.9, low=0.5, high=0.99, description="what a step leaves of a membrane's potential"
+        0.9, low=0.5, high=0.99, description="factor of a membrane's potential per step"
     )
-    threshold: PositiveFloat = searchable(1.0, low=0.25, high=2.0, description="where a neuron spikes")
+    threshold: PositiveFloat = searchable(1.0, low=0.25, high=2.0, description="potential above which a neuron spikes")
     slope: PositiveFloat = searchable(
-        4.0, low=1.0, high=50.0, log=True, description="of the surrogate derivative of a spike"
+        4.0, low=1.0, high=50.0, log=True, description="slope of the surrogate derivative"
     )
-    surrogate: Literal["atan", "fast_sigmoid"] = Field("atan", description="derivative of a spike")
+    surrogate: Literal["atan", "fast_sigmoid"] = Field("atan", description="surrogate derivative of a spike")
     learn_decay: bool = Field(True, description="each neuron learns its decay")
     learn_threshold: bool = Field(False, description="each neuron learns its threshold")
-    rate_weight: NonNegativeFloat = Field(0.0, description="of what holds rates between lowest_rate and highest_rate")
-    lowest_rate: Share = Field(0.02, description="spikes of a layer per neuron and step, at least")
-    highest_rate: Share = Field(0.5, description="the same at most")
+    rate_weight: NonNegativeFloat = Field(0.0, description="weight of the penalty on rates outside these bounds")
+    lowest_rate: Share = Field(0.02, description="smallest rate of a layer, in spikes per neuron and step")
+    highest_rate: Share = Field(0.5, description="largest rate of a layer, in spikes per neuron and step")
 
     @model_validator(mode="after")
     def _check_rates(self) -> "SpikingConfig":
@@ -48,29 +48,29 @@ class PlasticityConfig(ConfigPart):
     """Parameters of synapses that follow a local rule, in addition to those that follow the gradient."""
 
     rule: Literal["none", "pair", "triplet", "homeostatic", "bcm"] = searchable(
-        "none", choices=["none", *RULES], description="what changes plastic synapses; none: there are none"
+        "none", choices=["none", *RULES], description="rule of plastic synapses; none: no plastic synapses"
     )
     rate: PositiveFloat = searchable(
         1.0, low=0.01, high=100.0, log=True, when=PLASTIC, description="factor of the rule's change in each update"
     )
-    tau: PositiveFloat = Field(20.0, description="steps that the traces of spikes last")
+    tau: PositiveFloat = Field(20.0, description="time constant of the traces of spikes, in steps")
     target_rate: Annotated[float, Field(gt=0, lt=1)] = Field(
         0.1, description="spikes per step that the homeostatic rule and BCM aim at"
     )
     homeostasis: NonNegativeFloat = Field(
-        0.2, description="of rule homeostatic: inhibition that an update adds for each spike per step above target_rate"
+        0.2, description="rule homeostatic: inhibition that an update adds for each spike per step above target_rate"
     )
-    stiffness: NonNegativeFloat = Field(0.0, description="how much strong synapses resist weakening; 0: not at all")
-    meta: bool = Field(False, description="learn the rates of the rule from how the loss follows its last change")
+    stiffness: NonNegativeFloat = Field(0.0, description="resistance of strong synapses to depression; 0: none")
+    meta: bool = Field(False, description="learn the rates of the rule from its effect on the loss")
     meta_lr: PositiveFloat = Field(0.01, description="learning rate of these rates")
 
 
 class ContinualConfig(ConfigPart):
     """Parameters of the stream of tasks."""
 
-    tasks: PositiveInt = Field(5, description="learned one after another; 1: all at once")
+    tasks: PositiveInt = Field(5, description="number of tasks, learned one after another; 1: all at once")
     scenario: Scenario = Field(
-        "class", description="of labels: is the task of a sample known (task), unasked (domain), or asked too (class)"
+        "class", description="task of a sample: known (task), not predicted (domain), or predicted (class)"
     )
 
 
@@ -81,23 +81,23 @@ class ConsolidationConfig(ConfigPart):
         "none", choices=["none", "ewc", "si"], description="elastic weight consolidation or synaptic intelligence"
     )
     ewc_strength: NonNegativeFloat = searchable(
-        1e3, low=1.0, high=1e8, log=True, when={"consolidation.method": "ewc"}, description="of that penalty"
+        1e3, low=1.0, high=1e8, log=True, when={"consolidation.method": "ewc"}, description="strength of the penalty"
     )
     si_strength: NonNegativeFloat = searchable(
-        10.0, low=1e-2, high=1e5, log=True, when={"consolidation.method": "si"}, description="of that penalty"
+        10.0, low=1e-2, high=1e5, log=True, when={"consolidation.method": "si"}, description="strength of the penalty"
     )
-    decay: Annotated[float, Field(ge=0, le=1)] = Field(1.0, description="what a task leaves of earlier Fishers")
-    fisher_samples: PositiveInt = Field(512, description="sequences of a task that its Fisher is measured on")
+    decay: Annotated[float, Field(ge=0, le=1)] = Field(1.0, description="factor of earlier Fishers per task")
+    fisher_samples: PositiveInt = Field(512, description="sequences of a task for its Fisher")
 
 
 class ReplayConfig(ConfigPart):
     """Parameters of the replay of samples of earlier tasks in every window."""
 
-    fraction: Share = searchable(0.5, low=0.0, high=0.8, description="of a micro-batch that is replayed")
-    size: PositiveInt = searchable(100, low=20, high=1000, log=True, description="samples that are remembered")
-    balanced: bool = Field(True, description="as many of each earlier task; else as they come")
+    fraction: Share = searchable(0.5, low=0.0, high=0.8, description="replayed share of a micro-batch")
+    size: PositiveInt = searchable(100, low=20, high=1000, log=True, description="samples in memory")
+    balanced: bool = Field(True, description="same number of samples of each earlier task")
     logits_weight: NonNegativeFloat = searchable(
-        0.0, low=0.0, high=1.0, description="of staying with what was answered to them then (DER++)"
+        0.0, low=0.0, high=1.0, description="weight of the distance from stored outputs (DER++)"
     )
 
 
@@ -110,21 +110,21 @@ class LiquidConfig(TaskConfig):
         "cfc", choices=["cfc", "liquid", "ncp"], description="ltc is the slow reference"
     )
     accumulation: PositiveInt = searchable(1, choices=[1, 2, 4], description="micro-batches per optimizer update")
-    epochs: PositiveInt = Field(15, description="of all tasks of the stream together")
+    epochs: PositiveInt = Field(15, description="epochs of all tasks together")
     ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = Field(
-        0.98, description="average the weights for evaluation; none: do not"
+        0.98, description="decay of averaged weights; none: no averaging"
     )
     data: str = Field("digits", description="digits, text, series, or a folder: of text by domain, or of IDX files")
     length: Annotated[int, Field(ge=1, le=8192)] = Field(128, description="steps of a sequence of bytes or values")
-    samples: PositiveInt = Field(512, description="sequences in an epoch, at most")
-    test_samples: PositiveInt = Field(400, description="sequences that each domain is tested on, at most")
-    batch_size: PositiveInt = Field(16, description="sequences of a micro-batch, without those that are replayed")
-    layers: PositiveInt = Field(1, description="blocks")
-    units: Annotated[int, Field(ge=3)] = Field(32, description="of each liquid cell")  # an NCP has three layers
-    dropout: Share = Field(0.0, description="of what a block adds")
-    weight_decay: NonNegativeFloat = Field(0.01, description="of matrices")
+    samples: PositiveInt = Field(512, description="largest number of sequences in an epoch")
+    test_samples: PositiveInt = Field(400, description="largest number of test sequences of each domain")
+    batch_size: PositiveInt = Field(16, description="sequences of a micro-batch, without replayed ones")
+    layers: PositiveInt = Field(1, description="number of blocks")
+    units: Annotated[int, Field(ge=3)] = Field(32, description="units of each liquid cell")  # an NCP has three layers
+    dropout: Share = Field(0.0, description="dropout of the output of a block")
+    weight_decay: NonNegativeFloat = Field(0.01, description="weight decay of matrices")
     warmup: Annotated[float, Field(ge=0, le=1)] = Field(0.02, description="share of the updates before the peak rate")
-    schedule: Literal["constant", "cosine"] = Field("constant", description="of the learning rate after that")
+    schedule: Literal["constant", "cosine"] = Field("constant", description="learning rate after the warm-up")
     spiking: SpikingConfig = SpikingConfig()
     plasticity: PlasticityConfig = PlasticityConfig()
     continual: ContinualConfig = ContinualConfig()

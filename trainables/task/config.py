@@ -32,7 +32,7 @@ def searchable(
         choices: The values of a categorical field, instead of a range.
         when: Search this field only in trials where the named fields have these values, as in
             `{"precision": "fp16"}` or `{"precision": ["fp16", "bf16"]}`. Other trials use its default.
-        description: Shown by `--dry-run`.
+        description: A text for readers of the config.
 
     Raises:
         ValueError: The range is impossible or the default does not lie in it.
@@ -87,17 +87,17 @@ class TaskConfig(ConfigPart):
     accumulation: int = Field(1, ge=1, description="micro-batches per optimizer update")
     epochs: int = Field(9, ge=1, description="epochs of a trial that is never stopped early")
     max_grad_norm: float | None = Field(1.0, gt=0, description="clip the gradient's norm to this; none: no clipping")
-    ema_decay: float | None = Field(None, gt=0, lt=1, description="average the weights for evaluation; none: do not")
+    ema_decay: float | None = Field(None, gt=0, lt=1, description="decay of averaged weights; none: no averaging")
     loss_scale: float = Field(2.0**16, gt=0, le=2.0**127, description="initial loss scale, fp16 only")
     loss_scale_growth: int = Field(2000, ge=1, description="applied updates before the loss scale doubles, fp16 only")
-    max_consecutive_skips: int = Field(50, ge=0, description="non-finite windows in a row that a trial survives")
+    max_consecutive_skips: int = Field(50, ge=0, description="largest number of consecutive non-finite windows")
     max_loss_rise: float | None = Field(
-        1000.0, gt=1, description="a trial ends if its loss stays above so many times its first ones; none: it does not"
+        1000.0, gt=1, description="largest factor between a loss and the first ones; none: no limit"
     )
     gradient_check: Literal["skip", "module", "parameter"] = Field(
-        "module", description="what must have a gradient in the first update, or the trial fails"
+        "module", description="what must have a gradient in the first update"
     )
-    seed: int = Field(0, ge=0, lt=2**31, description="of weights, data order and dropout")
+    seed: int = Field(0, ge=0, lt=2**31, description="seed of weights, data order and dropout")
 
     def total_updates(self, micro_batches: int) -> int:
         """Return the updates of a whole trial, the length that e.g. OneCycleLR needs.
