@@ -1,8 +1,8 @@
 """A whole sequence of a CfC as one autograd function.
 
 Forward does the work that cannot be batched over time: a small matrix product per step (two with a backbone) and the
-gates. Backward computes the derivatives of the gates for all steps at once, runs back through time with the
-transposed products, and computes each weight's gradient with one product over all steps.
+gates. Backward computes the derivatives of the gates for all steps at once, and runs back through time with the
+transposed products. Each weight's gradient is then one product over all steps.
 """
 
 from typing import Any

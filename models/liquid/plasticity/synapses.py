@@ -87,9 +87,9 @@ class PlasticSynapses(nn.Module):
     def forward(self, spikes: Tensor) -> Tensor:
         """Return the current scale * (spikes @ weight^T), minus the rule's inhibition.
 
-        With learned rates, the value is the same, and the gradient of the log of a rate is <dL/dW, the last change of W
-        by its term>: the change of the loss if the last update had used another rate (hypergradient descent, Baydin et
-        al. 2018, of a local rule).
+        Learned rates do not change the value. The gradient of the log of a rate is <dL/dW, the last change of W by its
+        term>: the change of the loss if the last update had used another rate. This is hypergradient descent (Baydin et
+        al. 2018) of a local rule.
 
         Args:
             spikes: Shape (B, T, pre), floating point.
