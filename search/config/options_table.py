@@ -19,7 +19,7 @@ def format_options_page() -> str:
     """Return the text of docs/options.md."""
     lines = [HEAD]
     for group, options in itertools.groupby(OPTIONS, key=lambda option: option.group):
-        lines += [f"## {group}\n", "| option | key | meaning | |", "| --- | --- | --- | --- |"]
+        lines += [f"## {group}\n", "| option | key | meaning | changeable |", "| --- | --- | --- | --- |"]
         lines += [*map(_format_row, options), ""]
     return "\n".join(lines)
 

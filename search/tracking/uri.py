@@ -77,7 +77,7 @@ def _check_bucket(storage: RemotePath, uri: str, environment: Mapping[str, str])
     if not uri:
         raise UsageError(
             f"{URI} must name a server or a database with --storage {storage}: there is no disk for mlflow.db. "
-            "Say http://host:5000 of a server, as docs/mlflow.md starts one."
+            "Say http://host:5000 of a server, as docs/cluster.md starts one."
         )
     if _get_scheme(uri) not in DATABASES:
         return  # the server keeps the artifacts
