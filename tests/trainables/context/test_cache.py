@@ -98,7 +98,7 @@ def test_value_that_a_trial_changed_is_made_anew(caplog, change):
     cache = Cache()
     CHANGES[change](cache.get("parts", make_parts))
     cache.drop_changed()
-    assert "the trial changed what the cache holds as parts" in caplog.text
+    assert "the trial changed the cached value parts" in caplog.text
     value = cache.get("parts", make_parts)
     assert (value["list"], value["tensor"].tolist()) == (["a", "b"], [[0, 0], [0, 0]])
 
