@@ -35,7 +35,6 @@ NOT_YET = (
     "search/samplers",
     "search/schedulers",
     "search/study/sampler_view.py",
-    "trainables/arc",
     "trainables/lm",
     "trainables/training/trainer.py",
     "trainables/update",
