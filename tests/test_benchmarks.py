@@ -125,6 +125,7 @@ def test_docs_tell_the_measured_importances():
     ("page", "name"),
     [
         ("arc", "arc_best"),
+        ("arc", "arc_spread"),
         ("arc", "arc_ablation"),
         ("arc", "arc_families"),
         ("arc", "arc_refinement"),
