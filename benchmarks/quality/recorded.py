@@ -98,7 +98,7 @@ def _describe_small(
     searched: str,
     precisions: tuple[str, ...] = ("fp32",),
     ranges: Mapping[str, str] | None = None,
-    configs: int = 200,
+    configs: int = 100,
     **fixed: Any,
 ) -> Recording:
     """Return the recording of a small task, of whose parameters those `searched` are varied and the others fixed."""
@@ -117,20 +117,18 @@ RECORDINGS = {
     ),
     "noisy": _describe_small("noisy-digits", "error", 0.9, False, "lr momentum weight_decay dropout width", **SGD),
     "linear": _describe_small("cancer", "loss", 0.7, False, "lr momentum weight_decay batch", model="linear", **SGD),
-    "gru": _describe_small("waves", "loss", 1.5, False, "lr width warmup weight_decay", model="gru", batch=100),
+    "gru": _describe_small("waves", "loss", 1.5, False, "lr width warmup weight_decay", model="gru"),
     "friedman": _describe_small("friedman", "loss", 1.2, False, "lr weight_decay width depth dropout"),
-    "autoencoder": _describe_small(
-        "digits", "loss", 0.15, False, "lr momentum dropout width", batch=100, model="autoencoder"
-    ),
+    "autoencoder": _describe_small("digits", "loss", 0.15, False, "lr momentum dropout width", model="autoencoder"),
     "conv": _describe_small(
-        "digits", "error", 0.9, True, "lr momentum weight_decay dropout width", batch=100, model="conv", **SGD
+        "digits", "error", 0.9, True, "lr momentum weight_decay dropout width", model="conv", **SGD
     ),
     "attention": _describe_small("recall", "loss", 1.5, True, "lr width warmup weight_decay", model="attention"),
     "diabetes": _describe_small("diabetes", "loss", 1.2, True, "lr weight_decay dropout width batch"),
-    "features": _describe_small("moons", "loss", 0.7, True, "lr weight_decay width gain", model="features", **SGD),
-    "deep": _describe_small(
-        "digits", "loss", 2.4, True, "lr momentum gain warmup", ("fp32", "bf16"), configs=120, depth=5, **SGD
+    "features": _describe_small(
+        "moons", "loss", 0.7, True, "lr weight_decay width gain", ("fp32", "bf16"), model="features", **SGD
     ),
+    "deep": _describe_small("digits", "loss", 2.4, True, "lr momentum gain warmup", depth=5, **SGD),
 }
 
 

@@ -35,7 +35,7 @@ class SmallConfig(TaskConfig):
     width: int = searchable(24, low=8, high=64, log=True)
     depth: int = searchable(1, low=1, high=5)
     gain: float = searchable(1.0, low=0.3, high=3.0, log=True)
-    batch: int = searchable(50, choices=[25, 50, 100])
+    batch: int = searchable(100, choices=[25, 50, 100])
     epochs: int = 27
 
 
