@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -124,7 +124,7 @@ def find_mode_problems(
     trial: ObservedTrial, modes: Sequence[str], is_over: Callable[[], bool]
 ) -> tuple[list[Finding], list[ModeReport]]:
     """Compare each of `modes` with fp32 on the first micro-batch of each update."""
-    findings, reports = list[Finding](), list[ModeReport]()
+    findings, reports, references = list[Finding](), list[ModeReport](), dict[str, _Reference]()
     device = trial.task.context.device
     for mode in modes:
         if mode != Precision.FP32 and not is_over():
@@ -140,35 +140,62 @@ def find_mode_problems(
                 )
             for name, record in trial.updates.items():
                 for batch, loss in record.batches[:1] if not (reports and is_over()) else ():
-                    found, measured = _compare(trial, name, loss, batch, precision, factor is not None)
+                    if name not in references:
+                        references[name] = _measure_reference(trial, name, loss, batch)
+                    found, measured = _compare(trial, references[name], precision, factor is not None)
                     findings += found
                     known = {report.precision for report in reports}
                     reports += [report for report in measured if report.precision not in known]
     return findings, reports
 
 
+@dataclass(frozen=True)
+class _Reference:
+    """A micro-batch in fp32, with which each precision is compared.
+
+    Attributes:
+        is_calm: Whether the modules are in evaluation mode, because dropout draws other masks in half precision.
+        is_random: Whether the loss still depends on random numbers then.
+        plain: The seconds, and the bytes that are kept for the backward pass.
+    """
+
+    prober: Prober
+    name: str
+    loss: Loss
+    batch: Any
+    gradient: Gradient
+    plain: tuple[float, int]
+    is_calm: bool
+    is_random: bool
+
+    def mode(self) -> AbstractContextManager[None]:
+        """Set the mode of the modules inside."""
+        return evaluation_mode(self.prober.task.modules) if self.is_calm else nullcontext()
+
+
+def _measure_reference(trial: ObservedTrial, name: str, loss: Loss, batch: Any) -> _Reference:
+    prober, modules = Prober(trial), trial.task.modules
+    is_calm = _is_random(prober, loss, batch)
+    with evaluation_mode(modules) if is_calm else nullcontext():
+        gradient, plain = prober.compute(name, loss, batch), _measure(prober, name, loss, batch, Precision.FP32)
+        is_random = is_calm and _is_random(prober, loss, batch)
+    return _Reference(prober, name, loss, batch, gradient, plain, is_calm, is_random)
+
+
+def _is_random(prober: Prober, loss: Loss, batch: Any) -> bool:
+    values = []
+    for seed in (0, 1):
+        with prober.isolated(seed):
+            values.append(float(prober.forward(loss, batch)[0].detach()))
+    return values[0] != values[1]
+
+
 def _compare(
-    trial: ObservedTrial, name: str, loss: Loss, batch: Any, precision: Precision, is_emulated: bool
+    trial: ObservedTrial, given: _Reference, precision: Precision, is_emulated: bool
 ) -> tuple[list[Finding], list[ModeReport]]:
-    prober, subject = Prober(trial), f"{precision}, update {name!r}"
-    with ExitStack() as stack:
-        if _is_random(prober, name, loss, batch):  # dropout draws other masks in half precision
-            stack.enter_context(evaluation_mode(trial.task.modules))
-        return _compare_calmly(trial, prober, name, loss, batch, precision, is_emulated, subject)
-
-
-def _is_random(prober: Prober, name: str, loss: Loss, batch: Any) -> bool:
-    return prober.compute(name, loss, batch, 0).loss != prober.compute(name, loss, batch, 1).loss
-
-
-def _compare_calmly(
-    trial: ObservedTrial, prober: Prober, name: str, loss: Loss, batch: Any, precision: Precision, is_emulated: bool,
-    subject: str,
-) -> tuple[list[Finding], list[ModeReport]]:  # fmt: skip
-    is_random = _is_random(prober, name, loss, batch)
-    reference = prober.compute(name, loss, batch)
-    plain = _measure(prober, name, loss, batch, Precision.FP32)
-    with _set_precision(trial, precision):
+    prober, name, loss, batch, reference = given.prober, given.name, given.loss, given.batch, given.gradient
+    subject = f"{precision}, update {name!r}"
+    with given.mode(), _set_precision(trial, precision):
         try:
             products = Products()
             scale = trial.task.config.loss_scale if precision.mode.loss_scale else 1.0
@@ -182,9 +209,11 @@ def _compare_calmly(
             figure = f"the loss is {got.loss}, and {reference.loss:.4g} in fp32; first in {products.overflow or '?'}"
             return [make_finding("mode-not-finite", subject, figure)], []
         judged = _judge_gradient(prober, name, loss, batch, precision, reference, got)
-    loss_error, cosine, *scales = judged if not is_random else (0.0, 1.0, *judged[2:])  # other samples are no error
+    if given.is_random:  # other samples are no error
+        judged = (0.0, 1.0, *judged[2:])
+    loss_error, cosine, *scales = judged
     report = ModeReport(precision, got.loss, *measured, products.share(precision.dtype), loss_error, cosine, *scales)
-    fp32 = ModeReport(Precision.FP32, reference.loss, *plain, 1.0)
+    fp32 = ModeReport(Precision.FP32, reference.loss, *given.plain, 1.0)
     return [*_judge_mode(report, fp32, products, subject, is_emulated, trial)], [fp32, report]
 
 
