@@ -5,7 +5,10 @@ new seeds, as search/schedulers/confirmation.py decides, and search/analysis/con
 A search without confirmation has as many more trials as the other one has confirming runs, and takes its best trial.
 All trials and runs are trained in full. The unit of values is the spread of the true values of a problem's configs.
 
-    python benchmarks/confirmation.py [--searches 400] [--processes 2]
+The last tables draw searches from the recorded trainings of a real task, benchmarks/quality/digit_seeds.py. The true
+value of a config is its mean over all recorded seeds, and the unit is that of the task.
+
+    python benchmarks/confirmation.py [--searches 400] [--processes 2] [--replays]
 """
 
 import argparse
@@ -19,6 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.quality.digit_seeds import load_values
 from benchmarks.quality.hartmann import ALPHA, A, P
 from search.analysis.confirmation import CHOSEN_FROM, estimate_confirmation
 from search.config.objectives import Objective
@@ -33,6 +37,7 @@ POOL = 50_000  # configs that give the spread, the best value and the quantile o
 
 Array = NDArray[np.float64]
 Rng = np.random.Generator
+Results = dict[tuple[str, float, int], list["Outcome"]]  # by name, noise and runs
 
 
 class Trials(NamedTuple):
@@ -40,6 +45,7 @@ class Trials(NamedTuple):
 
     true: Array
     seen: Array
+    rows: Array  # of the table of a replay
 
 
 class Outcome(NamedTuple):
@@ -145,21 +151,24 @@ class Simulator:
         problem = self._problem
         points = problem.values(draw, trials - 1)
         shared = self.draw_shared(draw)
-        true, seen = np.array([self.defaults]), np.array([self.run(draw, self.defaults, shared)])
+        true, seen = np.array([self.defaults]), np.array([self._draw_value(draw, self.defaults, shared)])
         for number in range(trials - 1):
             if problem.function is not None and number >= 8 and draw.random() < 0.7:
                 best = points[int(seen[1:].argmax())]
                 points[number] = np.clip(best + draw.normal(0, 0.1, best.shape), 0, 1)
             value = (self._evaluate(points[number : number + 1])[0] - self._zero) / self._spread
-            true, seen = np.append(true, value), np.append(seen, self.run(draw, value, shared))
-        return Trials(true, seen)
+            true, seen = np.append(true, value), np.append(seen, self._draw_value(draw, value, shared))
+        return Trials(true, seen, np.arange(trials))
 
     def draw_shared(self, draw: Rng) -> float:
         """Return what a seed brings to all configs alike."""
         return float(self._noise * np.sqrt(self._problem.shared) * draw.standard_normal())
 
-    def run(self, draw: Rng, true: float, shared: float) -> float:
-        """Return the value of a run of a config with the value `true`."""
+    def run(self, draw: Rng, trials: Trials, number: int, shared: float) -> float:
+        """Return the value of a run of the config of a trial."""
+        return self._draw_value(draw, trials.true[number], shared)
+
+    def _draw_value(self, draw: Rng, true: float, shared: float) -> float:
         degrees = self._problem.degrees
         own = draw.standard_normal() if degrees is None else draw.standard_t(degrees) / np.sqrt(degrees / (degrees - 2))
         scale = self._noise * np.sqrt(1 - self._problem.shared) * self._problem.factor(np.array([true]))[0]
@@ -169,14 +178,54 @@ class Simulator:
         return points if self._problem.function is None else self._problem.function(points)
 
 
+class Replay:
+    """Draws searches and runs from recorded trainings: all trials of a search have one seed, runs have other ones.
+
+    Args:
+        configs: How many of the recorded configs are searched, the best ones.
+        defaults: The place of the config that stands for the defaults, the best one is 0. None: the task's defaults.
+    """
+
+    def __init__(self, configs: int, defaults: int | None) -> None:
+        self._values = -load_values()
+        self._true = self._values.mean(axis=1)
+        best = np.argsort(-self._true)[:configs]
+        self._first = 0 if defaults is None else int(best[defaults])
+        self._others = best[best != self._first]
+        self.noise = float(np.sqrt(self._values[best[:10]].var(axis=1, ddof=1).mean()))
+        self.spread = float(self._true[best].std())
+
+    def search(self, draw: Rng, trials: int) -> Trials:
+        """Return the trials of a search, and choose the seeds of the runs that confirm it."""
+        first, *self._seeds = draw.permutation(self._values.shape[1])
+        rows = np.array([self._first, *draw.permutation(self._others)[: trials - 1]])
+        return Trials(self._true[rows], self._values[rows, first], rows)
+
+    def draw_shared(self, draw: Rng) -> float:
+        """Return the next seed."""
+        return float(self._seeds.pop())
+
+    def run(self, draw: Rng, trials: Trials, number: int, shared: float) -> float:
+        """Return the value of a training of the config of a trial under the seed `shared`."""
+        return float(self._values[trials.rows[number], int(shared)])
+
+
+REPLAYS = {
+    "60 configs": (60, None),
+    "60 configs, good defaults": (60, 3),
+    "the best 30": (30, None),
+    "the best 30, good defaults": (30, 3),
+}
+
+
 def simulate(name: str, noise: float, runs: int, searches: int) -> list[Outcome]:
-    """Return the outcomes of `searches` with `runs` confirming runs each."""
-    simulator = Simulator(PROBLEMS[name], noise)
+    """Return the outcomes of `searches` with `runs` confirming runs each. `noise` is that of a problem."""
+    simulator = Replay(*REPLAYS[name]) if name in REPLAYS else Simulator(PROBLEMS[name], noise)
     seed = zlib.crc32(f"{name} {noise}".encode())
     return [compare_picks(simulator, np.random.default_rng([seed, number]), runs) for number in range(searches)]
 
 
-def compare_picks(simulator: Simulator, draw: Rng, runs: int) -> Outcome:
+def compare_picks(simulator: Simulator | Replay, draw: Rng, runs: int) -> Outcome:
     """Return what a search and its confirmation pick, and what a longer search does."""
     all_trials = simulator.search(draw, TRIALS + runs)
     luckiest = int(all_trials.seen.argmax())
@@ -186,7 +235,7 @@ def compare_picks(simulator: Simulator, draw: Rng, runs: int) -> Outcome:
     while due := next_round(finalists, values, runs, "max"):
         shared = simulator.draw_shared(draw)
         for config, index in due:
-            values.setdefault(config, {})[index] = simulator.run(draw, true[config or 0], shared)
+            values.setdefault(config, {})[index] = simulator.run(draw, all_trials, config or 0, shared)
     found = estimate_confirmation(values, SCORE)
     assert found is not None
     best = next(config for config in found.configs if config.trial is not None)
@@ -231,11 +280,9 @@ def row(outcomes: Sequence[Outcome], noise: float) -> list[float]:
     ]
 
 
-def print_table(results: dict[tuple[str, float, int], list[Outcome]], noise: float, runs: int) -> None:
+def print_table(results: Results, noise: float, runs: int) -> None:
     print(f"\nnoise {noise:g} spreads, {runs} confirming runs, {num_finalists(runs)} finalists")
-    print(f"{'':24}{'worse than defaults':>20}{'bias, in sd':>15}{'covered':>16}{'gain over the defaults':>38}")
-    heads = [f"{head:>{width}}" for head, width in zip(["without", "with"] * 2, (12, 8, 9, 6), strict=True)]
-    print(f"{'':24}{''.join(heads)}{'pick':>8}{'differ.':>8}{'without':>10}{'with':>8}{'more':>20}")
+    print_head()
     table = []
     for name in PROBLEMS:
         figures = row(results[name, noise, runs], noise)
@@ -246,6 +293,19 @@ def print_table(results: dict[tuple[str, float, int], list[Outcome]], noise: flo
     print(f"gains less, by more than 2 standard errors: {', '.join(worse) or 'nowhere'}")
 
 
+def print_replays(results: Results, runs: int) -> None:
+    print(f"\nrecorded trainings, {runs} confirming runs, {num_finalists(runs)} finalists")
+    print_head()
+    for name, given in REPLAYS.items():
+        print_row(name, row(results[name, 0.0, runs], Replay(*given).noise))
+
+
+def print_head() -> None:
+    print(f"{'':24}{'worse than defaults':>20}{'bias, in sd':>15}{'covered':>16}{'gain over the defaults':>38}")
+    heads = [f"{head:>{width}}" for head, width in zip(["without", "with"] * 2, (12, 8, 9, 6), strict=True)]
+    print(f"{'':24}{''.join(heads)}{'pick':>8}{'differ.':>8}{'without':>10}{'with':>8}{'more':>20}")
+
+
 def print_row(name: str, figures: Sequence[float]) -> None:
     worse_without, worse, bias_without, bias, pick, difference, without, gain, more, error = figures
     print(
@@ -254,7 +314,7 @@ def print_row(name: str, figures: Sequence[float]) -> None:
     )
 
 
-def print_thresholds(results: dict[tuple[str, float, int], list[Outcome]]) -> None:
+def print_thresholds(results: Results) -> None:
     print("\nby the probability from which on a finalist is chosen: worse than the defaults / gain, mean over problems")
     print(f"{'':24}{''.join(f'{threshold:>16.2f}' for threshold in THRESHOLDS)}")
     for noise, runs in product(NOISES, RUNS):
@@ -269,15 +329,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--searches", type=int, default=400, help="of each problem, noise and number of runs")
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--replays", action="store_true", help="draw from recorded trainings alone")
     given = parser.parse_args()
-    cases = [*product(PROBLEMS, NOISES, RUNS)]
+    cases = [*(() if given.replays else product(PROBLEMS, NOISES, RUNS)), *product(REPLAYS, (0.0,), RUNS)]
     with Pool(given.processes) as pool:
         found = pool.starmap(simulate, [(*case, given.searches) for case in cases], chunksize=1)
     results = dict(zip(cases, found, strict=True))
     print(f"{given.searches} searches of {TRIALS} trials; a finalist is chosen from {CHOSEN_FROM:g} on")
-    for runs, noise in product(RUNS, NOISES):
-        print_table(results, noise, runs)
-    print_thresholds(results)
+    if not given.replays:
+        for runs, noise in product(RUNS, NOISES):
+            print_table(results, noise, runs)
+        print_thresholds(results)
+    for runs in RUNS:
+        print_replays(results, runs)
+    for name, replay in ((name, Replay(*replayed)) for name, replayed in REPLAYS.items()):
+        print(f"{name}: noise of a run {replay.noise:.3f}, spread of the configs {replay.spread:.3f}")
 
 
 if __name__ == "__main__":

@@ -183,3 +183,16 @@ def test_docs_tell_what_confirming_runs_are_worth():
     percents = r" \| ([\d.]+) % \| ([\d.]+) %"
     row = rf"^\| ([\d.]+) \| (\d+){percents} \| (\S+) \| (\S+){percents} \| (\S+) \| (\S+) \|$"
     assert find(row, doc("confirmation")) == found
+
+
+def test_docs_tell_what_confirming_runs_are_worth_on_a_real_task():
+    number = r" +(\S+)"
+    found = []
+    for runs, block in find(r"^recorded trainings, (\d+) confirming runs.*\n((?:.+\n)+)", measured("confirmation")):
+        percents = r" +([\d.]+)% +([\d.]+)%"
+        for name, *figures in find(rf"^(\S.*?){percents}{number}{number}{percents}{number}{number} ", block):
+            found.append((name.strip(), runs, *figures))
+    assert len(found) == 8
+    percents = r" \| ([\d.]+) % \| ([\d.]+) %"
+    row = rf"^\| (\D.*?|60 .*?) \| (\d+){percents} \| (\S+) \| (\S+){percents} \| (\S+) \| (\S+) \|$"
+    assert find(row, doc("confirmation")) == found
