@@ -8,9 +8,11 @@ from typing import Any, Self
 from search.errors import UsageError
 from search.execution.cluster.connection import join_thread
 from search.experiment.stop import StopRequest
+from search.formatting import resume_command
 from search.reporting.console.preflight import format_finding, format_summary
 from search.reporting.console.progress import Progress
 from search.storage.atomic_file import write_atomic
+from trainables.filesystem.paths import StoragePath
 
 AUDIT_FILE = "preflight.json"
 
@@ -20,12 +22,20 @@ class AuditFollower:
 
     As a context manager it ends the thread: Ray ends a process that calls it during its shutdown.
 
+    Args:
+        folder: The local folder of the search.
+        place: Where the search lies, for the command that resumes it.
+        identity: What `identify_audit` returned. The result has it as "of", unless the audit was cut short.
+
     Attributes:
         result: The audit as JSON, once it has ended.
     """
 
-    def __init__(self, registry: Any, folder: Path, progress: Progress, stop: StopRequest) -> None:
+    def __init__(
+        self, registry: Any, folder: Path, place: StoragePath, identity: str, progress: Progress, stop: StopRequest
+    ) -> None:
         self.result: dict[str, Any] | None = None
+        self._place, self._identity = place, identity
         self._registry, self._folder, self._progress, self._stop = registry, folder, progress, stop
         self._thread = threading.Thread(target=self._follow, daemon=True, name="preflight")
         self._thread.start()
@@ -42,7 +52,10 @@ class AuditFollower:
         found = self.result["findings"] if self.result else []
         errors = [format_finding(finding) for finding in found if finding["severity"] == "error"]
         if errors:
-            raise UsageError(*errors, "Correct the task, or start the search with --no-preflight.")
+            command = resume_command(self._place)
+            raise UsageError(
+                *errors, f"Nothing was trained. Correct the task and say {command}, or say it with --no-preflight."
+            )
 
     def _follow(self) -> None:
         import ray
@@ -55,7 +68,7 @@ class AuditFollower:
             self._tell(audit)
 
     def _tell(self, audit: dict[str, Any]) -> None:
-        self.result = audit
+        self.result = audit if self._stop.asked.is_set() else {**audit, "of": self._identity}
         for finding in audit["findings"]:
             if finding["severity"] == "warning":
                 self._progress.warn(f"preflight: warning {format_finding(finding)}")

@@ -1,10 +1,13 @@
 """Audits the task of a search before it starts, in a process of its own on the device that trials get."""
 
+import hashlib
 import json
 import os
+import platform
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,6 +23,7 @@ from search.execution.cluster.local_machine import count_available_cpus, uses_ex
 from search.experiment.code_copy import CODE
 from search.experiment.plan import SearchPlan
 from search.storage.atomic_file import write_atomic
+from search.tracking.provenance import get_searchlight_version
 from trainables.precision import Precision
 from trainables.preflight.audit import AuditRequest, AuditResult
 from trainables.preflight.findings import make_finding, sort_findings
@@ -66,6 +70,22 @@ def build_request(planned: SearchPlan, is_quick: bool = False) -> AuditRequest:
         4.0 if is_quick else LIMIT_S,
         is_quick,
     )
+
+
+def identify_audit(planned: SearchPlan, files: Mapping[str, str]) -> str:
+    """Return a digest of what the quick part of an audit depends on, or "" if that is unknown.
+
+    It is unknown on a joined cluster, where the first worker may run on another node each time.
+
+    Args:
+        files: The digests of the files that the task imports, by name.
+    """
+    if uses_existing_cluster():
+        return ""
+    machine = [platform.node(), platform.processor(), count_available_cpus()]
+    machine += [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    known = [asdict(build_request(planned, is_quick=True)), dict(files), get_searchlight_version(), machine]
+    return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
 
 
 def is_audited(planned: SearchPlan) -> bool:

@@ -27,7 +27,7 @@ from search.execution.tune_scheduler import GangFailureRecorder, RayLost
 from search.execution.watchdog import Watchdog
 from search.experiment.audit_follower import AuditFollower
 from search.experiment.plan import SearchPlan
-from search.experiment.preflight import build_request, is_audited
+from search.experiment.preflight import build_request, identify_audit, is_audited
 from search.experiment.resume import OpenStudy, create_tracker
 from search.experiment.stop import StopRequest, build_stoppers, restore_stoppers, start_budget_timer
 from search.reporting.console.progress import Progress
@@ -85,8 +85,12 @@ def run_on_ray(
     )
     progress.follow(searcher)
     start_budget_timer(stoppers, stop.asked)
-    settings = _gang_settings(planned, worker, registry, files, is_rehearsal)
-    audit = start(AuditFollower(registry, config.local_path, progress, stop)) if settings.worker.audit else None
+    identity, known = identify_audit(planned, study.metadata["files"]), study.metadata.get("preflight", {})
+    is_known = bool(identity) and known.get("of") == identity and not known["has_errors"]
+    settings = _gang_settings(planned, worker, registry, files, is_rehearsal, is_audited(planned) and not is_known)
+    audit = None
+    if settings.worker.audit:
+        audit = start(AuditFollower(registry, config.local_path, config.path, identity, progress, stop))
     _run_trials(searcher, settings, stoppers, stop, config)
     if audit is not None and audit.result is not None:
         study.save_metadata({**study.metadata, "preflight": audit.result})
@@ -109,7 +113,7 @@ def _inspect_cluster(config: SearchConfig, progress: Progress) -> tuple[Resource
 
 
 def _gang_settings(
-    planned: SearchPlan, worker: Resources, registry: Any, files: StoragePath, is_rehearsal: bool
+    planned: SearchPlan, worker: Resources, registry: Any, files: StoragePath, is_rehearsal: bool, has_audit: bool
 ) -> GangSettings:
     config, grows = planned.config, resources.autoscaler_limits() is not None
     settings = WorkerSettings(
@@ -120,7 +124,7 @@ def _gang_settings(
         rehearsal=is_rehearsal,
         stall_timeout=config.stall_timeout,
         recycle_after=config.recycle_after,
-        audit=asdict(build_request(planned, is_quick=True)) if is_audited(planned) else None,
+        audit=asdict(build_request(planned, is_quick=True)) if has_audit else None,
         gpus=config.workers * (worker.get("GPU") or 1.0),
     )
     return GangSettings(config.workers, worker, config.placement, grows, registry, config.max_failures, settings)

@@ -44,6 +44,8 @@ def test_interrupted_confirmation_goes_on_after_a_resume(search):
     assert "resume: " in interrupted.stderr
     assert "interrupted" in {get_outcome(run) for run in left.confirming_runs}
     assert len(left.trials) == 4
+    assert "\npreflight: " in interrupted.stderr
+    assert "preflight: " not in resumed.stderr, "the same task on the same machine has been audited"
     assert "interrupted" not in {get_outcome(trial) for trial in left.trials}
     record = load_search(folder)
     assert len(record.trials) == 4

@@ -13,7 +13,14 @@ from search.config.loading import resolve_config
 from search.config.search_space import resolve_space
 from search.execution.cluster import local_machine
 from search.experiment import plan
-from search.experiment.preflight import build_request, estimate, list_corners, load_estimate, run_preflight
+from search.experiment.preflight import (
+    build_request,
+    estimate,
+    identify_audit,
+    list_corners,
+    load_estimate,
+    run_preflight,
+)
 from search.reporting.console.preflight import format_estimate, print_audit
 from search.reporting.console.tables import create_console
 from trainables.precision import find_supported_precisions
@@ -93,6 +100,20 @@ def test_emulated_precision_that_was_named_stays(tmp_path, emulating, named):
 def test_native_precision_stays(tmp_path, emulating, monkeypatch):
     monkeypatch.setattr(modes, "is_fp16_product_native", lambda: True)
     assert choices_of(tmp_path) == ("fp32,bf16,fp16", ())
+
+
+def test_audit_is_another_one_for_other_files_and_defaults(tmp_path, monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    planned, other = (
+        plan(make_config(f"{TASKS / 'toy.py'}:Toy", storage=tmp_path, set={"epochs": epochs}, gpus_per_worker=0))
+        for epochs in ("2", "3")
+    )
+    files = {"toy.py": "1"}
+    known = identify_audit(planned, files)
+    assert known == identify_audit(planned, files)
+    assert len({known, identify_audit(other, files), identify_audit(planned, {"toy.py": "2"})}) == 3
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:6379")
+    assert identify_audit(planned, files) == ""
 
 
 def test_audit_runs_in_its_process_and_leaves_its_costs(tmp_path, capsys):
