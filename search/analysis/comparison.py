@@ -56,13 +56,13 @@ class SearchCurve:
     seconds: float
 
     def find_improvement(self, value: float) -> Improvement | None:
-        """When it had found as much as `value`; None: never, or the time is not known."""
+        """Return the first improvement that was as good as `value`. None: there was none, or its time is unknown."""
         is_better = self.searched.objective.is_better
         return next((step for step in self.steps if not is_better(value, step.value)), None)
 
 
 def search_curve(searched: SearchRecord, name: str = "") -> SearchCurve:
-    """What `searched` came to, under another `name` if one is given."""
+    """Return the progress of `searched` as a curve, under another `name` if one is given."""
     clocked = running_time(searched)
     begun = [trial.datetime_start.timestamp() for trial in searched.trials if trial.datetime_start]
     settled = _select_with_result(searched.trials)
@@ -75,7 +75,7 @@ def search_curve(searched: SearchRecord, name: str = "") -> SearchCurve:
 
 
 def compare(places: Sequence[StoragePath], searches: Sequence[SearchRecord]) -> list[SearchCurve]:
-    """The `searches` at their `places`, the first of which the others are compared with.
+    """Return the curves of the `searches` at their `places`. The others are compared with the first one.
 
     Raises:
         UsageError: They are not after the same, a line each.
@@ -156,7 +156,7 @@ def _describe_time_to_value(side: SearchCurve, value: float) -> list[str]:
 
 
 def build_comparison_rows(sides: Sequence[SearchCurve]) -> list[list[str]]:
-    """The sides as a table with a column each; the first row is its head."""
+    """Return a table with a column for each side; the first row is its head."""
     metric = sides[0].searched.objective.metric
     steps = [side.steps[-1] if side.steps else None for side in sides]
     table = [
@@ -191,7 +191,7 @@ def _format_confirmed(confirmations: Sequence[Confirmation]) -> str:
 
 
 def build_config_rows(sides: Sequence[SearchCurve]) -> list[list[str]]:
-    """What the configs of the best trials differ in, with a column for each side; the first row is the head."""
+    """Return the parameters in which the best trials differ, with a column for each side; the first row is the head."""
     configs = [flatten(side.best.config) if side.best else {} for side in sides]
     names = dict.fromkeys(name for config in configs for name in config)
     body = [[name, *(format_value(config.get(name, "-")) for config in configs)] for name in names]
@@ -199,7 +199,7 @@ def build_config_rows(sides: Sequence[SearchCurve]) -> list[list[str]]:
 
 
 def config_differences(first: SearchCurve, other: SearchCurve) -> list[str]:
-    """What the two searches were begun with that differs, a line each: it may be why one found more."""
+    """Return a line for each setting in which the two searches differ: it may be why one found more."""
     own, theirs = first.searched.about, other.searched.about
     told = []
     changed = _find_changed_names(own.get("files", {}), theirs.get("files", {}))
@@ -221,14 +221,14 @@ def _find_changed_names(own: dict[str, str], theirs: dict[str, str]) -> list[str
 
 
 def _describe_space(searched: SearchRecord) -> dict[str, str]:
-    """What was searched, and what was fixed, as it is told."""
+    """Return what was searched, and what was fixed, as text."""
     ranges = searched.about.get("searched", {}).items()
     told = {name: f"searched in {Parameter(name, json_to_distribution(text), {})}" for name, text in ranges}
     return {**told, **{name: format_value(value) for name, value in searched.about.get("fixed", {}).items()}}
 
 
 def _collect_data_digests(searched: SearchRecord) -> dict[str, str]:
-    """The digests of the data sets that its trials say they use, by name."""
+    """Return the digests of the data sets that the trials name, by name."""
     told: dict[str, set[str]] = defaultdict(set)
     for trial in searched.trials:
         for data in get_datasets(trial):
@@ -237,5 +237,5 @@ def _collect_data_digests(searched: SearchRecord) -> dict[str, str]:
 
 
 def _get_task_name(searched: SearchRecord) -> str:
-    """Wherever its file lies; empty if that is not known."""
+    """Return the name of the task without the folder of its file, or "" if it is unknown."""
     return Path(str(searched.about.get("config", {}).get("task", ""))).name

@@ -28,7 +28,7 @@ class Condition:
     value: Any
 
     def is_met(self, values: Mapping[str, Any]) -> bool:
-        """Whether `values`, the parameters of a trial, meet it. They do not where the parameter does not apply."""
+        """Return whether the parameters of a trial meet the condition. They do not if the parameter does not apply."""
         if self.parameter not in values:
             return False
         value = values[self.parameter]
@@ -83,7 +83,7 @@ class Divergence:
 
 
 def find_divergence(trials: Sequence[FrozenTrial]) -> list[Divergence]:
-    """What `trials` show of it: a line per precision if that is searched. Empty if none diverged.
+    """Return where `trials` diverged, for each precision if that is searched. The list is empty if none diverged.
 
     Where no precision by itself has trials enough for a region, all of them may show one together.
     """
@@ -109,7 +109,7 @@ def _summarize_divergence(precision: str | None, trials: Sequence[FrozenTrial]) 
 
 
 def _find_region(trials: Sequence[FrozenTrial]) -> Region | None:
-    """At most two conditions: the second divides what the first leaves, and then the first is drawn anew."""
+    """Return at most two conditions. The second divides what the first leaves; then the first is found again."""
     first = _find_condition(trials)
     if first is None:
         return None
@@ -130,7 +130,7 @@ def _select_inside(trials: Sequence[FrozenTrial], *conditions: Condition) -> lis
 
 
 def _find_condition(trials: Sequence[FrozenTrial]) -> Condition | None:
-    """The one condition that divides diverged trials from others best, unless chance would do as well."""
+    """Return the condition that divides diverged trials from others best, or None if chance would do as well."""
     flags = [_is_diverged(trial) for trial in trials]
     if min(sum(flags), len(flags) - sum(flags)) < FEWEST:
         return None
@@ -162,7 +162,7 @@ def _find_condition(trials: Sequence[FrozenTrial]) -> Condition | None:
 
 
 def _build_split_columns(trials: Sequence[FrozenTrial]) -> list[tuple[str, tuple[Any] | None, list[int]]]:
-    """What a split may look at: the name of a parameter, a choice of it if it has choices, and the trials' ranks.
+    """Return what a split may use: the name of a parameter, a choice of it if it has choices, and the trials' ranks.
 
     Ranks, since a split is the same on any scale. Parameters that only some of the trials have are left out.
     """
@@ -182,7 +182,7 @@ def _build_split_columns(trials: Sequence[FrozenTrial]) -> list[tuple[str, tuple
 
 
 def _find_best_split(table: Any, flags: Sequence[bool]) -> tuple[int, float, float] | None:
-    """Column, bound and gain of the best split of the rows of `table`; None if no side may be so small."""
+    """Return column, bound and gain of the best split of the rows of `table`, or None if a side would be too small."""
     from sklearn.tree import DecisionTreeClassifier  # takes a second, and most searches need it never
 
     stump = DecisionTreeClassifier(max_depth=1, min_samples_leaf=FEWEST, random_state=0).fit(table, flags).tree_
@@ -193,7 +193,7 @@ def _find_best_split(table: Any, flags: Sequence[bool]) -> tuple[int, float, flo
 
 
 def _choose_bound(low: Any, high: Any, distribution: BaseDistribution) -> float | int:
-    """The shortest number above `low`, and at most `high`, near to their middle."""
+    """Return the shortest number above `low`, and at most `high`, near to their middle."""
     log = getattr(distribution, "log", False)
     middle = math.sqrt(low * high) if log else (low + high) / 2
     if isinstance(distribution, IntDistribution):

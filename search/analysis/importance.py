@@ -71,7 +71,7 @@ class Importances:
 
 
 def find_importances(searched: SearchRecord) -> Importances:
-    """What mattered in a search, by its first objective; nothing where too few trials are there to tell."""
+    """Return what mattered in a search, by its first objective: nothing if there are too few trials."""
     places = rank_trials(searched)
     trials = [trial for trial in searched.trials if trial.number in places]
     y = np.array([places[trial.number] for trial in trials])
@@ -93,7 +93,7 @@ def find_importances(searched: SearchRecord) -> Importances:
 
 
 def _find_significant(table: Columns, owner: Owner, y: Array, shares: Array) -> tuple[set[int], float]:
-    """The parameters with a share that chance does not give, and what it does.
+    """Return the parameters with a share that chance does not explain, and the share that chance explains.
 
     In steps: the strongest would else hide the others. Chance is what any of the rest gets, beside those that are known
     to matter, where the values of the rest belong to other trials.
@@ -116,7 +116,7 @@ def _find_significant(table: Columns, owner: Owner, y: Array, shares: Array) -> 
 
 
 def _estimate_deviations(table: Columns, owner: Owner, y: Array) -> Array:
-    """The standard deviations of the shares: those over halves of the trials, drawn without replacement (Shao 1989).
+    """Return the standard deviations of the shares over halves of the trials without replacement (Shao 1989).
 
     A bootstrap would have trials twice, of which the forest learns one and tells the other.
     """
@@ -129,7 +129,7 @@ def _estimate_deviations(table: Columns, owner: Owner, y: Array) -> Array:
 
 
 def _build_columns(trials: Sequence[FrozenTrial], draw: np.random.Generator) -> tuple[list[str], Columns, Owner]:
-    """The names of parameters that vary, their values as numbers, and which parameter each column is of.
+    """Return the names of parameters that vary, their values as numbers, and the parameter of each column.
 
     Numbers are ranks, since trees are the same on any scale; choices are a column each. Where a parameter does not
     apply it gets a value from a trial in which it does: any other would say which trials these are.
@@ -156,7 +156,7 @@ def _is_categorical(name: str, trials: Sequence[FrozenTrial]) -> bool:
 
 
 def _compute_shares(table: Columns, owner: Owner, y: Array, seed: int) -> Array:
-    """What follows from each parameter, as a share of the variance of `y`; around 0 where that is nothing."""
+    """Return what each parameter explains, as a share of the variance of `y`: around 0 if it explains nothing."""
     from sklearn.tree import DecisionTreeRegressor  # takes a second, and only reports need it
 
     count, parameters = len(y), int(owner.max()) + 1

@@ -112,7 +112,7 @@ class SearchResult:
         return f"<p>{head}</p>{self.trials.to_html(index=False, max_rows=30)}"
 
     def as_json(self) -> dict[str, Any]:
-        """The object that `--json` prints."""
+        """Return the object that `--json` prints."""
         front = {} if self.front is None else {"front": [asdict(trial) for trial in self.front]}
         return {
             "name": self.name,

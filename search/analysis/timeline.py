@@ -34,7 +34,7 @@ class Span:
 
 
 def build_timeline(trials: Sequence[FrozenTrial]) -> list[Span]:
-    """What each gang did, in order.
+    """Return what each gang did, in order.
 
     A driver that was killed has left no more of its last stretches than the epochs that they reported.
     """
@@ -74,7 +74,7 @@ def _build_epoch_span(number: int, report: dict[str, Any], earliest: float) -> S
 
 
 def _fill_gaps(spans: Sequence[Span]) -> Iterator[Span]:
-    """With what lies between them."""
+    """Yield the spans, and one for each gap between them."""
     for span, after in pairwise(spans):
         yield span
         if after.start > span.end:
