@@ -156,7 +156,10 @@ class SearchConfig(BaseModel):
         3, "N", "Fail a trial that loses its workers more often than this without progress.", resumable=True, ge=0
     )
     stall_timeout: Duration = _advanced(
-        None, "TIME", "Fail a trial that makes no progress for this time, e.g. 10m. Default: no limit.", resumable=True
+        None,
+        "TIME",
+        "Fail a trial that makes no progress for this time, e.g. 10m. Default: 10 epochs, at least 30m.",
+        resumable=True,
     )
     recycle_after: Count | None = _advanced(
         None, "N", "Start new workers after this many trials. Default: no limit.", resumable=True

@@ -12,15 +12,19 @@ SETTINGS = {
     # The watcher starts a process for every gang. The registry finds draining nodes for all of them.
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
 }
-CONTROLLER_VARIABLES = {PLACE, *SETTINGS}
+# A collective that hangs on a GPU ends the workers, and the trial continues from its last checkpoint.
+NCCL_SETTINGS = {"RAY_TRAIN_ENABLE_NCCL_HANG_DETECTOR": "1", "RAY_TRAIN_NCCL_RAS_ACTION": "fail"}
+CONTROLLER_VARIABLES = {PLACE, *SETTINGS, *NCCL_SETTINGS}
 
 
-def apply_controller_settings(grows: bool) -> float:
+def apply_controller_settings(grows: bool, has_nccl: bool) -> float:
     """Set variables that the user has not set. Return how many seconds workers may wait for room.
 
     Args:
         grows: Whether the cluster may grow.
+        has_nccl: Whether the ranks of a gang exchange tensors of GPUs.
     """
-    for name, value in {**SETTINGS, PLACE: str(GROW_S if grows else PLACE_S)}.items():
+    own = {**SETTINGS, **(NCCL_SETTINGS if has_nccl else {}), PLACE: str(GROW_S if grows else PLACE_S)}
+    for name, value in own.items():
         os.environ.setdefault(name, value)
     return float(os.environ[PLACE])

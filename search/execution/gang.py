@@ -14,7 +14,8 @@ from ray import tune
 
 from search.execution.controller_settings import apply_controller_settings
 from search.execution.failure_policy import FailurePolicy
-from search.execution.gang_registry import Registry
+from search.execution.gang_registry import STALL_EPOCHS, STALL_S, Registry
+from search.formatting import format_duration
 from trainables.registry import find_user_frame
 from trainables.worker.messages import (
     Delivery,
@@ -127,6 +128,7 @@ class GangRunner:
         self._segment = segment
         self._assigned = self._begun = False
         self._notes: list[str] = []
+        self._stall_limit_s = self._settings.worker.stall_timeout
         self._policy.start_segment(segment.epoch)
 
     def wait_for_reports(self) -> GangResult:
@@ -180,7 +182,9 @@ class GangRunner:
         self._registry.call(Registry.unregister_gang)
 
     def _describe_work(self) -> str:
-        return f"trial {self._segment.trial}, from epoch {self._segment.epoch}"
+        limit = self._stall_limit_s
+        told = f", stalled after {format_duration(limit)} without progress" if limit is not None else ""
+        return f"trial {self._segment.trial}, from epoch {self._segment.epoch}{told}"
 
     def _create_run_name(self) -> str:
         """Return a new name for workers and their placement group."""
@@ -192,10 +196,15 @@ class GangRunner:
         Raises:
             RuntimeError: The workers do not start.
         """
-        stall_timeout = self._settings.worker.stall_timeout
-        if stall_timeout is not None and status.stalled_s > stall_timeout:
+        worker = self._settings.worker
+        self._stall_limit_s = worker.stall_timeout
+        if self._stall_limit_s is None and not worker.objective:  # reports of a function may be far apart
+            self._stall_limit_s = status.stall_limit_s
+        if self._stall_limit_s is not None and status.stalled_s > self._stall_limit_s:
             stacks = self._registry.call(Registry.end_workers)  # nothing else would free them
-            reason = f"stalled: nothing moved for {stall_timeout:g} s"
+            reason = f"stalled: nothing moved for {self._stall_limit_s:g} s"
+            if worker.stall_timeout is None:
+                reason += f", which is {STALL_EPOCHS} times the longest epoch or {STALL_S:g} s; see --stall-timeout"
             text = "\n".join(f"rank {rank}:\n{stack}" for rank, stack in stacks.items())
             return SegmentEnd("failed", reason, f"{reason}\n\n{text}", location=find_user_frame(text))
         if status.surplus:
@@ -246,7 +255,9 @@ class Gang(tune.Trainable):
         # Libraries that connect to Ray must find this cluster, not another one on the host.
         me = ray.get_runtime_context()
         os.environ["RAY_ADDRESS"] = me.gcs_address
-        place_s = apply_controller_settings(self.settings.grows)
+        settings = self.settings
+        has_nccl = settings.workers > 1 and settings.resources.get("GPU", 0) > 0 and not settings.worker.rehearsal
+        place_s = apply_controller_settings(settings.grows, has_nccl)
         registry = RegistryClient(self.settings.registry, self.name)
         self._runner = GangRunner(self.name, self.settings, place_s, registry, self._start_workers)
         self._runner.begin(config["segment"])

@@ -20,6 +20,8 @@ logger = logging.getLogger(__name__)
 QUIET_S = 1.5  # a gang that was silent for so long is checked
 WATCH_S = 1.0  # interval of these checks; the resources of a killed gang are freed after both times
 LOOK_S = 1.0  # interval of cluster snapshots
+STALL_S = 1800.0  # the shortest time without progress after which a trial is stalled by default
+STALL_EPOCHS = 10  # the same in times of the longest epoch of the search
 SURPLUS_S = 5.0  # how long a gang waits for room before it may be surplus
 
 
@@ -71,6 +73,7 @@ class Registry:
         self._look = ClusterSnapshot()
         self._tasks: set[asyncio.Task[None]] = set()
         self._auditor_chosen = False
+        self._longest_epoch_s = 0.0
         self._audit: asyncio.Future[dict[str, Any] | None] | None = None
 
     async def register_gang(self, gang: str, actor: Any, node: str, run: str) -> None:
@@ -138,7 +141,8 @@ class Registry:
         entry.doing, entry.heard_at = doing, time.monotonic()
         waiting_s, stalled_s = entry.mailbox.get_idle_s()
         surplus = waiting_s > SURPLUS_S and self._is_surplus(gang)
-        return GangStatus(self._stopping, entry.group is not None, surplus, waiting_s, stalled_s)
+        limit = max(STALL_S, STALL_EPOCHS * self._longest_epoch_s) if self._longest_epoch_s else None
+        return GangStatus(self._stopping, entry.group is not None, surplus, waiting_s, stalled_s, limit)
 
     async def set_capacity(self, gangs: int) -> None:
         """Set the number of gangs that fit into the cluster, or that it may grow to."""
@@ -203,7 +207,9 @@ class Registry:
         return await self._gangs[gang].mailbox.wait_for_segment(seen)
 
     async def put(self, gang: str, turn: int, report: EpochReport | SegmentEnd, ending: str = "") -> None:
-        await self._gangs[gang].mailbox.put(turn, report, ending)
+        mailbox = self._gangs[gang].mailbox
+        await mailbox.put(turn, report, ending)
+        self._longest_epoch_s = max(self._longest_epoch_s, mailbox.longest_epoch_s)
 
     async def get(self, gang: str) -> list[Delivery]:
         return await self._gangs[gang].mailbox.get()

@@ -10,6 +10,9 @@ class Mailbox:
     """Holds the present segment of a gang's workers, and the point from which new workers continue it.
 
     Each segment has a new turn, and another one whenever new workers get it.
+
+    Attributes:
+        longest_epoch_s: Seconds of the longest epoch so far, the start of its trial included; 0 before one ended.
     """
 
     def __init__(self) -> None:
@@ -25,6 +28,8 @@ class Mailbox:
         self._progress: dict[int, int] = {}
         self._stacks: dict[int, str] = {}
         self._moved_at = time.monotonic()
+        self._reported_at = time.monotonic()
+        self.longest_epoch_s = 0.0
 
     async def assign(self, segment: SegmentAssignment) -> int:
         """Pass `segment` to the workers, and return the first of its turns."""
@@ -68,6 +73,7 @@ class Mailbox:
                 return self._turn, None
             if self._taken != self._turn:
                 self._taken, self._taken_at, self._moved_at = self._turn, time.time(), time.monotonic()
+                self._reported_at = self._moved_at
             return self._turn, self._segment
 
     async def put(self, turn: int, report: EpochReport | SegmentEnd, ending: str = "") -> None:
@@ -79,6 +85,9 @@ class Mailbox:
         if turn != self._turn or self._segment is None:
             return
         self._moved_at = time.monotonic()
+        if isinstance(report, EpochReport):
+            self.longest_epoch_s = max(self.longest_epoch_s, self._moved_at - self._reported_at)
+        self._reported_at = self._moved_at
         if isinstance(report, SegmentEnd) or report.done:
             self._segment, self._ending = None, ending
         else:

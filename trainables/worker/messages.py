@@ -23,7 +23,7 @@ class WorkerSettings:
         others: Metrics that each report must have in addition to the objective.
         files: The folder that the task's `prepare` filled.
         rehearsal: Whether the GPUs that Ray assigns are only declared.
-        stall_timeout: Seconds without progress after which a trial fails, or None.
+        stall_timeout: Seconds without progress after which a trial fails. None: what its epochs suggest.
         recycle_after: The number of trials after which the worker's process is replaced, or None.
         audit: What the first worker of the search audits before its first trial, or None.
         gpus: The GPU-seconds that one second of a trial costs: the GPUs of all ranks, or the workers if none has a GPU.
@@ -207,6 +207,7 @@ class GangStatus:
         surplus: Whether the gang waits for room that the cluster will not have.
         waiting_s: For how many seconds no worker has taken the segment.
         stalled_s: For how many seconds no worker has made progress with it.
+        stall_limit_s: After how many of them it is stalled by default; None before the first epoch has ended.
     """
 
     stopping: bool
@@ -214,6 +215,7 @@ class GangStatus:
     surplus: bool
     waiting_s: float
     stalled_s: float
+    stall_limit_s: float | None = None
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,7 @@ from trainables.worker.messages import (
 from trainables.worker.working_folder import WorkingFolder
 
 logger = logging.getLogger(__name__)
+HEARTBEAT_S = 10.0  # interval without --stall-timeout: the default limit is half an hour
 AUTOSAVE_S = 300.0  # longer epochs are saved in between, which limits the work that is lost with a worker
 MEMORY_GROWTH_GIB = 1.0  # a process that has grown more since its first trial is recycled
 
@@ -88,9 +89,9 @@ class GangMember:
         """
         runner = self._runner
         threading.Thread(target=self._listen, daemon=True, name="stop-listener").start()
-        if (stall_timeout := runner.settings.stall_timeout) is not None:
-            arguments = (threading.get_ident(), min(1.0, stall_timeout / 4))
-            threading.Thread(target=self._send_heartbeats, args=arguments, daemon=True, name="heartbeat").start()
+        stall_timeout = runner.settings.stall_timeout
+        arguments = (threading.get_ident(), min(1.0, stall_timeout / 4) if stall_timeout else HEARTBEAT_S)
+        threading.Thread(target=self._send_heartbeats, args=arguments, daemon=True, name="heartbeat").start()
         if runner.settings.audit is not None and runner.context.world_size == 1:  # ranks would wait for each other
             runner.is_auditor = ray.get(self._registry.claim_audit.remote())
             runner.on_audit = lambda audit: ray.get(self._registry.record_audit.remote(audit))

@@ -73,10 +73,10 @@ class FakeRegistry:
 class FakeGang:
     """A gang, its registry and its workers."""
 
-    def __init__(self, max_failures=3, stall_timeout=None):
+    def __init__(self, max_failures=3, stall_timeout=None, objective=""):
         self.registry = FakeRegistry()
         self.started = []
-        worker = WorkerSettings("task", stall_timeout=stall_timeout)
+        worker = WorkerSettings("task", objective, stall_timeout=stall_timeout)
         settings = GangSettings(2, {"CPU": 1.0}, "pack", False, None, max_failures, worker)
         clock = lambda: self.registry.now  # noqa: E731
         self.runner = GangRunner("gang-1", settings, PLACE_S, self.registry, self.start_workers, clock)
@@ -154,7 +154,19 @@ def test_stalled_trial_fails_with_the_stacks_of_its_workers():
     assert end.location == "/task.py, line 7, in loss"
     assert end.traceback == f'{end.reason}\n\nrank 0:\n  File "/task.py", line 7, in loss\n'
     assert gang.registry.calls[-1] == "end_workers"
-    assert gang.registry.doing == "trial 0, from epoch 0"
+    assert gang.registry.doing == "trial 0, from epoch 0, stalled after 0:30 without progress"
+
+
+def test_stall_limit_of_a_task_follows_from_its_epochs():
+    gang, function = FakeGang(), FakeGang(objective="loss")
+    for found in (gang, function):
+        found.registry.status.update(stalled_s=2001.0)
+        found.after(20, lambda found=found: found.registry.status.update(stall_limit_s=2000.0))
+        found.after(20, found.registry.put, INTERRUPTED)
+    assert gang.wait()[0].reason == (
+        "stalled: nothing moved for 2000 s, which is 10 times the longest epoch or 1800 s; see --stall-timeout"
+    )
+    assert function.wait() == [INTERRUPTED]
 
 
 @pytest.mark.parametrize("goes_down", [False, True])

@@ -6,10 +6,11 @@ from types import SimpleNamespace
 import pytest
 
 from search.execution import gang_registry as module
+from search.execution import mailbox
 from search.execution.cluster.snapshot import ClusterSnapshot
 from search.execution.gang_registry import Registry
 from tests.search.execution.asynchronous import asynchronous
-from trainables.worker.messages import SegmentAssignment
+from trainables.worker.messages import EpochReport, SegmentAssignment
 
 SEGMENT = SegmentAssignment(0, {}, 0, 3, "folder", "a")
 
@@ -62,6 +63,19 @@ async def surplus(found, *gangs):
 
 def pending(*numbers):
     return {f"{number:02x}": (f"gang-{number}", "PENDING") for number in numbers}
+
+
+@asynchronous
+async def test_stall_limit_follows_from_the_longest_epoch(world, monkeypatch):
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(mailbox, "time", SimpleNamespace(monotonic=lambda: clock.now, time=lambda: 0.0))
+    found = await world.enter(2, up=2)
+    assert (await found.poll("g1", "")).stall_limit_s is None
+    turn, _ = await found.wait_for_segment("g0", 0)
+    for epoch, limit in enumerate([5.0, 1000.0, 7.0], start=1):
+        clock.now += limit
+        await found.put("g0", turn, EpochReport(epoch, {}, None, {}))
+        assert (await found.poll("g1", "")).stall_limit_s == (1800.0 if epoch == 1 else 10_000.0)
 
 
 @asynchronous
