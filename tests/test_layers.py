@@ -26,7 +26,7 @@ LAYERS = [
     ("trainables.worker",),
     ("trainables.preflight",),
     ("trainables.training",),
-    ("trainables.checkpoint", "trainables.isolation", "trainables.arc", "trainables.liquid"),
+    ("trainables.checkpoint", "trainables.isolation", "trainables.arc", "trainables.liquid", "trainables.lm"),
     ("trainables.registry",),
     ("trainables.task",),
     ("trainables.update",),

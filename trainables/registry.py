@@ -13,11 +13,15 @@ if TYPE_CHECKING:  # it imports torch, and a command line reads the names below
     from trainables.task import Task
 
 # To add a built-in task, add a folder to this package and a line here.
-BUILT_IN_TASKS = {"arc": "trainables.arc:ArcTask", "liquid": "trainables.liquid:LiquidTask"}
+BUILT_IN_TASKS = {
+    "arc": "trainables.arc:ArcTask",
+    "liquid": "trainables.liquid:LiquidTask",
+    "lm": "trainables.lm:LmTask",
+}
 OURS = ("search", "trainables")  # Ray may ship these next to a user's modules
 MODELS = f"{Path(__file__).parents[1] / 'models'}{os.sep}"
 FRAME = re.compile(r'^ *File "([^"<]+)", line (\d+), in (.+)$', re.MULTILINE)
-BUILT_IN_FOLDERS = ("/trainables/arc/", "/trainables/liquid/")
+BUILT_IN_FOLDERS = tuple(f"/trainables/{name}/" for name in BUILT_IN_TASKS)
 RAY_FILES = "py_modules_files"  # Ray puts each shipped file into a separate folder in it
 
 

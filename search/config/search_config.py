@@ -53,7 +53,7 @@ class SearchConfig(BaseModel):
 
     # In Python, also a class or a function. A planned search has the text.
     task: Annotated[Any, BeforeValidator(parse_task)] = option(
-        "Task", ..., "", "Task to train: arc, liquid, FILE.py:ClassName or FILE.py:function."
+        "Task", ..., "", "Task to train: arc, liquid, lm, FILE.py:ClassName or FILE.py:function."
     )
     trials: Count = _budget(16, "N", "Stop after this many trials, unless the task declares another number.")
     time_budget: Duration = _budget(None, "TIME", "Stop after this time, e.g. 30m or 2h. Default: no limit.")

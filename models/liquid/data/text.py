@@ -50,14 +50,14 @@ def check_corpus(folder: Path, length: int = 128) -> None:
             f"{str(folder)!r} with none. Add them."
         )
     for name, files in domains.items():
-        _check_size(name, sum(file.stat().st_size for file in files), length)
+        check_size(name, sum(file.stat().st_size for file in files), length)
 
 
 def bytes_source(name: str, domains: dict[str, Bytes], length: int) -> Source:
     """Return a source of text: each domain is cut into two parts without overlap, and each part into windows."""
     made = []
     for domain, data in domains.items():
-        _check_size(domain, len(data), length)
+        check_size(domain, len(data), length)
         cut = _cut(len(data))
         made.append(Domain(domain, windows(data[:cut], length), windows(data[cut:], length)))
     return Source("bytes", name, BYTES, 0, BYTES, tuple(made))
@@ -101,7 +101,7 @@ def _cut(size: int) -> int:
     return size - size // TESTED
 
 
-def _check_size(domain: str, size: int, length: int) -> None:
+def check_size(domain: str, size: int, length: int) -> None:
     if length < 1:
         raise ValueError(f"length must be at least 1, but got {length}. Raise it.")
     if size - _cut(size) <= length:

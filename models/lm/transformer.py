@@ -1,0 +1,120 @@
+"""A decoder-only transformer of bytes: RMSNorm before each part, rotary positions, SwiGLU, and a tied embedding."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+SYMBOLS = 256
+BASE = 10_000.0  # of the wavelengths of rotary positions (Su et al. 2021, arXiv:2104.09864)
+
+
+class Attention(nn.Module):
+    """Causal attention over earlier positions."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.inputs = nn.Linear(width, 3 * width, bias=False)
+        self.output = nn.Linear(width, width, bias=False)
+
+    def forward(self, x: Tensor, rotation: Tensor) -> Tensor:
+        """Map x, (B, T, width), with `rotation`, (2, T, width / heads), to the same shape."""
+        batch, steps, width = x.shape
+        parts = self.inputs(x).view(batch, steps, 3, self.heads, width // self.heads)
+        query, key, value = parts.permute(2, 0, 3, 1, 4)
+        rotation = rotation.to(query.dtype)
+        mixed = functional.scaled_dot_product_attention(
+            _rotate(query, rotation), _rotate(key, rotation), value, is_causal=True
+        )
+        result: Tensor = self.output(mixed.transpose(1, 2).reshape(batch, steps, width))
+        return result
+
+
+class FeedForward(nn.Module):
+    """SwiGLU (Shazeer 2020, arXiv:2002.05202), with as many weights as a layer of four times the width has."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        hidden = 8 * round(width / 3)
+        self.inputs = nn.Linear(width, 2 * hidden, bias=False)
+        self.output = nn.Linear(hidden, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate, value = self.inputs(x).chunk(2, dim=-1)
+        result: Tensor = self.output(functional.silu(gate) * value)
+        return result
+
+
+class Block(nn.Module):
+    """Attention and a feed-forward layer, each added to the residual stream."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.before_attention = nn.RMSNorm(width)
+        self.attention = Attention(width, heads)
+        self.before_feed_forward = nn.RMSNorm(width)
+        self.feed_forward = FeedForward(width)
+
+    def forward(self, x: Tensor, rotation: Tensor) -> Tensor:
+        x = x + self.attention(self.before_attention(x), rotation)
+        result: Tensor = x + self.feed_forward(self.before_feed_forward(x))
+        return result
+
+
+class Transformer(nn.Module):
+    """Answers a logit for each next byte, at each position.
+
+    Args:
+        width: Of the residual stream, a multiple of twice the `heads`.
+        depth: Blocks.
+        heads: Of the attention.
+        recompute: Keep of a block its input alone, and compute it again in backward.
+
+    Raises:
+        ValueError: The heads do not divide the width into even parts.
+    """
+
+    def __init__(self, width: int, depth: int, heads: int, recompute: bool = False) -> None:
+        super().__init__()
+        if width % (2 * heads):
+            raise ValueError(f"width must be a multiple of twice the heads, {2 * heads}, but got {width}.")
+        self.head_width = width // heads
+        self.recompute = recompute
+        self.embedding = nn.Embedding(SYMBOLS, width)
+        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(depth))
+        self.norm = nn.RMSNorm(width)
+        for name, parameter in self.named_parameters():
+            if parameter.dim() > 1:
+                std = parameter.shape[1] ** -0.5
+                nn.init.normal_(parameter, std=std * (2 * depth) ** -0.5 if name.endswith("output.weight") else std)
+
+    def forward(self, symbols: Tensor) -> Tensor:
+        """Map bytes, (B, T), to logits, (B, T, 256)."""
+        x = self.embedding(symbols.long())
+        rotation = _compute_rotation(symbols.shape[1], self.head_width, x.device)
+        for block in self.blocks:
+            x = checkpoint(block, x, rotation, use_reentrant=False) if self.recompute else block(x, rotation)
+        return functional.linear(self.norm(x), self.embedding.weight)
+
+
+def count_flops(model: Transformer, steps: int) -> float:
+    """Return the operations that training takes for one byte in sequences of `steps`, without any recomputation.
+
+    Six for each weight of a matrix product, and those of attention over all positions, as Chowdhery et al. 2022
+    (arXiv:2204.02311, appendix B) count them. The tied embedding is one matrix product.
+    """
+    weights = sum(parameter.numel() for parameter in model.parameters() if parameter.dim() > 1)
+    return 6.0 * weights + 12.0 * len(model.blocks) * model.embedding.embedding_dim * steps
+
+
+def _compute_rotation(steps: int, width: int, device: torch.device) -> Tensor:
+    """Return cosines and sines of the angles of each position, (2, steps, width)."""
+    frequencies = BASE ** -(torch.arange(0, width, 2, device=device) / width)
+    angles = torch.outer(torch.arange(steps, device=device), frequencies).repeat(1, 2)
+    return torch.stack([angles.cos(), angles.sin()])
+
+
+def _rotate(x: Tensor, rotation: Tensor) -> Tensor:
+    first, second = x.chunk(2, dim=-1)
+    return x * rotation[0] + torch.cat([-second, first], dim=-1) * rotation[1]

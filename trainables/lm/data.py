@@ -1,0 +1,98 @@
+"""The bytes that a trial of the task `lm` learns from."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from models.liquid.data import Source, bits_per_byte, build_corpus, read_corpus
+from models.liquid.data.text import bytes_source, check_corpus, check_size
+from trainables.task.config import renamed_errors
+
+CORPUS = "corpus"
+TEXT = "text"
+COUNTED = 2**24  # bytes at the end of the training part that the baseline counts: more would not fit in memory
+ORDERS = 5
+
+
+class Corpus(NamedTuple):
+    """What is learned and what is held out, the domains one after another.
+
+    Attributes:
+        train: (n,) uint8, the first 90 % of each domain.
+        test: (m,) uint8, the rest.
+        digest: SHA-256 of both.
+        baseline: Bits per byte of a 5-gram model on `test`.
+    """
+
+    train: Tensor
+    test: Tensor
+    digest: str
+    baseline: float
+
+
+def resolve_data(data: str) -> str:
+    """Return `data` as workers find it, who run in a folder of their own.
+
+    Raises:
+        ValueError: There is no such file or folder.
+    """
+    if data == TEXT:
+        return data
+    path = Path(data).expanduser().absolute()
+    if not data or not path.exists():
+        raise ValueError(
+            f"must be {TEXT}, a file, or a folder with .txt files, but got {data!r}: there is no such file or folder."
+        )
+    return str(path)
+
+
+def check(data: str, length: int) -> None:
+    """Check before a search begins that there is text enough.
+
+    Raises:
+        ValueError: There is not, in one line.
+    """
+    if data == TEXT:
+        return  # it does not exist yet
+    path = Path(data)
+    with renamed_errors({"source must": "data must"}):
+        if path.is_dir():
+            check_corpus(path, length)
+        else:
+            check_size(path.name, path.stat().st_size, length)
+
+
+def write_corpus(files: Path) -> None:
+    """Gather the text of this machine that `data=text` learns from."""
+    build_corpus(files / CORPUS)
+
+
+def read(data: str, files: Path) -> Corpus:
+    """Return the data of a trial.
+
+    Args:
+        data: What was asked for.
+        files: What the task prepared, of which the corpus is read.
+
+    Raises:
+        ValueError: The corpus is not there, or is not the one that was written.
+    """
+    if data == TEXT and not (files / CORPUS).is_dir():
+        raise ValueError(
+            f"data must be {TEXT} for the whole search, so that it is gathered before it, but there is no "
+            f"{files / CORPUS}. Say --set data={TEXT}; of several nodes, all must see the folder of --storage."
+        )
+    path = files / CORPUS if data == TEXT else Path(data)
+    with renamed_errors({"source must": "data must"}):
+        source = read_corpus(path, 1) if path.is_dir() else bytes_source(data, {path.name: np.fromfile(path, "u1")}, 1)
+    train, test = (_join(source, part) for part in ("train", "test"))
+    bits = bits_per_byte(train[-COUNTED:].numpy(), test.numpy(), ORDERS)
+    return Corpus(train, test, source.digest, bits[-1])
+
+
+def _join(source: Source, part: str) -> Tensor:
+    """Return the bytes of all domains, from windows of one byte."""
+    return torch.cat([getattr(domain, part).inputs.flatten() for domain in source.domains])

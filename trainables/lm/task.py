@@ -1,0 +1,147 @@
+"""The task `lm`: a language model of bytes, whose weights may be sharded over the workers of a trial."""
+
+import functools
+import math
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.optim.lr_scheduler import LambdaLR
+
+from models.lm.transformer import Transformer, count_flops
+from trainables.lm import data
+from trainables.lm.config import LmConfig
+from trainables.precision import Precision
+from trainables.task import Task
+from trainables.update import UpdateReport
+from trainables.update.lr_schedules import warmup_cosine
+
+TESTED = 64  # sequences at a time
+# Dense matrix products by the name of a GPU, in FLOP/s: in half precision, and in fp32 without TF32. From the
+# manufacturer's data sheets, of the models with the fastest interface.
+PEAKS: Mapping[str, tuple[float, float]] = {
+    "H200": (989e12, 67e12),
+    "H100": (989e12, 67e12),
+    "A100": (312e12, 19.5e12),
+    "L40S": (362e12, 91.6e12),
+    "L4": (121e12, 30.3e12),
+    "T4": (65e12, 8.1e12),
+}
+
+
+class LmTask(Task[LmConfig]):
+    """Learns to predict the next byte of a text, and is scored on bytes that are held out."""
+
+    objective = "val/bpb"
+    units: ClassVar[Mapping[str, str]] = {
+        "val/bpb": "bits per byte",
+        "time/tokens_per_s": "bytes per second",
+        "time/mfu": "share of the peak of all GPUs",
+    }
+
+    @classmethod
+    def prepare(cls, config: LmConfig, folder: Path) -> None:
+        if config.data == data.TEXT:
+            data.write_corpus(folder)
+
+    def build(self) -> None:
+        config = self.config
+        self.corpus = self.context.cache(f"corpus {config.data}", lambda: data.read(config.data, self.files))
+        name = config.data if config.data == data.TEXT else Path(config.data).name
+        self.dataset(name, digest=self.corpus.digest, source=config.data)
+        self.dataset(name, digest=self.corpus.digest, source=config.data, use="evaluation")
+        self.model = Transformer(config.width, config.depth, config.heads, config.recompute)
+        self.flops = count_flops(self.model, config.length)
+        if config.compiled:
+            for block in self.model.blocks:
+                block.compile()
+        if config.shard != "none":
+            self._shard()
+        self.modules = {"model": self.model}
+        self._create_optimizers()
+        self.began, self.seen = time.perf_counter(), 0.0
+
+    def _shard(self) -> None:
+        from torch.distributed.fsdp import fully_shard  # imports what only sharded trials need
+
+        mesh = self.context.mesh if self.config.shard == "full" else self.context.hybrid_mesh
+        for block in self.model.blocks:
+            fully_shard(block, mesh=mesh)
+        fully_shard(self.model, mesh=mesh)
+
+    def _create_optimizers(self) -> None:
+        config = self.config
+        matrices = [parameter for parameter in self.model.blocks.parameters() if parameter.dim() > 1]
+        others = [p for p in self.model.parameters() if not any(p is matrix for matrix in matrices)]
+        muon = functools.partial(torch.optim.Muon, adjust_lr_fn="match_rms_adamw")
+        adamw = functools.partial(torch.optim.AdamW, betas=(0.9, 0.99), fused=True)
+        create: Any = muon if config.optimizer == "muon" else adamw
+        self.optimizers = {
+            "matrices": create(matrices, lr=config.lr, weight_decay=config.weight_decay),
+            "embedding": adamw(others, lr=config.embedding_lr, weight_decay=0.0),
+        }
+        updates = config.total_updates(self.context.micro_batches(config.samples, config.batch_size))
+        factor = functools.partial(warmup_cosine, updates=updates, warmup=config.warmup)
+        self.schedulers = [LambdaLR(optimizer, factor) for optimizer in self.optimizers.values()]
+
+    def train_batches(self, epoch: int) -> Iterator[Tensor]:
+        """Yield bytes (B, T + 1), of which each is an input and the target of the one before it."""
+        self.began, self.seen = time.perf_counter(), 0.0
+        config, context = self.config, self.context
+        last = len(self.corpus.train) - config.length
+        starts = torch.randint(last, (config.samples,), generator=context.generator)
+        for some in context.shard(starts, config.batch_size, shuffle=False):
+            yield self.corpus.train[some[:, None] + torch.arange(config.length + 1)]
+
+    def loss(self, batch: Tensor) -> tuple[Tensor, int]:
+        each, normalizers = self._measure(batch)
+        loss = each.mean()
+        self.log("bpb", loss / math.log(2), each.numel())
+        if self.config.z_loss:
+            loss = loss + self.config.z_loss * normalizers.square().mean()
+        return loss, each.numel()
+
+    def after_update(self, report: UpdateReport) -> None:
+        self.seen += report.weight
+
+    def evaluate(self) -> dict[str, float | tuple[float, float]]:
+        seconds = time.perf_counter() - self.began
+        length, test = self.config.length, self.corpus.test
+        count = (len(test) - 1) // length
+        starts = torch.linspace(0, count - 1, min(count, self.config.test_samples)).long() * length
+        total, weight = 0.0, 0
+        for some in self.context.shard(starts, TESTED, shuffle=False):
+            windows = test[some[:, None] + torch.arange(length + 1)].to(self.context.device)
+            loss, _ = self._measure(windows)
+            total, weight = total + loss.sum().item(), weight + loss.numel()
+        report: dict[str, float | tuple[float, float]] = {
+            "val/bpb": (total / weight / math.log(2) if weight else math.nan, weight),
+            "val/bpb_baseline": self.corpus.baseline,
+        }
+        if self.seen:
+            report["time/tokens_per_s"] = self.seen / seconds
+            peak = get_peak(self.context.device, self.precision)
+            if peak is not None:
+                report["time/mfu"] = self.seen / seconds * self.flops / (peak * self.context.world_size)
+        return report
+
+    def example(self) -> Tensor:
+        return self.corpus.test[: self.config.length][None]
+
+    def _measure(self, batch: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the loss of each target in nats, and the logarithm of its normalizer, both (B, T)."""
+        logits = self.model(batch[:, :-1]).float()
+        normalizers = logits.logsumexp(-1)
+        return normalizers - logits.gather(-1, batch[:, 1:, None].long())[..., 0], normalizers
+
+
+def get_peak(device: torch.device, precision: Precision) -> float | None:
+    """Return the FLOP/s that `device` reaches at most in `precision`; None where that is not known."""
+    if device.type != "cuda":
+        return None
+    words = torch.cuda.get_device_name(device).replace("-", " ").split()
+    half, full = next((peaks for name, peaks in PEAKS.items() if name in words), (None, None))
+    return half if precision.mode.autocast else full
