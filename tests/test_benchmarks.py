@@ -134,6 +134,7 @@ def test_docs_tell_the_measured_importances():
         ("liquid", "plasticity"),
         ("liquid", "liquid_speed"),
         ("liquid", "liquid_baselines"),
+        ("lm", "lm"),
         ("scaling", "scale"),
     ],
 )
