@@ -1,5 +1,6 @@
 """What a search starts and leaves on the machine, and how tests wait for it."""
 
+import contextlib
 import time
 from pathlib import Path
 
@@ -21,6 +22,16 @@ def wait_until(condition, process=None, seconds=300):
 
 def contains(file: Path, text: str, times: int = 1) -> bool:
     return file.exists() and file.read_text().count(text) >= times
+
+
+def find_actors(process, title):
+    """Return the living processes under a search whose name begins with `title`, as Ray names its actors."""
+    found = []
+    for child in psutil.Process(process.pid).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if child.status() != psutil.STATUS_ZOMBIE and (child.cmdline() or [""])[0].startswith(f"ray::{title}"):
+                found.append(child)
+    return found
 
 
 class Traces:

@@ -1,12 +1,9 @@
 """What goes wrong in a trial, caused for real: it ends with its reason, and the others go on."""
 
-import contextlib
-
-import psutil
 import pytest
 
 from tests.end_to_end.finished_search import FinishedSearch
-from tests.end_to_end.processes import contains, wait_until
+from tests.end_to_end.processes import contains, find_actors, wait_until
 
 
 def run_search(cli, *arguments, name="faults"):
@@ -26,16 +23,6 @@ def test_worker_that_exits_hangs_or_takes_all_memory_fails(make_cli):
     assert ended["hang"][1].startswith("stalled: nothing moved for 10 s, at faulty.py, line ")
     assert ended["hang"][1].endswith("in _fail")
     assert ended["memory"][1].startswith("out of memory: ")
-
-
-def descendants(process, title):
-    """The living processes under a search whose name begins with `title`, as Ray names its actors."""
-    found = []
-    for child in psutil.Process(process.pid).children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            if child.status() != psutil.STATUS_ZOMBIE and (child.cmdline() or [""])[0].startswith(f"ray::{title}"):
-                found.append(child)
-    return found
 
 
 def rows_of(search):
@@ -60,7 +47,7 @@ def test_same_seed_gives_the_same_result_despite_killed_gangs(make_cli):
     journal = cli.folder / "runs" / "disturbed" / "study.journal"
     for title, epoch, trials in (("RayTrainWorker", 2, 1), (BUSY_GANG, 4, 2)):  # the second one once new workers report
         wait_until(lambda e=epoch, n=trials: contains(journal, f"report/{e}", times=n), process)
-        wait_until(lambda t=title: descendants(process, t), process)[0].kill()
+        wait_until(lambda t=title: find_actors(process, t), process)[0].kill()
     disturbed = FinishedSearch(cli, cli.finished(process), "disturbed")
     told = disturbed.done.stderr
     assert disturbed.json["outcomes"] == {"completed": 2}, told
