@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch.optim.lr_scheduler import ReduceLROnPlateau
 
     from trainables.update import Updater, UpdateReport
-    from trainables.update.updater import Scheduler
+    from trainables.update.arguments import Scheduler
 
 
 class Task(ABC, Generic[Config]):

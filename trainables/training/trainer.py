@@ -1,8 +1,6 @@
 """A trial in memory: epochs of windows, evaluation, the report of an epoch."""
 
-import contextlib
 import copy
-import functools
 import itertools
 import logging
 import math
@@ -19,7 +17,7 @@ from trainables import checkpoint
 from trainables.checkpoint import fork, sharded
 from trainables.context import rng
 from trainables.filesystem.paths import RemotePath, StoragePath
-from trainables.precision import AUTO, Diverged, LossScale
+from trainables.precision import AUTO, Diverged
 from trainables.task import Task
 from trainables.task.images import Picture
 from trainables.training.build_checks import check_build, check_gradients, get_parameter_ids
@@ -27,14 +25,15 @@ from trainables.training.divergence import LossDivergenceDetector, check_finite,
 from trainables.training.epoch_metrics import EpochTotals, get_metric_prefix, training_metrics
 from trainables.training.evaluation import evaluate, render_images
 from trainables.training.resource_usage import ResourceUsage, aggregate_usage
-from trainables.update import Ema, Updater, UpdateReport, windows
+from trainables.training.updaters import create_updater
+from trainables.update import Updater, UpdateReport, windows
 from trainables.update.buffers import Buffers, resize_buffers
 from trainables.update.parameters import is_sharded
 from trainables.update.reduction import get_world_size
 
 logger = logging.getLogger(__name__)
 Sum = torch.Tensor | float
-BUILD, TRANSFORM = 1, 2  # what random numbers are for, beside epochs
+BUILD = 1  # what random numbers are for, beside epochs and transforms
 ENDLESS = 1000  # windows without weight in a row, after which a stream is taken to have nothing to train on
 
 
@@ -355,9 +354,8 @@ class TrialTrainer:
         return pictures
 
     def _create_updater(self, name: str, named: Mapping[str, Parameter]) -> Updater:
-        task, config = self.task, self.task.config
-        optimizers = {key: task.optimizers[key] for key in task.updates[name]}
-        owned = get_parameter_ids(optimizers.values())
+        task = self.task
+        owned = get_parameter_ids([task.optimizers[key] for key in task.updates[name]])
         own = {key: p for key, p in named.items() if id(p) in owned}  # frozen ones too: they may be thawed
 
         def on_update(report: UpdateReport) -> None:
@@ -372,45 +370,7 @@ class TrialTrainer:
             task.after_update(report)
             task.keep_noted()
 
-        kind, ema, options = self._choose_updater()
-        return kind(
-            optimizers,
-            precision=task.precision,
-            device=task.context.device,
-            max_grad_norm=config.max_grad_norm,
-            schedulers=[
-                scheduler
-                for scheduler in task.schedulers
-                if not isinstance(scheduler, ReduceLROnPlateau)
-                and getattr(scheduler, "optimizer", None) in optimizers.values()
-            ],
-            ema=ema(own, config.ema_decay) if config.ema_decay else None,
-            loss_scale=LossScale(initial=config.loss_scale, growth_interval=config.loss_scale_growth),
-            max_consecutive_skips=config.max_consecutive_skips,
-            on_update=on_update,
-            modules=task.modules,
-            **options,
-            transform=self._with_shared_rng(name, task.transforms[name]) if name in task.transforms else None,
-        )
-
-    def _choose_updater(self) -> tuple[type[Updater], Callable[..., Ema], dict[str, Any]]:
-        """Return the classes of updater and averages, and what the updater takes beside the options of all."""
-        if not self._sharded:
-            return Updater, Ema, {}
-        from trainables.update.sharding import ShardedEma, ShardedUpdater  # imports what only sharded tasks need
-
-        task = self.task
-
-        @contextlib.contextmanager
-        def padding() -> Iterator[None]:
-            noting, task.noting = task.noting, {}
-            try:
-                yield
-            finally:
-                task.noting = noting
-
-        ema = functools.partial(ShardedEma, modules=task.modules)
-        return ShardedUpdater, ema, {"padding": padding, "reduce_each": task.reduce_each}
+        return create_updater(task, name, own, on_update)
 
     def _check_loss_divergence(self, name: str, loss: float) -> None:
         rise, blowup = self.task.config.max_loss_rise, self._blowups[name]
@@ -418,17 +378,6 @@ class TrialTrainer:
             where = f"by epoch {self.epoch + 1}, window {self.windows + 1}"
             reason = f"{get_metric_prefix(name)}/loss rose to {loss:.3g} from {blowup.first[0]:.3g} {where}"
             raise Diverged(reason, agreed=True, kind="loss")
-
-    def _with_shared_rng(self, name: str, transform: Callable[[], None]) -> Callable[[], None]:
-        """`transform` with the same random numbers on all ranks: else their weights would drift apart."""
-
-        def apply_transform() -> None:
-            updater = self.task.updaters[name]
-            place = (self.task.config.seed, updater.steps, updater.skipped, TRANSFORM)
-            with rng.same_on_all_ranks(self.task.context.device, *place):
-                transform()
-
-        return apply_transform
 
 
 def train(task: Task[Any], epochs: int | None = None) -> Iterator[dict[str, float]]:

@@ -3,6 +3,7 @@
 import inspect
 import sys
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -122,3 +123,14 @@ def _check_dtypes(key: str, parameters: list[Tensor], names: Mapping[int, str], 
         f"parameters of optimizer {key!r} must be fp32, but got {listed}{more}. "
         "Train an fp32 copy: module.float(); precision decides what the forward pass runs in."
     )
+
+
+def keep_local_kernels(state: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Return `state` with the kernels that `optimizer` was built with.
+
+    Its `load_state_dict` would replace them by those of the machine that saved it.
+    """
+    kernels = ("fused", "foreach", "capturable", "differentiable")
+    own = [{key: group[key] for key in kernels if key in group} for group in optimizer.param_groups]
+    groups = [{**saved, **kept} for saved, kept in zip(state["param_groups"], own, strict=False)]
+    return {**state, "param_groups": groups}

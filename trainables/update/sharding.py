@@ -20,12 +20,13 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from trainables import private_api
 from trainables.precision import autocast
 from trainables.update.accumulation import Accumulation, WindowTotals, check_graph, get_gradients
+from trainables.update.arguments import check_loss
 from trainables.update.batches import to_device
 from trainables.update.ema import Ema
 from trainables.update.parameters import get_local
 from trainables.update.reduction import get_world_size
 from trainables.update.sharded_window import ShardedAccumulation
-from trainables.update.updater import Batch, Loss, Updater, check_loss
+from trainables.update.updater import Batch, Loss, Updater
 
 
 class ShardedUpdater(Updater):

@@ -7,32 +7,30 @@ window. Each update is the exact gradient of the weighted mean loss over the win
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from trainables.precision import Diverged, LossScale, autocast, resolve
 from trainables.update.accumulation import Accumulation, WindowTotals, check_graph, get_gradients
+from trainables.update.arguments import Scheduler, check_limits, check_loss, check_schedulers
 from trainables.update.batches import to_device
 from trainables.update.batches import windows as windows  # an update and what it takes come together
 from trainables.update.buffers import Buffers
 from trainables.update.ema import Ema
-from trainables.update.parameters import check_optimizers, get_parameter_names, get_parameters, is_sharded
+from trainables.update.parameters import (
+    check_optimizers,
+    get_parameter_names,
+    get_parameters,
+    is_sharded,
+    keep_local_kernels,
+)
 from trainables.update.reduction import Reducer, get_world_size
 
 Batch = TypeVar("Batch")
 Loss = Callable[[Batch], tuple[Tensor, float | Tensor]]
 LARGEST_NORM = torch.finfo(torch.float32).max
-
-
-class Scheduler(Protocol):
-    """What an update needs of a learning-rate schedule: torch's schedulers have it."""
-
-    def step(self) -> None: ...
-    def state_dict(self) -> dict[str, Any]: ...
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None: ...
 
 
 class UpdateReport(NamedTuple):
@@ -97,8 +95,8 @@ class Updater:
         self.device = torch.device(device)
         self.precision = resolve(precision, self.device)
         self.optimizers = dict(optimizers)
-        self.max_grad_norm = _check_limits(max_grad_norm, self.optimizers)
-        self.schedulers = _check_schedulers(schedulers)
+        self.max_grad_norm = check_limits(max_grad_norm, self.optimizers)
+        self.schedulers = check_schedulers(schedulers)
         self.ema = ema
         self.loss_scale = (loss_scale or LossScale()) if self.precision.mode.loss_scale else None
         self.max_consecutive_skips = max_consecutive_skips
@@ -340,7 +338,7 @@ class Updater:
         """Take up `state`. What only one side has starts anew: averages, or a loss scale after a change of
         precision."""
         for name, optimizer in self.optimizers.items():
-            optimizer.load_state_dict(_keep_local_kernels(state["optimizers"][name], optimizer))
+            optimizer.load_state_dict(keep_local_kernels(state["optimizers"][name], optimizer))
         for scheduler, saved in zip(self.schedulers, state["schedulers"], strict=True):
             scheduler.load_state_dict(saved)
         if self.ema is not None and state["ema"]:
@@ -353,52 +351,6 @@ class Updater:
         self.skipped = state["skipped"]
         self.empty = state["empty"]
         self.consecutive_skips = state["consecutive_skips"]
-
-
-def check_loss(returned: Any) -> tuple[Tensor, Any]:
-    """Return the mean loss and the weight that a loss `returned`.
-
-    Raises:
-        ValueError: They are something else.
-    """
-    if isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[0], Tensor):
-        return returned
-    name = type(returned).__name__
-    got = f"({', '.join(type(part).__name__ for part in returned)})" if isinstance(returned, tuple) else name
-    raise ValueError(f"loss must return (mean loss, weight), a tensor and a number, but got {got}.")
-
-
-def _check_limits(
-    limits: float | Mapping[str, float | None] | None, optimizers: Mapping[str, torch.optim.Optimizer]
-) -> float | dict[str, float | None] | None:
-    if isinstance(limits, Mapping):
-        if limits.keys() != optimizers.keys():
-            raise ValueError(f"max_grad_norm must name each of {sorted(optimizers)}, but got {sorted(limits)}.")
-        return {name: _check_limit(limit) for name, limit in limits.items()}
-    return _check_limit(limits)
-
-
-def _check_limit(limit: float | None) -> float | None:
-    if limit is not None and not 0 < limit < math.inf:
-        raise ValueError(f"max_grad_norm must be positive and finite or None, but got {limit}.")
-    return limit
-
-
-def _check_schedulers(schedulers: Sequence[Scheduler]) -> tuple[Scheduler, ...]:
-    if any(isinstance(scheduler, ReduceLROnPlateau) for scheduler in schedulers):
-        raise ValueError(
-            "schedulers must step once per update, but got ReduceLROnPlateau. Step it with the metric after evaluation."
-        )
-    return tuple(schedulers)
-
-
-def _keep_local_kernels(state: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """`state` with the kernels that `optimizer` was built with, which its `load_state_dict` would replace by those
-    of the machine that saved it."""
-    kernels = ("fused", "foreach", "capturable", "differentiable")
-    own = [{key: group[key] for key in kernels if key in group} for group in optimizer.param_groups]
-    groups = [{**saved, **kept} for saved, kept in zip(state["param_groups"], own, strict=False)]
-    return {**state, "param_groups": groups}
 
 
 def _read_norms(
