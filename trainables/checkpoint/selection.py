@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 from trainables import checkpoint
+from trainables.checkpoint.file import ABOUT
 from trainables.filesystem.paths import StoragePath, get_modified_ns, parse_path
 
 logger = logging.getLogger(__name__)
@@ -32,7 +33,7 @@ def find_resume_checkpoint(
     midway: list[tuple[int, StoragePath]] = []
     for path in folder.glob("midway-*.pt"):
         with suppress(FileNotFoundError):  # a replaced worker may still run and delete its file
-            midway.append((get_modified_ns(path), path))
+            midway.append((get_modified_ns(path / ABOUT if path.is_dir() else path), path))
     for _, path in sorted(midway, reverse=True):
         found = _read(path, broken)
         if found is None or found[1]["epoch"] != epoch:

@@ -9,6 +9,7 @@ import copy
 import io
 import pickle
 import shutil
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -20,7 +21,7 @@ from torch import Tensor
 from trainables.checkpoint import directory, file
 from trainables.checkpoint.file import CheckpointError
 from trainables.context import Context
-from trainables.filesystem.paths import RemotePath, StoragePath, with_suffix_added
+from trainables.filesystem.paths import RemotePath, StoragePath, local_copy, parse_path, with_suffix_added
 
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.filesystem import FileSystemReader
@@ -48,19 +49,6 @@ PLAIN = {
 }
 
 
-def check_folder(folder: StoragePath) -> None:
-    """Refuse a folder in which no sharded checkpoint can be written.
-
-    Raises:
-        ValueError: It is in a bucket.
-    """
-    if isinstance(folder, RemotePath):
-        raise ValueError(
-            f"trials with sharded modules must be stored in a folder that all workers share, but got {folder}. "
-            "Use --storage with such a folder."
-        )
-
-
 def save(state: dict[str, Any], path: StoragePath, context: Context) -> None:
     """Write `state`, in which tensors may be sharded, to the directory `path`. Call it on all ranks.
 
@@ -68,26 +56,30 @@ def save(state: dict[str, Any], path: StoragePath, context: Context) -> None:
 
     Raises:
         OSError: A rank could not write its part. All ranks raise it.
-        ValueError: The path is in a bucket.
     """
     from torch.distributed.checkpoint import state_dict_saver
     from torch.distributed.checkpoint.filesystem import FileSystemWriter
 
-    check_folder(path)
-    assert isinstance(path, Path)
-    staging = with_suffix_added(path, ".tmp")
     tensors: dict[str, Tensor] = {}
     plain = _map(state, lambda key, value: _set_aside(key, value, tensors))
-    with _agree_on_errors(context):
-        if context.rank == 0:
-            shutil.rmtree(staging, ignore_errors=True)
-            staging.mkdir(parents=True)
-    with _agree_on_errors(context):
-        state_dict_saver.save(tensors, storage_writer=FileSystemWriter(staging, single_file_per_rank=True))
-    with _agree_on_errors(context):
-        if context.rank == 0:
-            torch.save(plain, staging / STATE)
-            directory.publish(staging, path, {})
+    with contextlib.ExitStack() as stack:
+        with _agree_on_errors(context):
+            if isinstance(path, RemotePath):  # each rank uploads what it has written
+                staging = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="searchlight-")))
+            else:
+                staging = with_suffix_added(path, ".tmp")
+                if context.rank == 0:
+                    shutil.rmtree(staging, ignore_errors=True)
+                    staging.mkdir(parents=True)
+        with _agree_on_errors(context):
+            state_dict_saver.save(tensors, storage_writer=FileSystemWriter(staging, single_file_per_rank=True))
+        with _agree_on_errors(context):
+            if context.rank == 0:
+                torch.save(plain, staging / STATE)
+                if isinstance(path, Path):
+                    directory.publish(staging, path, {})
+        if isinstance(path, RemotePath):
+            directory.put(staging, path, context.gather(directory.compute_digests(staging)), {}, context)
 
 
 def load(path: StoragePath) -> dict[str, Any]:
@@ -97,33 +89,23 @@ def load(path: StoragePath) -> dict[str, Any]:
         CheckpointError: It is missing or its content differs from what was written.
         OSError: Its bucket cannot be read.
     """
-    if isinstance(path, RemotePath) or not path.is_dir():
+    if not path.is_dir():
         return file.load(path)
     directory.read(path)
-    state: dict[str, Any] = torch.load(path / STATE, map_location="cpu", weights_only=True)
+    content = io.BytesIO((path / STATE).read_bytes())
+    state: dict[str, Any] = torch.load(content, map_location="cpu", weights_only=True)
     return {**state, FOLDER: str(path)}
 
 
 def fill(state: dict[str, Any], layouts: Mapping[str, Tensor]) -> dict[str, Any]:
     """Return `state`, the content of a checkpoint, with its tensors. Shard those that `layouts` has."""
-    from torch.distributed.checkpoint import state_dict_loader
     from torch.distributed.tensor import distribute_tensor
 
     rest = {key: value for key, value in state.items() if key != FOLDER}
     tensors: dict[str, Tensor] = {}
     if FOLDER in state:
-        reader = _create_reader(Path(state[FOLDER]))
-        wanted: list[str] = []
-        _map(rest, lambda _, value: _note_reference(value, wanted))
-        saved: dict[str, Any] = reader.read_metadata().state_dict_metadata
-        for key in wanted:
-            about = saved[key]
-            like = _find_layout(key, about.size, layouts)
-            dtype = about.properties.dtype
-            tensors[key] = torch.empty(about.size, dtype=dtype) if like is None else torch.empty_like(like, dtype=dtype)
-        with warnings.catch_warnings(), torch.no_grad():
-            warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # each rank reads by itself
-            state_dict_loader.load(tensors, storage_reader=reader, no_dist=True)
+        with local_copy(parse_path(state[FOLDER])) as folder:
+            tensors = _read_tensors(rest, folder, layouts)
 
     def place(key: str, value: Any) -> Any:
         if _is_reference(value):
@@ -135,6 +117,25 @@ def fill(state: dict[str, Any], layouts: Mapping[str, Tensor]) -> dict[str, Any]
 
     filled: dict[str, Any] = _map(rest, place)
     return filled
+
+
+def _read_tensors(state: dict[str, Any], folder: Path, layouts: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors that `state` refers to, of each what this rank has of it."""
+    from torch.distributed.checkpoint import state_dict_loader
+
+    reader, wanted = _create_reader(folder), list[str]()
+    _map(state, lambda _, value: _note_reference(value, wanted))
+    saved: dict[str, Any] = reader.read_metadata().state_dict_metadata
+    tensors: dict[str, Tensor] = {}
+    for key in wanted:
+        about = saved[key]
+        like = _find_layout(key, about.size, layouts)
+        dtype = about.properties.dtype
+        tensors[key] = torch.empty(about.size, dtype=dtype) if like is None else torch.empty_like(like, dtype=dtype)
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # each rank reads by itself
+        state_dict_loader.load(tensors, storage_reader=reader, no_dist=True)
+    return tensors
 
 
 def gather(state: Mapping[str, Any]) -> dict[str, Any]:

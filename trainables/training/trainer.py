@@ -165,15 +165,6 @@ class TrialTrainer:
             self._writer.wait()
             checkpoint.save(state, path)
 
-    def check_folder(self, folder: StoragePath) -> None:
-        """Refuse a folder in which this trial cannot be saved.
-
-        Raises:
-            ValueError: Modules are sharded, and the folder is in a bucket.
-        """
-        if self._sharded:
-            sharded.check_folder(folder)
-
     def discard(self, path: StoragePath) -> None:
         """Delete the checkpoint from the middle of an epoch, in a bucket while training goes on. Called on rank 0."""
         if not isinstance(path, RemotePath):

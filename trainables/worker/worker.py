@@ -296,7 +296,6 @@ class TrialRunner:
         if path is not None:
             state = chosen[1] if chosen else checkpoint.load(path)
             training.restore(state, of_another=str(path) == segment.copied)
-        training.check_folder(folder)
         training.autosave = (folder / f"midway-{segment.attempt}.pt", self.autosave_s)
         return training
 

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +28,7 @@ from tests.trainables.toy_models import (
 from tests.trainables.training.trials import flip_bit, make_trial, run_epochs
 from tests.trainables.two_ranks import RANKS
 from trainables import checkpoint
+from trainables.checkpoint.selection import find_resume_checkpoint
 from trainables.context import Context, rng
 from trainables.filesystem.paths import compute_digest, parse_path
 from trainables.training.predictor import Predictor
@@ -250,6 +252,33 @@ def test_sharded_checkpoint_goes_on_with_other_numbers_of_ranks(pair, tmp_path):
     pair.run(run_steady, str(tmp_path / "e.pt"), None)  # and one of replicas is sharded
 
 
+def go_on_in_bucket(rank: int, settings: dict[str, Any], folder: str, env: dict[str, str], saves: bool) -> Any:
+    """Save in the first epoch, after an earlier checkpoint of that name; or go on from there to the second one."""
+    os.environ.update(env)
+    path = parse_path(folder) / "midway-a.pt"
+    training = make_split(rank, settings)
+    if saves:
+        training.save(path)
+        assert training.run_epoch(lambda: training.windows >= 1) is None
+        training.save(path)
+        return None
+    found = find_resume_checkpoint(parse_path(folder), 0, (None,), RANKS)
+    assert found is not None
+    training.restore(found[1])
+    reports = run_epochs(training, 2)
+    if rank == 0:
+        training.discard(path)
+    training.close()
+    return reports, state(training)
+
+
+def test_sharded_trial_resumes_exactly_from_a_bucket(pair, s3, s3_server):
+    expected = pair.run(run_straight, SETTINGS, 2)
+    pair.run(go_on_in_bucket, SETTINGS, s3, s3_server.env, True)
+    assert identical(pair.run(go_on_in_bucket, SETTINGS, s3, s3_server.env, False), expected)
+    assert list(parse_path(s3).list_files()) == []
+
+
 def predict_in_trial(rank: int, path: str) -> Any:
     training = make_split(rank, SETTINGS)
     training.run_epoch()
@@ -327,8 +356,6 @@ def test_damaged_sharded_checkpoint_is_refused(pair, tmp_path, capsys):  # H81
 def save_badly(rank: int, path: str) -> str:
     training = make_split(rank, SETTINGS)
     try:
-        if path.startswith("s3"):
-            training.check_folder(parse_path(path))
         training.save(Path(path))
     except (OSError, ValueError) as error:
         return str(error)
@@ -339,8 +366,6 @@ def test_sharded_checkpoint_that_cannot_be_written_fails_on_all(pair, tmp_path):
     (tmp_path / "file").write_text("in the way")
     for message in pair.run(save_badly, str(tmp_path / "file" / "epoch.pt")):
         assert message.startswith("checkpoint could not be written: ")
-    for message in pair.run(save_badly, "s3://bucket/folder"):
-        assert message.startswith("trials with sharded modules must be stored in a folder that all workers share")
 
 
 def test_single_rank_makes_and_ends_a_process_group():
