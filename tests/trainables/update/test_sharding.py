@@ -379,3 +379,16 @@ def test_root_left_out_of_the_last_pass_is_refused(pair):
     for message in pair.run(leave_out_a_root, False):
         assert message.startswith("each micro-batch of a window must use the same sharded modules")
     assert pair.run(leave_out_a_root, True) == ["trained"] * 2
+
+
+def build_hybrid_mesh(rank: int) -> str:
+    try:
+        Context(rank=rank, world_size=4, local_world_size=3 if rank < 3 else 1).hybrid_mesh  # noqa: B018
+    except ValueError as error:
+        return str(error)
+    return "built"
+
+
+def test_hybrid_mesh_of_uneven_nodes_is_refused(four):
+    for message in four.run(build_hybrid_mesh):
+        assert message.startswith("hybrid sharding must have as many workers on each node, but got 3, 3, 3, 1 on")
