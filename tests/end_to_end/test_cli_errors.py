@@ -19,7 +19,10 @@ def list_files(cli):
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["arcc"], "must be one of arc, liquid, lm or like my_task.py:MyTask, but got 'arcc'. Did you mean 'arc'?"),
+        (
+            ["arcc"],
+            "task must be one of arc, liquid, lm or like my_task.py:MyTask, but got 'arcc'. Did you mean 'arc'?",
+        ),
         ([], "task must be given: arc, or path/to/file.py:ClassName. See --help."),
         (["toy.py:Toi"], "toy.py must define 'Toi', but does not. Did you mean 'Toy'?"),
         (["toy.py:Toy", "--set", "lr"], "--set must be like name=value, but got 'lr'."),
