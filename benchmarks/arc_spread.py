@@ -29,7 +29,7 @@ SEARCHED = {"precision": "fp32,bf16"}  # a search on a CPU leaves fp16 out
 class Learner(ArcTask):
     """Evaluates no baselines: a search does so once."""
 
-    baselines = {}  # type: ignore[assignment]  # noqa: RUF012
+    baselines = {}  # noqa: RUF012
 
 
 def main() -> None:
@@ -48,7 +48,8 @@ def main() -> None:
     for seed in range(arguments.seeds):
         for point, found in zip(points, values, strict=True):
             start = time.process_time()
-            task = Learner(space.build_config({**point, "seed": seed}), context.for_next_trial())
+            config = ArcConfig.model_validate(space.build_config({**point, "seed": seed}))
+            task = Learner(config, context.for_next_trial())
             try:
                 found.append(max(report[task.objective] for report in train(task)))
             except Diverged:
