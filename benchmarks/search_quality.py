@@ -37,7 +37,7 @@ from benchmarks.quality.statistics import (
 PEER = "ray"
 RUNS = Path(__file__).parent / "results" / "search_quality.parquet"
 SEEDS = 9  # that are recorded: without options, nothing has to be searched again
-PUBLISHED = ("searchlight", "hyperband", "ray", "random")  # the sides that are recorded on all problems
+PUBLISHED = ("hyperband", "asha", "ray", "random")  # the sides that are recorded on all problems
 SHARES = (0.1, 0.25, 0.5, 1.0)  # of the budget, at which regrets are printed
 
 Outcomes = dict[str, dict[str, list[Row]]]  # rows by seed, of each problem and side

@@ -27,9 +27,11 @@ class Cli:
     env: dict[str, str]
 
     def start(self, *arguments: str, script: str | Path = "search/run.py") -> subprocess.Popen:
-        """Start a script. A new search confirms nothing unless `arguments` have --confirm, which saves its time."""
+        """Start a script. To save time, a new search confirms nothing, and uses asha, unless `arguments` differ."""
         if script == "search/run.py" and not {"--confirm", "--resume", "--list"} & {*arguments}:
             arguments = (*arguments, "--confirm", "0")
+        if script == "search/run.py" and not {"--scheduler", "--resume", "--list", "--config", "--once"} & {*arguments}:
+            arguments = (*arguments, "--scheduler", "asha")
         command = [sys.executable, str(ROOT / script), *arguments]
         pipe = subprocess.PIPE
         process = subprocess.Popen(

@@ -96,7 +96,7 @@ def test_docs_tell_the_measured_quality_of_searches():
     found = {side: (ratio, f"{low} to {high}", f"{a} to {b}") for side, ratio, low, high, a, b in results}
     table = BENCHMARKS.partition("## Final values of searches")[2].partition("\n## ")[0]
     rows = find(r"^\| .* \| ([\d.]+) \| (.*) \| (.*) \|$", table)
-    assert rows == [found[side] for side in ("searchlight", "hyperband", "random")]
+    assert rows == [found[side] for side in ("hyperband", "asha", "random")]
     assert all(ratio in doc("search-quality") for ratio, *_ in rows)
 
 

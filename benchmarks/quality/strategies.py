@@ -53,8 +53,8 @@ class Searchlight:
         seed: int,
         sampler: Callable[[int], BaseSampler] | None = None,
         schedule: Scheduler | None = None,
-        study: type[SearchStudy] = SearchStudy,
-        scheduler: SchedulerName = "asha",
+        study: Callable[..., SearchStudy] = SearchStudy,
+        scheduler: SchedulerName = "hyperband",
         trials: int = UNLIMITED,
     ) -> None:
         config = SearchConfig(task="simulated", seed=seed, scheduler=scheduler)
@@ -156,8 +156,8 @@ def asha(problem: Problem) -> ASHAScheduler:
 
 
 SIDES: dict[str, Make] = {
-    "searchlight": lambda problem, seed: Searchlight(problem, seed),
-    "hyperband": lambda problem, seed: Searchlight(problem, seed, scheduler="hyperband"),
+    "hyperband": lambda problem, seed: Searchlight(problem, seed),  # the default
+    "asha": lambda problem, seed: Searchlight(problem, seed, scheduler="asha"),
     "ray": lambda problem, seed: RayTune(problem, seed, None, asha(problem)),
     "random": lambda problem, seed: RayTune(problem, seed, RandomSampler(seed), asha(problem)),
     "tpe": lambda problem, seed: RayTune(problem, seed, None, FIFOScheduler()),

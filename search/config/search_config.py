@@ -86,7 +86,7 @@ class SearchConfig(BaseModel):
     )
     concurrency: Count | None = _resource(None, "N", "Largest number of trials at a time. Default: as many as fit.")
     scheduler: SchedulerName = _scheduler(
-        "asha", "NAME", "Rule that ends trials early: asha, asha-stop, hyperband, median, pbt or none."
+        "hyperband", "NAME", "Rule that ends trials early: asha, asha-stop, hyperband, median, pbt or none."
     )
     reduction_factor: int = _scheduler(3, "N", "Continue one in this many trials at a rung.", schedulers=HALVING, ge=2)
     fidelity: Unit = _scheduler("epochs", "UNIT", "Unit of a trial's budget: epochs, samples or gpu-seconds.")

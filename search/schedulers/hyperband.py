@@ -32,6 +32,8 @@ class HyperBandScheduler:
         return cls(tuple(ASHAScheduler(rungs[first:], reduction_factor, mode, unit) for first in range(len(rungs))))
 
     def __str__(self) -> str:
+        if len(self.brackets) == 1:
+            return str(self.brackets[0])
         rungs = (",".join(format_amount(rung) for rung in bracket.rungs) for bracket in self.brackets)
         shares = (f"{share:.0%}" for share in self.shares)
         told = (f"{share} of the trials at {of_one}" for share, of_one in zip(shares, rungs, strict=True))

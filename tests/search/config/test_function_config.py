@@ -88,7 +88,7 @@ def test_searched_parameter_has_the_type_of_its_bounds(text, distribution):
 
 
 def test_schedule_follows_the_epochs_and_the_given_mode(planned):
-    found = planned(mode="max", objective="accuracy")
+    found = planned(mode="max", objective="accuracy", scheduler="asha")
     assert (found.schedule.rungs, found.schedule.mode) == ((1, 3, 9), "max")
     assert (str(found.objective), found.space.epochs) == ("accuracy:max", 9)
     unlimited = planned(scheduler="none", set={})
@@ -104,7 +104,7 @@ def test_schedule_follows_the_epochs_and_the_given_mode(planned):
         ({"objective": "", "mode": None, "set": {}},
          ["--objective must be given with a function: the metric that train_fn reports and is judged by.",
           "--mode must be given with a function: min or max.",
-          "--set epochs=N must be given with --scheduler asha: how many reports a trial makes. "
+          "--set epochs=N must be given with --scheduler hyperband: how many reports a trial makes. "
           "With --scheduler none it ends when the function returns."]),
         ({"set": {"epochs": "0"}}, ["--set epochs must be greater than or equal to 1, but got 0."]),
         ({"search": {"epochs": "3..9"}, "set": {}},

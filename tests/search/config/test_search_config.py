@@ -33,7 +33,7 @@ def from_file(tmp_path):
 def test_defaults_are_a_small_search_in_the_runs_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     config = load_config({"task": "arc"})
-    assert (config.trials, config.scheduler, config.sampler) == (16, "asha", "tpe")
+    assert (config.trials, config.scheduler, config.sampler) == (16, "hyperband", "tpe")
     assert (config.storage, config.experiment) == (tmp_path / "runs", "arc")
     assert config.name.startswith("arc-")
 
@@ -88,7 +88,7 @@ def test_time_budget_with_a_unit_is_in_seconds(text, seconds):
         ({"scheduler": "pbt", "confirm": "6"},
          ["--confirm must be 0 with --scheduler pbt, but got 6: a member's parameters change while it trains, and no "
           "config trains the like again. Leave it out."]),
-        ({"population": "4"}, ["--population must come with --scheduler pbt, but got asha."]),
+        ({"population": "4"}, ["--population must come with --scheduler pbt, but got hyperband."]),
         ({"scheduler": "median", "exploit_every": "2"},
          ["--exploit-every must come with --scheduler pbt, but got median."]),
         ({"scheduler": "none", "reduction_factor": "4", "grace_period": "2"},

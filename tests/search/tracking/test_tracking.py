@@ -123,7 +123,7 @@ def test_parent_has_the_space_and_the_options_it_began_with(tmp_path):
     finish(began)
     run = runs_of(began)["parent"]
     assert run.data.params == {
-        "space/inner.lr": "0.0001..0.1:log", "epochs": "9", "trials": "8", "scheduler": "asha",
+        "space/inner.lr": "0.0001..0.1:log", "epochs": "9", "trials": "8", "scheduler": "hyperband",
         "reduction_factor": "3", "fidelity": "epochs", "sampler": "tpe", "seed": "3",
     }  # fmt: skip
     longer = settings.model_copy(update={"trials": 16, "time_budget": 60.0})

@@ -62,20 +62,25 @@ LIQUID = {"task": "liquid", "set": {"epochs": "30"}}
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({}, "rungs: 1, 3, 9 epochs"),
+        (
+            {},
+            "rungs: 53% of the trials at 1,3,9; 29% of the trials at 3,9; 18% of the trials at 9 epochs",
+        ),
+        ({"scheduler": "asha"}, "rungs: 1, 3, 9 epochs"),
         ({"max_fidelity": "100", "scheduler": "none"}, "rungs: 9 epochs"),
         (
             {"scheduler": "hyperband", "grace_period": "3"},
             "rungs: 60% of the trials at 3,9; 40% of the trials at 9 epochs",
         ),
         ({"scheduler": "asha-stop"}, "rungs: 1, 3, 9 epochs, where a trial goes on or ends at once"),
-        ({"fidelity": "gpu-seconds", "max_fidelity": "10m"}, "rungs: 67, 200, 600 GPU-seconds"),
+        ({"scheduler": "asha", "fidelity": "gpu-seconds", "max_fidelity": "10m"}, "rungs: 67, 200, 600 GPU-seconds"),
         (
-            {"fidelity": "gpu-seconds", "max_fidelity": "9", "grace_period": "0.5", "reduction_factor": "4"},
+            {"scheduler": "asha", "fidelity": "gpu-seconds", "max_fidelity": "9", "grace_period": "0.5"}
+            | {"reduction_factor": "4"},
             "rungs: 0.56, 2.2, 9 GPU-seconds",
         ),
         (
-            {"fidelity": "samples", "max_fidelity": "9e5", "search": {"epochs": "2..9"}},
+            {"scheduler": "asha", "fidelity": "samples", "max_fidelity": "9e5", "search": {"epochs": "2..9"}},
             "rungs: 100000, 300000, 900000 samples",
         ),
         ({"fidelity": "samples", "max_fidelity": "3e9", "scheduler": "none"}, "rungs: 3000000000 samples"),
@@ -97,9 +102,12 @@ LIQUID = {"task": "liquid", "set": {"epochs": "30"}}
             "a population of 20, compared after each epoch from epoch 6 on: copies of the best 5 replace the worst 5",
         ),
         (LIQUID, "rungs: 30 epochs"),
-        ({**LIQUID, "reduction_factor": "2"}, "rungs: 15, 30 epochs"),
-        ({**LIQUID, "grace_period": "3"}, "rungs: 3, 10, 30 epochs"),
-        ({"task": "liquid", "set": {"epochs": "30", "continual.tasks": "1"}}, "rungs: 1, 3, 10, 30 epochs"),
+        ({**LIQUID, "scheduler": "asha", "reduction_factor": "2"}, "rungs: 15, 30 epochs"),
+        ({**LIQUID, "scheduler": "asha", "grace_period": "3"}, "rungs: 3, 10, 30 epochs"),
+        (
+            {"task": "liquid", "scheduler": "asha", "set": {"epochs": "30", "continual.tasks": "1"}},
+            "rungs: 1, 3, 10, 30 epochs",
+        ),
     ],
 )
 def test_requested_scheduler_is_planned(tmp_path, given, told):
