@@ -7,13 +7,17 @@ import copy
 import random
 from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from optuna.samplers import BaseSampler, GPSampler, TPESampler
+import numpy as np
+import optuna
+from optuna.samplers import BaseSampler, TPESampler
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
 
 from search.config.objectives import Objective
+from search.samplers.factory import create_sampler
 from search.schedulers.asha import ASHAScheduler
 from search.schedulers.base import Scheduler, TrialProgress
 from search.study.study import SearchStudy
@@ -81,14 +85,57 @@ def _side(
             group = options["multivariate"] and any(p.when for p in problem.space.parameters)
             return TPESampler(seed=own, group=group, **options)
 
-        return Searchlight(problem, seed, sampler, schedule and schedule(problem.epochs), study)
+        return Searchlight(problem, seed, sampler, schedule and schedule(problem.epochs), study, "asha")
 
     return make
 
 
-def _gp(problem: Problem, seed: int) -> Searchlight:
-    """A Gaussian process, to which only completed trials say something."""
-    return Searchlight(problem, seed, lambda number: GPSampler(seed=seed * 10_000 + number), study=ToldComplete)
+def _sampler(name: str, extrapolates: bool = True) -> Make:
+    def make(problem: Problem, seed: int) -> Searchlight:
+        side = Searchlight(problem, seed, partial(create_sampler, name, seed))
+        side.study.extrapolates &= extrapolates
+        return side
+
+    return make
+
+
+def _rank_random_configs(problem: Problem, seed: int) -> list[tuple[float, dict[str, Any]]]:
+    """Return 20 random configs with their values after all epochs, the best first."""
+    draw = np.random.default_rng((seed, 1))
+    configs = [problem.draw(draw) for _ in range(20)]
+    finals = [min(problem.curve(config, draw).final, problem.worst) for config in configs]
+    return sorted(zip(finals, configs, strict=True), key=lambda pair: pair[0])
+
+
+def _try_first(place: int) -> Make:
+    """The default, which tries a known config first: that at `place` among 20 random ones."""
+
+    def make(problem: Problem, seed: int) -> Searchlight:
+        side = Searchlight(problem, seed)
+        side.study.enqueue(_rank_random_configs(problem, seed)[place][1])
+        return side
+
+    return make
+
+
+def _warm_start(sign: int) -> Make:
+    """The default, whose sampler knows 20 random configs beforehand, and with `sign` -1 their values reversed."""
+
+    def make(problem: Problem, seed: int) -> Searchlight:
+        distributions = {p.name: p.distribution for p in problem.space.parameters}
+        known = _rank_random_configs(problem, seed)
+        middle = known[len(known) // 2][0]
+        earlier = [
+            optuna.trial.create_trial(
+                value=middle + sign * (final - middle),
+                params=config,
+                distributions={name: distributions[name] for name in config},
+            )
+            for final, config in known
+        ]
+        return Searchlight(problem, seed, study=partial(SearchStudy, earlier=earlier))
+
+    return make
 
 
 VARIANTS: dict[str, Make] = {
@@ -99,5 +146,10 @@ VARIANTS: dict[str, Make] = {
     "told-complete": _side(study=ToldComplete),
     "grace-3": _side(lambda epochs: ASHAScheduler.from_config(epochs, 3, 3, "min")),
     "factor-4": _side(lambda epochs: ASHAScheduler.from_config(epochs, 4, 1, "min")),
-    "gp": _gp,
+    **{name: _sampler(name) for name in ("gp", "cmaes", "nsga2")},
+    **{f"{name}-complete": _sampler(name, extrapolates=False) for name in ("cmaes", "nsga2")},
+    "try-good": _try_first(0),
+    "try-wrong": _try_first(-1),
+    "warm-good": _warm_start(1),
+    "warm-wrong": _warm_start(-1),
 }

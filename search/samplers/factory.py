@@ -5,9 +5,22 @@ import warnings
 from typing import Any
 
 import optuna
+from optuna import Study
 from optuna.samplers import BaseSampler, CmaEsSampler, GPSampler, NSGAIISampler, QMCSampler, RandomSampler
+from optuna.trial import FrozenTrial, TrialState
 
 from search.samplers.tpe import FastTPESampler
+
+
+class StudyNSGAIISampler(NSGAIISampler):
+    """Optuna's NSGA-II over trials that may fail after they were shown with values.
+
+    Optuna's keeps the parents of a generation, and raises if one of them has no values any more.
+    """
+
+    def get_parent_population(self, study: Study, generation: int) -> list[FrozenTrial]:
+        parents = super().get_parent_population(study, generation)
+        return [trial for trial in parents if trial.state == TrialState.COMPLETE]
 
 
 def create_sampler(name: str, seed: int, number: int) -> BaseSampler:
@@ -25,7 +38,7 @@ def create_sampler(name: str, seed: int, number: int) -> BaseSampler:
         "qmc": lambda: QMCSampler(
             seed=seed, independent_sampler=RandomSampler(seed=own), warn_independent_sampling=False
         ),
-        "nsga2": lambda: NSGAIISampler(seed=own, population_size=20),  # of 50, most searches see one generation
+        "nsga2": lambda: StudyNSGAIISampler(seed=own, population_size=20),  # of 50, most searches see one generation
         "random": lambda: RandomSampler(seed=own),
     }
     with warnings.catch_warnings():

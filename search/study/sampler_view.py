@@ -1,6 +1,8 @@
 """The trials of a study as its samplers see them."""
 
 import copy
+import itertools
+import statistics
 from collections.abc import Callable, Container, Sequence
 from typing import Protocol
 
@@ -17,6 +19,7 @@ class StudyWithObjectives(Protocol):
     objectives: tuple[Objective, ...]
     live: set[int]
     compared: Callable[[FrozenTrial], dict[int, float]] | None
+    extrapolates: bool
 
 
 def sampler_view(storage: BaseStorage, study: StudyWithObjectives, earlier: Sequence[FrozenTrial]) -> BaseStorage:
@@ -48,7 +51,9 @@ def _show_trials(
     Confirming runs are left out: their configs are known, and a sampler would take them for so many new ones.
 
     With several objectives, Optuna knows no values of a pruned trial, and most samplers ignore it. So a trial that has
-    reported is shown as completed, and one that diverged as no better than the worst of them.
+    reported is shown as completed, and one that diverged as no better than the worst of them. The same holds with one
+    objective for the samplers that ignore pruned trials, which are all but TPE. To them a trial that trains is shown
+    so, too: NSGA-II keeps the parents of a generation, and they must not lose their values as they go on.
 
     Args:
         shown: A cache of how a trial is shown. A trial that has changed since is another object.
@@ -57,15 +62,18 @@ def _show_trials(
     for trial in trials:
         if is_confirming(trial):
             continue
-        paused = trial.state == TrialState.RUNNING and trial.number not in study.live and intermediate_values(trial)
+        stands = study.extrapolates or trial.number not in study.live
+        paused = trial.state == TrialState.RUNNING and stands and intermediate_values(trial)
         pruned = get_outcome(trial) == "pruned" if several else trial.state == TrialState.PRUNED and study.compared
         if paused or pruned:
             if trial.number not in shown or shown[trial.number][0] is not trial:
                 shown[trial.number] = (trial, _as_stopped(trial, study))
             trial = shown[trial.number][1]
         seen.append(trial)
+    if study.extrapolates and not several:
+        seen = _extrapolate(seen, study)
     points = [trial.values for trial in seen if trial.state == TrialState.COMPLETE]
-    if not several or not points:
+    if not (several or study.extrapolates) or not points:
         return seen
     columns = zip(study.objectives, zip(*points, strict=True), strict=True)
     worst = [objective.worst(column) for objective, column in columns]
@@ -81,6 +89,31 @@ def _as_stopped(trial: FrozenTrial, study: StudyWithObjectives) -> FrozenTrial:
     if study.compared is not None:
         shown.intermediate_values = study.compared(trial)
     return shown
+
+
+def _extrapolate(trials: Sequence[FrozenTrial], study: StudyWithObjectives) -> list[FrozenTrial]:
+    """Return `trials` with those that were stopped shown as completed.
+
+    The value of a stopped trial is its last one, plus the median change of other trials from there to their end. That
+    change is summed from rung to rung, since few trials reach the end. So the order of the trials of a rung is kept.
+    """
+    curves: dict[int, dict[int, float]] = {}
+    for trial in trials:
+        if trial.state == TrialState.COMPLETE and study.compared is not None:
+            curves[trial.number] = study.compared(trial)
+        elif trial.state in (TrialState.COMPLETE, TrialState.PRUNED) and get_outcome(trial) != "diverged":
+            curves[trial.number] = trial.intermediate_values
+    rungs = sorted({max(curve) for curve in curves.values() if curve})
+    to_end = dict.fromkeys(rungs, 0.0)
+    for rung, above in reversed(list(itertools.pairwise(rungs))):
+        changes = [curve[above] - curve[rung] for curve in curves.values() if above in curve and rung in curve]
+        to_end[rung] = to_end[above] + (statistics.median(changes) if changes else 0.0)
+
+    def show(trial: FrozenTrial) -> FrozenTrial:
+        curve = curves.get(trial.number) if trial.state == TrialState.PRUNED else None
+        return _with_values(trial, [curve[max(curve)] + to_end[max(curve)]]) if curve else trial
+
+    return [show(trial) for trial in trials]
 
 
 def _with_values(trial: FrozenTrial, values: Sequence[float]) -> FrozenTrial:

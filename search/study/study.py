@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import optuna
-from optuna.samplers import BaseSampler, RandomSampler
+from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
 
@@ -38,6 +38,7 @@ class SearchStudy:
         live: Numbers of the trials that a gang trains at present.
         compared: Returns the intermediate values of a stopped trial by the step at which samplers compare it with
             others. TPE prefers the trial with the larger step. None: by epoch.
+        extrapolates: Whether the sampler sees stopped trials as completed, since it ignores others.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class SearchStudy:
         self.commit = commit
         self.live: set[int] = set()
         self.compared: Callable[[FrozenTrial], dict[int, float]] | None = None
+        self.extrapolates = not isinstance(sampler(0), TPESampler)
         self.objectives = tuple(objectives)
         self._storage = storage
         self._sampler = sampler

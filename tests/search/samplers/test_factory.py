@@ -83,7 +83,7 @@ class Played:
 )
 def test_samplers_work_with_conditions_and_divergence(tmp_path, sampler, objectives):
     trials = 18 if len(objectives) == 2 else 40
-    played = Played(tmp_path / "study", sampler, objectives, CONDITIONAL, trials=trials, cliff=1e-2)
+    played = Played(tmp_path / "study", sampler, objectives, CONDITIONAL, trials=trials, cliff=3e-3)
     assert {"completed", "pruned", "diverged", "failed"} <= {get_outcome(trial) for trial in played.trials}
     assert len({tuple(trial.params.items()) for trial in played.trials}) == trials
     for trial in played.trials:

@@ -2,7 +2,7 @@ from functools import partial
 
 import optuna
 import pytest
-from optuna.samplers import RandomSampler
+from optuna.samplers import RandomSampler, TPESampler
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
@@ -85,9 +85,10 @@ def test_outcome_sets_state_reason_and_constraints(study, outcome, state, constr
     assert (trial.constraints, trial.user_attrs.get("divergence")) == (constraints, divergence)
 
 
-def test_sampler_sees_waiting_trials_as_pruned(make_study):
+def test_tpe_sees_waiting_trials_as_pruned(make_study):
     sampler = Watching()
     study = make_study(lambda _: sampler)
+    study.extrapolates = False
     waiting, _ = study.ask(SPACE)
     report(study, waiting, 1, 0.5)
     live, _ = study.ask(SPACE)
@@ -96,6 +97,23 @@ def test_sampler_sees_waiting_trials_as_pruned(make_study):
     study.ask(SPACE)
     assert [t.state for t in sampler.shown] == [TrialState.PRUNED, TrialState.RUNNING]
     assert [t.state for t in study.get_trials()] == [TrialState.RUNNING] * 3, "what is stored does not change"
+
+
+def test_other_samplers_see_stopped_trials_at_their_expected_ends(make_study):
+    sampler = Watching()
+    study = make_study(lambda _: sampler)
+    assert study.extrapolates
+    assert not make_study(lambda _: TPESampler()).extrapolates
+    curves = [[0.9, 0.6, 0.5], [0.8, 0.7], [0.4], [0.3, 0.2, 0.1]]
+    for outcome, curve in zip(("completed", "pruned", "waiting", "diverged"), curves, strict=True):
+        number, _ = study.ask(SPACE)
+        for epoch, value in enumerate(curve, start=1):
+            report(study, number, epoch, value)
+        if outcome != "waiting":
+            study.end(number, outcome)
+    study.ask(SPACE)
+    assert {t.state for t in sampler.shown} == {TrialState.COMPLETE}
+    assert [t.value for t in sampler.shown] == pytest.approx([0.5, 0.6, 0.1, 0.6])
 
 
 def test_sampler_of_two_objectives_sees_all_results_as_points(make_study, tmp_path):
