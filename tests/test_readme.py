@@ -22,7 +22,7 @@ def own_task(make_cli):
 
 
 def test_its_task_is_searched_in_20_trials(own_task):
-    done = own_task.run("my_task.py:MyTask", "--trials", "20", "--concurrency", "1", "--name", "mine", "--json")
+    done = own_task.run("my_task.py:MyTask", "--trials", "20", "--scheduler", "hyperband", "--name", "mine", "--json")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert sum(result["outcomes"].values()) == 20
