@@ -27,7 +27,7 @@ from search.study.record import load_search  # noqa: E402
 from tests.servers.mlflow import MlflowServer  # noqa: E402
 from trainables.task.images import find_best_images  # noqa: E402
 
-METRIC = "val/cell_lift"
+METRIC = "val/score"
 SETTLED_MS = 2000
 VISITED = {"mlflow.assistant.fab.autoOpenedOnFirstLoad_v1": True, "mlflow.workflowType_v1": "machine_learning"}
 STORE = "([key, value]) => localStorage.setItem(key, JSON.stringify(value))"
