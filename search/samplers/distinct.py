@@ -1,4 +1,4 @@
-"""A sampler that suggests nothing twice, as long as there is something else to try."""
+"""A sampler that suggests no config twice, unless all configs were tried."""
 
 import math
 import random
@@ -12,15 +12,15 @@ from optuna.trial import FrozenTrial, TrialState
 
 from search.config.search_space import Parameter, Space, list_values
 
-FIXED = "fixed_params"  # the system attribute of a trial with the values that it was enqueued with
-DRAWN = 4  # times from the sampler, and then at random from what has not been tried
+FIXED = "fixed_params"  # the system attribute of a trial that holds its enqueued values
+DRAWN = 4  # draws from the sampler, before an untried config is chosen at random
 
 
 class DistinctSampler(BaseSampler):
-    """Another sampler, asked again when it suggests what has been tried before or is being tried.
+    """A wrapper of a sampler that draws again if a suggestion was tried before or is being tried.
 
-    A search is deterministic: the same values would give the same result again. Who wants to know the spread between
-    seeds searches over `seed`. All values of a trial are drawn at once, so that they can be compared as a whole.
+    A search is deterministic: the same values would give the same result. To measure the spread between seeds, search
+    over `seed`. All values of a trial are drawn at once, so that whole configs can be compared.
     """
 
     def __init__(self, sampler: BaseSampler, space: Space) -> None:
@@ -56,7 +56,7 @@ class DistinctSampler(BaseSampler):
         self.sampler.after_trial(study, trial, state, values)
 
     def _draw(self, sampler: BaseSampler, study: Study, trial: FrozenTrial) -> dict[str, Any]:
-        """What Optuna does with a sampler, for all parameters that apply."""
+        """Draw the values of all parameters that apply, by the same calls that Optuna makes."""
         known = sampler.infer_relative_search_space(study, trial)
         values = sampler.sample_relative(study, trial, known) | trial.system_attrs.get(FIXED, {})
 
@@ -71,7 +71,7 @@ class DistinctSampler(BaseSampler):
 
 
 def _is_duplicate(values: dict[str, Any], others: dict[str, Any]) -> bool:
-    """Return whether both have the same key. It is computed only for those that differ by a rounding at most."""
+    """Return whether both have the same key. Keys are slow, so they are built for nearly equal values only."""
     nearly = values.keys() == others.keys() and all(_is_nearly_equal(values[name], others[name]) for name in values)
     return nearly and _build_key(values) == _build_key(others)
 
@@ -82,5 +82,5 @@ def _is_nearly_equal(value: Any, other: Any) -> bool:
 
 
 def _build_key(values: dict[str, Any]) -> frozenset[tuple[str, Any]]:
-    """Alike for values that differ by no more than rounding, as steps of 0.1 do."""
+    """Return a key that is equal for values that differ by rounding only, such as sums of steps of 0.1."""
     return frozenset((name, f"{value:.12g}" if isinstance(value, float) else value) for name, value in values.items())

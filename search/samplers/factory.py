@@ -1,4 +1,4 @@
-"""Optuna's samplers by the names of the command line."""
+"""Creation of Optuna's samplers by their names on the command line."""
 
 import random
 import warnings
@@ -13,9 +13,9 @@ from search.samplers.tpe import FastTPESampler
 
 
 class StudyNSGAIISampler(NSGAIISampler):
-    """Optuna's NSGA-II over trials that may fail after they were shown with values.
+    """Optuna's NSGA-II for trials that may fail after they were shown with values.
 
-    Optuna's keeps the parents of a generation, and raises if one of them has no values any more.
+    Optuna's NSGA-II stores the parents of a generation, and raises if one of them has lost its values.
     """
 
     def get_parent_population(self, study: Study, generation: int) -> list[FrozenTrial]:
@@ -26,19 +26,19 @@ class StudyNSGAIISampler(NSGAIISampler):
 def create_sampler(name: str, seed: int, number: int) -> BaseSampler:
     """Return the Optuna sampler `name` that proposes trial `number` of a search with `seed`.
 
-    What is random in a proposal follows from these two, and not from what was proposed before.
+    Its random numbers depend on `seed` and `number` alone, and not on earlier proposals.
     """
     own = random.Random(f"{seed}-{number}").getrandbits(31)
     samplers: dict[str, Any] = {
-        # Each parameter by itself: Optuna's default, all of them together, finds less (docs/search-quality.md).
+        # Independent: multivariate TPE finds worse configs (docs/search-quality.md).
         "tpe": lambda: FastTPESampler(own),
         "gp": lambda: GPSampler(seed=own, warn_independent_sampling=False),
         "cmaes": lambda: CmaEsSampler(seed=own, warn_independent_sampling=False),
-        # One sequence for the whole search: it is the sequence that fills the space evenly.
+        # One sequence for the whole search, since only a whole sequence fills the space evenly.
         "qmc": lambda: QMCSampler(
             seed=seed, independent_sampler=RandomSampler(seed=own), warn_independent_sampling=False
         ),
-        "nsga2": lambda: StudyNSGAIISampler(seed=own, population_size=20),  # of 50, most searches see one generation
+        "nsga2": lambda: StudyNSGAIISampler(seed=own, population_size=20),  # with 50, most searches see one generation
         "random": lambda: RandomSampler(seed=own),
     }
     with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""Hyperparameters near to those of a trial that is doing well: the explore step of Jaderberg et al. 2017."""
+"""Perturbation of the hyperparameters of a good trial: the explore step of Jaderberg et al. 2017."""
 
 import math
 import random
@@ -9,12 +9,12 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 
 from search.config.search_space import Parameter, Space
 
-RESAMPLED = 0.25  # how often a value is drawn anew
-FACTOR = 0.2  # a number becomes 0.8 or 1.2 times what it was
+RESAMPLED = 0.25  # probability of resampling a value
+FACTOR = 0.2  # a number is multiplied by 0.8 or 1.2
 
 
 def perturb(space: Space, values: Mapping[str, Any], draw: random.Random) -> dict[str, Any]:
-    """Return a value near to that in `values` for each parameter that applies. One that had none is drawn."""
+    """Return a neighbor of each value in `values` that applies. Parameters without a value are sampled."""
 
     def perturb_value(parameter: Parameter) -> Any:
         if parameter.name not in values or draw.random() < RESAMPLED:
@@ -25,7 +25,7 @@ def perturb(space: Space, values: Mapping[str, Any], draw: random.Random) -> dic
 
 
 def neighbor(distribution: BaseDistribution, value: Any, draw: random.Random) -> Any:
-    """A step up or down; at a bound, the other way."""
+    """Return `value` moved one step up or down at random. At a bound, the step goes the other way."""
     first = draw.choice((-1, 1))
     moved = step_value(distribution, value, first)
     return moved if moved != value else step_value(distribution, value, -first)

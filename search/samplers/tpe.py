@@ -1,4 +1,4 @@
-"""Optuna's TPE, which computes once per trial what is the same for all of the trial's parameters."""
+"""Optuna's TPE, which splits the trials once per trial instead of once per parameter."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,10 +16,10 @@ Points = list[dict[str, Any]]  # the parameters of trials
 
 
 class FastTPESampler(TPESampler):
-    """Proposes one trial, each parameter by itself, and what Optuna's own would propose, bit for bit.
+    """TPE that proposes one trial, each parameter independently, bit for bit as Optuna's TPE does.
 
-    Optuna's reads the study and tells the good trials from the others anew for every parameter. A sampler of ours lives
-    for one trial, and while that is asked for nobody else writes.
+    Optuna's TPE reads the study and splits off the good trials again for every parameter. This sampler is created for
+    one trial, and no other thread writes to the study while it samples.
     """
 
     def __init__(self, seed: int) -> None:
@@ -29,7 +29,7 @@ class FastTPESampler(TPESampler):
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
-        if self._split is None:  # Optuna's looks whether there are enough trials to learn from
+        if self._split is None:  # Optuna's method checks whether there are enough trials
             return super().sample_independent(study, trial, param_name, param_distribution)
         return self._sample(study, trial, {param_name: param_distribution})[param_name]
 
@@ -50,11 +50,14 @@ def _split_points(study: Study, trial: FrozenTrial) -> tuple[Points, Points]:
     gamma = default_gamma if len(study.directions) == 1 else default_gamma_multiobjective
     ended = sum(other.state != TrialState.RUNNING for other in trials)
     good, others = split_trials(study, trials, gamma(ended))
-    return [each.params for each in good], [each.params for each in others]
+    return [other.params for other in good], [other.params for other in others]
 
 
 def _to_internal_values(points: Points, search_space: Mapping[str, BaseDistribution]) -> dict[str, np.ndarray]:
-    """Of the one parameter in `search_space`, in the points that have it, as Optuna has them inside."""
+    """Return the values of the one parameter in `search_space`, in Optuna's internal representation.
+
+    Points without the parameter are left out.
+    """
     ((name, distribution),) = search_space.items()
     values = [point[name] for point in points if name in point]
     if isinstance(distribution, CategoricalDistribution):
