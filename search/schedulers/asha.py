@@ -1,6 +1,7 @@
 """Asynchronous successive halving (Li et al. 2020, arXiv 1810.05934, algorithm 2), the variant that promotes.
 
-A trial pauses at each rung, and goes on once it is among the best 1/reduction of those that reached the rung.
+A trial pauses at each rung. It continues once it is among the best 1/reduction_factor of the trials that reached the
+rung.
 """
 
 import itertools
@@ -12,17 +13,17 @@ from search.schedulers.base import RungScheduler, Segment, TrialProgress
 
 
 class ASHAScheduler(RungScheduler):
-    """When trials pause and who goes on."""
+    """Asynchronous successive halving, which pauses trials at rungs and promotes the best ones."""
 
     @classmethod
     def without_stopping(cls, limit: float, mode: Mode, unit: Unit = "epochs") -> "ASHAScheduler":
-        """Every trial runs to its end."""
+        """Return a scheduler that trains each trial to its end."""
         return cls((limit,), 2, mode, unit)
 
     def next_action(self, trials: Sequence[TrialProgress], may_start: bool) -> Segment | None:
-        """The stretch to run now; nobody is ended before the search is."""
-        if stretch := self.find_segment(trials):
-            return stretch
+        """Return the segment to run now. No trial is pruned before the search ends."""
+        if segment := self.find_segment(trials):
+            return segment
         if may_start:
             return Segment("new", None, 0, self.rungs[0])
         return self.promote_to_finish_one(trials)
@@ -31,7 +32,7 @@ class ASHAScheduler(RungScheduler):
         return trial.current_rung(self.rungs) is not None
 
     def find_segment(self, trials: Sequence[TrialProgress]) -> Segment | None:
-        """A trial that was cut off on its way to a rung, else one that is to be promoted."""
+        """Return a segment of a trial that was interrupted between two rungs, else one of a trial to promote."""
         for trial in trials:
             if trial.state == "waiting" and trial.current_rung(self.rungs) is None:
                 return Segment("continued", trial.number, trial.epoch, self.get_next_rung(trial.total_cost))
@@ -43,7 +44,10 @@ class ASHAScheduler(RungScheduler):
         return None
 
     def promote_to_finish_one(self, trials: Sequence[TrialProgress]) -> Segment | None:
-        """The best of the highest rung at which one waits, if nothing else will come and no trial ran to its end."""
+        """Promote the best trial at the highest rung with a waiting trial, so that one trial completes.
+
+        Return None if a trial is running or any trial has completed.
+        """
         if any(t.state == "running" or t.finished or t.is_complete(self.limit) for t in trials):
             return None
         for rung, above in self._list_rung_pairs():
@@ -53,13 +57,13 @@ class ASHAScheduler(RungScheduler):
         return None
 
     def _list_rung_pairs(self) -> list[tuple[float, float]]:
-        """Each rung but the last with the one above it, highest first."""
+        """Return each rung but the last with the rung above it, highest first."""
         return list(itertools.pairwise(self.rungs))[::-1]
 
     def _rank_trials(self, trials: Sequence[TrialProgress], rung: float) -> list[TrialProgress]:
-        """Those that reached `rung`, best first. One that broke off later comes last, however good it looked there.
+        """Return the trials that reached `rung`, best first. Trials that diverged or failed later come last.
 
-        Else what lies just beyond a cliff holds the places of what lies safely before it.
+        Otherwise, configs just beyond the limit of divergence would take the places of stable ones.
         """
         values = {trial.number: value for trial in trials if (value := trial.get_value_at(rung)) is not None}
         reached = (trial for trial in trials if trial.number in values)

@@ -1,7 +1,7 @@
-"""Asynchronous successive halving, the variant that only stops (Li et al. 2020, arXiv 1810.05934), as Ray's
-`ASHAScheduler` does it: nobody pauses, and a trial that is worse than most at a rung ends there for good.
+"""Asynchronous successive halving, the variant that only stops (Li et al. 2020, arXiv 1810.05934).
 
-It needs no checkpoints to be read, and decides on less: whoever comes first to a rung goes on, however bad it is.
+As with Ray's `ASHAScheduler`, no trial pauses. A trial that is worse than most at a rung is pruned there. No
+checkpoint needs to be read, but decisions use fewer values: the first trial at a rung always continues.
 """
 
 from collections.abc import Sequence
@@ -13,11 +13,11 @@ from search.schedulers.base import Prune, RungScheduler, Segment, TrialProgress
 
 
 class ASHAStoppingScheduler(RungScheduler):
-    """At each rung a trial goes on unless others have been there and its value is below their quantile at
-    1 - 1/reduction_factor, interpolated as Ray's is.
+    """Successive halving that prunes a trial whose value is below the others' quantile at 1 - 1/reduction_factor.
 
-    What differs from Ray's: rungs are counted down from the last one and not up from the first, a report that reaches
-    several rungs at once counts in all of them, and no value is NaN, since such a trial has diverged.
+    The quantile is interpolated as in Ray. Three rules differ from Ray's. Rungs are counted down from the last one and
+    not up from the first. A report that reaches several rungs at once counts in all of them. No value is NaN, since
+    such a trial has diverged.
     """
 
     def __str__(self) -> str:

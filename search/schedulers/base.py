@@ -1,6 +1,6 @@
-"""What a scheduler is asked and what it answers: pure arithmetic over what the study knows.
+"""The interface of schedulers, which compute their answers from the trials of a study alone.
 
-Nothing is kept between two questions. A search that is taken up after a crash asks again and goes on.
+A scheduler keeps no state between two calls. So a search that resumes after a crash calls it again and continues.
 """
 
 import math
@@ -15,16 +15,16 @@ from search.config.objectives import Mode
 
 @dataclass(frozen=True)
 class TrialProgress:
-    """A trial that has begun: the objective after each epoch that it finished, and whether a gang trains it now.
+    """A trial that has started: the objective after each finished epoch, and whether a gang trains it now.
 
-    A copy begins at epoch `start` with the weights of `copied_from`, in the place of `replaces`, if that had not
-    ended already. One that has `finished` came to its end, which for a function may lie before the last epoch, and one
-    that `broke_off` diverged or failed.
+    A copy starts at epoch `start` with the weights of `copied_from`. It replaces the trial `replaces`, unless that had
+    ended already. A trial that has `finished` reached its end, which for a function may lie before the last epoch. A
+    trial that `broke_off` diverged or failed.
 
-    `epochs` is its own length, and `spent` what it had got by the end of each epoch, in order and in the schedule's
-    unit of fidelity; None where that is the epochs themselves.
+    `epochs` is the length of the trial. `spent` is its budget used by the end of each epoch, in order and in the
+    scheduler's unit of fidelity. It is None where that unit is epochs.
 
-    `confirmed_before` counts the runs that confirmed the search before the trial began: they have numbers, too.
+    `confirmed_before` is the number of confirming runs before the trial started, since they have numbers, too.
     """
 
     number: int
@@ -41,7 +41,7 @@ class TrialProgress:
 
     @property
     def index(self) -> int:
-        """Return how many trials of the search began before it."""
+        """Return the number of trials of the search that started before this one."""
         return self.number - self.confirmed_before
 
     @cached_property
@@ -50,17 +50,17 @@ class TrialProgress:
 
     @cached_property
     def total_cost(self) -> float:
-        """What it has got so far."""
+        """Return the budget that the trial has used so far."""
         return self.epoch if self.spent is None else self.spent.get(self.epoch, 0.0)
 
     def is_complete(self, limit: float) -> bool:
-        """Whether it has come to its end, which lies at its own epochs or where it has got `limit`."""
+        """Return whether the trial has reached its own number of epochs or the budget `limit`."""
         return self.epoch >= self.epochs or self.total_cost >= limit
 
     def get_value_at(self, rung: float) -> float | None:
-        """The objective of the first report by which it had got so much, or None before that.
+        """Return the objective of the first report at or after the budget `rung`, or None before that.
 
-        One that came to its end without would be no better for more of it, and has the value of its last report.
+        A trial that finished below `rung` has the value of its last report, since more budget would not change it.
         """
         if self.total_cost >= rung:
             if self.spent is None:
@@ -69,24 +69,24 @@ class TrialProgress:
         return self.values[self.epoch] if self.finished and self.values else None
 
     def current_rung(self, rungs: Sequence[float]) -> float | None:
-        """The highest of `rungs` that it reached with its last report, or None if it stands between two of them."""
+        """Return the highest of `rungs` that the last report reached, or None if the trial is between two rungs."""
         if self.spent is None:
             return self.epoch if self.values and self.epoch in rungs else None
         before = max((spent for epoch, spent in self.spent.items() if epoch < self.epoch), default=0.0)
         return max((rung for rung in rungs if before < rung <= self.total_cost), default=None)
 
     def values_by_rung(self, rungs: Sequence[float]) -> dict[int, float]:
-        """Its value at each of `rungs` that it reached, counted from 1; under 0, its last one if it reached none."""
+        """Return the value at each reached rung, counted from 1. If none was reached, key 0 has the last value."""
         values = {place: value for place, rung in enumerate(rungs, 1) if (value := self.get_value_at(rung)) is not None}
         return values or ({0: self.values[self.epoch]} if self.values else {})
 
 
 @dataclass(frozen=True)
 class Segment:
-    """A trial's way from the epoch `start` to where it has got `until`; `number` None asks for a new trial.
+    """A part of a trial, from the epoch `start` to the budget `until`. `number` None asks for a new trial.
 
-    `until` is in the unit of fidelity, `copied_from` and `replaces` are those of a copy, `draw` is the seed of
-    what is random in it.
+    `until` is in the unit of fidelity. `copied_from` and `replaces` are those of a copy. `draw` is the seed of its
+    random choices.
     """
 
     kind: Literal["new", "continued", "promoted", "copied"]
@@ -100,14 +100,14 @@ class Segment:
 
 @dataclass(frozen=True)
 class Prune:
-    """A trial that goes no further."""
+    """A trial to prune, and the reason."""
 
     number: int
     reason: str
 
 
 class Scheduler(Protocol):
-    """Decides when trials pause, which continue and which end. Its text is what --dry-run says of it."""
+    """Decides when trials pause, which continue and which end. --dry-run prints its `__str__`."""
 
     @property
     def unit(self) -> Unit:
@@ -115,14 +115,14 @@ class Scheduler(Protocol):
 
     @property
     def limit(self) -> float:
-        """The most that a trial gets."""
+        """The largest budget of a trial."""
 
     @property
     def rungs(self) -> Sequence[float]:
-        """How much trials have got when they are compared for the last time. The last rung is the limit."""
+        """The budgets at which trials are compared. The last rung is the limit."""
 
     def next_action(self, trials: Sequence[TrialProgress], may_start: bool) -> Segment | Prune | None:
-        """Return what to do now, or None if there is nothing to do before a running segment has ended.
+        """Return the next action, or None if the scheduler must wait for a running segment to end.
 
         Args:
             trials: All trials that have started, ended ones included.
@@ -130,14 +130,14 @@ class Scheduler(Protocol):
         """
 
     def is_paused_at_rung(self, trial: TrialProgress) -> bool:
-        """Return whether `trial` waits because others were better, and has lost if the search ends now."""
+        """Return whether `trial` waits at a rung because others were better. If the search ends now, it is pruned."""
 
     def expected_cost(self, trials: int) -> float:
-        """Return how much so many trials get together."""
+        """Return the expected total budget of `trials` trials."""
 
 
 class EpochScheduler:
-    """A base of schedulers that know epochs alone, and pause no trial."""
+    """A base of schedulers that count epochs only and pause no trial."""
 
     epochs: int
     unit: Unit = "epochs"
@@ -156,9 +156,10 @@ class EpochScheduler:
 
 @dataclass(frozen=True)
 class RungScheduler:
-    """A base of the kinds of successive halving.
+    """A base of the variants of successive halving.
 
-    `rungs` rise, in `unit`. The last one is all that a trial gets. One in `reduction_factor` continues at each.
+    `rungs` are ascending budgets in `unit`. The last one is the limit of a trial. One trial in `reduction_factor`
+    continues at each rung.
     """
 
     rungs: tuple[float, ...]
@@ -194,7 +195,7 @@ class RungScheduler:
         return total if trials else 0.0
 
     def get_next_rung(self, reached: float) -> float:
-        """Return the next rung for a trial that has got so much."""
+        """Return the next rung above the budget `reached`."""
         return next(rung for rung in self.rungs if rung > reached)
 
 

@@ -1,8 +1,8 @@
-"""Decides which finalists of a search train again, under which new seeds.
+"""The choice of the finalists of a search that train again, and of their new seeds.
 
-It keeps nothing: all follows from the values of the runs. A round trains each finalist that is left, and the
-defaults, under one new seed, the same for all. Every second round halves the finalists (successive halving, Karnin et
-al. 2013), so that most seeds go to those that can win.
+The functions keep no state: each result follows from the values of the runs. A round trains each remaining finalist
+and the defaults under one new seed, the same for all. Every second round halves the finalists (successive halving,
+Karnin et al. 2013), so that most seeds go to the best finalists.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -11,19 +11,19 @@ from search.config.objectives import Mode, to_loss
 
 MOST_FINALISTS = 4
 FEWEST_RUNS = 6  # two seeds for two finalists and the defaults
-SHARE = 5  # one run for as many full trainings of the search
+SHARE = 5  # full trainings of the search per confirming run
 ROUNDS = 2  # between two halvings
 
 Run = tuple[int | None, int]  # the number of a finalist (None: the defaults), and the round
 
 
 def default_runs(search_epochs: int, full_length: int) -> int:
-    """Return how many runs confirm a search of `search_epochs`, where a run takes `full_length` of them."""
+    """Return the number of runs that confirm a search of `search_epochs`, where one run takes `full_length` epochs."""
     return max(FEWEST_RUNS, search_epochs // full_length // SHARE)
 
 
 def num_finalists(runs: int, with_defaults: bool = True) -> int:
-    """Return how many finalists `runs` are for, at least 1: two rounds of them and the defaults must fit."""
+    """Return the number of finalists for `runs`, at least 1. Two rounds of them and the defaults must fit."""
     return max(1, min(MOST_FINALISTS, runs // 2 - with_defaults))
 
 
@@ -38,24 +38,24 @@ def next_round(
     with_defaults: bool = True,
     halves: bool = True,
 ) -> list[Run]:
-    """Return the runs to begin: those of the round that is due which neither began nor ended.
+    """Return the runs to start: those of the due round that have neither started nor ended.
 
-    The list is empty while a round is under way, and after the last round. A round is due once all runs of the rounds
-    before it ended. Which finalists it has depends on the values of the rounds before it alone.
+    The list is empty while a round is running, and after the last round. A round is due once all runs of the rounds
+    before it ended. Its finalists depend on the values of the rounds before it alone.
 
     Args:
         finalists: The numbers of trials, the best first. Of finalists with equal means, the first ones are kept.
         values: Of the runs that ended, by finalist (None: the defaults) and round.
-        runs: How many there may be in all. A round that does not fit as a whole does not begin.
+        runs: The largest number of runs. A round that does not fit as a whole does not start.
         mode: Says which values are better.
-        begun: The runs that are under way.
-        dropped: What gets no more runs, because a run of it diverged or failed. Its failed run counts as one.
+        begun: The runs that have started and not ended.
+        dropped: Configs that get no more runs, because a run of theirs diverged or failed. The failed run counts.
         with_defaults: Whether the defaults can be trained.
         halves: Whether every second round halves the finalists. Those of several objectives stay.
     """
     left, spent, index = [*finalists, *([None] if with_defaults else [])], 0, 0
     while True:
-        # Who was dropped during a later round took part until then. So no one comes back for it.
+        # A config that was dropped in a later round took part until then, so no other config replaces it.
         left = [
             config
             for config in left
@@ -75,7 +75,7 @@ def next_round(
 def _keep_better_half(
     left: Sequence[int | None], values: Mapping[int | None, Mapping[int, float]], rounds: int, mode: Mode
 ) -> list[int | None]:
-    """Return the better half of the finalists by their means, and the defaults. Two configs are left at least."""
+    """Return the better half of the finalists by their means, and the defaults: at least two configs."""
     finalists = [config for config in left if config is not None]
     fewest = 1 if None in left else 2
     means = {config: sum(values[config][past] for past in range(rounds)) / rounds for config in finalists}

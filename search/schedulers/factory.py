@@ -1,4 +1,4 @@
-"""The schedulers, a file each, and the one that a search asks for."""
+"""Creation of the scheduler that a search is configured with."""
 
 from search.config import SearchConfig
 from search.config.objectives import Mode
@@ -18,16 +18,16 @@ LADDERS: dict[str, type[ASHAScheduler | HyperBandScheduler | ASHAStoppingSchedul
 
 
 def create_scheduler(config: SearchConfig, epochs: int, mode: Mode, judged_from: int = 1) -> Scheduler:
-    """The scheduler that `config` names, for trials of at most so many epochs.
+    """Return the scheduler that `config` names, for trials of at most `epochs` epochs.
 
     Args:
         config: Of the search.
         epochs: Of a trial.
         mode: Of the first objective.
-        judged_from: The first epoch that says something of a trial's end.
+        judged_from: The first epoch whose value predicts the final one.
 
     Raises:
-        UsageError: Trials are too short for it.
+        UsageError: Trials are too short for the scheduler.
     """
     limit = _compute_limit(config, epochs)
     if config.grace_period is not None and config.grace_period > limit:
@@ -44,7 +44,7 @@ def create_scheduler(config: SearchConfig, epochs: int, mode: Mode, judged_from:
 
 
 def _compute_limit(config: SearchConfig, epochs: int) -> float:
-    """How much a trial gets at most."""
+    """Return the largest budget of a trial, in the unit of fidelity."""
     if config.fidelity == "epochs":
         return min(epochs, int(config.max_fidelity or epochs))
     assert config.max_fidelity is not None, "it was checked when the options were"
@@ -52,7 +52,7 @@ def _compute_limit(config: SearchConfig, epochs: int) -> float:
 
 
 def _compute_grace_period(config: SearchConfig, limit: float, judged_from: int) -> float:
-    """Where the first rung may lie; of samples and seconds nobody knows how few say anything: two rungs are below."""
+    """Return the lowest budget of a rung. The default for samples and seconds is two rungs below the limit."""
     if config.grace_period is not None:
         return config.grace_period
     return judged_from if config.fidelity == "epochs" else limit / config.reduction_factor / config.reduction_factor
@@ -70,5 +70,5 @@ def _create_pbt(config: SearchConfig, epochs: int, mode: Mode, judged_from: int)
             f"--scheduler must be another than pbt where trials of {epochs} epochs say something from epoch "
             f"{judged_from} on: no member would be compared. Set more epochs."
         )
-    assert config.population is not None  # complete() sees to it
+    assert config.population is not None  # complete() sets it
     return PopulationBasedTraining(config.population, interval, epochs, mode, config.seed, judged_from)

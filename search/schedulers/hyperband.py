@@ -1,7 +1,8 @@
-"""HyperBand (Li et al. 2018, arXiv 1603.06560), asynchronous as in Li et al. 2020: brackets of halving side by side.
+"""HyperBand (Li et al. 2018, arXiv 1603.06560), asynchronous as in Li et al. 2020.
 
-Halving stops early whatever starts slowly. Here only some trials are judged at the lowest rung: each further bracket
-leaves one more rung out at the bottom, and the last one runs its trials to the end.
+Successive halving stops trials that start slowly. HyperBand runs several brackets of halving and compares only some
+trials at the lowest rung. Each further bracket omits one more rung at the bottom. The last bracket trains its trials
+to the end.
 """
 
 import math
@@ -19,7 +20,7 @@ GOLDEN = (math.sqrt(5) - 1) / 2
 
 @dataclass(frozen=True)
 class HyperBandScheduler:
-    """Brackets of halving, the one with most rungs first."""
+    """Brackets of successive halving, the one with most rungs first."""
 
     brackets: tuple[ASHAScheduler, ...]
 
@@ -27,7 +28,7 @@ class HyperBandScheduler:
     def from_config(
         cls, limit: float, reduction_factor: int, grace_period: float, mode: Mode, unit: Unit = "epochs"
     ) -> "HyperBandScheduler":
-        """A bracket from each rung of halving on."""
+        """Return a scheduler with one bracket per rung of halving, which starts at that rung."""
         rungs = ASHAScheduler.from_config(limit, reduction_factor, grace_period, mode, unit).rungs
         return cls(tuple(ASHAScheduler(rungs[first:], reduction_factor, mode, unit) for first in range(len(rungs))))
 
@@ -36,8 +37,8 @@ class HyperBandScheduler:
             return str(self.brackets[0])
         rungs = (",".join(format_amount(rung) for rung in bracket.rungs) for bracket in self.brackets)
         shares = (f"{share:.0%}" for share in self.shares)
-        told = (f"{share} of the trials at {of_one}" for share, of_one in zip(shares, rungs, strict=True))
-        return f"rungs: {'; '.join(told)} {unit_label(self.unit)}"
+        descriptions = (f"{share} of the trials at {of_one}" for share, of_one in zip(shares, rungs, strict=True))
+        return f"rungs: {'; '.join(descriptions)} {unit_label(self.unit)}"
 
     @property
     def unit(self) -> Unit:
@@ -53,15 +54,15 @@ class HyperBandScheduler:
 
     @cached_property
     def shares(self) -> tuple[float, ...]:
-        """Of the trials, by bracket, so that all brackets get the same budget: n of the paper's algorithm 1."""
+        """Return each bracket's share of trials, so that all get the same budget (n of the paper's algorithm 1)."""
         factor, count = self.brackets[0].reduction_factor, len(self.brackets)
         trials = [math.ceil(count / (s + 1) * factor**s) for s in reversed(range(count))]
         return tuple(n / sum(trials) for n in trials)
 
     def get_bracket(self, index: int) -> ASHAScheduler:
-        """Return the bracket of the trial that began after `index` others.
+        """Return the bracket of the trial that started after `index` others.
 
-        Multiples of the golden ratio fill the unit interval evenly, wherever one stops.
+        Multiples of the golden ratio, modulo 1, fill the unit interval evenly at every length.
         """
         place = index * GOLDEN % 1
         for bracket, share in zip(self.brackets, self.shares, strict=True):
@@ -71,16 +72,16 @@ class HyperBandScheduler:
         return self.brackets[-1]
 
     def next_action(self, trials: Sequence[TrialProgress], may_start: bool) -> Segment | None:
-        """The stretch to run now; nobody is ended before the search is."""
+        """Return the segment to run now. No trial is pruned before the search ends."""
         brackets = [(bracket, [t for t in trials if self.get_bracket(t.index) is bracket]) for bracket in self.brackets]
         for bracket, own in brackets:
-            if stretch := bracket.find_segment(own):
-                return stretch
+            if segment := bracket.find_segment(own):
+                return segment
         if may_start:
             return Segment("new", None, 0, self.get_bracket(len(trials)).rungs[0])
-        for bracket, own in brackets:  # what another bracket ran to its end was chosen among fewer trials
-            if stretch := bracket.promote_to_finish_one(own):
-                return stretch
+        for bracket, own in brackets:  # a trial that another bracket trained fully was selected among fewer trials
+            if segment := bracket.promote_to_finish_one(own):
+                return segment
         return None
 
     def is_paused_at_rung(self, trial: TrialProgress) -> bool:

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from search.config.objectives import Mode, to_loss
 from search.schedulers.base import EpochScheduler, Prune, Segment, TrialProgress
 
-FEWEST = 3  # others without whom a median says nothing
+FEWEST = 3  # other trials that a median needs
 
 
 @dataclass(frozen=True)
 class MedianStoppingScheduler(EpochScheduler):
-    """A trial ends when its best value so far is worse than the median of what the others had on average until then.
+    """Prunes a trial whose best value is worse than the median of the other trials' running averages.
 
-    It is judged after each epoch from `grace_period` on, against those that reported that epoch.
+    A trial is compared after each epoch from `grace_period` on, with the trials that reported that epoch.
     """
 
     epochs: int
@@ -34,7 +34,7 @@ class MedianStoppingScheduler(EpochScheduler):
         return Segment("new", None, 0, self._get_segment_end(0)) if may_start else None
 
     def expected_cost(self, trials: int) -> float:
-        """As if half of the trials that can be judged ended when they are judged first."""
+        """Return the total epochs if half of the trials that can be pruned end at their first comparison."""
         stopped = max(0, trials - FEWEST) / 2
         return trials * self.epochs - stopped * (self.epochs - self._get_segment_end(0))
 
@@ -42,7 +42,7 @@ class MedianStoppingScheduler(EpochScheduler):
         return min(self.epochs, max(self.grace_period, epoch + 1))
 
     def _find_stop_reason(self, trial: TrialProgress, trials: Sequence[TrialProgress]) -> str:
-        """Why `trial` ends, or nothing."""
+        """Return the reason to prune `trial`, or an empty string."""
         epoch = trial.epoch
         if epoch < self.grace_period or not trial.values:
             return ""
