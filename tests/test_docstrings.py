@@ -32,7 +32,6 @@ Turn Undo Unpack Update Upload Use Validate Verify View Wait Walk Warn Weigh Wra
 NOT_YET = (
     "models/lm",
     "search/analysis",
-    "search/study/sampler_view.py",
     "trainables/lm",
     "trainables/training/trainer.py",
     "trainables/update",

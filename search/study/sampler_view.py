@@ -14,7 +14,7 @@ from search.study.trial import get_outcome, intermediate_values, is_confirming, 
 
 
 class StudyWithObjectives(Protocol):
-    """What the view needs of a study; see `search.study.study.SearchStudy`."""
+    """The attributes of a study that the view reads; see `search.study.study.SearchStudy`."""
 
     objectives: tuple[Objective, ...]
     live: set[int]
@@ -25,8 +25,8 @@ class StudyWithObjectives(Protocol):
 def sampler_view(storage: BaseStorage, study: StudyWithObjectives, earlier: Sequence[FrozenTrial]) -> BaseStorage:
     """Return `storage` as samplers should see it, with the `earlier` trials of other searches first.
 
-    A trial that waits at a rung is shown as pruned there. Left RUNNING, it tells a sampler nothing, although it has
-    reported all that it may ever report.
+    A trial that waits at a rung is shown as pruned there. Samplers learn nothing from the reports of a RUNNING trial,
+    although this one may never report more.
     """
     shown: dict[int, tuple[FrozenTrial, FrozenTrial]] = {}
 
@@ -39,7 +39,7 @@ def sampler_view(storage: BaseStorage, study: StudyWithObjectives, earlier: Sequ
             return [trial for trial in known if states is None or trial.state in states]
 
     view = View.__new__(View)
-    view.__dict__ = storage.__dict__  # one storage seen in two ways, not a copy that would fall behind
+    view.__dict__ = storage.__dict__  # shared, since a copy would miss later changes
     return view
 
 
@@ -48,15 +48,15 @@ def _show_trials(
 ) -> list[FrozenTrial]:
     """Return `trials` as samplers should see them.
 
-    Confirming runs are left out: their configs are known, and a sampler would take them for so many new ones.
+    Confirming runs are left out, since they repeat known configs and a sampler would count each as a new one.
 
-    With several objectives, Optuna knows no values of a pruned trial, and most samplers ignore it. So a trial that has
-    reported is shown as completed, and one that diverged as no better than the worst of them. The same holds with one
-    objective for the samplers that ignore pruned trials, which are all but TPE. To them a trial that trains is shown
-    so, too: NSGA-II keeps the parents of a generation, and they must not lose their values as they go on.
+    With several objectives, a pruned trial has no values in Optuna, and most samplers ignore it. So a trial that has
+    reported is shown as completed, and a diverged trial gets the worst values of those. With one objective, the same
+    holds for all samplers but TPE, since they ignore pruned trials. They also see running trials as completed: NSGA-II
+    stores the parents of a generation, which must not lose their values when they continue.
 
     Args:
-        shown: A cache of how a trial is shown. A trial that has changed since is another object.
+        shown: A cache of shown trials by number. A trial that has changed is another object.
     """
     several, seen = len(study.objectives) > 1, []
     for trial in trials:
@@ -92,10 +92,10 @@ def _as_stopped(trial: FrozenTrial, study: StudyWithObjectives) -> FrozenTrial:
 
 
 def _extrapolate(trials: Sequence[FrozenTrial], study: StudyWithObjectives) -> list[FrozenTrial]:
-    """Return `trials` with those that were stopped shown as completed.
+    """Return `trials` with stopped trials shown as completed.
 
-    The value of a stopped trial is its last one, plus the median change of other trials from there to their end. That
-    change is summed from rung to rung, since few trials reach the end. So the order of the trials of a rung is kept.
+    The value of a stopped trial is its last one, plus the median change of other trials from that rung to the end. The
+    change is summed from rung to rung, since few trials reach the end. So the order of trials at a rung is kept.
     """
     curves: dict[int, dict[int, float]] = {}
     for trial in trials:
@@ -117,7 +117,10 @@ def _extrapolate(trials: Sequence[FrozenTrial], study: StudyWithObjectives) -> l
 
 
 def _with_values(trial: FrozenTrial, values: Sequence[float]) -> FrozenTrial:
-    """Return `trial` as completed with `values`, without constraints: the Gaussian process refuses those of a part."""
+    """Return `trial` as completed with `values`, without constraints.
+
+    The Gaussian process does not accept constraints of only some trials.
+    """
     shown = copy.copy(trial)
     shown.state, shown.values = TrialState.COMPLETE, values
     shown.system_attrs = {k: v for k, v in trial.system_attrs.items() if not k.startswith("constraints:")}
