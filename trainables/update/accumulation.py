@@ -1,4 +1,4 @@
-"""Backward of the micro-batches of one window, each counted by its weight."""
+"""Backward passes of the micro-batches of one window, each with its weight."""
 
 import math
 from collections.abc import Sequence
@@ -9,8 +9,14 @@ from torch import Tensor
 
 
 class WindowTotals(NamedTuple):
-    """What a window comes to: its weight, its weighted mean loss, the factor that makes its accumulated gradients the
-    gradient of that mean, and how many of this rank's losses are not finite."""
+    """The totals of a window.
+
+    Attributes:
+        weight: The total weight.
+        loss: The weighted mean loss.
+        factor: What turns the accumulated gradients into the gradient of `loss`, as a multiplier.
+        bad_losses: The number of this rank's losses that are not finite.
+    """
 
     weight: float
     loss: float
@@ -19,27 +25,28 @@ class WindowTotals(NamedTuple):
 
 
 class Accumulation:
-    """What the micro-batches of a window come to on this rank.
+    """The accumulated gradients, losses and weights of a window on this rank.
 
     The gradients of `parameters` hold sum(weight * gradient) * scale / reference, where the reference is the largest
     weight so far. So the total is not needed until the window ends, and no factor is larger than the loss scale: a
     large micro-batch after a small one does not overflow in fp16. A single micro-batch has a factor of 1: its
     gradient is that of a plain loop, bit for bit.
 
-    A weight that is a tensor on the device is never read on the host here: a GPU would wait for it.
+    A weight that is a tensor on the device is not read on the host here, since the read would wait for the GPU.
     """
 
     def __init__(
         self, parameters: Sequence[Tensor], device: torch.device, scale: float | None, count: int, ranks: int
     ) -> None:
-        """
+        """Start a window without micro-batches.
+
         Args:
-            parameters: Of the update, with gradients of None.
-            device: Where they are.
-            scale: The loss scale, if there is one.
-            count: Of the micro-batches.
-            ranks: How many train together. Without a loss scale the reference is 1 among several of them: they sum
-                what each of them has, and are spared a pass over it.
+            parameters: The parameters of the update, with gradients of None.
+            device: The device of the parameters.
+            scale: The loss scale, or None.
+            count: The number of micro-batches.
+            ranks: The number of ranks. With several ranks and no loss scale the reference is 1. The ranks then sum
+                their gradients without another pass over them.
         """
         self.parameters = parameters
         self.device = device
@@ -48,13 +55,13 @@ class Accumulation:
         self.reference: float | Tensor = 1.0 if self.summed else 0.0
         self.losses: list[Tensor] = []
         self.weights: list[Any] = []  # numbers, or tensors on the device
-        self._alone = count == 1 and ranks == 1  # nothing else is there that a mean over nothing could spoil
-        self._on_device = False  # once a weight of the window is
-        self._certain: list[bool] = []  # which parameters had a gradient before that,
-        self.gradient_flags: list[list[bool]] = []  # and which got one from each micro-batch since
+        self._alone = count == 1 and ranks == 1  # so a NaN of an empty micro-batch spoils no other gradient
+        self._on_device = False  # whether a weight of the window is on the device
+        self._certain: list[bool] = []  # which parameters had a gradient before that weight,
+        self.gradient_flags: list[list[bool]] = []  # and which got one from each later micro-batch
 
     def add(self, mean_loss: Tensor, weight: float | Tensor) -> None:
-        """Backward of a micro-batch of `weight` elements with the mean loss `mean_loss`.
+        """Run the backward pass of a micro-batch of `weight` elements with the mean loss `mean_loss`.
 
         Raises:
             ValueError: The weight is not a finite number of at least 0, or the loss is not one number that depends on
@@ -70,7 +77,7 @@ class Accumulation:
         else:
             known = check_weight(float(weight))
             if known == 0:
-                return  # a mean over nothing is NaN, and so would be its gradient
+                return  # the mean of an empty micro-batch is NaN, and so is its gradient
         if not mean_loss.requires_grad and isinstance(weight, Tensor) and float(weight) == 0:
             return  # read on the host: the alternative is an error
         mean_loss = check_mean_loss(mean_loss)
@@ -88,16 +95,16 @@ class Accumulation:
             self.weights.append(known)
 
     def local_totals(self) -> list[Tensor]:
-        """What `totals` needs to know and only the device knows yet."""
+        """Return the scalars on the device that `compute_totals` needs on the host."""
         if self._on_device:
             return [*self.losses, *(self._to_tensor(weight) for weight in self.weights)]
         return self.losses
 
     def compute_totals(self, read: Sequence[float]) -> WindowTotals:
-        """What the window comes to. A gradient that only micro-batches without weight gave is None again.
+        """Return the totals of the window. Reset gradients that only micro-batches without weight gave to None.
 
         Args:
-            read: The numbers of `measured`.
+            read: The numbers of `local_totals`, read on the host.
 
         Raises:
             ValueError: A weight that came as a tensor is not a finite number of at least 0.
@@ -122,10 +129,10 @@ class Accumulation:
             if not self._certain[index] and not any(
                 w and g[index] for w, g in zip(since, self.gradient_flags, strict=True)
             ):
-                parameter.grad = None  # and not zero: weight decay would move its parameter
+                parameter.grad = None  # not zero, since weight decay would then move the parameter
 
     def compute_sums(self) -> Tensor:
-        """The total weight and the weighted sum of the losses, on the device."""
+        """Return the total weight and the weighted sum of the losses, (2,), on the device."""
         dtype = get_weight_dtype(self.device)
         if not self.losses:
             return torch.zeros(2, dtype=dtype, device=self.device)
@@ -137,7 +144,7 @@ class Accumulation:
         return torch.stack([weights.sum(), losses @ weights])
 
     def has_gradient(self) -> Tensor:
-        """For each parameter a number above 0 if a micro-batch of weight gave it a gradient, on the device."""
+        """Return for each parameter a number above 0 if a micro-batch with weight gave it a gradient, on the device."""
         if not self.gradient_flags:
             flags = [float(parameter.grad is not None) for parameter in self.parameters]
             return torch.tensor(flags).to(self.device, non_blocking=True)
@@ -156,7 +163,7 @@ class Accumulation:
             self.reference = reference = weight
         factor = weight / reference * self.scale
         seed = None if factor == 1 else torch.full_like(mean_loss, factor)
-        # `inputs`: nothing is left behind in parameters that another update owns.
+        # `inputs`, so that parameters of other updates get no gradient.
         torch.autograd.backward(mean_loss, seed, inputs=self.parameters)
 
     def _run_backward_on_device(self, mean_loss: Tensor, weight: Tensor) -> None:
@@ -174,7 +181,7 @@ class Accumulation:
         torch.autograd.backward(mean_loss, factor.to(mean_loss.dtype), inputs=self.parameters)
         self.gradient_flags.append([parameter.grad is not None for parameter in self.parameters])
         for gradient in get_gradients(self.parameters):
-            gradient.masked_fill_(empty, 0.0)  # that of a mean over nothing is NaN, which no factor takes away
+            gradient.masked_fill_(empty, 0.0)  # NaN for an empty micro-batch, which a factor of 0 would keep
         kept = torch.where(reference > 0, before / reference, 1.0)
         for parameter, before_it in zip(self.parameters, earlier, strict=True):
             if before_it is not None:
@@ -182,7 +189,7 @@ class Accumulation:
                 parameter.grad = before_it if parameter.grad is None else _add_gradients(before_it, parameter.grad)
 
     def _to_valid_weight(self, weight: float | Tensor) -> Tensor:
-        """`weight` on the device; one that is none is NaN there, and found when the total is read."""
+        """Return `weight` on the device. An invalid one becomes NaN, which is detected when the total is read."""
         tensor = self._to_tensor(weight)
         return torch.where(tensor >= 0, tensor, math.nan) if isinstance(weight, Tensor) else tensor
 
@@ -190,18 +197,18 @@ class Accumulation:
         dtype = get_weight_dtype(self.device)
         if isinstance(weight, Tensor):
             return weight.detach().to(dtype).reshape(())
-        return torch.full((), weight, dtype=dtype, device=self.device)  # no copy from the host, which would wait
+        return torch.full((), weight, dtype=dtype, device=self.device)  # a copy from the host would wait for the device
 
 
 def get_gradients(parameters: Sequence[Tensor]) -> list[Tensor]:
-    """The elements of all gradients that there are, to be changed in place; sparse ones are coalesced."""
+    """Return the elements of all existing gradients, to be changed in place. Coalesce sparse ones."""
     gradients = []
     for parameter in parameters:
         gradient = parameter.grad
         if gradient is not None:
             if gradient.is_sparse:
                 parameter.grad = gradient = gradient.coalesce()
-                gradient = gradient.values()  # in its own memory
+                gradient = gradient.values()  # a view
             gradients.append(gradient)
     return gradients
 
@@ -223,10 +230,11 @@ def check_mean_loss(mean_loss: Tensor) -> Tensor:
 
 
 def check_graph(loss: Tensor) -> None:
-    """Refuse a graph in which backward would not reach all parameters.
+    """Raise if backward would not reach all parameters of the graph of `loss`.
 
     Raises:
-        ValueError: It has a reentrant activation checkpoint, whose parameters only a backward to all leaves reaches.
+        ValueError: The graph has a reentrant activation checkpoint. Only a backward to all leaves reaches its
+            parameters.
     """
     nodes, seen = [loss.grad_fn], set()
     while nodes:
@@ -242,12 +250,12 @@ def check_graph(loss: Tensor) -> None:
 
 
 def _add_gradients(first: Tensor, second: Tensor) -> Tensor:
-    """In place where it can be: a sparse gradient takes up no dense one."""
+    """Add in place where possible, since a dense gradient cannot be added to a sparse one in place."""
     return second.add_(first) if first.is_sparse else first.add_(second)
 
 
 def get_weight_dtype(device: torch.device) -> torch.dtype:
-    """What weights on `device` are counted in: fp64 where there is one."""
+    """Return the dtype for weights on `device`: fp64 where the device has it."""
     return torch.float32 if device.type == "mps" else torch.float64
 
 

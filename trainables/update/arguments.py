@@ -1,4 +1,4 @@
-"""What an update is given, and the checks of it."""
+"""Checks of the arguments of an update."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 
 class Scheduler(Protocol):
-    """What an update needs of a learning-rate schedule: torch's schedulers have it."""
+    """The interface of learning-rate schedules in an update, which torch's schedulers have."""
 
     def step(self) -> None: ...
     def state_dict(self) -> dict[str, Any]: ...
@@ -18,10 +18,10 @@ class Scheduler(Protocol):
 
 
 def check_loss(returned: Any) -> tuple[Tensor, Any]:
-    """Return the mean loss and the weight that a loss `returned`.
+    """Return the mean loss and the weight that a loss function `returned`.
 
     Raises:
-        ValueError: They are something else.
+        ValueError: `returned` is not a pair of a tensor and a weight.
     """
     if isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[0], Tensor):
         return returned
@@ -33,10 +33,10 @@ def check_loss(returned: Any) -> tuple[Tensor, Any]:
 def check_limits(
     limits: float | Mapping[str, float | None] | None, optimizers: Mapping[str, torch.optim.Optimizer]
 ) -> float | dict[str, float | None] | None:
-    """Return the limits of the gradient's norm, of all `optimizers` together or by name.
+    """Return the limits of the gradient norm, for all `optimizers` together or by name.
 
     Raises:
-        ValueError: One is no limit, or they do not name the optimizers.
+        ValueError: A limit is out of range, or the names are not those of the optimizers.
     """
     if isinstance(limits, Mapping):
         if limits.keys() != optimizers.keys():
@@ -52,10 +52,10 @@ def _check_limit(limit: float | None) -> float | None:
 
 
 def check_schedulers(schedulers: Sequence[Scheduler]) -> tuple[Scheduler, ...]:
-    """Return `schedulers` that step once per update.
+    """Return `schedulers` as a tuple, after a check that they step once per update.
 
     Raises:
-        ValueError: One steps by a metric.
+        ValueError: A scheduler steps by a metric.
     """
     if any(isinstance(scheduler, ReduceLROnPlateau) for scheduler in schedulers):
         raise ValueError(

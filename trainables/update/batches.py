@@ -1,4 +1,4 @@
-"""Micro-batches: put together to windows, and moved to the device."""
+"""Grouping of micro-batches into windows, and their transfer to the device."""
 
 import copy
 from collections.abc import Iterable, Iterator
@@ -12,9 +12,9 @@ Batch = TypeVar("Batch")
 
 
 def windows(batches: Iterable[Batch], size: int) -> Iterator[list[Batch]]:
-    """Split `batches`, of known length or not, into lists of `size`; the last one is simply shorter.
+    """Split `batches`, of known length or not, into lists of `size`. The last one may be shorter.
 
-    Never looks further ahead than the window that it hands over.
+    No batch is read before its window is requested.
     """
     if size < 1:
         raise ValueError(f"window size must be at least 1, but got {size}.")
@@ -24,10 +24,10 @@ def windows(batches: Iterable[Batch], size: int) -> Iterator[list[Batch]]:
 
 
 def to_device(batch: Any, device: torch.device, keeps_fp64: bool) -> Any:
-    """`batch` with every tensor in its dicts, lists and tuples on `device`; anything else as it is.
+    """Move every tensor in the dicts, lists and tuples of `batch` to `device`. Return other objects unchanged.
 
-    What has a `to` of its own, as a packed sequence or a batch of tokens, moves itself. fp64, which arrays of numpy
-    come in, becomes fp32 unless a parameter is fp64.
+    An object with a `to` method, such as a packed sequence or a batch of tokens, moves itself. fp64, the default of
+    numpy, becomes fp32 unless `keeps_fp64` is set.
     """
     if isinstance(batch, Tensor):
         if batch.dtype is torch.float64 and not keeps_fp64:
@@ -42,10 +42,10 @@ def to_device(batch: Any, device: torch.device, keeps_fp64: bool) -> Any:
     if callable(getattr(batch, "to", None)):
         return batch.to(device)
     if isinstance(batch, dict):
-        moved = copy.copy(batch)  # of its own type
+        moved = copy.copy(batch)  # keeps the type
         moved.update((key, to_device(value, device, keeps_fp64)) for key, value in batch.items())
         return moved
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):  # a named tuple takes its fields one by one
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):  # a named tuple takes fields, not an iterable
         return type(batch)(*(to_device(value, device, keeps_fp64) for value in batch))
     if isinstance(batch, list | tuple):
         return type(batch)([to_device(value, device, keeps_fp64) for value in batch])
@@ -53,7 +53,7 @@ def to_device(batch: Any, device: torch.device, keeps_fp64: bool) -> Any:
 
 
 def _is_all_on_device(parts: Iterable[Any], device: torch.device) -> bool:
-    """Whether there is nothing to be done, as there mostly is not on a CPU, where looking is cheaper than copying."""
+    """Return whether nothing needs to move. On a CPU this is the usual case, and cheaper than a copy of the batch."""
     for part in parts:  # noqa: SIM110 - a generator would cost more than the copies
         if type(part) is not Tensor or part.device != device or part.dtype is torch.float64:
             return False

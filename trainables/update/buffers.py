@@ -1,6 +1,6 @@
-"""What a forward pass changes beside gradients: batch norm's statistics, the state of a cell.
+"""Copies of module buffers, such as the statistics of batch norm or the state of a recurrent cell.
 
-A module may replace a buffer by another tensor, of another shape too, fill one that is None, or empty one.
+A forward pass may replace a buffer by a tensor of another shape, set one that was None, or set one to None.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from trainables.context import Context
 
-LOOKS = 4  # windows after which a part of a module without a buffer is taken to have none: looking takes its time
+LOOKS = 4  # windows after which a submodule without a buffer is no longer checked, since checks are slow
 
 
 class SavedBuffer(NamedTuple):
-    """A buffer, where it is, and a copy of its values."""
+    """A buffer, the submodule and name that it has, and a copy of its values."""
 
     part: nn.Module
     name: str
@@ -32,7 +32,7 @@ class Buffers:
         self._unseen = LOOKS
 
     def copy(self) -> list[SavedBuffer]:
-        """The values of all buffers."""
+        """Return a copy of the values of all buffers."""
         if not self._watched:
             return []
         if self._unseen:
@@ -43,36 +43,36 @@ class Buffers:
 
     @torch.no_grad()
     def restore(self, copied: Sequence[SavedBuffer]) -> None:
-        """Give the buffers the values that `copy` took; those that were None then are None again."""
+        """Restore the values that `copy` returned. Buffers that were None become None again."""
         there = {(id(kept.part), kept.name) for kept in copied}
         for part, name, _ in self._find_buffers():
             if (id(part), name) not in there:
                 setattr(part, name, None)
         for part, name, buffer, values in copied:
-            # What a module put in the place of its buffer may be the caller's, as a batch: not to be written to.
+            # A module may have replaced its buffer by a tensor of the caller, such as a batch. Do not write to that.
             if getattr(part, name) is buffer and buffer.shape == values.shape and 0 not in buffer.stride():
-                if not torch.equal(buffer, values):  # a graph may hold it, and refuse one that was written to
+                if not torch.equal(buffer, values):  # backward raises if a saved tensor was written to
                     buffer.detach().copy_(values)
             else:
                 setattr(part, name, values)
 
     def broadcast(self, context: Context) -> None:
-        """Give the buffers of all ranks those that rank 0 has."""
+        """Copy the buffers of rank 0 to all ranks."""
         if context.world_size == 1:
             return
         buffers = [buffer for part in self._parts for _, buffer in part.named_buffers(recurse=False)]
         shapes = context.gather([tuple(buffer.shape) for buffer in buffers])
         if all(others == shapes[0] for others in shapes):
             context.broadcast(buffers)
-        else:  # as the state of a cell has, that is as long as the last batch
+        else:  # the state of a recurrent cell has the size of the last batch
             self.set_values(context.broadcast_object(self.get_values()), context.device)
 
     def get_values(self) -> list[dict[str, Tensor]]:
-        """The buffers of each part of the modules, on the CPU."""
+        """Return the buffers of each submodule by name, on the CPU."""
         return [{name: buffer.cpu() for name, buffer in part.named_buffers(recurse=False)} for part in self._parts]
 
     def set_values(self, values: Sequence[Mapping[str, Tensor]], device: torch.device) -> None:
-        """Replace all buffers by what `values` gave."""
+        """Replace all buffers by `values`, as `get_values` returns them."""
         for part, own in zip(self._parts, values, strict=True):
             for name in {name for name, _ in part.named_buffers(recurse=False)} - own.keys():
                 setattr(part, name, None)
@@ -84,7 +84,7 @@ class Buffers:
 
 
 def resize_buffers(module: nn.Module, saved: Mapping[str, Tensor], device: torch.device) -> None:
-    """Give the buffers of `module` the shapes that they have in `saved`, its state, which can then be loaded."""
+    """Resize the buffers of `module` to their shapes in `saved`, so that this state dict can be loaded."""
     state = module.state_dict()
     parameters = dict(module.named_parameters(remove_duplicate=False))
     for name in (state.keys() | saved.keys()) - parameters.keys():
@@ -92,5 +92,5 @@ def resize_buffers(module: nn.Module, saved: Mapping[str, Tensor], device: torch
             continue
         path, _, leaf = name.rpartition(".")
         part = module.get_submodule(path)
-        if hasattr(part, leaf):  # what the module does not know is an error of the loading, which names it
+        if hasattr(part, leaf):  # load_state_dict reports names that the module does not have
             setattr(part, leaf, saved[name].to(device, copy=True) if name in saved else None)

@@ -12,8 +12,8 @@ from torch.nn import Parameter
 class Ema:
     """fp32 averages of `parameters`, moved once per applied update.
 
-    The decay is warmed up, min(decay, (1 + k) / (10 + k)) at update k, so that early averages are not held
-    back by the random start.
+    The decay at update k is min(decay, (1 + k) / (10 + k)), so that the random initialization has little weight in
+    early averages.
 
     Raises:
         ValueError: decay is not in (0, 1).
@@ -26,12 +26,12 @@ class Ema:
         self.updates = 0
         self._live = dict(parameters)
         self._half = any(parameter.dtype.itemsize < 4 for parameter in self._live.values())
-        # Never the weights' own memory, and in fp32 also where those are not.
+        # Copies, since `.float()` returns fp32 weights themselves.
         self._shadow = {name: _to_fp32(parameter.detach()).clone() for name, parameter in self._live.items()}
 
     @torch.no_grad()
     def restart(self) -> None:
-        """Begin again with the live weights as they are."""
+        """Restart the averages from the live weights."""
         self.updates = 0
         for name, parameter in self._live.items():
             self._shadow[name].copy_(parameter)
@@ -51,14 +51,14 @@ class Ema:
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
-        """The modules hold the averages inside, and bit for bit their own weights again afterwards.
+        """Use the averages as the weights of the modules inside the context. Restore the live weights bit for bit.
 
-        Buffers, as the statistics of batch norm, are not averaged: they stay the live ones.
+        Buffers, such as the statistics of batch norm, are not averaged.
         """
         own = [parameter.data for parameter in self._live.values()]
         for name, parameter in self._live.items():
             parameter.data = self._shadow[name].to(parameter.dtype)
-        torch.clear_autocast_cache()  # its copies in half precision are of the other weights
+        torch.clear_autocast_cache()  # its copies in half precision are of the live weights
         try:
             yield
         finally:

@@ -1,4 +1,4 @@
-"""What optimizers may hold: each parameter once, in fp32, under a name that a message can use."""
+"""Names and checks of the parameters of optimizers: each belongs to one optimizer, in fp32."""
 
 import inspect
 import sys
@@ -14,23 +14,23 @@ Optimizers = Mapping[str, torch.optim.Optimizer]
 
 
 def get_parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    """All parameters of `optimizer`, frozen ones too."""
+    """Return all parameters of `optimizer`, including frozen ones."""
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def get_parameter_names(optimizers: Optimizers, modules: Mapping[str, nn.Module]) -> dict[int, str]:
-    """A name for each parameter, by its id: its place in `modules`, else what its optimizer knows of it."""
+    """Return a name for each parameter, by its id: its path in `modules`, else the name in its optimizer."""
     names: dict[int, str] = {}
     for key, optimizer in optimizers.items():
         names.update((id(parameter), f"{key}[{index}]") for index, parameter in enumerate(get_parameters(optimizer)))
-        for group in optimizer.param_groups:  # which know names if the optimizer was given named_parameters()
+        for group in optimizer.param_groups:  # groups have names if the optimizer got named_parameters()
             names.update((id(p), name) for p, name in zip(group["params"], group.get("param_names", ()), strict=False))
     names.update((id(parameter), name) for name, parameter in get_named_parameters(modules).items())
     return names
 
 
 def get_named_parameters(modules: Mapping[str, nn.Module]) -> dict[str, nn.Parameter]:
-    """The parameters of `modules` by name, each once, also one that two modules share."""
+    """Return the parameters of `modules` by name. A parameter that two modules share is listed once."""
     named: dict[str, nn.Parameter] = {}
     seen: set[int] = set()
     for key, module in modules.items():
@@ -42,7 +42,7 @@ def get_named_parameters(modules: Mapping[str, nn.Module]) -> dict[str, nn.Param
 
 
 def is_sharded(parameters: Iterable[Tensor]) -> bool:
-    """Return whether a part of `parameters` lies on other ranks."""
+    """Return whether any of `parameters` is sharded over ranks."""
     if "torch.distributed.tensor" not in sys.modules:  # its import takes long
         return False
     from torch.distributed.tensor import DTensor
@@ -51,22 +51,22 @@ def is_sharded(parameters: Iterable[Tensor]) -> bool:
 
 
 def get_local(tensor: Tensor) -> Tensor:
-    """Return what this rank holds of `tensor`, in its own memory."""
+    """Return the local shard of `tensor`, which shares its memory, or `tensor` if it is not sharded."""
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
 def check_optimizers(optimizers: Optimizers, names: Mapping[int, str], bf16: bool, ranks: int) -> None:
-    """Refuse what an update could not train exactly.
+    """Raise if an update could not train the parameters of `optimizers` exactly.
 
     Args:
-        optimizers: By name.
-        names: Of the parameters, by id.
+        optimizers: The optimizers by name.
+        names: The names of the parameters by id.
         bf16: Whether parameters may be in bf16.
-        ranks: How many train together.
+        ranks: The number of ranks.
 
     Raises:
-        ValueError: There is nothing to train, an optimizer needs closures or, among several ranks, sparse gradients,
-            or a parameter belongs to two optimizers or is in half precision.
+        ValueError: No parameter is trainable, an optimizer needs closures, or it needs sparse gradients with several
+            ranks. Also if a parameter belongs to two optimizers or is in half precision.
     """
     if not optimizers:
         raise ValueError("optimizers must name at least one optimizer, but got none.")
@@ -126,9 +126,9 @@ def _check_dtypes(key: str, parameters: list[Tensor], names: Mapping[int, str], 
 
 
 def keep_local_kernels(state: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Return `state` with the kernels that `optimizer` was built with.
+    """Return `state` with the kernel options that `optimizer` was created with.
 
-    Its `load_state_dict` would replace them by those of the machine that saved it.
+    `load_state_dict` would replace them by those of the machine that saved `state`.
     """
     kernels = ("fused", "foreach", "capturable", "differentiable")
     own = [{key: group[key] for key in kernels if key in group} for group in optimizer.param_groups]

@@ -1,7 +1,7 @@
-"""Gradients over ranks: summed once per window, in one flat tensor.
+"""Reduction of gradients over ranks: one all-reduce of a flat tensor per window.
 
-Not by DDP's hooks: they count micro-batches, of which ranks may hold different numbers, or none. FSDP2 reduces the
-gradients of parameters that are sharded: see sharding.py.
+DDP's hooks are not used, since they count micro-batches and ranks may have different numbers of these. FSDP2 reduces
+the gradients of sharded parameters; see sharding.py.
 """
 
 import math
@@ -15,11 +15,11 @@ from trainables.update.accumulation import Accumulation, WindowTotals
 
 
 class PeerFailed(RuntimeError):
-    """Another rank raised in its part of a window, so that no rank can finish it."""
+    """Raised if another rank failed in its part of a window, so that no rank can finish it."""
 
 
 def get_world_size() -> int:
-    """Ranks that train together, 1 without a process group."""
+    """Return the number of ranks, which is 1 without a process group."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
@@ -28,22 +28,22 @@ class Reducer:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        # Kept for the next window: fresh memory for it takes longer than the sum.
+        # Reused, since allocating it takes longer than the all-reduce.
         self._flat = torch.empty(0)
         self._parts: tuple[Tensor, ...] = ()
 
     def reduce(self, parameters: Sequence[Tensor], window: Accumulation | None) -> list[Tensor]:
         """Leave the sum of all ranks' weighted gradients in `parameters`.
 
-        A gradient that only some ranks have is zero on the others.
+        A gradient that a rank does not have counts as zero.
 
         Args:
             parameters: The same on all ranks, in the same order.
-            window: This rank's part, or None if it raised.
+            window: This rank's accumulation, or None if the rank raised.
 
         Returns:
-            What `totals` reads, on the device: for each parameter a number above 0 if a rank has a gradient
-            of it, then how many ranks raised, the total weight and the weighted sum of the losses.
+            What `compute_totals` reads, on the device. It has for each parameter a number above 0 if a rank has a
+            gradient of it. Then follow the number of ranks that raised, the total weight and the weighted loss sum.
         """
         self.prepare(parameters)
         if window is None:
@@ -62,14 +62,14 @@ class Reducer:
         return list(measured)
 
     def compute_totals(self, parameters: Sequence[Tensor], read: Sequence[float]) -> WindowTotals:
-        """What the window comes to on all ranks; a gradient that no rank has is None again.
+        """Return the totals of the window over all ranks. Reset gradients that no rank has to None.
 
         Args:
             parameters: As `reduce` left them.
             read: The numbers that `reduce` returned, and this rank's losses.
 
         Raises:
-            PeerFailed: A rank raised in its part.
+            PeerFailed: A rank raised in its part of the window.
             ValueError: A rank had a weight that is not a finite number of at least 0.
         """
         present, (failed, weight, loss, *losses) = read[: len(parameters)], read[len(parameters) :]
@@ -78,14 +78,16 @@ class Reducer:
         if not math.isfinite(weight):
             raise ValueError("weight of a micro-batch must be a finite number of at least 0, but a rank had another.")
         for parameter, ranks in zip(parameters, present, strict=True):
-            if not ranks:  # None, and not zero: weight decay would move its parameter
+            if not ranks:  # not zero, since weight decay would then move the parameter
                 parameter.grad = None
         bad = sum(not math.isfinite(loss) for loss in losses)
         return WindowTotals(weight, loss / weight if weight else math.nan, 1 / weight if weight else 1.0, bad)
 
     def prepare(self, parameters: Sequence[Tensor]) -> None:
-        """Make room for the gradients and the numbers that go with them: before a window, since a rank that runs out
-        of memory in it must still be able to tell the others."""
+        """Allocate the tensor for gradients and totals before a window.
+
+        A rank that runs out of memory in the window must still take part in the all-reduce.
+        """
         if [part.shape for part in self._parts[:-1]] == [parameter.shape for parameter in parameters]:
             return
         sizes = [parameter.numel() for parameter in parameters]

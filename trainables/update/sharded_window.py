@@ -1,4 +1,4 @@
-"""Backward of the micro-batches of one window through sharded modules."""
+"""Backward passes of the micro-batches of one window through sharded modules."""
 
 from collections.abc import Sequence
 
@@ -11,10 +11,11 @@ from trainables.update.parameters import get_local
 
 
 class ShardedAccumulation(Accumulation):
-    """The micro-batches of a window on this rank. Gradients hold sum(weight * gradient) * scale / reference.
+    """An accumulation whose gradients hold sum(weight * gradient) * scale / reference.
 
-    The reference is 1, and with a loss scale the largest weight so far on any rank: what FSDP sums over ranks must
-    have one factor on all of them. A micro-batch without weight runs its backward as well, for the collectives in it.
+    The reference is 1 without a loss scale, and otherwise the largest weight so far on any rank. FSDP sums gradients
+    over ranks, so all ranks must use one factor. A micro-batch without weight runs its backward as well, since all
+    ranks must join the collectives in it.
     """
 
     reference: Tensor
@@ -42,7 +43,7 @@ class ShardedAccumulation(Accumulation):
         factor = self._compute_factor(counted)
         if on_device or not known:
             _guard_leaves(mean_loss, counted > 0)
-        # No `inputs`: it would not reach the gathered weights.
+        # No `inputs`, since backward would not reach the gathered weights.
         torch.autograd.backward(mean_loss, factor.to(mean_loss.dtype))
         if on_device:
             self.losses.append(torch.where(counted == 0, 0.0, detached))
@@ -66,7 +67,7 @@ class ShardedAccumulation(Accumulation):
 
 
 def _guard_leaves(loss: Tensor, counts: Tensor) -> None:
-    """Make the gradients of `loss` zero where `counts` is false: those of a mean over nothing are NaN."""
+    """Set the gradients of `loss` to zero where `counts` is false, since an empty micro-batch gives NaN."""
 
     def guard(gradients: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         return tuple(torch.where(counts, gradient, 0.0) for gradient in gradients)

@@ -1,8 +1,8 @@
 """Updates of modules that FSDP2 shards (`torch.distributed.fsdp.fully_shard`).
 
 FSDP gathers weights in each forward and reduces gradients in backward, so all ranks must run the same passes. A rank
-with fewer micro-batches repeats one with zero weight. Gradients are summed, never averaged, and divided by the total
-weight at the end, so that a window of any shape trains on the exact gradient of its weighted mean.
+with fewer micro-batches repeats one with zero weight. Gradients are summed, and divided by the total weight at the end.
+So a window of any shape trains on the exact gradient of its weighted mean.
 """
 
 import contextlib
@@ -30,21 +30,21 @@ from trainables.update.updater import Batch, Loss, Updater
 
 
 class ShardedUpdater(Updater):
-    """An Updater whose modules are sharded, all of them or some.
+    """An Updater for modules of which some or all are sharded.
 
-    Each pass must use the same sharded modules on all ranks, and the last pass of a window each root that an earlier
-    pass used, unless `reduce_each` is set.
+    Each pass must use the same sharded modules on all ranks. Unless `reduce_each` is set, the last pass of a window
+    must use each root module that an earlier pass used.
 
     Args:
         modules: All modules that a loss uses, by name.
-        reduce_each: Reduce gradients after each micro-batch. That takes more communication, and spares the memory for
-            the gradients of whole modules. fp16 always does.
-        padding: A context manager around each pass that only keeps ranks in step. What the loss notes in it must not
-            count.
-        **options: Those of Updater. A `transform` is refused.
+        reduce_each: Reduce gradients after each micro-batch. This takes more communication, and less memory since no
+            unsharded gradients are stored. fp16 always does so.
+        padding: A context manager around each pass that only keeps the collectives of ranks in step. Metrics that the
+            loss logs in it must not count.
+        **options: The options of Updater. A `transform` is not supported.
 
     Raises:
-        ValueError: A parameter or a module is sharded in a way that is not supported.
+        ValueError: A parameter or module has an unsupported sharding, or a `transform` was given.
     """
 
     def __init__(
@@ -68,9 +68,9 @@ class ShardedUpdater(Updater):
         self._all_parameters = [parameter for module in modules.values() for parameter in module.parameters()]
         super().__init__(optimizers, precision, device, modules=modules, **options)
         self.reduce_each = reduce_each or self.loss_scale is not None
-        for module in self._fsdp_modules:  # each: the factor does not reach the modules inside
+        for module in self._fsdp_modules:  # each, since the factor does not apply to inner modules
             module.set_gradient_divide_factor(1.0)
-            module.set_force_sum_reduction_for_comms(True)  # else the factor asks for an operation that gloo lacks
+            module.set_force_sum_reduction_for_comms(True)  # a factor alone needs an operation that gloo lacks
 
     def _check_parameters(self) -> None:
         check_sharding(self._fsdp_modules, self._parameters, self._names)
@@ -106,7 +106,7 @@ class ShardedUpdater(Updater):
                         with self._padding():
                             self._run_pass(spare, loss, accumulation, counts=False)
                         self._buffers.restore(buffers)
-        except BaseException:  # whatever it is: the other ranks wait in a collective, and its end has to end them
+        except BaseException:  # any error: the state of unfinished passes would break the next window
             self._drop_unreduced()
             raise
         return accumulation
@@ -148,7 +148,7 @@ class ShardedUpdater(Updater):
         for replica, present, norm in zip(self._replicated, rest, rest[others:], strict=False):
             if present:
                 held[id(replica)] = norm
-            else:  # None, and not zero: weight decay would move it
+            else:  # not zero, since weight decay would then move the parameter
                 replica.grad = None
         self._with_gradient = [parameter for parameter in trainable if id(parameter) in held]
         self._norms = [held[id(parameter)] * factor for parameter in self._with_gradient]
@@ -166,17 +166,17 @@ class ShardedUpdater(Updater):
 
     def _drop_gradients(self) -> None:
         super()._drop_gradients()
-        for parameter in self._all_parameters:  # backward reaches those of other updates too
+        for parameter in self._all_parameters:  # backward also reaches parameters of other updates
             parameter.grad = None
 
     def _drop_unreduced(self) -> None:
         for root in self._roots:
-            # It has run no forward pass, or is part of a root that is not in `modules`: then nothing is to be reset.
+            # A root that ran no forward pass, or that is inside a root not in `modules`, has nothing to reset.
             with contextlib.suppress(RuntimeError, AttributeError):
                 root.reset_iter_state()
         for module in self._fsdp_modules:
             for group in _get_groups(module):
-                for parameter in group.fsdp_params:  # which the reset leaves as they are
+                for parameter in group.fsdp_params:  # the reset does not change these
                     parameter.unsharded_accumulated_grad = None
                     if (gathered := getattr(parameter, "unsharded_param", None)) is not None:
                         gathered.grad = None
@@ -186,7 +186,7 @@ class ShardedUpdater(Updater):
 
 
 class ShardedEma(Ema):
-    """Averages of parameters that are sharded, all of them or some: each rank has those of its shards."""
+    """Averages of parameters of which some or all are sharded. Each rank has those of its shards."""
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], decay: float, modules: Mapping[str, nn.Module]) -> None:
         super().__init__(parameters, decay)
@@ -210,27 +210,27 @@ class ShardedEma(Ema):
             self._drop_gathered()
 
     def _drop_gathered(self) -> None:
-        """Let no module go on with weights that it gathered before they changed."""
+        """Free the gathered weights, since the shards have changed."""
         for module in self._fsdp_modules:
             module.reshard()
         torch.clear_autocast_cache()
 
 
 def find_fsdp_modules(modules: Mapping[str, nn.Module]) -> list[FSDPModule]:
-    """Return the modules that `fully_shard` was called for, each once, outer ones first."""
+    """Return the modules that `fully_shard` was applied to, each once, outer modules first."""
     parts = dict.fromkeys(part for module in modules.values() for part in module.modules())
     return [part for part in parts if isinstance(part, FSDPModule)]
 
 
 @contextlib.contextmanager
 def hold_unsharded(modules: Sequence[FSDPModule]) -> Iterator[None]:
-    """Gather the weights of `modules` once, and keep them whole inside: a forward pass waits for no other rank."""
+    """Gather the weights of `modules` once and keep them inside, so that forward passes need no communication."""
     kept = []
     for module in modules:
         module.unshard()
         for group in _get_groups(module):
             kept.append((group, group.post_forward_mesh_info))
-            group.post_forward_mesh_info = None  # set_reshard_after_forward cannot be undone: nothing reads its value
+            group.post_forward_mesh_info = None  # set_reshard_after_forward has no getter, to restore it
     try:
         yield
     finally:
@@ -241,11 +241,10 @@ def hold_unsharded(modules: Sequence[FSDPModule]) -> Iterator[None]:
 
 
 def check_sharding(modules: Sequence[FSDPModule], parameters: Sequence[Tensor], names: Mapping[int, str]) -> None:
-    """Refuse what cannot be trained exactly.
+    """Raise if the sharded modules cannot be trained exactly.
 
     Raises:
-        ValueError: A parameter is split otherwise than by FSDP2 over all ranks, or gradients are reduced in half
-            precision.
+        ValueError: A parameter is not sharded by FSDP2 over all ranks, or gradients are reduced in half precision.
     """
     groups = [group for module in modules for group in _get_groups(module)]
     for group in groups:
@@ -278,7 +277,7 @@ def check_sharding(modules: Sequence[FSDPModule], parameters: Sequence[Tensor], 
 
 
 def _get_groups(module: FSDPModule) -> list[Any]:
-    """Return the parameters of `module` as FSDP holds them, in one group or in none."""
+    """Return the FSDP parameter groups of `module`: one or none."""
     try:
         group = private_api.get_fsdp_group(private_api.get_fsdp_state(module))
     except AssertionError as error:
@@ -287,7 +286,7 @@ def _get_groups(module: FSDPModule) -> list[Any]:
 
 
 def _gather_counts(count: int, device: torch.device) -> list[int]:
-    """Return how many micro-batches each rank has, by rank."""
+    """Return the number of micro-batches of each rank."""
     counts = torch.zeros(get_world_size(), dtype=torch.int64, device=device)
     counts[dist.get_rank()] = count
     dist.all_reduce(counts)
@@ -296,7 +295,7 @@ def _gather_counts(count: int, device: torch.device) -> list[int]:
 
 
 def _find_spare_batch(window: Sequence[Batch], counts: Sequence[int]) -> Any:
-    """Return a micro-batch to repeat with zero weight: one of this rank, or where a rank has none, one of another."""
+    """Return a micro-batch to repeat with zero weight. A rank without micro-batches gets one of another rank."""
     spare = window[-1] if window else None
     if min(counts) == 0 < max(counts):
         source = counts.index(max(counts))
@@ -307,13 +306,15 @@ def _find_spare_batch(window: Sequence[Batch], counts: Sequence[int]) -> Any:
 
 
 def _measure_shards(parameters: Sequence[Tensor], device: torch.device) -> Tensor:
-    """Return for each of `parameters` what this rank adds to the square of its gradient's norm, then whether it has a
-    gradient."""
+    """Return two numbers for each of `parameters`, flattened to (2 * n,).
+
+    The first n are this rank's share of the squared gradient norm. The others are 1 if there is a gradient, else 0.
+    """
     measured = torch.zeros(2, len(parameters), dtype=torch.float64, device=device)
     held = [(index, p.grad) for index, p in enumerate(parameters) if p.grad is not None]
     if held:
         norms = torch._foreach_norm([get_local(gradient) for _, gradient in held], 2)
-        # All replicas have the same shards.
+        # Divided by the number of replicas, since all replicas have the same shards.
         replicas = [get_world_size() / gradient.device_mesh.size(-1) for _, gradient in held]  # type: ignore[attr-defined]
         squares = torch.stack(norms).double().square() / torch.tensor(replicas, dtype=torch.float64).to(device)
         indices = torch.tensor([index for index, _ in held]).to(device)
@@ -324,13 +325,13 @@ def _measure_shards(parameters: Sequence[Tensor], device: torch.device) -> Tenso
 
 @contextlib.contextmanager
 def _check_roots(roots: Sequence[FSDPModule], passes: int) -> Iterator[Callable[[], None]]:
-    """Check that the last of several passes used all roots that the others did: it alone reduces their gradients.
+    """Check that the last pass used all roots that earlier passes used, since only it reduces their gradients.
 
     Yields:
-        What to call before each pass.
+        A function to call before each pass.
 
     Raises:
-        ValueError: A root was left out.
+        ValueError: The last pass did not use a root.
     """
     if passes < 2 or len(roots) < 2:
         yield lambda: None

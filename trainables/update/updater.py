@@ -1,7 +1,7 @@
 """One optimizer update per window of micro-batches.
 
-A window is handed over whole, so there is no flush to forget or to repeat: the tail of an epoch is a shorter
-window. Each update is the exact gradient of the weighted mean loss over the window on all ranks.
+A whole window is passed to `update`, so that no separate flush is needed: the tail of an epoch is a shorter window.
+Each update uses the exact gradient of the weighted mean loss over the window on all ranks.
 """
 
 import math
@@ -16,7 +16,7 @@ from trainables.precision import Diverged, LossScale, autocast, resolve
 from trainables.update.accumulation import Accumulation, WindowTotals, check_graph, get_gradients
 from trainables.update.arguments import Scheduler, check_limits, check_loss, check_schedulers
 from trainables.update.batches import to_device
-from trainables.update.batches import windows as windows  # an update and what it takes come together
+from trainables.update.batches import windows as windows  # re-exported for users of Updater
 from trainables.update.buffers import Buffers
 from trainables.update.ema import Ema
 from trainables.update.parameters import (
@@ -34,11 +34,17 @@ LARGEST_NORM = torch.finfo(torch.float32).max
 
 
 class UpdateReport(NamedTuple):
-    """What happened to one window.
+    """The outcome of one window.
 
-    `loss` is the weighted mean over all micro-batches and ranks, `grad_norm` the norm of the true gradient before
-    clipping, `weight` the total over ranks, `loss_scale` the scale that the window ran with, `micro_batches` how many
-    this rank had, and `bad_losses` how many of them had a loss that is not finite.
+    Attributes:
+        outcome: Whether the update was applied.
+        reason: Why the update was not applied, or an empty string.
+        loss: The weighted mean over all micro-batches and ranks.
+        grad_norm: The norm of the unscaled gradient before clipping.
+        weight: The total weight over all ranks.
+        loss_scale: The loss scale of the window.
+        micro_batches: The number of micro-batches on this rank.
+        bad_losses: The number of losses that are not finite.
     """
 
     outcome: Literal["applied", "skipped", "empty"]
@@ -52,29 +58,29 @@ class UpdateReport(NamedTuple):
 
 
 class Updater:
-    """Applies whole windows to one or several optimizers, all of them or none.
+    """Applies whole windows to one or several optimizers: to all of them or to none.
 
     Args:
-        optimizers: By name. Their parameters must be fp32, and each must belong to one optimizer only.
-        precision: "fp32", "bf16" or "fp16"; what is asked for runs, or the construction fails. "auto" is bf16 where
-            the device has it, else fp16 on a GPU, else fp32.
-        device: Where the parameters are; each micro-batch is moved there when its turn comes.
-        max_grad_norm: Clip the norm over all optimizers to this; by optimizer, clip each one's own. None: no
-            clipping, the norm is still reported.
-        schedulers: Stepped once per applied update, unless their optimizer had no gradient in it.
-        ema: Updated once per applied update.
-        loss_scale: Used by fp16 alone.
-        max_consecutive_skips: More than this many windows skipped in a row end the trial as diverged.
-        on_update: Called with each report.
-        modules: What is trained, by name: errors name its parameters, and a window that is not applied leaves its
-            buffers, as batch norm's statistics, as they were.
-        transform: Changes the finished gradients in place, as noise does, and alike on all ranks: before they are
-            checked and clipped, so what it spoils is not applied. (A hook of an optimizer's step comes after that.)
-        bf16_parameters: Allow parameters in bf16. Their small steps are rounded away: 1 + 0.001 is 1.
+        optimizers: The optimizers by name. Parameters must be fp32, and each must belong to one optimizer only.
+        precision: "fp32", "bf16" or "fp16". A precision that the device lacks is an error. "auto" is bf16 where the
+            device has it, else fp16 on a GPU, else fp32.
+        device: The device of the parameters. Each micro-batch is moved there before its forward pass.
+        max_grad_norm: The limit of the gradient norm over all optimizers, or a limit for each optimizer by name.
+            None: no clipping, but the norm is still reported.
+        schedulers: Learning-rate schedules. They step once per applied update, unless their optimizer had no gradient.
+        ema: Averages to update once per applied update.
+        loss_scale: The loss scale, which only fp16 uses.
+        max_consecutive_skips: The largest number of windows skipped in a row. One more ends the trial as diverged.
+        on_update: A function that is called with each report.
+        modules: The trained modules by name. Errors name their parameters. A window that is not applied leaves their
+            buffers, such as the statistics of batch norm, unchanged.
+        transform: A function that changes the final gradients in place and equally on all ranks, for example to add
+            noise. It runs before checks and clipping, so non-finite results are not applied. (A step hook of an
+            optimizer runs after them.)
+        bf16_parameters: Allow parameters in bf16. Their small steps are lost by rounding: 1 + 0.001 is 1.
 
     Raises:
-        ValueError: An argument is out of range, the device lacks the precision, or a parameter cannot be trained
-            as it is.
+        ValueError: An argument is out of range, the device lacks the precision, or a parameter cannot be trained.
     """
 
     def __init__(
@@ -119,17 +125,17 @@ class Updater:
         """Train on `window`.
 
         Args:
-            window: This rank's micro-batches; none at all if the rank ran out of data while others have some.
-            loss: Called once per micro-batch under autocast. Returns the mean loss of the micro-batch and its
-                weight, the number of elements that the mean was taken over (samples, unmasked tokens, cells).
+            window: This rank's micro-batches. It is empty if only other ranks have data left.
+            loss: A function that is called once per micro-batch under autocast. It returns the mean loss of the
+                micro-batch and its weight, the number of elements of that mean (samples, unmasked tokens, cells).
 
         Raises:
             Diverged: Too many windows were skipped in a row, or the loss scale fell to its floor.
             PeerFailed: Another rank raised in its part of the window.
             ValueError: The loss is not one number that depends on a parameter, or a weight is not a finite number of
-                at least 0. A loss that depends on parameters of others alone is an empty window.
+                at least 0. A loss that depends only on parameters of other updates gives an empty window.
 
-        An error of an optimizer's or a schedule's own step comes after weights have moved, and is not undone.
+        If a step of an optimizer or schedule raises, weights have already changed and are not restored.
         """
         if not hasattr(window, "__len__"):
             raise ValueError(
@@ -145,7 +151,7 @@ class Updater:
             report = self._finish_window(
                 trainable, self._accumulate(trainable, window, loss, ranks), len(window), ranks
             )
-        finally:  # an error in a micro-batch must leave nothing behind for the next window
+        finally:  # after an error, too: the next window must not start with these gradients
             self._drop_gradients()
             if self.steps == steps:
                 self._buffers.restore(before)
@@ -161,37 +167,39 @@ class Updater:
         self._trainable = [parameter for parameter in self._parameters if parameter.requires_grad]
         self._check_parameters()
         self._keeps_fp64 = any(p.dtype == torch.float64 for p in self._parameters)
-        # A norm in bf16 would be good to three digits.
+        # A norm in bf16 would have three digits only.
         self._norm_dtype = torch.float32 if self._bf16_parameters and not self._keeps_fp64 else None
 
     def _check_parameters(self) -> None:
-        """Refuse parameters that this class does not train."""
+        """Raise if this class cannot train the parameters."""
         if is_sharded(self._parameters):
             raise ValueError("parameters that are sharded must have a ShardedUpdater, but got an Updater.")
 
     def _get_gradients(self, parameters: Sequence[Tensor]) -> list[Tensor]:
-        """Return what this rank has of the gradients of `parameters`, to be changed in place."""
+        """Return the gradients of `parameters` on this rank, to be changed in place."""
         return get_gradients(parameters)
 
     def _is_finite(self) -> bool:
         return all(bool(gradient.isfinite().all()) for gradient in self._get_gradients(self._with_gradient))
 
     def unsharded(self) -> AbstractContextManager[None]:
-        """Keep all weights whole on this rank inside, so that no forward pass waits for another rank."""
+        """Keep all weights unsharded inside, so that forward passes need no communication."""
         return nullcontext()
 
     def _get_identities(self) -> list[int]:
-        """Which parameters there are, and by the sign which of them are trained."""
+        """Return the id of each parameter, negative if the parameter is frozen."""
         groups = [group["params"] for optimizer in self.optimizers.values() for group in optimizer.param_groups]
         return [id(p) if p.requires_grad else -id(p) for parameters in groups for p in parameters]
 
     def trainable_names(self) -> list[str]:
-        """The names of the parameters that are trained."""
+        """Return the names of the trainable parameters."""
         return [self._names[id(parameter)] for parameter in self._trainable]
 
     def gradient_norms(self) -> dict[str, float]:
-        """By parameter, the norm of its true gradient in the last window; parameters without a gradient are not in
-        it. After an empty window it is empty."""
+        """Return the norm of each unscaled gradient of the last window, by parameter name.
+
+        Parameters without a gradient are left out. After an empty window the dict is empty.
+        """
         return {self._names[id(p)]: norm for p, norm in zip(self._with_gradient, self._norms, strict=True)}
 
     def _accumulate(
@@ -211,7 +219,7 @@ class Updater:
                     check_graph(mean_loss)
                     self._graph_checked = True
                 accumulation.add(mean_loss, weight)
-        except Exception:  # whatever it is: the other ranks wait for this one, and must hear of it
+        except Exception:  # any error: the other ranks wait in the all-reduce, which must report it
             if ranks > 1:
                 self._drop_gradients()
                 self._reducer.reduce(trainable, None)
@@ -236,12 +244,12 @@ class Updater:
         )
 
     def _measure(self, trainable: list[Tensor], window: Accumulation, ranks: int) -> WindowTotals:
-        """The totals of the window and the norms of its true gradients, in the one read on the host in a window."""
+        """Return the totals of the window and store its gradient norms, in the only read on the host per window."""
         sums = window.local_totals() if ranks == 1 else [*self._reducer.reduce(trainable, window), *window.losses]
         held = [parameter for parameter in trainable if parameter.grad is not None]
         norms, read = _read_norms(get_gradients(held), sums, self._norm_dtype)
         totals = window.compute_totals(read) if ranks == 1 else self._reducer.compute_totals(trainable, read)
-        if ranks > 1 or window.gradient_flags:  # the totals showed that some gradients are none
+        if ranks > 1 or window.gradient_flags:  # the totals may have reset gradients to None
             norms = [norm for parameter, norm in zip(held, norms, strict=True) if parameter.grad is not None]
             held = [parameter for parameter in held if parameter.grad is not None]
         self._with_gradient = held
@@ -254,12 +262,12 @@ class Updater:
         torch._foreach_mul_(get_gradients(self._with_gradient), totals.factor)
         self.transform()
         self._with_gradient = [parameter for parameter in self._with_gradient if parameter.grad is not None]
-        # A second read, since it may have changed anything.
+        # A second read, since the transform may have changed any gradient.
         self._norms, _ = _read_norms(get_gradients(self._with_gradient), [], self._norm_dtype)
         return totals._replace(factor=1.0)
 
     def _decide_outcome(self, totals: WindowTotals) -> tuple[Literal["applied", "skipped", "empty"], str, float]:
-        """What becomes of the window, why, and the norm of its gradient."""
+        """Return the outcome of the window, its reason, and the gradient norm."""
         if not totals.weight:
             return "empty", "no weight", math.nan
         if not self._norms:
@@ -272,7 +280,7 @@ class Updater:
         return "skipped", "gradient norm overflow" if self._is_finite() else "non-finite gradient", norm
 
     def _finish_gradients(self, factor: float, norm: float) -> None:
-        """Make the gradients true and clip them, in one multiplication."""
+        """Unscale and clip the gradients, in one multiplication."""
         if not isinstance(self.max_grad_norm, dict):
             factor *= _compute_clip_factor(norm, self.max_grad_norm)
             if factor != 1:
@@ -314,7 +322,7 @@ class Updater:
             self.loss_scale.applied()
         self.steps += 1
         self.consecutive_skips = 0
-        for scheduler in self.schedulers:  # last: one that has ended raises
+        for scheduler in self.schedulers:  # last, since a finished schedule raises
             if getattr(scheduler, "optimizer", None) not in idle:
                 scheduler.step()
 
@@ -335,8 +343,7 @@ class Updater:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take up `state`. What only one side has starts anew: averages, or a loss scale after a change of
-        precision."""
+        """Load `state`. Averages or a loss scale that `state` does not have start from their initial values."""
         for name, optimizer in self.optimizers.items():
             optimizer.load_state_dict(keep_local_kernels(state["optimizers"][name], optimizer))
         for scheduler, saved in zip(self.schedulers, state["schedulers"], strict=True):
@@ -356,7 +363,7 @@ class Updater:
 def _read_norms(
     gradients: list[Tensor], sums: list[Tensor], dtype: torch.dtype | None
 ) -> tuple[list[float], list[float]]:
-    """The norms of `gradients`, taken in `dtype`, and the numbers of `sums`, in one read on the host."""
+    """Return the norms of `gradients`, computed in `dtype`, and the numbers of `sums`, in one read on the host."""
     if not gradients and not sums:
         return [], []
     norms = torch._foreach_norm(gradients, 2, dtype) if gradients else ()
