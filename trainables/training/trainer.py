@@ -1,4 +1,4 @@
-"""A trial in memory: epochs of windows, evaluation, the report of an epoch."""
+"""Training of one trial in memory: its epochs, evaluations and reports."""
 
 import copy
 import itertools
@@ -33,26 +33,26 @@ from trainables.update.reduction import get_world_size
 
 logger = logging.getLogger(__name__)
 Sum = torch.Tensor | float
-BUILD = 1  # what random numbers are for, beside epochs and transforms
-ENDLESS = 1000  # windows without weight in a row, after which a stream is taken to have nothing to train on
+BUILD = 1  # the purpose of random numbers drawn by `build`, in addition to epochs and transforms
+ENDLESS = 1000  # windows without weight in a row after which a stream counts as empty
 
 
 class TrialTrainer:
     """One trial on one rank, from `build` on.
 
-    Everything random is seeded anew for each epoch from (seed, epoch, rank), so a trial that goes on from a
-    checkpoint is the trial that was never interrupted.
+    All random numbers are seeded for each epoch from (seed, epoch, rank). So a trial that resumes from a checkpoint
+    gives the same results as one that was never interrupted.
 
     Attributes:
-        epoch: How many epochs are done.
-        windows: How many windows of the next one are done.
-        seconds: Spent on the epoch that is under way, or that was done last: training, and its evaluation.
-        pictures: What the task drew of the epoch that was done last, on rank 0: nothing, unless it is the best so far.
-        moved: Called when an evaluation begins and when it has ended: a sign of life for whom it may concern.
-        autosave: Where, and every how many seconds, an epoch is saved that is under way. None: not at all.
+        epoch: The number of finished epochs.
+        windows: The number of finished windows of the next epoch.
+        seconds: The seconds of training and evaluation in the current epoch, or in the last one between two epochs.
+        pictures: The images that the task rendered of the last epoch, on rank 0. Empty unless that is the best so far.
+        on_progress: A function that is called when an evaluation starts and when it has ended, as a sign of progress.
+        autosave: The path and the interval in seconds of checkpoints within an epoch. None: no such checkpoints.
 
     Raises:
-        ValueError: The task's `build` left something out or named something that it did not make.
+        ValueError: The task's `build` did not set a required attribute, or named an object that it did not create.
     """
 
     def __init__(self, task: Task[Any]) -> None:
@@ -66,13 +66,13 @@ class TrialTrainer:
         self.windows = 0
         self.seconds = 0.0
         self.pictures: dict[str, Picture] = {}
-        self._best: float | None = None  # the lowest cost that it was evaluated to
-        self._excess_samples = 0.0  # what the epochs of a stream took beyond their samples: the next one takes less
+        self._best: float | None = None  # the lowest cost of an evaluation
+        self._excess_samples = 0.0  # samples that finished epochs of a stream took in excess: the next one takes fewer
         self.on_progress: Callable[[], None] = lambda: None
         self.autosave: tuple[StoragePath, float] | None = None
-        self._was_midway = False  # since the last epoch was done: there is a checkpoint of that
+        self._was_midway = False  # whether there is a checkpoint from within the epoch
         self._usage = ResourceUsage(task.context.device)
-        # The same on all ranks: what build draws, a split of the data or a fixed projection, must not differ.
+        # The same seed on all ranks, since a data split or a fixed projection that build draws must not differ.
         rng.seed(task.context.generator, 0, task.config.seed, 0, BUILD)
         task.build()
         named = check_build(task)
@@ -87,35 +87,35 @@ class TrialTrainer:
         self._plateaus: list[ReduceLROnPlateau] = [s for s in task.schedulers if isinstance(s, ReduceLROnPlateau)]
         task.updaters = {name: self._create_updater(name, named) for name in task.updates}
         self._built = fork.initial_state(task, self._plateaus)
-        self._remaining: Iterator[list[Any]] | None = None  # windows of the epoch that is under way
-        self._task_at_start: dict[str, Any] = {}  # the task's own state when it began
+        self._remaining: Iterator[list[Any]] | None = None  # windows of the current epoch
+        self._task_at_start: dict[str, Any] = {}  # the task's state at the start of the epoch
         self._writer = checkpoint.Writer()
         if task.config.precision == AUTO:
             logger.info("precision auto is %s on %s", task.precision, task.context.device)
 
     @property
     def current(self) -> int:
-        """The epoch that is under way, or the last one that was."""
+        """The current epoch, or the last one between two epochs, counted from 1."""
         return self.epoch + (self._remaining is not None)
 
     @property
     def samples(self) -> float:
-        """Of the same epoch, on all ranks together: the weight of what its first update was trained on."""
+        """The weight that the first update was trained on in the current epoch, summed over ranks."""
         return next(iter(self._tallies.values())).weight
 
     def run_epoch(self, stopping: Callable[[], bool] = lambda: False) -> dict[str, float] | None:
-        """Train and evaluate one epoch, or what is left of it.
+        """Train and evaluate one epoch, or the rest of it.
 
         Args:
-            stopping: Asked between windows; a yes on any rank ends the epoch on all of them, after the window that
-                they have begun.
+            stopping: A function that is called between windows. True on any rank stops all ranks after the current
+                window.
 
         Returns:
-            The report of the epoch, or None if it was stopped: the trial is then between two windows, can be saved
-            there, and goes on from there.
+            The report of the epoch, or None if it was stopped. A stopped trial is between two windows, where it can be
+            saved and resumed.
 
         Raises:
-            Diverged: The trial cannot go on, or its objective is not a finite number.
+            Diverged: The trial cannot continue, or its objective is not a finite number.
             ValueError: `evaluate` does not return the objective, or a module does not learn.
         """
         task, start = self.task, time.perf_counter()
@@ -149,14 +149,14 @@ class TrialTrainer:
         for blowup in self._blowups.values():
             blowup.add_evaluation(cost)
         for plateau in self._plateaus:
-            plateau.step(metrics[task.objective])  # once per epoch: what it counts are metrics, not updates
+            plateau.step(metrics[task.objective])  # once per epoch, since it counts metrics and not updates
         return metrics
 
     def save(self, path: StoragePath) -> None:
-        """Write the trial as it stands between two windows. Called on all ranks, written by rank 0; shards by all.
+        """Save the trial between two windows. Call this on all ranks: rank 0 writes, and each rank writes its shards.
 
         Raises:
-            Diverged: A weight is not finite: it must not replace one that was good.
+            Diverged: A weight is not finite. Such a checkpoint must not replace a good one.
         """
         state = self._get_state()
         if self._sharded:
@@ -166,10 +166,13 @@ class TrialTrainer:
             checkpoint.save(state, path)
 
     def discard(self, path: StoragePath) -> None:
-        """Delete the checkpoint from the middle of an epoch, in a bucket while training goes on. Called on rank 0."""
+        """Delete the checkpoint from the middle of an epoch. Call this on rank 0.
+
+        In a bucket the deletion runs in the background.
+        """
         if not isinstance(path, RemotePath):
             checkpoint.delete(path)
-        elif self._was_midway:  # to find that there is none takes six requests
+        elif self._was_midway:  # a check for a missing checkpoint takes six requests
             self._writer.delete(path)
         self._was_midway = False
 
@@ -180,10 +183,11 @@ class TrialTrainer:
     def restore(self, state: dict[str, Any], of_another: bool = False) -> None:
         """Resume the trial from `state`, the content of a checkpoint.
 
-        If it is `of_another` trial, its weights, moments and counters are used, and this trial's hyperparameters.
+        If `of_another`, the weights, moments and counters are those of another trial, and the hyperparameters those of
+        this one.
 
         Raises:
-            CheckpointError: It was taken in the middle of an epoch by another number of ranks.
+            CheckpointError: The checkpoint is from the middle of an epoch and another number of ranks.
             ValueError: The weights of the other trial have other shapes.
         """
         task, midway = self.task, state["midway"]
@@ -217,15 +221,15 @@ class TrialTrainer:
         task.load_state_dict(state["task"])
         if midway is not None:
             context = task.context
-            # Last: the generators must not see what else draws.
+            # Last, since the code above may draw random numbers.
             rng.set_state(midway["ranks"][context.rank]["rng"], context.generator, context.device)
 
     def close(self) -> None:
-        """Close the data loaders of an unfinished epoch, and wait for the checkpoint that is being written."""
-        self._remaining = None  # a loader that the garbage collector finds waits five seconds for each process
+        """Close the data loaders of an unfinished epoch, and wait until the checkpoint is written."""
+        self._remaining = None  # a loader that the garbage collector closes waits five seconds for each process
         try:
             self._writer.wait()
-        except OSError as error:  # the trial has ended, and its outcome is known: this one would not be read
+        except OSError as error:  # the trial has ended, so this checkpoint would not be read
             logger.warning("a checkpoint from the middle of an epoch could not be written: %s", error)
         self.task.context.close()
 
@@ -250,7 +254,7 @@ class TrialTrainer:
         }
 
     def _get_mid_epoch_state(self) -> dict[str, Any]:
-        """What an epoch that is under way needs beside the state at its end: each rank has its own."""
+        """Return the state that an unfinished epoch needs in addition to `_get_state`, gathered from all ranks."""
         self._was_midway = True
         self.task.keep_noted()
         own = {
@@ -267,7 +271,7 @@ class TrialTrainer:
         }
 
     def _replay_epoch(self, midway: Mapping[str, Any]) -> None:
-        """Begin the epoch again and draw the windows that were trained, so that the next one follows them."""
+        """Start the epoch again and draw the trained windows, so that the next window is the right one."""
         task = self.task
         task.load_state_dict(midway["task_at_start"])
         self._begin_epoch()
@@ -294,7 +298,10 @@ class TrialTrainer:
         self._remaining = windows(task.train_batches(self.epoch), task.config.accumulation)
 
     def _train(self, stopping: Callable[[], bool]) -> bool:
-        """Train the rest of the epoch. A window is only drawn to be trained, since drawing it moves the generators."""
+        """Train the rest of the epoch and return whether it finished.
+
+        Each drawn window is trained, since drawing it advances the random generators.
+        """
         task, alone = self.task, self.task.context.world_size == 1
         assert self._remaining is not None
         saved_at, weightless = time.monotonic(), 0
@@ -304,8 +311,8 @@ class TrialTrainer:
         ):
             window = next(self._remaining, [])
             due = self.autosave is not None and time.monotonic() > saved_at + self.autosave[1]
-            # Ranks may hold different numbers of windows: all go on until the last of them is done. Here they also
-            # hear of a stop, each at the same window.
+            # Ranks may have different numbers of windows, so all continue until the last one is done. The same call
+            # makes them stop at the same window.
             more, stop, due = task.context.any(bool(window), not alone and stopping(), due)
             if not more:
                 return True
@@ -329,14 +336,14 @@ class TrialTrainer:
         return not stop
 
     def evaluate(self) -> dict[str, float]:
-        """Return the metrics of the trial as it stands, reduced over ranks. Nothing of the evaluation stays."""
+        """Return the current metrics of the trial, reduced over ranks. The evaluation changes no state."""
         self.on_progress()
         metrics = evaluate(self.task, self._buffers)
         self.on_progress()
         return metrics
 
     def _render_images(self, cost: float) -> dict[str, Picture]:
-        """What the task draws of an epoch that is better than all before it, by its `cost`."""
+        """Return the images of the epoch if its `cost` is the lowest so far, else an empty dict."""
         if not math.isfinite(cost) or (self._best is not None and cost >= self._best):
             return {}
         self._best = cost
@@ -347,7 +354,7 @@ class TrialTrainer:
     def _create_updater(self, name: str, named: Mapping[str, Parameter]) -> Updater:
         task = self.task
         owned = get_parameter_ids([task.optimizers[key] for key in task.updates[name]])
-        own = {key: p for key, p in named.items() if id(p) in owned}  # frozen ones too: they may be thawed
+        own = {key: p for key, p in named.items() if id(p) in owned}  # frozen ones too, since a task may unfreeze them
 
         def on_update(report: UpdateReport) -> None:
             self._tallies[name].add(report, has_loss_scale=task.updaters[name].loss_scale is not None)
@@ -356,7 +363,7 @@ class TrialTrainer:
                 self._check_loss_divergence(name, report.loss)
             elif report.outcome == "skipped" and task.updaters[name].consecutive_skips == 1:
                 check_weights(own, task.context, task.updaters[name].steps, report)
-            task.noting.clear()  # a window that is not applied leaves no terms either
+            task.noting.clear()  # after a window that was not applied, too
             check_gradients(task, name, task.updaters[name], report)
             task.after_update(report)
             task.keep_noted()
@@ -372,7 +379,7 @@ class TrialTrainer:
 
 
 def train(task: Task[Any], epochs: int | None = None) -> Iterator[dict[str, float]]:
-    """Train `task` in this process and yield the report of each epoch: for tests, notebooks and debuggers."""
+    """Train `task` in this process and yield the report of each epoch, for tests, notebooks and debuggers."""
     training = TrialTrainer(task)
     while training.epoch < (epochs or task.config.epochs):
         if (metrics := training.run_epoch()) is not None:
