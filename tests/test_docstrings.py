@@ -32,7 +32,6 @@ Turn Undo Unpack Unscale Update Upload Use Validate Verify View Wait Walk Warn W
 NOT_YET = (
     "models/lm",
     "search/analysis",
-    "trainables/lm",
 )
 PACKAGES = sorted(
     path.relative_to(ROOT).as_posix()

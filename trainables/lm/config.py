@@ -1,4 +1,4 @@
-"""The parameters of the task `lm`, and what a search varies of them."""
+"""The parameters of the task `lm` and their search space."""
 
 from typing import Annotated, Literal
 

@@ -1,4 +1,4 @@
-"""The bytes that a trial of the task `lm` learns from."""
+"""The corpora of the task `lm`."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -13,16 +13,16 @@ from trainables.task.config import renamed_errors
 
 CORPUS = "corpus"
 TEXT = "text"
-COUNTED = 2**24  # bytes at the end of the training part that the baseline counts: more would not fit in memory
+COUNTED = 2**24  # last bytes of the training part for the baseline, which must fit in memory
 ORDERS = 5
 
 
 class Corpus(NamedTuple):
-    """What is learned and what is held out, the domains one after another.
+    """The training and test bytes of a corpus, with its domains concatenated.
 
     Attributes:
-        train: (n,) uint8, the first 90 % of each domain.
-        test: (m,) uint8, the rest.
+        train: The first 90 % of each domain, (n,) uint8.
+        test: The rest of each domain, (m,) uint8.
         digest: SHA-256 of both.
         baseline: Bits per byte of a 5-gram model on `test`.
     """
@@ -34,7 +34,7 @@ class Corpus(NamedTuple):
 
 
 def resolve_data(data: str) -> str:
-    """Return `data` as workers find it, who run in a folder of their own.
+    """Return `data` as an absolute path, since workers run in another folder. `text` stays as it is.
 
     Raises:
         ValueError: There is no such file or folder.
@@ -50,10 +50,10 @@ def resolve_data(data: str) -> str:
 
 
 def check(data: str, length: int) -> None:
-    """Check before a search begins that there is text enough.
+    """Check before a search that the data is long enough for sequences of `length` bytes.
 
     Raises:
-        ValueError: There is not, in one line.
+        ValueError: The data is too short.
     """
     if data == TEXT:
         return  # it does not exist yet
@@ -66,19 +66,19 @@ def check(data: str, length: int) -> None:
 
 
 def write_corpus(files: Path) -> None:
-    """Gather the text of this machine that `data=text` learns from."""
+    """Write the corpus of `data=text` to the folder `files`, from text on this machine."""
     build_corpus(files / CORPUS)
 
 
 def read(data: str, files: Path) -> Corpus:
-    """Return the data of a trial.
+    """Return the corpus of a trial.
 
     Args:
-        data: What was asked for.
-        files: What the task prepared, of which the corpus is read.
+        data: The parameter `data` of the task.
+        files: The folder that `prepare` wrote the corpus to.
 
     Raises:
-        ValueError: The corpus is not there, or is not the one that was written.
+        ValueError: The corpus does not exist, or has changed since it was written.
     """
     if data == TEXT and not (files / CORPUS).is_dir():
         raise ValueError(
@@ -94,5 +94,5 @@ def read(data: str, files: Path) -> Corpus:
 
 
 def _join(source: Source, part: str) -> Tensor:
-    """Return the bytes of all domains, from windows of one byte."""
+    """Return the bytes of the `part` of all domains, whose windows have one byte."""
     return torch.cat([getattr(domain, part).inputs.flatten() for domain in source.domains])

@@ -19,9 +19,9 @@ from trainables.task import Task
 from trainables.update import UpdateReport
 from trainables.update.lr_schedules import warmup_cosine
 
-TESTED = 64  # sequences at a time
-# Dense matrix products by the name of a GPU, in FLOP/s: in half precision, and in fp32 without TF32. From the
-# manufacturer's data sheets, of the models with the fastest interface.
+TESTED = 64  # sequences of an evaluation batch
+# Peak FLOP/s of dense matrix products by GPU name: in half precision, and in fp32 without TF32. Source: the
+# manufacturer's data sheets, for the models with the fastest interface.
 PEAKS: Mapping[str, tuple[float, float]] = {
     "H200": (989e12, 67e12),
     "H100": (989e12, 67e12),
@@ -33,7 +33,7 @@ PEAKS: Mapping[str, tuple[float, float]] = {
 
 
 class LmTask(Task[LmConfig]):
-    """Learns to predict the next byte of a text, and is scored on bytes that are held out."""
+    """A task that learns to predict the next byte of a text and evaluates on held-out bytes."""
 
     objective = "val/bpb"
     units: ClassVar[Mapping[str, str]] = {
@@ -65,7 +65,7 @@ class LmTask(Task[LmConfig]):
         self.began, self.seen = time.perf_counter(), 0.0
 
     def _shard(self) -> None:
-        from torch.distributed.fsdp import fully_shard  # imports what only sharded trials need
+        from torch.distributed.fsdp import fully_shard  # a slow import that only sharded trials need
 
         mesh = self.context.mesh if self.config.shard == "full" else self.context.hybrid_mesh
         for block in self.model.blocks:
@@ -88,7 +88,7 @@ class LmTask(Task[LmConfig]):
         self.schedulers = [LambdaLR(optimizer, factor) for optimizer in self.optimizers.values()]
 
     def train_batches(self, epoch: int) -> Iterator[Tensor]:
-        """Yield bytes (B, T + 1), of which each is an input and the target of the one before it."""
+        """Yield bytes (B, T + 1), of which each is the target of the byte before it."""
         self.began, self.seen = time.perf_counter(), 0.0
         config, context = self.config, self.context
         last = len(self.corpus.train) - config.length
@@ -139,7 +139,7 @@ class LmTask(Task[LmConfig]):
 
 
 def get_peak(device: torch.device, precision: Precision) -> float | None:
-    """Return the FLOP/s that `device` reaches at most in `precision`; None where that is not known."""
+    """Return the peak FLOP/s of `device` in `precision`, or None if it is unknown."""
     if device.type != "cuda":
         return None
     words = torch.cuda.get_device_name(device).replace("-", " ").split()
