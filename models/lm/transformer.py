@@ -6,7 +6,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 SYMBOLS = 256
-BASE = 10_000.0  # of the wavelengths of rotary positions (Su et al. 2021, arXiv:2104.09864)
+BASE = 10_000.0  # base of the wavelengths of rotary positions (Su et al. 2021, arXiv:2104.09864)
 
 
 class Attention(nn.Module):
@@ -32,7 +32,7 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """SwiGLU (Shazeer 2020, arXiv:2002.05202), with as many weights as a layer of four times the width has."""
+    """SwiGLU (Shazeer 2020, arXiv:2002.05202), with as many weights as an MLP whose hidden layer is 4 * width."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -63,16 +63,16 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Answers a logit for each next byte, at each position.
+    """A transformer that returns logits for the next byte at each position.
 
     Args:
-        width: Of the residual stream, a multiple of twice the `heads`.
-        depth: Blocks.
-        heads: Of the attention.
-        recompute: Keep of a block its input alone, and compute it again in backward.
+        width: The width of the residual stream, a multiple of `2 * heads`.
+        depth: The number of blocks.
+        heads: The number of attention heads.
+        recompute: Store only the input of each block, and recompute the block in backward.
 
     Raises:
-        ValueError: The heads do not divide the width into even parts.
+        ValueError: `width` is not a multiple of `2 * heads`.
     """
 
     def __init__(self, width: int, depth: int, heads: int, recompute: bool = False) -> None:
@@ -99,17 +99,17 @@ class Transformer(nn.Module):
 
 
 def count_flops(model: Transformer, steps: int) -> float:
-    """Return the operations that training takes for one byte in sequences of `steps`, without any recomputation.
+    """Return the FLOP of training per byte in sequences of `steps`, without recomputation.
 
-    Six for each weight of a matrix product, and those of attention over all positions, as Chowdhery et al. 2022
-    (arXiv:2204.02311, appendix B) count them. The tied embedding is one matrix product.
+    The count is that of Chowdhery et al. 2022 (arXiv:2204.02311, appendix B): six per weight of a matrix product, plus
+    attention over all positions. The tied embedding is one matrix product.
     """
     weights = sum(parameter.numel() for parameter in model.parameters() if parameter.dim() > 1)
     return 6.0 * weights + 12.0 * len(model.blocks) * model.embedding.embedding_dim * steps
 
 
 def _compute_rotation(steps: int, width: int, device: torch.device) -> Tensor:
-    """Return cosines and sines of the angles of each position, (2, steps, width)."""
+    """Return the cosines and sines of the rotary angles, (2, steps, width)."""
     frequencies = BASE ** -(torch.arange(0, width, 2, device=device) / width)
     angles = torch.outer(torch.arange(steps, device=device), frequencies).repeat(1, 2)
     return torch.stack([angles.cos(), angles.sin()])
