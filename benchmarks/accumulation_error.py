@@ -1,15 +1,15 @@
-"""How far the gradient of an accumulated update is from the gradient of the same samples in one batch.
+"""Measure the distance of an accumulated gradient from the gradient of the same samples in one batch.
 
-The task labels tokens, some of which have no label, so micro-batches differ in how many labels they hold. The truth is
-the mean over all labels of a window, differentiated in fp64 as one batch; an error is ||g - truth|| / ||truth|| of what
-the optimizer gets. Windows are of 4 micro-batches, an epoch is 10 of them:
+The task labels tokens. Some tokens have no label, so micro-batches differ in their numbers of labels. The true
+gradient is that of the mean over all labels of a window, in fp64 and in one batch. The error of the gradient g that the
+optimizer gets is ||g - truth|| / ||truth||. A window has 4 micro-batches, and an epoch has 10:
 
     equal        the first window of the first epoch: every micro-batch has the same number of labels
     ragged       the second window: 32, 8, 20 and 12 labels in its micro-batches
     tail         the rest of the epoch: 2 micro-batches, again with equal numbers of labels
     next epoch   the first window of the second epoch, the same samples as in `equal`
 
-Each trainer accumulates as its documentation says, all with the same model, samples and order.
+Each trainer accumulates as its documentation says. All have the same model, samples and order.
 
     pip install ".[bench]"
     python benchmarks/accumulation_error.py
@@ -35,7 +35,7 @@ Batch = dict[str, Tensor]
 
 
 class Tagger(nn.Module):
-    """Labels tokens; counts its forward passes, so that a gradient can be told by the micro-batches it came after."""
+    """A model that labels tokens. It counts its forward passes, to identify each gradient by the last micro-batch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,16 +53,16 @@ class Tagger(nn.Module):
 
 
 class CountingTagger(Tagger):
-    """As models of transformers do, normalises by the number of labels that HF Trainer counts in the whole window."""
+    """A model that normalizes by the label count of the window that HF Trainer passes, as transformers' models do."""
 
     def forward(self, input_ids: Tensor, labels: Tensor, **kwargs: Any) -> dict[str, Tensor]:
         return {"loss": self.cross_entropy(input_ids, labels, "sum") / kwargs["num_items_in_batch"]}
 
 
 class Recorder(torch.optim.Optimizer):
-    """Keeps each gradient that it is asked to apply, and leaves the weights alone so that all are of the same model.
+    """An optimizer that records each gradient and changes no weights, so that all gradients are of the same model.
 
-    A hook before the step would come too early: Lightning runs the last backward pass in the optimizer's closure.
+    A hook before the step would run too early: Lightning runs the last backward pass in the optimizer's closure.
     """
 
     def __init__(self, model: Tagger) -> None:
@@ -103,7 +103,7 @@ def loader() -> DataLoader[Batch]:
 
 
 def truth(last: int) -> Tensor:
-    """The gradient of the window that ends with micro-batch `last`, in fp64 and in one batch."""
+    """Return the gradient of the window that ends with micro-batch `last`, in fp64 and in one batch."""
     first = last - last % SIZE
     window = samples()[first * SAMPLES : (last + 1) * SAMPLES]
     model = Tagger().double()
@@ -139,7 +139,7 @@ def accelerate() -> Recorder:
 
 
 def accelerate_by_hand() -> Recorder:
-    """What its guide has users write for samples of variable size: fetch a window, count its labels, sum the losses."""
+    """Train as Accelerate's guide says for samples of variable size: fetch a window, count labels, sum losses."""
     helper = accelerator(gradient_accumulation_steps=SIZE)
     recorder = Recorder(Tagger())
     model, optimizer, batches = helper.prepare(recorder.model, recorder, loader())

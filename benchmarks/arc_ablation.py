@@ -1,7 +1,8 @@
-"""What each part of the ARC agent contributes: trainings without it, with the same seeds, and so paired.
+"""Measure what each part of the ARC agent contributes, by paired trainings without it under the same seeds.
 
-Generated puzzles are evaluated on puzzles of their own, four times as many as a trial is; ARC-AGI-1 on its own. A part
-whose absence costs no more than two standard errors of the difference does not belong into the defaults.
+Agents for generated puzzles are evaluated on four times as many new puzzles as in a trial. Agents for ARC-AGI-1 are
+evaluated on the data set's own puzzles. A part belongs in the defaults only if its absence costs more than two standard
+errors of the difference.
 
     python benchmarks/arc_ablation.py [--seeds 5] [--epochs 5] [--data generated arc-agi-1] [--processes 2]
         [--variants full "no policy"] [--set NAME=VALUE]
@@ -36,7 +37,7 @@ FIRST = 10_000  # number of the first one, beyond those of a trial
 
 
 class LastEvaluation(ArcTask):
-    """Evaluates the last epoch alone, in several ways where there is a policy."""
+    """A task that evaluates only the last epoch, and in several ways if there is a policy."""
 
     def build(self) -> None:
         super().build()
@@ -97,7 +98,7 @@ def main() -> None:
 
 
 def write_puzzles(folder: Path, max_side: int) -> None:
-    """Fill a folder with puzzles of all families, to be evaluated on."""
+    """Write evaluation puzzles of all families to a folder."""
     (folder / "evaluation").mkdir()
     for family in FAMILIES:
         for number, level in enumerate(np.linspace(0, 1, EACH), FIRST):

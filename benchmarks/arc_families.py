@@ -1,4 +1,4 @@
-"""Which families of generated puzzles the ARC agent solves, before and after a training with the defaults.
+"""Measure which families of generated puzzles the ARC agent solves, before and after training with the defaults.
 
 python benchmarks/arc_families.py [--data generated] [--epochs 27] [--seeds 3] [--processes 2]
 """
@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def solve(config: Mapping[str, object]) -> tuple[dict[str, float], dict[str, float]]:
-    """Shares of solved tests by family, before and after a training."""
+    """Train an agent. Return the shares of solved tests by family, before and after training."""
     task = ArcTask(ArcConfig.model_validate(config))
     training = TrialTrainer(task)
     training.evaluate()
@@ -53,7 +53,7 @@ def solve(config: Mapping[str, object]) -> tuple[dict[str, float], dict[str, flo
 
 
 def by_family(task: ArcTask) -> dict[str, float]:
-    """What the last evaluation solved."""
+    """Return the share of tests that the last evaluation solved, by family."""
     hits: dict[str, list[bool]] = defaultdict(list)
     attempts = iter(task.attempts)
     for puzzle in task.puzzles:

@@ -1,8 +1,9 @@
-"""Whether the ARC agent's policy has a signal, and whether ranking its candidates changes an answer.
+"""Measure whether the ARC agent's policy has a signal, and whether ranking its candidates changes an answer.
 
-Before and after a training: the share of puzzles whose sampled changes earn different rewards; the norm of the score
-function's gradient over a number of windows, and the cosine of two such gradients that share windows and no sample; and
-the first attempts that differ without ranking, and without the policy.
+The script prints three kinds of figures before and after training. One is the share of puzzles whose sampled changes
+get different rewards. The second is the norm of the score function's gradient, and the cosine of two estimates from
+the same windows with other samples. The third is the number of first attempts that differ without ranking, and without
+the policy.
 
     python benchmarks/arc_refinement.py [--data generated-easy] [--epochs 3] [--windows 64] [--set NAME=VALUE]
 """
@@ -39,7 +40,7 @@ def main() -> None:
 
 
 def measure_gradients(task: ArcTask, windows: int) -> str:
-    """The spread of rewards, and two independent estimates of the score function's gradient."""
+    """Format the spread of rewards, and the norm and cosine of two estimates of the score function's gradient."""
     config, solver = task.config, task.solver
     solver.agent.eval()
     weights = task._compute_loss_weights()._replace(pathwise=0.0, information=0.0, entropy=0.0, kl=0.0)
@@ -62,7 +63,7 @@ def measure_gradients(task: ArcTask, windows: int) -> str:
 
 @torch.no_grad()
 def count_changes(task: ArcTask) -> str:
-    """How many first attempts differ without ranking, and without the policy."""
+    """Count the first attempts that differ without ranking and without the policy. Return them as text."""
     solver, noise, device = task.solver, task.noise, task.context.device
     for module in task.modules.values():
         module.eval()

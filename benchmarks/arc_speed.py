@@ -1,6 +1,6 @@
-"""How fast the ARC task trains in each precision, eager and compiled, and what it takes of the device's memory.
+"""Measure the training speed and peak memory of the ARC task in each precision, eager and compiled.
 
-A window is one update of agent and prompt encoder, and one of the policy. The first ones warm up and are not counted.
+A window is one update of agent and prompt encoder, and one of the policy. The first windows are warm-up.
 
     python benchmarks/arc_speed.py [--windows 30] [--compile] [--width 32] [--batch-size 8] [--threads 1]
 """
@@ -47,7 +47,7 @@ def main() -> None:
 def measure(
     precision: Precision, compiled: bool, arguments: argparse.Namespace, device: torch.device
 ) -> tuple[float, float | None]:
-    """Episodes a second, and the most memory that was allocated on a GPU."""
+    """Return the episodes per second, and the peak memory on a GPU or None."""
     windows = WARM + arguments.windows
     config = ArcConfig(
         precision=precision,

@@ -1,8 +1,8 @@
-"""Whether a search over the ARC agent can tell configs apart: how far their true values lie apart, against luck.
+"""Measure the spread of true values of ARC agent configs relative to the noise of one trial.
 
-Trains random configs of the default space under several seeds, with the settings of `make search`. The true value of a
-config is the mean of its seeds. The error of one trial is the deviation between the seeds of a config, pooled over
-configs. Configs that diverge have no value, as in a search, and are counted.
+The script trains random configs of the default space under several seeds, with the settings of `make search`. The true
+value of a config is the mean of its seeds. The error of one trial is the deviation between the seeds of a config,
+pooled over configs. Configs that diverge have no value, as in a search, and are counted.
 
     python benchmarks/arc_spread.py [--configs 8] [--seeds 5] [--set NAME=VALUE]
 """
@@ -27,7 +27,7 @@ SEARCHED = {"precision": "fp32,bf16"}  # a search on a CPU leaves fp16 out
 
 
 class Learner(ArcTask):
-    """Evaluates no baselines: a search does so once."""
+    """A task that evaluates no baselines, since a search does so only once."""
 
     baselines = {}  # noqa: RUF012
 
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def show(points: list[dict[str, object]], values: list[list[float]], seconds: list[float]) -> None:
-    """Print a row for each config, and what they say together."""
+    """Print a row for each config and a summary of all."""
     print(f"{'agent_lr':>10}{'mean':>10}{'deviation':>12}{'seeds':>8}")
     for point, found in sorted(zip(points, values, strict=True), key=lambda row: float(str(row[0]["agent_lr"]))):
         spread = statistics.stdev(found) if len(found) > 1 else float("nan")

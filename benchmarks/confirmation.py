@@ -1,7 +1,7 @@
-"""Measure what confirming runs are worth: searches of simulated problems with known true values.
+"""Measure the benefit of confirming runs, by searches of simulated problems with known true values.
 
 Each search has 20 trials, of which the first one is the defaults. Then the finalists and the defaults run again under
-new seeds, as search/schedulers/confirmation.py decides, and search/analysis/confirmation.py tells which one to use.
+new seeds, as search/schedulers/confirmation.py decides, and search/analysis/confirmation.py chooses the config.
 A search without confirmation has as many more trials as the other one has confirming runs, and takes its best trial.
 All trials and runs are trained in full. The unit of values is the spread of the true values of a problem's configs.
 
@@ -41,7 +41,7 @@ Results = dict[tuple[str, float, int], list["Outcome"]]  # by name, noise and ru
 
 
 class Trials(NamedTuple):
-    """The trials of a search, in their order. The first one is the defaults."""
+    """The trials of a search, in order. The first one is the defaults."""
 
     true: Array
     seen: Array
@@ -53,7 +53,7 @@ class Outcome(NamedTuple):
 
     worse_without: bool
     gain_without: float  # true value less that of the defaults
-    bias_without: float  # told value less the true one
+    bias_without: float  # reported value less the true one
     gain: float  # of the best finalist
     sure: float  # probability that it beats the defaults
     bias: float
@@ -66,12 +66,12 @@ class Problem:
     """True values of configs, and the noise of a run.
 
     Attributes:
-        values: Draws so many points, a row each; or of a problem without parameters, the true values themselves.
+        values: A function that draws points, one per row. Without parameters, it draws the true values themselves.
         defaults: The quantile of the defaults among the configs.
         function: Returns the true value of points. None: the points are values.
-        shared: The share of the variance of the noise that a seed brings to all configs alike.
-        factor: By true value in spreads, what the noise is multiplied with.
-        degrees: Of freedom of Student's t. None: the noise is normal.
+        shared: The share of the noise variance that is common to all configs under one seed.
+        factor: The factor of the noise as a function of the true value, in spreads.
+        degrees: The degrees of freedom of Student's t. None: the noise is normal.
     """
 
     name: str
@@ -89,7 +89,7 @@ def draw_few_good(draw: Rng, count: int) -> Array:
 
 
 def draw_plateau(draw: Rng, count: int) -> Array:
-    """Return values of which half are the best one, and equal."""
+    """Return values of which half equal the best one."""
     return np.minimum(0.0, draw.uniform(-1.0, 1.0, count))
 
 
@@ -147,7 +147,7 @@ class Simulator:
         self.defaults = float((np.quantile(pool, problem.defaults) - self._zero) / self._spread)
 
     def search(self, draw: Rng, trials: int) -> Trials:
-        """Return the trials of a search, where a function is searched by steps from the best trial so far as well."""
+        """Return the trials of a search. With a function, some trials are steps from the best trial so far."""
         problem = self._problem
         points = problem.values(draw, trials - 1)
         shared = self.draw_shared(draw)
@@ -161,7 +161,7 @@ class Simulator:
         return Trials(true, seen, np.arange(trials))
 
     def draw_shared(self, draw: Rng) -> float:
-        """Return what a seed brings to all configs alike."""
+        """Return the noise that all configs share under one seed."""
         return float(self._noise * np.sqrt(self._problem.shared) * draw.standard_normal())
 
     def run(self, draw: Rng, trials: Trials, number: int, shared: float) -> float:
@@ -179,11 +179,11 @@ class Simulator:
 
 
 class Replay:
-    """Draws searches and runs from recorded trainings: all trials of a search have one seed, runs have other ones.
+    """Draws searches and runs from recorded trainings. The trials of a search share a seed, and runs have other seeds.
 
     Args:
-        configs: How many of the recorded configs are searched, the best ones.
-        defaults: The place of the config that stands for the defaults, the best one is 0. None: the task's defaults.
+        configs: The number of recorded configs to search, the best ones.
+        defaults: The rank of the config that serves as the defaults, where 0 is the best. None: the task's defaults.
     """
 
     def __init__(self, configs: int, defaults: int | None) -> None:
@@ -226,7 +226,7 @@ def simulate(name: str, noise: float, runs: int, searches: int) -> list[Outcome]
 
 
 def compare_picks(simulator: Simulator | Replay, draw: Rng, runs: int) -> Outcome:
-    """Return what a search and its confirmation pick, and what a longer search does."""
+    """Return the picks of a search with confirmation and of a longer search without it."""
     all_trials = simulator.search(draw, TRIALS + runs)
     luckiest = int(all_trials.seen.argmax())
     true, seen = all_trials.true[:TRIALS], all_trials.seen[:TRIALS]

@@ -1,12 +1,12 @@
-"""What keeps a liquid spiking network from forgetting: methods of continual learning on Split-Digits.
+"""Compare methods of continual learning for a liquid spiking network on Split-Digits.
 
-The ten digits come in five tasks of two classes. In "task" it is known which task a sample is of, in "domain" it is
-not and only the place within the task is asked for, in "class" the digit is asked for (van de Ven, Tuytelaars and
-Tolias 2022). Everything else is the task's default. "joint" learns all tasks at once, in as many updates of as many new
-samples; a micro-batch with replay has as many old samples on top.
+The ten digits come in five tasks of two classes. The scenarios are those of van de Ven, Tuytelaars and Tolias (2022).
+In "task" the task of each sample is known. In "domain" it is unknown, and the network predicts the class within the
+task. In "class" it predicts the digit. Everything else is the task's default. "joint" learns all tasks at once, with
+the same numbers of updates and new samples. A micro-batch with replay has the same number of old samples in addition.
 
-Accuracies, after the last task, and what was forgotten are in %; +- is the standard deviation between seeds. At the end
-the table is held against what such methods are known for.
+Accuracies after the last task and forgetting are in %; +- is the standard deviation between seeds. The last line
+compares the table with published results of such methods.
 
     python benchmarks/continual.py [--seeds 3] [--epochs 15] [--processes 2]
 """
@@ -35,7 +35,7 @@ Table = Mapping[str, Mapping[str, list[Report]]]
 
 
 class JointTask(LiquidTask):
-    """Learns all tasks at once, each sample with the outputs that count in its task."""
+    """A task that learns all tasks at once. Each sample uses the outputs of its own task."""
 
     def train_batches(self, epoch: int) -> Iterator[Batch]:
         stream, context = self.stream, self.context
@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def measure(scenario: Scenario, arguments: argparse.Namespace) -> dict[str, list[Report]]:
-    """The last report of each method, under each seed."""
+    """Return the last report of each method under each seed."""
     fixed = {"epochs": arguments.epochs, "continual": {"scenario": scenario}}
     configs = [fixed | method for method in METHODS.values()]
     results = train_all(LiquidTask, configs, arguments.seeds, arguments.processes, which="last")
@@ -76,7 +76,7 @@ def show(table: Table, trained: str) -> None:
 
 
 def unmet(table: Table) -> list[str]:
-    """Which of the bands are not met, of accuracies."""
+    """Return the expected bands of accuracy that are not met."""
     accuracy = {
         (method, scenario): 100 * mean(reports, "val/score")
         for method, results in table.items()

@@ -1,8 +1,8 @@
-"""How often what a search says of its parameters is right: searches of known functions, by their number of trials.
+"""Measure how often parameter importances are right, in searches of known functions by number of trials.
 
 TPE and successive halving search with 4 gangs in simulated time, as by default. In the first function the learning rate
 explains most, the decay and the kind a little, and three parameters nothing; in the second, nothing explains anything.
-Beside it is what Optuna's own default, PED-ANOVA, makes of the same trials, of which it looks at the completed ones.
+The peer is Optuna's default, PED-ANOVA, on the completed ones of the same trials.
 
     python benchmarks/importances.py [--searches 30]
 """
@@ -65,7 +65,7 @@ PROBLEMS = {
 
 
 def one(given: tuple[str, int, int]) -> tuple[Importances, dict[str, float], float]:
-    """What a search says, what Optuna says of it, and the seconds that the first took."""
+    """Run one search. Return Searchlight's importances, Optuna's, and the CPU seconds of the former."""
     name, trials, seed = given
     side = Searchlight(PROBLEMS[name], seed, trials=trials)
     simulate(side, PROBLEMS[name], gangs=4, budget=math.inf, seed=seed)

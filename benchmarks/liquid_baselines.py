@@ -1,8 +1,9 @@
-"""What the liquid network makes of text and series beside models that count or are linear: on all domains at once, and
-one domain after another with replay. Lower is better, and errors are of the whole test part of each domain.
+"""Compare the liquid network on text and series with n-grams and linear models.
 
-Text is told in bits per byte, beside n-grams; series in squared errors of values of variance 1, beside the last value
-and a linear model of the last 8 values and the time step.
+The network learns all domains at once, and one domain after another with replay. Errors are of the whole test part of
+each domain, and lower is better. Text is measured in bits per byte, with n-grams as peers. Series are measured in
+squared errors of values of variance 1. Their peers are the last value, and a linear model of the last 8 values and the
+time step.
 
     python benchmarks/liquid_baselines.py [--only NAME ...] [--set samples=2048]
 """
@@ -50,7 +51,7 @@ RUNS: dict[str, dict[str, Any]] = {
 
 
 class Outcome(NamedTuple):
-    """Errors by domain, right after the task that it belongs to and at the end, and what they are measured against."""
+    """Errors by domain, after the domain's task and at the end, and those of the baselines."""
 
     after: Errors
     end: Errors
@@ -75,7 +76,7 @@ def main() -> None:
 
 
 def run(task: LiquidTask) -> Outcome:
-    """Train a task to its end."""
+    """Train a task to its end and return its errors."""
     after: dict[int, Errors] = {}
     for report in train(task):
         after[task.learning] = _errors(task, report)  # the last report of each
@@ -86,7 +87,7 @@ def run(task: LiquidTask) -> Outcome:
 
 
 def show(outcome: Outcome) -> None:
-    """One row for each domain. What is to be beaten, of bytes the 3-gram and of values "ar_dt", is starred if it is."""
+    """Print a row for each domain. A star marks errors below the 3-gram for bytes, or below "ar_dt" for values."""
     names = list(next(iter(outcome.baselines.values())))
     bar = "3-gram" if "3-gram" in names else "ar_dt"
     print(f"{'':14}" + "".join(f"{name:>10}" for name in (*names, "after", "end", "forgotten")))

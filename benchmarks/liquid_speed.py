@@ -1,11 +1,12 @@
-"""How fast liquid cells and spiking neurons run and learn, beside those of other libraries, in one run.
+"""Compare the speed of liquid cells and spiking neurons with those of other libraries.
 
-A pass is forward over whole sequences and backward to weights and inputs. All take turns, so that a busy machine hits
-them alike, and the median of each one's passes counts; a ratio is the median of the ratios of turns to its peer's.
+A pass is forward over whole sequences and backward to weights and inputs. The models take turns, so that other load
+affects all equally. The result of a model is the median of its passes. A ratio is the median over turns of the ratio to
+the peer.
 
-ncps takes time steps of single sequences only, so ours with irregular steps stand beside its regular ones. Its wired
-CfC leaves the time gates and what the neurons of a layer hear of each other unmasked. "same wiring" is its cells with
-the masks and the weights of NCP, so that both compute the same; the time gates are masked once in a pass.
+ncps supports time steps of single sequences only, so our cells with irregular steps are compared with its regular ones.
+Its wired CfC masks neither the time gates nor the connections within a layer. "same wiring" is its cells with the masks
+and weights of NCP, so that both compute the same. The time gates are masked once per pass.
 spikingjelly declares torchvision, which it does not need here:
 
     pip install ".[dev]" loguru && pip install --no-deps spikingjelly
@@ -46,7 +47,7 @@ Run = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Contender:
-    """A model, how to run it, whom it is compared with, and whether it takes so long that it has fewer turns."""
+    """A model, how to run it, its peers, and whether it is so slow that it gets fewer turns."""
 
     model: nn.Module
     run: Run
@@ -55,7 +56,7 @@ class Contender:
 
 
 def contenders(batch: int, steps: int, units: int, device: torch.device) -> dict[str, Contender]:
-    """Peers first; inputs are as wide as the layer."""
+    """Build the models by name, peers first. Inputs are as wide as the layer."""
     dt = torch.rand(batch, steps, 1, device=device) + 0.5
     motor = max(1, units // 4)
     made: dict[str, Contender] = {}
@@ -92,7 +93,7 @@ def contenders(batch: int, steps: int, units: int, device: torch.device) -> dict
 
 @torch.no_grad()
 def wired_like(circuit: NCP) -> tuple[nn.Module, dict[str, Tensor]]:
-    """Build ncps' wired CfC with the layers and weights of `circuit`, and return what masks its time gates, by name."""
+    """Build ncps' wired CfC with the layers and weights of `circuit`. Return it and the masks of its time gates."""
     fans = dict.fromkeys(FANS, 1)  # which masks it draws does not matter
     other = ncps.torch.CfC(circuit.inputs, wirings.NCP(*circuit.widths, **fans))
     masks: dict[str, Tensor] = {}
@@ -122,7 +123,10 @@ def step_by_step(leaky: snntorch.Leaky, x: Tensor) -> Tensor:
 
 
 def lif_node() -> nn.Module | None:
-    """The peer's neuron with the same equations: soft detached reset, arc tangent; its decay is not learned."""
+    """Build spikingjelly's neuron with the same equations, or return None if that is not installed.
+
+    The equations have a soft detached reset and an arc-tangent surrogate. Its decay is not learned.
+    """
     try:
         from spikingjelly.activation_based import neuron, surrogate
     except ModuleNotFoundError as error:
@@ -144,7 +148,7 @@ def all_steps(node: nn.Module, x: Tensor) -> Tensor:
 
 
 def seconds(contender: Contender, x: Tensor) -> float:
-    """Of one pass."""
+    """Measure the seconds of one pass."""
     contender.model.zero_grad(set_to_none=True)
     x.grad = None
     wait(x.device)

@@ -1,6 +1,6 @@
-"""What the task `lm` makes of its default corpus in a few minutes, beside n-grams that count the same bytes.
+"""Compare the task `lm` on its default corpus with n-grams, in a few minutes.
 
-Bits per byte of the whole held-out part, after each epoch; lower is better.
+The script prints the bits per byte of the whole held-out part after each epoch. Lower is better.
 
     python benchmarks/lm.py [--set optimizer=muon --set lr=0.01]
 """

@@ -1,8 +1,8 @@
 """Measure the share of small errors in the product that the tests find.
 
-A mutant is the product with one change: a comparison, an operator or a constant is exchanged, or a statement is left
-out. It is killed if a test of its package fails, or if the tests do not end. Some mutants behave as the product does
-and can't be killed: only shares of the same mutants can be compared, such as those of two versions of the tests.
+A mutant is the product with one change: another comparison, operator or constant, or a statement less. It is killed if
+a test of its package fails, or if the tests do not end. Some mutants behave as the product does and cannot be killed.
+So compare only shares of the same mutants, such as those of two versions of the tests.
 
     python benchmarks/mutations.py [--mutants 20] [--packages update,schedulers,study,storage] [--project FOLDER]
 """
@@ -37,11 +37,11 @@ EXCHANGED = {
 }
 COPIED = ("search", "trainables", "models", "tests", "deploy", "pyproject.toml", "requirements.lock")
 UNMARKED = ("-o", "markers=slow", "-m", "not slow")  # versions before that marker run all of their tests
-LONGEST = 5  # times what the tests take without a mutant
+LONGEST = 5  # time limit, as a multiple of the time without a mutant
 
 
 class Mutator(ast.NodeTransformer):
-    """Changes the node of number `target` among those that can be changed. None: it only counts them."""
+    """Changes node number `target` of those that can be changed. None: it only counts them."""
 
     def __init__(self, target: int | None = None) -> None:
         self.target, self.count, self.change = target, 0, ""
@@ -123,7 +123,7 @@ def passes(project: Path, tests: list[str], longest_s: float | None = None) -> b
 
 
 def measure(name: str, project: Path, mutants: int, seed: int, processes: int) -> tuple[int, int]:
-    """Print the mutants of a package that survive. Return how many were killed, and of how many."""
+    """Print the mutants of a package that survive. Return the number of killed ones and the number of all."""
     folder, tests = PACKAGES[name]
     copies: SimpleQueue[Path] = SimpleQueue()
     for _ in range(processes):

@@ -1,11 +1,12 @@
-"""What each rule of plasticity contributes to the liquid task: trainings with it, without it, and with synapses that it
-does not change.
+"""Measure what each plasticity rule contributes to the liquid task.
 
-A rule comes with synapses of its own. "fixed" has them, random as they are made, with a rule too slow to move them: the
-difference from it is what a rule does, the difference of "fixed" from "none" is what more synapses do. "homeostasis
-alone" is "fixed" with neurons that are held at their target rate. All variants have the same seeds, so a difference is
-that of pairs, +- its standard error. Scores are those after the last task. "firing" is of the neurons behind plastic
-synapses in the last epoch, and "bound" the share of plastic weights at a bound. Everything else is the task's default.
+A rule adds synapses. "fixed" has the same synapses at their random initial weights, with a rule too slow to change
+them. The difference of a rule from "fixed" is its own effect. The difference of "fixed" from "none" is the effect of
+more synapses. "homeostasis alone" is "fixed" with neurons that are held at their target rate.
+
+All variants have the same seeds, so differences are paired, +- their standard error. Scores are those after the last
+task. "firing" is the rate of the neurons behind plastic synapses in the last epoch. "bound" is the share of plastic
+weights at a bound. Everything else is the task's default.
 
     python benchmarks/plasticity.py [--data digits] [--epochs 15] [--seeds 10] [--rates 1] [--processes 2]
     python benchmarks/plasticity.py --data text --epochs 10 --seeds 5 --rules homeostatic "homeostatic, meta"

@@ -1,10 +1,9 @@
-"""Records the learning curves of real tasks: configurations x seeds x precisions, each trained to the end.
+"""Record the learning curves of real tasks for configs x seeds x precisions, each trained to the end.
 
     python benchmarks/record_curves.py noisy linear [--configs 250] [--processes 2]
 
-A run that was cut off is continued by the same command. A small task takes two minutes, `liquid` and `transformer`
-take hours: without a task, the script only says how far each table is. benchmarks/quality/recorded.py says what is
-trained.
+The same command resumes an interrupted run. A small task takes two minutes, `liquid` and `transformer` take hours.
+Without a task, the script only prints the progress of each table. benchmarks/quality/recorded.py defines the tasks.
 """
 
 import argparse

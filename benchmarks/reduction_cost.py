@@ -1,12 +1,12 @@
-"""Wall time of a window of 4 micro-batches on two ranks: one reduction at the end, against DDP that waits for it.
+"""Measure the wall time of a window of 4 micro-batches on two ranks, for Searchlight and for DDP.
 
-DDP runs as its documentation advises: `no_sync` around the forward and the backward pass of all micro-batches but the
-last one, and gradients that are views of its buckets; once as it is, and once with what Searchlight's update does
-beside: it checks the gradient's norm before it is applied, and reports it and the mean loss over both ranks.
-Searchlight gets the window whole. All sides start from the same weights, apply the same plain SGD, and are checked to
-end at the same weights.
+Searchlight gets the whole window and runs one reduction at its end. DDP runs as its documentation advises: with
+`no_sync` around all micro-batches but the last one, and with gradients that are views of its buckets. It runs once
+as it is. It runs once more with the other work of Searchlight's update: that checks the gradient norm before the step,
+and reports it and the mean loss over both ranks. All sides start from the same weights, apply the same plain SGD, and
+must end at the same weights.
 
-Two processes of one thread each over gloo; the sides take turns in them, and the slower rank of a window counts.
+There are two processes of one thread each over gloo. The sides take turns, and the slower rank of a window counts.
 
     python benchmarks/reduction_cost.py [--models tiny,20M]
 """
@@ -38,7 +38,7 @@ Side = Callable[[], object]
 
 @dataclass(frozen=True)
 class Subject:
-    """An MLP of `layers` layers, all `width` wide."""
+    """An MLP of `layers` layers of `width` units."""
 
     width: int
     layers: int
@@ -72,7 +72,7 @@ def ddp(model: nn.Module, window: list[Batch], views: bool = True, checked: bool
 
 
 def finite(loss: Tensor, model: nn.Module) -> bool:
-    """What a loop reads that reports the mean loss of both ranks and does not apply a NaN."""
+    """Reduce the loss over both ranks. Return whether it and the gradient norm are finite."""
     dist.all_reduce(loss)
     norm = nn.utils.get_total_norm([parameter.grad for parameter in model.parameters()])
     return all(map(math.isfinite, torch.stack([norm, loss]).tolist()))
@@ -89,14 +89,14 @@ def searchlight(model: nn.Module, window: list[Batch]) -> Side:
 
 
 def check(models: list[nn.Module]) -> None:
-    """All sides must have done the same work."""
+    """Assert that all models have the same weights."""
     first, *others = (nn.utils.parameters_to_vector(model.parameters()) for model in models)
     for other in others:
         torch.testing.assert_close(other, first, rtol=1e-4, atol=1e-6)
 
 
 def measure(sides: dict[str, Side], repetitions: int) -> Tensor:
-    """Seconds of each repetition of each side, of the slower rank."""
+    """Measure the seconds of the slower rank, (repetitions, sides)."""
     seconds = torch.zeros(repetitions, len(sides), dtype=torch.float64)
     for repetition in range(-WARMUP, repetitions):
         for column, side in enumerate(sides.values()):

@@ -1,4 +1,4 @@
-"""The trainers that the benchmarks compare with, set to do nothing but train.
+"""The peer trainers of the benchmarks, configured to do nothing but train.
 
 All of a peer's imports are here, so that a machine without them gets one clear line instead of a traceback.
 """
@@ -41,7 +41,7 @@ for name in ("lightning.pytorch", "lightning.fabric", "accelerate"):
 
 
 def accelerator(**options: Any) -> Accelerator:
-    """An Accelerator of its own: the class keeps its state per process, and refuses a second precision there."""
+    """Create an Accelerator after a reset of the class, which accepts one precision per process."""
     AcceleratorState._reset_state(reset_partial_state=True)
     GradientState._reset_state()
     return Accelerator(cpu=True, **options)
@@ -54,7 +54,7 @@ def hf_trainer(
     callbacks: Sequence[TrainerCallback] = (),
     **options: Any,
 ) -> Trainer:
-    """A Trainer that logs, saves, evaluates and clips nothing unless told to."""
+    """Create a Trainer that does not log, save, evaluate or clip unless `options` say so."""
     off: dict[str, Any] = {
         "disable_tqdm": True,
         "eval_strategy": "no",

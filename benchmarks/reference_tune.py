@@ -1,7 +1,8 @@
-"""The same tiny trials through Ray Tune: `recipe` as Ray documents it, with a TorchTrainer in each trial; `inline`.
+"""Run tiny trials with Ray Tune, in one of two ways.
 
-The recipe: ray.tune.Tuner over a function that builds and fits a TorchTrainer, with TuneReportCallback and
-OptunaSearch (docs.ray.io, "Hyperparameter Tuning with Ray Tune"). `inline` trains in the trial itself.
+`recipe` is what Ray documents: ray.tune.Tuner over a function that builds and fits a TorchTrainer, with
+TuneReportCallback and OptunaSearch (docs.ray.io, "Hyperparameter Tuning with Ray Tune"). `inline` trains in the trial
+itself.
 
     python benchmarks/reference_tune.py recipe|inline TRIALS WORKERS AT_A_TIME FOLDER
 """

@@ -1,11 +1,12 @@
-"""A search of 2,000 trials over 256 gangs of which only the training is simulated.
+"""Measure a search of 2,000 trials over 256 gangs, of which only the training is simulated.
 
-Real are Tune with its event loop and its manager of actors, the study, the sampler (TPE over 15 parameters), MLflow,
-trials.parquet, the report, the registry, and the code of the gangs; see simulated_gangs.py for what replaces a gang's
-workers. Time is real too: a trial trains for a minute, in four epochs with a report each, all trials the same minute
-(which is the worst case: those that begin together end together). With asha, most trials train less.
+These parts are real: Tune with its event loop and actor manager, the study, the sampler (TPE over 15 parameters), and
+MLflow. Also real are trials.parquet, the report, the registry, and the code of the gangs. simulated_gangs.py replaces
+the workers of the gangs.
+Time is real, too: a trial trains for a minute, in four epochs with a report each. All trials take the same time, which
+is the worst case, since trials that start together end together. With asha, most trials train less.
 
-All share this machine: the driver, Ray, the gangs' code, MLflow's server. On a cluster the gangs are elsewhere.
+The driver, Ray, the gangs' code and MLflow's server share this machine. On a cluster the gangs run on other nodes.
 
     python benchmarks/scale.py [--trials 2000] [--gangs 256] [--scheduler none|asha] [--study postgresql://...] [--http]
 """
@@ -26,22 +27,23 @@ from typing import Any
 import psutil
 
 ROOT = Path(__file__).resolve().parent.parent
-MARKS = (100, 500, 1000, 2000)  # trials, at which it is told how long a suggestion takes
+MARKS = (100, 500, 1000, 2000)  # numbers of trials at which the time of a suggestion is printed
 REGISTRY = "ray::Registry"
 THOUSAND, HALF = 1000, 0.5
-EVERY = 50  # results: how often the registry is looked at
-AROUND = 100  # trials before a mark of which that is the median
+EVERY = 50  # results between two samples of the registry
+AROUND = 100  # trials before a mark that its median is taken over
 
 
 @dataclass
 class Meter:
-    """What the driver does, noted on its main thread, which is that of Tune's event loop.
+    """Measurements of the driver's main thread, which runs Tune's event loop.
 
     Attributes:
-        asked: For each new trial its number, and the seconds of wall and CPU that its suggestion took.
-        heard: For each result that came, the seconds that the searcher took for it.
-        stood: By then CPU seconds of the thread but for suggestions, and of the process; resident bytes; trials begun.
-        registry: CPU seconds of the registry's process, and when.
+        asked: For each new trial its number, and the wall and CPU seconds of its suggestion.
+        heard: The searcher's seconds for each result.
+        stood: At each result, the CPU seconds of the thread without suggestions and of the process, the resident bytes,
+            and the number of started trials.
+        registry: CPU seconds of the registry's process, each with its time.
     """
 
     asked: list[tuple[int, float, float]] = field(default_factory=list)
@@ -55,7 +57,7 @@ class Meter:
     _found: psutil.Process | None = None
 
     def watch(self) -> None:
-        """Put itself around the methods of the searcher and the tracker."""
+        """Wrap the methods of the searcher and the tracker."""
         from search.execution.searcher import StudySearcher
         from search.tracking.tracker import MLflowCallback
 
@@ -97,21 +99,21 @@ class Meter:
         MLflowCallback.finish = finished  # type: ignore[method-assign]
 
     def look_at_registry(self) -> None:
-        with suppress(StopIteration, psutil.Error):  # it has not started, or is gone
+        with suppress(StopIteration, psutil.Error):  # it has not started, or has ended
             ours = psutil.Process().children(recursive=True)  # there may be other searches on this machine
             self._found = self._found or next(one for one in ours if REGISTRY in "".join(one.cmdline()))
             used = self._found.cpu_times()
             self.registry.append((used.user + used.system, time.perf_counter()))
 
     def per_result(self, since: float, until: float) -> float:
-        """CPU seconds of the main thread by result, but for suggestions, in a part of the search: 0 to 1."""
+        """Compute the main thread's CPU seconds per result, without suggestions, between two shares of the search."""
         first, last = (round(share * (len(self.stood) - 1)) for share in (since, until))
         return (self.stood[last][0] - self.stood[first][0]) / max(1, last - first)
 
 
 @contextmanager
 def ray_for(gangs: int) -> Iterator[None]:
-    """A Ray of one node that says it could hold so many gangs."""
+    """Start a Ray node that announces resources for `gangs` gangs."""
     from ray.cluster_utils import Cluster
 
     room = {"num_cpus": gangs, "memory": (gangs + 8) * 2**30, "object_store_memory": 2**28}
@@ -124,7 +126,7 @@ def ray_for(gangs: int) -> Iterator[None]:
 
 
 def stand_in(gangs: int) -> None:
-    """From now on Tune's actors are stand-ins."""
+    """Replace Tune's actors by simulated gangs."""
     from ray.tune.execution.class_cache import _ActorClassCache
 
     from benchmarks.simulated_gangs import StandIns
@@ -134,24 +136,24 @@ def stand_in(gangs: int) -> None:
 
 
 def used(trials: Any, gangs: int, epoch_s: float) -> tuple[float, float, float]:
-    """Seconds until all gangs had begun, and the shares of the gangs' time that they trained.
+    """Return the seconds until all gangs had started, and two shares of the gangs' time that was training.
 
-    The first share is of the time from the first stretch that began to the last that ended, the second of that between
-    each gang's own first and last: without the last round, in which not all of them find a trial.
+    The first share is of the time from the first start of a segment to the last end. The second is of the time between
+    each gang's own first start and last end. It leaves out the last round, in which not all gangs have a trial.
     """
     from search.study.trial import get_reports, get_segments
 
-    stretches = [stretch for trial in trials for stretch in get_segments(trial)]
+    segments = [segment for trial in trials for segment in get_segments(trial)]
     reports = [report for trial in trials for report in get_reports(trial).values()]
     began, ended = dict[str, float](), dict[str, float]()
-    for stretch in stretches:
-        gang = stretch["gang"]
-        began[gang] = min(began.get(gang, stretch["taken"]), stretch["taken"])
-        ended[gang] = max(ended.get(gang, 0.0), stretch["ended"])
+    for segment in segments:
+        gang = segment["gang"]
+        began[gang] = min(began.get(gang, segment["taken"]), segment["taken"])
+        ended[gang] = max(ended.get(gang, 0.0), segment["ended"])
     trained = len(reports) * epoch_s
     of_all = trained / (gangs * (max(ended.values()) - min(began.values())))
     of_each = trained / sum(ended[gang] - began[gang] for gang in began)
-    return max(began.values()) - min(stretch["began"] for stretch in stretches), of_all, of_each
+    return max(began.values()) - min(segment["began"] for segment in segments), of_all, of_each
 
 
 def measure(given: argparse.Namespace, folder: Path, uri: str) -> None:
@@ -232,7 +234,7 @@ def tell(
 
 
 def spread(seconds: list[float]) -> str:
-    """Their median and how far above it they are, in milliseconds."""
+    """Format the median, 95th percentile and maximum, in milliseconds."""
     ordered = sorted(1e3 * each for each in seconds)
     p95 = ordered[int(0.95 * (len(ordered) - 1))]
     return f"median {statistics.median(ordered):.1f} ms, p95 {p95:.0f} ms, most {ordered[-1]:.0f} ms"
@@ -274,8 +276,8 @@ def main() -> None:
         token = folder / "ray-token"
         token.write_text(secrets.token_hex(32))
         os.environ |= {
-            "RAY_AUTH_TOKEN_PATH": str(token),  # nothing of the user's home is touched
-            "RAY_prestart_worker_first_driver": "0",  # a process for each of the CPUs that are only said to be there
+            "RAY_AUTH_TOKEN_PATH": str(token),  # leave the user's home unchanged
+            "RAY_prestart_worker_first_driver": "0",  # else Ray starts a process for each announced CPU
             "RAY_enable_worker_prestart": "0",
             "RAY_USAGE_STATS_ENABLED": "0",
             "OMP_NUM_THREADS": "1",

@@ -1,4 +1,4 @@
-"""The task of benchmarks/scale.py: 15 parameters, three of them categorical or conditional, and next to no training."""
+"""The task of benchmarks/scale.py: 15 parameters, three of them categorical or conditional, and almost no training."""
 
 import math
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ class ScaleConfig(TaskConfig):
 
 
 def loss_of(config: ScaleConfig, epoch: int) -> float:
-    """What a trial with `config` reports after `epoch`: it falls, to a level that depends on nearly all parameters."""
+    """Compute the loss after `epoch`. It falls to a level that depends on several parameters."""
     level = abs(math.log10(config.lr) + 3) + abs(math.log10(config.entropy) + 2) + config.dropout + config.smoothing
     return level + abs(config.depth - 6) / 6 + 0.1 * (config.curriculum == "none") + 1 / (1 + epoch)
 

@@ -1,12 +1,12 @@
-"""How well a search searches: Searchlight against Ray's documented recipe, random search and TPE, at equal time.
+"""Compare Searchlight with Ray's documented recipe, random search and TPE at equal time.
 
-Time is simulated: gangs train curves that are known in closed form or were recorded, and the real searchers and
-schedulers say what to train. A side is judged by what it delivers: see `delivered` in benchmarks/quality/problems.py.
+Time is simulated: gangs train curves that are known in closed form or were recorded. The real searchers and schedulers
+decide what to train. A side is judged by what it delivers: see `delivered` in benchmarks/quality/problems.py.
 
     python benchmarks/search_quality.py [--seeds 9] [--problems cliff,digits] [--sides ray,grace-3] [--processes 2]
 
-Every search is kept in --runs, and what that file has is not run again: a run that was cut off is continued by the same
-command. --report runs nothing, and reports the seeds that all sides have.
+Each search is stored in --runs, and searches in that file are not run again. So the same command resumes an interrupted
+run. --report runs nothing, and reports the seeds that all sides have.
 """
 
 import argparse
@@ -36,7 +36,7 @@ from benchmarks.quality.statistics import (
 
 PEER = "ray"
 RUNS = Path(__file__).parent / "results" / "search_quality.parquet"
-SEEDS = 9  # that are recorded: without options, nothing has to be searched again
+SEEDS = 9  # the recorded ones, so that nothing needs to run without options
 PUBLISHED = ("hyperband", "asha", "ray", "random")  # the sides that are recorded on all problems
 SHARES = (0.1, 0.25, 0.5, 1.0)  # of the budget, at which regrets are printed
 
@@ -62,9 +62,10 @@ def pair_with_peer(problem: Problem, sides: dict[str, list[Row]], side: str) -> 
 
 
 def pair_finals(problem: Problem, sides: dict[str, list[Row]], side: str, judged: str) -> Pair:
-    """Return the final regrets of `side` and of the peer, as `pair_with_peer` does, but otherwise judged.
+    """Return the final regrets of `side` and of the peer as `pair_with_peer` does, with another criterion.
 
-    "by best": both by their best reports. "at rest": trials of `side` that train in the end do not count.
+    "by best": both are judged by their best reports. "at rest": trials of `side` that are training at the end do not
+    count.
     """
     pair = pair_with_peer(problem, sides, side)
     ours, theirs = (
@@ -135,7 +136,7 @@ def format_interval(interval: Interval) -> str:
 
 
 def report(problems: Sequence[Problem], outcomes: Outcomes, sides: Sequence[str], resamples: int = RESAMPLES) -> None:
-    """Print what the searches came to."""
+    """Print the results of the searches."""
     revisions = Counter(row.revision for of_side in outcomes.values() for rows in of_side.values() for row in rows)
     told = ", ".join(f"{count} of revision {revision}" for revision, count in revisions.items())
     print(f"{GANGS} gangs, time for {TRAININGS} full trainings in each; searches: {told}")
@@ -154,7 +155,7 @@ def report(problems: Sequence[Problem], outcomes: Outcomes, sides: Sequence[str]
 
 
 def print_progress(line: str) -> None:
-    """Print how far the searches are."""
+    """Print the progress of the searches."""
     print(line, file=sys.stderr, flush=True)
 
 

@@ -1,13 +1,12 @@
-"""Gangs of which only the workers are simulated, many of them to a process.
+"""Gangs of which only the workers are simulated, with many gangs in one process.
 
-A gang of one GPU is eight processes and 1.35 GiB. A process that is an actor of Ray and nothing else takes 67 MiB, one
-that imports Tune 121 MiB: 256 of them would still take 30 GiB. So a gang is an object here, in one of a few actors.
-Tune's own manager of actors talks to it as to an actor: its calls, their answers and what these weigh are the same.
+A gang of one GPU has eight processes and 1.35 GiB. A bare Ray actor takes 67 MiB, and one that imports Tune 121 MiB, so
+256 of them would still take 30 GiB. So a gang is an object here, in one of a few actors. Tune's actor manager calls it
+like an actor, with the same calls, results and sizes of results.
 
-Real are the gang's code (`search.execution.gang.Gang`, its mailbox and its questions to the registry), its placement
-groups and all that the driver does. Instead of a TorchTrainer there is a thread that takes a segment, waits as long as
-its epochs would train, and reports what a worker would have reported, with a checkpoint of some bytes
-for the driver to delete.
+The gang's code (`search.execution.gang.Gang`, its mailbox and its calls of the registry), its placement groups and the
+whole driver are real. A thread replaces the TorchTrainer. It takes a segment, waits as long as its epochs would train,
+and sends the reports of a worker. Each has a checkpoint of some bytes for the driver to delete.
 """
 
 import os
@@ -62,7 +61,7 @@ def _generate_reports(segment: SegmentAssignment, stopped: Any) -> Iterator[Epoc
 
 
 class Host:
-    """The actor that holds some of the gangs; each call of Tune has a thread of its own, as it blocks."""
+    """An actor that holds some of the gangs. Each call of Tune has its own thread, since it blocks."""
 
     def __init__(self) -> None:
         self._gangs: dict[int, StandIn] = {}
@@ -75,7 +74,7 @@ class Host:
 
 
 class Method:
-    """A method of a gang, called as that of an actor."""
+    """A method of a gang, called like that of an actor."""
 
     def __init__(self, host: Any, key: int, name: str, made: Any) -> None:
         self._host, self._key, self._name, self._made = host, key, name, made
@@ -87,7 +86,7 @@ class Method:
 
 
 class Handle:
-    """What Tune takes for the handle of an actor."""
+    """A replacement of an actor handle, for Tune."""
 
     def __init__(self, host: Any, key: int, kwargs: dict[str, Any]) -> None:
         self._host, self._key = host, key
@@ -100,14 +99,14 @@ class Handle:
 
 
 class StandIns(ActorClass):  # type: ignore[type-arg]
-    """What Tune takes for the class of an actor: makes gangs, in turn in each of the hosts.
+    """A replacement of an actor class, for Tune. It creates gangs in each of the hosts in turn.
 
     Args:
-        gangs: How many there will be.
+        gangs: The largest number of gangs.
     """
 
     def __init__(self, gangs: int) -> None:
-        self._most = 4 * (gangs // HOSTS + 1)  # calls at a time: of Tune, and of the registry that asks who lives
+        self._most = 4 * (gangs // HOSTS + 1)  # simultaneous calls of Tune, and liveness checks of the registry
         self._hosts: list[Any] = []
         self._count = 0
 

@@ -1,7 +1,7 @@
-"""What a trial costs the driver by where its study is kept: our stores against Optuna's own of the same kind.
+"""Measure the driver's time per trial by study storage, for our storages and for Optuna's of the same kind.
 
-A trial is asked for, reports five times, and waits at its rung; one in three ends. Tune is left out. Each line has the
-first and the last fifth of the trials: what a trial costs must not grow with those that wait.
+A trial is created, reports five times, and waits at its rung. One in three ends. Tune is left out. Each line has the
+first and the last fifth of the trials: the time per trial must not grow with the number of waiting trials.
 
     python benchmarks/study_stores.py [--trials 100] [--study postgresql://user@host/database]
 """
@@ -42,7 +42,7 @@ def measure(name: str, storage: BaseStorage, trials: int) -> None:
         study.live.add(number)
         study.record_config(number, values)
         for epoch in range(REPORTS):
-            study.get_trials()  # what runs next follows from it
+            study.get_trials()  # the scheduler reads them
             metrics = {f"metric/{i}": 1.0 for i in range(12)}
             study.report(number, epoch, 1.0, {"metrics": metrics, "checkpoint": "a" * 60, "time": time.time()})
             study.get_trial(number)

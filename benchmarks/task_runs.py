@@ -1,4 +1,4 @@
-"""Trainings of a task, several at a time, one thread each: what the benchmarks of tasks share."""
+"""Trainings of a task in parallel with one thread each, shared by the benchmarks of tasks."""
 
 import statistics
 import time
@@ -27,8 +27,10 @@ def train_all(
     first_seed: int = 0,
     which: Which = "best",
 ) -> list[list[Report]]:
-    """A report of each config under each of so many seeds, by config: the best one, whose objective is what a trial's
-    value is, or the last. "seconds" is the CPU time of the training, which other work does not change.
+    """Train each config under each seed and return a report of each training, by config.
+
+    The report is that of the best objective, or the last one. "seconds" is the CPU time of the training, which does not
+    depend on other load.
     """
     runs = [
         (task, {**config, "seed": seed}, which) for seed in range(first_seed, first_seed + seeds) for config in configs
@@ -38,8 +40,8 @@ def train_all(
 
 
 def in_processes(function: Callable[[Item], Result], items: Iterable[Item], processes: int) -> list[Result]:
-    """What `function` makes of each item, in so many processes of one thread each."""
-    # A process that was forked from one that has used torch may wait for ever for its threads.
+    """Apply `function` to each item, in `processes` processes of one thread each."""
+    # A process that is forked after torch was used may wait forever for torch's threads.
     with get_context("spawn").Pool(processes, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         return pool.map(function, items, chunksize=1)
 
@@ -49,12 +51,12 @@ def mean(reports: Sequence[Report], metric: str) -> float:
 
 
 def deviation(reports: Sequence[Report], metric: str) -> float:
-    """The standard deviation between seeds; 0 of one."""
+    """Compute the standard deviation between seeds, which is 0 for one seed."""
     return statistics.stdev(report[metric] for report in reports) if len(reports) > 1 else 0.0
 
 
 def difference(reports: Sequence[Report], base: Sequence[Report], metric: str) -> str:
-    """How much more than in `base` of the same seeds, +- the standard error of that."""
+    """Format the mean difference from `base` under the same seeds, +- its standard error."""
     pairs = [report[metric] - other[metric] for report, other in zip(reports, base, strict=True)]
     error = statistics.stdev(pairs) / len(pairs) ** 0.5 if len(pairs) > 1 else 0.0
     return f"{statistics.fmean(pairs):+.4f} +- {error:.4f}"

@@ -14,7 +14,7 @@ EPOCHS = int(os.environ.get("BENCH_EPOCHS", "3"))
 
 
 def note(event: str, rank: int = 0) -> None:
-    """Write down when something happened, if somebody wants to know."""
+    """Append the event and its time to the file BENCH_LOG, if that is set."""
     if rank == 0 and "BENCH_LOG" in os.environ:
         with open(os.environ["BENCH_LOG"], "a") as log:
             log.write(f"{event} {time.time()}\n")

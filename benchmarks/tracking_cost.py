@@ -1,9 +1,9 @@
-"""What MLflow costs the driver of a search: 500 trials of 50 reports with 20 metrics, each at a report a second.
+"""Measure the driver's time for MLflow: 500 trials of 50 reports with 20 metrics, at one report per second.
 
-The driver is a real one but for Ray: reports come when they are due and go to the study in its journal and to the
-tracker, and a trial begins when the driver has taken the last report of the one before. Compared are a search without
-MLflow, with the default store (SQLite in a file), and over HTTP with a real `mlflow server`. Beside them Ray's own
-MLflowLoggerCallback over HTTP, which Tune calls on its event loop; it gets fewer reports.
+The driver is real except for Ray. Reports arrive when they are due, and go to the study's journal and to the tracker. A
+trial starts when the driver has read the last report of the one before. The script compares a search without MLflow,
+one with the default store (SQLite in a file), and one over HTTP with a real `mlflow server`. The peer is Ray's
+MLflowLoggerCallback over HTTP, which Tune calls on its event loop. It gets fewer reports.
 
     python benchmarks/tracking_cost.py [--trials 500] [--at-once 100]
 """
@@ -35,7 +35,7 @@ def metrics_of(epoch: int) -> dict[str, float]:
 
 
 def drive(side: str, uri: str, trials: int, at_once: int, reports: int) -> dict[str, float]:
-    """One search; what its driver measured of itself."""
+    """Run one search and return the measurements of its driver."""
     from optuna.samplers import RandomSampler
 
     from search.config import load_config
@@ -121,7 +121,7 @@ def drive(side: str, uri: str, trials: int, at_once: int, reports: int) -> dict[
 
 
 def check(tracker: Any, trials: int, reports: int) -> None:
-    """MLflow has every report of the last trial."""
+    """Assert that MLflow has every report of the last trial."""
     from mlflow.tracking import MlflowClient
 
     client = MlflowClient(tracker._runs.tracking_uri)
@@ -131,7 +131,7 @@ def check(tracker: Any, trials: int, reports: int) -> None:
 
 
 def callback(uri: str, reports: int) -> float:
-    """Seconds that a report takes in Ray's MLflowLoggerCallback."""
+    """Measure the seconds per report of Ray's MLflowLoggerCallback."""
     from ray.air.integrations.mlflow import MLflowLoggerCallback
     from ray.tune.experiment import Trial
 
@@ -149,7 +149,7 @@ def callback(uri: str, reports: int) -> float:
 
 @contextmanager
 def server(folder: str) -> Iterator[str]:
-    """A real one, with the workers that it has by default; its URL."""
+    """Start an MLflow server with its default number of workers, and yield its URL."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -182,7 +182,7 @@ def server(folder: str) -> Iterator[str]:
 
 
 def apart(*arguments: object) -> Any:
-    """What this script measures in a process of its own."""
+    """Run this script in another process and return its result."""
     command = [sys.executable, __file__, *map(str, arguments)]
     return json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()[-1])
 

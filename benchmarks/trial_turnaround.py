@@ -1,9 +1,9 @@
-"""What a trial costs besides its training: the same tiny trials in a search, in the recipe that Ray documents, in Tune.
+"""Measure the overhead of a trial, with tiny trials in a search, in Ray's documented recipe and in Tune.
 
-Each side runs as a process of its own, timed from its start to its end: trials per minute, the time to the first
-report, from one trial's end to the next one's first update, and the most memory that all processes take together.
-Then a search of 1,000 trials of one report each: CPU time of the driver's main thread per report, at its start and at
-its end, the suggestion of the trial included.
+Each side runs in its own process, timed from start to end. The script prints the trials per minute and the time to the
+first report. It also prints the time from the end of a trial to the first update of the next, and the peak memory of
+all processes together. Then it runs a search of 1,000 trials of one report each. It prints the CPU time of the driver's
+main thread per report at the start and at the end, including the suggestion of the trial.
 
     python benchmarks/trial_turnaround.py [--trials 200] [--peer-trials 6] [--only turnaround|driver]
 """
@@ -65,7 +65,7 @@ class Run:
         return max(used for _, _, used in self.samples)
 
     def cpu_at(self, ended: int) -> float:
-        """CPU seconds of the driver when so many trials had ended."""
+        """Return the CPU seconds of the driver when `ended` trials had ended."""
         moment = sorted(self.events["end"])[ended - 1]
         return next(cpu for at, cpu, _ in self.samples if at >= moment)
 
@@ -108,7 +108,7 @@ def _watch(pid: int, start: float, samples: list[tuple[float, float, int]], memo
 
 
 def _memory(process: psutil.Process) -> int:
-    """Bytes of a process, with what it shares counted in part."""
+    """Return the proportional set size of a process in bytes."""
     try:
         return int(process.memory_full_info().pss)
     except psutil.Error:  # it has ended meanwhile

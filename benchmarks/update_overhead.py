@@ -1,12 +1,12 @@
-"""CPU time of one update, against a hand-written loop and against what other trainers make of the same loop.
+"""Measure the CPU time of one update, and compare it with a hand-written loop and with other trainers.
 
 Every loop trains the same model on the same batches with a fused AdamW, one micro-batch per update. The hand-written
-loop reads neither loss nor gradient norm; Searchlight's reports both. HF Trainer has no loop to call into, only
-whole runs over a data loader, so its peer is a hand-written loop over such a loader. A loop whose matrix products are
-not in the precision of its row is named instead of timed.
+loop reads neither loss nor gradient norm; Searchlight reports both. HF Trainer only offers whole runs over a data
+loader, so its peer is a hand-written loop over such a loader. A loop whose matrix products are not in the precision of
+its row is listed but not timed.
 
-One thread, process CPU time, the least of many rounds in which the loops take turns. The hand-written loop runs twice:
-what its second copy "adds" is the noise.
+The figure is process CPU time with one thread: the least of many rounds in which the loops take turns. The hand-written
+loop runs twice, and the time that its second copy "adds" is the noise.
 
     pip install ".[bench]"
     python benchmarks/update_overhead.py [--seconds 14] [--models tiny,block] [--rows plain,clip,EMA,fp16]
@@ -90,7 +90,7 @@ class Block(nn.Module):
 
 @dataclass(frozen=True)
 class Subject:
-    """What is trained, and how many updates one round of it times."""
+    """A model to train, and the number of timed updates per round."""
 
     model: type[Tiny] | type[Block]
     batch_size: int
@@ -119,7 +119,7 @@ def adamw(model: nn.Module) -> torch.optim.AdamW:
 
 
 def averaged(model: nn.Module) -> AveragedModel:
-    """torch's own EMA, for the trainers that leave it to their user."""
+    """Create torch's EMA, for trainers that have none."""
     return AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(DECAY))
 
 
@@ -232,7 +232,7 @@ def runs_of_hf_trainer(model: nn.Module, row: Row, samples: list[Batch], batch_s
 
 
 def over(batches: Iterable[Batch], step: Step) -> Loop:
-    """A loop of `step` over as many of `batches` as the clock asks for."""
+    """Create a loop of `step` over as many of `batches` as the clock has updates."""
 
     def loop(clock: Clock) -> None:
         for _, batch in zip(range(clock.updates), batches, strict=False):
@@ -243,7 +243,7 @@ def over(batches: Iterable[Batch], step: Step) -> Loop:
 
 
 def contenders(subject: Subject, row: Row) -> dict[str, tuple[nn.Module, Loop]]:
-    """The loops of a row by name, each with the model that it trains."""
+    """Build the loops of a row by name, each with its model."""
     generator = torch.Generator().manual_seed(0)
     count = subject.batch_size * (subject.warmup + subject.timed)
     x, labels = (torch.randn(count, *shape, generator=generator) for shape in subject.model.shape)
@@ -264,7 +264,7 @@ def contenders(subject: Subject, row: Row) -> dict[str, tuple[nn.Module, Loop]]:
 
 
 def product_dtype(model: nn.Module, loop: Loop) -> str:
-    """What the matrix products of `loop` come out as, whatever its settings say."""
+    """Run `loop` once and return the dtype of its matrix products, whatever its settings are."""
     seen: list[torch.dtype] = []
     first = next(module for module in model.modules() if isinstance(module, nn.Linear))
     hook = first.register_forward_hook(lambda _, __, product: seen.append(product.dtype))
@@ -274,7 +274,7 @@ def product_dtype(model: nn.Module, loop: Loop) -> str:
 
 
 def measure(loops: dict[str, Loop], subject: Subject, seconds: float) -> dict[str, float]:
-    """The least CPU seconds per update of each loop; in turns, so that a busy machine hits all of them alike."""
+    """Measure the least CPU seconds per update of each loop. Loops take turns, so that other load affects all."""
     best = dict.fromkeys(loops, math.inf)
     end, rounds = time.monotonic() + seconds, 0
     while rounds < MIN_ROUNDS or time.monotonic() < end:
