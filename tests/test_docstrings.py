@@ -53,7 +53,7 @@ def is_imperative(opening: list[str]) -> bool:
     return opening[0] in VERBS.split() and opening[1:] not in (["of"], ["is"], ["are"])
 
 
-@pytest.mark.parametrize("package", PACKAGES)
+@pytest.mark.parametrize("package", [*PACKAGES, "benchmarks"])
 def test_docstrings_of_functions_begin_with_a_verb(package):
     openings = openings_of(package)
     others = {place: " ".join(opening) for place, opening in openings.items() if not is_imperative(opening)}

@@ -1,1 +1,1 @@
-"""What benchmarks/search_quality.py is made of: problems, the sides that search them, a simulated clock."""
+"""The parts of benchmarks/search_quality.py: problems, the sides that search them, and a simulated clock."""

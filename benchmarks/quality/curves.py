@@ -1,6 +1,6 @@
-"""Trainings in closed form: how the loss falls, what an epoch costs in each precision, and where it diverges.
+"""Trainings in closed form: the loss by epoch, the time of an epoch in each precision, and the epoch of divergence.
 
-Each knows its best value: the `floor` of a config is what it reaches after all its epochs.
+Each has a known best value: the `floor` of a config is its value after all epochs.
 """
 
 import math
@@ -15,13 +15,13 @@ NEVER = 10**9
 
 
 class Form(ABC):
-    """A closed form.
+    """A training in closed form.
 
     Attributes:
-        seconds: Of an epoch in fp32.
-        noise: Standard deviation of an evaluation.
-        best, worst: The value of the best config, and that of one that has learned nothing.
-        delivered: What a side is judged by: see `Problem`.
+        seconds: The seconds of an epoch in fp32.
+        noise: The standard deviation of an evaluation.
+        best, worst: The value of the best config, and that of an untrained one.
+        delivered: What a side is judged by; see `Problem`.
     """
 
     config: ClassVar[type[TaskConfig]]
@@ -35,17 +35,17 @@ class Form(ABC):
     @classmethod
     @abstractmethod
     def train(cls, v: Values) -> tuple[list[float], float, int]:
-        """The value after each epoch, the seconds of an epoch, and the epoch in which it diverges (or NEVER)."""
+        """Return the value after each epoch, the seconds of an epoch, and the epoch of divergence (or NEVER)."""
 
 
 def falling(floor: float, start: float, half: float, power: float, epochs: int) -> list[float]:
-    """A power law from `start` to `floor`, which it reaches in the last epoch; half way after about `half` epochs."""
+    """Compute a power law from `start` to `floor` in the last epoch. It is half way after about `half` epochs."""
     left = [(1 + epoch / half) ** -power for epoch in range(1, epochs + 1)]
     return [floor + (start - floor) * (share - left[-1]) / (1 - left[-1]) for share in left]
 
 
 def diverging(beyond: float, epochs: int, hurry: float) -> int:
-    """The epoch in which a training diverges that lies so far beyond a cliff: the farther, the sooner."""
+    """Compute the epoch of divergence, the earlier the farther `beyond` the cliff. NEVER if it is not beyond."""
     return max(1, math.ceil(epochs * math.exp(-hurry * beyond))) if beyond > 0 else NEVER
 
 
@@ -57,7 +57,7 @@ class CliffConfig(TaskConfig):
 
 
 class Cliff(Form):
-    """The best learning rate lies just below the one that diverges in bf16; fp16 diverges before it."""
+    """A problem whose best learning rate is just below divergence in bf16. fp16 diverges before it."""
 
     config, best, worst = CliffConfig, 0.2, 2.5
 
@@ -81,7 +81,7 @@ class CrossingConfig(TaskConfig):
 
 
 class Crossing(Form):
-    """What regularizes and what is wide starts slowly and ends best."""
+    """A problem in which regularized and wide models start slowly and end best."""
 
     config, best, worst = CrossingConfig, 0.3, 2.0
 
@@ -104,7 +104,7 @@ class CurriculumConfig(TaskConfig):
 
 
 class Curriculum(Form):
-    """Evaluated on what the curriculum gives: early values look better than final ones, most so where they mislead."""
+    """A problem that evaluates on the curriculum, so that early values are better than final ones and mislead."""
 
     config, best, worst, delivered = CurriculumConfig, 0.4, 2.0, "config"
 
@@ -134,7 +134,7 @@ class FinetuneConfig(TaskConfig):
 
 
 class Finetune(Form):
-    """Seven parameters, one of which only fp16 has; long warm-ups help late, small batches cost time."""
+    """A problem of seven parameters, one for fp16 only. Long warm-ups help late, and small batches cost time."""
 
     config, best, worst, noise, seconds = FinetuneConfig, 0.1, 1.0, 0.015, 120.0
 
@@ -168,7 +168,7 @@ class AnnealedConfig(TaskConfig):
 
 
 class Annealed(Form):
-    """A high learning rate stays on a plateau until it is annealed, and ends below what has come down early."""
+    """A problem in which high learning rates stay on a plateau until annealed, and end best."""
 
     config, best, worst, noise = AnnealedConfig, 0.5, 2.3, 0.02
 

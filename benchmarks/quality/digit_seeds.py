@@ -1,8 +1,8 @@
-"""A table of a small real task, trained under many seeds: searches with and without confirming runs are drawn from it.
+"""A table of a small real task under many seeds, from which searches and confirming runs are drawn.
 
-    python -m benchmarks.quality.digit_seeds       record the table anew, some minutes on one core
+    python -m benchmarks.quality.digit_seeds       record the table again, some minutes on one core
 
-The task is that of benchmarks/quality/digits.py, with a space and a number of epochs as a user would give them.
+The task is that of benchmarks/quality/digits.py, with a typical search space and number of epochs.
 """
 
 import csv

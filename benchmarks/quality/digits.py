@@ -1,8 +1,8 @@
-"""A small real task, trained in fp32, bf16 and fp16, and the table of its runs that searches are simulated on.
+"""A small real task in fp32, bf16 and fp16, and the table of its runs that simulated searches use.
 
-    python benchmarks/quality/digits.py            record the table anew, a quarter of an hour on one core
+    python benchmarks/quality/digits.py            record the table again, a quarter of an hour on one core
 
-The handwritten digits that come with scikit-learn, and two layers. A high learning rate overflows fp16 first.
+The task is scikit-learn's handwritten digits with a network of two layers. A high learning rate overflows fp16 first.
 """
 
 import csv
@@ -59,7 +59,7 @@ class Digits(Task[DigitsConfig]):
         return self.config.loss_weight * loss, len(x)
 
     def evaluate(self) -> dict[str, float]:
-        """The plain loss: an objective must not depend on how the loss was weighted."""
+        """Return the unweighted loss, since an objective must not depend on a weight of the loss."""
         return {"val/loss": nn.functional.cross_entropy(self.modules["model"](self.x[1200:]), self.y[1200:]).item()}
 
 
@@ -71,7 +71,7 @@ def load() -> tuple[Tensor, Tensor]:
 
 
 def train(config: DigitsConfig, context: Context) -> tuple[list[float], float]:
-    """The objective after each epoch, NaN from the one in which it diverged, and the seconds of an epoch."""
+    """Train a config. Return the objective after each epoch (NaN from divergence on) and the seconds of an epoch."""
     values: list[float] = []
     start = time.perf_counter()
     training = TrialTrainer(Digits(config, context.for_next_trial()))
@@ -99,7 +99,7 @@ def record(rows: int) -> None:
         for row in range(rows):
             trial = study.ask()
             chosen = space.suggest(trial)
-            # In turn: a sequence that covers numbers evenly draws choices at random.
+            # In turn, since a sequence that covers numbers evenly would draw choices at random.
             config = space.build_config({**chosen, "precision": ("fp32", "bf16", "fp16")[row % 3]})
             assert isinstance(config, DigitsConfig)
             values, seconds = train(config, context)

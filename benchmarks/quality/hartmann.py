@@ -1,7 +1,8 @@
 """Hartmann's functions with a fidelity: closed form, known optimum, rank correlations from good to none.
 
-As in mf-prior-bench (Mallik et al. 2023, arXiv 2306.12370), whose constants these are: below full fidelity the function
-is flatter, by `bias` times the squared distance to it on a log scale, and noisy, by `noise` times that distance.
+The form and constants are those of mf-prior-bench (Mallik et al. 2023, arXiv 2306.12370). Below full fidelity the
+function is flatter, by `bias` times the squared distance to full fidelity on a log scale. It is also noisy, by `noise`
+times that distance.
 """
 
 import math
@@ -16,7 +17,7 @@ Array = NDArray[np.float64]
 BIAS_NOISE = {"good": (0.5, 0.1), "bad": (2.0, 0.4), "terrible": (4.0, 0.8)}
 BEST = {3: -3.86278, 6: -3.32237}
 OPTIMUM6 = (0.20169, 0.150011, 0.476874, 0.275332, 0.311652, 0.6573)
-FIDELITIES = 100  # full fidelity lies so many times above the lowest
+FIDELITIES = 100  # the ratio of full fidelity to the lowest
 
 ALPHA = np.array([1.0, 1.2, 3.0, 3.2])
 A = {
@@ -57,7 +58,7 @@ class Config6(Config3):
 
 
 def value(x: Array, share: float, kind: str, draw: np.random.Generator) -> float:
-    """The function at `x`, after `share` of a full training."""
+    """Compute the noisy function at `x` after `share` of a full training."""
     bias, noise = BIAS_NOISE[kind]
     missing = 1 - max(0.0, math.log(share * FIDELITIES) / math.log(FIDELITIES))
     alpha = ALPHA - bias * missing**2

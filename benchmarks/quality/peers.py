@@ -1,6 +1,6 @@
-"""Searchers of other projects, by ask and tell, each as its documentation puts it together.
+"""Searchers of other projects with an ask-and-tell interface, each configured as its documentation says.
 
-docs/search-quality.md says which ones are not here, and why. Syne Tune is not among the requirements: `pip install
+docs/search-quality.md lists the ones that are not here, and why. Syne Tune is not among the requirements: `pip install
 syne-tune`.
 """
 
@@ -25,10 +25,10 @@ from .strategies import Make
 
 
 class OptunaStudy:
-    """An Optuna study, asked and told as its page on the ask-and-tell interface says.
+    """An Optuna study, called as its page on the ask-and-tell interface says.
 
-    What it delivers is that of `Study.best_trial`, which is among the completed trials. Their value is the last one, as
-    in the tutorial on pruning.
+    It delivers `Study.best_trial`, which is one of the completed trials. Their value is the last one, as in the
+    tutorial on pruning.
     """
 
     keeps_best = False
@@ -50,7 +50,7 @@ class OptunaStudy:
         trial = self._trials[job.trial]
         trial.report(value, epoch)
         if epoch == self._epochs:
-            if math.isnan(value):  # what `Study.optimize` makes of it
+            if math.isnan(value):  # as `Study.optimize` does
                 self._study.tell(trial, state=TrialState.FAIL)
             else:
                 self._study.tell(trial, value)
@@ -65,11 +65,11 @@ class OptunaStudy:
 class SyneTune:
     """A scheduler of Syne Tune, called as its page on ask and tell says.
 
-    A trial whose loss is NaN ends with an error. What it delivers is that of `Experiment.best_config`, which takes the
-    best of all reports. It knows no conditions: what does not apply to a config is sampled and ignored.
+    A trial whose loss is NaN ends with an error. It delivers `Experiment.best_config`, the best of all reports. It has
+    no conditional parameters, so parameters that do not apply to a config are sampled and ignored.
 
     Args:
-        name: Of a class in `syne_tune.optimizer.baselines`.
+        name: The name of a class in `syne_tune.optimizer.baselines`.
 
     Raises:
         ModuleNotFoundError: Syne Tune is not installed.
@@ -132,7 +132,7 @@ def _build_tpe(problem: Problem, seed: int, pruner: BasePruner) -> OptunaStudy:
 
 
 PEERS: dict[str, Make] = {
-    # The largest resource is told, as the documentation of HyperbandPruner recommends; all else is the default.
+    # With max_resource, as the documentation of HyperbandPruner recommends; all else is the default.
     "optuna-hyperband": lambda problem, seed: _build_tpe(problem, seed, HyperbandPruner(max_resource=problem.epochs)),
     "optuna-halving": lambda problem, seed: _build_tpe(problem, seed, SuccessiveHalvingPruner()),
     "optuna-gp": lambda problem, seed: OptunaStudy(problem, seed, GPSampler(seed=seed), NopPruner()),

@@ -1,7 +1,7 @@
-"""What is searched: a space, and for each config the curve that its training would follow.
+"""The problems: each has a search space, and for each config the curve of its training.
 
-Each is deterministic but for the noise of an evaluation. A regret is how far the quality of what a side delivers,
-without noise, lies above the best that there is.
+A problem is deterministic except for the noise of an evaluation. The regret is the difference of the quality of what a
+side delivers, without noise, from the best possible quality.
 """
 
 import csv
@@ -29,10 +29,10 @@ class Curve:
     """The training of one config.
 
     Attributes:
-        values: The objective after each epoch as it is measured; NaN from the epoch on in which it diverges.
-        clean: The objective after each epoch without noise, which is the quality of that epoch's checkpoint.
-        seconds: Of one epoch.
-        final: The objective after all epochs without noise, infinite if it diverges before.
+        values: The measured objective after each epoch, and NaN from the epoch of divergence on.
+        clean: The objective after each epoch without noise. It is the quality of that epoch's checkpoint.
+        seconds: The seconds of one epoch.
+        final: The objective after all epochs without noise, or infinity if it diverges.
     """
 
     values: list[float]
@@ -47,15 +47,14 @@ class Curve:
 
 @dataclass(frozen=True)
 class Problem:
-    """Something to search.
+    """A search problem.
 
     Attributes:
-        held_out: Nothing was chosen by looking at it.
-        best, worst: The value of the best that can be delivered, and what a config counts as that diverges.
-        delivered: What a side is judged by. "checkpoint": the quality of the checkpoint that it delivers, where an
-            epoch's checkpoint can be used as it is. "config": the value of the delivered config after all epochs,
-            where fidelity is no training (`hartmann`), or where early epochs are evaluated on something else than
-            what counts in the end (`curriculum`).
+        held_out: Whether no choice of ours was based on its results.
+        best, worst: The best value that can be delivered, and the value of a config that diverges.
+        delivered: What a side is judged by. "checkpoint": the quality of the delivered checkpoint, where the checkpoint
+            of any epoch can be used. "config": the value of the delivered config after all epochs. This is for
+            problems without real training (`hartmann`), or with another evaluation in early epochs (`curriculum`).
     """
 
     name: str
@@ -69,20 +68,20 @@ class Problem:
 
     @cached_property
     def seconds(self) -> float:
-        """What a full training takes, the median over configs drawn at random: what budgets are told in."""
+        """The seconds of a full training, the median over random configs. It is the unit of budgets."""
         draw = np.random.default_rng(0)
         return self.epochs * float(np.median([self.curve(self.draw(draw), draw).seconds for _ in range(200)]))
 
     def draw(self, draw: np.random.Generator) -> dict[str, Any]:
-        """A config at random."""
+        """Draw a random config."""
         study = optuna.create_study(sampler=optuna.samplers.RandomSampler(int(draw.integers(2**31))))
         return self.space.suggest(study.ask())
 
     def can_deliver(self, curve: Curve) -> bool:
         """Return whether a trial with this `curve`, which has a finite report, delivers something.
 
-        A config that is to be trained in full must not diverge then. A checkpoint of a finite report is as good as it
-        is, whatever the trial would have come to.
+        A delivered config must not diverge in its full training. A checkpoint with a finite report can always be
+        delivered.
         """
         return self.delivered == "checkpoint" or not curve.diverges
 
@@ -120,9 +119,10 @@ def mf_hartmann(dimensions: int, kind: str, held_out: bool) -> Problem:
 
 
 def tabulated(held_out: bool) -> Problem:
-    """The recorded runs of benchmarks/quality/digits.py: a config has the curve of the one nearest to it.
+    """Return the problem of the recorded runs of benchmarks/quality/digits.py.
 
-    All epochs are made longer by the same factor, as if the model were larger.
+    A config has the curve of the nearest recorded one. All epochs are longer by the same factor, as if the model were
+    larger.
     """
     with open(digits.TABLE, newline="") as file:
         rows = list(csv.DictReader(file))
@@ -130,7 +130,7 @@ def tabulated(held_out: bool) -> Problem:
     numbers = [p for p in space.parameters if p.name != "precision"]
 
     def place(values: Values) -> list[float]:
-        """In the unit cube."""
+        """Scale the numbers of a config to the unit cube."""
         found = []
         for p in numbers:
             scale = math.log if p.distribution.log else float  # type: ignore[attr-defined]
@@ -164,7 +164,7 @@ def _space(config: type[TaskConfig], epochs: int, **fixed: Any) -> Space:
 
 
 def all_problems() -> list[Problem]:
-    """Return the problems that need no recording but `digits`. Results of all are known, so none is held out."""
+    """Return the problems without recordings, and `digits`. All results are known, so none is held out."""
     return [
         mf_hartmann(3, "good", held_out=False),
         mf_hartmann(6, "bad", held_out=False),

@@ -1,6 +1,6 @@
 """Tables of real trainings with several seeds in fp32 and bf16, and the problems that replay them.
 
-Each configuration of a table is trained under each seed in each precision, to the end.
+Each config of a table is trained to the end under each seed in each precision.
 """
 
 import math
@@ -42,12 +42,12 @@ class Recording:
     """A task whose trainings are recorded.
 
     Attributes:
-        fixed: What is not searched of the config, by dotted name. Precision and seed are varied beside the search.
-        metric, mode: What searches see, and which direction is better.
-        quality: The metric that says how good a checkpoint is. It is `metric` where there is no test.
-        worst: What a diverged training counts as, in `metric` as it is minimized.
-        held_out: Fixed before anything was recorded: docs/search-quality.md.
-        ranges: What is searched other than its task says, as --search takes it.
+        fixed: The parameters that are not searched, by dotted name. Precision and seed vary in addition to the search.
+        metric, mode: The objective of searches and its direction.
+        quality: The metric of a checkpoint's quality. It is `metric` if there is no test set.
+        worst: The value of a diverged training, in `metric` as a loss.
+        held_out: Whether it was fixed before anything was recorded; see docs/search-quality.md.
+        ranges: Ranges that differ from those of the task, in the format of --search.
     """
 
     task: type[Task[Any]]
@@ -65,17 +65,17 @@ class Recording:
 
     @property
     def trainings(self) -> int:
-        """How many trainings a complete table has."""
+        """The number of trainings of a complete table."""
         return self.configs * self.seeds * len(self.precisions)
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """The metrics that are recorded."""
+        """The recorded metrics."""
         return tuple(dict.fromkeys((self.metric, self.quality)))
 
     @property
     def parameters(self) -> list[Parameter]:
-        """The parameters that are varied; precision is not among them, nor what the fixed values make void."""
+        """The varied parameters, without precision and without those that the fixed values disable."""
         space = self.build_space(precision="fp32")
         fixed = space.fixed_values()
         return [parameter for parameter in space.parameters if parameter.is_active(fixed)]
@@ -101,7 +101,7 @@ def _describe_small(
     configs: int = 100,
     **fixed: Any,
 ) -> Recording:
-    """Return the recording of a small task, of whose parameters those `searched` are varied and the others fixed."""
+    """Return the recording of a small task that varies the parameters `searched` and fixes the others."""
     fields, names = SmallConfig.model_fields, searched.split()
     others = {name: fields[name].default for name in SmallConfig.__annotations__ if name not in names}
     values = {"accumulation": 1, "max_grad_norm": None, **others, "data": data, **fixed}
@@ -145,9 +145,9 @@ def get_table_path(name: str) -> Path:
 
 
 def draw_configs(recording: Recording, count: int) -> list[dict[str, Any]]:
-    """Return the values of `count` configurations. More of them begin with the same ones.
+    """Return the values of `count` configs. A larger `count` starts with the same configs.
 
-    Numbers are of a sequence that covers the space evenly, and choices are drawn at random.
+    Numbers are from a sequence that covers the space evenly, and choices are random.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
@@ -162,7 +162,7 @@ def draw_configs(recording: Recording, count: int) -> list[dict[str, Any]]:
 
 
 def build_schema(recording: Recording) -> pa.Schema:
-    """Return the columns of the table: what was trained, its values, the seconds of an epoch, and the curves."""
+    """Return the columns of the table: the run, its values, the seconds of an epoch, and the curves."""
     kinds = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
     sample = flatten(recording.build_space(precision="fp32").build_config({}).model_dump(mode="json"))
     names = [parameter.name for parameter in recording.parameters]
@@ -174,9 +174,9 @@ def build_schema(recording: Recording) -> pa.Schema:
 
 
 def train_run(name: str, configs: Sequence[Mapping[str, Any]], run: Run) -> dict[str, Any]:
-    """Train one run to its end, in one thread. Return its row; curves are NaN from the epoch on in which it diverges.
+    """Train one run to its end in one thread and return its row. Curves are NaN from the epoch of divergence on.
 
-    `seconds` is the CPU time of an epoch, evaluation included.
+    `seconds` is the CPU time of an epoch, including evaluation.
     """
     torch.set_num_threads(1)
     recording = RECORDINGS[name]
@@ -200,7 +200,7 @@ def record(
     processes: int = 1,
     say: Callable[[str], None] = lambda line: None,
 ) -> None:
-    """Train what `file` lacks of `count` configurations of task `name` (default: all), in every precision and seed."""
+    """Train the runs of `count` configs of task `name` that are missing in `file` (default: all configs)."""
     recording = RECORDINGS[name]
     count = count or recording.configs
     runs = [
@@ -215,10 +215,9 @@ def record(
 
 
 def replayed(name: str, file: Path | None = None) -> Problem:
-    """Return the problem that replays the table of task `name`: a config trains as the one nearest to it.
+    """Return the problem that replays the table of task `name`. A config has the curve of the nearest recorded one.
 
-    Which of its seeds a trial replays is drawn. All epochs are made longer by the same factor, so that their median is
-    a minute.
+    The seed that a trial replays is random. All epochs are longer by the same factor, so that their median is a minute.
 
     Raises:
         FileNotFoundError: There is no such table. benchmarks/record_curves.py records it.
@@ -273,7 +272,7 @@ def _build_curve(recording: Recording, row: Mapping[str, Any], longer: float) ->
 
 
 def _place(parameters: Sequence[Parameter], values: Mapping[str, Any]) -> NDArray[np.float64]:
-    """Return a point in the unit cube. Two choices are as far apart as the ends of a range."""
+    """Return a point in the unit cube. The distance of two choices is that of the ends of a range."""
     place: list[float] = []
     for parameter in parameters:
         distribution, value = parameter.distribution, values[parameter.name]

@@ -1,4 +1,4 @@
-"""The table of simulated searches: a row per problem, side and seed, in a Parquet file that later runs add to."""
+"""The table of simulated searches: a row per problem, side and seed, in a Parquet file."""
 
 import subprocess
 from collections.abc import Callable, Sequence
@@ -19,8 +19,8 @@ from .variants import VARIANTS
 
 ALL_SIDES = {**SIDES, **PEERS, **VARIANTS}
 GANGS = 8
-TRAININGS = 4  # full ones that the budget has time for in each gang
-POINTS = 200  # moments at which a regret is kept, evenly spaced until the end of the budget
+TRAININGS = 4  # full trainings per gang in the budget
+POINTS = 200  # times at which a regret is stored, evenly spaced over the budget
 SCHEMA = pa.schema(
     [
         ("problem", pa.dictionary(pa.int16(), pa.string())),
@@ -36,7 +36,7 @@ SCHEMA = pa.schema(
 
 
 class Key(NamedTuple):
-    """One search: of a problem, by a side, with a seed."""
+    """The problem, side and seed of one search."""
 
     problem: str
     side: str
@@ -45,12 +45,12 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True)
 class Row:
-    """What came of one search.
+    """The result of one search.
 
     Attributes:
-        regrets: At POINTS moments. The others are as in `Run`.
+        regrets: The regrets at POINTS times. The other attributes are those of `Run`.
         revision: The commit of the code that searched, with "+" if files had been changed.
-        epoch_s: The real seconds of an epoch; None where suggestions took no time: see `simulate`.
+        epoch_s: The real seconds of an epoch, or None if suggestions took no time; see `simulate`.
     """
 
     problem: str
@@ -75,7 +75,7 @@ class Row:
 
 
 def list_keys(problems: Sequence[str], sides: Sequence[str], seeds: int) -> list[Key]:
-    """Return all searches, seed by seed: wherever a run is cut off, all problems and sides have as many seeds."""
+    """Return all searches, seed by seed, so that an interrupted run has about equal numbers of seeds."""
     return [Key(problem, side, seed) for seed in range(seeds) for problem in problems for side in sides]
 
 
@@ -103,7 +103,7 @@ def add_rows(
     search: Callable[..., Row] = run_search,
     say: Callable[[str], None] = lambda line: None,
 ) -> list[Row]:
-    """Run those searches of `keys` that `file` lacks, add them to it, and return those of `keys` alone.
+    """Run the searches of `keys` that are missing in `file` and add them to it. Return the rows of `keys`.
 
     Raises:
         ValueError: The file has searches with another `epoch_s`.

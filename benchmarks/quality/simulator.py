@@ -1,4 +1,4 @@
-"""A search in simulated time: gangs train the curves of a problem, and a side says what they train."""
+"""A search in simulated time: gangs train the curves of a problem, and a side decides what they train."""
 
 import heapq
 import math
@@ -11,12 +11,12 @@ import numpy as np
 
 from .problems import EPOCH_S, Curve, Problem
 
-SWITCH_S = 0.1  # a gang takes another trial, or one from a checkpoint: benchmarks/results/trial_turnaround.txt
+SWITCH_S = 0.1  # of a gang to another trial or checkpoint; see benchmarks/results/trial_turnaround.txt
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a gang is to train: a trial from the end of epoch `start` to that of epoch `until`, under Tune's name."""
+    """A segment for a gang: a trial from the end of epoch `start` to that of epoch `until`, under Tune's name."""
 
     name: str
     trial: int
@@ -26,11 +26,11 @@ class Job:
 
 
 class Side(Protocol):
-    """Something that searches.
+    """A searcher with its scheduler.
 
     Attributes:
-        keeps_best: Whether it judges a trial by its best report and delivers that report's checkpoint, or judges by the
-            last report and delivers the last checkpoint.
+        keeps_best: Whether it judges a trial by its best report and delivers that checkpoint. Otherwise it uses the
+            last report and checkpoint.
         only_whole: Whether only trials count that were trained to their end.
     """
 
@@ -38,18 +38,18 @@ class Side(Protocol):
     only_whole: bool
 
     def suggest(self) -> Job | None:
-        """What a free gang trains next, or None if it has to wait."""
+        """Return the next job of a free gang, or None if the gang has to wait."""
 
     def report(self, job: Job, epoch: int, value: float) -> bool:
-        """Take the report of an epoch. Whether the job goes on."""
+        """Record the value of an epoch. Return whether the job continues."""
 
 
 class Incumbent:
-    """The report whose checkpoint a side delivers if it ends now: of the best trial by its best or last report.
+    """The report whose checkpoint a side would deliver now: that of the best trial, by its best or last report.
 
-    A trial counts from its first report on, while it trains and while it waits at a rung, and no more once a report of
-    it was NaN. A trial whose config cannot be delivered does not count: see `Problem.can_deliver`. With `only_whole`,
-    a trial counts once it was trained to its end.
+    A trial counts from its first report on, in training and at a rung, until it reports NaN. A trial whose config
+    cannot be delivered does not count; see `Problem.can_deliver`. With `only_whole`, a trial counts once it was trained
+    to its end.
     """
 
     def __init__(self, problem: Problem, keeps_best: bool, only_whole: bool = False) -> None:
@@ -67,7 +67,7 @@ class Incumbent:
                 self._reports[trial] = (value, epoch, curve)
 
     def get_regret(self, without: Container[int] = ()) -> float:
-        """Return the regret of what is delivered, or that of nothing if no trial counts but those `without`."""
+        """Return the regret of the delivered report among trials not in `without`, the worst if there is none."""
         reports = [report for trial, report in self._reports.items() if trial not in without]
         if not reports:
             return self._problem.worst - self._problem.best
@@ -77,16 +77,16 @@ class Incumbent:
 
 @dataclass
 class Run:
-    """What came of a search.
+    """The result of a search.
 
     Attributes:
-        regrets: (seconds, regret) whenever the regret of what the side delivers has changed.
-        by_best_report: The regret in the end if trials are judged by their best reports, whatever the side does.
-        at_rest: The regret in the end if no trial counts that trains then, as in a search that its time budget ends
-            and that has no confirming runs.
-        spent, lost: Seconds of all gangs, and those that went into trials that had diverged or did later on.
-        whole: Trials that were trained to their end.
-        decisions: CPU seconds that suggestions took in reality.
+        regrets: (seconds, regret) at each change of the regret.
+        by_best_report: The final regret if trials are judged by their best reports, for any side.
+        at_rest: The final regret without the trials in training, as in a search that its time budget ends and that has
+            no confirming runs.
+        spent, lost: The seconds of all gangs, and those of trials that diverged at any time.
+        whole: The number of trials that were trained to their end.
+        decisions: The real CPU seconds of suggestions.
     """
 
     regrets: list[tuple[float, float]] = field(default_factory=list)
@@ -101,7 +101,7 @@ class Run:
     whole: int = 0
 
     def regret_at(self, seconds: float, before: float) -> float:
-        """The regret at a moment; `before` until there is a first report."""
+        """Return the regret after `seconds`, or `before` if there is no report yet."""
         found = before
         for moment, regret in self.regrets:
             if moment > seconds:
@@ -111,12 +111,11 @@ class Run:
 
 
 def simulate(side: Side, problem: Problem, gangs: int, budget: float, seed: int, epoch_s: float | None = None) -> Run:
-    """Search for `budget` simulated seconds with so many gangs.
+    """Search for `budget` simulated seconds with `gangs` gangs.
 
     Args:
-        epoch_s: The real seconds of an epoch that takes EPOCH_S simulated ones. The driver makes one suggestion after
-            another, and each takes the CPU time that it really takes. The result is then not the same each time. None:
-            suggestions take no time, and an epoch EPOCH_S.
+        epoch_s: The real seconds of an epoch that takes EPOCH_S simulated seconds. The driver makes one suggestion at a
+            time, and each takes its real CPU time. Results then vary between runs. None: suggestions take no time.
     """
     cost, slower = (0.0, 1.0) if epoch_s is None else (EPOCH_S / epoch_s, EPOCH_S / epoch_s)
     run = Run()

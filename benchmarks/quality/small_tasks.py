@@ -1,6 +1,6 @@
 """Small real trainings of many kinds, below a second each: six models on the data sets and generators of scikit-learn.
 
-Searches see what is measured on validation data. A checkpoint is judged on a test that no search sees.
+Searches see the metrics on validation data. A checkpoint is judged on test data that no search sees.
 """
 
 import math
@@ -40,7 +40,7 @@ class SmallConfig(TaskConfig):
 
 
 class Small(Task[SmallConfig]):
-    """One of the models, with a cosine schedule; classes by cross-entropy, numbers by the mean squared error."""
+    """A task of one model with a cosine schedule. The loss is cross-entropy for classes, else mean squared error."""
 
     objective, mode = "val/loss", "min"
 
@@ -79,7 +79,7 @@ class Small(Task[SmallConfig]):
         return nn.functional.cross_entropy(output, y, label_smoothing=self.config.smoothing), len(x)
 
     def evaluate(self) -> dict[str, float]:
-        """The plain loss and the share of errors, which must not depend on the smoothing."""
+        """Return the loss without smoothing and the share of errors, since objectives must not depend on smoothing."""
         output, y = self.modules["model"](self.x[self.trained :]).float(), self.y[self.trained :]
         if self.classes:
             found = {"loss": nn.functional.cross_entropy(output, y, reduction="none")}
@@ -92,7 +92,7 @@ class Small(Task[SmallConfig]):
 
 
 class Attention(nn.Module):
-    """One head over a sequence; its last position answers."""
+    """One attention head over a sequence, with the output at the last position."""
 
     def __init__(self, inputs: int, width: int, outputs: int) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ class Attention(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """A GRU; its last state answers."""
+    """A GRU with the output from its last state."""
 
     def __init__(self, inputs: int, width: int, outputs: int) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ class Recurrent(nn.Module):
 
 
 class RandomFeatures(nn.Module):
-    """A linear model on the cosines of random projections, of which only the scale is chosen."""
+    """A linear model on the cosines of random projections, of which only the scale is a parameter."""
 
     def __init__(self, inputs: int, width: int, outputs: int, scale: float) -> None:
         super().__init__()
@@ -155,7 +155,7 @@ def build_model(config: SmallConfig, x: Tensor, outputs: int) -> nn.Module:
 
 
 def _load_noisy_digits() -> Data:
-    """Return the digits. Three in ten of the first 500 labels are drawn at random."""
+    """Return the digits. 30 % of the first 500 labels are random."""
     x, y = load()
     draw = np.random.default_rng(0)
     wrong = torch.tensor(draw.random(len(y)) < 0.3) & (torch.arange(len(y)) < 500)
@@ -172,7 +172,7 @@ def _standardize(x: np.ndarray, y: np.ndarray) -> Data:
 
 
 def _generate_waves() -> Data:
-    """Return sequences of 12 noisy samples of sines; their class is one of four frequencies."""
+    """Return sequences of 12 noisy samples of sines. The class is one of four frequencies."""
     draw = np.random.default_rng(0)
     y = draw.integers(4, size=1500)
     turns = np.arange(12) * (0.6 + 0.25 * y[:, None]) + 2 * math.pi * draw.random((1500, 1))
@@ -181,7 +181,7 @@ def _generate_waves() -> Data:
 
 
 def _generate_recall() -> Data:
-    """Return sequences of pairs of a key and an answer, and a key in the end, whose answer is the class."""
+    """Return sequences of pairs of key and answer with a final key. The class is the answer to that key."""
     draw = np.random.default_rng(0)
     x, y = np.zeros((2000, KEYS + 1, KEYS + ANSWERS)), np.zeros(2000, int)
     for row in range(2000):
@@ -191,7 +191,7 @@ def _generate_recall() -> Data:
     return torch.tensor(x, dtype=torch.float32), torch.tensor(y)
 
 
-# How each is loaded, and up to which row it is trained on and validated on. The others are the test.
+# The loader, and the last rows of training and validation. The other rows are the test.
 DATA: dict[str, tuple[Callable[[], Data], int, int]] = {
     "digits": (load, 500, 800),
     "noisy-digits": (_load_noisy_digits, 500, 800),

@@ -1,7 +1,7 @@
-"""What the regrets of two sides say: ratio of the ends, wins over seeds, time, and how sure that is.
+"""Comparison of the regrets of two sides: ratio of final values, wins over seeds, time, and uncertainty.
 
-Regrets of a side are an array of shape (seeds, moments). Both sides have the same seeds in the same order, so that
-pairs of rows are of one seed.
+The regrets of a side are an array of shape (seeds, moments). Both sides have the same seeds in the same order, so that
+rows are paired by seed.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,8 +20,7 @@ FLOOR = 1e-3  # of the range of a problem's values: regrets below it are equally
 class Pair(NamedTuple):
     """The regrets of a side and its peer on one problem, each (..., seeds, moments), as shares of the range of values.
 
-    What is computed from a pair has the shape of the axes before the last two: one number for one pair, and one for
-    each resample.
+    Results have the shape of the axes before the last two: one number for one pair, and one for each resample.
     """
 
     ours: Array
@@ -29,12 +28,12 @@ class Pair(NamedTuple):
 
     @property
     def finals(self) -> tuple[Array, Array]:
-        """The last regrets of both, (..., seeds)."""
+        """The final regrets of both sides, (..., seeds)."""
         return self.ours[..., -1], self.theirs[..., -1]
 
 
 class Measure(NamedTuple):
-    """What is computed for each problem, and what for several, from an array whose last axis is the problems."""
+    """A function for each problem, and one for several, of an array whose last axis is the problems."""
 
     of_problem: Callable[[Pair], Array]
     of_problems: Callable[[Array], Array]
@@ -52,7 +51,7 @@ class Interval(NamedTuple):
 
 
 def get_time_to(target: Array | float, regrets: Array) -> Array:
-    """Return the share of the budget after which the median stays at most `target`, infinite if it never does."""
+    """Return the share of the budget after which the median stays at most `target`, or infinity."""
     median = np.median(regrets, axis=-2)
     moments = median.shape[-1]
     above = median > np.asarray(target)[..., None]
@@ -61,7 +60,7 @@ def get_time_to(target: Array | float, regrets: Array) -> Array:
 
 
 def get_relative_time(pair: Pair) -> Array:
-    """Return the time to the peer's final median, as a share of the time that the peer takes for it."""
+    """Return the time to the peer's final median, as a share of the peer's own time to it."""
     target = np.median(pair.finals[1], axis=-1)
     return get_time_to(target, pair.ours) / get_time_to(target, pair.theirs)
 
@@ -74,14 +73,14 @@ def get_final_ratio(pair: Pair) -> Array:
 
 
 def get_win_share(pair: Pair) -> Array:
-    """Return the share of seeds in which the side ends lower. An equal end counts half."""
+    """Return the share of seeds in which the side ends lower. Ties count half."""
     ours, theirs = pair.finals
     share: Array = ((ours < theirs) + 0.5 * (ours == theirs)).mean(-1)
     return share
 
 
 def count_wins(pair: Pair) -> tuple[int, int, int]:
-    """Return in how many seeds of a single pair the side ends lower than its peer, equal, and higher."""
+    """Return the numbers of seeds of a single pair in which the side ends lower than, equal to and above its peer."""
     ours, theirs = pair.finals
     return int((ours < theirs).sum()), int((ours == theirs).sum()), int((ours > theirs).sum())
 
@@ -91,7 +90,7 @@ def _compute_geometric_mean(values: Array) -> Array:
 
 
 def _choose_upper_median(values: Array) -> Array:
-    """Return the median, of an even number the higher one of the middle. A mean with infinity would be infinite."""
+    """Return the upper median, since the mean of the two middle values is infinite if one is."""
     middle: Array = np.sort(values, axis=-1)[..., values.shape[-1] // 2]
     return middle
 
@@ -123,7 +122,7 @@ def bootstrap(measure: Measure, pairs: Sequence[Pair], resamples: int = RESAMPLE
 
 def _get_percentiles(values: Array) -> tuple[float, float]:
     tail = (1 - LEVEL) / 2
-    low, high = np.quantile(values, (tail, 1 - tail), method="nearest")  # between two of them may lie infinity
+    low, high = np.quantile(values, (tail, 1 - tail), method="nearest")  # interpolation could give infinity
     return float(low), float(high)
 
 

@@ -1,4 +1,4 @@
-"""The sides: our searcher as a search drives it, and Ray's own objects as its documentation puts them together."""
+"""The sides: our searcher as in a search, and Ray's objects as in its documentation."""
 
 import logging
 import math
@@ -31,15 +31,15 @@ from trainables.worker.messages import EpochReport, GangResult, SegmentEnd, to_j
 from .problems import OBJECTIVE, Problem
 from .simulator import Job, Side
 
-UNLIMITED = 10**9  # trials: time is what ends a search here
+UNLIMITED = 10**9  # trials, since time ends a search here
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-optuna_search.logger.setLevel(logging.ERROR)  # it warns of every NaN that it cannot tell the study
+optuna_search.logger.setLevel(logging.ERROR)  # it warns of every NaN that it cannot report to the study
 
 
 class Searchlight:
-    """StudySearcher over a study in memory. A promoted trial goes on from its checkpoint.
+    """StudySearcher with a study in memory. A promoted trial resumes from its checkpoint.
 
     It has no confirming runs.
     """
@@ -79,7 +79,7 @@ class Searchlight:
         return Job(name, segment.trial, flatten(segment.config), segment.epoch, segment.until)
 
     def close(self) -> None:
-        """After the last job: who waits at a rung goes no further."""
+        """Prune the trials that wait at a rung, after the last job."""
         self._searcher.finish(prune=True)
 
     def report(self, job: Job, epoch: int, value: float) -> bool:
@@ -97,7 +97,7 @@ class Searchlight:
 
 @dataclass(frozen=True)
 class TuneTrial:
-    """What Tune's schedulers look at of a trial."""
+    """The attributes of a trial that Tune's schedulers read."""
 
     trial_id: str
 
@@ -105,7 +105,7 @@ class TuneTrial:
 class RayTune:
     """OptunaSearch and a scheduler of Ray Tune, called as its controller calls them.
 
-    A trial whose loss is NaN reports it and trains on: nothing in the documented recipe stops it.
+    A trial whose loss is NaN reports it and continues, since nothing in the documented recipe stops it.
     """
 
     only_whole = False
@@ -151,7 +151,7 @@ Make = Callable[[Problem, int], Side]
 
 
 def asha(problem: Problem) -> ASHAScheduler:
-    """With the documented defaults: grace_period=1, reduction_factor=4."""
+    """Create Ray's ASHA with the documented defaults: grace_period=1, reduction_factor=4."""
     return ASHAScheduler(max_t=problem.epochs)
 
 

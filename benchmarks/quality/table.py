@@ -1,4 +1,4 @@
-"""Parquet files with a row per key, to which rows are added until none is missing."""
+"""Parquet files with a row per key, to which missing rows are added."""
 
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -17,7 +17,7 @@ Row = dict[str, Any]
 
 
 def load_table(file: Path) -> list[Row]:
-    """Return the rows of `file`, none if it does not exist."""
+    """Return the rows of `file`, or an empty list if it does not exist."""
     return pq.read_table(file).to_pylist() if file.exists() else []
 
 
@@ -36,10 +36,10 @@ def fill_table(
     processes: int = 1,
     say: Callable[[str], None] = lambda line: None,
 ) -> list[Row]:
-    """Make the rows of those `keys` that `rows`, the content of `file`, lacks. Return the rows of `keys`.
+    """Make the rows of those `keys` that are missing in `rows`, the content of `file`. Return the rows of `keys`.
 
-    Processes take the keys in order. What was made is saved at least every SAVE_EVERY_S seconds, as a row is done, and
-    when the process is interrupted. Rows are sorted by key.
+    Processes take the keys in order. When a row is done, all are saved if the last save is SAVE_EVERY_S seconds old.
+    They are also saved at the end and on an interrupt. Rows are sorted by key.
     """
     found = dict(rows)
     missing = [key for key in keys if key not in found]
@@ -62,7 +62,7 @@ def _save_sorted(file: Path, rows: Mapping[Any, Row], schema: pa.Schema) -> None
 
 
 class _Keyed:
-    """Makes a row and gives its key with it: rows of several processes come in any order."""
+    """A function that returns a row with its key, since rows of several processes arrive in any order."""
 
     def __init__(self, make_row: Callable[[Any], Row]) -> None:
         self._make_row = make_row

@@ -1,6 +1,6 @@
 """A small transformer on the handwritten digits of scikit-learn, whose training takes seconds on a CPU.
 
-An image is a sequence of 16 patches of 2 x 2 pixels. Searches see the validation loss; the test loss is that of the
+An image is a sequence of 16 patches of 2 x 2 pixels. Searches see the validation loss. The test loss is that of the
 same checkpoint on images that no search saw.
 """
 
@@ -14,7 +14,7 @@ from trainables.task import Task, TaskConfig, searchable
 
 from .digits import load
 
-TRAINED, VALIDATED = 1000, 1400  # images up to which are trained on and validated on; the others are the test
+TRAINED, VALIDATED = 1000, 1400  # last images of training and validation; the others are the test
 BATCH = 50
 
 
@@ -30,7 +30,7 @@ class TransformerConfig(TaskConfig):
 
 
 class PatchTransformer(nn.Module):
-    """Images of shape (batch, 64) to logits of shape (batch, 10)."""
+    """A transformer from images of shape (batch, 64) to logits of shape (batch, 10)."""
 
     def __init__(self, width: int, layers: int, dropout: float) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class TransformerTask(Task[TransformerConfig]):
         return nn.functional.cross_entropy(logits, y, label_smoothing=self.config.smoothing), len(x)
 
     def evaluate(self) -> dict[str, float]:
-        """The plain losses: an objective must not depend on how the loss was smoothed."""
+        """Return the losses without smoothing, since an objective must not depend on smoothing."""
         losses = nn.functional.cross_entropy(
             self.modules["model"](self.x[TRAINED:]).float(), self.y[TRAINED:], reduction="none"
         )

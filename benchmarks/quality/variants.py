@@ -1,6 +1,6 @@
-"""What was tried beside our defaults: docs/search-quality.md tells what came of it.
+"""Variants of our defaults, whose results are in docs/search-quality.md.
 
-Each differs from the default in what its name says, and `before` in all that was changed for what was measured here.
+Each differs from the default as its name says. `before` differs in all changes that these measurements led to.
 """
 
 import copy
@@ -27,21 +27,21 @@ from .strategies import Make, Searchlight
 
 
 class KeepsPlaces(ASHAScheduler):
-    """One that diverged keeps its place at the rungs that it had passed."""
+    """ASHA in which a diverged trial keeps its rank at the rungs that it passed."""
 
     def _rank_trials(self, trials: Sequence[TrialProgress], rung: float) -> list[TrialProgress]:
         return super()._rank_trials([replace(trial, broke_off=False) for trial in trials], rung)
 
 
 class Unconstrained(SearchStudy):
-    """Samplers see a diverged trial as pruned and no more."""
+    """A study in which samplers see a diverged trial as pruned only."""
 
     def end(self, number: int, outcome: str, reason: str = "", divergence: dict[str, Any] | None = None) -> None:
         super().end(number, "interrupted" if outcome == "diverged" else outcome, reason, divergence)
 
 
 class ToldComplete(SearchStudy):
-    """Samplers see a trial that waits at a rung as completed with its last value, as Ray's OptunaSearch tells it."""
+    """A study that shows a trial at a rung as completed with its last value, as Ray's OptunaSearch does."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ def _sampler(name: str, extrapolates: bool = True) -> Make:
 
 
 def _rank_random_configs(problem: Problem, seed: int) -> list[tuple[float, dict[str, Any]]]:
-    """Return 20 random configs with their values after all epochs, the best first."""
+    """Return the values and configs of 20 random configs after all epochs, best first."""
     draw = np.random.default_rng((seed, 1))
     configs = [problem.draw(draw) for _ in range(20)]
     finals = [min(problem.curve(config, draw).final, problem.worst) for config in configs]
@@ -108,7 +108,7 @@ def _rank_random_configs(problem: Problem, seed: int) -> list[tuple[float, dict[
 
 
 def _try_first(place: int) -> Make:
-    """The default, which tries a known config first: that at `place` among 20 random ones."""
+    """Return the default that first tries a known config: that at `place` in the ranking of 20 random ones."""
 
     def make(problem: Problem, seed: int) -> Searchlight:
         side = Searchlight(problem, seed)
@@ -119,7 +119,7 @@ def _try_first(place: int) -> Make:
 
 
 def _warm_start(sign: int) -> Make:
-    """The default, whose sampler knows 20 random configs beforehand, and with `sign` -1 their values reversed."""
+    """Return the default whose sampler knows 20 random configs, with reversed values if `sign` is -1."""
 
     def make(problem: Problem, seed: int) -> Searchlight:
         distributions = {p.name: p.distribution for p in problem.space.parameters}
