@@ -111,9 +111,6 @@ class ArcConfig(TaskConfig):
     policy_sigma: Annotated[float, Field(gt=0.007, lt=1.6)] = searchable(
         0.5, low=0.1, high=1.5, log=True, when=REFINED, description="spread that the policy begins with"
     )
-    curriculum_start: Share = searchable(
-        0.6, low=0.0, high=0.9, description="share of puzzles picked by difficulty in the first epoch; 0 in the last"
-    )
     size_weight: Share = searchable(0.2, low=0.05, high=0.5, description="share of the loss of sizes")
     hard_cell_floor: Annotated[float, Field(gt=0, le=1)] = searchable(
         0.5, low=0.1, high=1.0, description="weight of a cell that is surely right, beside 1 for one that is wrong"
@@ -139,6 +136,9 @@ class ArcConfig(TaskConfig):
 
     prompt: PromptConfig = PromptConfig()
     use_prompt: bool = Field(True, description="whether there is a prompt; without one there is no policy either")
+    curriculum_start: Share = Field(
+        0.0, description="share of puzzles picked by difficulty in the first epoch; 0 in the last"
+    )
     use_policy: bool = Field(False, description="whether a policy changes the trust in hypotheses")
     samples: int = Field(4, ge=2, le=64, description="changes that the policy tries per puzzle in training")
     candidates: int = Field(3, ge=1, le=64, description="changes per puzzle in evaluation, ranked by free energy")
