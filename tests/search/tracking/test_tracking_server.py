@@ -181,7 +181,7 @@ def test_wrong_password_is_told_and_the_right_one_sends_all(tmp_path, guarded, m
     play(search)
     told = f"does not accept the login: {USER} and {PASSWORD} must be those of an account there"
     assert said.get(timeout=120) == f"MLflow at {guarded.url} {told}. The search continues, and sends it later"
-    with pytest.raises(TrackingError, match=r"locked .* --replay` tells it"):
+    with pytest.raises(TrackingError, match=r"locked .* --replay` sends what is missing"):
         finish(tracker, timeout_s=3600.0)  # it does not wait for that: waiting would change nothing
     assert told in replayed(search).stderr
     monkeypatch.setenv(PASSWORD, ADMIN[1])
