@@ -9,7 +9,7 @@ TEST := $(RUN) -m pytest -n logical --maxprocesses 4 --dist loadfile --no-loadsc
 ARC := $(addprefix tests/models/arc/,prompt/test_encoder.py $(addsuffix .py,$(addprefix test_,agent attempts losses policy solver)))
 LIQUID := $(addprefix tests/models/liquid/,cells continual plasticity spiking test_losses.py test_network.py)
 TRIALS := arc/test_task.py $(addprefix liquid/test_,continual.py distributed.py plasticity.py task.py) update
-NUMERICAL := $(ARC) $(LIQUID) $(addprefix tests/trainables/,$(TRIALS))
+NUMERICAL := $(ARC) $(LIQUID) tests/models/lm tests/trainables/lm $(addprefix tests/trainables/,$(TRIALS))
 TWO_THREADS := OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive # a thread that waits must not keep a core from another test
 export OMP_NUM_THREADS ?= 1
 
