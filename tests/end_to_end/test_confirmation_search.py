@@ -12,7 +12,7 @@ from optuna.storages.journal import JournalFileBackend
 
 from search.study.record import load_search
 from search.study.trial import get_outcome
-from tests.end_to_end.processes import wait_until
+from tests.end_to_end.processes import contains, wait_until
 
 OPTIONS = ["--trials", "4", "--name", "sure", "--concurrency", "2", "--confirm", "8", "precision=fp32", "epochs=3"]
 
@@ -24,12 +24,7 @@ def search(make_cli):
     folder = cli.folder / "runs" / "sure"
     driver = cli.start("toy.py:Toy", *OPTIONS, "--set", "pause_s=0.2")
 
-    def has_begun_to_confirm():
-        return (folder / "search.yaml").exists() and any(
-            run.intermediate_values for run in load_search(folder).confirming_runs
-        )
-
-    wait_until(has_begun_to_confirm, driver)
+    wait_until(lambda: contains(folder / "study.journal", '"confirms"'), driver)
     driver.send_signal(signal.SIGINT)
     interrupted = cli.finished(driver)
     left = load_search(folder)
