@@ -16,7 +16,7 @@ export OMP_NUM_THREADS ?= 1
 .PHONY: search test test-all lint bench
 
 search: $(READY)
-	$(RUN) search/run.py arc --set epochs=3 views=1 max_side=10
+	$(RUN) search/run.py arc --trials 12 --set epochs=3 views=1 max_side=10
 
 test: $(READY)
 	$(TEST) -m "not slow"
