@@ -39,7 +39,9 @@ def build(searched: SearchRecord) -> Section | None:
     figure = theme.build_figure(*traces, x="epoch", y=searched.objective.metric, height=400)
     values = [value for trial in reported for value in intermediate_values(trial).values()]
     figure.update_yaxes(range=robust_range(values, searched.objective))
-    figure.update_xaxes(tickformat="d", rangemode="tozero")
+    longest = max(epoch for trial in reported for epoch in intermediate_values(trial))
+    # Of few epochs, plotly would also label halves, as if they were whole ones.
+    figure.update_xaxes(tickformat="d", rangemode="tozero", dtick=1 if longest <= 10 else None)
     return Section("Learning curves", _summary_text(reported), [figure])
 
 

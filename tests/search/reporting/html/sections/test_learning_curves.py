@@ -26,3 +26,10 @@ def test_lengths_of_curves_are_told_and_one_report_is_a_dot():
 def test_single_reports_alone_are_no_curves():
     assert build(search([trial(0, scores=[0.1]), trial(1, "failed")])) is None
     assert build(search([])) is None
+
+
+def test_axis_of_few_epochs_labels_whole_ones_alone():
+    (figure,) = build(search([trial(0, scores=[0.1, 0.2, 0.3])])).figures
+    assert figure.layout.xaxis.dtick == 1
+    (figure,) = build(many(3, epochs=20)).figures
+    assert figure.layout.xaxis.dtick is None
