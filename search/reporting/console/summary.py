@@ -161,16 +161,17 @@ def _print_confirmed(console: Console, searched: SearchRecord, confirmation: Con
     line = f"best: {describe_config(config.trial)}, {metric} {mean} over {seeds}, 90 % interval {low} to {high}"
     console.print(line, soft_wrap=True, highlight=False, markup=False, style="bold")
     lines = [f"  {confirmation.statement}"]
-    trial = next((trial for trial in searched.trials if trial.number == config.trial), None)
-    if trial is not None:
+    trial = next((trial for trial in searched.trials if trial.number == best.trial_id), None)
+    if trial is not None:  # None: the search did not try the defaults, which are the answer
         epoch = get_best_epoch(trial, confirmation.objective)
         beside, others = describe_metrics(trial, confirmation.objective, searched.about.get("units", {}))
-        lines.append(f"  in the search it had {format_value(best.value)}{beside} after epoch {epoch}")
+        subject = "it" if config.trial is not None else f"trial {trial.number}"
+        lines.append(f"  in the search {subject} had {format_value(best.value)}{beside} after epoch {epoch}")
         lines += [f"  {line}" for line in others]
     for line in (*lines, f"  {describe_noise(confirmation)}"):
         console.print(line, soft_wrap=True, highlight=False, markup=False)
     _print_confirmed_configs(console, confirmation)
-    if trial is not None:
+    if trial is not None and config.trial is not None:
         _print_parameters(console, searched, trial)
 
 

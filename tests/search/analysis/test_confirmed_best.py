@@ -193,6 +193,17 @@ def test_terminal_shows_estimates_before_the_values_of_the_search(search, tmp_pa
     assert any(line.endswith(f"{result.best.run}-2.pt") for line in lines)
 
 
+def test_terminal_shows_the_baseline_beside_winning_defaults(search, tmp_path):
+    tried = load_search(search.config.local_path).trials[0].params
+    search.study.save_metadata({**search.study.metadata, "first": [tried]})
+    confirm_all(search, better=-0.01)
+    record = load_search(search.config.local_path)
+    for trial in record.trials:
+        trial.user_attrs["report/2"]["metrics"]["val/score_baseline"] = 0.2
+    lines = show(SearchResult.from_record(record), tmp_path)
+    assert "  in the search trial 0 had 0.5 (baseline 0.2) after epoch 2" in lines
+
+
 def test_page_begins_with_the_confirmation(search):
     confirm_all(search)
     html = render_report(load_search(search.config.local_path))
