@@ -85,7 +85,11 @@ class Context:
         return init_device_mesh(self.device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
 
     def close(self) -> None:
-        """Destroy the process group if `mesh` created it."""
+        """Destroy the process groups that the meshes created."""
+        if self._hybrid_mesh is not None and dist.is_initialized():
+            for group in self._hybrid_mesh.get_all_groups():
+                if group is not dist.group.WORLD:
+                    dist.destroy_process_group(group)
         self._mesh = self._hybrid_mesh = None
         if self._owns_group and dist.is_initialized():
             dist.destroy_process_group()
