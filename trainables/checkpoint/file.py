@@ -120,6 +120,7 @@ def link(source: StoragePath, target: StoragePath) -> None:
     if source.is_dir():
         temporary = target.with_name(f"{target.name}.{os.getpid()}.tmp")
         shutil.copytree(source, temporary)
+        paths.remove_tree(target)  # of a driver that died after it had copied
         os.replace(temporary, target)
         return
     for old, new in ((source, target), (with_suffix_added(source, DIGEST), with_suffix_added(target, DIGEST))):

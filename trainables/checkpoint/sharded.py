@@ -122,6 +122,7 @@ def fill(state: dict[str, Any], layouts: Mapping[str, Tensor]) -> dict[str, Any]
 def _read_tensors(state: dict[str, Any], folder: Path, layouts: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the tensors that `state` refers to, of each what this rank has of it."""
     from torch.distributed.checkpoint import state_dict_loader
+    from torch.distributed.checkpoint.api import CheckpointException
 
     reader, wanted = _create_reader(folder), list[str]()
     _map(state, lambda _, value: _note_reference(value, wanted))
@@ -134,7 +135,10 @@ def _read_tensors(state: dict[str, Any], folder: Path, layouts: Mapping[str, Ten
         tensors[key] = torch.empty(about.size, dtype=dtype) if like is None else torch.empty_like(like, dtype=dtype)
     with warnings.catch_warnings(), torch.no_grad():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # each rank reads by itself
-        state_dict_loader.load(tensors, storage_reader=reader, no_dist=True)
+        try:
+            state_dict_loader.load(tensors, storage_reader=reader, no_dist=True)
+        except CheckpointException as error:  # a BaseException, which no caller catches
+            raise CheckpointError(f"{folder} cannot be read: {' '.join(str(error).split())}") from error
     return tensors
 
 
@@ -225,10 +229,12 @@ class _Unpickler(pickle.Unpickler):
 @contextlib.contextmanager
 def _agree_on_errors(context: Context) -> Iterator[None]:
     """Raise an error of any rank on all ranks when the block ends."""
+    from torch.distributed.checkpoint.api import CheckpointException
+
     failed = ""
     try:
         yield
-    except Exception as error:  # any error: the other ranks wait for this one
+    except (Exception, CheckpointException) as error:  # any error: the other ranks wait. PyTorch's is no Exception
         failed = str(error) or type(error).__name__
     if reasons := [reason for reason in context.gather(failed) if reason]:
         raise OSError(f"checkpoint could not be written: {reasons[0]}")

@@ -176,7 +176,8 @@ def test_second_name_keeps_a_directory_that_is_deleted(anywhere):
     for name in names:
         (first / name).parent.mkdir(parents=True, exist_ok=True)
         (first / name).write_text(name)
-    checkpoint.link(first, second)
+    for _ in range(2):  # a driver that dies after the copy leaves one, which the next driver replaces
+        checkpoint.link(first, second)
     checkpoint.delete(first)
     assert not first.exists()
     assert [(second / name).read_text() for name in list_files(second)] == names

@@ -353,8 +353,20 @@ def test_damaged_sharded_checkpoint_is_refused(pair, tmp_path, capsys):  # H81
     torch.distributed.destroy_process_group()
 
 
-def save_badly(rank: int, path: str) -> str:
+def save_badly(rank: int, path: str, is_full: bool = False) -> str:
     training = make_split(rank, SETTINGS)
+
+    def refuse(*_: Any) -> None:
+        raise OSError("No space left on device")
+
+    from torch.distributed.checkpoint.filesystem import FileSystemWriter
+    with pytest.MonkeyPatch.context() as patch:
+        if is_full and rank == 1:
+            patch.setattr(FileSystemWriter, "write_data", refuse)
+        return try_to_save(training, path)
+
+
+def try_to_save(training: Any, path: str) -> str:
     try:
         training.save(Path(path))
     except (OSError, ValueError) as error:
@@ -366,6 +378,12 @@ def test_sharded_checkpoint_that_cannot_be_written_fails_on_all(pair, tmp_path):
     (tmp_path / "file").write_text("in the way")
     for message in pair.run(save_badly, str(tmp_path / "file" / "epoch.pt")):
         assert message.startswith("checkpoint could not be written: ")
+
+
+def test_full_disk_of_one_rank_is_an_error_of_all(pair, tmp_path):
+    for message in pair.run(save_badly, str(tmp_path / "epoch.pt"), True):
+        assert message.startswith("checkpoint could not be written: ")
+        assert "No space left on device" in message
 
 
 def test_single_rank_makes_and_ends_a_process_group():
