@@ -1,6 +1,7 @@
 """Backward passes of the micro-batches of one window through sharded modules."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 
 import torch
 import torch.distributed as dist
@@ -41,10 +42,9 @@ class ShardedAccumulation(Accumulation):
             detached = detached.clone()  # a CUDA graph would write the next micro-batch's loss in its place
         counted = self._to_valid_weight(weight if on_device else known)
         factor = self._compute_factor(counted)
-        if on_device or not known:
-            _guard_leaves(mean_loss, counted > 0)
-        # No `inputs`, since backward would not reach the gathered weights.
-        torch.autograd.backward(mean_loss, factor.to(mean_loss.dtype))
+        with _guarded_leaves(mean_loss, counted > 0) if on_device or not known else contextlib.nullcontext():
+            # No `inputs`, since backward would not reach the gathered weights.
+            torch.autograd.backward(mean_loss, factor.to(mean_loss.dtype))
         if on_device:
             self.losses.append(torch.where(counted == 0, 0.0, detached))
             self.weights.append(weight)
@@ -66,17 +66,26 @@ class ShardedAccumulation(Accumulation):
         return torch.where(largest > 0, weight / largest, 0.0) * self.scale
 
 
-def _guard_leaves(loss: Tensor, counts: Tensor) -> None:
-    """Set the gradients of `loss` to zero where `counts` is false, since an empty micro-batch gives NaN."""
+@contextlib.contextmanager
+def _guarded_leaves(loss: Tensor, counts: Tensor) -> Iterator[None]:
+    """Set the gradients of `loss` to zero where `counts` is false, since an empty micro-batch gives NaN.
 
-    def guard(gradients: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return tuple(torch.where(counts, gradient, 0.0) for gradient in gradients)
+    The guard ends with the block: a task may keep its loss, and PyTorch then uses the same nodes in later passes.
+    """
 
-    nodes, seen = [loss.grad_fn], set()
+    def guard(gradients: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
+        return tuple(gradient if gradient is None else torch.where(counts, gradient, 0.0) for gradient in gradients)
+
+    nodes, seen, handles = [loss.grad_fn], set(), []
     while nodes:
         node = nodes.pop()
         if node is not None and node not in seen:
             seen.add(node)
             if hasattr(node, "variable"):  # where a gradient is accumulated
-                node.register_prehook(guard)
+                handles.append(node.register_prehook(guard))
             nodes.extend(before for before, _ in node.next_functions)
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()

@@ -29,6 +29,7 @@ from tests.trainables.toy_models import (
 )
 from tests.trainables.two_ranks import RANKS
 from trainables.context import Context
+from trainables.isolation.resource_leaks import ResourceLeaks
 from trainables.precision import LossScale
 from trainables.update import Ema, Updater
 from trainables.update.sharding import ShardedEma, ShardedUpdater
@@ -392,3 +393,41 @@ def build_hybrid_mesh(rank: int) -> str:
 def test_hybrid_mesh_of_uneven_nodes_is_refused(four):
     for message in four.run(build_hybrid_mesh):
         assert message.startswith("hybrid sharding must have as many workers on each node, but got 3, 3, 3, 1 on")
+
+
+def create_meshes(rank: int) -> str:
+    context = context_of(rank)
+    context.hybrid_mesh  # noqa: B018
+    context.close()
+    leaks = ResourceLeaks()
+    trial = context_of(rank)
+    assert trial.hybrid_mesh.size() == 4
+    trial.close()
+    return leaks.find()
+
+
+def test_closed_context_leaves_no_group_of_its_hybrid_mesh(four):
+    assert four.run(create_meshes) == [""] * 4
+
+
+def measure_norms(rank: int, keeps: bool) -> list[float]:
+    """Return the gradient norms of two windows, the first of which has a micro-batch without weight."""
+    torch.manual_seed(0)
+    model, kept, norms = shard(classifier(), rank, "layers"), [], []
+    updater = ShardedUpdater({"sgd": torch.optim.SGD(model.parameters(), lr=0.1)}, modules={"net": model})
+
+    def loss(batch: Tokens) -> tuple[Tensor, Tensor]:
+        mean, weight = token_loss(model)(batch)
+        if keeps:
+            kept.append(mean)  # and the graph with it, in which torch uses the same nodes again
+        return mean, torch.as_tensor(float(weight))
+
+    for sizes in ([4, 0], [4]):
+        report = updater.update(tokens(sizes, rank), loss)
+        norms.append(float(report.grad_norm))
+    return norms
+
+
+def test_task_that_keeps_its_loss_keeps_its_gradients(pair):
+    assert pair.run(measure_norms, True) == pair.run(measure_norms, False)
+    assert min(pair.run(measure_norms, True)[0]) > 0
