@@ -1,5 +1,7 @@
 """A whole search of the task lm with sharded models, beside one with replicas, in each precision."""
 
+import re
+
 import pytest
 
 from tests.end_to_end.finished_search import FinishedSearch
@@ -27,7 +29,8 @@ def test_sharded_search_with_a_killed_rank_has_the_curves_of_replicas(make_cli):
     wait_until(lambda: find_actors(process, "RayTrainWorker"), process)[-1].kill()
     shards = FinishedSearch(cli, cli.finished(process), "shards")
     assert shards.json["outcomes"] == replicas.json["outcomes"] == {"completed": 3}
-    assert "lost its workers (a process was killed or crashed), and continues from its last" in shards.done.stderr
+    # The other rank's error comes first or not.
+    assert re.search(r"lost its workers \(.*\), and continues from its last checkpoint", shards.done.stderr)
     mine, theirs = curves_of(shards), curves_of(replicas)
     assert mine.keys() == theirs.keys()
     assert len(mine) == 9
