@@ -2,10 +2,11 @@
 
 import fcntl
 import json
+import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ from search.tracking import provenance
 from search.tracking.description import format_commands
 from search.tracking.errors import error_message, get_http_status
 from search.tracking.events import Event, build_trial_events
+from search.tracking.uri import get_sqlite_path
 from trainables.filesystem.paths import StoragePath, local_copy
 from trainables.task.images import find_best_images
 
@@ -78,8 +80,9 @@ class Runs:
         from mlflow.tracking.context.registry import resolve_tags
 
         config = self.config
-        self._client = MlflowClient(tracking_uri=self.tracking_uri)
         with _lock_database(self.artifacts):
+            create_database(self.tracking_uri)
+            self._client = MlflowClient(tracking_uri=self.tracking_uri)
             self.experiment_id = self._get_or_create_experiment()
         versions = _build_version_tags(provenance.read(config.local_path))
         own = {"mlflow.user": user} if (user := resolve_tags().get("mlflow.user")) else {}
@@ -341,6 +344,25 @@ def _parse_source(text: str) -> tuple[str, str]:
     if text.startswith(("http://", "https://")):
         return "http", json.dumps({"url": text})
     return "local", json.dumps({"uri": text})
+
+
+def create_database(uri: str) -> None:
+    """Create the SQLite database of `uri` in one step, if it is missing.
+
+    MLflow creates tables one by one. A driver that is killed meanwhile would leave a database that nobody can open.
+    """
+    from mlflow.tracking import MlflowClient
+
+    path = get_sqlite_path(uri)
+    if path is None or path.exists():
+        return
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    temporary.unlink(missing_ok=True)  # of a killed process that had this number
+    MlflowClient(tracking_uri=f"sqlite:///{temporary}")
+    # Another search may have been first. On a file system without links, MlflowClient creates the database itself.
+    with suppress(OSError):
+        os.link(temporary, path)
+    temporary.unlink()
 
 
 @contextmanager

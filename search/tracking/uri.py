@@ -37,7 +37,7 @@ def resolve_tracking_uri(config: SearchConfig, environment: Mapping[str, str]) -
         return f"sqlite:///{config.storage / 'mlflow.db'}", artifacts
     if _get_scheme(uri) not in DATABASES:
         return uri, None
-    path = _get_sqlite_path(uri)
+    path = get_sqlite_path(uri)
     return (f"sqlite:///{path}" if path else uri), artifacts
 
 
@@ -136,7 +136,7 @@ def _find_database_problem(uri: str) -> str:
         return f"{RULE}, but got {redact(uri)!r}."
     if _get_scheme(uri) != "sqlite":
         return ""
-    path = _get_sqlite_path(uri)
+    path = get_sqlite_path(uri)
     if path is None:
         return f"must name a file, as sqlite:///path.db does, but got {uri!r}."
     if not os.access(path if path.exists() else path.parent, os.W_OK):
@@ -150,7 +150,7 @@ def _get_scheme(uri: str) -> str:
     return scheme.partition("+")[0].lower() if colon else ""
 
 
-def _get_sqlite_path(uri: str) -> Path | None:
+def get_sqlite_path(uri: str) -> Path | None:
     """Return the file of an SQLite database as an absolute path, since a job's working folder is deleted."""
     if _get_scheme(uri) != "sqlite":
         return None

@@ -360,6 +360,7 @@ def save_badly(rank: int, path: str, is_full: bool = False) -> str:
         raise OSError("No space left on device")
 
     from torch.distributed.checkpoint.filesystem import FileSystemWriter
+
     with pytest.MonkeyPatch.context() as patch:
         if is_full and rank == 1:
             patch.setattr(FileSystemWriter, "write_data", refuse)
