@@ -78,7 +78,7 @@ def chart(page: Page, url: str, name: str) -> bytes:
 
 
 def curves(page: Page, report: Path) -> bytes:
-    """The learning curves, in the report."""
+    """Screenshot the learning curves of the report."""
     page.set_viewport_size({"width": 1100, "height": 1000})
     page.goto(report.as_uri())
     section = page.locator("section").filter(has=page.get_by_role("heading", name="Learning curves"))
@@ -89,7 +89,7 @@ def curves(page: Page, report: Path) -> bytes:
 
 
 def drawn(folder: Path) -> list[Path]:
-    """What the best trial drew."""
+    """Return the pictures of the best trial."""
     searched = load_search(folder)
     best = find_best(searched.trials, searched.objective)
     assert best is not None
@@ -99,7 +99,7 @@ def drawn(folder: Path) -> list[Path]:
 
 
 def keep(png: bytes, name: str) -> None:
-    """In 256 colors, which is a third of the size."""
+    """Save a picture in 256 colors, a third of the size."""
     Image.open(io.BytesIO(png)).convert("RGB").quantize(256).save(HERE / name, optimize=True)
 
 
