@@ -1,6 +1,7 @@
 """Show the ARC task's two updates per window, through the loop that every task has."""
 
 import functools
+import math
 
 import pytest
 
@@ -34,7 +35,7 @@ def test_overflowing_rewards_stop_the_policy_alone(precision):  # C67, C74, C76
     report = training.run_epoch()
     assert moved(training, "policy", before) == {False}
     assert (report["train/updates"], report["amp/skipped"], report["amp/skipped/policy"]) == (5, 0, 5)
-    assert report["train/loss"] < 2
+    assert report["train/loss"] < math.log(10)  # that of uniform colors
     if precision == "fp16":  # a loss scale of its own
         assert report["amp/loss_scale"] == 2**5 * report["amp/loss_scale/policy"]
 
