@@ -26,7 +26,6 @@ test-all: $(READY)
 	$(TEST) -m slow
 	ATEN_CPU_CAPABILITY=default $(TEST) -m "not slow" $(NUMERICAL)
 	ATEN_CPU_CAPABILITY=avx2 $(TWO_THREADS) $(TEST) -m "not slow" $(NUMERICAL)
-	$(TWO_THREADS) $(TEST) -m "not slow" $(NUMERICAL)
 
 lint: $(READY)
 	$(RUN) -m ruff check .
