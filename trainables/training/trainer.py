@@ -159,10 +159,11 @@ class TrialTrainer:
             Diverged: A weight is not finite. Such a checkpoint must not replace a good one.
         """
         state = self._get_state()
+        if self.task.context.rank == 0:
+            self._writer.wait()  # it may still write or delete the checkpoint of that name
         if self._sharded:
             sharded.save(state, path, self.task.context)
         elif self.task.context.rank == 0:
-            self._writer.wait()
             checkpoint.save(state, path)
 
     def discard(self, path: StoragePath) -> None:

@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 import pickle
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -277,6 +278,21 @@ def test_sharded_trial_resumes_exactly_from_a_bucket(pair, s3, s3_server):
     pair.run(go_on_in_bucket, SETTINGS, s3, s3_server.env, True)
     assert identical(pair.run(go_on_in_bucket, SETTINGS, s3, s3_server.env, False), expected)
     assert list(parse_path(s3).list_files()) == []
+
+
+@pytest.mark.usefixtures("alone")
+def test_sharded_save_waits_until_the_old_file_is_deleted(s3, monkeypatch):
+    """The deletion does not begin before somebody waits for it."""
+    path, training, begun = parse_path(s3) / "midway-a.pt", make_split(0, SETTINGS, ranks=1), threading.Event()
+    delete, wait = checkpoint.delete, checkpoint.Writer.wait
+    assert training.run_epoch(lambda: training.windows >= 1) is None
+    training.save(path)
+    monkeypatch.setattr("trainables.checkpoint.file.delete", lambda path: (begun.wait(), delete(path)))
+    training.discard(path)
+    monkeypatch.setattr(checkpoint.Writer, "wait", lambda writer: (begun.set(), wait(writer)))
+    training.save(path)
+    training.close()
+    assert find_resume_checkpoint(parse_path(s3), 0, (None,), 1) is not None
 
 
 def predict_in_trial(rank: int, path: str) -> Any:
