@@ -2,6 +2,7 @@
 
 import copy
 import math
+import weakref
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 Value = TypeVar("Value")
+# The contexts that use the process group of a single rank, which the first of them created.
+_GROUP_USERS: "weakref.WeakSet[Context]" = weakref.WeakSet()
 
 
 class Context:
@@ -46,7 +49,6 @@ class Context:
         self.local_world_size = local_world_size or world_size
         self._mesh: DeviceMesh | None = None
         self._hybrid_mesh: DeviceMesh | None = None
-        self._owns_group = False
 
     @property
     def mesh(self) -> "DeviceMesh":
@@ -81,24 +83,29 @@ class Context:
         if not dist.is_initialized():
             backend = "cpu:gloo,cuda:nccl" if self.device.type == "cuda" else "gloo"
             dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
-            self._owns_group = True
+            _GROUP_USERS.clear()
+            _GROUP_USERS.add(self)
+        elif _GROUP_USERS:
+            _GROUP_USERS.add(self)
         return init_device_mesh(self.device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
 
     def close(self) -> None:
-        """Destroy the process groups that the meshes created."""
+        """Destroy the process groups that the meshes created, unless another context uses them."""
         if self._hybrid_mesh is not None and dist.is_initialized():
             for group in self._hybrid_mesh.get_all_groups():
                 if group is not dist.group.WORLD:
                     dist.destroy_process_group(group)
         self._mesh = self._hybrid_mesh = None
-        if self._owns_group and dist.is_initialized():
-            dist.destroy_process_group()
-        self._owns_group = False
+        if self in _GROUP_USERS:
+            _GROUP_USERS.remove(self)
+            if not _GROUP_USERS and dist.is_initialized():
+                dist.destroy_process_group()
 
     def for_next_trial(self) -> "Context":
         """Return a copy of this context for another trial. The trials share only the values of `cache`."""
         fresh = copy.copy(self)
         fresh.generator = torch.Generator()
+        fresh._mesh = fresh._hybrid_mesh = None
         return fresh
 
     def cache(self, name: str, make: Callable[[], Value]) -> Value:

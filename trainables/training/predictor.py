@@ -1,5 +1,6 @@
 """Predictions of a trained task, in a process that does not train."""
 
+import weakref
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,6 +29,9 @@ class Predictor:
         state: The content of a checkpoint, or of the file that `save` wrote.
         device: The device of the predictions. Default: a GPU of this machine, else its CPU.
 
+    Attributes:
+        close: A function that ends the process group of sharded modules. It is called when the predictor is deleted.
+
     Raises:
         ValueError: The device does not support the precision of the trial.
     """
@@ -37,10 +41,24 @@ class Predictor:
         config = task_class.config_class().model_validate(state["config"])
         context = Context(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self.task = task_class(config, context)
+        # Only sharded modules need a process group. It ends with the predictor, since MLflow does not close models.
+        self.close = weakref.finalize(self, context.close)
         self._reference = reference
         self._own_state = state["task"]
+        try:
+            self._build(state)
+        except BaseException:  # any error: its traceback would keep the process group
+            self.close()
+            raise
+        self._buffers = Buffers(self.task.modules)
+        parameters = [parameter for module in self.task.modules.values() for parameter in module.parameters()]
+        self._keeps_fp64 = any(parameter.dtype is torch.float64 for parameter in parameters)
+
+    def _build(self, state: Mapping[str, Any]) -> None:
+        """Build the task and load its weights."""
+        context = self.task.context
         # What build draws, e.g. a fixed projection, must be the same as in training.
-        with rng.isolated(context.generator, context.device, config.seed, 0, BUILD):
+        with rng.isolated(context.generator, context.device, self.task.config.seed, 0, BUILD):
             self.task.build()
         for module in self.task.modules.values():
             module.to(context.device)
@@ -64,9 +82,6 @@ class Predictor:
         for module in self.task.modules.values():
             module.eval().requires_grad_(False)
         self.task.precision  # noqa: B018 - raises here, and not at the first question
-        self._buffers = Buffers(self.task.modules)
-        parameters = [parameter for module in self.task.modules.values() for parameter in module.parameters()]
-        self._keeps_fp64 = any(parameter.dtype is torch.float64 for parameter in parameters)
 
     @classmethod
     def load(cls, path: StoragePath, device: str | torch.device | None = None) -> "Predictor":
