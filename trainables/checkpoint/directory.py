@@ -7,7 +7,7 @@ files to their final path, and the file with their digests is written last.
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,29 @@ from trainables.context import Context
 from trainables.filesystem.paths import RemotePath, StoragePath, compute_digest, list_files, upload
 
 
-def add(source: Path, staging: Path) -> None:
-    """Copy the content of `source` into `staging`, in addition to the files of other ranks."""
+def add(source: Path, staging: Path) -> list[str]:
+    """Copy the content of `source` into `staging`, in addition to the files of other ranks. Return the files' names."""
     shutil.copytree(source, staging, dirs_exist_ok=True)
+    return list_files(source)
 
 
-def publish(staging: Path, path: Path, about: dict[str, Any]) -> None:
-    """Rename `staging` to `path` and make it a checkpoint. Write `about`, plain values, for its readers."""
+def publish(staging: Path, path: Path, about: dict[str, Any], expected: Collection[str]) -> None:
+    """Rename `staging` to `path` and make it a checkpoint.
+
+    Args:
+        staging: The folder of the files of all ranks.
+        path: Becomes a checkpoint.
+        about: Plain values for its readers.
+        expected: The names of the files that the ranks wrote.
+
+    Raises:
+        OSError: A file is missing, since a rank wrote it on another node.
+    """
+    if missing := sorted({*expected} - {*list_files(staging)}):
+        raise OSError(
+            f"all workers of a trial must write to one folder, but {staging} does not have {missing[0]} of another "
+            "worker. Use a folder that all nodes share, or a bucket."
+        )
     files = {name: _sync(staging / name) for name in list_files(staging) if name != ABOUT}
     with open(staging / ABOUT, "w", encoding="utf-8") as file:
         json.dump({**about, "files": files}, file)

@@ -72,12 +72,14 @@ def save(state: dict[str, Any], path: StoragePath, context: Context) -> None:
                     shutil.rmtree(staging, ignore_errors=True)
                     staging.mkdir(parents=True)
         with _agree_on_errors(context):
-            state_dict_saver.save(tensors, storage_writer=FileSystemWriter(staging, single_file_per_rank=True))
+            writer = FileSystemWriter(staging, single_file_per_rank=True)
+            metadata = state_dict_saver.save(tensors, storage_writer=writer)
         with _agree_on_errors(context):
             if context.rank == 0:
                 torch.save(plain, staging / STATE)
                 if isinstance(path, Path):
-                    directory.publish(staging, path, {})
+                    expected = {part.relative_path for part in metadata.storage_data.values()}
+                    directory.publish(staging, path, {}, expected)
         if isinstance(path, RemotePath):
             directory.put(staging, path, context.gather(directory.compute_digests(staging)), {}, context)
 

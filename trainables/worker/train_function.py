@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -81,7 +82,7 @@ class _Arrival:
     stop: bool = False
     leaving: str = ""
     seconds: float = 0.0
-    files: dict[str, str] = field(default_factory=dict)  # SHA-256 of this rank's files for a bucket
+    files: dict[str, str] = field(default_factory=dict)  # this rank's part of the checkpoint; in a bucket with SHA-256
     metrics: dict[str, float] = field(default_factory=dict)
     usage: dict[str, float] = field(default_factory=dict)
     names: str = ""
@@ -324,7 +325,7 @@ class Session:
             if isinstance(path, RemotePath):
                 own.files = directory.compute_digests(source)
             else:
-                directory.add(source, with_suffix_added(path, STAGING))
+                own.files = dict.fromkeys(directory.add(source, with_suffix_added(path, STAGING)), "")
             if move and isinstance(path, RemotePath):
                 stack.callback(shutil.rmtree, source)
             elif move:
@@ -341,10 +342,10 @@ class Session:
             if isinstance(path, RemotePath):
                 directory.put(source, path, parts, about, self.context)
             elif self.context.rank == 0:
-                directory.publish(with_suffix_added(path, STAGING), path, about)
+                directory.publish(with_suffix_added(path, STAGING), path, about, {*chain.from_iterable(parts)})
         except OSError as error:
-            what = "bucket must take" if isinstance(path, RemotePath) else "storage must have room for"
-            self._fail(f"its {what} a checkpoint, but got {error}")
+            what = "bucket" if isinstance(path, RemotePath) else "storage"
+            self._fail(f"its {what} must take a checkpoint, but got {error}")
         self.context.broadcast_object(None)  # now it is there for all ranks
         self._record_checkpoint(path, metrics)
 

@@ -16,7 +16,7 @@ def published(tmp_path):
         (part / "sub").mkdir(parents=True)
         (part / "sub" / f"{number}.txt").write_text(str(number))
         directory.add(part, tmp_path / "c.tmp")
-    directory.publish(tmp_path / "c.tmp", tmp_path / "c", {"epoch": 4})
+    directory.publish(tmp_path / "c.tmp", tmp_path / "c", {"epoch": 4}, ["sub/0.txt", "sub/1.txt"])
     assert not (tmp_path / "c.tmp").exists()
     return tmp_path / "c"
 
@@ -24,8 +24,11 @@ def published(tmp_path):
 def test_directory_can_be_read_published_again_and_deleted(published, tmp_path):
     assert directory.read(published)["epoch"] == 4
     assert sorted(path.name for path in published.rglob("*.txt")) == ["0.txt", "1.txt"]
-    directory.add(tmp_path / "part-0", tmp_path / "c.tmp")
-    directory.publish(tmp_path / "c.tmp", published, {"epoch": 5})
+    names = directory.add(tmp_path / "part-0", tmp_path / "c.tmp")
+    with pytest.raises(OSError, match=r"must write to one folder, but .*c\.tmp does not have lost\.pt of another"):
+        directory.publish(tmp_path / "c.tmp", published, {"epoch": 5}, [*names, "lost.pt"])
+    assert directory.read(published)["epoch"] == 4
+    directory.publish(tmp_path / "c.tmp", published, {"epoch": 5}, names)
     assert directory.read(published)["epoch"] == 5
     assert not (published / "sub" / "1.txt").exists()
     for _ in range(2):

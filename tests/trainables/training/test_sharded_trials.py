@@ -370,6 +370,17 @@ def test_damaged_sharded_checkpoint_is_refused(pair, tmp_path, capsys):  # H81
     assert "unpickled" not in capsys.readouterr().out
 
 
+def save_apart(rank: int, folder: Path) -> str:
+    return try_to_save(make_split(rank, SETTINGS), str(folder / f"node-{rank}" / "epoch.pt"))
+
+
+def test_checkpoint_in_folders_of_two_nodes_is_refused(pair, tmp_path):
+    for message in pair.run(save_apart, tmp_path):
+        assert "all workers of a trial must write to one folder" in message
+        assert f"{tmp_path}/node-0/epoch.pt.tmp does not have __1_0.distcp of another worker" in message
+    assert not (tmp_path / "node-0" / "epoch.pt").exists()
+
+
 def save_badly(rank: int, path: str, is_full: bool = False) -> str:
     training = make_split(rank, SETTINGS)
 
