@@ -1,6 +1,5 @@
 """The device, rank, random generator and collectives of one worker."""
 
-import copy
 import math
 import weakref
 import zlib
@@ -103,9 +102,8 @@ class Context:
 
     def for_next_trial(self) -> "Context":
         """Return a copy of this context for another trial. The trials share only the values of `cache`."""
-        fresh = copy.copy(self)
-        fresh.generator = torch.Generator()
-        fresh._mesh = fresh._hybrid_mesh = None
+        fresh = Context(self.device, self.rank, self.world_size, self.files, self.local_world_size)
+        fresh.cache_store = self.cache_store
         return fresh
 
     def cache(self, name: str, make: Callable[[], Value]) -> Value:
