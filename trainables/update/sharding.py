@@ -23,7 +23,7 @@ from trainables.update.accumulation import Accumulation, WindowTotals, check_gra
 from trainables.update.arguments import check_loss
 from trainables.update.batches import to_device
 from trainables.update.ema import Ema
-from trainables.update.parameters import get_local
+from trainables.update.parameters import get_local, get_parameters
 from trainables.update.reduction import get_world_size
 from trainables.update.sharded_window import ShardedAccumulation
 from trainables.update.updater import Batch, Loss, Updater
@@ -44,7 +44,7 @@ class ShardedUpdater(Updater):
         **options: The options of Updater. A `transform` is not supported.
 
     Raises:
-        ValueError: A parameter or module has an unsupported sharding, or a `transform` was given.
+        ValueError: A parameter or module has an unsupported sharding, or an unsupported option was given.
     """
 
     def __init__(
@@ -60,6 +60,11 @@ class ShardedUpdater(Updater):
     ) -> None:
         if options.get("transform") is not None:
             raise ValueError("transforms must change whole gradients, but those of sharded modules are in parts.")
+        if options.get("bf16_parameters"):
+            raise ValueError(
+                "parameters of sharded modules must be fp32, but got bf16_parameters. To compute in bf16, say "
+                "MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)."
+            )
         self._padding = padding
         self._fsdp_modules = find_fsdp_modules(modules)
         parts = [part for module in modules.values() for part in module.modules() if isinstance(part, FSDPModule)]
@@ -77,6 +82,8 @@ class ShardedUpdater(Updater):
         self._sharded = [p for p in self._trainable if isinstance(p, DTensor)]
         self._replicated = [p for p in self._trainable if not isinstance(p, DTensor)]
         for name, optimizer in self.optimizers.items():
+            if isinstance(optimizer, torch.optim.Muon):
+                self._check_muon(name, optimizer)
             for group in optimizer.param_groups:
                 kinds = {isinstance(parameter, DTensor) for parameter in group["params"]}
                 if len(kinds) > 1 and (group.get("foreach") or group.get("fused")):
@@ -84,6 +91,15 @@ class ShardedUpdater(Updater):
                         f"optimizer {name!r} must step sharded and replicated parameters one by one, but got foreach "
                         "or fused. Leave that out, or make two optimizers."
                     )
+
+    def _check_muon(self, name: str, optimizer: torch.optim.Optimizer) -> None:
+        """Raise if a matrix has an empty shard, with which Muon's operations fail in the middle of a step."""
+        for matrix in get_parameters(optimizer):
+            if isinstance(matrix, DTensor) and matrix.shape[0] < (shards := matrix.device_mesh.size(-1)):
+                raise ValueError(
+                    f"{self._names[id(matrix)]} must have as many rows as shards, {shards}, for the Muon optimizer "
+                    f"{name!r}, but got {matrix.shape[0]}. Give it to another optimizer."
+                )
 
     def _accumulate(
         self, trainable: list[Tensor], window: Sequence[Batch], loss: Loss[Batch], ranks: int

@@ -143,6 +143,33 @@ def test_random_windows_of_several_ranks_match_the_full_batch(
     assert all(identical(result[-1], results[0][-1]) for result in results)
 
 
+def step_muon(rank: int, layout: str) -> list[Tensor]:
+    """Return the change of several matrices in one step, sharded or whole."""
+    torch.manual_seed(0)
+    changes = []
+    for rows, columns in [(8, 8), (16, 6), (6, 16), (7, 5)]:
+        model = nn.Linear(columns, rows, bias=False)
+        gradient = torch.randn(rows, columns)
+        (before,) = whole(model.parameters())
+        if layout != "whole":
+            fully_shard(model, mesh=context_of(rank).hybrid_mesh if layout == "hybrid" else mesh(rank))
+            like: Any = model.weight
+            gradient = distribute_tensor(gradient, like.device_mesh, like.placements, src_data_rank=None)
+        model.weight.grad = gradient
+        torch.optim.Muon(model.parameters(), lr=1.0).step()
+        changes += [after - before for after in whole(model.parameters())]
+    return changes
+
+
+def test_muon_steps_shards_as_whole_matrices(four):
+    expected = four.run(step_muon, "whole")[0]
+    for layout in ("full", "hybrid"):
+        changes = four.run(step_muon, layout)
+        for matrix, change in zip(changes[0], expected, strict=True):
+            assert distance([matrix], [change]) <= 5e-2 * norm([change])  # Muon computes its steps in bf16
+        assert all(identical(change, changes[0]) for change in changes)
+
+
 class Pieces(nn.Module):
     """Two sharded branches and a replicated one, each with an optimizer of its own."""
 
@@ -336,12 +363,17 @@ def build_wrongly(rank: int, fault: str) -> str:
         options["mp_policy"] = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
     if fault == "offload":
         options["offload_policy"] = CPUOffloadPolicy(pin_memory=False)
+    if fault == "muon":
+        model[1] = nn.Linear(4, 1, bias=False)
     fully_shard(model[1], **options)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=fault == "foreach" or None)
-    transform = (lambda: None) if fault == "transform" else None
+    optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=fault == "foreach" or None)
+    if fault == "muon":
+        optimizer = torch.optim.Muon(model[1].parameters())
+    arguments: dict[str, Any] = {"transform": lambda: None} if fault == "transform" else {}
+    arguments |= {"bf16_parameters": True} if fault == "bf16" else {}
     kind: Any = Updater if fault == "updater" else ShardedUpdater
     try:
-        kind({"sgd": optimizer}, modules={"net": model}, transform=transform)
+        kind({"sgd": optimizer}, modules={"net": model}, **arguments)
     except ValueError as error:
         return str(error)
     return "accepted"
@@ -355,6 +387,8 @@ def build_wrongly(rank: int, fault: str) -> str:
         ("offload", "sharded modules must stay on their device"),
         ("foreach", "optimizer 'sgd' must step sharded and replicated parameters one by one"),
         ("transform", "transforms must change whole gradients"),
+        ("bf16", "parameters of sharded modules must be fp32, but got bf16_parameters."),
+        ("muon", "net.1.weight must have as many rows as shards, 2, for the Muon optimizer 'sgd', but got 1."),
         ("updater", "parameters that are sharded must have a ShardedUpdater"),
     ],
 )
