@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -28,6 +29,7 @@ class ShardedAccumulation(Accumulation):
         self.summed = True  # the Reducer leaves the gradients as they are
         self.trainable = trainable
         self._scaled = scale is not None
+        self._used: list[tuple[set[int], Tensor]] = []  # ids of the leaves that each pass reached, and its weight
         self.reference = torch.full((), 1.0 if scale is None else 0.0, dtype=torch.float64, device=device)
 
     def add(self, mean_loss: Tensor, weight: float | Tensor) -> None:
@@ -42,7 +44,9 @@ class ShardedAccumulation(Accumulation):
             detached = detached.clone()  # a CUDA graph would write the next micro-batch's loss in its place
         counted = self._to_valid_weight(weight if on_device else known)
         factor = self._compute_factor(counted)
-        with _guarded_leaves(mean_loss, counted > 0) if on_device or not known else contextlib.nullcontext():
+        leaves = _find_leaves(mean_loss)
+        self._used.append(({id(leaf.variable) for leaf in leaves}, counted))
+        with _guarded_leaves(leaves, counted > 0) if on_device or not known else contextlib.nullcontext():
             # No `inputs`, since backward would not reach the gathered weights.
             torch.autograd.backward(mean_loss, factor.to(mean_loss.dtype))
         if on_device:
@@ -51,6 +55,17 @@ class ShardedAccumulation(Accumulation):
         elif known:
             self.losses.append(detached)
             self.weights.append(known)
+
+    def has_gradient(self) -> Tensor:
+        return super().has_gradient() * self.count_uses(self.parameters)
+
+    def count_uses(self, leaves: Sequence[Tensor | None]) -> Tensor:
+        """Return for each leaf how many micro-batches with weight used it on this rank, (len(leaves),), fp32."""
+        if not self._used:
+            return torch.zeros(len(leaves), device=self.device)
+        used = torch.tensor([[id(leaf) in found for leaf in leaves] for found, _ in self._used], dtype=torch.float32)
+        counted = torch.stack([weight for _, weight in self._used]) > 0
+        return counted.float() @ used.to(self.device, non_blocking=True)
 
     def _compute_factor(self, weight: Tensor) -> Tensor:
         if not self._scaled:
@@ -67,8 +82,8 @@ class ShardedAccumulation(Accumulation):
 
 
 @contextlib.contextmanager
-def _guarded_leaves(loss: Tensor, counts: Tensor) -> Iterator[None]:
-    """Set the gradients of `loss` to zero where `counts` is false, since an empty micro-batch gives NaN.
+def _guarded_leaves(leaves: Sequence[Any], counts: Tensor) -> Iterator[None]:
+    """Set the gradients of `leaves` to zero where `counts` is false, since an empty micro-batch gives NaN.
 
     The guard ends with the block: a task may keep its loss, and PyTorch then uses the same nodes in later passes.
     """
@@ -76,16 +91,22 @@ def _guarded_leaves(loss: Tensor, counts: Tensor) -> Iterator[None]:
     def guard(gradients: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
         return tuple(gradient if gradient is None else torch.where(counts, gradient, 0.0) for gradient in gradients)
 
-    nodes, seen, handles = [loss.grad_fn], set(), []
-    while nodes:
-        node = nodes.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
-            if hasattr(node, "variable"):  # where a gradient is accumulated
-                handles.append(node.register_prehook(guard))
-            nodes.extend(before for before, _ in node.next_functions)
+    handles = [leaf.register_prehook(guard) for leaf in leaves]
     try:
         yield
     finally:
         for handle in handles:
             handle.remove()
+
+
+def _find_leaves(loss: Tensor) -> list[Any]:
+    """Return the nodes of the graph of `loss` that accumulate a gradient."""
+    nodes, seen, leaves = [loss.grad_fn], set(), []
+    while nodes:
+        node = nodes.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            if hasattr(node, "variable"):
+                leaves.append(node)
+            nodes.extend(before for before, _ in node.next_functions)
+    return leaves

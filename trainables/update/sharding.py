@@ -139,7 +139,13 @@ class ShardedUpdater(Updater):
 
     def _measure(self, trainable: list[Tensor], window: Accumulation, ranks: int) -> WindowTotals:
         assert isinstance(window, ShardedAccumulation)
-        sums = torch.cat([window.compute_sums(), _measure_shards(self._sharded, self.device)])
+        sums = torch.cat(
+            [
+                window.compute_sums(),
+                _measure_shards(self._sharded, self.device),
+                window.count_uses(self._find_gathered()).double(),
+            ]
+        )
         dist.all_reduce(sums)
         numbers = [*sums.unbind(), window.reference.double()]
         if self._replicated:
@@ -147,30 +153,39 @@ class ShardedUpdater(Updater):
             numbers += torch._foreach_norm(get_gradients(self._replicated), 2, self._norm_dtype)
         read = torch.stack([number.double() for number in (*numbers, *window.losses)]).tolist()
         count, others = len(self._sharded), len(self._replicated)
-        weight, loss, reference = read[0], read[1], read[2 + 2 * count]
+        weight, loss, reference = read[0], read[1], read[2 + 3 * count]
         if not 0 <= weight < math.inf:
             raise ValueError("weight of a micro-batch must be a finite number of at least 0, but a rank had another.")
         factor = reference / weight / window.scale if weight else 1.0
         held: dict[int, float] = {}
-        for parameter, square, present in zip(self._sharded, read[2:], read[2 + count :], strict=False):
+        shards = zip(self._sharded, read[2:], read[2 + count :], read[2 + 2 * count :], strict=False)
+        for parameter, square, present, uses in shards:
             if 0 < present < get_world_size():
                 raise ValueError(
                     f"{self._names[id(parameter)]} must get a gradient on all ranks or on none, since it is sharded, "
                     f"but got one on {present:.0f} of {get_world_size()}."
                 )
-            if present:
+            if present and uses:
                 held[id(parameter)] = square**0.5
-        rest = read[3 + 2 * count :]
+            else:  # not zero, since weight decay would then move the parameter
+                parameter.grad = None
+        rest = read[3 + 3 * count :]
         for replica, present, norm in zip(self._replicated, rest, rest[others:], strict=False):
             if present:
                 held[id(replica)] = norm
-            else:  # not zero, since weight decay would then move the parameter
+            else:
                 replica.grad = None
         self._with_gradient = [parameter for parameter in trainable if id(parameter) in held]
         self._norms = [held[id(parameter)] * factor for parameter in self._with_gradient]
         losses = rest[2 * others :]
         bad = sum(not abs(number) < math.inf for number in losses)
         return WindowTotals(weight, loss / weight if weight else math.nan, factor, bad)
+
+    def _find_gathered(self) -> list[Tensor | None]:
+        """Return of each sharded parameter the gathered one, which modules use, or None if none used it yet."""
+        parameters = [p for module in self._fsdp_modules for group in _get_groups(module) for p in group.fsdp_params]
+        gathered = {id(p.sharded_param): getattr(p, "unsharded_param", None) for p in parameters}
+        return [gathered.get(id(parameter)) for parameter in self._sharded]
 
     def _get_gradients(self, parameters: Sequence[Tensor]) -> list[Tensor]:
         return [get_local(gradient) for gradient in get_gradients(parameters)]

@@ -354,6 +354,43 @@ def test_window_that_raises_leaves_nothing_in_shards(pair):
     assert identical(pair.run(fail_and_continue, True), pair.run(fail_and_continue, False))
 
 
+class Optional(nn.Module):
+    """Negative inputs use a layer, and a replicated gain, that other inputs do not use."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__()
+        self.always, self.seldom, self.gain = nn.Linear(2, 2), nn.Linear(2, 2), nn.Parameter(torch.ones(1))
+        if rank >= 0:
+            fully_shard(self, mesh=mesh(rank), ignored_params={self.gain})
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.gain * self.seldom(self.always(x)) if x.sum() < 0 else self.always(x)
+
+
+def skip_unused(rank: int, sharded: bool, used: bool, as_tensor: bool) -> list[bool]:
+    """Whether a window moved each parameter; its negative inputs have no weight, unless `used` on rank 1."""
+    torch.manual_seed(0)
+    model = Optional(rank if sharded else -1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.5)
+    updater = (ShardedUpdater if sharded else Updater)({"adam": optimizer}, modules={"model": model})
+
+    def loss(x: Tensor) -> tuple[Tensor, Any]:
+        weight = float(x.sum() > 0 or (used and rank == 1))
+        return model(x).square().mean(), torch.tensor(weight) if as_tensor else weight
+
+    before = dict(zip(dict(model.named_parameters()), whole(model.parameters()), strict=True))
+    updater.update([torch.ones(1, 2), -torch.ones(1, 2), torch.ones(2, 2)], loss)
+    after = whole(model.parameters())
+    return [not torch.equal(*values) for values in zip(before.values(), after, strict=True)]
+
+
+@pytest.mark.parametrize(("used", "as_tensor"), [(False, False), (False, True), (True, False), (True, True)])
+def test_parameters_that_only_zero_weights_use_stay(pair, used, as_tensor):
+    for sharded in (False, True):
+        for moved in pair.run(skip_unused, sharded, used, as_tensor):
+            assert moved == [used, True, True, used, used]
+
+
 def build_wrongly(rank: int, fault: str) -> str:
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     options: dict[str, Any] = {"mesh": mesh(rank)}
