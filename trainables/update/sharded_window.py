@@ -39,6 +39,12 @@ class ShardedAccumulation(Accumulation):
         known = 0.0 if on_device else check_weight(float(weight))
         self._on_device = self._on_device or on_device
         mean_loss = check_mean_loss(mean_loss)
+        if mean_loss.dtype.itemsize < 4:  # the weight multiplies it
+            name = str(mean_loss.dtype).removeprefix("torch.")
+            raise ValueError(
+                f"loss of sharded modules must be fp32, since its dtype would round the weight, but got {name}. "
+                "Compute it from fp32 outputs: MixedPrecisionPolicy(..., output_dtype=torch.float32)."
+            )
         detached = mean_loss.detach()
         if mean_loss.is_cuda:
             detached = detached.clone()  # a CUDA graph would write the next micro-batch's loss in its place

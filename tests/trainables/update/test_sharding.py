@@ -391,6 +391,22 @@ def test_parameters_that_only_zero_weights_use_stay(pair, used, as_tensor):
             assert moved == [used, True, True, used, used]
 
 
+def lose_in_half_precision(rank: int) -> str:
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    model = fully_shard(nn.Linear(2, 1), mesh=mesh(rank), mp_policy=policy)
+    updater = ShardedUpdater({"sgd": torch.optim.SGD(model.parameters(), lr=0.1)}, modules={"net": model})
+    try:
+        updater.update([torch.ones(1, 2)], lambda x: (model(x).mean(), 1003))
+    except ValueError as error:
+        return str(error)
+    return "trained"
+
+
+def test_loss_of_shards_in_half_precision_is_refused(pair):
+    for message in pair.run(lose_in_half_precision):
+        assert message.startswith("loss of sharded modules must be fp32, since its dtype would round the weight")
+
+
 def build_wrongly(rank: int, fault: str) -> str:
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     options: dict[str, Any] = {"mesh": mesh(rank)}
