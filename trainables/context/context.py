@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 import torch.distributed as dist
 
+from trainables import private_api
 from trainables.context import rng
 from trainables.context.cache import Cache
 
@@ -94,6 +95,7 @@ class Context:
             for group in self._hybrid_mesh.get_all_groups():
                 if group is not dist.group.WORLD:
                     dist.destroy_process_group(group)
+            private_api.clear_sharding_cache()  # it would give the next equal mesh these groups
         self._mesh = self._hybrid_mesh = None
         if self in _GROUP_USERS:
             _GROUP_USERS.remove(self)

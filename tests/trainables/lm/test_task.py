@@ -99,10 +99,13 @@ def train_ranks(rank: int, files: str, ranks: int, config: dict[str, Any]) -> An
     training, held = make_lm(Path(files), rank, ranks, **{"optimizer": "adamw", **config}), []
     training.task.optimizers["embedding"].register_step_post_hook(lambda *_: held.append(count_bytes(training.task)))
     reports = run_epochs(training, 2)
-    parameters = training.task.model.parameters()
-    weights = [(p.full_tensor() if isinstance(p, DTensor) else p).detach().clone() for p in parameters]
+    weights = [whole(parameter) for parameter in training.task.model.parameters()]
     training.close()
     return reports, weights, held[-1]
+
+
+def whole(parameter: Any) -> torch.Tensor:
+    return (parameter.full_tensor() if isinstance(parameter, DTensor) else parameter).detach().clone()
 
 
 @pytest.mark.parametrize(
@@ -134,6 +137,32 @@ def test_sharded_model_trains_as_one_rank_with_the_batch_of_two(pair, files):
     alone, *_ = train_ranks(0, str(files), 1, {"batch_size": 8})
     for mine, theirs in zip(shards, alone, strict=True):
         assert mine == pytest.approx(theirs, rel=1e-5)
+
+
+def train_part(
+    rank: int, files: str, ranks: int, config: dict[str, Any], source: str, epochs: int, target: str
+) -> Any:
+    """Train from the checkpoint `source`, and save one after the first epoch. Return the reports and the weights."""
+    training = make_lm(Path(files), rank, ranks, **{"samples": 24, "batch_size": 8 // ranks, "epochs": 3, **config})
+    if source:
+        training.load(Path(source))
+    reports = run_epochs(training, 1)
+    if target:
+        training.save(Path(target))
+    reports += run_epochs(training, epochs - 1)
+    weights = [whole(parameter) for parameter in training.task.model.parameters()]
+    training.close()
+    return reports, weights
+
+
+def test_hybrid_trial_with_muon_resumes_exactly(four, files, tmp_path):
+    config, path = {"optimizer": "muon", "shard": "hybrid", "ema_decay": 0.9}, str(tmp_path / "epoch.pt")
+    straight = four.run(train_part, str(files), 4, config, "", 3, path)
+    resumed = four.run(train_part, str(files), 4, config, path, 2, "")
+    for (reports, weights), (expected, same) in zip(resumed, straight, strict=True):
+        assert identical(reports, expected[1:])
+        assert identical(weights, same)
+        assert identical(weights, straight[0][1])
 
 
 def test_compiled_blocks_of_shards_train_as_plain_ones(files, monkeypatch):
