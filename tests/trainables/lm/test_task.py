@@ -139,9 +139,7 @@ def test_sharded_model_trains_as_one_rank_with_the_batch_of_two(pair, files):
         assert mine == pytest.approx(theirs, rel=1e-5)
 
 
-def train_part(
-    rank: int, files: str, ranks: int, config: dict[str, Any], source: str, epochs: int, target: str
-) -> Any:
+def train_part(rank: int, files: str, ranks: int, config: dict[str, Any], source: str, epochs: int, target: str) -> Any:
     """Train from the checkpoint `source`, and save one after the first epoch. Return the reports and the weights."""
     training = make_lm(Path(files), rank, ranks, **{"samples": 24, "batch_size": 8 // ranks, "epochs": 3, **config})
     if source:
@@ -153,6 +151,17 @@ def train_part(
     weights = [whole(parameter) for parameter in training.task.model.parameters()]
     training.close()
     return reports, weights
+
+
+def test_checkpoint_goes_from_two_to_one_and_four_ranks(pair, four, files, tmp_path):
+    first, second = str(tmp_path / "first.pt"), str(tmp_path / "second.pt")
+    full, hybrid = ({"optimizer": "adamw", "shard": shard} for shard in ("full", "hybrid"))
+    pair.run(train_part, str(files), 2, full, "", 1, first)
+    train_part(0, str(files), 1, full, first, 1, second)
+    expected = train_part(0, str(files), 1, {"optimizer": "adamw"}, "", 3, "")
+    for (report,), weights in four.run(train_part, str(files), 4, hybrid, second, 1, ""):
+        assert report == pytest.approx(expected[0][-1], rel=1e-5)
+        assert distance(weights, expected[1]) <= 5e-5 * norm(expected[1])
 
 
 def test_hybrid_trial_with_muon_resumes_exactly(four, files, tmp_path):
