@@ -1,6 +1,9 @@
 """Show what the task `lm` learns from, what it reports, how it resumes, and that shards train as the whole model."""
 
 import math
+import os
+import shutil
+import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +12,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 from torch import nn
+from torch._inductor import config as inductor_config
 from torch.distributed.tensor import DTensor
 
 from models.liquid.data import bits_per_byte
@@ -184,6 +188,23 @@ def test_compiled_blocks_of_shards_train_as_plain_ones(files, monkeypatch):
         reports += run_epochs(training, 1)
         training.close()  # which ends the process group of a single rank
     assert reports[1] == pytest.approx(reports[0], rel=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    shutil.which(os.environ.get("CXX", "g++")) is None or not Path(sysconfig.get_path("include"), "Python.h").exists(),
+    reason="inductor needs a C++ compiler and Python's headers",
+)
+def test_generated_code_of_shards_has_the_plain_gradient(files, tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    reports = []
+    for compiled in (False, True):
+        training = make_lm(files, shard="full", compiled=compiled, depth=1)
+        batch = training.task.corpus.train[:36].view(4, 9)
+        with inductor_config.patch(compile_threads=1):
+            reports.append(training.task.updaters["train"].update([batch], training.task.loss))
+        training.close()
+    assert (reports[1].loss, reports[1].grad_norm) == pytest.approx((reports[0].loss, reports[0].grad_norm), rel=1e-5)
 
 
 def test_small_corpus_is_read_from_files_and_folders(files, tmp_path):
