@@ -39,9 +39,9 @@ def _has_native_bf16() -> bool:
 
 
 class Precision(StrEnum):
-    """Numeric format of forward and loss. Parameters, gradients and optimizer state are fp32 in all of them.
+    """The numeric format of forward pass and loss. Parameters, gradients and optimizer state are always fp32.
 
-    This is the one table of all precisions: a line here adds one.
+    This table lists all precisions. To add a precision, add a line.
     """
 
     FP32 = "fp32", Mode(torch.float32, autocast=False)
@@ -68,7 +68,7 @@ else:
 
 
 class Diverged(RuntimeError):
-    """A trial that cannot continue. This is a result of the search, not a failure of the machine.
+    """Ends a trial that cannot continue. The search counts it as a result, not as a failure of the machine.
 
     Attributes:
         metrics: The report of the epoch in which divergence was found, if there is one.
@@ -94,7 +94,7 @@ class Diverged(RuntimeError):
 
 
 def autocast(precision: Precision, device: torch.device) -> contextlib.AbstractContextManager[Any]:
-    """Return the context of a forward pass and its loss."""
+    """Return the autocast context of a forward pass and its loss. fp32 needs none and gets an empty context."""
     return torch.autocast(device.type, dtype=precision.dtype) if precision.mode.autocast else NOTHING
 
 
@@ -138,10 +138,19 @@ def _is_supported(precision: Precision, device: torch.device) -> bool:
 class LossScale:
     """The factor that keeps small fp16 gradients from vanishing, updated once per window.
 
-    Grows by `growth_factor` after `growth_interval` applied windows in a row, and backs off by `backoff_factor` after
-    each window with a non-finite gradient. Unlike `torch.amp.GradScaler` it has a floor: there, the scale can fall
-    until its reciprocal is infinite, and non-finite gradients pass the check and reach the weights. `state_dict` has
-    the keys of GradScaler.
+    The scale is multiplied by `growth_factor` after `growth_interval` applied windows in a row, and by `backoff_factor`
+    after each window with a non-finite gradient. Unlike `torch.amp.GradScaler`, it has a minimum. The scale of
+    GradScaler can fall until its reciprocal is infinite. Then non-finite gradients pass the check and are applied.
+
+    Args:
+        initial: The scale of the first window, at most 2**127.
+        growth_interval: The number of applied windows in a row before the scale grows.
+        minimum: The smallest scale.
+        growth_factor: The factor above 1.
+        backoff_factor: The factor between 0 and 1.
+
+    Raises:
+        ValueError: An argument is out of range.
     """
 
     def __init__(
@@ -190,6 +199,7 @@ class LossScale:
         self.value = lower
 
     def state_dict(self) -> dict[str, Any]:
+        """Return the scale and its settings under the keys of `torch.amp.GradScaler`."""
         return {
             "scale": self.value,
             "growth_factor": self.growth_factor,

@@ -26,9 +26,13 @@ class CheckpointError(RuntimeError):
 
 
 def save(state: dict[str, Any], path: StoragePath) -> None:
-    """Write `state`, of tensors and plain Python values, to `path`, and its SHA-256 to a file next to it.
+    """Write a checkpoint file, and its SHA-256 to a file next to it.
 
     A reader sees the old file or the new one, also after a crash, on a disk and in a bucket.
+
+    Args:
+        state: Tensors and plain Python values, by name.
+        path: The path of the file. Its folder is created.
     """
     _publish(_serialize(state), path)
 
@@ -92,10 +96,10 @@ def load(path: StoragePath) -> dict[str, Any]:
 
 
 def plain(state: dict[str, Any]) -> dict[str, Any]:
-    """Return `state` if a checkpoint of it can be read again.
+    """Return `state` unchanged if a checkpoint of it can be loaded again.
 
     Raises:
-        CheckpointError: It holds objects other than tensors and plain Python values.
+        CheckpointError: `state` contains objects other than tensors and plain Python values.
     """
     try:
         torch.load(io.BytesIO(_serialize(state)), weights_only=True)

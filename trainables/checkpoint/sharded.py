@@ -85,11 +85,11 @@ def save(state: dict[str, Any], path: StoragePath, context: Context) -> None:
 
 
 def load(path: StoragePath) -> dict[str, Any]:
-    """Return the state that was saved at `path`. `fill` reads the sharded tensors of a directory.
+    """Return the state that was saved at `path`, on the CPU. `fill` reads the sharded tensors of a directory.
 
     Raises:
-        CheckpointError: It is missing or its content differs from what was written.
-        OSError: Its bucket cannot be read.
+        CheckpointError: The checkpoint is missing, or its content differs from what was written.
+        OSError: The bucket cannot be read.
     """
     if not path.is_dir():
         return file.load(path)

@@ -23,13 +23,17 @@ _GROUP_USERS: "weakref.WeakSet[Context]" = weakref.WeakSet()
 
 
 class Context:
-    """Device, rank and random generator of one worker of a trial.
+    """The device, rank, random generator and collectives of one worker of a trial.
 
     Attributes:
-        generator: On the CPU, seeded by the trial's seed and the epoch, the same on all ranks.
-        cache_store: The values of `cache`.
-        files: The folder that the task's `prepare` filled before the search began, or None without a search.
-        local_world_size: The number of ranks on this node. Default: all.
+        device: The device of modules and micro-batches.
+        rank: The rank of this worker, from 0 to `world_size` - 1.
+        world_size: The number of workers of the trial.
+        generator: A generator on the CPU. The training loop seeds it for each epoch from the trial's seed, the same on
+            all ranks.
+        cache_store: The values that `cache` keeps.
+        files: The folder that the task's `prepare` filled before the search started, or None without a search.
+        local_world_size: The number of ranks on this node. Default: all ranks.
     """
 
     def __init__(
@@ -52,15 +56,16 @@ class Context:
 
     @property
     def mesh(self) -> "DeviceMesh":
-        """The one-dimensional mesh of this trial's ranks, for `fully_shard`. A single rank gets a process group."""
+        """The one-dimensional mesh of all ranks, for `fully_shard`. Without a process group, one is created."""
         if self._mesh is None:
             self._mesh = self._create_mesh({"shard": self.world_size})
         return self._mesh
 
     @property
     def hybrid_mesh(self) -> "DeviceMesh":
-        """The ranks in two dimensions, which makes `fully_shard` split a module over the ranks of a node, and keep a
-        replica on each node.
+        """The two-dimensional mesh of nodes and their ranks, for hybrid sharding.
+
+        `fully_shard` then splits a module over the ranks of a node and keeps a replica on each node.
 
         Raises:
             ValueError: The nodes have different numbers of ranks.
@@ -109,12 +114,13 @@ class Context:
         return fresh
 
     def cache(self, name: str, make: Callable[[], Value]) -> Value:
-        """Return the result of `make`, kept between the trials of this worker. Use it for data that is costly to load.
+        """Return the result of `make`, kept between the trials of this worker. Use it for data that loads slowly.
 
         Args:
-            name: Must name all that the value depends on. Random numbers that `make` draws are seeded with it.
-            make: Called if no value is cached under the name. Arrays in its result become read-only. A value is dropped
-                when a trial that changed its tensors or containers ends.
+            name: The key of the value. It must contain everything that the value depends on. The random numbers that
+                `make` draws are seeded with it.
+            make: A function that is called if no value has this name. Arrays in its result become read-only. If a trial
+                changes a tensor or container of the value, the value is dropped after the trial.
         """
 
         def make_isolated() -> Value:
@@ -128,9 +134,9 @@ class Context:
         """Yield this rank's share of `data` in batches, without padding or duplicates.
 
         Args:
-            data: A tensor, an array, or any object with a length that takes a tensor of indices. Also a tuple or dict
-                of such objects of one length, or a sequence, whose items are returned as lists.
-            batch_size: Largest number of samples per micro-batch.
+            data: A tensor or array of shape (samples, ...), or a tuple or dict of tensors and arrays of one length. A
+                batch has the same structure. The items of another sequence are yielded as lists.
+            batch_size: The largest number of samples per micro-batch.
             shuffle: Whether to draw a new order each epoch, the same on all ranks.
 
         Raises:
@@ -145,11 +151,16 @@ class Context:
                 yield _take(data, indices)
 
     def micro_batches(self, count: int, batch_size: int) -> int:
-        """Return the number of batches that `shard` yields of `count` samples, on the rank with the most."""
+        """Return the largest number of batches that `shard` yields on any rank.
+
+        Args:
+            count: The number of samples on all ranks together.
+            batch_size: The largest number of samples per micro-batch.
+        """
         return math.ceil(math.ceil(count / self.world_size) / batch_size)
 
     def any(self, *flags: bool) -> list[bool]:
-        """Return for each flag whether it is set on any rank."""
+        """Return for each flag whether it is set on at least one rank. All ranks must call it."""
         if self.world_size == 1:
             return list(flags)
         total = torch.tensor([float(flag) for flag in flags], device=self.device)
@@ -157,7 +168,7 @@ class Context:
         return [count > 0 for count in total.tolist()]
 
     def all_reduce_sums(self, values: Mapping[str, float]) -> dict[str, float]:
-        """Return the sums of `values` over all ranks. A rank may lack some of the names."""
+        """Return the sums of `values` over all ranks, by name. A name need not exist on each rank."""
         totals: dict[str, float] = {}
         for part in self.gather(dict(values)):
             for name, value in part.items():
@@ -165,13 +176,17 @@ class Context:
         return totals
 
     def weighted_means(self, parts: Mapping[str, tuple[float, float]]) -> dict[str, float]:
-        """Return weighted means over all ranks of each rank's (weighted sum, weight), or NaN without weight."""
+        """Return weighted means over all ranks, by name.
+
+        Args:
+            parts: The (weighted sum, weight) of this rank, by name. The mean is NaN if all weights are 0.
+        """
         totals = self.all_reduce_sums({name: total for name, (total, _) in parts.items()})
         weights = self.all_reduce_sums({name: weight for name, (_, weight) in parts.items()})
         return {name: total / weights[name] if weights[name] else math.nan for name, total in totals.items()}
 
     def gather(self, value: Any) -> list[Any]:
-        """Return the `value` of each rank, by rank."""
+        """Return the values of all ranks, in the order of ranks."""
         if self.world_size == 1:
             return [value]
         gathered: list[Any] = [None] * self.world_size
@@ -179,7 +194,7 @@ class Context:
         return gathered
 
     def broadcast_object(self, value: Any) -> Any:
-        """Return the `value` of rank 0."""
+        """Return the value that rank 0 passed. The values of other ranks are ignored."""
         values = [value]
         if self.world_size > 1:
             dist.broadcast_object_list(values, src=0)

@@ -27,15 +27,15 @@ def searchable(
     Args:
         default: The value when the field is not searched.
         low, high: The range of a number, both ends included. An int field is searched in whole numbers.
-        log: Whether to search the logarithm.
-        step: Distance between neighbouring values.
+        log: Whether to search on a log scale.
+        step: The distance between neighbouring values.
         choices: The values of a categorical field, instead of a range.
         when: Search this field only in trials where the named fields have these values, as in
             `{"precision": "fp16"}` or `{"precision": ["fp16", "bf16"]}`. Other trials use its default.
-        description: A text for readers of the config.
+        description: What the field means.
 
     Raises:
-        ValueError: The range is impossible or the default does not lie in it.
+        ValueError: The range is empty, or the default does not lie in it.
     """
     if choices is not None:
         if low is not None or high is not None or log or step is not None:
@@ -100,12 +100,12 @@ class TaskConfig(ConfigPart):
     seed: int = Field(0, ge=0, lt=2**31, description="seed of weights, data order and dropout")
 
     def total_updates(self, micro_batches: int) -> int:
-        """Return the updates of a whole trial, the length that e.g. OneCycleLR needs.
+        """Return the number of updates of a whole trial, for schedules such as OneCycleLR.
 
         Skipped windows are not updates, so a trial never exceeds a schedule of this length.
 
         Args:
-            micro_batches: Of one epoch on the rank with the most: `context.micro_batches(samples, batch_size)`.
+            micro_batches: The number of micro-batches of one epoch, as `context.micro_batches` returns it.
         """
         return self.epochs * math.ceil(micro_batches / self.accumulation)
 

@@ -19,9 +19,13 @@ class DataSet:
     """A data set that a trial uses.
 
     Attributes:
-        digest: Identifies the content.
-        source: The origin, for people: a URL, a path, a package and its version.
-        use: Whether the trial trains or is evaluated on it.
+        name: The name in MLflow, at most 500 characters.
+        digest: The text that identifies the content.
+        source: Where the data comes from: a URL, a path, or a package and its version.
+        use: "training" or "evaluation": what the trial does with the data.
+
+    Raises:
+        ValueError: The name is empty or too long, or the use is unknown.
     """
 
     name: str
@@ -45,7 +49,7 @@ def digest_of(data: Any) -> str:
             order of a dict do not.
 
     Raises:
-        ValueError: It holds another type.
+        ValueError: `data` contains an object of another type.
     """
     sha = hashlib.sha256()
     for part in _encode_data(data):

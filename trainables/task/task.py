@@ -29,27 +29,29 @@ class Task(ABC, Generic[Config]):
     """A training task. Subclass it, name an objective, and define build, train_batches, loss and evaluate.
 
     Attributes:
-        objective: The metric of `evaluate` that the search improves, and `mode`, "min" or "max".
+        objective: The name of the metric of `evaluate` that the search improves.
+        mode: "min" or "max", the direction of the objective.
         trials: The default number of trials of a search. Raise it for a task whose trials take seconds.
-        units: The unit of metrics, by name, in a few words. The summary of a search shows those of the best report. A
-            report may hold a baseline of its objective: "val/score_baseline" for "val/score".
+        units: The unit of each metric, by the metric's name. The summary of a search shows these metrics of the best
+            report. A report may hold a baseline of its objective: "val/score_baseline" for "val/score".
         config: The parameters of this trial. Set before `build`, as is `context`.
-        context: Device, rank, world size and a generator that is seeded for each epoch.
-        modules: By name. `build` fills it. Moved to the device and made equal on all ranks afterwards.
-        optimizers: By name. `build` fills it.
-        schedulers: Learning-rate schedules, stepped once per applied update. `build` may fill it. ReduceLROnPlateau
-            is stepped with the objective after each evaluation.
-        transforms: Functions by update that change its finished gradients in place, e.g. add noise. `build` may fill
-            it. They run before gradients are checked and clipped.
-        updates: The optimizers that step together, by the name of the update. Default: all in one update, "train".
-        epoch_samples: Weight after which an epoch of an endless stream ends, on all ranks together. The excess of an
-            epoch's last window is subtracted from the next epoch, so that trials with other windows see the same
-            amount. None: no limit.
-        reduce_each: Of sharded modules: reduce gradients after each micro-batch instead of once per window. This saves
-            the memory of whole gradients.
-        unshard_to_evaluate: Of sharded modules: keep all weights whole during an evaluation. Otherwise, all ranks must
+        context: The device, rank, world size and random generator of this worker.
+        modules: The modules to train, by name. `build` fills this dict. Afterwards, the training loop moves the modules
+            to the device and copies the weights of rank 0 to all ranks.
+        optimizers: The optimizers, by name. `build` fills this dict. Each trainable parameter belongs to one of them.
+        schedulers: Learning-rate schedules, stepped once per applied update. `build` may fill this list.
+            ReduceLROnPlateau is stepped with the objective after each evaluation.
+        transforms: For each update, a function that changes the finished gradients in place, e.g. adds noise. It runs
+            before gradients are checked and clipped. `build` may fill this dict.
+        updates: The names of the optimizers that step together, by the name of the update. Default: one update,
+            "train", with all optimizers.
+        epoch_samples: The weight after which an epoch of an endless stream ends, summed over all ranks. If the last
+            window exceeds it, the next epoch is shorter by the excess. None: no limit.
+        reduce_each: Whether sharded modules reduce gradients after each micro-batch instead of once per window. This
+            saves the memory of whole gradients.
+        unshard_to_evaluate: Whether sharded modules keep whole weights during an evaluation. If not, all ranks must
             make the same forward passes in `evaluate`, and `pictures` cannot be rendered.
-        updaters: One per update, by name. Set after `build`.
+        updaters: The `Updater` of each update, by name. Set after `build`.
         named_data: The data sets that `dataset` recorded.
     """
 
@@ -76,10 +78,10 @@ class Task(ABC, Generic[Config]):
 
     @classmethod
     def config_class(cls) -> type[TaskConfig]:
-        """Return the config class of the declaration: `MyConfig` of `class MyTask(Task[MyConfig])`.
+        """Return the config class of the task: `MyConfig` of `class MyTask(Task[MyConfig])`.
 
         Raises:
-            TypeError: The class was declared without one.
+            TypeError: The task is declared without a config class.
         """
         for base in cls.__mro__:
             for generic in base.__dict__.get("__orig_bases__", ()):
@@ -90,27 +92,27 @@ class Task(ABC, Generic[Config]):
 
     @classmethod
     def judged_from(cls, config: Config) -> int:
-        """Return the first epoch whose report may end a trial, unless the search sets `--grace-period`.
+        """Return the first epoch whose report may end a trial, counted from 1. `--grace-period` overrides it.
 
         Args:
-            config: Has the settings of the search. Searched fields have their defaults.
+            config: The values that the search fixes, and the defaults of searched fields.
         """
         return 1
 
     @classmethod
     def prepare(cls, config: Config, folder: Path) -> None:
-        """Write files to `folder` that must be the same on all workers, e.g. a corpus of this machine.
+        """Write files that must be the same on all workers, e.g. a corpus that only the driver's machine has.
 
-        The driver calls it once, before the first trial of a search. The folder is part of the search's folder, and a
-        resumed search does not prepare it again. In a trial, its path is `self.files`.
+        The driver calls this method once, before the first trial of a search. A resumed search uses the same files.
 
         Args:
-            config: Has the settings of the search. Searched fields have their defaults.
+            config: The values that the search fixes, and the defaults of searched fields.
+            folder: The folder for the files, a part of the search's folder. In a trial, its path is `self.files`.
         """
 
     @functools.cached_property
     def files(self) -> Path:
-        """The folder that `prepare` filled. Without a search, as in a notebook, it is filled at the first access."""
+        """The folder that `prepare` filled. Without a search, the first access calls `prepare`."""
         if self.context.files is not None:
             return self.context.files
         self._own_files = tempfile.TemporaryDirectory(prefix="searchlight-")
@@ -119,48 +121,65 @@ class Task(ABC, Generic[Config]):
 
     @abstractmethod
     def build(self) -> None:
-        """Fill `modules` and `optimizers`."""
+        """Create the modules and optimizers of the trial: fill `modules`, `optimizers` and, if needed, `schedulers`.
+
+        Parameters are fp32 in each precision.
+        """
 
     @abstractmethod
     def train_batches(self, epoch: int) -> Iterable[Any]:
-        """Return this rank's micro-batches of `epoch`, counted from 0, without padding or duplicates."""
+        """Return this rank's micro-batches of an epoch, without padding or duplicates.
+
+        Args:
+            epoch: The number of the epoch, counted from 0.
+        """
 
     @abstractmethod
     def loss(self, batch: Any) -> "tuple[Tensor, float | Tensor]":
-        """Return the mean loss of a micro-batch and its weight, the number of elements in that mean."""
+        """Return the mean loss of a micro-batch and its weight, the number of elements in that mean.
+
+        The training loop calls this method under the autocast of the trial's precision.
+
+        Args:
+            batch: A micro-batch of `train_batches`, moved to the device, with fp64 converted to fp32.
+        """
 
     @abstractmethod
     def evaluate(self) -> Mapping[str, float | tuple[float, float]]:
         """Return metrics by name: a float that holds for all ranks, or (mean, weight) of this rank.
 
-        Called in evaluation mode, without autograd, with averaged weights if the trial has them, and in fp32. Use
-        `with self.autocast():` for the trial's own precision.
+        The training loop calls this method in evaluation mode, without autograd, in fp32, and with averaged weights if
+        `ema_decay` is set. Use `with self.autocast():` for the trial's precision.
         """
 
     def pictures(self) -> "Mapping[str, NDArray[np.uint8]]":
         """Return RGB images by name, uint8 of shape (height, width, 3), to be logged to the trial's MLflow run.
 
-        Called after an `evaluate` with a better objective than all earlier ones, under the same conditions, but only on
-        rank 0: it must not wait for other ranks. Names consist of letters, digits, - and _.
+        Names consist of letters, digits, - and _. The training loop calls this method after an `evaluate` with a new
+        best objective, under the same conditions, and only on rank 0: it must not wait for other ranks.
         """
         return {}
 
     def update(self, window: Sequence[Any]) -> None:
-        """Train on one window. Override it for several updates per window."""
+        """Train on one window. By default, call each updater once with `loss`. Override it for other schemes.
+
+        Args:
+            window: This rank's micro-batches of the window, at most `config.accumulation`.
+        """
         for updater in self.updaters.values():
             updater.update(window, self.loss)
 
     def after_update(self, report: "UpdateReport") -> None:
-        """Handle the report of an update. Override it to act after each update."""
+        """Handle the report of an update. By default, do nothing."""
 
     def predict(self, inputs: Any) -> Any:
-        """Return the answer of the trained task, logged as a model in MLflow: a tensor, an array, or a dict of them.
+        """Return the prediction of the trained task for `inputs`: a tensor, an array, or a dict of them.
 
-        Called like `evaluate`, with averaged weights if the trial has them. By default, apply the only module to the
-        inputs in the trial's own precision.
+        The model in MLflow calls this method under the conditions of `evaluate`. By default, apply the only module to
+        the inputs in the trial's precision.
 
         Args:
-            inputs: A tensor on the device, or a dict of them. Text is passed as arrays.
+            inputs: A tensor on the device, or a dict of them. Text comes as arrays.
 
         Raises:
             ValueError: The task has several modules and does not override this method.
@@ -180,7 +199,7 @@ class Task(ABC, Generic[Config]):
         By default, return eight rows of the first micro-batch, or of its first element if it is a tuple or list.
 
         Raises:
-            ValueError: The first micro-batch holds no tensors.
+            ValueError: The first micro-batch cannot be sliced.
         """
         batch: Any = next(iter(self.train_batches(0)), None)
         inputs = batch[0] if isinstance(batch, tuple | list) else batch
@@ -197,7 +216,7 @@ class Task(ABC, Generic[Config]):
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state that `state_dict` returned."""
+        """Restore the state that `state_dict` returned. The training loop calls it after `build`."""
 
     def dataset(
         self, name: str, data: Any = None, *, digest: str = "", source: str = "", use: Use = "training"
@@ -205,12 +224,15 @@ class Task(ABC, Generic[Config]):
         """Record in `build` a data set that the trial uses. MLflow logs it, and a resumed search reports other data.
 
         Args:
-            name: Of the data set.
-            data: Hashed by `trainables.task.digest_of`, on rank 0 in each trial. A GB takes seconds: cache the digest
-                of large data with `self.context.cache`.
-            digest: Instead of data.
-            source: The origin, for people: a URL, a path, a package and its version.
-            use: "training" or "evaluation". Record data twice that serves both.
+            name: The name of the data set in MLflow.
+            data: The data, hashed by `trainables.task.digest_of` on rank 0 in each trial. One GB takes seconds: cache
+                the digest of large data with `self.context.cache`.
+            digest: The digest, instead of `data`.
+            source: Where the data comes from: a URL, a path, or a package and its version.
+            use: "training" or "evaluation". Record data that serves both twice.
+
+        Raises:
+            ValueError: Both or neither of `data` and `digest` are given, or another argument is wrong.
         """
         if (data is None) == (not digest):
             raise ValueError(f"dataset must get data or a digest, but got {'neither' if data is None else 'both'}.")
@@ -222,8 +244,13 @@ class Task(ABC, Generic[Config]):
 
         Terms of a window that is not applied are discarded, as is its loss.
 
+        Args:
+            name: The name of the term.
+            value: The mean of the term over a micro-batch.
+            weight: The number of elements in that mean.
+
         Raises:
-            ValueError: The training loop itself reports a metric of that name.
+            ValueError: The training loop already reports a metric of this name.
         """
         if name in ("loss", "grad_norm", "updates"):
             raise ValueError(f"log must get a name that is not reported already, but got {name!r}.")
@@ -237,7 +264,10 @@ class Task(ABC, Generic[Config]):
         self.noting[name] = (total + part, weights + weight)
 
     def keep_noted(self) -> None:
-        """Add the terms logged since the last update to the sums of the epoch."""
+        """Add the terms logged since the last update to the sums of the epoch.
+
+        The training loop calls it. Call it in an own `update` before terms of the next update are logged.
+        """
         for name, (part, weight) in self.noting.items():
             total, weights = self.noted.get(name, (0.0, 0.0))
             self.noted[name] = (total + part, weights + weight)

@@ -380,7 +380,12 @@ class TrialTrainer:
 
 
 def train(task: Task[Any], epochs: int | None = None) -> Iterator[dict[str, float]]:
-    """Train `task` in this process and yield the report of each epoch, for tests, notebooks and debuggers."""
+    """Train `task` in this process and yield the metrics of each epoch. Use it in tests, notebooks and debuggers.
+
+    Args:
+        task: The task, with its config.
+        epochs: The number of epochs. Default: `task.config.epochs`.
+    """
     training = TrialTrainer(task)
     while training.epoch < (epochs or task.config.epochs):
         if (metrics := training.run_epoch()) is not None:

@@ -12,9 +12,12 @@ Batch = TypeVar("Batch")
 
 
 def windows(batches: Iterable[Batch], size: int) -> Iterator[list[Batch]]:
-    """Split `batches`, of known length or not, into lists of `size`. The last one may be shorter.
+    """Yield `batches` in lists of `size`. The last list may be shorter.
 
-    No batch is read before its window is requested.
+    A batch is read only when its window is requested, so an endless iterable is possible.
+
+    Raises:
+        ValueError: `size` is below 1.
     """
     if size < 1:
         raise ValueError(f"window size must be at least 1, but got {size}.")

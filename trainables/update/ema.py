@@ -10,13 +10,17 @@ from torch.nn import Parameter
 
 
 class Ema:
-    """fp32 averages of `parameters`, moved once per applied update.
+    """Exponential moving averages of parameters in fp32, updated once per applied update.
 
     The decay at update k is min(decay, (1 + k) / (10 + k)), so that the random initialization has little weight in
     early averages.
 
+    Args:
+        parameters: The parameters by name.
+        decay: The weight of the old average, above 0 and below 1.
+
     Raises:
-        ValueError: decay is not in (0, 1).
+        ValueError: `decay` is out of range.
     """
 
     def __init__(self, parameters: Mapping[str, Parameter], decay: float) -> None:
@@ -51,7 +55,7 @@ class Ema:
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
-        """Use the averages as the weights of the modules inside the context. Restore the live weights bit for bit.
+        """Replace the weights of the modules by the averages inside the context. Restore them bit for bit at its end.
 
         Buffers, such as the statistics of batch norm, are not averaged.
         """
@@ -67,10 +71,12 @@ class Ema:
             torch.clear_autocast_cache()
 
     def state_dict(self) -> dict[str, Any]:
+        """Return the averages and the number of updates. The tensors are not copied."""
         return {"updates": self.updates, "shadow": dict(self._shadow)}
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Load a state that `state_dict` returned."""
         self.updates = state["updates"]
         for name, shadow in self._shadow.items():
             shadow.copy_(state["shadow"][name])

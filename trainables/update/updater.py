@@ -122,7 +122,7 @@ class Updater:
         self._norms: list[float] = []  # and its norm
 
     def update(self, window: Sequence[Batch], loss: Loss[Batch]) -> UpdateReport:
-        """Train on `window`.
+        """Train on one window, and return its outcome.
 
         Args:
             window: This rank's micro-batches. It is empty if only other ranks have data left.
@@ -130,8 +130,8 @@ class Updater:
                 micro-batch and its weight, the number of elements of that mean (samples, unmasked tokens, cells).
 
         Raises:
-            Diverged: Too many windows were skipped in a row, or the loss scale fell to its floor.
-            PeerFailed: Another rank raised in its part of the window.
+            Diverged: Too many windows were skipped in a row, or the loss scale fell below its minimum.
+            PeerFailed: Another rank raised an error in its part of the window.
             ValueError: The loss is not one number that depends on a parameter, or a weight is not a finite number of
                 at least 0. A loss that depends only on parameters of other updates gives an empty window.
 
@@ -331,6 +331,7 @@ class Updater:
             parameter.grad = None
 
     def state_dict(self) -> dict[str, Any]:
+        """Return the state of optimizers, schedules, averages and loss scale, and the counts of windows."""
         return {
             "optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()},
             "schedulers": [scheduler.state_dict() for scheduler in self.schedulers],
@@ -343,7 +344,7 @@ class Updater:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load `state`. Averages or a loss scale that `state` does not have start from their initial values."""
+        """Load a state that `state_dict` returned. If it has no averages, they restart from the weights."""
         for name, optimizer in self.optimizers.items():
             optimizer.load_state_dict(keep_local_kernels(state["optimizers"][name], optimizer))
         for scheduler, saved in zip(self.schedulers, state["schedulers"], strict=True):
