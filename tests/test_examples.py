@@ -43,6 +43,36 @@ def test_example_has_fewer_than_100_lines_and_says_how_it_is_run(file):
     assert f"python search/run.py examples/{file.name}:" in text.split('"""')[1]
 
 
+def read_code_cells():
+    """Return the code of each cell of the notebook. The notebook is stored without outputs."""
+    notebook = json.loads((EXAMPLES / "notebook.ipynb").read_text(encoding="utf-8"))
+    assert (notebook["nbformat"], notebook["nbformat_minor"]) == (4, 5)
+    assert len({cell["id"] for cell in notebook["cells"]}) == len(notebook["cells"])
+    assert notebook["cells"][0]["cell_type"] == "markdown"  # it says what the notebook shows
+    cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in cells)
+    return ["".join(cell["source"]) for cell in cells]
+
+
+def test_notebook_has_short_cells_without_outputs():
+    cells = read_code_cells()
+    assert sum(len(cell.splitlines()) for cell in cells) < 100
+    for cell in cells:
+        compile(cell, "notebook.ipynb", "exec")
+
+
+@pytest.mark.slow
+def test_cells_of_the_notebook_run_in_order(make_cli):
+    cli = make_cli("notebook")
+    check = 'print(losses[-1] < losses[0], len(table), "Confirmed: " in result._repr_html_(), bool(result.best))'
+    cells = "\n".join([*read_code_cells(), check])
+    env = {**cli.env, "PYTHONPATH": str(EXAMPLES.parent)}
+    # Like a notebook, a program from standard input has no file that a worker could import.
+    done = subprocess.run([sys.executable, "-"], input=cells, cwd=cli.folder, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "True 6 True True"
+
+
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_task_of_an_example_gets_better(task, precision, monkeypatch):
