@@ -46,7 +46,7 @@ searchlight.add_command(
 
 @searchlight.command("resume", cls=Command, params=[click.Argument(["name"]), *RESUMABLE, run.JSON])
 def resume(name: str, as_json: bool, **options: Any) -> None:
-    """Continue the search NAME, which ended early or died."""
+    """Resume the search NAME, to finish it or to add trials."""
     run.resume_search(name, as_json, options)
 
 

@@ -32,14 +32,14 @@ from trainables.filesystem.paths import StoragePath
 @click.command(cls=Command)
 @click.argument("name")
 @click.option("--storage", metavar="PLACE", default="runs", help="Folder or bucket of the searches. Default: runs.")
-@click.option("--replay", is_flag=True, help="Log to MLflow what is missing there.")
+@click.option("--replay", is_flag=True, help="Log to MLflow all data that it has missed.")
 @click.option("--log-model", is_flag=True, help="Log the best checkpoint as a model in MLflow.")
 @click.option("--register", metavar="MODEL", help="Log the best checkpoint and register it in MLflow under this name.")
 @click.option("--compare", metavar="OTHER", multiple=True, help="Compare with this search. Can be repeated.")
 def main(
     name: str, storage: str, replay: bool, log_model: bool, register: str | None, compare: tuple[str, ...]
 ) -> None:
-    """Print the table of a search, and write its page and its Parquet file again. Or compare searches.
+    """Print the trials of a search, and write its report.html and trials.parquet again, or compare searches.
 
     NAME and OTHER are the name of a search or its folder.
     """

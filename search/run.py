@@ -28,20 +28,22 @@ if TYPE_CHECKING:
     from search.config import SearchConfig
 
 START = "Start"
-RESUME = GroupedOption(START, "--resume", metavar="NAME", help="Continue the search NAME, which ended early or died.")
+RESUME = GroupedOption(START, "--resume", metavar="NAME", help="Resume the search NAME, to finish it or to add trials.")
 LIST = GroupedOption(START, "--list", "list_", is_flag=True, help="List the searches in --storage and exit.")
 JSON = GroupedOption(
-    "Output", "--json", "as_json", is_flag=True, help="Print the result, or what --list lists, as JSON."
+    "Output", "--json", "as_json", is_flag=True, help="Print the result, the audit or the list of searches as JSON."
 )
 PARAMETERS = [
     click.Argument(["task"], default=""),
     click.Argument(["more"], nargs=-1, metavar="[NAME=VALUE]..."),
-    GroupedOption(START, "--config", metavar="FILE", help="Read options from this YAML file; the command line wins."),
+    GroupedOption(
+        START, "--config", metavar="FILE", help="Read options from this YAML file. The command line overrides it."
+    ),
     RESUME,
     LIST,
-    GroupedOption(START, "--dry-run", is_flag=True, help="Print the resolved search as YAML and exit."),
+    GroupedOption(START, "--dry-run", is_flag=True, help="Print the plan of the search as YAML and exit."),
     GroupedOption(
-        START, "--preflight", is_flag=True, help="Audit the task, print what is wrong with it and its cost, and exit."
+        START, "--preflight", is_flag=True, help="Audit the task, print the findings and the estimated cost, and exit."
     ),
     *build_parameters(OPTIONS),
     JSON,
@@ -92,7 +94,7 @@ def main(
 
 
 def audit_search(config: "SearchConfig", dry_run: bool, as_json: bool) -> None:
-    """Audit the task of a search and print what is found. Exit with code 1 if the search must not start."""
+    """Audit the task of a search and print the findings. Exit with code 1 if the search must not start."""
     from search.experiment import runner
     from search.experiment.preflight import estimate, run_preflight
     from search.reporting.console.preflight import print_audit

@@ -55,10 +55,10 @@ class SearchConfig(BaseModel):
     task: Annotated[Any, BeforeValidator(parse_task)] = option(
         "Task", ..., "", "Task to train: arc, liquid, lm, FILE.py:ClassName or FILE.py:function."
     )
-    trials: Count = _budget(16, "N", "Stop after this many trials, unless the task declares another number.")
+    trials: Count = _budget(16, "N", "Stop after this many trials. A task may declare another default.")
     time_budget: Duration = _budget(None, "TIME", "Stop after this time, e.g. 30m or 2h. Default: no limit.")
     gpu_hours: PositiveFloat | None = _budget(
-        None, "HOURS", "Stop after this many GPU-hours of all trials (CPU: worker-hours). Default: no limit."
+        None, "HOURS", "Stop after this many GPU-hours of all trials; on CPUs, worker-hours. Default: no limit."
     )
     stop_when: Annotated[str, BeforeValidator(parse_stop_condition)] = _budget(
         "",
@@ -69,16 +69,18 @@ class SearchConfig(BaseModel):
     confirm: int | None = _budget(
         None,
         "RUNS",
-        "Train the best trials and the defaults again under new seeds, with this many runs in all; 0 for none. "
-        "Default: a fifth of the epochs of all trials, at least 6 runs.",
+        "Number of confirming runs, which train the best trials and the defaults again under new seeds. 0: none. "
+        "Default: one for every five full trainings that the trials took, at least 6.",
         ge=0,
     )
     price_per_hour: PositiveFloat | None = _budget(
         None,
         "PRICE",
-        "Price of an hour of a GPU (CPU: worker), for the estimate of --preflight and --dry-run. Default: none.",
+        "Price of a GPU-hour, on CPUs of a worker-hour, for the estimate of --preflight and --dry-run. Default: none.",
     )
-    patience: Count | None = _budget(None, "N", "Stop after this many trials without a new best. Default: no limit.")
+    patience: Count | None = _budget(
+        None, "N", "Stop after this many trials without a better value. Default: no limit."
+    )
     workers: Count = _resource(1, "N", "Number of workers of each trial.")
     cpus_per_worker: ResourceAmount = _resource(1, "N", "Number of CPUs of each worker.")
     gpus_per_worker: float | None = _resource(
@@ -86,9 +88,9 @@ class SearchConfig(BaseModel):
     )
     concurrency: Count | None = _resource(None, "N", "Largest number of trials at a time. Default: as many as fit.")
     scheduler: SchedulerName = _scheduler(
-        "hyperband", "NAME", "Rule that ends trials early: asha, asha-stop, hyperband, median, pbt or none."
+        "hyperband", "NAME", "Algorithm that ends trials early: asha, asha-stop, hyperband, median, pbt or none."
     )
-    reduction_factor: int = _scheduler(3, "N", "Continue one in this many trials at a rung.", schedulers=HALVING, ge=2)
+    reduction_factor: int = _scheduler(3, "N", "At a rung, continue one of this many trials.", schedulers=HALVING, ge=2)
     fidelity: Unit = _scheduler("epochs", "UNIT", "Unit of a trial's budget: epochs, samples or gpu-seconds.")
     max_fidelity: Amount = _scheduler(
         None, "AMOUNT", "Largest budget of a trial in the unit of --fidelity, e.g. 27 or 10m. Default: all its epochs."
@@ -96,14 +98,14 @@ class SearchConfig(BaseModel):
     grace_period: Amount = _scheduler(
         None,
         "AMOUNT",
-        "Budget of each trial before it may end early, in the unit of --fidelity. "
-        "Default: 1 epoch, what the task declares, or what leaves three rungs.",
+        "Budget before which no trial ends early, in the unit of --fidelity. "
+        "Default: 1 epoch, or more if the task declares it; in another unit, what leaves three rungs.",
         schedulers=(*HALVING, "median"),
     )
     sampler: SamplerName = _sampler(
         "tpe", "NAME", "Algorithm that proposes parameters: tpe, gp, cmaes, qmc, nsga2 or random.", resumable=True
     )
-    seed: int = _sampler(0, "N", "Random seed of the sampler and of trials that set none.", ge=0, lt=2**31)
+    seed: int = _sampler(0, "N", "Random seed of the sampler and of trials without another seed.", ge=0, lt=2**31)
     warm_start: Annotated[list[str], BeforeValidator(wrap_in_list)] = _sampler(
         [], "SEARCH", "Learn from an earlier search, given by its name, its folder or mlflow:EXPERIMENT."
     )
@@ -126,13 +128,13 @@ class SearchConfig(BaseModel):
         Path("runs"), "PLACE", "Folder or bucket that holds the folders of searches, e.g. s3://bucket/path."
     )
     study: str = _storage(
-        "", "URL", "Database of the study, e.g. sqlite:///path.db. Default: a file of the search.", resumable=True
+        "", "URL", "Database of the study, e.g. sqlite:///path.db. Default: study.journal.", resumable=True
     )
     keep_checkpoints: Count = _storage(
         10,
         "N",
-        "Keep the checkpoints of this many of the best trials, of the Pareto front, of the best confirming run of each "
-        "config, and of trials that have not ended.",
+        "Keep the checkpoints of this many of the best trials. Those of the Pareto front, of the best confirming runs "
+        "and of trials that have not ended are kept, too.",
         resumable=True,
     )
     log_model: bool = _storage(False, "", "Log the best checkpoint as a model in MLflow at the end.", resumable=True)
@@ -144,13 +146,13 @@ class SearchConfig(BaseModel):
         None, "N", "Size of the population. Default: half of --trials, at most 20.", schedulers=("pbt",), ge=2
     )
     exploit_every: Count | None = _advanced(
-        None, "N", "Epochs between comparisons of the population. Default: an eighth of a trial's.", schedulers=("pbt",)
+        None, "N", "Epochs between comparisons of the population. Default: an eighth of a trial.", schedulers=("pbt",)
     )
     resources: dict[str, ResourceAmount] = _advanced(
         {}, "NAME=AMOUNT", "Amount of a custom Ray resource of each worker.", resumable=True
     )
     placement: Literal["pack", "spread"] = _advanced(
-        "pack", "pack|spread", "Fill one node before the next, or spread workers and trials.", resumable=True
+        "pack", "pack|spread", "Fill one node with workers before the next, or spread them.", resumable=True
     )
     max_failures: int = _advanced(
         3, "N", "Fail a trial that loses its workers more often than this without progress.", resumable=True, ge=0
@@ -158,7 +160,7 @@ class SearchConfig(BaseModel):
     stall_timeout: Duration = _advanced(
         None,
         "TIME",
-        "Fail a trial that makes no progress for this time, e.g. 10m. Default: 10 epochs, at least 30m.",
+        "Fail a trial that makes no progress for this time, e.g. 10m. Default: the time of 10 epochs, at least 30m.",
         resumable=True,
     )
     recycle_after: Count | None = _advanced(
@@ -166,7 +168,7 @@ class SearchConfig(BaseModel):
     )
     cold: bool = _advanced(False, "", "Start new workers for each trial, as --recycle-after 1 does.", resumable=True)
     no_preflight: bool = _advanced(
-        False, "", "Start without the audit of the task on the first worker, which takes a few seconds.", resumable=True
+        False, "", "Skip the audit of the task on the first worker, which takes a few seconds.", resumable=True
     )
     experiment: str = _advanced("", "NAME", "Name of the experiment in MLflow. Default: the name of the task.")
     tracking_uri: str = option(
