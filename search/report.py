@@ -51,7 +51,7 @@ def main(
     if compare:
         given = {"--replay": replay, "--log-model": log_model, "--register": register is not None}
         if extra := [flag for flag, is_given in given.items() if is_given]:
-            raise UsageError(f"--compare must come without {' and '.join(extra)}. Give them in a call of their own.")
+            raise UsageError(f"--compare must come without {' and '.join(extra)}. Call it once more with them.")
         return _compare(folder, [_resolve_folder(other, folder.parent) for other in compare])
     searched = load_search(folder)
     console = create_report_console()

@@ -87,7 +87,7 @@ def parse_objectives(
     problems = [
         *check,
         *(
-            f"--objective {metric} must say which values are better, but does not. Say {metric}:max or {metric}:min."
+            f"--objective {metric} must say which values are better, but does not. Use {metric}:max or {metric}:min."
             for metric, said in parsed[1:]
             if said is None
         ),

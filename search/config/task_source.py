@@ -47,7 +47,7 @@ def load_task_source(text: str) -> TaskSource:
     if not colon or not path_text.endswith(".py"):
         raise UsageError(
             f"task must be one of {', '.join(BUILT_IN_TASKS)} or like my_task.py:MyTask, but got {text!r}."
-            + (f" {suggest_nearest(text, BUILT_IN_TASKS)}" if not text.endswith(".py") else f" Say {text}:YourTask.")
+            + (f" {suggest_nearest(text, BUILT_IN_TASKS)}" if not text.endswith(".py") else f" Use {text}:YourTask.")
         )
     path = Path(path_text).resolve()
     if not path.is_file():
@@ -132,9 +132,9 @@ def _explain_models(error: BaseException, folder: Path) -> str:
     if folder == ROOT or not isinstance(error, ImportError) or (error.name or "").partition(".")[0] != "models":
         return ""
     if _has_models(folder):
-        return ". The models beside it hides the package models of Searchlight. Rename it to use both."
+        return ". The models next to it hides the package models of Searchlight. Rename it to use both."
     if (folder / "models").is_dir():
-        return ". The folder models beside it must have a file __init__.py: Searchlight has a package of that name."
+        return ". The folder models next to it must have a file __init__.py: Searchlight has a package of that name."
     return ""
 
 
@@ -172,7 +172,7 @@ def find_model_problems(task_class: type[Task[Any]]) -> list[str]:
         return []
     return [
         f"must come with a task of one module, or one that defines predict(self, inputs), but {task_class.__name__} "
-        f"has {join_words(names)}. Define what they answer together: docs/models.md."
+        f"has {join_words(names)}. Define their common prediction: docs/models.md."
     ]
 
 
@@ -207,7 +207,7 @@ def find_modules(folder: Path, beside: str) -> tuple[Path, ...]:
     needed = dict.fromkeys(sys.stdlib_module_names, "Ray") | dict.fromkeys(OURS, "Searchlight")
     for file in (file for file in (*files, *packages) if file.stem in needed):
         raise UsageError(
-            f"no file beside {beside} must have the name of a module that {needed[file.stem]} needs, but {file.name} "
+            f"no file next to {beside} must have the name of a module that {needed[file.stem]} needs, but {file.name} "
             "has. Rename it, or move the task to a folder without it."
         )
     return (*files, *packages)

@@ -62,7 +62,7 @@ def _check_workers(config: SearchConfig) -> Iterator[str]:
     if 0 < gpus < 1 and config.workers > 1:
         yield (
             f"--gpus-per-worker must be whole with --workers {config.workers}, but got {gpus:g}: "
-            "NCCL refuses two ranks on one GPU. Say --workers 1 or --gpus-per-worker 1."
+            "NCCL refuses two ranks on one GPU. Use --workers 1 or --gpus-per-worker 1."
         )
     for reserved in sorted({"CPU", "GPU", "memory"} & config.resources.keys()):
         yield f"--resource must name a custom resource, but got {reserved}. See --cpus-per-worker."
@@ -91,7 +91,7 @@ def _check_fidelity(config: SearchConfig) -> Iterator[str]:
     if unit != "epochs" and most is None:
         example = "600 or 10m" if unit == "gpu-seconds" else "100000"
         yield (
-            f"--max-fidelity must come with --fidelity {unit}, but got none. Say what a trial gets at most: {example}."
+            f"--max-fidelity must come with --fidelity {unit}, but got none. Set a trial's largest budget: {example}."
         )
     for name, amount in (("--max-fidelity", most), ("--grace-period", grace)):
         if unit == "epochs" and amount is not None and amount % 1:
@@ -104,5 +104,5 @@ def _check_study(config: SearchConfig) -> Iterator[str]:
     if not config.study and isinstance(config.storage, RemotePath) and not config.storage.is_atomic:
         yield (
             f"--study must be a database with --storage {config.storage.scheme}://, but got none: a file there is "
-            "empty while it is written, and a driver that dies then would lose it. Say postgresql://host/database."
+            "empty while it is written, and a driver that dies then would lose it. Use postgresql://host/database."
         )

@@ -54,7 +54,7 @@ class AuditFollower:
         if errors:
             command = resume_command(self._place)
             raise UsageError(
-                *errors, f"Nothing was trained. Correct the task and say {command}, or say it with --no-preflight."
+                *errors, f"Nothing was trained. Correct the task and run {command}, or add --no-preflight."
             )
 
     def _follow(self) -> None:

@@ -127,7 +127,7 @@ def plan(config: SearchConfig) -> SearchPlan:
     if config.warm_start and len(planned.objectives) > 1:
         raise UsageError(
             f"--warm-start must come with one --objective, but got {len(planned.objectives)}: "
-            "what earlier searches found is told by one."
+            "earlier results have one objective."
         )
     warm = load_warm_start(config.warm_start, planned.space, planned.objective, tracking_uri)
     first += [point for point in warm.best if point not in first][: fresh - len(first)]
@@ -156,9 +156,9 @@ def build_plan(config: SearchConfig, source: TaskSource, space: Space) -> Search
     _, objectives = _parse_config_and_objectives(config, source)
     names = {parameter.name for parameter in space.parameters}
     if "epochs" in names and config.scheduler != "none" and config.fidelity == "epochs":
-        raise UsageError("--search epochs must come with --scheduler none: it is what the scheduler decides on.")
+        raise UsageError("--search epochs must come with --scheduler none: the scheduler decides the number of epochs.")
     if not names and config.trials > 1:
-        raise UsageError(f"a parameter must be searched to try {config.trials} trials, but all are fixed. Say --once.")
+        raise UsageError(f"a parameter must be searched to try {config.trials} trials, but all are fixed. Use --once.")
     judged_from = source.task_class.judged_from(space.build_config(space.get_defaults())) if source.task_class else 1
     schedule = create_scheduler(config, space.epochs or UNLIMITED, objectives[0].mode, judged_from)
     if uses_existing_cluster():

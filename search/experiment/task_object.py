@@ -75,7 +75,7 @@ def _pickle(task: Any) -> str:
     except Exception as error:  # whatever an object that the task refers to raises
         raise UsageError(
             f"task must be picklable, but {name} raised {type(error).__name__}: {error}. "
-            "Make what cannot be pickled in build, or give the task a file."
+            "Create objects that cannot be pickled in build, or put the task into a file."
         ) from error
     if (size := len(content) / 2**20) > LARGEST_MIB:
         raise UsageError(

@@ -67,8 +67,8 @@ def _create_pbt(config: SearchConfig, epochs: int, mode: Mode, judged_from: int)
         )
     if -(-judged_from // interval) * interval >= epochs:
         raise UsageError(
-            f"--scheduler must be another than pbt where trials of {epochs} epochs say something from epoch "
-            f"{judged_from} on: no member would be compared. Set more epochs."
+            f"--scheduler must not be pbt if trials of {epochs} epochs are compared from epoch {judged_from} on: "
+            "no member would be compared. Set more epochs."
         )
     assert config.population is not None  # complete() sets it
     return PopulationBasedTraining(config.population, interval, epochs, mode, config.seed, judged_from)

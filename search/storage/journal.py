@@ -131,7 +131,7 @@ class Journal(JournalRecords):
             elif broken:
                 raise UsageError(
                     f"{broken} must be a record, but is not, and more records follow. Restore the file, or cut it "
-                    f"before that line to go on from there."
+                    f"before that line to resume from there."
                 )
             else:
                 whole += len(line)

@@ -77,7 +77,7 @@ def _check_bucket(storage: RemotePath, uri: str, environment: Mapping[str, str])
     if not uri:
         raise UsageError(
             f"{URI} must name a server or a database with --storage {storage}: there is no disk for mlflow.db. "
-            "Say http://host:5000 of a server, as docs/cluster.md starts one."
+            "Use the address of a server, http://host:5000, as in docs/cluster.md."
         )
     if _get_scheme(uri) not in DATABASES:
         return  # the server keeps the artifacts
@@ -117,7 +117,7 @@ def _find_problem(uri: str) -> str:
     """Return the problem with `uri` as the end of a sentence, or ""."""
     kind, told = _get_scheme(uri), redact(uri)
     if kind in SERVERS:
-        return "" if urlsplit(uri).hostname else f"must name a host, but got {told!r}. Say http://host:5000."
+        return "" if urlsplit(uri).hostname else f"must name a host, but got {told!r}. Use http://host:5000."
     if kind in DATABASES:
         return _find_database_problem(uri)
     if kind in OTHERS or uri in OTHERS or kind in {point.name for point in entry_points(group="mlflow.tracking_store")}:
@@ -130,7 +130,7 @@ def _find_database_problem(uri: str) -> str:
     try:
         make_url(uri).get_dialect().import_dbapi()
     except (ImportError, NoSuchModuleError) as error:
-        hint = " Say postgresql+psycopg://..." if uri.startswith("postgresql:") else ""
+        hint = " Use postgresql+psycopg://..." if uri.startswith("postgresql:") else ""
         return f"must have a driver that is installed, but got {redact(uri)!r}: {error}.{hint}"
     except (ArgumentError, ValueError):
         return f"{RULE}, but got {redact(uri)!r}."

@@ -39,7 +39,7 @@ def list_files(cli):
         (["toy.py:Toy", "--concurrency", "1000"], "--concurrency must be at most {cpus} with the {cpus} CPUs of this "
                                                   "machine, but got 1000."),
         (["toy.py:Toy", "--set", "lr=1e-2", "precision=fp32"], "a parameter must be searched to try 16 trials, but "
-                                                               "all are fixed. Say --once."),
+                                                               "all are fixed. Use --once."),
         (["toy.py:Toy", "--warm-start", "old", "--warm-start", "mlflow:theirs"],
          "--warm-start must be a search, its folder or mlflow:EXPERIMENT, but there is no {folder}/runs/old.\n"
          "--warm-start mlflow:theirs must be in a store that exists, but there is no {folder}/runs/mlflow.db."),

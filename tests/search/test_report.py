@@ -42,7 +42,7 @@ def test_files_that_cannot_be_written_are_told_below_the_table(storage):
     [
         (["two"], "name must be a search in "),
         (["one", "--compare", "two", "--replay", "--register", "model"],
-         "--compare must come without --replay and --register. Give them in a call of their own.\n"),
+         "--compare must come without --replay and --register. Call it once more with them.\n"),
         (["one", "--register", "a/b"], "--register must be a name of letters, digits, spaces, '.', '_' or '-', but"),
     ],
 )  # fmt: skip

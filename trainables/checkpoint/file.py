@@ -87,7 +87,7 @@ def load(path: StoragePath) -> dict[str, Any]:
     except (OSError, IndexError) as error:
         if isinstance(path, RemotePath) and not isinstance(error, FileNotFoundError):
             raise  # an unreachable bucket does not mean that the checkpoint is broken
-        raise CheckpointError(f"checkpoint {path} must be readable with its .sha256 beside it: {error}.") from error
+        raise CheckpointError(f"checkpoint {path} must be readable with its .sha256 next to it: {error}.") from error
     if hashlib.sha256(content).hexdigest() not in digests:
         expected = " or ".join(digests) or "in its .sha256"
         raise CheckpointError(f"checkpoint {path} must have the SHA-256 {expected}, but has another: it is corrupt.")

@@ -75,7 +75,7 @@ class Context:
             if len({*local}) > 1:
                 raise ValueError(
                     f"hybrid sharding must have as many workers on each node, but got {', '.join(map(str, local))} on "
-                    "the nodes of the ranks. Choose --workers so, or shard over all workers."
+                    "the nodes of the ranks. Choose such a number of --workers, or shard over all workers."
                 )
             nodes = self.world_size // self.local_world_size
             self._hybrid_mesh = self._create_mesh({"replicate": nodes, "shard": self.local_world_size})

@@ -56,7 +56,7 @@ def parse_path(where: str | Path | RemotePath) -> StoragePath:
     in_authority = ":" in user or (scheme == "s3" and re.search("[@:]", authority))
     if in_authority or any(SECRET.search(name) or "@" in value for name, value in options.items()):
         raise ValueError(
-            f"a place must have no credentials in it, but the {scheme}:// URI has. Put them into the environment, "
+            f"a URI must have no credentials in it, but the {scheme}:// URI has. Put them into the environment, "
             "as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give the machine a role."
         )
     if not authority and scheme not in ("hdfs", "viewfs"):

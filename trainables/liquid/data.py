@@ -69,7 +69,7 @@ def read(data: str, length: int, files: Path) -> Source:
     """
     if data == "text" and not (files / CORPUS).is_dir():  # a corpus of this node would be another one
         raise ValueError(
-            "data must be text for the whole search, so that it is gathered before it, but there is no "
-            f"{files / CORPUS}. Say --set data=text; of several nodes, all must see the folder of --storage."
+            "data must be text for the whole search, not for some trials, but there is no "
+            f"{files / CORPUS}. Use --set data=text. With several nodes, all must see the folder of --storage."
         )
     return load(data, length, files / CORPUS)

@@ -82,8 +82,8 @@ def read(data: str, files: Path) -> Corpus:
     """
     if data == TEXT and not (files / CORPUS).is_dir():
         raise ValueError(
-            f"data must be {TEXT} for the whole search, so that it is gathered before it, but there is no "
-            f"{files / CORPUS}. Say --set data={TEXT}; of several nodes, all must see the folder of --storage."
+            f"data must be {TEXT} for the whole search, not for some trials, but there is no "
+            f"{files / CORPUS}. Use --set data={TEXT}. With several nodes, all must see the folder of --storage."
         )
     path = files / CORPUS if data == TEXT else Path(data)
     with renamed_errors({"source must": "data must"}):

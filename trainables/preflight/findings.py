@@ -45,7 +45,7 @@ GRADIENT_FLOW = {
     "loss-is-no-number": Kind("error", "Return (mean loss, weight): a tensor with one element, and a number."),
     "graph-freed": Kind("error", "Compute the shared part again in each loss, or detach it in the second one."),
     "changed-in-place": Kind("error", "Replace the in-place operation, e.g. x = x + 1 for x += 1."),
-    "reentrant-checkpoint": Kind("error", "Say torch.utils.checkpoint.checkpoint(..., use_reentrant=False)."),
+    "reentrant-checkpoint": Kind("error", "Use torch.utils.checkpoint.checkpoint(..., use_reentrant=False)."),
     "update-changes-nothing": Kind("warning", "Look for a learning rate of 0, or one that fp32 rounds away."),
     "steps-outside-update": Kind("error", "Leave optimizer.step() to the updater: it steps once per window."),
     "backward-in-loss": Kind("error", "Return the loss and leave backward() to the updater."),

@@ -187,7 +187,7 @@ class Task(ABC, Generic[Config]):
         if len(self.modules) != 1:
             raise ValueError(
                 f"{type(self).__name__} must define predict(self, inputs), since it has {len(self.modules)} modules, "
-                f"{', '.join(self.modules)}: what do they answer together?"
+                f"{', '.join(self.modules)}. Return their common prediction."
             )
         (module,) = self.modules.values()
         with self.autocast():
@@ -208,7 +208,7 @@ class Task(ABC, Generic[Config]):
         except TypeError as error:
             raise ValueError(
                 f"{type(self).__name__} must define example(self), since its micro-batches begin with "
-                f"{type(inputs).__name__}: what does predict take?"
+                f"{type(inputs).__name__}. Return a few inputs of predict."
             ) from error
 
     def state_dict(self) -> dict[str, Any]:

@@ -194,7 +194,7 @@ class TrialTrainer:
         task, midway = self.task, state["midway"]
         if midway is not None and len(midway["ranks"]) != task.context.world_size:
             raise checkpoint.CheckpointError(
-                f"a checkpoint from the middle of epoch {state['epoch'] + 1} must be taken up by as many ranks as "
+                f"a checkpoint from the middle of epoch {state['epoch'] + 1} must be resumed by as many ranks as "
                 f"saved it, {len(midway['ranks'])}, but got {task.context.world_size}. "
                 "Use one from the end of an epoch."
             )

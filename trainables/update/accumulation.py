@@ -244,7 +244,7 @@ def check_graph(loss: Tensor) -> None:
             if node.name() == "CheckpointFunctionBackward":
                 raise ValueError(
                     "activation checkpoints must not be reentrant, since their parameters would get no gradient. "
-                    "Say torch.utils.checkpoint.checkpoint(..., use_reentrant=False)."
+                    "Use torch.utils.checkpoint.checkpoint(..., use_reentrant=False)."
                 )
             nodes.extend(before for before, _ in node.next_functions)
 

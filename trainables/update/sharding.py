@@ -287,7 +287,7 @@ def check_sharding(modules: Sequence[FSDPModule], parameters: Sequence[Tensor], 
             name = str(reduced).removeprefix("torch.")
             raise ValueError(
                 f"gradients of sharded modules must be reduced in fp32, but got {name}. "
-                "Say MixedPrecisionPolicy(param_dtype=..., reduce_dtype=torch.float32)."
+                "Use MixedPrecisionPolicy(param_dtype=..., reduce_dtype=torch.float32)."
             )
     managed = {id(parameter.sharded_param) for group in groups for parameter in group.fsdp_params}
     for parameter in parameters:

@@ -31,11 +31,11 @@ def check_address(address: str) -> None:
             address = private_api.get_ray_address_from_environment("auto", None)
         except ConnectionError:
             raise UsageError(
-                f"{rule}, but got auto, and none runs on this machine. Say host:port, or unset it."
+                f"{rule}, but got auto, and none runs on this machine. Use host:port, or unset it."
             ) from None
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
-        raise UsageError(f"{rule}, but got {address!r}. Say host:port, as `ray start --head` prints it.")
+        raise UsageError(f"{rule}, but got {address!r}. Use host:port, as `ray start --head` prints it.")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_S).close()
     except OSError as error:

@@ -54,7 +54,7 @@ def check_machine(config: SearchConfig, space: Space) -> None:
     if lacking:
         problems.append(
             f"precision must be one that {device} supports, but got {', '.join(lacking)}. "
-            f"Say --search precision={','.join(able)} or --set precision={able[0]}."
+            f"Use --search precision={','.join(able)} or --set precision={able[0]}."
         )
     if problems:
         raise UsageError(*problems)

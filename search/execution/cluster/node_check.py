@@ -167,7 +167,7 @@ def _find_problems(name: str, gpus: float, found: NodeInfo, ours: Mapping[str, s
     if found.storage:
         problems.append(
             f"--storage must be seen by every node, but on {name} {storage} {found.storage}. "
-            "Say a bucket, s3://bucket/path, or mount one file system there on all nodes."
+            "Use a bucket, s3://bucket/path, or mount one file system there on all nodes."
         )
     if found.usable is not None and found.usable < gpus:
         problems.append(

@@ -108,7 +108,7 @@ def test_schedule_follows_the_epochs_and_the_given_mode(planned):
           "With --scheduler none it ends when the function returns."]),
         ({"set": {"epochs": "0"}}, ["--set epochs must be greater than or equal to 1, but got 0."]),
         ({"search": {"epochs": "3..9"}, "set": {}},
-         ["--search epochs must come with --scheduler none: it is what the scheduler decides on."]),
+         ["--search epochs must come with --scheduler none: the scheduler decides the number of epochs."]),
         ({"set": {"epochs": "9", "copy": "1", "weight-decay": "0", "lr.x": "1", "lr": "2"}},
          ["--set copy must not be a name that pydantic keeps, but got 'copy'. Rename it.",
           "--set weight-decay must be a parameter's name, like lr or model.depth. Rename it.",
@@ -116,7 +116,7 @@ def test_schedule_follows_the_epochs_and_the_given_mode(planned):
         ({"search": {"lr": "1e-2..1e-5"}}, ["--search lr must have low < high, but got 1e-2..1e-5. Swap the bounds."]),
         ({"search": {"lr": "1e-2"}}, ["--search lr must be a range low..high or at least two different choices, "
                                       "but got '1e-2'. Fix one value with --set lr=1e-2."]),
-        ({"search": {}}, ["a parameter must be searched to try 16 trials, but all are fixed. Say --once."]),
+        ({"search": {}}, ["a parameter must be searched to try 16 trials, but all are fixed. Use --once."]),
         ({"register": "my-model"},
          ["--register must come with a task class, but train_fn is a function, which does not say what it predicts. "
           "Log its checkpoint with mlflow yourself, or make it a task: docs/tasks.md."]),

@@ -51,12 +51,12 @@ def test_objectives_of_a_file_survive_yaml(tmp_path):
         ({"objective": [SPEED, "val/score"]},
          ["--objective must begin with that of arc, 'val/score', but got 'time/samples_per_s'. Put it first.",
           "--objective val/score must say which values are better, but does not. "
-          "Say val/score:max or val/score:min."]),
+          "Use val/score:max or val/score:min."]),
         ({"objective": ["val/score:min"]},
          ["--objective val/score must be max in arc, but got min. Leave it out."]),
         ({"objective": ["val/score", "time/epoch_s"]},
          ["--objective time/epoch_s must say which values are better, but does not. "
-          "Say time/epoch_s:max or time/epoch_s:min."]),
+          "Use time/epoch_s:max or time/epoch_s:min."]),
         ({"objective": ["val/score", SPEED, SPEED]},
          ["--objective time/samples_per_s must be given once, but got it 2 times."]),
         ({"objective": ["val/score", ":max"]}, ["--objective must name a metric, but got ''."]),
@@ -78,7 +78,7 @@ def test_unclear_objectives_of_a_function_are_refused(tmp_path, function):
     ]
     assert problems_of(planned, tmp_path, **function, objective=["loss", "seconds"]) == [
         "--mode must be given with a function: min or max.",
-        "--objective seconds must say which values are better, but does not. Say seconds:max or seconds:min.",
+        "--objective seconds must say which values are better, but does not. Use seconds:max or seconds:min.",
     ]
 
 

@@ -65,7 +65,7 @@ def test_time_budget_with_a_unit_is_in_seconds(text, seconds):
         ({"gpus_per_worker": "-1"}, ["--gpus-per-worker must be greater than or equal to 0, but got '-1'."]),
         ({"storage": "abfs://bucket@account.dfs.core.windows.net/searches"},
          ["--study must be a database with --storage abfs://, but got none: a file there is empty while it is written, "
-          "and a driver that dies then would lose it. Say postgresql://host/database."]),
+          "and a driver that dies then would lose it. Use postgresql://host/database."]),
         ({"study": "studies.db"}, [f"--study {URL}, but got 'studies.db'."]),
         ({"study": "mysql://host/database"}, [f"--study {URL}, but got 'mysql://host/database'."]),
         ({"study": "sqlite://"}, ["--study must name a file, as sqlite:///path.db does, but got 'sqlite://'."]),
@@ -99,9 +99,9 @@ def test_time_budget_with_a_unit_is_in_seconds(text, seconds):
         ({"scheduler": "pbt", "population": "1"}, ["--population must be greater than or equal to 2, but got '1'."]),
         ({"scheduler": "pbt", "trials": "1"}, ["--trials must be at least 2 with --scheduler pbt, but got 1."]),
         ({"fidelity": "gpu-seconds"}, ["--max-fidelity must come with --fidelity gpu-seconds, but got none. "
-                                       "Say what a trial gets at most: 600 or 10m."]),
+                                       "Set a trial's largest budget: 600 or 10m."]),
         ({"fidelity": "samples", "scheduler": "none"},
-         ["--max-fidelity must come with --fidelity samples, but got none. Say what a trial gets at most: 100000."]),
+         ["--max-fidelity must come with --fidelity samples, but got none. Set a trial's largest budget: 100000."]),
         ({"fidelity": "samples", "max_fidelity": "1e6", "scheduler": "pbt"},
          ["--fidelity must be epochs with --scheduler pbt, but got samples."]),
         ({"fidelity": "gpu-seconds", "max_fidelity": "10m", "scheduler": "median"},

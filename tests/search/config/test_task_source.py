@@ -58,14 +58,14 @@ def test_own_models_beside_a_task_are_imported_and_travel(write, tmp_path, file)
 def test_own_models_in_a_folder_without_init_are_refused(write):
     text = write(models__nets="class Net: ...", my_task=TASK.format(imported="models.nets import Net"))
     (problem,) = problems_of(load_task_source, text)
-    assert problem.endswith("The folder models beside it must have a file __init__.py: Searchlight has a package of "
+    assert problem.endswith("The folder models next to it must have a file __init__.py: Searchlight has a package of "
                             "that name.")  # fmt: skip
 
 
 def test_own_models_beside_a_task_that_needs_ours_are_refused(write):
     text = write(models="", my_task=TASK.format(imported="models.arc.puzzles import Puzzle as Net"))
     (problem,) = problems_of(load_task_source, text)
-    assert problem.endswith("The models beside it hides the package models of Searchlight. Rename it to use both.")
+    assert problem.endswith("The models next to it hides the package models of Searchlight. Rename it to use both.")
 
 
 def test_models_ahead_of_ours_on_the_path_are_refused(write, tmp_path, monkeypatch):
@@ -82,6 +82,6 @@ def test_models_ahead_of_ours_on_the_path_are_refused(write, tmp_path, monkeypat
 def test_file_that_hides_a_module_of_the_workers_is_refused(write, name):
     text = write(my_task=TASK.format(imported=f"{name} import Net"), **{name: "class Net: ..."})
     assert problems_of(load_task_source, text) == [
-        f"no file beside my_task.py must have the name of a module that {'Ray' if name == 'queue' else 'Searchlight'} "
+        f"no file next to my_task.py must have the name of a module that {'Ray' if name == 'queue' else 'Searchlight'} "
         f"needs, but {name}.py has. Rename it, or move the task to a folder without it."
     ]

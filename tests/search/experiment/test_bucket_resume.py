@@ -163,7 +163,7 @@ def test_search_in_a_bucket_is_listed_reported_and_reused(storage, tmp_path, mon
     ("place", "refusal"),
     [
         ("s3://no-such-bucket/runs", r"in a bucket that exists, but there is none at s3://no-such-bucket/runs\."),
-        ("s3://me:geheim@bucket/runs", r"a folder or a bucket, but a place must have no credentials in it, .*"),
+        ("s3://me:geheim@bucket/runs", r"a folder or a bucket, but a URI must have no credentials in it, .*"),
         ("ftp://host/runs", r"a folder or a bucket, but a place must be .* ftp://\."),
     ],
 )

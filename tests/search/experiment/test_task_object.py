@@ -122,7 +122,7 @@ def test_task_that_cannot_be_kept_is_refused():
 
     (unpicklable,) = problems_of(resolve, own_task(threading.Lock()))
     assert unpicklable.startswith("task must be picklable, but Own raised TypeError: cannot pickle")
-    assert unpicklable.endswith("Make what cannot be pickled in build, or give the task a file.")
+    assert unpicklable.endswith("Create objects that cannot be pickled in build, or put the task into a file.")
     assert problems_of(resolve, own_task(bytes(65 * 2**20))) == [
         "task must have at most 64 MiB when it is pickled, but Own has 65 with the objects that it refers to. "
         "Load them in build."

@@ -59,7 +59,7 @@ FOLDERS = "MLflow no longer keeps runs in plain folders."
         ("file:///mlruns", f"{RULE}, but got 'file:///mlruns'. {FOLDERS}"),
         ("file:mlruns", f"{RULE}, but got 'file:mlruns'. {FOLDERS}"),
         ("localhost:5000", f"{RULE}, but got 'localhost:5000'."),
-        ("http://", "must name a host, but got 'http://'. Say http://host:5000."),
+        ("http://", "must name a host, but got 'http://'. Use http://host:5000."),
         ("sqlite://", "must name a file, as sqlite:///path.db does, but got 'sqlite://'."),
         ("sqlite:////nowhere/runs.db",
          "must be a file that can be written, in a folder that exists, but got 'sqlite:////nowhere/runs.db'."),

@@ -195,7 +195,7 @@ def test_refused_checkpoint_leaves_the_trial_unchanged(path, ranks):
     before = state(training)
     saved = checkpoint.load(path)
     saved["midway"]["ranks"] *= ranks
-    message = f"from the middle of epoch 1 must be taken up by as many ranks as saved it, {ranks}, but got 1"
+    message = f"from the middle of epoch 1 must be resumed by as many ranks as saved it, {ranks}, but got 1"
     with pytest.raises(CheckpointError, match=message):
         training.restore(saved)
     flip_bit(path)

@@ -41,7 +41,7 @@ def refusing():
         (f"{scheme}://head:1", f"must be host:port.* but got {scheme}://head:1.*ray job submit")
         for scheme in ("ray", "http")
     ]
-    + [(text, f"but got '{text}'. Say host:port") for text in ("head", "head:", ":6379", "head:port")],
+    + [(text, f"but got '{text}'. Use host:port") for text in ("head", "head:", ":6379", "head:port")],
 )
 def test_address_must_be_a_host_and_a_port(address, line):
     with pytest.raises(UsageError, match=line):
@@ -54,7 +54,7 @@ def test_address_must_answer_and_auto_is_this_machine(tmp_path, monkeypatch, ref
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     monkeypatch.setenv("RAY_ADDRESS", "auto")
     (tmp_path / "ray").mkdir()
-    with pytest.raises(UsageError, match=r"but got auto, and none runs on this machine. Say host:port, or unset it"):
+    with pytest.raises(UsageError, match=r"but got auto, and none runs on this machine. Use host:port, or unset it"):
         check_address("auto")
     (tmp_path / "ray" / "ray_current_cluster").write_text(refusing)  # where Ray keeps the address
     for address in ("auto", refusing):
@@ -155,7 +155,7 @@ def test_problems_of_all_nodes_are_told_together(asked, tmp_path):
     old, away, blind, mute = told.value.problems
     torch = get_package_versions()["torch"]
     assert old.startswith(f"node old must have torch {torch}, as the driver has, but has 1.0.0. Install")
-    assert f"on node away {tmp_path} cannot be written: read-only. Say a bucket" in away
+    assert f"on node away {tmp_path} cannot be written: read-only. Use a bucket" in away
     assert blind.startswith("node blind must let torch use its 2 GPUs, but it sees 1. Install")
     assert mute == "node mute must answer within 120 s, but does not. Look at its Ray."
     with pytest.raises(UsageError, match=r"--gpus-per-worker must be 0 .* but got 0.5, and Ray sees none on its 1 nod"):

@@ -43,7 +43,7 @@ def test_unsupported_precision_is_refused(tmp_path, device_without_fp16, given):
     device = "cuda" if torch.cuda.is_available() else "cpu"
     assert caught.value.problems == (
         f"precision must be one that {device} supports, but got fp16. "
-        "Say --search precision=fp32,bf16 or --set precision=fp32.",
+        "Use --search precision=fp32,bf16 or --set precision=fp32.",
     )
     assert not (tmp_path / "runs").exists()
     assert planned(tmp_path, search={"precision": "fp32,bf16"}).schedule.rungs == (1, 3, 9)
