@@ -19,7 +19,7 @@ from trainables.preflight.observation import ObservedTrial, find_tensors
 from trainables.private_api import DispatchMode, is_fp16_product_native
 
 REPEATS = 5
-PRODUCTS = 12  # of which the fastest counts
+PRODUCTS = 4  # of which the fastest counts
 LONGEST_S = 0.5  # after which a measurement is not repeated
 SIZE = 256  # rows and columns of the products that the speed of a device is measured with
 GAIN = 0.97  # of the time or the memory of fp32, below which a mode is a gain

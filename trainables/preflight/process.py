@@ -14,7 +14,6 @@ from trainables.isolation.process import ProcessSnapshot
 from trainables.isolation.resource_leaks import end_data_loaders
 from trainables.preflight.audit import Audit, AuditRequest, AuditResult
 from trainables.preflight.findings import sort_findings
-from trainables.preflight.function_audit import audit_function
 from trainables.registry import load_class
 
 
@@ -32,6 +31,9 @@ def audit_task(reference: str, request: dict[str, Any], on_gpu: bool, is_functio
     asked = AuditRequest(**request)
     logging.getLogger("trainables").setLevel(logging.ERROR)  # what a trial logs, the findings say
     if is_function:
+        # Imports Ray Train, whose import takes a second that the audit of a class need not pay.
+        from trainables.preflight.function_audit import audit_function
+
         found = audit_function(load_class(reference), asked.config, asked.limit_s)
         return AuditResult(sort_findings(found), device=str(device)).as_json()
     snapshot = ProcessSnapshot(reference)
