@@ -1,5 +1,6 @@
 """ARC puzzles: their data, a grid model that answers them under prompts, a policy that refines these, and scores."""
 
+from models.arc.adaptation import Adaptation, pools_of
 from models.arc.agent import PROPOSALS, GridAgent
 from models.arc.attempts import View, all_attempts, read_views, two_attempts
 from models.arc.augment import Augmentation
@@ -24,6 +25,7 @@ __all__ = [
     "PROPOSALS",
     "SOURCES",
     "SYMBOLS",
+    "Adaptation",
     "Answers",
     "Augmentation",
     "Batch",
@@ -48,6 +50,7 @@ __all__ = [
     "from_arrays",
     "load_puzzles",
     "metrics",
+    "pools_of",
     "prepare",
     "read_views",
     "rehearsals",

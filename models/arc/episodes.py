@@ -207,6 +207,11 @@ class TestEpisodes:
         """Split all episodes into batches of similar canvas side: indices, int64 of shape (batch_size,) each."""
         return list(torch.split(self._side.argsort(stable=True), batch_size))
 
+    def by_puzzle(self) -> list[Tensor]:
+        """Split all episodes by puzzle: indices, int64, for each puzzle with a test."""
+        counts = torch.bincount(self.owner) * self.views
+        return [part for part in torch.split(torch.arange(len(self)), counts.tolist()) if len(part)]
+
     def batch(self, indices: Tensor) -> Batch:
         """Build episodes. The target is the part of the answer that the canvas has room for."""
         count, start = self._count[indices], self._start[indices]

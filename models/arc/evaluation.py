@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from models.arc import free_energy
+from models.arc.adaptation import Adaptation
 from models.arc.attempts import View, all_attempts, read_views
 from models.arc.canvas import PAD
 from models.arc.episodes import TestEpisodes, rehearsals
@@ -63,7 +64,14 @@ class Answers(NamedTuple):
     rehearsals: Tensor
 
 
-def sit(solver: Solver, exam: Exam, noise: Tensor, precision: float, device: torch.device) -> Answers:
+def sit(
+    solver: Solver,
+    exam: Exam,
+    noise: Tensor,
+    precision: float,
+    device: torch.device,
+    adaptation: Adaptation | None = None,
+) -> Answers:
     """Answer each test.
 
     Every view of a test is answered under each candidate, and votes with the weight that the candidate has in its
@@ -75,16 +83,20 @@ def sit(solver: Solver, exam: Exam, noise: Tensor, precision: float, device: tor
         noise: Of the K candidates, see `Solver.candidates`.
         precision: Of their choice, see `rehearse`.
         device: Of the solver.
+        adaptation: To each puzzle, before its tests; None: none. Rehearsals are answered without it, since it learns
+            from what they hold out.
     """
     chosen, rehearsed = rehearse(solver, exam, noise, precision, device)
     tests, count = exam.tests, chosen.shape[1]
     views: dict[int, list[View]] = {}
     likelihood = torch.zeros(len(tests.owner))
-    for indices in tests.plan(EVALUATION_BATCH):
+    for indices in tests.plan(EVALUATION_BATCH) if adaptation is None else tests.by_puzzle():
         asked = indices // tests.views
+        number = int(tests.owner[asked[0]])
+        answering = solver if adaptation is None else adaptation.adapt(solver, number, device)
         text = None if exam.test_text is None else exam.test_text[asked]
         batch = tests.batch(indices)._replace(text=text).to(device)
-        logits = solver.candidates(batch, noise)[-1]
+        logits = answering.candidates(batch, noise)[-1]
         weights = chosen[tests.owner[asked]]
         turned, renamed = (part[indices].repeat_interleave(count, 0) for part in (tests.symmetry, tests.tables))
         read = read_views(logits.flatten(0, 1), turned, renamed, weights.flatten())

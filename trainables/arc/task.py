@@ -17,6 +17,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from models.arc import (
     PROPOSALS,
     SOURCES,
+    Adaptation,
     Answers,
     Batch,
     Case,
@@ -32,6 +33,7 @@ from models.arc import (
     draw,
     from_arrays,
     metrics,
+    pools_of,
     prepare,
     score_unlearned,
     sit,
@@ -103,6 +105,7 @@ class ArcTask(Task[ArcConfig]):
         self.text = self._get_text(self.pool.episodes, "training")
         share = f"{context.rank} of {context.world_size}"
         self.exam = self._prepare_exam(self.puzzles, share) if self.puzzles else None
+        self.adaptation = self._prepare_adaptation(self.puzzles, share) if self.puzzles else None
         agent = GridAgent(
             width=config.width,
             layers=config.layers,
@@ -202,7 +205,7 @@ class ArcTask(Task[ArcConfig]):
         return loss, 0.0
 
     def evaluate(self) -> dict[str, float]:
-        answers = self._answer(self.exam)
+        answers = self._answer(self.exam, self.adaptation)
         self.attempts = answers.attempts
         held = [("tests", answers.tests)]
         if self.config.learn_from != "transductive":  # else the demonstrations were learned from
@@ -265,8 +268,9 @@ class ArcTask(Task[ArcConfig]):
             raise ValueError("demo_inputs must hold at least one demonstration, but got none: there is no rule.")
         demonstrations = tuple(zip(grids["demo_inputs"], grids["demo_outputs"], strict=True))
         tests = tuple((grid, grid) for grid in grids["test_inputs"])  # there is no answer: what stands there is unread
-        exam = self._prepare_exam([Puzzle("", demonstrations, tests)])
-        first, second = zip(*self._answer(exam).attempts, strict=True)
+        puzzles = [Puzzle("", demonstrations, tests)]
+        answers = self._answer(self._prepare_exam(puzzles), self._prepare_adaptation(puzzles))
+        first, second = zip(*answers.attempts, strict=True)
         return {"first": torch.from_numpy(to_arrays(first)), "second": torch.from_numpy(to_arrays(second))}
 
     def example(self) -> dict[str, Tensor]:
@@ -279,10 +283,26 @@ class ArcTask(Task[ArcConfig]):
         }
         return {name: torch.from_numpy(to_arrays(grids)) for name, grids in parts.items()}
 
-    def _answer(self, exam: Exam | None) -> Answers:
+    def _answer(self, exam: Exam | None, adaptation: Adaptation | None) -> Answers:
         if exam is None:  # more ranks than puzzles
             return Answers([], torch.zeros(0), torch.zeros(0))
-        return sit(self.solver, exam, self.noise, self.config.selection_precision, self.context.device)
+        precision, device = self.config.selection_precision, self.context.device
+        return sit(self.solver, exam, self.noise, precision, device, adaptation)
+
+    def _prepare_adaptation(self, puzzles: Sequence[Puzzle], share: str = "") -> Adaptation | None:
+        """Prepare the demonstrations that the agent adapts to; `share` as for `_prepare_exam`."""
+        config = self.config
+        if not config.adaptation_steps:
+            return None
+        make = functools.partial(pools_of, puzzles, config.max_demos)
+        pools = self._get_cached("adaptation", make, share, config.max_demos) if share else make()
+        known = [pool for pool in pools if pool is not None]
+        kept = share and f"adaptation {share}"
+        text = self._get_text(lambda: [episode for pool in known for episode in pool.episodes()], kept)
+        parts = iter(() if text is None else torch.split(text, [len(pool) for pool in known]))
+        texts = [None if pool is None else next(parts, None) for pool in pools]
+        floor, weights = config.hard_cell_floor, self._loss_weights
+        return Adaptation(pools, texts, config.adaptation_steps, config.adaptation_lr, floor, weights)
 
     def _prepare_exam(self, puzzles: Sequence[Puzzle], share: str = "") -> Exam:
         """Prepare what is asked of the solver; `share` names what is kept for the trials to come."""
@@ -334,12 +354,14 @@ class ArcTask(Task[ArcConfig]):
             trainable=prompt.train == "full",
         )
 
+    @property
+    def _loss_weights(self) -> Weights:
+        return Weights(**{name: getattr(self.config, f"{name}_weight") for name in Weights._fields})
+
     def _compute_loss_weights(self) -> Weights:
         """Return the present weights. The ambiguity's rises slowly, or the agent would be sure of bad answers."""
-        config = self.config
-        done = self.updaters["train"].steps / max(1.0, config.ambiguity_warmup * self.total)
-        weights = Weights(**{name: getattr(config, f"{name}_weight") for name in Weights._fields})
-        return weights._replace(ambiguity=weights.ambiguity * min(1.0, done))
+        done = self.updaters["train"].steps / max(1.0, self.config.ambiguity_warmup * self.total)
+        return self._loss_weights._replace(ambiguity=self._loss_weights.ambiguity * min(1.0, done))
 
     def _log_terms(self, loss: Tensor, terms: Mapping[str, Tensor], batch: Batch) -> tuple[Tensor, float]:
         for name, value in terms.items():

@@ -1,0 +1,73 @@
+"""Gradient steps on the demonstrations of a puzzle, before its tests are answered.
+
+This is test-time training (Akyürek et al. 2024, arXiv 2411.07279).
+"""
+
+import copy
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from models.arc.episodes import TrainingPool
+from models.arc.puzzles import Puzzle
+from models.arc.solver import Solver, Weights
+
+BATCH = 4  # episodes in a step: more cost more, and gain no more
+BETAS = (0.9, 0.98)
+
+
+class Adaptation(NamedTuple):
+    """How an agent adapts to a puzzle.
+
+    Attributes:
+        pools: Of each puzzle's demonstrations, each asked from the others; None for one that has a single one.
+        texts: What a language model has to say of each episode of each pool; None: nothing.
+        steps: Updates of the agent.
+        lr: Learning rate of the updates, by Adam.
+        floor: Of the weights of cells, see `Solver.agent_loss`.
+        weights: Of the terms of the loss.
+    """
+
+    pools: Sequence[TrainingPool | None]
+    texts: Sequence[Tensor | None]
+    steps: int
+    lr: float
+    floor: float
+    weights: Weights
+
+    def adapt(self, solver: Solver, number: int, device: torch.device) -> Solver:
+        """Copy a solver and train the copy's agent on the demonstrations of a puzzle.
+
+        Each step asks for demonstrations in random symmetries and colours. The draws depend on the puzzle alone. The
+        prompt encoder does not change, and neither does the given solver.
+
+        Args:
+            solver: In evaluation mode.
+            number: Of the puzzle.
+            device: Of the solver.
+        """
+        pool, text = self.pools[number], self.texts[number]
+        if pool is None:
+            return solver
+        agent = copy.deepcopy(solver.agent).requires_grad_()  # that of a saved model has no gradients
+        parameters = list(agent.parameters())
+        optimizer = torch.optim.Adam(parameters, lr=self.lr, betas=BETAS)
+        learner = Solver(agent, solver.encoder, None)  # the policy has no part in the agent's gradient
+        generator = torch.Generator().manual_seed(0)
+        with torch.enable_grad():
+            for _ in range(self.steps):
+                indices = torch.randint(len(pool), (BATCH,), generator=generator)
+                batch = pool.batch(indices, generator)._replace(text=None if text is None else text[indices])
+                loss, _ = learner.agent_loss(batch.to(device), self.floor, self.weights)
+                # Not backward: the encoder's parameters would get a gradient, too.
+                for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
+                    parameter.grad = gradient
+                optimizer.step()
+        return Solver(agent, solver.encoder, solver.policy)
+
+
+def pools_of(puzzles: Sequence[Puzzle], max_demos: int) -> list[TrainingPool | None]:
+    """Make a pool of each puzzle's demonstrations; None for a puzzle with a single one."""
+    return [TrainingPool([], [one], max_demos) if len(one.demonstrations) > 1 else None for one in puzzles]
