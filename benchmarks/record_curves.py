@@ -2,7 +2,7 @@
 
     python benchmarks/record_curves.py noisy linear [--configs 250] [--processes 2]
 
-The same command resumes an interrupted run. A small task takes two minutes, `liquid` and `transformer` take hours.
+The same command resumes an interrupted run. A small task takes two minutes, `lm` half an hour, `liquid` hours.
 Without a task, the script only prints the progress of each table. benchmarks/quality/recorded.py defines the tasks.
 """
 

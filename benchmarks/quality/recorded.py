@@ -1,6 +1,6 @@
 """Tables of real trainings with several seeds in fp32 and bf16, and the problems that replay them.
 
-Each config of a table is trained to the end under each seed in each precision.
+Each config of a table is trained to the end under each seed, in each precision or in one of them.
 """
 
 import math
@@ -29,10 +29,10 @@ from trainables.precision import Diverged
 from trainables.task import Task, TaskConfig
 from trainables.training.trainer import train
 
+from .language import SmallLm, SmallLmConfig
 from .problems import EPOCH_S, Curve, Problem, Values, all_problems
 from .small_tasks import Small, SmallConfig
 from .table import fill_table, load_table
-from .transformer import TransformerConfig, TransformerTask
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
 
@@ -48,6 +48,7 @@ class Recording:
         worst: The value of a diverged training, in `metric` as a loss.
         held_out: Whether it was fixed before anything was recorded; see docs/search-quality.md.
         ranges: Ranges that differ from those of the task, in the format of --search.
+        alternates: Whether each config is trained in one precision, in turn. Otherwise it is trained in all of them.
     """
 
     task: type[Task[Any]]
@@ -62,11 +63,22 @@ class Recording:
     configs: int = 300
     seeds: int = 3
     precisions: tuple[str, ...] = ("fp32", "bf16")
+    alternates: bool = False
 
     @property
     def trainings(self) -> int:
         """The number of trainings of a complete table."""
-        return self.configs * self.seeds * len(self.precisions)
+        return len(self.list_runs(self.configs))
+
+    def list_runs(self, count: int) -> "list[Run]":
+        """Return the trainings of the first `count` configs, seed by seed, so that seeds are complete one by one."""
+        return [
+            Run(number, seed, precision)
+            for seed in range(self.seeds)
+            for number in range(count)
+            for place, precision in enumerate(self.precisions)
+            if not self.alternates or number % len(self.precisions) == place
+        ]
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -112,8 +124,16 @@ def _describe_small(
 SGD: dict[str, Any] = {"optimizer": "sgd", "ranges": {"lr": "1e-3..3:log"}}
 RECORDINGS = {
     "liquid": Recording(LiquidTask, LiquidConfig, "val/score", "max", "val/score", 0.9, False, STATIONARY),
-    "transformer": Recording(
-        TransformerTask, TransformerConfig, "val/loss", "min", "test/loss", 2.5, True, {"accumulation": 1}
+    "lm": Recording(
+        SmallLm,
+        SmallLmConfig,
+        "val/bpb",
+        "min",
+        "test/bpb",
+        8.0,
+        held_out=True,
+        fixed={"accumulation": 1, "max_grad_norm": None},
+        alternates=True,
     ),
     "noisy": _describe_small("noisy-digits", "error", 0.9, False, "lr momentum weight_decay dropout width", **SGD),
     "linear": _describe_small("cancer", "loss", 0.7, False, "lr momentum weight_decay batch", model="linear", **SGD),
@@ -203,12 +223,7 @@ def record(
     """Train the runs of `count` configs of task `name` that are missing in `file` (default: all configs)."""
     recording = RECORDINGS[name]
     count = count or recording.configs
-    runs = [
-        Run(number, seed, precision)
-        for number in range(count)
-        for seed in range(recording.seeds)
-        for precision in recording.precisions
-    ]
+    runs = recording.list_runs(count)
     rows = {Run(row["number"], row["seed"], row["precision"]): row for row in load_table(file)}
     make_row = partial(train_run, name, draw_configs(recording, count))
     fill_table(file, build_schema(recording), rows, runs, make_row, processes, say)

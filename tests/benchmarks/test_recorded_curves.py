@@ -28,15 +28,22 @@ def one_thread():
 
 @pytest.fixture
 def short(monkeypatch):
-    """Two epochs of the transformer instead of 27."""
-    recording = RECORDINGS["transformer"]
+    """Two epochs of the small task `features` instead of 27."""
+    recording = RECORDINGS["features"]
     fixed = {**recording.fixed, "epochs": 2}
-    monkeypatch.setitem(RECORDINGS, "transformer", replace(recording, fixed=fixed))
+    monkeypatch.setitem(RECORDINGS, "features", replace(recording, fixed=fixed))
 
 
 def test_first_configs_are_the_same_of_any_number():
-    recording = RECORDINGS["transformer"]
+    recording = RECORDINGS["features"]
     assert draw_configs(recording, 3) == draw_configs(recording, 6)[:3]
+
+
+def test_alternating_runs_are_listed_seed_by_seed():
+    recording = replace(RECORDINGS["features"], alternates=True)
+    first, second = (recording.list_runs(2)[place::2] for place in (0, 1))
+    assert first == [Run(0, 0, "fp32"), Run(0, 1, "fp32")]
+    assert second == [Run(1, 0, "bf16"), Run(1, 1, "bf16")]
 
 
 @pytest.mark.parametrize("name", RECORDINGS)
@@ -50,12 +57,12 @@ def test_drawn_configs_are_valid_and_differ(name):
 
 def test_recording_is_continued_with_what_is_missing(short, tmp_path, monkeypatch):
     file, trained = tmp_path / "curves.parquet", []
-    monkeypatch.setitem(RECORDINGS, "transformer", replace(RECORDINGS["transformer"], seeds=1))
+    monkeypatch.setitem(RECORDINGS, "features", replace(RECORDINGS["features"], seeds=1))
     monkeypatch.setattr(recorded, "train_run", lambda *args: trained.append(args[-1]) or train_run(*args))
-    record("transformer", file, count=1)
+    record("features", file, count=1)
     assert trained == [Run(0, 0, "fp32"), Run(0, 0, "bf16")]
     first = load_table(file)
-    record("transformer", file, count=2)
+    record("features", file, count=2)
     assert trained[2:] == [Run(1, 0, "fp32"), Run(1, 0, "bf16")]
     rows = load_table(file)
     assert len(rows) == 4
@@ -67,20 +74,19 @@ def test_recording_is_continued_with_what_is_missing(short, tmp_path, monkeypatc
 
 
 def test_training_of_a_run_is_that_of_its_seed_and_precision(short):
-    configs = draw_configs(RECORDINGS["transformer"], 1)
+    configs = draw_configs(RECORDINGS["features"], 1)
     curves = {
-        run: train_run("transformer", configs, Run(0, *run))["val/loss"]
-        for run in ((0, "fp32"), (1, "fp32"), (0, "bf16"))
+        run: train_run("features", configs, Run(0, *run))["val/loss"] for run in ((0, "fp32"), (1, "fp32"), (0, "bf16"))
     }
-    assert curves[0, "fp32"] == train_run("transformer", configs, Run(0, 0, "fp32"))["val/loss"]
+    assert curves[0, "fp32"] == train_run("features", configs, Run(0, 0, "fp32"))["val/loss"]
     assert len({tuple(curve) for curve in curves.values()}) == 3
 
 
 def build_table(file):
     """Two configurations, of which the second diverges in bf16 in its second epoch."""
-    recording, rows = RECORDINGS["transformer"], []
+    recording, rows = RECORDINGS["features"], []
     for number, values in enumerate(draw_configs(recording, 2)):
-        for seed in range(3):
+        for seed in range(2):
             for precision in ("fp32", "bf16"):
                 loss = 1.0 + number + 0.1 * seed
                 second = math.nan if (number, precision) == (1, "bf16") else loss - 0.5
@@ -92,19 +98,20 @@ def build_table(file):
 
 def test_replayed_problem_gives_the_curves_of_the_nearest(tmp_path):
     rows = build_table(tmp_path / "curves.parquet")
-    problem = replayed("transformer", file=tmp_path / "curves.parquet")
+    problem = replayed("features", file=tmp_path / "curves.parquet")
     for row in rows:
         curves = [problem.curve(row, np.random.default_rng(seed)) for seed in range(20)]
         assert {curve.seconds for curve in curves} == {60.0}
         firsts = {round(curve.values[0], 4) for curve in curves}
-        assert firsts == {round(1.0 + row["number"] + 0.1 * seed, 4) for seed in range(3)}
+        assert firsts == {round(1.0 + row["number"] + 0.1 * seed, 4) for seed in range(2)}
         assert all(curve.diverges == (row["number"] == 1 and row["precision"] == "bf16") for curve in curves)
     assert problem.best == pytest.approx(0.55)
 
 
-def test_replayed_problem_judges_a_checkpoint_by_its_test(tmp_path):
+def test_replayed_problem_judges_a_checkpoint_by_its_test(tmp_path, monkeypatch):
+    monkeypatch.setitem(RECORDINGS, "features", replace(RECORDINGS["features"], worst=2.5))
     rows = build_table(tmp_path / "curves.parquet")
-    problem = replayed("transformer", file=tmp_path / "curves.parquet")
+    problem = replayed("features", file=tmp_path / "curves.parquet")
     curve = problem.curve(rows[0], np.random.default_rng(0))
     assert problem.regret(curve, 1) == pytest.approx(curve.values[0] + 0.05 - problem.best)
 
@@ -125,10 +132,10 @@ def test_replayed_score_is_minimized(tmp_path):
 
 def test_problem_is_listed_once_its_table_is_complete(tmp_path, monkeypatch):
     monkeypatch.setattr(recorded, "RESULTS", tmp_path)
-    build_table(tmp_path / "curves_transformer.parquet")
-    assert "transformer" not in [problem.name for problem in list_problems()]
-    monkeypatch.setitem(RECORDINGS, "transformer", replace(RECORDINGS["transformer"], configs=2))
-    assert [problem.name for problem in list_problems() if problem.held_out][-1] == "transformer"
+    build_table(tmp_path / "curves_features.parquet")
+    assert "features" not in [problem.name for problem in list_problems()]
+    monkeypatch.setitem(RECORDINGS, "features", replace(RECORDINGS["features"], configs=2))
+    assert [problem.name for problem in list_problems() if problem.held_out][-1] == "features"
 
 
 def test_table_that_was_not_recorded_is_named(tmp_path):
