@@ -19,7 +19,7 @@ from trainables.lm.task import LmTask
 from trainables.task import searchable
 
 BYTES, TRAINED = 300_000, 270_000  # of the reference, and of its training part
-WINDOWS = 128  # of validation and test together
+WINDOWS = 96  # of validation and test together
 
 
 class SmallLmConfig(LmConfig):
@@ -33,12 +33,12 @@ class SmallLmConfig(LmConfig):
     depth: int = 1
     heads: int = 2
     length: int = 32
-    samples: int = 128
+    samples: int = 64
     epochs: int = 27
 
 
 class SmallLm(LmTask):
-    """A language model of the first BYTES of the reference of Python's language, in 27 epochs of 4 KiB."""
+    """A language model of the first BYTES of the reference of Python's language, in 27 epochs of 2 KiB."""
 
     def build(self) -> None:
         self.context.cache(f"corpus {self.config.data}", load_reference)  # which LmTask takes instead of its own
