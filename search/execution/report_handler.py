@@ -9,6 +9,7 @@ from threading import Event
 from typing import Any
 
 from search.config.fidelity import Unit, epoch_cost
+from search.errors import StoreError
 from search.execution.callback import TrialCallback
 from search.execution.checkpoint_manager import CHECKPOINTS, CheckpointManager
 from search.execution.stoppers import Stoppers
@@ -98,7 +99,11 @@ class ReportHandler:
         self._stoppers.record_segment_start(number)
 
     def handle(self, number: int, result: GangResult) -> None:
-        """Record the reports of a segment of trial `number`. End the segment if the last report is `done`."""
+        """Record the reports of a segment of trial `number`. End the segment if the last report is `done`.
+
+        Raises:
+            StoreError: The workers' disk is full.
+        """
         now = time.time()
         for report in result.reports:
             if isinstance(report, TrialRelease):
@@ -181,6 +186,8 @@ class ReportHandler:
     def _handle_end(self, number: int, end: SegmentEnd, now: float) -> None:
         if end.outcome == "interrupted":
             self.interrupted.add(number)
+            if end.disk_full:  # any trial would find it full, and would fail
+                raise StoreError(f"trial {number} found {end.reason}")
             return
         self._log_notes(number, end.notes)
         if end.last is not None:

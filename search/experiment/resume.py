@@ -72,7 +72,9 @@ def storage_errors() -> Iterator[None]:
     """Turn the error of a full or read-only disk, or of an unreachable bucket, into a UsageError."""
     try:
         yield
-    except OSError as error:
+    except (OSError, StoreError) as error:
+        if isinstance(error, StoreError) and not isinstance(error.__cause__, OSError):
+            raise  # of a database
         raise UsageError(f"--storage must be a folder that can be written to, but {error}.") from error
 
 

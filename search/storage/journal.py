@@ -14,7 +14,7 @@ from typing import Any
 from optuna.storages import BaseStorage, JournalStorage
 from optuna.storages.journal import BaseJournalBackend
 
-from search.errors import UsageError
+from search.errors import StoreError, UsageError
 from search.storage.atomic_file import atomic_path
 from search.storage.backend import StudyBackend, StudyStore, check_name, lock_study_file
 from trainables.filesystem.paths import StoragePath
@@ -91,15 +91,15 @@ class Journal(JournalRecords):
             while left:
                 left = left[self._file.write(left) :]
         except OSError as error:
-            self._failure = error
-            raise
+            self._failure = StoreError(f"{self._path} cannot be written: {error}")
+            raise self._failure from error
         self._written.set()
 
     def close(self) -> None:
         """Close the file and release the lock. Further calls have no effect.
 
         Raises:
-            OSError: The last records could not be written.
+            StoreError: The last records could not be written.
         """
         if self._closed.is_set():
             return
@@ -153,7 +153,7 @@ class Journal(JournalRecords):
                 try:
                     os.fsync(self._file.fileno())
                 except OSError as error:  # the next write raises it
-                    self._failure = error
+                    self._failure = StoreError(f"{self._path} cannot be written: {error}")
 
 
 def _is_record(line: bytes) -> bool:

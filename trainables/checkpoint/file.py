@@ -1,13 +1,15 @@
 """Checkpoint files: written completely or not at all, verified when they are read, without pickled objects."""
 
+import errno
 import hashlib
 import io
 import logging
 import os
 import pickle
 import shutil
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -23,6 +25,21 @@ ABOUT = ".searchlight.json"  # written last: only with this file a directory is 
 
 class CheckpointError(RuntimeError):
     """A checkpoint is missing or differs from what was saved."""
+
+
+class DiskFullError(OSError):
+    """A checkpoint finds no room: the disk or the user's quota on it is full."""
+
+
+@contextmanager
+def full_disk_errors(path: StoragePath) -> Iterator[None]:
+    """Raise a DiskFullError in place of the errors of a full disk, which say nothing of `path`."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise DiskFullError(error.errno, error.strerror, str(path)) from error
 
 
 def save(state: dict[str, Any], path: StoragePath) -> None:
@@ -160,16 +177,18 @@ def _serialize(state: dict[str, Any]) -> bytes:
 
 
 def _publish(content: bytes, path: StoragePath) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    with full_disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
     digest = with_suffix_added(path, DIGEST)
     line = f"{hashlib.sha256(content).hexdigest()}  {path.name}\n"
     earlier = ""
     with suppress(FileNotFoundError):
         earlier = digest.read_text()
-    _write(digest, (line + earlier).encode())  # the earlier content is valid until it is replaced
-    _write(path, content)
-    if earlier:
-        _write(digest, line.encode())
+    with full_disk_errors(path):
+        _write(digest, (line + earlier).encode())  # the earlier content is valid until it is replaced
+        _write(path, content)
+        if earlier:
+            _write(digest, line.encode())
 
 
 def _copy(source: StoragePath, target: StoragePath) -> None:

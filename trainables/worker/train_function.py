@@ -24,13 +24,14 @@ import ray.train
 import torch
 
 from trainables.checkpoint import CheckpointError, directory
+from trainables.checkpoint.file import DiskFullError, full_disk_errors
 from trainables.context import rng
 from trainables.filesystem.paths import RemotePath, StoragePath, parse_path, with_suffix_added
 from trainables.private_api import get_train_fn_utils, set_train_fn_utils
 from trainables.registry import load_class
 from trainables.training.resource_usage import ResourceUsage, aggregate_usage
 from trainables.worker.messages import Divergence, EpochReport, Migration, SegmentAssignment, SegmentEnd, WorkerReport
-from trainables.worker.worker import TrialRunner, build_interruption, work
+from trainables.worker.worker import TrialRunner, build_disk_full, build_interruption, work
 
 logger = logging.getLogger(__name__)
 
@@ -325,13 +326,16 @@ class Session:
             if isinstance(path, RemotePath):
                 own.files = directory.compute_digests(source)
             else:
-                own.files = dict.fromkeys(directory.add(source, with_suffix_added(path, STAGING)), "")
+                with full_disk_errors(path):
+                    own.files = dict.fromkeys(directory.add(source, with_suffix_added(path, STAGING)), "")
             if move and isinstance(path, RemotePath):
                 stack.callback(shutil.rmtree, source)
             elif move:
                 shutil.rmtree(source)
             return source
-        except OSError as error:  # ends the trial, since the function might catch the error
+        except DiskFullError as error:  # ends the trial, since the function might catch the error
+            self._end_trial(build_disk_full(error, self.context))
+        except OSError as error:
             self._fail(f"its checkpoint must be readable and its storage have room, but got {error}")
 
     def _publish_checkpoint(
@@ -342,7 +346,10 @@ class Session:
             if isinstance(path, RemotePath):
                 directory.put(source, path, parts, about, self.context)
             elif self.context.rank == 0:
-                directory.publish(with_suffix_added(path, STAGING), path, about, {*chain.from_iterable(parts)})
+                with full_disk_errors(path):
+                    directory.publish(with_suffix_added(path, STAGING), path, about, {*chain.from_iterable(parts)})
+        except DiskFullError as error:
+            self._end_trial(build_disk_full(error, self.context))
         except OSError as error:
             what = "bucket" if isinstance(path, RemotePath) else "storage"
             self._fail(f"its {what} must take a checkpoint, but got {error}")

@@ -19,6 +19,7 @@ import ray.train.torch
 import torch
 
 from trainables import checkpoint
+from trainables.checkpoint.file import DiskFullError, full_disk_errors
 from trainables.checkpoint.selection import find_resume_checkpoint
 from trainables.context import Context
 from trainables.filesystem.paths import cached_on_node, parse_path
@@ -222,6 +223,8 @@ class TrialRunner:
                     yield report
         except Diverged as error:
             last = self._build_divergence(error)
+        except DiskFullError as error:
+            last = build_disk_full(error, self.context)
         # Any error of a task, also sys.exit(), ends its trial but not the gang.
         except (Exception, SystemExit) as error:
             if self.context.world_size > 1 and _is_lost_peer(error):
@@ -315,7 +318,8 @@ class TrialRunner:
             check_secondary_objectives(self.settings.others, metrics, f"after epoch {training.epoch}")
             path = parse_path(segment.folder) / f"epoch-{training.epoch}-{segment.attempt}.pt"
             if training.pictures:  # before the checkpoint: an epoch without one is repeated with its pictures
-                images.save(training.pictures, path)
+                with full_disk_errors(path):
+                    images.save(training.pictures, path)
             training.save(path)
             if self.context.rank == 0:
                 training.discard(midway)  # the epoch is done
@@ -381,6 +385,11 @@ def build_interruption(ranks: Sequence[tuple[bool, str]]) -> SegmentEnd | Migrat
     if not leaving or any(stop and not why for stop, why in ranks):
         return SegmentEnd("interrupted", "the search was stopped")
     return Migration(leaving[0])
+
+
+def build_disk_full(error: DiskFullError, context: Context) -> SegmentEnd:
+    """Return the last report of a segment whose checkpoint finds no room, which is no fault of its trial."""
+    return SegmentEnd("interrupted", f"no room for a checkpoint: {error}", alone=context.world_size > 1, disk_full=True)
 
 
 class _LogCapture(logging.Handler):

@@ -10,6 +10,7 @@ from ray.tune.search import Searcher
 from search.analysis.best_trials import find_best
 from search.config.objectives import Objective
 from search.config.stop_condition import StopCondition
+from search.errors import StoreError
 from search.execution.stoppers import GpuTimeMeter, Stoppers
 from search.study.trial import get_outcome, get_reports, get_segments, gpu_seconds_used
 from tests.search.execution.searcher_harness import Config, end, hand_on, interrupt, lose, report
@@ -87,6 +88,16 @@ def test_error_of_the_search_itself_ends_it_in_order(make_searcher, monkeypatch)
     assert searcher.suggest("t2") is None, "t1 still runs"
     interrupt(searcher, "t1")
     assert searcher.suggest("t3") == Searcher.FINISHED
+
+
+def test_full_disk_of_a_worker_ends_the_search_but_no_trial(make_searcher):
+    searcher, study, _ = make_searcher()
+    searcher.suggest("t0")
+    end(searcher, "t0", "interrupted", "no room for a checkpoint: [Errno 28]", disk_full=True)
+    assert isinstance(searcher.error, StoreError)
+    assert str(searcher.error) == "trial 0 found no room for a checkpoint: [Errno 28]"
+    assert searcher.suggest("t1") == Searcher.FINISHED
+    assert not study.get_trial(0).state.is_finished(), "it can be resumed"
 
 
 @pytest.mark.parametrize(

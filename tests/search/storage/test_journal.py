@@ -5,7 +5,7 @@ import json
 import pytest
 from optuna.samplers import RandomSampler
 
-from search.errors import UsageError
+from search.errors import StoreError, UsageError
 from search.storage.study_store import open_store
 from search.study.record import load_search
 from search.study.study import create_study
@@ -64,6 +64,18 @@ def test_broken_end_is_cut_after_the_user_has_a_copy(folder, caplog, end):
         assert [record.message for record in caplog.records] == [
             f"line {line} of {journal} and all that follows is broken, and is cut. The file as it was is {copy}."
         ]
+
+
+def test_study_without_room_is_one_line_and_resumes_later(folder, monkeypatch):
+    before, store = reopen(folder), open_store(folder)
+    line = r"study\.journal cannot be written: \[Errno 28\] No space left on device$"
+    with open("/dev/full", "ab", buffering=0) as full, monkeypatch.context() as patch:
+        patch.setattr(store.storage._backend, "_file", full)
+        with pytest.raises(StoreError, match=line):
+            store.storage.create_new_trial(0)
+    with pytest.raises(StoreError, match=line):
+        store.close()
+    assert reopen(folder) == before
 
 
 def test_broken_end_stays_if_it_cannot_be_copied(folder, monkeypatch):

@@ -1,5 +1,6 @@
 """Run one segment of a trial after another, of which none is affected by the one before."""
 
+import errno
 import math
 import re
 import sys
@@ -11,6 +12,7 @@ import pytest
 from tests.trainables.toy_models import Compiled, Regression, identical
 from tests.trainables.worker.local_worker import TASK, AfterWindows, metrics, straight, workers
 from trainables import checkpoint
+from trainables.checkpoint import file
 from trainables.precision import Diverged
 from trainables.worker.messages import Divergence, Migration, SegmentEnd
 from trainables.worker.worker import build_interruption, check_secondary_objectives
@@ -122,6 +124,19 @@ def test_trial_that_raises_fails_and_the_next_is_unharmed(stretch, monkeypatch, 
     assert worker.training is None
     worker.task = TASK
     assert identical(metrics(list(worker.run(stretch(trial=1, until=1)))), straight(1))
+
+
+def test_full_disk_interrupts_a_trial_that_can_continue(stretch, monkeypatch):
+    def refuse(path, content):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(file, "_write", refuse)
+        (end,) = workers().run(stretch())
+    path = f"{stretch().folder}/epoch-1-a.pt"
+    assert (end.outcome, end.disk_full) == ("interrupted", True)
+    assert end.reason == f"no room for a checkpoint: [Errno 28] No space left on device: '{path}'"
+    assert identical(metrics(list(workers().run(stretch()))), straight(2))
 
 
 def test_diverged_trial_says_so_and_the_next_is_unharmed(stretch):
