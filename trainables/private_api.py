@@ -46,6 +46,7 @@ NAMES = {
     "ParzenEstimator": "optuna.samplers._tpe.parzen_estimator:_ParzenEstimator",
     "default_gamma": "optuna.samplers._tpe.sampler:default_gamma",
     "default_gamma_multiobjective": "optuna.samplers._tpe.sampler:default_gamma_multiobjective",
+    "optuna_truncnorm": "optuna.samplers._tpe._truncnorm:",
     "split_trials": "optuna.samplers._tpe.sampler:_split_trials",
     # Tensors and data loaders
     "DataLoaderIterator": "torch.utils.data.dataloader:_MultiProcessingDataLoaderIter",

@@ -4,19 +4,23 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import scipy.special
 from optuna import Study
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.samplers import TPESampler
 from optuna.trial import FrozenTrial, TrialState
 
+from trainables import private_api
 from trainables.private_api import ParzenEstimator, default_gamma, default_gamma_multiobjective, split_trials
 
+# Optuna computes each element in Python, which takes half of the time of a suggestion after 2,000 trials.
+private_api.optuna_truncnorm._log_ndtr = scipy.special.log_ndtr
 LEARNED_FROM = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING)
 Points = list[dict[str, Any]]  # the parameters of trials
 
 
 class FastTPESampler(TPESampler):
-    """TPE that proposes one trial, each parameter independently, bit for bit as Optuna's TPE does.
+    """TPE that proposes one trial, each parameter independently, as Optuna's TPE does.
 
     Optuna's TPE reads the study and splits off the good trials again for every parameter. This sampler is created for
     one trial, and no other thread writes to the study while it samples.

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 from optuna.samplers import TPESampler
 from optuna.storages import InMemoryStorage
@@ -11,6 +12,7 @@ from search.config.search_space import resolve_space
 from search.samplers.tpe import FastTPESampler
 from search.study.study import SearchStudy
 from tests.search.study.played_studies import play_trials
+from trainables.private_api import optuna_truncnorm
 from trainables.task import TaskConfig, searchable
 
 
@@ -41,7 +43,23 @@ def proposed(sampler, others):
     return play_trials(study, SPACE, 60, tell, parallel=8)
 
 
+def log_ndtr(values):
+    """Compute the logarithm of the normal distribution function as Optuna does."""
+    return np.frompyfunc(optuna_truncnorm._log_ndtr_single, 1, 1)(values).astype(float)
+
+
+def rounded(values):
+    return {name: f"{value:.9g}" if isinstance(value, float) else value for name, value in values.items()}
+
+
 @pytest.mark.parametrize("others", [(), (Objective("size", "max"),)], ids=["one objective", "two"])
-def test_fast_tpe_proposes_what_the_tpe_of_optuna_does(others):
+def test_fast_tpe_proposes_what_the_tpe_of_optuna_does(others, monkeypatch):
+    own = proposed(FastTPESampler, others)
+    monkeypatch.setattr(optuna_truncnorm, "_log_ndtr", log_ndtr)
     theirs = proposed(lambda number: TPESampler(seed=number, multivariate=False, constant_liar=True), others)
-    assert proposed(FastTPESampler, others) == theirs
+    assert [rounded(values) for values in own] == [rounded(values) for values in theirs]
+
+
+def test_fast_normal_distribution_is_that_of_optuna():
+    values = np.linspace(-100, 100, 20_001)
+    np.testing.assert_allclose(optuna_truncnorm._log_ndtr(values), log_ndtr(values), rtol=1e-12, atol=1e-11)
