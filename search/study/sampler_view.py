@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import operator
 import statistics
 from collections.abc import Callable, Container, Sequence
 from typing import Protocol
@@ -29,18 +30,26 @@ def sampler_view(storage: BaseStorage, study: StudyWithObjectives, earlier: Sequ
     although this one may never report more.
     """
     shown: dict[int, tuple[FrozenTrial, FrozenTrial]] = {}
+    last: tuple[list[FrozenTrial], set[int], list[FrozenTrial]] = [], set(), []  # a suggestion asks several times
 
     class View(type(storage)):  # type: ignore[misc]
         def get_all_trials(
             self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
         ) -> list[FrozenTrial]:
+            nonlocal last
             trials = super().get_all_trials(study_id, deepcopy=deepcopy)
-            known = [*earlier, *_show_trials(trials, study, shown)]
-            return [trial for trial in known if states is None or trial.state in states]
+            if not _are_same(trials, last[0]) or study.live != last[1]:
+                last = trials, {*study.live}, [*earlier, *_show_trials(trials, study, shown)]
+            return [trial for trial in last[2] if states is None or trial.state in states]
 
     view = View.__new__(View)
     view.__dict__ = storage.__dict__  # shared, since a copy would miss later changes
     return view
+
+
+def _are_same(trials: Sequence[FrozenTrial], others: Sequence[FrozenTrial]) -> bool:
+    """Return whether both are the same objects. A trial that has changed is another object."""
+    return len(trials) == len(others) and all(map(operator.is_, trials, others))
 
 
 def _show_trials(
