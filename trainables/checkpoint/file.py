@@ -37,9 +37,14 @@ def full_disk_errors(path: StoragePath) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if not is_disk_full(error):
             raise
         raise DiskFullError(error.errno, error.strerror, str(path)) from error
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Return whether `error` says that a disk, or the user's quota on it, is full."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def save(state: dict[str, Any], path: StoragePath) -> None:

@@ -6,7 +6,9 @@ number of ranks can load the tensors. Each rank loads only its own shards.
 
 import contextlib
 import copy
+import errno
 import io
+import os
 import pickle
 import shutil
 import tempfile
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 STATE = "state.pt"
 REFERENCE = "sharded tensor"  # the only key of a reference
 FOLDER = "sharded tensors"  # the key of the folder in a loaded state
+SMALLEST_FREE_BYTES = 2**20  # a disk with less is full
 # The classes in the metadata of torch.distributed.checkpoint. No other pickled object is read.
 PLAIN = {
     "pathlib": {"Path", "PosixPath", "WindowsPath"},
@@ -55,7 +58,8 @@ def save(state: dict[str, Any], path: StoragePath, context: Context) -> None:
     A reader sees the old directory or the new one, or for a moment none.
 
     Raises:
-        OSError: A rank could not write its part. All ranks raise it.
+        DiskFullError: The disk of a rank is full. All ranks raise it.
+        OSError: A rank could not write its part for another reason. All ranks raise it.
     """
     from torch.distributed.checkpoint import state_dict_saver
     from torch.distributed.checkpoint.filesystem import FileSystemWriter
@@ -63,7 +67,7 @@ def save(state: dict[str, Any], path: StoragePath, context: Context) -> None:
     tensors: dict[str, Tensor] = {}
     plain = _map(state, lambda key, value: _set_aside(key, value, tensors))
     with contextlib.ExitStack() as stack:
-        with _agree_on_errors(context):
+        with _agree_on_errors(context, path):
             if isinstance(path, RemotePath):  # each rank uploads what it has written
                 staging = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="searchlight-")))
             else:
@@ -71,10 +75,10 @@ def save(state: dict[str, Any], path: StoragePath, context: Context) -> None:
                 if context.rank == 0:
                     shutil.rmtree(staging, ignore_errors=True)
                     staging.mkdir(parents=True)
-        with _agree_on_errors(context):
+        with _agree_on_errors(context, path, staging):
             writer = FileSystemWriter(staging, single_file_per_rank=True)
             metadata = state_dict_saver.save(tensors, storage_writer=writer)
-        with _agree_on_errors(context):
+        with _agree_on_errors(context, path, staging):
             if context.rank == 0:
                 torch.save(plain, staging / STATE)
                 if isinstance(path, Path):
@@ -229,14 +233,21 @@ class _Unpickler(pickle.Unpickler):
 
 
 @contextlib.contextmanager
-def _agree_on_errors(context: Context) -> Iterator[None]:
-    """Raise an error of any rank on all ranks when the block ends."""
+def _agree_on_errors(context: Context, path: StoragePath, staging: Path | None = None) -> Iterator[None]:
+    """Raise an error of any rank on all ranks when the block ends, a full disk as a DiskFullError of `path`."""
     from torch.distributed.checkpoint.api import CheckpointException
 
-    failed = ""
+    failed, is_full = "", False
     try:
         yield
     except (Exception, CheckpointException) as error:  # any error: the other ranks wait. PyTorch's is no Exception
         failed = str(error) or type(error).__name__
-    if reasons := [reason for reason in context.gather(failed) if reason]:
-        raise OSError(f"checkpoint could not be written: {reasons[0]}")
+        causes = [cause for cause, _ in error.failures.values()] if isinstance(error, CheckpointException) else [error]
+        is_full = any(map(file.is_disk_full, causes))
+        if staging is not None and staging.is_dir():  # PyTorch's writer hides the error of a full disk
+            is_full = is_full or shutil.disk_usage(staging).free < SMALLEST_FREE_BYTES
+    reasons = [reason for reason in context.gather((failed, is_full)) if reason[0]]
+    if any(full for _, full in reasons):
+        raise file.DiskFullError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+    if reasons:
+        raise OSError(f"checkpoint could not be written: {reasons[0][0]}")

@@ -1,5 +1,6 @@
 """Train tasks whose modules are sharded over two ranks; save, resume and copy them on other numbers of ranks."""
 
+import errno
 import itertools
 import json
 import os
@@ -385,7 +386,7 @@ def save_badly(rank: int, path: str, is_full: bool = False) -> str:
     training = make_split(rank, SETTINGS)
 
     def refuse(*_: Any) -> None:
-        raise OSError("No space left on device")
+        raise OSError(errno.ENOSPC, "No space left on device")
 
     from torch.distributed.checkpoint.filesystem import FileSystemWriter
 
@@ -399,20 +400,19 @@ def try_to_save(training: Any, path: str) -> str:
     try:
         training.save(Path(path))
     except (OSError, ValueError) as error:
-        return str(error)
+        return f"{type(error).__name__}: {error}"
     return "saved"
 
 
 def test_sharded_checkpoint_that_cannot_be_written_fails_on_all(pair, tmp_path):
     (tmp_path / "file").write_text("in the way")
     for message in pair.run(save_badly, str(tmp_path / "file" / "epoch.pt")):
-        assert message.startswith("checkpoint could not be written: ")
+        assert message.startswith("OSError: checkpoint could not be written: ")
 
 
 def test_full_disk_of_one_rank_is_an_error_of_all(pair, tmp_path):
     for message in pair.run(save_badly, str(tmp_path / "epoch.pt"), True):
-        assert message.startswith("checkpoint could not be written: ")
-        assert "No space left on device" in message
+        assert message == f"DiskFullError: [Errno 28] No space left on device: '{tmp_path}/epoch.pt'"
 
 
 def test_single_rank_makes_and_ends_a_process_group():
