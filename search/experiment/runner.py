@@ -162,7 +162,7 @@ class _Driver:
         except BaseException:  # also a second Ctrl-C: whatever ended the search, the user is told how to resume it
             if (folder / "search.yaml").exists():
                 command = resume_command(config.path)
-                self.progress.warn(f"nothing of search {config.name} is lost: {command} goes on with it")
+                self.progress.warn(f"nothing of search {config.name} is lost. Resume it: {command}")
             raise
 
     def _open_study(self) -> OpenStudy:

@@ -86,8 +86,8 @@ def test_search_without_its_raylet_ends_in_good_order(start):
     done = cli.finished(process)
     assert (done.returncode, done.stdout) == (1, "")
     hint, ending = done.stderr.splitlines()[-2:]
-    assert hint.startswith("nothing of search lost is lost: ")
-    assert hint.endswith("search/run.py --resume lost goes on with it")
+    assert hint.startswith("nothing of search lost is lost. Resume it: ")
+    assert hint.endswith("search/run.py --resume lost")
     assert ending == "the search has ended: the raylet of Ray on this machine was killed by SIGKILL."
     client = MlflowClient(f"sqlite:///{cli.folder}/runs/mlflow.db")
     runs = client.search_runs([client.get_experiment_by_name("Toy").experiment_id])
