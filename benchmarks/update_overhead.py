@@ -9,7 +9,7 @@ The figure is process CPU time with one thread: the least of many rounds in whic
 loop runs twice, and the time that its second copy "adds" is the noise.
 
     pip install ".[bench]"
-    python benchmarks/update_overhead.py [--seconds 14] [--models tiny,block] [--rows plain,clip,EMA,fp16]
+    python benchmarks/update_overhead.py [--seconds 14] [--models tiny,block,lm] [--rows plain,clip,EMA,fp16]
 """
 
 import argparse
@@ -25,6 +25,7 @@ from torch.nn import functional
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import DataLoader
 
+from models.lm.transformer import SYMBOLS, Transformer
 from trainables.update import Ema, Updater
 
 MAX_NORM, DECAY = 1.0, 0.999
@@ -58,8 +59,17 @@ class Clock:
 Loop = Callable[[Clock], None]
 
 
+def draw_normal(count: int, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    return torch.randn(count, *shape, generator=generator)
+
+
+def draw_bytes(count: int, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    return torch.randint(SYMBOLS, (count, *shape), generator=generator)
+
+
 class Tiny(nn.Module):
     shape = (32,), (4,)
+    draw = staticmethod(draw_normal)
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,6 +83,7 @@ class Block(nn.Module):
     """A transformer block: 256 wide, 8 heads, 64 positions."""
 
     shape = (64, 256), (64, 256)
+    draw = staticmethod(draw_normal)
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,11 +99,25 @@ class Block(nn.Module):
         return {"loss": functional.mse_loss(x + self.mlp(self.norm2(x)), labels)}
 
 
+class Lm(nn.Module):
+    """The model of the task `lm`, with its defaults: 2 blocks, 96 wide, 3 heads, 128 bytes."""
+
+    shape = (128,), (128,)
+    draw = staticmethod(draw_bytes)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = Transformer(96, 2, 3)
+
+    def forward(self, x: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        return {"loss": functional.cross_entropy(self.net(x).flatten(0, 1), labels.flatten())}
+
+
 @dataclass(frozen=True)
 class Subject:
     """A model to train, and the number of timed updates per round."""
 
-    model: type[Tiny] | type[Block]
+    model: type[Tiny] | type[Block] | type[Lm]
     batch_size: int
     warmup: int
     timed: int
@@ -105,7 +130,7 @@ class Row:
     precision: str = "fp32"
 
 
-SUBJECTS = {"tiny": Subject(Tiny, 16, 20, 300), "block": Subject(Block, 8, 1, 3)}
+SUBJECTS = {"tiny": Subject(Tiny, 16, 20, 300), "block": Subject(Block, 8, 1, 3), "lm": Subject(Lm, 16, 1, 3)}
 ROWS = {
     "plain": Row(),
     "clip": Row(clip=True),
@@ -246,7 +271,7 @@ def contenders(subject: Subject, row: Row) -> dict[str, tuple[nn.Module, Loop]]:
     """Build the loops of a row by name, each with its model."""
     generator = torch.Generator().manual_seed(0)
     count = subject.batch_size * (subject.warmup + subject.timed)
-    x, labels = (torch.randn(count, *shape, generator=generator) for shape in subject.model.shape)
+    x, labels = (subject.model.draw(count, shape, generator) for shape in subject.model.shape)
     samples = [{"x": x[i], "labels": labels[i]} for i in range(count)]
     parts = zip(x.split(subject.batch_size), labels.split(subject.batch_size), strict=True)
     batches = [{"x": part, "labels": target} for part, target in parts]
@@ -313,7 +338,7 @@ def compare(subject: Subject, row: Row, seconds: float) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=14, help=f"for each row, of at least {MIN_ROUNDS} rounds")
-    parser.add_argument("--models", default="tiny,block", help="which to train")
+    parser.add_argument("--models", default="tiny,block,lm", help="which to train")
     parser.add_argument("--rows", default=",".join(ROWS), help="which features to add")
     given = parser.parse_args()
     torch.set_num_threads(1)
