@@ -20,26 +20,26 @@ EVIDENCE = 10.0  # how much a nat per cell counts in telling which hypothesis ex
 
 
 class GridAgent(nn.Module):
-    """Answers a puzzle's query in context: no weight belongs to any one puzzle.
+    """A network that answers a puzzle's query in context: no weight belongs to a single puzzle.
 
-    All inputs go through one convolutional trunk. Each demonstration's features are joined with its output,
-    and every cell of the query looks up once what became of cells like it there (`Lookup`). A weight-tied
-    block then refines the answer for a number of steps, each fed the answer of the step before, as in
-    looped networks such as TRM (arXiv 2510.04871). Symbols are embedded by the role they play in the
-    episode, and by their name, which augmentation makes nearly meaningless. Logits add up three sources: a
-    mixture of guesses (`guesses.py`), which dominates in an untrained agent; the votes of the lookup; and the
-    match between a cell's features and each embedded symbol.
+    One convolutional trunk computes features of all inputs. The features of each demonstration are concatenated with
+    its output, and each cell of the query attends once to the cells of the demonstrations (`Lookup`). A weight-tied
+    block then refines the answer in several steps. The input of each step is the answer of the step before, as in
+    looped networks such as TRM (arXiv 2510.04871). Symbols are embedded by their role in the episode, and by their
+    name, which augmentation makes nearly meaningless. The logits are a sum of three terms: a mixture of hypotheses,
+    which dominates in an untrained agent; the votes of the lookup; and the match between a cell's features and each
+    embedded symbol.
 
-    B episodes, D demonstrations, S the side of a canvas.
+    Shapes: B episodes, D demonstrations, canvases of side S.
 
     Args:
-        width: Channels; 24..96 suit grids of side 12.
-        steps: Refinement steps, at least 1.
-        heads: Attention heads of the lookup.
-        dropout: Dropout in the blocks, 0..1.
-        prompt_dim: Length of a prompt vector that conditions the refinement; 0 for none.
-        layers: Blocks in the trunk.
-        guesses: Start from the best of the guesses; False starts from the input as it is, the identity.
+        width: The number of channels. 24 to 96 are suitable for grids of side 12.
+        steps: The number of refinement steps, at least 1.
+        heads: The number of attention heads of the lookup.
+        dropout: The dropout probability in the blocks.
+        prompt_dim: The length of a prompt vector that conditions the refinement, or 0 without prompts.
+        layers: The number of blocks in the trunk.
+        guesses: Whether to begin with the mixture of hypotheses. False begins with the unchanged input.
 
     Raises:
         ValueError: A size is out of range.
@@ -93,17 +93,17 @@ class GridAgent(nn.Module):
         demo_mask: Tensor,
         prompt: Tensor | None = None,
     ) -> Tensor:
-        """Answer a batch of queries: what is read, refined under the prompt.
+        """Answer a batch of queries.
 
         Args:
             query: Symbols 0..11, shape (B, S, S), S at most 32.
             demo_inputs: Symbols, shape (B, D, S, S), D at least 1.
             demo_outputs: Symbols, shape (B, D, S, S).
-            demo_mask: bool, shape (B, D). What lies in a slot marked False has no influence.
-            prompt: Shape (B, prompt_dim), or None for none.
+            demo_mask: bool, shape (B, D). The content of a slot marked False has no effect.
+            prompt: The prompts, shape (B, prompt_dim), or None without prompts.
 
         Returns:
-            Logits after each step, float32 of shape (steps, B, S, S, 12).
+            The logits after each refinement step, float32 of shape (steps, B, S, S, 12).
 
         Raises:
             ValueError: The canvas is too large, or the prompt does not have `prompt_dim` entries.
@@ -112,7 +112,7 @@ class GridAgent(nn.Module):
         return logits
 
     def read(self, query: Tensor, demo_inputs: Tensor, demo_outputs: Tensor, demo_mask: Tensor) -> Reading:
-        """Read what the refiner needs to answer, under whatever prompt; arguments as for `forward`."""
+        """Return the input of the refiner, which does not depend on a prompt. For the arguments, see `forward`."""
         batch, demos, side, _ = demo_inputs.shape
         if side > LARGEST_CANVAS:
             raise ValueError(f"query must have a side of at most {LARGEST_CANVAS}, but got {side}. Crop the canvases.")
@@ -144,7 +144,7 @@ class GridAgent(nn.Module):
         return Reading(state, found, votes, trust, proposals, table, self._film(pairs, demo_mask), evidence)
 
     def _hypotheses(self, inputs: Tensor, demo_outputs: Tensor, demo_mask: Tensor) -> "Hypotheses":
-        """Try all hypotheses on the demonstrations; arguments as for `agreement`, and the query before its inputs."""
+        """Evaluate all hypotheses on the demonstrations. For the arguments, see `agreement`; the query comes first."""
         with torch.no_grad():
             guesses = guess_outputs(inputs, guess_sizes(inputs, demo_outputs, demo_mask))
         with torch.autocast(inputs.device.type, enabled=False):
@@ -187,7 +187,7 @@ class GridAgent(nn.Module):
 
     @staticmethod
     def _mix(weights: Tensor, attention: Tensor, lines: Tensor, guesses: Tensor, inside: Tensor) -> Tensor:
-        """Mix all hypotheses for every input: probabilities of shape (B, M, S * S, 12)."""
+        """Return the mixture of all hypotheses for each input, probabilities of shape (B, M, S * S, 12)."""
         batch, count, side, _ = inside.shape
         named = guesses.flatten(3).transpose(2, 3)
         drawn = weights[:, None, None, :GUESSES].expand(named.shape)
@@ -206,13 +206,13 @@ class GridAgent(nn.Module):
 
 
 class Hypotheses(NamedTuple):
-    """What the hypotheses about a puzzle's rule say. B episodes, M inputs (the query first), Q cells, K proposals.
+    """The hypotheses about a puzzle's rule, for B episodes, M inputs (the query first), Q cells and K proposals.
 
     Attributes:
-        mixture: Of all, for every input, probabilities of shape (B, M, Q, symbols).
-        trust: Logits of the K that agree best with the demonstrations, shape (B, K).
-        proposals: Their answers to the query, probabilities of shape (B, K, Q, symbols).
-        evidence: How well the best explain the demonstrations, nats per cell, at most 0, shape (B,).
+        mixture: The mixture of all hypotheses for each input, probabilities of shape (B, M, Q, symbols).
+        trust: The logits of the K hypotheses that agree best with the demonstrations, shape (B, K).
+        proposals: The answers of these K to the query, probabilities of shape (B, K, Q, symbols).
+        evidence: The mean log-likelihood of the demonstrations under these K, nats per cell, at most 0, shape (B,).
     """
 
     mixture: Tensor
@@ -228,18 +228,18 @@ def _after_query(attention: Tensor, lines: Tensor, count: int) -> tuple[Tensor, 
 
 
 def symbol_roles(query: Tensor, inputs: Tensor, outputs: Tensor, demo_mask: Tensor) -> Tensor:
-    """Describe what part each symbol plays in an episode, whatever it is called.
+    """Compute seven features of each symbol's role in an episode, which do not depend on its name.
 
     Args:
-        query: One-hot symbols of C cells, float of shape (B, C, 12).
-        inputs: Those of the demonstrations' inputs, shape (B, D, C, 12).
-        outputs: Those of the demonstrations' outputs, same shape.
-        demo_mask: bool of shape (B, D).
+        query: One-hot symbols of the C cells of the query, float of shape (B, C, 12).
+        inputs: One-hot symbols of the demonstrations' inputs, float of shape (B, D, C, 12).
+        outputs: One-hot symbols of the demonstrations' outputs, float of shape (B, D, C, 12).
+        demo_mask: bool of shape (B, D). False marks a slot without a demonstration.
 
     Returns:
-        Float of shape (B, 12, 7), each in 0..1: square roots of the share of cells in the query, in inputs,
-        in outputs; share of inputs and of outputs in which it occurs; square roots of the share of cells that
-        become it and that cease to be it.
+        Float of shape (B, 12, 7), in 0..1. The features are the square roots of the share of cells in the query, in
+        inputs and in outputs; the share of inputs and of outputs that contain the symbol; and the square roots of the
+        share of cells that change into the symbol and from the symbol.
     """
     used = demo_mask.to(query.dtype)[:, :, None]
     number = used.sum(1).clamp(min=1.0)

@@ -1,7 +1,7 @@
-"""The symmetries of the puzzles: turn and mirror the grids, rename the colours.
+"""The symmetries of puzzles: rotations and reflections of grids, and permutations of colours.
 
-A rule stays the same rule under both, as long as all grids of a puzzle are changed alike. Colour 0 keeps
-its name: it is the background in most puzzles.
+They do not change the rule of a puzzle if all its grids are changed in the same way. Colour 0 is not permuted, because
+it is the background in most puzzles.
 """
 
 from dataclasses import dataclass
@@ -21,10 +21,10 @@ Cell = TypeVar("Cell", bound=np.generic)
 
 
 def transform(grid: NDArray[Cell], symmetry: int) -> NDArray[Cell]:
-    """Turn and mirror a grid by one of the 8 symmetries of the square.
+    """Rotate or reflect a grid by one of the 8 symmetries of the square.
 
     Args:
-        grid: Shape (height, width), any further axes behind these are carried along.
+        grid: The grid, shape (height, width). Further axes are kept.
         symmetry: 0..3 quarter turns counter-clockwise; 4..7 the same turns, then a reflection along the
             diagonal.
     """
@@ -63,7 +63,7 @@ class Augmentation:
         return np.ascontiguousarray(transform(np.array(self.colours, dtype=np.uint8)[grid], self.symmetry))
 
     def puzzle(self, puzzle: Puzzle) -> Puzzle:
-        """Augment all grids of a puzzle alike."""
+        """Augment all grids of a puzzle in the same way."""
         return Puzzle(
             puzzle.id,
             tuple((self.grid(source), self.grid(target)) for source, target in puzzle.demonstrations),

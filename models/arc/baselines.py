@@ -1,7 +1,7 @@
-"""Guesses at an answer that need no learning: how large it is, and the query moved about on it.
+"""Guesses at an answer that need no learning: its size, and simple transformations of the query.
 
-The demonstrations tell which guess to trust. An agent that starts from the best guess need only learn where
-the answer differs. All functions work on whole batches of canvases and on integers; none needs gradients.
+The demonstrations show which guess to trust. An agent that begins with the best guess only learns where the answer
+differs. All functions work on whole batches of canvases and on integers, without gradients.
 
 Shapes: B episodes, D demonstrations, M = 1 + D inputs (the query first), S the side of a canvas, K guesses.
 """
@@ -15,16 +15,16 @@ GUESSES = 13
 
 
 def extents(canvases: Tensor) -> Tensor:
-    """Measure height and width of the grid on each canvas: symbols (..., S, S) -> int64 (..., 2)."""
+    """Return height and width of the grid on each canvas, int64 of shape (..., 2), for symbols (..., S, S)."""
     colour = canvases >= FIRST_COLOUR
     return torch.stack([colour.any(-1).sum(-1), colour.any(-2).sum(-1)], dim=-1)
 
 
 def guess_sizes(inputs: Tensor, demo_outputs: Tensor, demo_mask: Tensor) -> Tensor:
-    """Guess how large each input's output is, by the first rule that holds in all demonstrations.
+    """Guess the size of each input's output by the first rule that holds in all demonstrations.
 
-    The rules, for heights and widths apart: the same ratio to the input; the same size; the same difference
-    to the input; the input's other side. Where none holds, the guess is the input's size.
+    The rules, for heights and widths separately, are: the same ratio to the input; the same size; the same difference
+    to the input; the input's other side. If no rule holds, the guess is the input's size.
 
     Args:
         inputs: Symbols, shape (B, M, S, S), the query first.
@@ -55,11 +55,11 @@ def guess_sizes(inputs: Tensor, demo_outputs: Tensor, demo_mask: Tensor) -> Tens
 
 
 def guess_outputs(inputs: Tensor, sizes: Tensor) -> Tensor:
-    """Move the cells of each input about to fill an output of the given size.
+    """Return 13 transformations of each input, as outputs of the given size.
 
-    In this order: as it is; mirrored left to right; upside down; turned by half; the four along the
-    diagonals; tiled; enlarged; thinned out; tiled with every other tile mirrored; the lower right corner.
-    Cells that the input does not reach have colour 0; the edge is drawn around the given size.
+    In this order: the unchanged input; reflected left to right; reflected top to bottom; rotated by 180 degrees; the
+    four symmetries that swap rows and columns; tiled; enlarged; subsampled; tiled with every other tile reflected; the
+    lower right corner. Cells outside the transformed input have colour 0. The edge is drawn around the given size.
 
     Args:
         inputs: Symbols, shape (B, M, S, S).
@@ -110,16 +110,16 @@ def guess_outputs(inputs: Tensor, sizes: Tensor) -> Tensor:
 
 
 def agreement(guesses: Tensor, demo_outputs: Tensor, demo_mask: Tensor) -> Tensor:
-    """Measure how well each kind of guess does on the demonstrations.
+    """Compute the accuracy of each kind of guess on the demonstrations.
 
     Args:
-        guesses: For the demonstrations' inputs, symbols of shape (B, D, K, S, S).
+        guesses: The guesses for the demonstrations' inputs, symbols of shape (B, D, K, S, S).
         demo_outputs: Symbols, shape (B, D, S, S).
         demo_mask: bool, shape (B, D).
 
     Returns:
-        Share of matching cells among those with a colour in either, mean over the demonstrations; float32 in
-        0..1, shape (B, K). All 0 without demonstrations.
+        The share of matching cells among the cells with a colour in guess or output, as a mean over demonstrations,
+        float32 in 0..1 of shape (B, K). It is 0 without demonstrations.
     """
     answers = demo_outputs.long()[:, :, None]
     relevant = (guesses >= FIRST_COLOUR) | (answers >= FIRST_COLOUR)

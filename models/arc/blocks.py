@@ -1,4 +1,4 @@
-"""The building blocks of the grid agent: places, mixing along the grid, and looking things up."""
+"""The building blocks of the grid agent: embedding of positions, a residual block, and attention."""
 
 import torch
 import torch.nn.functional as F
@@ -9,10 +9,10 @@ SAME = 10.0  # how much cells of one symbol attract each other, before the usual
 
 
 class PlaceEmbedding(nn.Module):
-    """Where a cell lies, counted from the grid's upper left and from its lower right corner.
+    """An embedding of a cell's position, counted from the upper left and from the lower right corner of the grid.
 
     Args:
-        width: Channels.
+        width: The number of channels.
     """
 
     def __init__(self, width: int) -> None:
@@ -25,7 +25,7 @@ class PlaceEmbedding(nn.Module):
             nn.init.normal_(table.weight, std=0.1)
 
     def forward(self, sizes: Tensor, side: int) -> Tensor:
-        """Embed places: heights and widths, int64 of shape (..., 2) -> (..., side, side, width)."""
+        """Return embeddings (..., side, side, width) of all positions of grids with heights and widths (..., 2)."""
         places = torch.arange(side, device=sizes.device)
         from_end = places - sizes[..., None] + LARGEST_CANVAS
         rows = self.row_start(places) + self.row_end(from_end[..., 0, :])
@@ -77,14 +77,14 @@ class GridBlock(nn.Module):
 class Lookup(nn.Module):
     """Attention from the query's cells to all cells of the demonstrations.
 
-    Each head reads features, and beside them votes: how much of its attention lies on cells whose output has
-    each symbol. This is the soft nearest-neighbour classifier of matching networks (Vinyals et al. 2016,
-    arXiv 1606.04080), over cells.
+    Each head returns features and votes. The vote for a symbol is the sum of its attention over the cells whose output
+    has this symbol. This is the soft nearest-neighbour classifier of matching networks (Vinyals et al. 2016, arXiv
+    1606.04080), over cells.
 
     Args:
-        width: Channels.
-        heads: Attention heads.
-        symbols: Number of symbols that are voted for.
+        width: The number of channels.
+        heads: The number of attention heads.
+        symbols: The number of symbols with votes.
     """
 
     def __init__(self, width: int, heads: int, symbols: int) -> None:
@@ -101,18 +101,18 @@ class Lookup(nn.Module):
     def forward(
         self, x: Tensor, pairs: Tensor, asked: Tensor, shown: Tensor, answers: Tensor, demo_mask: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Look up every cell.
+        """Return the features and votes of each cell of the query.
 
         Args:
             x: The query's cells, shape (B, Q, width).
             pairs: The demonstrations' cells, shape (B, D, C, width).
             asked: The query's symbols, one-hot float of shape (B, Q, symbols).
             shown: The input symbols of the demonstrations, one-hot float of shape (B, D, C, symbols).
-            answers: Their output symbols, one-hot float of shape (B, D, C, symbols).
+            answers: The output symbols of the demonstrations, one-hot float of shape (B, D, C, symbols).
             demo_mask: bool of shape (B, D); cells of a demonstration marked False get no attention.
 
         Returns:
-            What was read, shape (B, Q, width); votes in 0..1, shape (B, Q, heads, symbols).
+            The features, shape (B, Q, width), and the votes in 0..1, shape (B, Q, heads, symbols).
         """
         batch, demos, cells, _ = pairs.shape
         query = self._split(self.query(self.norm(x)))

@@ -1,8 +1,8 @@
 """Grids of any size on square canvases of one size, and back.
 
-A canvas has 12 symbols: nothing (PAD), the edge of the grid (BORDER), and ten colours. The edge runs right
-of and below the grid, so that a model that fills in a canvas also says how large its grid is. A grid as
-large as the canvas has no edge on it.
+A canvas has 12 symbols: nothing (PAD), the edge of the grid (BORDER), and ten colours. The edge is drawn to the right
+of and below the grid, so that a model that predicts a canvas also predicts the size of its grid. A grid as large as the
+canvas has no edge.
 """
 
 from collections.abc import Sequence
@@ -53,10 +53,10 @@ def to_canvases(grids: Sequence[Grid], side: int) -> Tensor:
 
 
 def to_grid(canvas: NDArray[np.uint8]) -> Grid:
-    """Read the grid off a canvas, however odd the canvas.
+    """Return the grid on a canvas, also if the canvas is inconsistent. This is the inverse of `to_canvas`.
 
-    The size is the one whose layout (colours inside, edge, nothing) agrees with most cells, so a few wrong
-    cells do not tear a grid apart. Cells inside that hold no colour become colour 0. Inverse of `to_canvas`.
+    The size is the one whose layout (colours inside, edge, nothing) agrees with most cells, so that a few wrong cells
+    have no effect. Cells inside the grid without a colour become colour 0.
 
     Args:
         canvas: Symbols 0..11, shape (side, side).

@@ -1,4 +1,4 @@
-"""Training puzzles that are among the evaluation puzzles: ARC-AGI-2 trains on most of what ARC-AGI-1 asks."""
+"""Training puzzles that are also evaluation puzzles: ARC-AGI-2 trains on most evaluation puzzles of ARC-AGI-1."""
 
 import re
 from collections import Counter, defaultdict
@@ -20,13 +20,13 @@ Form = tuple[Hashable, ...]
 
 
 class Leak(NamedTuple):
-    """A training puzzle that gives an evaluation puzzle away.
+    """A training puzzle that reveals an evaluation puzzle.
 
     Attributes:
-        training: Id of the one.
-        evaluation: Id of the other.
-        by: What they share: the "id", or else the pair of a "test", or else two "demonstrations" of the evaluation
-            puzzle, whatever they are to the training puzzle.
+        training: The id of the training puzzle.
+        evaluation: The id of the evaluation puzzle.
+        by: The part that they share: the "id", else the pair of a "test", else two "demonstrations" of the evaluation
+            puzzle. In the training puzzle, these pairs may be tests or demonstrations.
     """
 
     training: str
@@ -35,10 +35,10 @@ class Leak(NamedTuple):
 
 
 def find_leaks(training: Sequence[Puzzle], evaluation: Sequence[Puzzle]) -> list[Leak]:
-    """Find the training puzzles that are among the evaluation puzzles, each with the strongest reason.
+    """Find the training puzzles that are also evaluation puzzles, each with the strongest reason.
 
-    A pair is the same pair when it is turned, mirrored or renamed as training does it (`augment`): what a training
-    puzzle becomes there is what must not be asked. Ids of puzzles made of one re-arc file are that file's.
+    Two pairs are equal if a symmetry and a permutation of colours of `augment` map one to the other, because training
+    uses these. Puzzles from one re-arc file have the id of the file.
     """
     ids = {_task(puzzle.id): puzzle.id for puzzle in evaluation}
     # Few pairs look alike before they are turned, so that few must be.
@@ -66,12 +66,12 @@ def find_leaks(training: Sequence[Puzzle], evaluation: Sequence[Puzzle]) -> list
 
 
 def check_disjoint(training: Sequence[Puzzle], evaluation: Sequence[Puzzle]) -> None:
-    """Refuse training puzzles that are among the evaluation puzzles.
+    """Check that no training puzzle is also an evaluation puzzle.
 
-    The two puzzles that ARC-AGI-1 itself publishes in both splits pass.
+    The two puzzles that ARC-AGI-1 itself publishes in both splits are allowed.
 
     Raises:
-        ValueError: There are some; the message says how many, and what they share.
+        ValueError: Some training puzzles are. The message contains their number and what they share.
     """
     leaks = {leak.training: leak.by for leak in find_leaks(training, evaluation) if leak[:2] not in PUBLISHED}
     if leaks:
@@ -87,7 +87,7 @@ def without(training: Sequence[Puzzle], evaluation: Sequence[Puzzle]) -> tuple[P
     """Return the training puzzles that are not among the evaluation puzzles.
 
     Raises:
-        ValueError: None is left.
+        ValueError: No puzzle is left.
     """
     leaked = {leak.training for leak in find_leaks(training, evaluation)}
     kept = tuple(puzzle for puzzle in training if puzzle.id not in leaked)
@@ -105,7 +105,7 @@ def _task(id: str) -> str:
 
 
 def _look(pair: Pair) -> Hashable:
-    """Return what a pair keeps when it is turned and renamed."""
+    """Return a key of a pair that symmetries and permutations of colours do not change."""
     counts = (np.bincount(grid.ravel(), minlength=COLOURS) for grid in pair)
     return tuple(
         (tuple(sorted(grid.shape)), count[0], *sorted(count)) for grid, count in zip(pair, counts, strict=True)
@@ -113,12 +113,15 @@ def _look(pair: Pair) -> Hashable:
 
 
 def _form(pair: Pair) -> Form:
-    """Return what a pair shares with another exactly if one is the other turned and renamed; its look comes first."""
+    """Return a key that two pairs share exactly if a symmetry and a permutation of colours map one to the other.
+
+    Its first item is the key of `_look`.
+    """
     return _look(pair), *min(_renamed(transform(grid, symmetry) for grid in pair) for symmetry in range(SYMMETRIES))
 
 
 def _renamed(grids: Iterable[np.ndarray]) -> tuple[tuple[tuple[int, ...], ...], bytes]:
-    """Return shapes, and cells whose colours are numbered as they appear; the background stays 0."""
+    """Return shapes and cells, with colours numbered in the order of appearance and background 0."""
     listed = list(grids)
     cells = np.concatenate([grid.ravel() for grid in listed])
     colours, places = np.unique(cells, return_index=True)

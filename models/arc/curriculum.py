@@ -1,7 +1,8 @@
-"""A curriculum that changes what is learned from, and never how much a loss counts as a whole.
+"""A curriculum that changes which puzzles are drawn, and never the weight of a loss.
 
-A share of an epoch's puzzles comes from a window over the levels of difficulty, the others from all levels. Over the
-run, the window moves from the easiest to the hardest level, and its share falls to none: the last epoch is uniform.
+A share of an epoch's puzzles comes from a window over the levels of difficulty, and the others come from all levels.
+Over the run, the window moves from the easiest to the hardest level, and its share falls to 0. The last epoch is
+uniform.
 """
 
 from dataclasses import dataclass
@@ -14,11 +15,11 @@ WINDOW = 0.2
 
 @dataclass(frozen=True)
 class Curriculum:
-    """How the window and its share go over the epochs. It has no state: an epoch says all.
+    """The window and its share as functions of the epoch, without a state.
 
     Attributes:
-        start: Share of the window in epoch 0, in 0..1; 0 for no curriculum.
-        epochs: Of the run; in the last one the share is 0. With one epoch there is no curriculum.
+        start: The share of the window in epoch 0, in 0..1. 0: no curriculum.
+        epochs: The number of epochs of the run. In the last epoch, the share is 0.
 
     Raises:
         ValueError: A number is out of range.
@@ -34,24 +35,24 @@ class Curriculum:
             raise ValueError(f"epochs must be at least 1, but got {self.epochs}. Use those of the run.")
 
     def share(self, epoch: float) -> float:
-        """Return the window's share: from `start` to 0 in a straight line over the run."""
+        """Return the share of the window, which falls linearly from `start` to 0 over the run."""
         return self.start * (1 - self._progress(epoch))
 
     def draw(self, levels: Tensor, samples: int, epoch: float, generator: torch.Generator) -> Tensor:
-        """Draw what to learn from in an epoch.
+        """Draw the indices of an epoch.
 
-        A part of `1 - share` is drawn uniformly, each index once before any is drawn twice, so that no level ever
-        vanishes. The rest comes from a Gaussian window over the levels and may repeat. (Parashar et al. 2025, arXiv
-        2506.06632, fade out easy tasks and do not drop them.)
+        A part of `1 - share` is drawn uniformly, and no index twice before all are drawn, so that no level disappears.
+        The other indices come from a Gaussian window over the levels and may repeat. Parashar et al. 2025 (arXiv
+        2506.06632) also reduce easy tasks without dropping them.
 
         Args:
-            levels: Difficulty of what there is, float in 0..1, shape (N,).
-            samples: How many to draw.
-            epoch: May be a fraction.
-            generator: The only source of randomness.
+            levels: The difficulty of each item, float in 0..1, shape (N,).
+            samples: The number of indices to draw.
+            epoch: The epoch, counted from 0, possibly a fraction.
+            generator: The only source of random numbers.
 
         Returns:
-            Indices, int64 of shape (samples,), the uniform ones first.
+            The indices, int64 of shape (samples,), those drawn uniformly first.
         """
         focused = round(self.share(epoch) * samples)
         rounds = -(-(samples - focused) // len(levels))

@@ -1,7 +1,7 @@
-"""Episodes: a query, and the demonstrations it must be answered from, as tensors.
+"""Episodes as tensors: a query, and the demonstrations from which it must be answered.
 
-A training episode asks for one known pair of a puzzle and shows the others (leave one out), turned and
-renamed at random. A test episode asks for a test output and shows the puzzle's demonstrations.
+A training episode asks for the output of one known pair of a puzzle and shows the other pairs, under a random symmetry
+and a random permutation of colours. A test episode asks for a test output and shows the demonstrations.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,15 +19,15 @@ from models.arc.puzzles import LARGEST_SIDE, Grid, Pair, Puzzle, longest_side
 
 
 class Batch(NamedTuple):
-    """Episodes of one batch. B episodes, D demonstrations at most, S the side of the canvases.
+    """A batch of B episodes with at most D demonstrations each, on canvases of side S.
 
     Attributes:
-        query: Input to answer, uint8 symbols of shape (B, S, S).
-        target: The answer, same form.
-        demo_inputs: uint8 symbols of shape (B, D, S, S).
-        demo_outputs: Same form.
-        demo_mask: bool of shape (B, D); False marks a slot without a demonstration.
-        text: What a language model has to say of each episode, or is to read: see `PromptEncoder`. None: nothing.
+        query: The inputs to answer, uint8 symbols of shape (B, S, S).
+        target: The right answers, uint8 symbols of shape (B, S, S).
+        demo_inputs: The inputs of the demonstrations, uint8 symbols of shape (B, D, S, S).
+        demo_outputs: The outputs of the demonstrations, uint8 symbols of shape (B, D, S, S).
+        demo_mask: bool of shape (B, D). False marks a slot without a demonstration.
+        text: The input of the language model for each episode, or its output: see `PromptEncoder`. None: no text.
     """
 
     query: Tensor
@@ -38,29 +38,28 @@ class Batch(NamedTuple):
     text: Tensor | None = None
 
     def to(self, device: torch.device) -> "Batch":
-        """Move the batch to a device."""
+        """Return the batch on a device."""
         query, target, demo_inputs, demo_outputs, demo_mask = (part.to(device, non_blocking=True) for part in self[:5])
         text = None if self.text is None else self.text.to(device, non_blocking=True)
         return Batch(query, target, demo_inputs, demo_outputs, demo_mask, text)
 
 
 class Episode(NamedTuple):
-    """What an answer may be found from, as grids: demonstrations (input, output), and the query."""
+    """The grids that an answer may depend on: demonstrations as pairs (input, output), and the query."""
 
     demonstrations: tuple[Pair, ...]
     query: Grid
 
 
 class TrainingPool:
-    """All pairs that may be trained on, drawn on canvases in all 8 symmetries.
+    """All pairs that may be trained on, on canvases in all 8 symmetries of the square.
 
-    Training puzzles contribute all their pairs. Evaluation puzzles contribute their demonstrations only:
-    their tests are not even read.
+    Training puzzles contribute all pairs. Evaluation puzzles contribute their demonstrations: their tests are not read.
 
     Args:
-        training: Puzzles whose tests may be learned from.
-        evaluation: Puzzles whose tests will be asked.
-        max_demos: Demonstrations shown in one episode, at most.
+        training: The puzzles whose tests may be trained on.
+        evaluation: The puzzles whose tests the evaluation uses.
+        max_demos: The largest number of demonstrations in one episode.
 
     Raises:
         ValueError: No puzzle has two pairs.
@@ -88,11 +87,11 @@ class TrainingPool:
         self._level = levels(asked).repeat_interleave(counts)
 
     def __len__(self) -> int:
-        """Count the pairs that can be asked for."""
+        """Return the number of pairs."""
         return len(self._side)
 
     def episodes(self) -> list[Episode]:
-        """List for each pair all others of its puzzle and its input."""
+        """Return an episode for each pair: all other pairs of its puzzle, and its input."""
         return [
             Episode(group[:index] + group[index + 1 :], group[index][0])
             for group in self._groups
@@ -107,18 +106,17 @@ class TrainingPool:
         curriculum: Curriculum = UNIFORM,
         epoch: int = 0,
     ) -> list[Tensor]:
-        """Draw an epoch: which pairs are asked for, in batches of similar canvas side, which come in random order.
+        """Draw the batches of an epoch. A batch has pairs of similar canvas side, and batches have a random order.
 
         Args:
-            samples: Episodes in the epoch.
-            batch_size: Episodes in a batch; the last one drawn may hold fewer.
-            generator: The only source of randomness.
-            curriculum: How hard the puzzles are that are drawn. By default, every pair is drawn once before any is
-                drawn twice.
-            epoch: That is drawn, counted from 0.
+            samples: The number of episodes in the epoch.
+            batch_size: The number of episodes in a batch. The last batch may have fewer.
+            generator: The only source of random numbers.
+            curriculum: The difficulty of the drawn puzzles. By default, no pair is drawn twice before all are drawn.
+            epoch: The number of the epoch, counted from 0.
 
         Returns:
-            Indices into the pool, int64 of shape (batch_size,) each; for `batch`.
+            The indices of pairs for `batch`, one tensor per batch, int64 of shape (batch_size,).
         """
         drawn = curriculum.draw(self._level, samples, epoch, generator)
         # Small canvases are cheap only if no large one is in their batch.
@@ -127,10 +125,9 @@ class TrainingPool:
         return [batches[index] for index in torch.randperm(len(batches), generator=generator).tolist()]
 
     def batch(self, indices: Tensor, generator: torch.Generator) -> Batch:
-        """Build the episodes that ask for the given pairs.
+        """Return the episodes of the pairs `indices`.
 
-        Which of the other pairs are shown, in which order, and how the puzzle is turned and renamed is
-        drawn from the generator.
+        The generator draws the demonstrations, their order, the symmetry and the permutation of colours.
         """
         count, start = self._count[indices], self._start[indices]
         offsets = torch.arange(int(count.max()))
@@ -146,23 +143,23 @@ class TrainingPool:
 
 
 class TestEpisodes:
-    """The tests of evaluation puzzles, each asked in several views.
+    """The tests of evaluation puzzles, each in several views.
 
-    View 0 is the puzzle as it is; the others are turned and renamed, always in the same way for the same
-    seed. Episode `t * views + v` is view v of test t; tests are numbered in the order of the puzzles.
+    View 0 is the unchanged puzzle. The other views are rotated or reflected, with permuted colours, and depend on the
+    seed only. Episode `t * views + v` is view v of test t. Tests are numbered in the order of the puzzles.
 
     Args:
         puzzles: The puzzles to test.
-        views: How often each test is asked.
-        max_demos: Demonstrations shown, at most: the first ones.
-        seed: Seed of the views.
+        views: The number of views of each test.
+        max_demos: The largest number of demonstrations in an episode. The first ones are used.
+        seed: The seed of the views.
 
     Attributes:
-        symmetry: Symmetry of each episode, int64 of shape (episodes,).
-        tables: Renaming of each episode, uint8 of shape (episodes, 12).
-        owner: Index of each test's puzzle, int64 of shape (tests,).
-        fits: Whether the canvas has room for each answer, bool of shape (tests,).
-        views: As given.
+        symmetry: The symmetry of each episode, int64 of shape (episodes,).
+        tables: The permutation of symbols of each episode, uint8 of shape (episodes, 12).
+        owner: The index of each test's puzzle, int64 of shape (tests,).
+        fits: Whether the answer of each test fits on the canvas, bool of shape (tests,).
+        views: The number of views of each test.
     """
 
     __test__ = False  # The name is no test case to pytest.
@@ -195,16 +192,16 @@ class TestEpisodes:
         self.fits = torch.tensor([longest_side([pair]) for pair in asked]) <= torch.tensor(sides)[self.owner]
 
     def __len__(self) -> int:
-        """Count the episodes: tests x views."""
+        """Return the number of episodes, tests times views."""
         return len(self._query)
 
     def episodes(self) -> list[Episode]:
-        """List what each test may be answered from; without views."""
+        """Return an episode for each test, without views."""
         owners = self.owner.tolist()
         return [Episode(self._demos[owner], query) for owner, query in zip(owners, self._queries, strict=True)]
 
     def plan(self, batch_size: int) -> list[Tensor]:
-        """Split all episodes into batches of similar canvas side: indices, int64 of shape (batch_size,) each."""
+        """Return the indices of episodes in batches of similar canvas side, each int64 of shape (batch_size,)."""
         return list(torch.split(self._side.argsort(stable=True), batch_size))
 
     def by_puzzle(self) -> list[Tensor]:
@@ -213,7 +210,7 @@ class TestEpisodes:
         return [part for part in torch.split(torch.arange(len(self)), counts.tolist()) if len(part)]
 
     def batch(self, indices: Tensor) -> Batch:
-        """Build episodes. The target is the part of the answer that the canvas has room for."""
+        """Return the episodes `indices`. The target is the part of the answer that fits on the canvas."""
         count, start = self._count[indices], self._start[indices]
         offsets = torch.arange(int(count.max()))
         mask = offsets < count[:, None]
@@ -223,9 +220,9 @@ class TestEpisodes:
 
 
 def rehearsals(puzzle: Puzzle, count: int) -> Iterator[Puzzle]:
-    """Yield a puzzle for each of the last `count` demonstrations of `puzzle`, asked from the others.
+    """Yield a puzzle for each of the last `count` demonstrations of `puzzle`, whose test is that demonstration.
 
-    With one demonstration there is no other to answer from, and no puzzle.
+    The other demonstrations stay demonstrations. A puzzle with a single demonstration yields nothing.
     """
     shown = puzzle.demonstrations
     if len(shown) > 1:
@@ -234,7 +231,7 @@ def rehearsals(puzzle: Puzzle, count: int) -> Iterator[Puzzle]:
 
 
 class _PairStore:
-    """Canvases of pairs in all symmetries, and the gathering of batches from them."""
+    """Stores the canvases of pairs in all symmetries, and gathers batches from them."""
 
     def __init__(self, pairs: Sequence[Pair], side: int | None = None) -> None:
         longest = longest_side(pairs)
@@ -258,7 +255,7 @@ class _PairStore:
 
 
 def _foreseeable_side(puzzle: Puzzle) -> int:
-    """Estimate the longest side of a puzzle's grids, without looking at the answers."""
+    """Return an estimate of the longest side of a puzzle's grids, which does not depend on the answers."""
     asked = max(int(side) for source, _ in puzzle.tests for side in source.shape)
     growth: float = max(max(target.shape) / max(source.shape) for source, target in puzzle.demonstrations)
     return min(max(longest_side(puzzle.demonstrations), asked, round(growth * asked)), LARGEST_SIDE)

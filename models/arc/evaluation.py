@@ -1,4 +1,4 @@
-"""From tests to two attempts at each: candidate prompts, ranked on held-out demonstrations, vote in several views."""
+"""The evaluation: candidates, weighted by held-out demonstrations, vote in several views for two attempts per test."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -19,15 +19,15 @@ TEST_DEMOS = 4
 
 
 class Exam(NamedTuple):
-    """What is asked of a solver: the tests of puzzles, and before them demonstrations that are held out.
+    """The tests of puzzles, and the held-out demonstrations of the same puzzles, the rehearsals.
 
     Attributes:
-        puzzles: Whose tests these are.
-        tests: In several views each.
-        rehearsals: Of the same puzzles; None where there is none to hold out.
-        rehearsed: Index of each rehearsal's puzzle, int64.
-        test_text: What a language model has to say of each test, a row per test.
-        rehearsal_text: A row per rehearsal.
+        puzzles: The puzzles.
+        tests: The tests, each in several views.
+        rehearsals: The held-out demonstrations, or None if no puzzle has one to hold out.
+        rehearsed: The index of each rehearsal's puzzle, int64.
+        test_text: The text input of the prompt encoder for each test, one row per test.
+        rehearsal_text: The same for each rehearsal, one row per rehearsal.
     """
 
     puzzles: Sequence[Puzzle]
@@ -39,7 +39,7 @@ class Exam(NamedTuple):
 
 
 def prepare(puzzles: Sequence[Puzzle], views: int, held_out: int) -> Exam:
-    """Prepare `views` views of each test, with up to `held_out` demonstrations of each puzzle to rehearse on."""
+    """Return an exam with `views` views of each test, and up to `held_out` rehearsals of each puzzle."""
     held = [(number, part) for number, puzzle in enumerate(puzzles) for part in rehearsals(puzzle, held_out)]
     return Exam(
         puzzles,
@@ -50,13 +50,13 @@ def prepare(puzzles: Sequence[Puzzle], views: int, held_out: int) -> Exam:
 
 
 class Answers(NamedTuple):
-    """What a solver made of an exam.
+    """The answers of a solver to an exam.
 
     Attributes:
         attempts: Two ranked grids for each test.
-        tests: How likely it held the right answer of each test, float32 in 0..1 of shape (tests,): the geometric mean
-            of what it gave to the right symbols of the grid and its edge, over cells, views and candidates.
-        rehearsals: The same of the demonstrations that were held out, shape (rehearsals,).
+        tests: The likelihood of the right answer of each test, float32 in 0..1 of shape (tests,). It is the geometric
+            mean of the probability of the right symbols of the grid and its edge, over cells, views and candidates.
+        rehearsals: The same likelihood of each rehearsal, shape (rehearsals,).
     """
 
     attempts: list[tuple[Grid, Grid]]
@@ -74,17 +74,17 @@ def sit(
 ) -> Answers:
     """Answer each test.
 
-    Every view of a test is answered under each candidate, and votes with the weight that the candidate has in its
-    puzzle. Right answers have no part in the attempts.
+    Each view of a test is answered under each candidate. Each answer votes with the weight of its candidate in the
+    puzzle. The attempts do not depend on the right answers.
 
     Args:
-        solver: In evaluation mode, without autograd.
-        exam: To sit.
-        noise: Of the K candidates, see `Solver.candidates`.
-        precision: Of their choice, see `rehearse`.
-        device: Of the solver.
-        adaptation: To each puzzle, before its tests; None: none. Rehearsals are answered without it, since it learns
-            from what they hold out.
+        solver: The solver, in evaluation mode and without autograd.
+        exam: The exam.
+        noise: The noise of the K candidates, see `Solver.candidates`.
+        precision: The precision of the weights, see `rehearse`.
+        device: The device of the solver.
+        adaptation: The adaptation to each puzzle before its tests. None: no adaptation. Rehearsals are answered without
+            it, because it learns from the demonstrations that they hold out.
     """
     chosen, rehearsed = rehearse(solver, exam, noise, precision, device)
     tests, count = exam.tests, chosen.shape[1]
@@ -114,14 +114,21 @@ def sit(
 def rehearse(
     solver: Solver, exam: Exam, noise: Tensor, precision: float, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Weigh the candidates of each puzzle: softmax(-precision * G), G its expected free energy.
+    """Compute the weights of the candidates of each puzzle, softmax(-precision * G).
 
-    G is that of the puzzle's rehearsals, with the held-out outputs as what is preferred, and the refinement steps as
-    hidden states. All candidates count alike where nothing could be held out.
+    G is the expected free energy in the puzzle's rehearsals. The held-out outputs are the preferred outcomes, and the
+    refinement steps are the hidden states. Without rehearsals, all candidates of a puzzle have equal weights.
+
+    Args:
+        solver: The solver, in evaluation mode and without autograd.
+        exam: The exam.
+        noise: The noise of the K candidates, see `Solver.candidates`.
+        precision: The factor of G. A larger one gives more weight to the best candidate.
+        device: The device of the solver.
 
     Returns:
-        float32 of shape (puzzles, K), rows that sum to 1; K is 1 without a policy. And how likely each rehearsal's
-        answer was held, all candidates counting alike: shape (rehearsals,).
+        The weights, float32 of shape (puzzles, K) with rows that sum to 1, where K is 1 without a policy. And the
+        likelihood of each rehearsal's answer with equal weights, shape (rehearsals,).
     """
     count = 1 if solver.policy is None else len(noise)
     energy = torch.zeros(len(exam.puzzles), count)
@@ -146,11 +153,11 @@ def log_likelihood(logits: Tensor, target: Tensor) -> Tensor:
     """Compute the mean log-probability of the right symbols of a grid and its edge.
 
     Args:
-        logits: Of the last refinement step, shape (B, K, S, S, 12).
-        target: Symbols, shape (B, S, S).
+        logits: The logits of the last refinement step, shape (B, K, S, S, 12).
+        target: The right symbols, shape (B, S, S).
 
     Returns:
-        Float32 of shape (B, K).
+        The means over cells, float32 of shape (B, K).
     """
     shown = (target != PAD)[:, None]
     index = target.long()[:, None, ..., None].expand(*logits.shape[:-1], 1)

@@ -1,6 +1,6 @@
 """The losses of a grid agent: of cells, of the grid's layout, and between its refinement steps.
 
-Each is a mean over the batch in which every episode counts alike, and is computed in float32.
+Each is a mean over the batch in which all episodes have equal weight, and is computed in float32.
 Logits have shape (steps, batch, S, S, 12), targets are symbols of shape (batch, S, S).
 """
 
@@ -25,24 +25,22 @@ def cell_loss(
 ) -> tuple[Tensor, Tensor]:
     """Compute the mean cross-entropy over cells, episodes and refinement steps (deep supervision).
 
-    Every episode counts alike, however large its grid: within one, the cells' weights are scaled to sum to 1 at
-    each step. The edge of the grid carries its size and counts as much as a colour by default; cells outside count
-    little, since they follow from the edge. Cells that are already right may count less: a cell's weight is
-    multiplied by floor + (1 - floor) * (1 - p), where p is the probability of its symbol, taken as a constant. (As
-    in focal loss, Lin et al. 2017, arXiv 1708.02002, but with a floor: where right cells count nothing, they are
-    unlearned.)
+    All episodes have equal weight, for any size of their grids: the weights of an episode's cells sum to 1 at each
+    step. The edge of the grid shows its size and has the weight of a colour by default. Cells outside have a small
+    weight, since they follow from the edge. Cells that are already right may have a smaller weight: it is multiplied by
+    floor + (1 - floor) * (1 - p), where p is the probability of the right symbol, without gradient. This is the focal
+    loss (Lin et al. 2017, arXiv 1708.02002) with a floor. Without a floor, right cells would be unlearned.
 
     Args:
-        logits: Any floating dtype.
+        logits: Logits of any floating dtype.
         target: uint8 symbols.
-        hard_cell_floor: Weight of a cell that is surely right relative to one that is surely wrong; above 0, and
-            at most 1, where all count alike.
-        border_weight: Weight of a BORDER cell relative to a colour's; at least 0.
-        pad_weight: Weight of a PAD cell; at least 0.
+        hard_cell_floor: The weight of a cell with p = 1, relative to a cell with p = 0. It is above 0 and at most 1,
+            where all cells have equal weight.
+        border_weight: The weight of a BORDER cell relative to a cell with a colour, at least 0.
+        pad_weight: The weight of a PAD cell relative to a cell with a colour, at least 0.
 
     Returns:
-        The mean loss, a float32 scalar, and its weight: the number of episodes that the mean is taken over,
-        a float32 scalar.
+        The mean loss and its weight, the number of episodes, both float32 scalars.
 
     Raises:
         ValueError: The floor is out of range.
@@ -67,9 +65,9 @@ def cell_loss(
 
 
 def colour_loss(logits: Tensor, target: Tensor, hard_cell_floor: float = 1.0) -> Tensor:
-    """Compute `cell_loss` of which colour each cell of the answer has, given that it has one.
+    """Compute the `cell_loss` of the colours of the cells inside the answer's grid.
 
-    What part of the layout a cell is counts in `layout_loss` alone.
+    The position of the grid's edge counts only in `layout_loss`.
     """
     layout = torch.arange(SYMBOLS, device=logits.device) < FIRST_COLOUR
     colours = logits.float().masked_fill(layout, -1e4)
@@ -77,10 +75,10 @@ def colour_loss(logits: Tensor, target: Tensor, hard_cell_floor: float = 1.0) ->
 
 
 def layout_loss(logits: Tensor, target: Tensor) -> Tensor:
-    """Compute the cross-entropy of what part of the layout each cell is: inside the grid, its edge, or outside.
+    """Compute the cross-entropy of three classes of cells: inside the grid, its edge, and outside.
 
-    Which colour a cell inside has does not matter. The three parts count alike, as far as the target has them:
-    the edge, which alone tells the size, has a few cells of many.
+    The colours of the cells inside have no effect. The classes that the target contains have equal weight, because
+    the edge, which alone shows the size, has few cells.
 
     Returns:
         The mean over parts, episodes and steps, a float32 scalar.
@@ -95,10 +93,10 @@ def layout_loss(logits: Tensor, target: Tensor) -> Tensor:
 
 
 def consistency(logits: Tensor) -> Tensor:
-    """Compare each refinement step with the one before: the mean Jensen-Shannon divergence of a cell.
+    """Compute the mean Jensen-Shannon divergence of cells between each refinement step and the step before.
 
     Returns:
-        A float32 scalar in 0..ln 2; 0 (without a gradient) if there is one step.
+        A float32 scalar in 0..ln 2. With one step, it is 0 without a gradient.
     """
     if len(logits) < 2:
         return logits.new_zeros((), dtype=torch.float32)

@@ -1,11 +1,11 @@
 """Attention of a cell to the cells of its row or column: hypotheses about where an answer's cells come from.
 
-A head scores how a cell of the answer and a cell of the input in its line lie to each other: their distance, with and
-without wrapping around; mirrored places; the rank of a cell among those with a colour, against the place that is
-answered. Each head is applied in four directions with the same weights, so a rule that is learned downwards holds
-leftwards too. What a head copies is a hypothesis, which the demonstrations can test: see `GridAgent`.
+A head scores the relative position of a cell of the answer and a cell of the input in the same row or column. It uses
+their distance with and without wrapping around, the mirrored position, and the rank of the input cell among the cells
+with a colour. Each head is applied in four directions with the same weights, so that a rule that is learned downwards
+also holds leftwards. The cells that a head copies are a hypothesis, which the demonstrations can test: see `GridAgent`.
 
-N canvases, S their side, P heads. Symbols play no part but by being background or not, and by being equal.
+Shapes: N canvases of side S, P heads. Of symbols, only two facts count: whether they are background, and equality.
 """
 
 import torch
@@ -22,10 +22,10 @@ PLACES, CELLS, ABSENT = 4 + 3 * REACH, 8, 4  # numbers of features, see `_places
 
 
 class Pointers(nn.Module):
-    """Points from each cell of an answer to a cell of the input in its line, or to none, which is background.
+    """Attention from each cell of an answer to the input cells of its row or column, or to none, for background.
 
     Args:
-        heads: Heads, each of which makes a hypothesis in each direction.
+        heads: The number of heads. Each gives one hypothesis per direction.
     """
 
     def __init__(self, heads: int = HEADS) -> None:
@@ -36,16 +36,16 @@ class Pointers(nn.Module):
         self.absent = nn.Parameter(0.1 * torch.randn(heads, ABSENT))
 
     def forward(self, canvases: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
-        """Point to cells.
+        """Compute the attention of all heads.
 
         Args:
             canvases: Symbols, shape (N, S, S).
-            sizes: Heights and widths of the grids on them, int64 of shape (N, 2).
+            sizes: The heights and widths of the grids on the canvases, int64 of shape (N, 2).
 
         Returns:
-            Attention, float32 of shape (N, 2, 2, P, S + 1, S, S): by axis (columns, rows), direction, head, place in
-            the input (the last one for none), line, and place in the answer. And the symbols of the lines, int64 of
-            shape (N, 2, S, S).
+            The attention, float32 of shape (N, 2, 2, P, S + 1, S, S). The dimensions are canvas, axis (columns, rows),
+            direction, head, place in the input (the last one for none), line, and place in the answer. And the symbols
+            of the lines, int64 of shape (N, 2, S, S).
         """
         lines = torch.stack([canvases.mT, canvases], dim=1).long()
         number, _, side, _ = lines.shape
@@ -75,7 +75,7 @@ class Pointers(nn.Module):
 
 
 def copy(attention: Tensor, lines: Tensor) -> Tensor:
-    """Compute what heads copy: probabilities of symbols, float32 of shape (N, 4 * P, S, S, 12)."""
+    """Return the probabilities of the symbols that heads copy, float32 of shape (N, 4 * P, S, S, 12)."""
     named = F.one_hot(lines, SYMBOLS).float()
     copied = torch.einsum("nadpslt,nalsc->nadpltc", attention[..., :-1, :, :], named)
     copied[..., FIRST_COLOUR] += attention[..., -1, :, :]
@@ -84,15 +84,15 @@ def copy(attention: Tensor, lines: Tensor) -> Tensor:
 
 
 def mix(attention: Tensor, lines: Tensor, shares: Tensor) -> Tensor:
-    """Add up what heads copy, each with its share.
+    """Return the weighted sum of the probabilities that heads copy.
 
     Args:
-        attention: See `Pointers`.
-        lines: See `Pointers`.
-        shares: Shape (N, 4 * P).
+        attention: See `Pointers.forward`.
+        lines: See `Pointers.forward`.
+        shares: The weight of each hypothesis, shape (N, 4 * P).
 
     Returns:
-        Float32 of shape (N, S * S, 12), which sums to that of the shares.
+        Float32 of shape (N, S * S, 12). The sum over symbols is the sum of the weights.
     """
     number, _, side, _ = lines.shape
     joint = shares.view(number, 2, 1, -1) @ attention.flatten(2, 3).flatten(3)
@@ -107,8 +107,8 @@ def hits(attention: Tensor, lines: Tensor, answers: Tensor) -> Tensor:
     """Compute the probability that each head gives to each cell's answer.
 
     Args:
-        attention: See `Pointers`.
-        lines: See `Pointers`.
+        attention: See `Pointers.forward`.
+        lines: See `Pointers.forward`.
         answers: Symbols, shape (N, S, S).
 
     Returns:
@@ -122,7 +122,7 @@ def hits(attention: Tensor, lines: Tensor, answers: Tensor) -> Tensor:
 
 
 def _score(weights: Tensor, features: Tensor) -> Tensor:
-    """Score features: weights (P, F) and (N, 2, 2, F, ...) -> (N, 2, 2, P, ...)."""
+    """Return the scores (N, 2, 2, P, ...) of features (N, 2, 2, F, ...) under weights (P, F)."""
     flat = features.flatten(0, 2).flatten(2)
     # An expanded factor spares a copy of the features, which `matmul` and `einsum` make.
     scores = torch.bmm((GAIN * weights).expand(len(flat), -1, -1), flat)
@@ -130,12 +130,12 @@ def _score(weights: Tensor, features: Tensor) -> Tensor:
 
 
 def _by_source(lines: Tensor) -> Tensor:
-    """View what is in each line by places in the input: (N, 2, lines, places) -> (N, 2, places, lines, 1)."""
+    """View lines (N, 2, lines, places) by their places in the input, as (N, 2, places, lines, 1)."""
     return lines.mT[..., None]
 
 
 def _places(place: Tensor, ends: tuple[Tensor, ...], length: Tensor, turn: int) -> list[Tensor]:
-    """Compare a place in the input with one in the answer, whatever is there: (N, 2, S, S) each."""
+    """Return features of two places, in the input and in the answer, without their symbols, each (N, 2, S, S)."""
     source, target = place[..., :, None], place[..., None, :]
     offset = turn * (source - target)
     wrapped = offset % length[..., None].clamp(min=1)
@@ -151,7 +151,7 @@ def _places(place: Tensor, ends: tuple[Tensor, ...], length: Tensor, turn: int) 
 
 
 def _cells(coloured: Tensor, ends: tuple[Tensor, ...], ranks: tuple[Tensor, ...], equal: Tensor) -> list[Tensor]:
-    """Tell how a cell of the input suits a place, by what is in the line: (N, 2, S, S, S) each."""
+    """Return features of an input cell and a place that depend on the symbols of the line, each (N, 2, S, S, S)."""
     there, here = _by_source(coloured), coloured[:, :, None]
     start, end = (part[:, :, None, None, :] for part in ends)
     before, after = (_by_source(rank) for rank in ranks)
@@ -169,5 +169,5 @@ def _cells(coloured: Tensor, ends: tuple[Tensor, ...], ranks: tuple[Tensor, ...]
 
 
 def _absent(coloured: Tensor, ranks: tuple[Tensor, ...]) -> list[Tensor]:
-    """Tell what speaks for background at a place: (N, 2, S, S) each."""
+    """Return features that predict background at a place, each (N, 2, S, S)."""
     return [torch.ones_like(coloured), coloured, ranks[0] > 0, ranks[1] > 0]

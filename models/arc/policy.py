@@ -1,11 +1,11 @@
-"""A policy that changes how far each hypothesis about a puzzle's rule is trusted, and what its learning is made of.
+"""A Gaussian policy that changes the trust in hypotheses about a puzzle's rule, and the terms of its loss.
 
-The policy is a Gaussian over `u`, one entry for each of the few hypotheses that the demonstrations speak for most, and
-the trust in them is moved by `delta = scale * tanh(u)`. Several samples of a puzzle are tried at once (a contextual
-bandit: one step, no discount). Learning takes the stored, detached `u`: its log-probability is computed anew, since a
-sample that still hangs on the mean would cancel the mean's gradient.
+The policy is a Gaussian over `u`, with one entry for each of the A hypotheses that explain the demonstrations best. An
+action adds `delta = scale * tanh(u)` to the logits of these hypotheses, their trust. Each puzzle gets K samples. This
+is a contextual bandit: an episode has one step, and no reward is discounted. The loss takes the stored, detached `u`
+and computes its log-probability again: with a sample that depends on the mean, the gradient of the mean would cancel.
 
-B puzzles, K samples of each, A entries of an action.
+Shapes: B puzzles, K samples per puzzle, A entries of an action.
 """
 
 import math
@@ -22,11 +22,11 @@ SPREAD = 0.01  # of rewards, below which a puzzle tells its samples apart in not
 
 
 class Gaussian(NamedTuple):
-    """What the policy does in each state, in float32.
+    """The policy's distribution over `u` in each of B states, in float32.
 
     Attributes:
-        mean: Shape (B, A).
-        log_sigma: Shape (A,); the same in every state.
+        mean: The means, shape (B, A).
+        log_sigma: The logarithms of the standard deviations, shape (A,), equal in all states.
     """
 
     mean: Tensor
@@ -34,17 +34,17 @@ class Gaussian(NamedTuple):
 
 
 class PromptPolicy(nn.Module):
-    """Looks at a prompt and at a puzzle's features, and says how to change the trust in its hypotheses.
+    """A network from a prompt and a puzzle's features to a Gaussian over changes of trust.
 
-    Sigma is a parameter that does not depend on the state. The mean begins at 0, where nothing is changed.
+    The standard deviation is a parameter that does not depend on the state. The mean is 0 at first: no change.
 
     Args:
-        prompt_dim: Length of a prompt.
-        features: Number of features.
-        actions: Entries of an action.
-        hidden: Width of the hidden layer.
-        scale: No entry of an action moves by more than this.
-        initial_sigma: Of every entry of `u`.
+        prompt_dim: The length of a prompt.
+        features: The number of features.
+        actions: The number of entries of an action, A.
+        hidden: The width of the hidden layer.
+        scale: The largest absolute change of an entry.
+        initial_sigma: The initial standard deviation of each entry of `u`.
 
     Raises:
         ValueError: A number is out of range.
@@ -78,11 +78,11 @@ class PromptPolicy(nn.Module):
         nn.init.zeros_(self.mean.bias)
 
     def forward(self, prompt: Tensor, features: Tensor) -> Gaussian:
-        """See a batch of states; float32 whatever autocast says.
+        """Return the distribution in B states. It is computed in float32, also under autocast.
 
         Args:
-            prompt: Shape (B, A).
-            features: Shape (B, features).
+            prompt: The prompts, shape (B, prompt_dim).
+            features: The features of the puzzles, shape (B, features).
         """
         with torch.autocast(prompt.device.type, enabled=False):
             state = torch.cat([prompt.float(), features.float()], dim=-1)
@@ -92,23 +92,23 @@ class PromptPolicy(nn.Module):
             return Gaussian(self.mean(F.gelu(self.hidden(state))), log_sigma)
 
     def squash(self, u: Tensor) -> Tensor:
-        """Compute the change that `u` stands for, any shape."""
+        """Return the change of trust for `u`, in the same shape."""
         return squash(u, self.scale)
 
 
 def sample(
     gaussian: Gaussian, count: int, noise: Tensor | None = None, generator: torch.Generator | None = None
 ) -> Tensor:
-    """Draw `u` by reparameterisation: gradients reach mean and sigma, until it is detached.
+    """Draw `u` by reparameterization, so that gradients reach mean and standard deviation.
 
     Args:
-        gaussian: Of B states.
-        count: Samples of each, K.
-        noise: What to draw with, standard normal of shape (B, K, A); none: drawn here.
-        generator: What to draw the noise from.
+        gaussian: The distribution in B states.
+        count: The number of samples per state, K.
+        noise: Standard normal noise of shape (B, K, A). None: draw it.
+        generator: The generator of the noise.
 
     Returns:
-        Before squashing, shape (B, K, A).
+        The samples before squashing, shape (B, K, A).
     """
     batch, width = gaussian.mean.shape
     if noise is None:
@@ -119,23 +119,23 @@ def sample(
 
 
 def squash(u: Tensor, scale: float = SCALE) -> Tensor:
-    """Compute the change that `u` stands for: between -scale and scale, any shape."""
+    """Return `scale * tanh(u)`, the change of trust, in the shape of `u`."""
     return scale * u.tanh()
 
 
 def log_prob(u: Tensor, gaussian: Gaussian, scale: float = SCALE) -> Tensor:
     """Compute the log-density of the squashed action `squash(u, scale)`.
 
-    The density of `u` over the slope of the squashing: log N(u; mean, sigma) - sum log(scale * (1 - tanh(u)^2)). It
-    is computed from `u`, since tanh rounds to 1 early and has no inverse there.
+    This is log N(u; mean, sigma) - sum log(scale * (1 - tanh(u)^2)). It is computed from `u` and not from the action,
+    because tanh rounds to 1 for large `u` and then has no inverse.
 
     Args:
-        u: Before squashing, shape (B, K, A).
-        gaussian: Of the B states.
-        scale: That of the policy.
+        u: The samples before squashing, shape (B, K, A).
+        gaussian: The distribution in the B states.
+        scale: The scale of the policy.
 
     Returns:
-        Float32 of shape (B, K).
+        The log-densities, float32 of shape (B, K).
     """
     u = u.float()
     standard = (u - gaussian.mean[:, None]) / gaussian.log_sigma.exp()
@@ -145,17 +145,17 @@ def log_prob(u: Tensor, gaussian: Gaussian, scale: float = SCALE) -> Tensor:
 
 
 def entropy(gaussian: Gaussian) -> Tensor:
-    """Compute the entropy before squashing, in nats, shape (B,).
+    """Return the entropy before squashing, in nats, shape (B,).
 
-    A sum over the entries, as the log-probability is: one weight means the same for any number of them.
+    Like the log-probability, it is a sum over the entries, so that a weight fits any number of entries.
     """
     return (gaussian.log_sigma + 0.5 * math.log(2 * math.pi * math.e)).expand_as(gaussian.mean).sum(-1)
 
 
 def kl(gaussian: Gaussian, sigma0: float = SIGMA) -> Tensor:
-    """Compute the KL divergence from N(0, sigma0^2) before squashing, in nats, shape (B,): a sum over the entries.
+    """Return the KL divergence from N(0, sigma0^2), in nats, shape (B,), as a sum over the entries.
 
-    No squashing changes it: both densities have the same slope.
+    Squashing does not change the divergence, because it changes both densities by the same factor.
     """
     log_ratio = 2 * (gaussian.log_sigma - math.log(sigma0))
     # Rounding must not make less than nothing of it.
@@ -165,25 +165,25 @@ def kl(gaussian: Gaussian, sigma0: float = SIGMA) -> Tensor:
 
 @torch.no_grad()
 def advantages(rewards: Tensor, reward_scale: float, normalize: bool = False) -> Tensor:
-    """Compute how much better each sample did than the others of its puzzle: leave-one-out baselines.
+    """Compute the advantage of each sample over the others of its puzzle, with leave-one-out baselines.
 
     The baseline of a sample is the mean of the K - 1 other rewards of its puzzle (Kool et al. 2019; Ahmadian et al.
-    2024, arXiv 2402.14740). It does not depend on the sample, so the gradient has no bias. A puzzle whose rewards are
-    all equal tells its samples apart in nothing, and counts exactly 0. Nothing depends on the other puzzles of a batch.
+    2024, arXiv 2402.14740). It does not depend on the sample, so the gradient has no bias. If all rewards of a puzzle
+    are equal, its advantages are exactly 0. Advantages do not depend on the other puzzles of a batch.
 
-    Without `normalize` advantages are in proportion to `reward_scale`. With it, each puzzle's are divided by the
+    Without `normalize`, advantages are proportional to `reward_scale`. With it, those of a puzzle are divided by the
     standard deviation of its rewards, so that **only the sign of `reward_scale` matters**.
 
     Args:
-        rewards: Unscaled, shape (B, K).
-        reward_scale: Factor of the rewards; a negative one seeks what is bad.
-        normalize: Divide by the spread.
+        rewards: The unscaled rewards, shape (B, K).
+        reward_scale: The factor of the rewards. A negative factor rewards bad answers.
+        normalize: Whether to divide by the standard deviation.
 
     Returns:
-        Float32 without gradient, shape (B, K).
+        The advantages, float32 of shape (B, K), without gradient.
 
     Raises:
-        ValueError: One sample has no others.
+        ValueError: K is 1, so that a sample has no others.
     """
     samples = rewards.shape[1]
     if samples < 2:
@@ -198,29 +198,29 @@ def advantages(rewards: Tensor, reward_scale: float, normalize: bool = False) ->
 
 
 def has_spread(rewards: Tensor, least: float = SPREAD) -> Tensor:
-    """Return whether the rewards of each puzzle, shape (B, K), differ by `least` or more: bool of shape (B,)."""
+    """Return for each puzzle whether its rewards, shape (B, K), differ by at least `least`, as bool of shape (B,)."""
     return (rewards.amax(1) - rewards.amin(1)) >= least
 
 
 def reinforce(gaussian: Gaussian, u: Tensor, advantages: Tensor, scale: float = SCALE) -> Tensor:
-    """Weigh minus the log-probability with the advantage, by puzzle: its gradient is that of minus the reward.
+    """Compute the REINFORCE loss of each puzzle: minus the log-probability, weighted with the advantage.
 
-    The gradient comes through the log-probability alone: samples and advantages are detached.
+    Gradients pass through the log-probability only. Samples and advantages are detached.
 
     Args:
-        gaussian: Computed anew for the stored states.
-        u: The stored samples, before squashing, shape (B, K, A).
-        advantages: Shape (B, K).
-        scale: That of the policy.
+        gaussian: The distribution, computed again for the stored states.
+        u: The stored samples before squashing, shape (B, K, A).
+        advantages: The advantages of the samples, shape (B, K).
+        scale: The scale of the policy.
 
     Returns:
-        Means over the samples, float32 of shape (B,).
+        The means over the samples, float32 of shape (B,).
     """
     return -(advantages.detach() * log_prob(u.detach(), gaussian, scale)).mean(1)
 
 
 def clip_rows(gradient: Tensor, limit: float) -> Tensor:
-    """Shorten the rows that are longer than `limit`, shape (B, A): one puzzle's noise must not outweigh a batch."""
+    """Clip the norm of each row of `gradient`, shape (B, A), to `limit`, so that no puzzle dominates a batch."""
     largest = gradient.abs().amax(1, keepdim=True).clamp(min=1.0)  # the square of a large number is infinite
     norms = largest * (gradient / largest).norm(dim=1, keepdim=True)
     clipped: Tensor = gradient * (limit / norms.clamp(min=limit))

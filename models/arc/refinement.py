@@ -1,4 +1,4 @@
-"""From what was read off a puzzle to its answer, refined in steps under a prompt."""
+"""The refinement of an answer in several steps, conditioned on a prompt."""
 
 from typing import NamedTuple
 
@@ -9,19 +9,17 @@ from models.arc.blocks import GridBlock
 
 
 class Reading(NamedTuple):
-    """What an agent reads off a batch of puzzles; no prompt has a part in it.
-
-    B episodes, Q cells of a canvas, H heads.
+    """The features of B puzzles that the refiner needs, for Q cells of a canvas and H heads, without any prompt.
 
     Attributes:
-        state: The query's cells, shape (B, Q, width).
-        found: What they looked up in the demonstrations, same shape.
-        votes: For their symbols, in 0..1, shape (B, Q, H, symbols).
-        trust: Logits of the hypotheses that explain the demonstrations best, shape (B, K).
-        proposals: Their answers, probabilities of shape (B, K, Q, symbols).
+        state: The features of the query's cells, shape (B, Q, width).
+        found: The output of the lookup for each cell, shape (B, Q, width).
+        votes: The votes of the lookup for symbols, in 0..1, shape (B, Q, H, symbols).
+        trust: The logits of the K hypotheses that explain the demonstrations best, shape (B, K).
+        proposals: The answers of these hypotheses, probabilities of shape (B, K, Q, symbols).
         table: The embedded symbols, shape (B, symbols, width).
-        film: What the demonstrations are like, on the whole: shape (B, 2 * width).
-        evidence: How well the hypotheses explain the demonstrations, nats per cell, shape (B,).
+        film: A summary of the demonstrations, the scale and shift of FiLM, shape (B, 2 * width).
+        evidence: The mean log-likelihood of the demonstrations, nats per cell, shape (B,).
     """
 
     state: Tensor
@@ -34,20 +32,20 @@ class Reading(NamedTuple):
     evidence: Tensor
 
     def repeat(self, count: int) -> "Reading":
-        """Repeat each episode `count` times in a row, to be answered under as many prompts."""
+        """Return a reading with each episode repeated `count` times in a row, for `count` prompts."""
         return Reading(*(part.repeat_interleave(count, dim=0) for part in self))
 
 
 class Refiner(nn.Module):
-    """One block with the same weights in every step, fed the answer of the step before.
+    """A block that is applied in each step with the same weights. Its input is the answer of the step before.
 
     Args:
-        width: Channels.
-        steps: Refinement steps, at least 1.
-        heads: Of the lookup, each with votes of its own.
-        symbols: Number of symbols that a cell may have.
-        dropout: Dropout in the block, 0..1.
-        prompt_dim: Length of the prompt that conditions the block; 0 for none.
+        width: The number of channels.
+        steps: The number of refinement steps, at least 1.
+        heads: The number of heads of the lookup, each with separate votes.
+        symbols: The number of symbols that a cell may have.
+        dropout: The dropout probability in the block.
+        prompt_dim: The length of the prompt that conditions the block, or 0 without prompts.
     """
 
     def __init__(self, width: int, steps: int, heads: int, symbols: int, dropout: float, prompt_dim: int) -> None:
@@ -69,15 +67,15 @@ class Refiner(nn.Module):
             self.gates.bias.copy_(torch.tensor([4.0] + [0.5] * heads))
 
     def forward(self, reading: Reading, prompt: Tensor | None = None, change: Tensor | None = None) -> Tensor:
-        """Answer what was read.
+        """Answer the queries of a reading.
 
         Args:
-            reading: Of B episodes.
-            prompt: Shape (B, prompt_dim), or None for none.
-            change: Of the trust in the hypotheses, shape (B, K), or None for none.
+            reading: The features of B episodes.
+            prompt: The prompts, shape (B, prompt_dim), or None without prompts.
+            change: The change of the trust in the hypotheses, shape (B, K), or None for no change.
 
         Returns:
-            Logits after each step, float32 of shape (steps, B, S, S, symbols).
+            The logits after each step, float32 of shape (steps, B, S, S, symbols).
 
         Raises:
             ValueError: The prompt does not have `prompt_dim` entries.

@@ -1,4 +1,4 @@
-"""Agent, prompt encoder and policy at work together: what each is asked, and what each is trained on."""
+"""The combination of agent, prompt encoder and policy, and the losses that train them."""
 
 import functools
 from collections.abc import Callable
@@ -26,7 +26,7 @@ CLIP = 1.0  # of each term's gradient of the policy, by puzzle
 
 
 class Weights(NamedTuple):
-    """Of the terms of both losses. The weights of the risk, the answer's cross-entropy, and of the score are 1."""
+    """The weights of the terms of both losses. The risk, which is the answer's cross-entropy, and the score have 1."""
 
     size: float
     ambiguity: float
@@ -38,34 +38,34 @@ class Weights(NamedTuple):
 
 
 class Solver:
-    """Answers puzzles under prompts.
+    """An agent that answers puzzles, with an optional prompt encoder and an optional policy.
 
-    The agent reads a puzzle once, and the encoder makes a prompt of it. The policy makes a distribution of changes of
-    the trust in the hypotheses that the agent has about the rule, under any number of which it refines its answer.
+    The agent reads a puzzle once, and the encoder computes its prompt. The policy gives a distribution over changes of
+    the trust in the agent's hypotheses about the rule. The agent refines one answer for each sampled change.
 
-    B episodes, T refinement steps, S the side of a canvas, K candidates.
+    Shapes: B episodes, T refinement steps, canvases of side S, K candidates.
 
     Args:
-        agent: That answers.
-        encoder: Of prompts; None: there are none.
-        policy: That changes the trust in hypotheses; None: it stays as it is.
+        agent: The agent.
+        encoder: The encoder of prompts. None: there are no prompts.
+        policy: The policy that changes the trust in hypotheses. None: the trust does not change.
     """
 
     def __init__(self, agent: GridAgent, encoder: PromptEncoder | None, policy: PromptPolicy | None) -> None:
         self.agent, self.encoder, self.policy = agent, encoder, policy
 
     def read(self, batch: Batch) -> Reading:
-        """Read the puzzles, whatever the prompt."""
+        """Read the puzzles. The result does not depend on prompts."""
         reading: Reading = self.agent.read(batch.query, batch.demo_inputs, batch.demo_outputs, batch.demo_mask)
         return reading
 
     def prompt(self, batch: Batch) -> tuple[Tensor | None, Tensor]:
-        """Make the prompts, shape (B, dim), and return the features that they were made with too, (B, 15)."""
+        """Return the prompts, shape (B, dim), and the features of the puzzles, shape (B, 15)."""
         features = puzzle_features(batch.query, batch.demo_inputs, batch.demo_outputs, batch.demo_mask)
         return None if self.encoder is None else self.encoder(batch.text, features), features
 
     def distribution(self, prompt: Tensor, features: Tensor, reading: Reading) -> Gaussian:
-        """Return the policy's distribution: it sees the prompt, the features, and how far each proposal is trusted.
+        """Return the policy's distribution, given the prompts, the features and the trust in each proposal.
 
         Raises:
             ValueError: There is no policy.
@@ -77,14 +77,14 @@ class Solver:
         return gaussian
 
     def candidates(self, batch: Batch, noise: Tensor) -> Tensor:
-        """Answer under K candidate changes.
+        """Answer under K candidate changes of trust.
 
         Args:
-            noise: Standard normal, shape (K, A): which changes of its distribution the policy tries. Zeros are its
-                mean.
+            batch: The episodes.
+            noise: Standard normal noise of shape (K, A), which selects the changes. Zeros select the policy's mean.
 
         Returns:
-            Logits of shape (T, B, K, S, S, 12); K is 1 without a policy.
+            Logits of shape (T, B, K, S, S, 12). Without a policy, K is 1.
         """
         prompt, features = self.prompt(batch)
         reading = self.read(batch)
@@ -98,12 +98,12 @@ class Solver:
     def agent_loss(self, batch: Batch, floor: float, weights: Weights) -> tuple[Tensor, dict[str, Tensor]]:
         """Compute the loss of agent and encoder: risk of cells and sizes, ambiguity, consistency, unexplained cells.
 
-        The agent answers under one change of the policy's distribution. The policy has no part in the gradient.
+        The agent answers under one change that the policy draws. No gradient reaches the policy.
 
         Args:
             batch: Episodes with targets.
-            floor: Of the weights of cells, see `cell_loss`.
-            weights: Of the terms; that of ambiguity as it is by now.
+            floor: The smallest weight of a cell, see `cell_loss`.
+            weights: The weights of the terms. The weight of ambiguity is that of the current epoch.
 
         Returns:
             The mean over episodes, and its terms by name.
@@ -133,18 +133,18 @@ class Solver:
     def policy_loss(
         self, batch: Batch, samples: int, reward_scale: float, normalize: bool, weights: Weights
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Compute the loss of the policy: the episodes' pairs are demonstrations that are held out.
+        """Compute the loss of the policy on episodes whose pairs are held-out demonstrations.
 
-        Two gradients: the score function of the rewards, and the pathwise one of the agent's loss and the information
-        gain, through the sampled changes. Neither reaches agent or encoder. Each term's gradient is clipped by itself
-        and by puzzle, where it enters the policy's mean and sigma, so that none scales another down.
+        It adds two gradients: the score function of the rewards, and the pathwise gradient of the agent's loss and the
+        information gain through the sampled changes. Neither reaches the agent or the encoder. The gradient of each
+        term with respect to mean and standard deviation is clipped per puzzle, so that no term scales another down.
 
         Args:
             batch: Episodes with targets.
-            samples: Changes tried per episode, K.
-            reward_scale: Factor of the rewards.
-            normalize: Divide advantages by their spread.
-            weights: Of the terms.
+            samples: The number of changes per episode, K.
+            reward_scale: The factor of the rewards.
+            normalize: Whether to divide advantages by their standard deviation.
+            weights: The weights of the terms.
 
         Returns:
             The mean over episodes, and its terms by name.
@@ -187,7 +187,7 @@ class Solver:
 
 @torch.no_grad()
 def _reward(logits: Tensor, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-    """Reward answers, logits (T, B, K, S, S, 12): rewards of shape (B, K), and their means for the report."""
+    """Return the rewards of answers, shape (B, K), for logits (T, B, K, S, S, 12), and their means by metric name."""
     count = logits.shape[2]
     target, query = (part.repeat_interleave(count, 0) for part in (batch.target, batch.query))
     parts = rewards(logits[-1].flatten(0, 1), target, query)
@@ -201,7 +201,10 @@ def _reward(logits: Tensor, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
 
 
 def _clipped(gaussian: Gaussian, held: Gaussian, terms: list[tuple[Tensor, float]]) -> Tensor:
-    """Make a loss of `gaussian` whose gradient is the sum of those of terms of `held`, each clipped by puzzle."""
+    """Return a loss of `gaussian` whose gradient is the sum of the gradients of `terms` in `held`.
+
+    The gradient of each term is clipped separately for each puzzle.
+    """
     surrogate = torch.zeros((), device=held.mean.device)
     value = torch.zeros((), device=held.mean.device)
     inputs = torch.cat([part.detach() for part in held], dim=1)
@@ -219,18 +222,18 @@ def _clipped(gaussian: Gaussian, held: Gaussian, terms: list[tuple[Tensor, float
 def _called(
     refiner: Refiner, parameters: dict[str, Tensor], reading: Reading, prompts: Tensor, change: Tensor
 ) -> Tensor:
-    """Call the refiner with other parameters."""
+    """Return the refiner's answer, computed with the parameters `parameters`."""
     logits: Tensor = functional_call(refiner, parameters, (reading, prompts, change))
     return logits
 
 
 def _refined(refine: Refine, reading: Reading, prompt: Tensor, changes: Tensor) -> Tensor:
-    """Refine under prompts (B, dim), with the trust changed by (B, K, A): logits (T, B, K, S, S, 12)."""
+    """Return logits (T, B, K, S, S, 12) of answers refined under prompts (B, dim) and changes of trust (B, K, A)."""
     count = changes.shape[1]
     logits = refine(reading.repeat(count), prompt.repeat_interleave(count, 0), changes.flatten(0, 1))
     return logits.view(len(logits), -1, count, *logits.shape[2:])
 
 
 def cell_weights(target: Tensor) -> Tensor:
-    """Weigh the cells of an answer, float32 (B, S, S)."""
+    """Return the weights of the cells of an answer, float32 of shape (B, S, S)."""
     return torch.where(target == PAD, PAD_WEIGHT, 1.0)

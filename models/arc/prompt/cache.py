@@ -1,4 +1,4 @@
-"""Vectors of texts, computed once: a frozen language model says the same to the same text for ever."""
+"""A cache of text vectors: a frozen language model always gives the same vector for a text."""
 
 import hashlib
 import os
@@ -18,7 +18,7 @@ LENGTHS = 16
 
 
 def puzzle_key(demonstrations: Sequence[Pair], query: Grid) -> str:
-    """Hash what is seen of a puzzle, its demonstrations and the query's input: sha256, 64 hexadecimal digits."""
+    """Return the SHA-256 of a puzzle's demonstrations and of the query's input, 64 hexadecimal digits."""
     sha = hashlib.sha256()
     for grid in (query, *(grid for pair in demonstrations for grid in pair)):
         sha.update(f"{grid.shape[0]} {grid.shape[1]}\n".encode())
@@ -27,10 +27,10 @@ def puzzle_key(demonstrations: Sequence[Pair], query: Grid) -> str:
 
 
 class VectorCache:
-    """Vectors by puzzle, text, and the language model's name and revision.
+    """A cache of vectors by puzzle, text, and the name and revision of the language model.
 
     Args:
-        folder: Keep them on disk too, for other processes and later runs. None keeps them in memory alone.
+        folder: The folder that keeps vectors for other processes and later runs. None: keep them in memory only.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -40,18 +40,18 @@ class VectorCache:
             folder.mkdir(parents=True, exist_ok=True)
 
     def vectors(self, keys: Sequence[str], texts: Sequence[str], language: LanguageModel) -> Tensor:
-        """Return the vectors of texts; only those that are not known yet are computed.
+        """Return the vectors of texts. Compute those that are not in the cache.
 
         Args:
             keys: A `puzzle_key` for each text.
-            texts: What to read.
-            language: A frozen model.
+            texts: The texts.
+            language: A frozen language model.
 
         Returns:
-            float32 without gradient on the CPU, shape (N, hidden).
+            The vectors, float32 of shape (N, hidden) on the CPU, without gradient.
 
         Raises:
-            ValueError: The model is trainable: its vectors change with every update.
+            ValueError: The model is trainable, so that its vectors change with each update.
         """
         if language.trainable:
             raise ValueError(
@@ -93,10 +93,10 @@ class VectorCache:
 
 
 def read_texts(texts: Sequence[str], language: LanguageModel) -> Tensor:
-    """Read texts in batches, without gradients; float32 on the CPU, shape (N, hidden).
+    """Return the vectors of texts, float32 of shape (N, hidden) on the CPU, without gradients.
 
-    All batches hold equally many texts of similar length, filled up with copies and empty places. So a
-    text's vector is the same to the last bit, whatever is read beside it.
+    Texts of similar length form batches of one size, padded with copies and empty positions. The vector of a text is
+    therefore bit for bit independent of the other texts.
     """
     ids = [language.tokenize([text])[0] for text in texts]
     lengths = [-(-len(row) // LENGTHS) * LENGTHS for row in ids]
@@ -123,7 +123,7 @@ def _entry(key: str, text: str, language: LanguageModel) -> str:
 
 
 def _load(file: Path, hidden: int) -> Tensor | None:
-    """Load a vector from disk, or None where there is none that can be used: it is then computed again."""
+    """Return a vector from disk, or None if the file is missing or cannot be used. It is then computed again."""
     try:
         vector = np.load(file, allow_pickle=False)
     except (OSError, ValueError, EOFError):
