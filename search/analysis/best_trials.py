@@ -31,8 +31,8 @@ NUMBER = re.compile(r"0x[0-9a-f]+|[-+]?\d+(\.\d+)?(e[-+]?\d+)?", re.IGNORECASE)
 class BestTrial:
     """The best trial: its number, value, config, and the checkpoint of the report that has the value.
 
-    A function may report without a checkpoint. Config and checkpoint of a confirmed trial are those of its best
-    confirming run, `run`, which trained it once more under a new seed.
+    A function may report without a checkpoint. If the trial is confirmed, config and checkpoint come from its best
+    confirming run, `run`, which trained it again under a new seed.
     """
 
     trial_id: int
@@ -132,7 +132,7 @@ def find_incumbent(trials: Sequence[FrozenTrial], objective: Objective) -> Froze
 
 
 def find_best(trials: Sequence[FrozenTrial], objective: Objective) -> BestTrial | None:
-    """Return the best of the trials that were completed or pruned, or None if there is none."""
+    """Return the best completed or pruned trial, or None if no trial was completed or pruned."""
     best = find_incumbent(trials, objective)
     if best is None or get_outcome(best) not in WITH_RESULT:
         return None
@@ -203,10 +203,12 @@ def compare_at_equal_epochs(
 
 
 def describe_metrics(trial: FrozenTrial, objective: Objective, units: Mapping[str, str]) -> tuple[str, list[str]]:
-    """Return what is known about the metrics of the best report of `trial`, beside the objective's value.
+    """Return the units and the baseline of the metrics in the best report of `trial`.
 
     Args:
-        units: By metric what it counts, as the task says.
+        trial: The trial.
+        objective: The objective.
+        units: The units of metrics by name, as the task declares them.
 
     Returns:
         The objective's unit and its baseline, such as " (1 is the best, baseline 0.4)", or "". And a line for each

@@ -1,4 +1,4 @@
-"""Searches beside each other: which one found more, by how much, and in what time."""
+"""Comparison of searches: which one found the better value, by how much, and in what time."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -28,12 +28,18 @@ from search.study.record import SearchRecord
 from search.study.trial import OUTCOMES, WITH_RESULT, get_outcome, intermediate_values
 from trainables.filesystem.paths import StoragePath
 
-ONE_EACH = "One search each: where they differ by little, chance may decide, and another --seed may turn it round."
+ONE_EACH = "One search each: a small difference may be chance, and another --seed may reverse it."
 
 
 @dataclass(frozen=True)
 class Improvement:
-    """The first objective was better than ever, `seconds` after the start and when so many `trials` had begun."""
+    """A new best value of the first objective.
+
+    Attributes:
+        seconds: The seconds from the start of the search to the report.
+        trials: The number of trials that had started.
+        value: The value.
+    """
 
     seconds: float
     trials: int
@@ -42,11 +48,14 @@ class Improvement:
 
 @dataclass(frozen=True)
 class SearchCurve:
-    """One of the searches that are compared.
+    """The progress of a search that is compared with others.
 
     Attributes:
-        name: By which it is told from the others.
-        seconds: That it ran, without pauses.
+        name: The name that distinguishes it from the others.
+        searched: The search.
+        best: Its best trial, or None.
+        steps: The new best values, in the order of time.
+        seconds: Its running time, without pauses.
     """
 
     name: str
@@ -56,7 +65,7 @@ class SearchCurve:
     seconds: float
 
     def find_improvement(self, value: float) -> Improvement | None:
-        """Return the first improvement that was as good as `value`. None: there was none, or its time is unknown."""
+        """Return the first improvement that is at least as good as `value`. None: no such improvement is known."""
         is_better = self.searched.objective.is_better
         return next((step for step in self.steps if not is_better(value, step.value)), None)
 

@@ -4,7 +4,7 @@ The model of a run is a mean of all configs, plus the deviation of its config, p
 Deviations and effects are random (Henderson 1975), so that few runs are shrunk towards the common mean. The finalists
 share one spread. The defaults have another one, because they were not selected. The ratio of each spread to the noise
 is averaged over a grid of values (Gelman 2006), which leaves a posterior in closed form for each of them.
-docs/confirmation.md says more, and what was measured.
+See docs/confirmation.md for details and measurements.
 """
 
 import math
@@ -124,8 +124,8 @@ def estimate_confirmation(
     values, and is kept for the next call.
 
     Args:
-        values: Of each run, by trial number (None: the defaults) and seed.
-        objective: Says which values are better.
+        values: The value of each run, by trial number (None: the defaults) and seed.
+        objective: The objective, which decides whether larger values are better.
         diverged: The configs of which a run diverged. They are worse than all others, because a mean over their other
             seeds would make them look reliable. So they are left out.
 

@@ -1,4 +1,4 @@
-"""Where trials diverge: which precision, in which region of the space, how it was seen and how early."""
+"""Analysis of diverged trials: by precision, region of the search space, kind and first epoch."""
 
 import math
 import random
@@ -43,7 +43,7 @@ class Condition:
 
 @dataclass(frozen=True)
 class Region:
-    """Where most trials diverge, and few do elsewhere: counts inside and outside of all `conditions`."""
+    """A region in which most trials diverge, and the counts of trials inside and outside of all `conditions`."""
 
     conditions: tuple[Condition, ...]
     diverged: int
@@ -54,14 +54,15 @@ class Region:
 
 @dataclass(frozen=True)
 class Divergence:
-    """How the trials of one precision diverged, or all of them.
+    """The diverged trials of one precision, or of all.
 
     Attributes:
-        precision: None: of all.
-        diverged, trials: How many of how many; failed and interrupted trials are not known to do either.
-        region: Where. None: that is not clear.
-        kinds: By what it was seen, most frequent first; see docs/tasks.md.
-        first_epoch: The earliest in which a trial diverged.
+        precision: The precision. None: all trials.
+        diverged: The number of diverged trials.
+        trials: The number of all trials, without failed and interrupted ones, whose end is unknown.
+        region: The region that separates diverged trials best. None: no region is clear.
+        kinds: The number of trials by kind of divergence, the most frequent first. See docs/tasks.md.
+        first_epoch: The earliest epoch in which a trial diverged.
     """
 
     precision: str | None
@@ -83,9 +84,9 @@ class Divergence:
 
 
 def find_divergence(trials: Sequence[FrozenTrial]) -> list[Divergence]:
-    """Return where `trials` diverged, for each precision if that is searched. The list is empty if none diverged.
+    """Return the diverged trials, for each precision if it is searched. The list is empty if no trial diverged.
 
-    Where no precision by itself has trials enough for a region, all of them may show one together.
+    If no single precision has enough trials for a region, all trials are analysed together.
     """
     known = [trial for trial in trials if get_outcome(trial) in ("completed", "pruned", "diverged")]
     if not any(map(_is_diverged, known)):

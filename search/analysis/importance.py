@@ -1,12 +1,12 @@
-"""Which parameters mattered in a search, and how sure that is.
+"""The importance of each parameter in a search, with an interval.
 
-A forest of trees learns the places of some trials from their parameters and tells those of the others. How much worse
-it tells them where the values of one parameter are shuffled among them is what follows from that parameter (Breiman
-2001); as a share of how much the places differ, it is Sobol's total effect. A parameter counts only if that is more
-than any gets by chance, when its values belong to other trials (Altmann et al. 2010).
+A random forest learns the ranks of some trials from their parameters and predicts the ranks of the others. The
+importance of a parameter is the loss of accuracy after its values are shuffled among these trials (Breiman 2001). As a
+share of the variance of the ranks, it is Sobol's total effect. A parameter matters only if its share exceeds the shares
+that parameters get by chance, when their values belong to other trials (Altmann et al. 2010).
 
-Optuna's evaluators are not used: they see completed trials alone, which early stopping leaves few of, and their shares
-always add up to one, also where nothing mattered. See docs/results.md for what was measured.
+Optuna's evaluators are not used. They consider completed trials only, and early stopping leaves few of them. Their
+shares always add up to one, also if no parameter matters. docs/results.md contains measurements.
 """
 
 from collections.abc import Sequence
@@ -36,12 +36,13 @@ Owner = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Importance:
-    """What follows from one parameter.
+    """The importance of one parameter.
 
     Attributes:
-        share: Of how much the places of trials differ; together with what follows from it and others jointly.
-        low, high: Between which it lies, as sure as SURE where the estimate is not biased.
-        matters: Whether it is more than chance gives, and the interval is above 0.
+        name: The name of the parameter.
+        share: The share of the variance of ranks that the parameter explains, alone and together with others.
+        low, high: The interval of the share, with the confidence SURE if the estimate has no bias.
+        matters: Whether the share exceeds chance, and the interval is above 0.
     """
 
     name: str
@@ -53,11 +54,12 @@ class Importance:
 
 @dataclass(frozen=True)
 class Importances:
-    """What follows from each parameter that varied, most first.
+    """The importances of all parameters that varied.
 
     Attributes:
-        trials: How many were compared.
-        chance: The share that chance gives those that do not matter. None: there are too few trials to tell.
+        each: The importances. Parameters that matter come first, then the largest shares.
+        trials: The number of compared trials.
+        chance: The share that a parameter without effect gets by chance. None: there are too few trials.
     """
 
     each: tuple[Importance, ...]
@@ -66,12 +68,12 @@ class Importances:
 
     @property
     def significant_names(self) -> list[str]:
-        """The names of those that matter, most first."""
+        """The names of the parameters that matter, the largest share first."""
         return [one.name for one in self.each if one.matters]
 
 
 def find_importances(searched: SearchRecord) -> Importances:
-    """Return what mattered in a search, by its first objective: nothing if there are too few trials."""
+    """Return the importances of a search for its first objective. They are empty if there are too few trials."""
     places = rank_trials(searched)
     trials = [trial for trial in searched.trials if trial.number in places]
     y = np.array([places[trial.number] for trial in trials])
@@ -93,10 +95,10 @@ def find_importances(searched: SearchRecord) -> Importances:
 
 
 def _find_significant(table: Columns, owner: Owner, y: Array, shares: Array) -> tuple[set[int], float]:
-    """Return the parameters with a share that chance does not explain, and the share that chance explains.
+    """Return the indices of parameters whose share exceeds chance, and the share that chance explains.
 
-    In steps: the strongest would else hide the others. Chance is what any of the rest gets, beside those that are known
-    to matter, where the values of the rest belong to other trials.
+    Parameters are found in steps, because the strongest one would otherwise hide the others. In each step, the values
+    of the remaining parameters are moved to other trials. Chance is the largest share that one of them then gets.
     """
     mattering: set[int] = set()
     while True:
@@ -118,7 +120,7 @@ def _find_significant(table: Columns, owner: Owner, y: Array, shares: Array) -> 
 def _estimate_deviations(table: Columns, owner: Owner, y: Array) -> Array:
     """Return the standard deviations of the shares over halves of the trials without replacement (Shao 1989).
 
-    A bootstrap would have trials twice, of which the forest learns one and tells the other.
+    A bootstrap would contain trials twice, and the forest would learn one copy and predict the other.
     """
     draw = np.random.default_rng(2)
     halves = (draw.permutation(len(y))[: len(y) // 2] for _ in range(HALVES))
@@ -131,8 +133,8 @@ def _estimate_deviations(table: Columns, owner: Owner, y: Array) -> Array:
 def _build_columns(trials: Sequence[FrozenTrial], draw: np.random.Generator) -> tuple[list[str], Columns, Owner]:
     """Return the names of parameters that vary, their values as numbers, and the parameter of each column.
 
-    Numbers are ranks, since trees are the same on any scale; choices are a column each. Where a parameter does not
-    apply it gets a value from a trial in which it does: any other would say which trials these are.
+    Numbers become ranks, since trees do not depend on the scale. Each choice becomes a column. If a parameter does not
+    apply to a trial, it gets the value of a trial to which it applies. Any other value would mark these trials.
     """
     names, columns, owner = list[str](), list[list[int]](), list[int]()
     for name in dict.fromkeys(name for trial in trials for name in trial.params):
@@ -156,7 +158,7 @@ def _is_categorical(name: str, trials: Sequence[FrozenTrial]) -> bool:
 
 
 def _compute_shares(table: Columns, owner: Owner, y: Array, seed: int) -> Array:
-    """Return what each parameter explains, as a share of the variance of `y`: around 0 if it explains nothing."""
+    """Return the share of the variance of `y` that each parameter explains, around 0 for one without effect."""
     from sklearn.tree import DecisionTreeRegressor  # takes a second, and only reports need it
 
     count, parameters = len(y), int(owner.max()) + 1

@@ -63,10 +63,10 @@ def has_gpu(trials: Sequence[FrozenTrial]) -> bool:
 def rank_trials(searched: SearchRecord) -> dict[int, float]:
     """Return each trial's rank by number, scaled to [0, 1] with 0 the best. Tied trials share a rank.
 
-    The last values of trials that were stopped at different epochs cannot be compared. So whoever came further is
-    better, as to the scheduler that let it continue, and among those that came equally far, the best value counts.
-    Trials that ran to their end come first, those that diverged last. Trials that failed or were interrupted are not
-    known, and copies continue with the weights of another: they are left out.
+    The last values of trials that were stopped at different epochs cannot be compared. Therefore, a trial that reached
+    a later epoch is better, because the scheduler continued it. At the same epoch, the best value counts. Completed
+    trials come first, and diverged trials last. Failed and interrupted trials are left out, because their values are
+    unknown. Copies are left out, because they continue from the weights of another trial.
     """
     measure = _build_progress_measure(searched)
     found = ((trial.number, _build_sort_key(trial, searched.objective, measure)) for trial in searched.trials)

@@ -21,13 +21,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """What came of a search: outcomes by name, the best trial, where trials diverged, where MLflow has it, how many
-    seconds its drivers ran, and why it ended before its trials were spent.
+    """The result of a search.
 
-    The best is the confirmed one, or the best by the first objective where nothing was confirmed. With several
-    objectives, `front` has those that no other trial beats in all of them. `confirmations` has what the confirming runs
-    show of each objective; it is empty without them.
-    `searched` is the search itself, with all of its trials as the study has them.
+    Attributes:
+        name: The name of the search.
+        outcomes: The number of trials by outcome.
+        best: The confirmed trial. Without a confirmation, the best trial by the first objective. None: no trial has a
+            result.
+        divergence: The diverged trials, by precision.
+        mlflow: The `tracking_uri`, `experiment_id` and `run_id` of the search, and the URI of its `model`, if any.
+        seconds: The running time of all drivers, without pauses.
+        stopped: The reason for an early end, or "".
+        front: With several objectives, the Pareto front. None with one objective.
+        searched: The record of the search with all trials of the study.
+        confirmations: The results of the confirming runs, one for each objective. Empty without confirming runs.
     """
 
     name: str
@@ -43,7 +50,7 @@ class SearchResult:
 
     @classmethod
     def from_record(cls, searched: SearchRecord) -> "SearchResult":
-        """Return what the trials of a search show; not yet where MLflow has it, and why it stopped."""
+        """Return the result of a search, without its location in MLflow and its reason to stop."""
         trials, objectives = searched.trials, searched.objectives
         confirmations = confirm(searched)
         best, seconds, front = find_confirmed_best(searched, confirmations), running_time(searched).total, None
@@ -54,17 +61,17 @@ class SearchResult:
 
     @property
     def confirmation(self) -> Confirmation | None:
-        """What the confirming runs show of the only objective; None without them, or with several objectives."""
+        """The result of the confirming runs. None without them, or with several objectives."""
         return self.confirmations[0] if len(self.confirmations) == 1 else None
 
     @property
     def statement(self) -> str:
-        """The sentence that says what is confirmed, or "" without a confirmation."""
+        """The conclusion of the confirming runs as a sentence, or "" without a confirmation."""
         return self.confirmation.statement if self.confirmation else ""
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The best value, what is confirmed of it, and the duration as metrics of the search."""
+        """The metrics of the search for MLflow: best value, confirmed value with its interval, and duration."""
         metric = self.searched.objective.metric
         metrics = {f"best/{metric}": self.best.value} if self.best else {}
         if self.confirmation is not None:
@@ -78,9 +85,10 @@ class SearchResult:
 
     @property
     def trials(self) -> "DataFrame":
-        """A row per trial: number, outcome, reason, epochs, seconds that workers had it, objectives, parameters.
+        """A data frame with a row per trial, and column names as in trials.parquet.
 
-        The objectives are those of its best report. The names are those of trials.parquet.
+        The columns are number, outcome, reason, epochs, seconds on workers, the objectives of the best report, and the
+        searched parameters.
         """
         from pandas import DataFrame
 
@@ -100,7 +108,7 @@ class SearchResult:
         return DataFrame(rows)
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: how trials ended, the best one, and the table of all."""
+        """Return the HTML that a notebook shows: counts of outcomes, the best trial, and the table of all trials."""
         counts = ", ".join(f"{count} {outcome}" for outcome, count in self.outcomes.items()) or "no trials"
         best = ""
         if self.best:

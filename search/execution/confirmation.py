@@ -27,7 +27,7 @@ LARGEST_SEED = 2**31
 
 @dataclass(frozen=True)
 class ConfirmingRun:
-    """A config to train in full under a new seed: that of a finalist, or the defaults (None).
+    """A run of a finalist's config, or of the defaults (None), in full and under a new seed.
 
     Runs of one `round` have the same seed.
     """
@@ -45,12 +45,12 @@ class ConfirmingRun:
 
 @dataclass
 class _State:
-    """What a study knows of its confirmation.
+    """The state of a confirmation in the study.
 
     Attributes:
-        runs: How many there may be.
-        begun: All runs, also those that ended.
-        dropped: The configs that diverged or failed.
+        runs: The largest number of runs.
+        begun: The runs that have started, including those that ended.
+        dropped: The configs of which a run diverged or failed.
     """
 
     runs: int

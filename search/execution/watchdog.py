@@ -19,7 +19,7 @@ class Watchdog(TrialCallback):
     """Observes a search, and queries its gangs after a time without progress.
 
     Args:
-        registry: Of the gangs.
+        registry: The registry of the gangs.
         told: The resources of one gang's workers, as text.
         say: Shows a line.
     """

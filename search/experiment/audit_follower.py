@@ -1,4 +1,4 @@
-"""Waits for the audit that the first worker of a search makes, tells what it found, and ends the search on errors."""
+"""Waits for the audit by the first worker of a search, prints its findings, and ends the search on errors."""
 
 import json
 import threading

@@ -1,4 +1,4 @@
-"""The copy of a task's files that a search keeps, and what it ran with before they changed."""
+"""The copies of a task's files that a search keeps, one for each version that it ran."""
 
 import itertools
 import shutil

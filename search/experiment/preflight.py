@@ -1,4 +1,4 @@
-"""Audits the task of a search before it starts, in a process of its own on the device that trials get."""
+"""Audits the task of a search before it starts, in a separate process on the device that trials get."""
 
 import hashlib
 import json
@@ -95,7 +95,7 @@ def is_audited(planned: SearchPlan) -> bool:
 
 
 def list_corners(space: Space) -> list[tuple[str, dict[str, Any]]]:
-    """Return configs at the ends of the space, by what tells them apart: all lowest, all highest, and each choice."""
+    """Return configs at the ends of the space by name: all lowest values, all highest values, and each choice."""
     defaults = space.get_defaults()
     found: dict[str, dict[str, Any]] = {}
     for where, pick in (("all lowest", 0), ("all highest", 1)):

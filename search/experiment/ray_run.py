@@ -48,10 +48,10 @@ def run_on_ray(
     progress: Progress,
     stop: StopRequest,
 ) -> tuple[SearchRecord, MLflowCallback]:
-    """Run the trials on the running Ray. Return what the study and MLflow then know.
+    """Run the trials on the running Ray. Return the content of the study and of MLflow afterwards.
 
     Args:
-        services: Gets what ends with the trials, the last started first: threads that use Ray end before Ray.
+        services: Receives the services that end with the trials, in reverse order: threads that use Ray end before Ray.
         files: The folder that the task's `prepare` filled.
         open_study: Called once the nodes are checked: a search that cannot run leaves no study.
     """
@@ -132,7 +132,7 @@ def _gang_settings(
 
 @contextmanager
 def _forward_stop(stop: StopRequest, registry: Any, tracker: MLflowCallback) -> Iterator[None]:
-    """Tell the workers to stop once the search is to end, in a thread, as a signal handler must not call Ray."""
+    """Stop the workers once the search must end. This is a thread, because a signal handler must not call Ray."""
     is_over = threading.Event()
 
     def forward() -> None:

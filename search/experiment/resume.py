@@ -53,7 +53,7 @@ def create_tracker(
     say: Callable[[str], None],
     nodes: Sequence[Mapping[str, float]] | None = None,
 ) -> MLflowCallback:
-    """Create what reports a search to MLflow, at first what MLflow lacks of the trials in the study.
+    """Create the callback that logs a search to MLflow. First, it logs data of the study that MLflow has missed.
 
     `nodes` are the resources of each node of Ray, or None if no trial will run any more.
     """

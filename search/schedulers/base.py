@@ -85,8 +85,8 @@ class TrialProgress:
 class Segment:
     """A part of a trial, from the epoch `start` to the budget `until`. `number` None asks for a new trial.
 
-    `until` is in the unit of fidelity. `copied_from` and `replaces` are those of a copy. `draw` is the seed of its
-    random choices.
+    `until` is in the unit of fidelity. A copy has the number of the trial that it continues, `copied_from`, and of the
+    trial that it replaces, `replaces`. `draw` is the seed of its random choices.
     """
 
     kind: Literal["new", "continued", "promoted", "copied"]

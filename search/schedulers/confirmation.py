@@ -45,13 +45,13 @@ def next_round(
 
     Args:
         finalists: The numbers of trials, the best first. Of finalists with equal means, the first ones are kept.
-        values: Of the runs that ended, by finalist (None: the defaults) and round.
-        runs: The largest number of runs. A round that does not fit as a whole does not start.
-        mode: Says which values are better.
+        values: The values of the runs that ended, by finalist (None: the defaults) and round.
+        runs: The largest number of runs. A round that would exceed it does not start.
+        mode: "min" or "max", the direction of better values.
         begun: The runs that have started and not ended.
-        dropped: Configs that get no more runs, because a run of theirs diverged or failed. The failed run counts.
+        dropped: The configs that get no more runs, because one of their runs diverged or failed. The failed run counts.
         with_defaults: Whether the defaults can be trained.
-        halves: Whether every second round halves the finalists. Those of several objectives stay.
+        halves: Whether every second round halves the finalists. With several objectives, all finalists stay.
     """
     left, spent, index = [*finalists, *([None] if with_defaults else [])], 0, 0
     while True:

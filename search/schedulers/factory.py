@@ -21,9 +21,9 @@ def create_scheduler(config: SearchConfig, epochs: int, mode: Mode, judged_from:
     """Return the scheduler that `config` names, for trials of at most `epochs` epochs.
 
     Args:
-        config: Of the search.
-        epochs: Of a trial.
-        mode: Of the first objective.
+        config: The options of the search.
+        epochs: The largest number of epochs of a trial.
+        mode: "min" or "max", the direction of the first objective.
         judged_from: The first epoch whose value predicts the final one.
 
     Raises:

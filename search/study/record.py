@@ -21,8 +21,8 @@ class SearchRecord(HasObjectives):
     """A finished or running search.
 
     Attributes:
-        name: Of the search.
-        trials: Those that have begun, by number, without the confirming runs.
+        name: The name of the search.
+        trials: The trials that have started, by number, without the confirming runs.
         objectives: The first one ranks trials during training.
         about: The metadata of `search.experiment.resume`: `config`, the `first` points (the task's defaults among
             them), `searched` and `fixed`. Empty if the search died before they were stored.

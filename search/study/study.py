@@ -28,7 +28,7 @@ class SearchStudy:
 
     Args:
         storage: The storage of the study. An existing study of this name is resumed.
-        name: Of the study.
+        name: The name of the study.
         sampler: Creates the sampler that proposes a trial, from the trial's number.
         objectives: The first one ranks trials during training.
         earlier: Trials of other searches that the sampler sees before those of the study.

@@ -184,7 +184,7 @@ def test_command_prints_and_writes_the_comparison(report, tmp_path):
     assert done.exit_code == 0, done.output
     assert re.search(r"best val/score +0\.25 +0\.75 +0\.5\n", done.stdout)
     assert "two found more, val/score 0.75, where one found 0.25." in done.stdout
-    assert "One search each: where they differ by little, chance may decide" in done.stdout
+    assert "One search each: a small difference may be chance" in done.stdout
     assert (tmp_path / "runs" / "one" / "compare-one-two-three.html").is_file()
     assert not (tmp_path / "runs" / "one" / "report.html").exists()
 
