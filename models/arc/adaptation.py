@@ -19,15 +19,15 @@ BETAS = (0.9, 0.98)
 
 
 class Adaptation(NamedTuple):
-    """How an agent adapts to a puzzle.
+    """The settings of an agent's adaptation to a puzzle.
 
     Attributes:
-        pools: Of each puzzle's demonstrations, each asked from the others; None for one that has a single one.
-        texts: What a language model has to say of each episode of each pool; None: nothing.
-        steps: Updates of the agent.
-        lr: Learning rate of the updates, by Adam.
-        floor: Of the weights of cells, see `Solver.agent_loss`.
-        weights: Of the terms of the loss.
+        pools: The demonstrations of each puzzle as a pool of episodes. None for a puzzle with a single demonstration.
+        texts: The text input of the prompt encoder for each episode of each pool. None: no text.
+        steps: The number of updates of the agent.
+        lr: The learning rate of Adam.
+        floor: The smallest weight of a cell, see `Solver.agent_loss`.
+        weights: The weights of the terms of the loss.
     """
 
     pools: Sequence[TrainingPool | None]
@@ -38,15 +38,15 @@ class Adaptation(NamedTuple):
     weights: Weights
 
     def adapt(self, solver: Solver, number: int, device: torch.device) -> Solver:
-        """Copy a solver and train the copy's agent on the demonstrations of a puzzle.
+        """Return a copy of a solver whose agent is trained on the demonstrations of a puzzle.
 
-        Each step asks for demonstrations in random symmetries and colours. The draws depend on the puzzle alone. The
-        prompt encoder does not change, and neither does the given solver.
+        Each step trains on demonstrations under random symmetries and permutations of colours, which depend on the
+        puzzle only. The prompt encoder and the given solver do not change.
 
         Args:
-            solver: In evaluation mode.
-            number: Of the puzzle.
-            device: Of the solver.
+            solver: The solver, in evaluation mode.
+            number: The index of the puzzle.
+            device: The device of the solver.
         """
         pool, text = self.pools[number], self.texts[number]
         if pool is None:
@@ -69,5 +69,5 @@ class Adaptation(NamedTuple):
 
 
 def pools_of(puzzles: Sequence[Puzzle], max_demos: int) -> list[TrainingPool | None]:
-    """Make a pool of each puzzle's demonstrations; None for a puzzle with a single one."""
+    """Return a pool of each puzzle's demonstrations, or None for a puzzle with a single demonstration."""
     return [TrainingPool([], [one], max_demos) if len(one.demonstrations) > 1 else None for one in puzzles]

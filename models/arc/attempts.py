@@ -16,12 +16,12 @@ DIGITS = 4  # of votes: the weights of a view's candidates sum to 1, give or tak
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """What one view of a test predicts, turned and renamed back to the puzzle as it is.
+    """The prediction of one view of a test, with its augmentation undone.
 
     Attributes:
         grid: The most likely grid of the most likely size, uint8 of shape (height, width).
-        log_probs: Log-probabilities of the colours at its cells, float32 of shape (height, width, 10).
-        weight: How much its vote counts.
+        log_probs: The log-probabilities of the colours of its cells, float32 of shape (height, width, 10).
+        weight: The weight of its vote.
     """
 
     grid: Grid
@@ -30,13 +30,13 @@ class View:
 
 
 def read_views(logits: Tensor, symmetry: Tensor, tables: Tensor, weights: Tensor | None = None) -> list[View]:
-    """Read predictions off canvases and undo each episode's augmentation.
+    """Return the predicted grid of each episode, with its augmentation undone.
 
     Args:
-        logits: Of the last refinement step, shape (episodes, S, S, 12).
-        symmetry: The symmetry that each episode was turned by, int64 of shape (episodes,).
-        tables: The table that its symbols were renamed by, uint8 of shape (episodes, 12).
-        weights: How much each one's vote counts, shape (episodes,); none: 1.
+        logits: The logits of the last refinement step, shape (episodes, S, S, 12).
+        symmetry: The symmetry of each episode, int64 of shape (episodes,).
+        tables: The permutation of symbols of each episode, uint8 of shape (episodes, 12).
+        weights: The weight of each episode's vote, shape (episodes,). None: all weights are 1.
     """
     log_probs = logits.detach().float().cpu().log_softmax(-1)
     index = tables.cpu().long()[:, None, None, :].expand_as(log_probs)
@@ -53,15 +53,15 @@ def read_views(logits: Tensor, symmetry: Tensor, tables: Tensor, weights: Tensor
 
 
 def two_attempts(views: Sequence[View]) -> tuple[Grid, Grid]:
-    """Rank what the views of one test predict, and take two distinct grids.
+    """Return the two best distinct grids among the predictions of the views of one test.
 
-    Each view votes for its grid, with its weight. The mean of the views that agree on the most common size makes a grid
-    too; if no view has it, it joins with one vote. Grids are ranked by votes, then by being that grid of the mean, then
-    by confidence (mean log-probability of the cells). If all agree, the second attempt changes the least
-    certain cell to its next likely colour.
+    Each view votes for its grid, with its weight. The mean prediction of the views with the most common size gives a
+    further grid. If no view has this grid, it gets one vote. Grids are ranked by votes, then the grid of the mean comes
+    first, then by confidence (mean log-probability of the cells). If all views agree, the second attempt changes the
+    least certain cell to its second most likely colour.
 
     Args:
-        views: At least one.
+        views: The views, at least one.
     """
     sizes: dict[tuple[int, ...], float] = {}
     for view in views:
@@ -90,7 +90,7 @@ def two_attempts(views: Sequence[View]) -> tuple[Grid, Grid]:
 
 
 def all_attempts(views: Sequence[View], per_test: int) -> list[tuple[Grid, Grid]]:
-    """Make two attempts for each test, where `views[t * per_test + v]` is view v of test t."""
+    """Return two attempts for each test, where `views[t * per_test + v]` is view v of test t."""
     starts = range(0, len(views), per_test)
     return [two_attempts(views[start : start + per_test]) for start in starts]
 

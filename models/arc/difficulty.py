@@ -1,6 +1,6 @@
-"""How hard a puzzle is, judged by what its demonstrations show: for the order of a curriculum, not for a score.
+"""An estimate of a puzzle's difficulty from its demonstrations, for the order of a curriculum and not for a score.
 
-Answers are not looked at, so that evaluation puzzles can be ordered too.
+It does not depend on answers, so that evaluation puzzles can be ordered, too.
 """
 
 import math
@@ -17,7 +17,7 @@ MANY_OBJECTS = 100
 
 
 def difficulty(puzzle: Puzzle) -> float:
-    """Estimate how hard a puzzle looks, in 0..1: the mean of five numbers that each lie there.
+    """Estimate the difficulty of a puzzle, the mean of five numbers in 0..1.
 
     - the cells of the larger grid of a demonstration, on a logarithmic scale of which 1 is 30 by 30;
     - the colours of all demonstrations, of 10;
@@ -32,13 +32,13 @@ def difficulty(puzzle: Puzzle) -> float:
 
 
 def levels(puzzles: Sequence[Puzzle]) -> Tensor:
-    """Order puzzles from the easiest to the hardest, and return their places, evenly spread.
+    """Return the ranks of puzzles by difficulty, scaled to 0..1.
 
-    A puzzle is compared by the level that its source gives it, and with others of which the same is true; puzzles
-    without one by their difficulty, among themselves.
+    Puzzles with a level of their source are ranked by it among each other. The other puzzles are ranked by `difficulty`
+    among each other.
 
     Returns:
-        float32 of shape (puzzles,): 0 for the easiest, 1 for the hardest, the mean of their places for equals.
+        float32 of shape (puzzles,), 0 for the easiest puzzle and 1 for the hardest. Ties share the mean of their ranks.
     """
     known = np.array([puzzle.level is not None for puzzle in puzzles], dtype=bool)
     placed = np.zeros(len(puzzles))
@@ -48,7 +48,7 @@ def levels(puzzles: Sequence[Puzzle]) -> Tensor:
 
 
 def _places(values: Sequence[float]) -> NDArray[np.float64]:
-    """Return ranks, scaled to 0..1; equals share the mean of theirs, and a single value is in the middle."""
+    """Return ranks, scaled to 0..1. Ties share the mean of their ranks. A single value has the rank 0.5."""
     if len(values) < 2:
         return np.full(len(values), 0.5)
     _, which, counts = np.unique(np.asarray(values), return_inverse=True, return_counts=True)

@@ -1,4 +1,4 @@
-"""Expected free energy of answers: how far from what is preferred, and how uncertain, they are expected to be.
+"""Expected free energy of answers: the expected distance from preferred outcomes, and the expected uncertainty.
 
 With hidden states s (members of an ensemble, samples of a prompt), predictions p(o|s), their mean q(o), and
 preferences C(o), per cell:
@@ -38,11 +38,11 @@ def ambiguity(log_probs: Tensor, mask: Tensor) -> Tensor:
 
 
 def information_gain(log_probs: Tensor, mask: Tensor) -> Tensor:
-    """Compute what seeing the answer would tell about the hidden state: its mutual information with each cell.
+    """Compute the mutual information of the hidden state and each cell of the answer.
 
     Args:
-        log_probs: Of K hidden states, shape (K, B, S, S, 12).
-        mask: Weights of the cells.
+        log_probs: The log-probabilities under K hidden states, shape (K, B, S, S, 12).
+        mask: The weights of the cells.
 
     Returns:
         Float32 of shape (B,), in 0..ln K.
@@ -52,11 +52,11 @@ def information_gain(log_probs: Tensor, mask: Tensor) -> Tensor:
 
 
 def preferences(target: Tensor, epsilon: float = 0.05) -> Tensor:
-    """Return the log-probabilities of the symbols that are preferred: the target's, and a little of every other.
+    """Return the log-probabilities of preferred symbols: mostly the target, and a small probability of the others.
 
     Args:
-        target: Symbols, shape (B, S, S).
-        epsilon: Probability that is shared by all symbols; without any, every doubt would cost infinitely much.
+        target: The right symbols, shape (B, S, S).
+        epsilon: The probability that all symbols share. With 0, each uncertainty would have an infinite cost.
 
     Returns:
         ln C, float32 of shape (B, S, S, 12).
@@ -71,12 +71,12 @@ def preferences(target: Tensor, epsilon: float = 0.05) -> Tensor:
 
 
 def risk(log_q: Tensor, log_c: Tensor, mask: Tensor) -> Tensor:
-    """Compute the KL divergence of what is predicted from what is preferred, KL[q || C], at least 0.
+    """Compute the KL divergence of predictions from preferences, KL[q || C], at least 0.
 
     Args:
-        log_q: Shape (..., B, S, S, 12).
-        log_c: ln C, shape (B, S, S, 12).
-        mask: Weights of the cells.
+        log_q: The log-probabilities of the predictions, shape (..., B, S, S, 12).
+        log_c: The log-probabilities of the preferences, shape (B, S, S, 12).
+        mask: The weights of the cells.
 
     Returns:
         Float32 of shape (..., B).
@@ -85,12 +85,12 @@ def risk(log_q: Tensor, log_c: Tensor, mask: Tensor) -> Tensor:
 
 
 def expected_free_energy(log_probs: Tensor, log_c: Tensor, mask: Tensor) -> Tensor:
-    """Add the risk of the mean prediction and the mean ambiguity; less is better.
+    """Compute the sum of the risk of the mean prediction and the mean ambiguity. Smaller is better.
 
     Args:
-        log_probs: Of K hidden states, shape (K, B, S, S, 12).
-        log_c: ln C, shape (B, S, S, 12).
-        mask: Weights of the cells.
+        log_probs: The log-probabilities under K hidden states, shape (K, B, S, S, 12).
+        log_c: The log-probabilities of the preferences, shape (B, S, S, 12).
+        mask: The weights of the cells.
 
     Returns:
         G, float32 of shape (B,), at least 0.
@@ -100,11 +100,11 @@ def expected_free_energy(log_probs: Tensor, log_c: Tensor, mask: Tensor) -> Tens
 
 
 def posterior(free_energy: Tensor, precision: float) -> Tensor:
-    """Compute how likely each of several candidates should be chosen: softmax(-precision * G).
+    """Compute the probability of each candidate, softmax(-precision * G).
 
     Args:
         free_energy: G of K candidates, shape (B, K).
-        precision: 0 chooses blindly; the larger, the surer it is of the least G.
+        precision: The factor of G. 0 gives equal probabilities, and a large one selects the smallest G.
     """
     return (-precision * free_energy.float()).softmax(-1)
 

@@ -27,27 +27,27 @@ SUMS = (
 
 
 def cell_accuracy(prediction: Grid, truth: Grid) -> float:
-    """Compute the share of matching cells: those in the overlap, over the larger of both areas; nothing is resized."""
+    """Return the number of matching cells in the overlap of two grids, divided by the larger of both areas."""
     side = max(prediction.shape + truth.shape)
     return float(cell_accuracies(to_canvases([prediction], side), to_canvases([truth], side)))
 
 
 def cell_accuracies(answers: Tensor, targets: Tensor) -> Tensor:
-    """Compute `cell_accuracy` of many answers: symbols of shape (N, S, S) twice -> float32 of shape (N,)."""
+    """Return the `cell_accuracy` of answers and targets, symbols of shape (N, S, S), as float32 of shape (N,)."""
     matching = ((answers == targets) & (targets >= FIRST_COLOUR)).flatten(1).sum(1)
     area = torch.maximum(extents(answers).prod(1), extents(targets).prod(1))
     return matching.float() / area.clamp(min=1)
 
 
 def tally(puzzles: Iterable[Puzzle], attempts: Sequence[tuple[Grid, Grid]]) -> dict[str, float]:
-    """Score attempts as sums and counts, which may be added over processes.
+    """Return the scores of attempts as sums and counts, which may be added over processes.
 
     Args:
-        puzzles: The puzzles tested, each with all its tests.
+        puzzles: The tested puzzles, each with all its tests.
         attempts: Two ranked attempts for each test, in the order of the puzzles and their tests.
 
     Returns:
-        Sums; `metrics` makes metrics of them.
+        The sums by name, from which `metrics` computes the metrics.
 
     Raises:
         ValueError: The number of attempts is not the number of tests.
@@ -86,18 +86,18 @@ def tally(puzzles: Iterable[Puzzle], attempts: Sequence[tuple[Grid, Grid]]) -> d
 
 
 def metrics(sums: Mapping[str, float]) -> dict[str, float]:
-    """Turn (added) sums into metrics; a share of nothing is 0.
+    """Return metrics from the sums of `tally`. A share of an empty set is 0.
 
     Returns:
-        pass2_task: Share of puzzles all of whose test outputs are hit by one of two attempts (the official
-            score).
-        pass2_output: Share of test outputs hit by one of two attempts.
-        size_acc: Share of first attempts of the right height and width.
-        cell_acc: `cell_accuracy` of first attempts, mean over outputs.
-        identity_acc: The same for answering with the input.
-        cell_lift: What was gained over that, as a share of what could be: (acc - identity) / (1 - identity).
+        pass2_task: The share of puzzles for which one of two attempts is right for each test output. This is the
+            official score.
+        pass2_output: The share of test outputs for which one of two attempts is right.
+        size_acc: The share of first attempts with the right height and width.
+        cell_acc: The mean `cell_accuracy` of first attempts over outputs.
+        identity_acc: The mean `cell_accuracy` of the input as an answer.
+        cell_lift: The gain over the input, as a share of the largest gain: (acc - identity) / (1 - identity).
         cell_acc_same_shape, cell_lift_same_shape: The same over puzzles that keep the shape of their inputs.
-        changed_cell_acc: Share of right cells among those that the answer changes, where it keeps the shape.
+        changed_cell_acc: The share of right cells among the cells that the answer changes, over the same puzzles.
     """
 
     def share(part: str, whole: str) -> float:

@@ -24,7 +24,7 @@ class Puzzle:
         id: The puzzle's public name, eight hexadecimal digits in ARC-AGI.
         demonstrations: Pairs (input, output) of uint8 grids of shape (height, width), colours 0..9.
         tests: Pairs (input, output) in the same form; the output is the answer.
-        level: How hard its source says it is; puzzles of one source can be ordered by it. None: it does not say.
+        level: The difficulty by its source, comparable within the source. None: the source gives no difficulty.
     """
 
     id: str
@@ -66,7 +66,7 @@ def digest(puzzles: Iterable[Puzzle]) -> str:
 
 
 def to_arrays(grids: Sequence[Grid]) -> NDArray[np.int8]:
-    """Put grids in one array: each in the upper left corner, -1 around it; int8 of shape (grids, 30, 30)."""
+    """Return grids as one int8 array of shape (grids, 30, 30), each in the upper left corner and padded with -1."""
     arrays = np.full((len(grids), LARGEST_SIDE, LARGEST_SIDE), -1, dtype=np.int8)
     for array, grid in zip(arrays, grids, strict=True):
         array[: grid.shape[0], : grid.shape[1]] = grid
@@ -94,7 +94,7 @@ def from_arrays(arrays: NDArray[Any]) -> list[Grid]:
 
 
 def count_objects(grid: Grid) -> int:
-    """Count groups of cells of one colour that touch along their sides, the background (colour 0) apart."""
+    """Return the number of groups of cells of one colour that share edges, without the background (colour 0)."""
     return _objects(grid.tobytes(), grid.shape[1])
 
 

@@ -1,4 +1,4 @@
-"""A picture of puzzles and what was attempted, in the colours in which ARC-AGI shows its grids."""
+"""A picture of puzzles and attempts, in the colours of ARC-AGI."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -33,7 +33,7 @@ Point = tuple[int, int]
 
 
 class Case(NamedTuple):
-    """A puzzle: a demonstration of its rule, what was asked and what was answered."""
+    """A puzzle: a demonstration of its rule, a test with its answer, and the attempts."""
 
     puzzle: str
     shown: Grid
@@ -52,9 +52,8 @@ class Case(NamedTuple):
 def draw(cases: Sequence[Case]) -> NDArray[np.uint8]:
     """Draw a row for each puzzle: a demonstration, input, target and both attempts.
 
-    An attempt is in a green frame if it is right, else in a red one.
-
-    All grids of a row have cells of one size, so that a grid of a wrong size is seen to be.
+    The frame of an attempt is green if it is right, else red. All grids of a row have cells of one size, so that a
+    wrong size is visible.
 
     Returns:
         RGB, shape (height, width, 3).
@@ -98,7 +97,7 @@ def _grid(pen: ImageDraw.ImageDraw, grid: Grid, cell: int, corner: Point) -> Non
 
 
 def _mark(pen: ImageDraw.ImageDraw, grid: Grid, right: bool, cell: int, corner: Point) -> None:
-    """Draw a frame around an attempt, and a tick or a cross beside it, for whom green and red are alike."""
+    """Draw a frame around an attempt, and a tick or a cross next to it for readers who cannot tell green from red."""
     (left, top), (height, width) = corner, grid.shape
     colour, end = RIGHT if right else WRONG, left + width * cell
     pen.rectangle((left - 6, top - 6, end + 6, top + height * cell + 6), outline=colour, width=3)

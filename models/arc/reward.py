@@ -1,4 +1,4 @@
-"""What an answer is worth to the policy: read and scored on canvases, as attempts are, for many samples at once."""
+"""The reward of an answer for the policy, computed on canvases for many samples at once."""
 
 from typing import NamedTuple
 
@@ -20,10 +20,10 @@ class Rewards(NamedTuple):
 
     Attributes:
         exact: 1 if the answer is right, else 0.
-        cell_lift: Gain in right cells over answering with the query, as a share of what there is to gain; -1..1.
+        cell_lift: The gain in right cells over answering with the query, as a share of the largest gain, -1..1.
         size: 1 if height and width are right, else 0.
-        likelihood: Mean log-probability of the answer's cells and edge, in nats, -3..0: it tells samples apart that
-            answer alike, some of them more surely.
+        likelihood: The mean log-probability of the right symbols of cells and edge, in nats, -3..0. It distinguishes
+            samples with the same answer and different confidence.
     """
 
     exact: Tensor
@@ -34,17 +34,17 @@ class Rewards(NamedTuple):
 
 @torch.no_grad()
 def rewards(logits: Tensor, target: Tensor, query: Tensor) -> Rewards:
-    """Score answers.
+    """Compute the parts of the reward of each answer.
 
-    The answer is the likeliest colour in each cell of the likeliest size. A wrong size costs the cells that are
-    amiss or too many: matching cells in the overlap are divided by the larger of the two areas, nothing is resized.
-    Losses beyond all that there was to gain count -1. If the query is the answer, there is nothing to gain, and the
-    lift is minus the share of wrong cells.
+    The answer is the most likely colour in each cell of the most likely size. With a wrong size, missing and surplus
+    cells count as wrong: the number of matching cells in the overlap is divided by the larger of the two areas. The
+    lift is at least -1. If the query is the right answer, no gain is possible, and the lift is minus the share of
+    wrong cells.
 
     Args:
-        logits: Of the last refinement step, any floating dtype, shape (N, S, S, 12).
-        target: Symbols of the answers, shape (N, S, S).
-        query: Symbols of the queries, same shape.
+        logits: The logits of the last refinement step, any floating dtype, shape (N, S, S, 12).
+        target: The symbols of the right answers, shape (N, S, S).
+        query: The symbols of the queries, shape (N, S, S).
     """
     log_probs = logits.float().log_softmax(-1)
     colours = log_probs[..., FIRST_COLOUR:]
@@ -63,5 +63,5 @@ def rewards(logits: Tensor, target: Tensor, query: Tensor) -> Rewards:
 
 
 def total(rewards: Rewards) -> Tensor:
-    """Add up the parts, shape (N,): 1 for being right counts most, and parts of it show the way."""
+    """Return the sum of the parts, shape (N,). A right answer has the largest part, 1."""
     return rewards.exact + CELL_LIFT * rewards.cell_lift + SIZE * rewards.size + LIKELIHOOD * rewards.likelihood

@@ -1,4 +1,4 @@
-"""Answers that need no learning, to compare an agent with: the best guesses, and a table of neighbourhoods."""
+"""Baselines without learning for comparison with an agent: the best guesses, and a table of neighbourhoods."""
 
 from collections import Counter
 

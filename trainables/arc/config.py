@@ -1,4 +1,4 @@
-"""The parameters of the task `arc`, what a search varies of them, and where they come from."""
+"""The parameters of the task `arc`, their ranges, and the sources of these."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -45,7 +45,7 @@ class PromptConfig(ConfigPart):
     @field_validator("model")
     @classmethod
     def _resolve_model(cls, model: str | None) -> str | None:
-        """Make a folder absolute: workers run in a folder of their own. What is no folder is an id of the hub."""
+        """Return a folder as an absolute path, since workers run elsewhere. Return an id of the hub unchanged."""
         if model is None:
             return None
         folder = Path(model).expanduser()
@@ -91,7 +91,7 @@ REWARDED = REFINED | {"advantage_normalization": False}  # normalized, they have
 
 
 class ArcConfig(TaskConfig):
-    """Parameters of the task `arc`. Where a range has a source, docs/arc.md names it."""
+    """Parameters of the task `arc`. docs/arc.md gives the sources of ranges."""
 
     agent_lr: PositiveFloat = searchable(
         4e-3, low=3e-5, high=3e-1, log=True, description="peak learning rate of the agent"
@@ -195,7 +195,7 @@ class ArcConfig(TaskConfig):
     @field_validator("data", "evaluation_data")
     @classmethod
     def _resolve_source(cls, source: str | None) -> str | None:
-        """Make a folder absolute: workers run in a folder of their own."""
+        """Return a folder as an absolute path, since workers run in another folder."""
         if source is None or source in SOURCES:
             return source
         folder = Path(source).expanduser().absolute()
@@ -208,7 +208,7 @@ class ArcConfig(TaskConfig):
     @field_validator("leak")
     @classmethod
     def _check_leak(cls, leak: str, info: ValidationInfo) -> str:
-        """Check the puzzles: what is trained and evaluated on is known by the fields before this one."""
+        """Check that no training puzzle is evaluated on. The fields before this one define both sets."""
         names = ("data", "evaluation_data", "max_side", "learn_from")
         if all(name in info.data for name in names):
             data.check(*(info.data[name] for name in names), leak)

@@ -1,4 +1,4 @@
-"""The puzzles that a trial of the task `arc` learns from, and those that it is asked."""
+"""The puzzles that a trial of the task `arc` trains on and is evaluated on."""
 
 import functools
 from dataclasses import replace
@@ -11,13 +11,13 @@ SAFE_SIDE = 10  # at which each source that comes with the package has puzzles
 
 
 class Puzzles(NamedTuple):
-    """What a trial gets.
+    """The puzzles of a trial.
 
     Attributes:
-        training: All of whose pairs may be learned from.
-        transductive: Whose demonstrations may be, besides.
-        evaluation: To be asked.
-        digests: Of both sets as their sources have them, before tests are taken off.
+        training: The puzzles of which all pairs are trained on.
+        transductive: The puzzles of which only the demonstrations are trained on.
+        evaluation: The puzzles whose tests are evaluated.
+        digests: The digests of both sets in their sources, before tests are removed.
     """
 
     training: tuple[Puzzle, ...]

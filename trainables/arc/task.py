@@ -67,12 +67,12 @@ Value = TypeVar("Value")
 
 
 class ArcTask(Task[ArcConfig]):
-    """Learns from the demonstrations of the training puzzles, each asked from the others.
+    """A task that learns to solve ARC puzzles from their demonstrations.
 
-    Agent and prompt encoder are trained in one update, the policy in another on the same window. Validated on the
-    evaluation puzzles' tests, whose outputs are read by the score alone. The metrics are those of `models.arc.metrics`,
-    as `val/...`. The objective is how likely the right cells are held (`models.arc.evaluation.Answers`), of tests and
-    of held-out demonstrations: exact answers are too rare in a short trial to tell two of them apart.
+    Agent and prompt encoder are trained in one update, and the policy in another update on the same window. The
+    evaluation uses the tests of the evaluation puzzles; only the score depends on their outputs. The metrics are those
+    of `models.arc.metrics`, as `val/...`. The objective is the likelihood of the right cells in tests and held-out
+    demonstrations (`models.arc.evaluation.Answers`). Exact answers are too rare in a short trial to compare trials.
     """
 
     objective, mode = "val/score", "max"
@@ -182,7 +182,7 @@ class ArcTask(Task[ArcConfig]):
         return self._log_terms(loss, terms, batch)
 
     def policy_loss(self, batch: Batch) -> tuple[Tensor, float]:
-        """Compute the loss of the policy alone; the other parameters have no gradient in it.
+        """Compute the loss of the policy. The other parameters get no gradient from it.
 
         A micro-batch in which too few puzzles have rewards that differ has no weight.
         """
@@ -224,7 +224,7 @@ class ArcTask(Task[ArcConfig]):
 
     @functools.cached_property
     def baselines(self) -> dict[str, float]:
-        """Score answers that need no learning, on all ranks' puzzles: the same in every trial on the same puzzles.
+        """Return the scores of baselines on the puzzles of all ranks. They are equal in all trials on these puzzles.
 
         They are the best guesses, a table of neighbourhoods, and an agent that is not trained, of the default width.
         """
@@ -245,7 +245,7 @@ class ArcTask(Task[ArcConfig]):
         return report
 
     def pictures(self) -> Mapping[str, NDArray[np.uint8]]:
-        """Draw tests from all over the evaluation: a demonstration, input, answer, and both attempts."""
+        """Draw tests that are spread over the evaluation: a demonstration, input, answer, and both attempts."""
         asked = [(puzzle.id, *puzzle.demonstrations[0], *pair) for puzzle in self.puzzles for pair in puzzle.tests]
         cases = [Case(*test, *pair) for test, pair in zip(asked, self.attempts, strict=True)]
         return {"puzzles": draw(cases[:: max(1, len(cases) // DRAWN)][:DRAWN])}
@@ -274,7 +274,7 @@ class ArcTask(Task[ArcConfig]):
         return {"first": torch.from_numpy(to_arrays(first)), "second": torch.from_numpy(to_arrays(second))}
 
     def example(self) -> dict[str, Tensor]:
-        """Return a puzzle that it is evaluated on."""
+        """Return an evaluation puzzle as inputs of `predict`."""
         puzzle = self.puzzles[0]
         parts = {
             "demo_inputs": [source for source, _ in puzzle.demonstrations],
@@ -305,7 +305,7 @@ class ArcTask(Task[ArcConfig]):
         return Adaptation(pools, texts, config.adaptation_steps, config.adaptation_lr, floor, weights)
 
     def _prepare_exam(self, puzzles: Sequence[Puzzle], share: str = "") -> Exam:
-        """Prepare what is asked of the solver; `share` names what is kept for the trials to come."""
+        """Return the exam of `puzzles`. `share` is a part of its name in the cache."""
         config = self.config
         held_out = config.rehearsals
         make = functools.partial(prepare, puzzles, config.views, held_out)
@@ -317,7 +317,7 @@ class ArcTask(Task[ArcConfig]):
         return exam._replace(rehearsal_text=self._get_text(exam.rehearsals.episodes, kept))
 
     def _get_text(self, episodes: Callable[[], Sequence[Episode]], kept: str) -> Tensor | None:
-        """Return what the prompt encoder gets of each episode: a vector of a frozen language model, else its tokens."""
+        """Return the text input of each episode: vectors of a frozen language model, else token ids."""
         if not self.config.use_prompt:
             return None
         prompt = self.config.prompt
@@ -359,7 +359,7 @@ class ArcTask(Task[ArcConfig]):
         return Weights(**{name: getattr(self.config, f"{name}_weight") for name in Weights._fields})
 
     def _compute_loss_weights(self) -> Weights:
-        """Return the present weights. The ambiguity's rises slowly, or the agent would be sure of bad answers."""
+        """Return the current weights. The weight of ambiguity rises slowly, so that bad answers are not certain."""
         done = self.updaters["train"].steps / max(1.0, self.config.ambiguity_warmup * self.total)
         return self._loss_weights._replace(ambiguity=self._loss_weights.ambiguity * min(1.0, done))
 
@@ -369,19 +369,19 @@ class ArcTask(Task[ArcConfig]):
         return loss, len(batch.target)
 
     def _log_prompt_gradient(self) -> None:
-        """Log the norm of the encoder's share of the gradient: 0 would say that it does not learn."""
+        """Log the norm of the encoder's gradient. At 0, the encoder does not learn."""
         norms = self.updaters["train"].gradient_norms()
         self.log("prompt_grad_norm", math.hypot(*(norm for name, norm in norms.items() if name.startswith("prompt."))))
         self.keep_noted()
 
     def _load_data(self) -> tuple[TrainingPool, tuple[Puzzle, ...], tuple[str, str]]:
-        """Load what is trained on, the puzzles that are evaluated on, and the digests of both sets."""
+        """Return the training pool, the evaluation puzzles, and the digests of both sets."""
         puzzles = data.load(*self._data)
         pool = TrainingPool(puzzles.training, puzzles.transductive, max_demos=self.config.max_demos)
         return pool, puzzles.evaluation, puzzles.digests
 
     def _get_cached(self, what: str, make: Callable[[], Value], *depends: Any) -> Value:
-        """Return what is kept from a trial before, or make it: of its puzzles, and of what else it `depends` on."""
+        """Return a cached value of the trial's puzzles and of `depends`, or make it."""
         return self.context.cache(f"{what} {self._data} {depends}", make)
 
     @property

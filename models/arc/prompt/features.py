@@ -1,8 +1,7 @@
-"""Fifteen numbers that say what kind of change a puzzle's demonstrations show.
+"""Fifteen features of the change that a puzzle's demonstrations show.
 
-All are read off the canvases of an episode: its demonstrations and its query. The answer is not among them:
-where a feature speaks of "the output" of the query, it is the mean over the demonstrations' outputs, or the
-size that `guess_sizes` expects.
+They depend on the demonstrations and the query of an episode, and not on its answer. Features of the query's output use
+the mean over the demonstrations' outputs, or the size that `guess_sizes` predicts.
 
 Shapes: B episodes, D demonstrations, N canvases, S the side of a canvas.
 """
@@ -36,18 +35,17 @@ FEATURES: tuple[str, ...] = (
 
 
 def puzzle_features(query: Tensor, demo_inputs: Tensor, demo_outputs: Tensor, demo_mask: Tensor) -> Tensor:
-    """Compute the features of each episode, means over its used demonstrations.
+    """Compute the features of each episode, as means over its demonstrations.
 
     Args:
         query: uint8 symbols, shape (B, S, S).
         demo_inputs: uint8 symbols, shape (B, D, S, S).
-        demo_outputs: Same form.
-        demo_mask: bool, shape (B, D); a demonstration marked False has no influence.
+        demo_outputs: uint8 symbols, shape (B, D, S, S).
+        demo_mask: bool, shape (B, D). A demonstration marked False has no effect.
 
     Returns:
-        float32 of shape (B, 15), in the order of `FEATURES`, each in -1..1: areas as the logarithm of their
-        ratio to base 900, sides by 30, numbers of colours by 10. What only demonstrations can tell is 0
-        without any.
+        float32 of shape (B, 15), in the order of `FEATURES`, each in -1..1. Areas are logarithms of their ratio to base
+        900, sides are divided by 30, and numbers of colours by 10. Without demonstrations, their features are 0.
     """
     batch, demos = demo_mask.shape
     pairs = _pair_features(demo_inputs.flatten(0, 1), demo_outputs.flatten(0, 1)).view(batch, demos, -1)
@@ -60,7 +58,7 @@ def puzzle_features(query: Tensor, demo_inputs: Tensor, demo_outputs: Tensor, de
 
 
 def _pair_features(inputs: Tensor, outputs: Tensor) -> Tensor:
-    """Describe each pair: symbols (N, S, S) twice -> float32 (N, 10), the output's colours last."""
+    """Return ten features of each pair, float32 (N, 10), for symbols (N, S, S). The output's colours come last."""
     before, after = extents(inputs), extents(outputs)
     areas = before.prod(1).clamp(min=1).float(), after.prod(1).clamp(min=1).float()
     same_size = (before == after).all(1)
@@ -83,20 +81,20 @@ def _pair_features(inputs: Tensor, outputs: Tensor) -> Tensor:
 
 
 def _share(part: Tensor, whole: Tensor) -> Tensor:
-    """Compute the share of each row's marked places that are marked in `part` too, 0..1; 0 where none is marked."""
+    """Return for each row the share of the true entries of `whole` that are true in `part`, or 0 without any."""
     return part.flatten(1).sum(1).float() / whole.flatten(1).sum(1).clamp(min=1)
 
 
 def _colours(canvases: Tensor) -> Tensor:
-    """Find the colours of each canvas: symbols (N, S, S) -> float32 0 or 1 of shape (N, 10)."""
+    """Return whether each colour is on each canvas, float32 0 or 1 of shape (N, 10), for symbols (N, S, S)."""
     shown = torch.zeros(len(canvases), SYMBOLS, device=canvases.device)
     return shown.scatter_(1, canvases.flatten(1).long(), 1.0)[:, FIRST_COLOUR:]
 
 
 def _correlation(inputs: Tensor, outputs: Tensor) -> Tensor:
-    """Correlate (Pearson) being no background, over the cells of both grids; 0 where either is constant.
+    """Return the Pearson correlation of the masks of non-background cells of two grids, or 0 if one is constant.
 
-    Colours are names, so correlating their numbers would say nothing.
+    Colours are names, so that a correlation of their numbers has no meaning.
     """
     both = ((inputs >= FIRST_COLOUR) & (outputs >= FIRST_COLOUR)).flatten(1).float()
     count = both.sum(1).clamp(min=1)
@@ -111,7 +109,7 @@ def _correlation(inputs: Tensor, outputs: Tensor) -> Tensor:
 
 
 def _symmetry(canvases: Tensor, sizes: Tensor) -> Tensor:
-    """Compute the share of cells that equal their mirror image, mean of both axes: (N, S, S), (N, 2) -> (N,)."""
+    """Return the share of cells that equal their reflection, shape (N,), as a mean over both axes."""
     places = torch.arange(canvases.shape[-1], device=canvases.device)
     inside = canvases >= FIRST_COLOUR
     shares = []
@@ -124,5 +122,5 @@ def _symmetry(canvases: Tensor, sizes: Tensor) -> Tensor:
 
 
 def _density(canvases: Tensor) -> Tensor:
-    """Compute the share of a grid's cells that are no background: (N, S, S) -> (N,)."""
+    """Return the share of a grid's cells that are not background, shape (N,), for symbols (N, S, S)."""
     return _share(canvases > FIRST_COLOUR, canvases >= FIRST_COLOUR)

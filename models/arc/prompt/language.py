@@ -1,7 +1,7 @@
 """Causal language models that turn a text into a vector: a tiny one with random weights, or a real one.
 
-The tiny one needs no download and no tokenizer. Its random weights mix the letters of a text into a vector
-that is the same in all processes; what the vector means, a trained projection has to find out.
+The tiny one needs no download and no tokenizer. Its random weights map the letters of a text to a vector, which is the
+same in all processes. A trained projection learns to use this vector.
 """
 
 import logging
@@ -34,15 +34,15 @@ class LanguageModel(nn.Module):
 
     Args:
         model: A transformers model without a head.
-        tokenizer: Its tokenizer; None reads the bytes of ASCII texts.
-        name: What it was loaded from.
-        revision: Which version of it: the same name and revision give the same vectors.
-        trainable: Whether its weights are trained. A frozen model keeps its own precision, autocast or not,
-            and stays in evaluation mode.
-        max_tokens: Longer texts are cut off behind as many tokens.
+        tokenizer: The tokenizer of the model. None: the bytes of ASCII texts are the tokens.
+        name: The folder or id that the model was loaded from.
+        revision: The version of the model. The same name and revision give the same vectors.
+        trainable: Whether the weights are trained. A frozen model keeps its dtype, also under autocast, and stays in
+            evaluation mode.
+        max_tokens: The largest number of tokens of a text. The rest is cut off.
 
     Attributes:
-        hidden: Length of a text's vector.
+        hidden: The length of a text's vector.
     """
 
     def __init__(
@@ -110,15 +110,15 @@ class LanguageModel(nn.Module):
         return ids
 
     def forward(self, ids: Tensor, prefix: Tensor | None = None) -> Tensor:
-        """Read texts.
+        """Return the vectors of texts.
 
         Args:
-            ids: Token ids as `tokenize` gives them, shape (N, L).
-            prefix: Embeddings that are put before every text, shape (P, hidden). They get gradients, the
-                weights of a frozen model get none.
+            ids: Token ids as `tokenize` returns them, shape (N, L).
+            prefix: Embeddings before each text, shape (P, hidden). They get gradients, but the weights of a frozen
+                model do not.
 
         Returns:
-            Mean of the last hidden state over the text's own tokens, float32 of shape (N, hidden).
+            The mean of the last hidden state over the tokens of the text, float32 of shape (N, hidden).
         """
         if self.trainable:
             return self._read(ids, prefix)
@@ -144,18 +144,17 @@ class LanguageModel(nn.Module):
 def load_language_model(
     model: str | None = None, revision: str | None = None, trainable: bool = False, max_tokens: int = MAX_TOKENS
 ) -> LanguageModel:
-    """Load a causal language model, on the CPU, without a word on the terminal.
+    """Load a causal language model on the CPU, without output on the terminal.
 
     Args:
-        model: A folder that holds one, or an id on the Hugging Face hub. None builds a tiny Qwen2 of random
-            weights.
-        revision: Branch, tag or commit on the hub; None is the newest there, or the newest that is cached
-            where HF_HUB_OFFLINE is set.
-        trainable: Load the weights in float32, to be trained. Otherwise they are frozen in their own dtype.
-        max_tokens: Longer texts are cut off behind as many tokens.
+        model: The folder of a model, or an id on the Hugging Face hub. None: build a tiny Qwen2 with random weights.
+        revision: A branch, tag or commit on the hub. None: the newest one, or the newest one in the cache if
+            HF_HUB_OFFLINE is set.
+        trainable: Whether to load the weights in float32 for training. Otherwise they are frozen in their own dtype.
+        max_tokens: The largest number of tokens of a text. The rest is cut off.
 
     Raises:
-        ValueError: There is no such model, or it lacks weights or a tokenizer.
+        ValueError: The model does not exist, or has no weights or no tokenizer.
     """
     with _in_silence():
         if model is None:
@@ -264,7 +263,7 @@ def _line(error: Exception) -> str:
 
 @contextmanager
 def _in_silence() -> Iterator[None]:
-    """Keep the terminal silent, and the global random state as it was."""
+    """Suppress output on the terminal inside, and restore the global random state afterwards."""
     import warnings
 
     from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars

@@ -1,4 +1,4 @@
-"""Which version of a model lies in a folder."""
+"""The version of a model in a folder."""
 
 import hashlib
 from pathlib import Path
@@ -7,10 +7,10 @@ SMALL = 1 << 20
 
 
 def folder_revision(folder: Path) -> str:
-    """Hash the names, sizes and contents of a folder's files: 16 hexadecimal digits.
+    """Return a hash of the names, sizes and contents of a folder's files, 16 hexadecimal digits.
 
-    Of files above 1 MiB, weights mostly, the time of the last change stands for the content, so that this
-    stays quick: a copy of the folder may count as another revision.
+    For files above 1 MiB, mostly weights, the time of the last change replaces the content, to save time. A copy of the
+    folder may therefore have another revision.
     """
     sha = hashlib.sha256()
     for file in sorted(path for path in folder.rglob("*") if path.is_file()):

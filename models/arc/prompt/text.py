@@ -24,10 +24,10 @@ TURNS = {
 
 
 def rule_text(demonstrations: Sequence[Pair], query: Grid) -> str:
-    """Say what the demonstrations show, in at most 40 words.
+    """Return a description of the demonstrations in at most 40 words.
 
-    The text stays the same if all grids are turned, mirrored or renamed alike (`Augmentation`), or if the
-    demonstrations come in another order: one text serves all views of a puzzle.
+    The text does not depend on the `Augmentation` of the puzzle or the order of its demonstrations, so that all views
+    of a puzzle have one text.
     """
     asked = (
         f"The query has {_size(query)} cells, {_plural(len(np.unique(query)), 'colour')}, "
@@ -39,7 +39,7 @@ def rule_text(demonstrations: Sequence[Pair], query: Grid) -> str:
 
 
 def grids_text(demonstrations: Sequence[Pair], query: Grid) -> str:
-    """Write the grids as digits, a character per cell and a line per row; the query first, so no cut loses it."""
+    """Return the grids as digits, with a line per row. The query comes first, so that it is never cut off."""
     parts = [f"query\n{_digits(query)}"]
     parts += [f"input\n{_digits(source)}\noutput\n{_digits(target)}" for source, target in demonstrations]
     return "\n".join(parts)
@@ -86,7 +86,7 @@ def _contents(demonstrations: Sequence[Pair]) -> str:
 
 
 def _size(grid: Grid) -> str:
-    """Name the sides of a grid, the shorter first: a turned grid reads the same."""
+    """Return the sides of a grid as text, the shorter first, so that a rotated grid has the same text."""
     short, long = sorted(grid.shape)
     return f"{short} by {long}"
 
@@ -104,7 +104,7 @@ def _is_copy(a: Grid, b: Grid) -> bool:
 
 
 def _is_renamed(a: Grid, b: Grid) -> bool:
-    """Return whether a cell's colour alone decides what becomes of it."""
+    """Return whether the output of a cell depends on its colour only."""
     return a.shape == b.shape and all(len(np.unique(b[a == colour])) == 1 for colour in np.unique(a))
 
 

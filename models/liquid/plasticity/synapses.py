@@ -143,11 +143,9 @@ class PlasticSynapses(nn.Module):
         """Change the weights by the pending sums, and discard these.
 
         Returns:
-            The norm of the change relative to that of the weights ("change"), 1 if `cap` limited it ("capped"), the
-                mean
-            weight relative to the largest ("weight"), the share of weights within 1 % of a bound ("bound"), and the
-                rate of
-            each term ("rate_" and its name). None if nothing is pending.
+            A dict, or None if no sums are pending. "change" is the norm of the change relative to that of the weights.
+            "capped" is 1 if `cap` limited it. "weight" is the mean weight relative to the largest. "bound" is the share
+            of weights within 1 % of a bound. "rate_" and the name of a term is its rate.
 
         Raises:
             ValueError: The sums are not finite. The weights stay unchanged.
