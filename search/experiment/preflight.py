@@ -4,9 +4,6 @@ import hashlib
 import json
 import os
 import platform
-import subprocess
-import sys
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -27,6 +24,7 @@ from search.tracking.provenance import get_searchlight_version
 from trainables.precision import Precision
 from trainables.preflight.audit import AuditRequest, AuditResult
 from trainables.preflight.findings import make_finding, sort_findings
+from trainables.preflight.process import audit_apart
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 6.0  # of the audit itself, apart from the build of the task: a part that has begun may take longer
@@ -86,12 +84,6 @@ def identify_audit(planned: SearchPlan, files: Mapping[str, str]) -> str:
     machine += [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     known = [asdict(build_request(planned, is_quick=True)), dict(files), get_searchlight_version(), machine]
     return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
-
-
-def is_audited(planned: SearchPlan) -> bool:
-    """Return whether the first worker of a search audits its task."""
-    config = planned.config
-    return not config.no_preflight and planned.source.task_class is not None and config.workers == 1
 
 
 def list_corners(space: Space) -> list[tuple[str, dict[str, Any]]]:
@@ -167,31 +159,20 @@ def _file(planned: SearchPlan) -> Path:
 
 
 def _run_locally(planned: SearchPlan, request: dict[str, Any]) -> Audit:
-    with tempfile.TemporaryDirectory(prefix="searchlight-preflight-") as folder:
-        asked, result, log = (Path(folder, name) for name in ("request.json", "result.json", "log"))
-        asked.write_text(json.dumps(request), encoding="utf-8")
-        command = [sys.executable, "-m", "trainables.preflight.process", str(asked), str(result)]
-        with log.open("wb") as output:
-            try:
-                ended = subprocess.run(
-                    command, cwd=folder, env=_environment(planned), stdin=subprocess.DEVNULL, stdout=output,
-                    stderr=subprocess.STDOUT, timeout=LONGEST_S, check=False,
-                )  # fmt: skip
-            except subprocess.TimeoutExpired as error:
-                raise UsageError(
-                    f"--preflight must end within {LONGEST_S:.0f} s, but {planned.source.name} has not. "
-                    "It may hang in build, in a data loader or in evaluate."
-                ) from error
-        if result.is_file():
-            audit: Audit = json.loads(result.read_text(encoding="utf-8"))
-            return audit
-        lines = log.read_text(errors="replace").splitlines()
-        return _describe_death(f"the process ended with code {ended.returncode}", lines[-1] if lines else "")
+    try:
+        return audit_apart(request, _environment(planned), LONGEST_S)
+    except TimeoutError as error:
+        raise UsageError(
+            f"--preflight must end within {LONGEST_S:.0f} s, but {planned.source.name} has not. "
+            "It may hang in build, in a data loader or in evaluate."
+        ) from error
+    except RuntimeError as error:
+        return _describe_death(str(error))
 
 
-def _describe_death(end: str, line: str) -> Audit:
+def _describe_death(end: str) -> Audit:
     """Return the audit of a task that ended its process."""
-    finding = make_finding("training-fails", "the process", f"{end}: {line}" if line else end)
+    finding = make_finding("training-fails", "the process", end)
     return AuditResult(sort_findings([finding])).as_json()
 
 
@@ -223,7 +204,7 @@ def _run_on_cluster(planned: SearchPlan, request: dict[str, Any]) -> Audit:
         except ray.exceptions.GetTimeoutError as error:
             raise UsageError(f"--preflight must end within {LONGEST_S:.0f} s, but has not.") from error
         except ray.exceptions.WorkerCrashedError as error:
-            return _describe_death(str(error).splitlines()[0], "")
+            return _describe_death(str(error).splitlines()[0])
 
 
 def _audit_on_node(**request: Any) -> Audit:

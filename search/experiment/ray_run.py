@@ -27,7 +27,7 @@ from search.execution.tune_scheduler import GangFailureRecorder, RayLost
 from search.execution.watchdog import Watchdog
 from search.experiment.audit_follower import AuditFollower
 from search.experiment.plan import SearchPlan
-from search.experiment.preflight import build_request, identify_audit, is_audited
+from search.experiment.preflight import build_request, identify_audit
 from search.experiment.resume import OpenStudy, create_tracker
 from search.experiment.stop import StopRequest, build_stoppers, restore_stoppers, start_budget_timer
 from search.reporting.console.progress import Progress
@@ -87,7 +87,7 @@ def run_on_ray(
     start_budget_timer(stoppers, stop.asked)
     identity, known = identify_audit(planned, study.metadata["files"]), study.metadata.get("preflight", {})
     is_known = bool(identity) and known.get("of") == identity and not known["has_errors"]
-    settings = _gang_settings(planned, worker, registry, files, is_rehearsal, is_audited(planned) and not is_known)
+    settings = _gang_settings(planned, worker, registry, files, is_rehearsal, not config.no_preflight and not is_known)
     audit = None
     if settings.worker.audit:
         audit = start(AuditFollower(registry, config.local_path, config.path, identity, progress, stop))

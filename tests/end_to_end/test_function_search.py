@@ -18,6 +18,7 @@ def test_trials_of_a_function_continue_from_their_checkpoints(make_cli):
     fixed = ["--search", "lr=1e-4..1e-1:log", "--set", "epochs=9", "batch_size=16"]
     found = FinishedSearch.run(cli, "halving", "plain.py:train_fn", *options, *fixed, *JUDGED)
     assert found.json["outcomes"] == {"completed": 1, "pruned": 5}
+    assert "\npreflight: 1 note\n" in found.done.stderr, "the audit saw its steps"
     assert {1, 9} <= {max(numbers) for numbers in found.epochs().values()} <= {1, 3, 9}
     assert all(numbers == list(range(1, len(numbers) + 1)) for numbers in found.epochs().values())
     best = found.json["best"]

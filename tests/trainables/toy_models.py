@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -230,6 +231,16 @@ class Regression(Task[RegressionConfig]):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.seen = state["seen"]
+
+
+class Collecting(Regression):
+    """A loss with a collective of its own, as a contrastive loss over all ranks has."""
+
+    def loss(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, int]:
+        loss, weight = super().loss(batch)
+        weights: list[int] = [0] * dist.get_world_size()
+        dist.all_gather_object(weights, weight)
+        return loss, weight
 
 
 def misbehave(fault: str) -> None:

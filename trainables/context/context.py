@@ -82,12 +82,10 @@ class Context:
         return self._hybrid_mesh
 
     def _create_mesh(self, sizes: Mapping[str, int]) -> "DeviceMesh":
-        from torch.distributed import HashStore  # type: ignore[attr-defined]
         from torch.distributed.device_mesh import init_device_mesh
 
         if not dist.is_initialized():
-            backend = "cpu:gloo,cuda:nccl" if self.device.type == "cuda" else "gloo"
-            dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
+            create_single_rank_group(self.device)
             _GROUP_USERS.clear()
             _GROUP_USERS.add(self)
         elif _GROUP_USERS:
@@ -211,6 +209,14 @@ class Context:
         if self.world_size > 1:
             for tensor in tensors:
                 dist.broadcast(tensor.data, src=0)
+
+
+def create_single_rank_group(device: torch.device) -> None:
+    """Create the default process group for a process that is its only rank."""
+    from torch.distributed import HashStore  # type: ignore[attr-defined]
+
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
 
 
 def _get_length(data: Any) -> int:

@@ -1,9 +1,11 @@
 """What can be audited of a plain Ray Train function: the steps of its optimizers, seen from outside."""
 
+import math
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,12 +13,13 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from trainables.preflight.findings import Finding, make_finding
+from trainables.preflight.audit import AuditResult
+from trainables.preflight.findings import Finding, make_finding, sort_findings
 from trainables.preflight.gradient_flow import make_group, name_error
 from trainables.preflight.observation import GradientRecord
 from trainables.private_api import LocalTrainFnUtils, get_train_fn_utils, set_train_fn_utils
 from trainables.registry import find_user_frame
-from trainables.update.parameters import get_parameters
+from trainables.update.parameters import get_local, get_parameters, is_sharded
 
 STEPS = 16
 UNSEEN = "exactness, precision, data and cost: a function does not say what its micro-batches and its loss are"
@@ -33,7 +36,7 @@ class StepRecord:
     steps: int = 0
     unchanged: int = 0
     gradients: dict[int, GradientRecord] = field(default_factory=dict)
-    before: list[Tensor] = field(default_factory=list)
+    before: list[int] = field(default_factory=list)
     names: dict[int, str] = field(default_factory=dict)
     half: set[str] = field(default_factory=set)
     rates: set[float] = field(default_factory=set)
@@ -41,33 +44,52 @@ class StepRecord:
 
 def audit_function(function: Callable[..., Any], config: Mapping[str, Any], limit_s: float) -> list[Finding]:
     """Call `function` until it has made a few optimizer steps, and return what they show."""
-    watcher = _Watcher(time.monotonic() + limit_s)
+    until, thread = time.monotonic() + limit_s, threading.get_ident()
+
+    def end(is_done: bool) -> None:
+        if threading.get_ident() == thread and (is_done or time.monotonic() > until):
+            raise AuditEnded
+
+    watcher = StepWatcher(end)
     before, error, stack = get_utils(), None, ""
     set_train_fn_utils(LocalTrainFnUtils("preflight"))
-    handles = [
-        register_optimizer_step_pre_hook(watcher.before_step),
-        register_optimizer_step_post_hook(watcher.after_step),
-    ]
     try:
-        function(dict(config))
+        with watcher.hooked():
+            function(dict(config))
     except AuditEnded:
         pass
     except (Exception, SystemExit) as raised:  # whatever the function raises is what the audit is to tell
         error, stack = raised, traceback.format_exc()
     finally:
-        for handle in handles:
-            handle.remove()
         set_train_fn_utils(before)
-    findings = [make_finding("not-audited", "the function", UNSEEN)]
+    findings = watcher.find()
     if error is not None:
         lines = str(error).splitlines()
         figure = f"{type(error).__name__}: {lines[0] if lines else ''}"
         findings.append(make_finding(name_error(error, "train"), find_user_frame(stack) or "the function", figure))
-    for index, record in enumerate(watcher.records.values()):
-        findings += _judge(record, f"optimizer {index}")
-    if not watcher.records and error is None:
-        findings.append(make_finding("not-audited", "gradient flow", "no optimizer of torch made a step"))
     return findings
+
+
+@contextmanager
+def watch_steps(tell: Callable[[dict[str, Any]], object], device: str) -> Iterator[None]:
+    """Audit the function that runs inside by its first steps, and `tell` what they show once, as AuditResult's JSON.
+
+    It neither ends nor delays the function, and takes part in no collective. So it suits one rank of several.
+    """
+    is_told = False
+
+    def finish(is_done: bool) -> None:
+        nonlocal is_told
+        if is_done and not is_told:
+            is_told = True
+            tell(AuditResult(sort_findings(watcher.find()), device=device).as_json())
+
+    watcher = StepWatcher(finish)
+    try:
+        with watcher.hooked():
+            yield
+    finally:
+        finish(True)
 
 
 def get_utils() -> Any:
@@ -78,38 +100,89 @@ def get_utils() -> Any:
         return None
 
 
-class _Watcher:
-    """Sees every step of every optimizer of the thread that audits."""
+class StepWatcher:
+    """Sees the first steps of every optimizer.
 
-    def __init__(self, until: float) -> None:
+    Args:
+        on_step: Called after each of them, with whether there were enough.
+    """
+
+    def __init__(self, on_step: Callable[[bool], None]) -> None:
         self.records: dict[int, StepRecord] = {}
-        self._until = until
-        self._thread = threading.get_ident()
+        self._on_step = on_step
+        self._is_done = False
+        self._problem = ""
 
-    def before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        record = self.records.setdefault(id(optimizer), StepRecord())
-        record.steps += 1
-        record.rates |= {float(group.get("lr", 0.0)) for group in optimizer.param_groups}
-        for index, parameter in enumerate(get_parameters(optimizer)):
-            name = record.names.setdefault(id(parameter), f"[{index}] of shape {tuple(parameter.shape)}")
-            if parameter.dtype in (torch.float16, torch.bfloat16):
-                record.half.add(name)
-            own = record.gradients.setdefault(id(parameter), GradientRecord())
-            if parameter.grad is not None:
-                norm = float(parameter.grad.norm())
-                finite = norm == norm and norm != float("inf")
-                own.seen, own.non_finite = own.seen + 1, own.non_finite + (not finite)
-                own.largest = max(own.largest, norm if finite else 0.0)
-        record.before = [parameter.detach().clone() for parameter in get_parameters(optimizer)]
+    @contextmanager
+    def hooked(self) -> Iterator[None]:
+        """Watch inside."""
+        handles = [
+            register_optimizer_step_pre_hook(self._before_step),
+            register_optimizer_step_post_hook(self._after_step),
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
 
-    def after_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        record = self.records[id(optimizer)]
-        now = get_parameters(optimizer)
-        record.unchanged += all(torch.equal(a, b.detach()) for a, b in zip(record.before, now, strict=True))
-        record.before = []
-        steps = max(own.steps for own in self.records.values())
-        if threading.get_ident() == self._thread and (steps >= STEPS or time.monotonic() > self._until):
-            raise AuditEnded
+    def find(self) -> list[Finding]:
+        """Return what the steps show, and a note of what they cannot show."""
+        findings = [make_finding("not-audited", "the function", UNSEEN)]
+        if self._problem or not self.records:
+            figure = self._problem or "no optimizer of torch made a step"
+            return [*findings, make_finding("not-audited", "gradient flow", figure)]
+        for index, record in enumerate(self.records.values()):
+            findings += _judge(record, f"optimizer {index}")
+        return findings
+
+    def _before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if not self._is_done:
+            self._guard(_record_gradients, self.records.setdefault(id(optimizer), StepRecord()), optimizer)
+
+    def _after_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if not self._is_done and id(optimizer) in self.records:
+            self._guard(_record_change, self.records[id(optimizer)], optimizer)
+            self._is_done = bool(self._problem) or max(own.steps for own in self.records.values()) >= STEPS
+            self._on_step(self._is_done)
+
+    def _guard(
+        self, action: Callable[[StepRecord, torch.optim.Optimizer], None], record: StepRecord, optimizer: Any
+    ) -> None:
+        try:
+            action(record, optimizer)
+        except Exception as error:  # an optimizer or a tensor of another library, which must not end the function
+            self._problem = f"{type(error).__name__}: {error}"
+
+
+def _record_gradients(record: StepRecord, optimizer: torch.optim.Optimizer) -> None:
+    record.steps += 1
+    record.rates |= {float(group.get("lr", 0.0)) for group in optimizer.param_groups}
+    for index, parameter in enumerate(get_parameters(optimizer)):
+        if not parameter.requires_grad:
+            continue
+        name = record.names.setdefault(id(parameter), f"[{index}] of shape {tuple(parameter.shape)}")
+        if parameter.dtype in (torch.float16, torch.bfloat16):
+            record.half.add(name)
+        own = record.gradients.setdefault(id(parameter), GradientRecord())
+        if parameter.grad is not None:
+            norm = float(get_local(parameter.grad).norm())
+            finite = math.isfinite(norm)
+            own.seen, own.non_finite = own.seen + 1, own.non_finite + (not finite)
+            if is_sharded([parameter]):  # the shards of other ranks may be above 0
+                own.largest = math.inf
+            own.largest = max(own.largest, norm if finite else 0.0)
+    record.before = [_sum_bits(parameter) for parameter in get_parameters(optimizer)]
+
+
+def _record_change(record: StepRecord, optimizer: torch.optim.Optimizer) -> None:
+    record.unchanged += record.before == [_sum_bits(parameter) for parameter in get_parameters(optimizer)]
+
+
+def _sum_bits(parameter: Tensor) -> int:
+    """Return a number that changes with the values of this rank, without a copy of them."""
+    bits = {1: torch.int8, 2: torch.int16, 4: torch.int32}.get(parameter.element_size(), torch.int64)
+    return int(get_local(parameter.detach()).view(bits).sum())
 
 
 def _judge(record: StepRecord, subject: str) -> list[Finding]:

@@ -3,26 +3,38 @@
 import json
 import logging
 import os
+import subprocess
 import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from trainables.context import Context
+from trainables.context.context import create_single_rank_group
 from trainables.isolation.process import ProcessSnapshot
 from trainables.isolation.resource_leaks import end_data_loaders
 from trainables.preflight.audit import Audit, AuditRequest, AuditResult
-from trainables.preflight.findings import sort_findings
+from trainables.preflight.findings import make_finding, sort_findings
 from trainables.registry import load_class
 
+ONE_RANK_S = 30.0  # for one rank of a gang, with the start of Python and of the task; the gang waits
+POLL_S = 0.1
 
-def audit_task(reference: str, request: dict[str, Any], on_gpu: bool, is_function: bool) -> dict[str, Any]:
+
+def audit_task(
+    reference: str, request: Mapping[str, Any], on_gpu: bool, is_function: bool, files: str = ""
+) -> dict[str, Any]:
     """Audit the task "module:Class", or "module:function", in this process, which ends afterwards.
 
     Args:
         request: The fields of an AuditRequest.
         on_gpu: Whether the audit uses the first GPU that the process sees.
+        files: The folder that the task's `prepare` filled, or "".
 
     Returns:
         An AuditResult as JSON.
@@ -36,13 +48,73 @@ def audit_task(reference: str, request: dict[str, Any], on_gpu: bool, is_functio
 
         found = audit_function(load_class(reference), asked.config, asked.limit_s)
         return AuditResult(sort_findings(found), device=str(device)).as_json()
+    if asked.workers > 1:
+        create_single_rank_group(device)  # for tasks that call torch.distributed themselves
     snapshot = ProcessSnapshot(reference)
 
     def reset() -> None:
         end_data_loaders()
         snapshot.restore()
 
-    return Audit(lambda: load_class(reference), asked, Context(device), reset, reference).run().as_json()
+    context = Context(device, files=Path(files) if files else None)
+    return Audit(lambda: load_class(reference), asked, context, reset, reference).run().as_json()
+
+
+def audit_apart(
+    request: Mapping[str, Any],
+    environment: Mapping[str, str],
+    longest_s: float,
+    is_over: Callable[[], bool] = lambda: False,
+) -> dict[str, Any]:
+    """Run `audit_task` with the keywords `request` in another process, and return its result.
+
+    Raises:
+        TimeoutError: The process was ended, since `longest_s` seconds had passed or `is_over` returned true.
+        RuntimeError: The task ended the process. The message has its exit code and its last line of output.
+    """
+    with tempfile.TemporaryDirectory(prefix="searchlight-preflight-") as folder:
+        asked, result, log = (Path(folder, name) for name in ("request.json", "result.json", "log"))
+        asked.write_text(json.dumps(request), encoding="utf-8")
+        command = [sys.executable, "-m", "trainables.preflight.process", str(asked), str(result)]
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+            )
+        until = time.monotonic() + longest_s
+        try:
+            while process.poll() is None:
+                if is_over() or time.monotonic() > until:
+                    raise TimeoutError(f"not ended within {longest_s:.0f} s")
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(POLL_S)
+        finally:
+            process.kill()
+            process.wait()
+        if result.is_file():
+            audit: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
+            return audit
+        lines = log.read_text(errors="replace").splitlines()
+        raise RuntimeError(": ".join([f"the process ended with code {process.returncode}", *lines[-1:]]))
+
+
+def audit_one_rank(
+    reference: str, request: Mapping[str, Any], context: Context, is_over: Callable[[], bool]
+) -> dict[str, Any]:
+    """Audit a task of several ranks by one that trains alone, in another process. Return an AuditResult as JSON.
+
+    The gang of `context` takes no part, so that none of its collectives can wait for another rank.
+    """
+    ranks = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
+    environment = {**os.environ, **ranks, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    if on_gpu := context.device.type == "cuda":
+        visible, index = os.environ.get("CUDA_VISIBLE_DEVICES"), context.device.index or 0
+        environment["CUDA_VISIBLE_DEVICES"] = visible.split(",")[index] if visible else str(index)
+    keywords = {"reference": reference, "request": dict(request), "on_gpu": on_gpu, "is_function": False}
+    try:
+        return audit_apart({**keywords, "files": str(context.files or "")}, environment, ONE_RANK_S, is_over)
+    except (TimeoutError, RuntimeError) as error:  # no proof that a gang would fail
+        finding = make_finding("not-audited", f"one of {context.world_size} ranks", str(error))
+        return AuditResult([finding], device=str(context.device)).as_json()
 
 
 def main(request_file: str, result_file: str) -> None:

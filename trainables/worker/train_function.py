@@ -13,7 +13,9 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, NoReturn
@@ -27,6 +29,7 @@ from trainables.checkpoint import CheckpointError, directory
 from trainables.checkpoint.file import DiskFullError, full_disk_errors
 from trainables.context import rng
 from trainables.filesystem.paths import RemotePath, StoragePath, parse_path, with_suffix_added
+from trainables.preflight.function_audit import watch_steps
 from trainables.private_api import get_train_fn_utils, set_train_fn_utils
 from trainables.registry import load_class
 from trainables.training.resource_usage import ResourceUsage, aggregate_usage
@@ -53,6 +56,7 @@ class FunctionRunner(TrialRunner):
         super().__init__(*arguments, **settings)
         self._rays = get_train_fn_utils()
         self._session: Session | None = None
+        self.watch_steps: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext
 
     @property
     def thread(self) -> int:
@@ -68,6 +72,13 @@ class FunctionRunner(TrialRunner):
                 yield report
         finally:
             self._session = None
+            self.watch_steps = contextlib.nullcontext
+
+    def _audit(self) -> None:
+        """Watch the first steps of the next trial: they need no audit of their own, and no rank waits for another."""
+        self.is_auditor = False
+        if self.context.rank == 0:
+            self.watch_steps = partial(watch_steps, self.on_audit, str(self.context.device))
 
 
 class TrialEnded(BaseException):
@@ -98,7 +109,7 @@ class Session:
         rays: The functions that Ray Train set up in this worker.
     """
 
-    def __init__(self, segment: SegmentAssignment, runner: TrialRunner, rays: Any) -> None:
+    def __init__(self, segment: SegmentAssignment, runner: FunctionRunner, rays: Any) -> None:
         self.segment = segment
         self.runner = runner
         self.context = runner.context
@@ -260,7 +271,8 @@ class Session:
             rng.seed(self.context.generator, 0, self.segment.config["seed"], 0)
             self._usage.begin()
             self._since = time.perf_counter()
-            function(*_build_arguments(function, self.segment.config))
+            with self.runner.watch_steps():
+                function(*_build_arguments(function, self.segment.config))
             if self._end is None:
                 self._finish_function()
         except TrialEnded:

@@ -26,7 +26,7 @@ from trainables.filesystem.paths import cached_on_node, parse_path
 from trainables.isolation.process import ProcessSnapshot
 from trainables.isolation.resource_leaks import Memory, end_data_loaders
 from trainables.precision import Diverged
-from trainables.preflight.audit import Audit, AuditRequest
+from trainables.preflight.findings import from_dict
 from trainables.private_api import get_ray_train_session_dir
 from trainables.registry import find_user_frame, load_class
 from trainables.task import images
@@ -93,8 +93,9 @@ class GangMember:
         stall_timeout = runner.settings.stall_timeout
         arguments = (threading.get_ident(), min(1.0, stall_timeout / 4) if stall_timeout else HEARTBEAT_S)
         threading.Thread(target=self._send_heartbeats, args=arguments, daemon=True, name="heartbeat").start()
-        if runner.settings.audit is not None and runner.context.world_size == 1:  # ranks would wait for each other
-            runner.is_auditor = ray.get(self._registry.claim_audit.remote())
+        if runner.settings.audit is not None:
+            is_first = runner.context.rank == 0 and ray.get(self._registry.claim_audit.remote())
+            runner.is_auditor = runner.context.broadcast_object(is_first)
             runner.on_audit = lambda audit: ray.get(self._registry.record_audit.remote(audit))
         while (segment := self._wait_for_segment()) is not None:
             runner.drop_trial_unless_continued(segment)
@@ -239,21 +240,31 @@ class TrialRunner:
         yield last
 
     def _audit(self) -> None:
-        """Run the quick part of the task's audit.
+        """Run the quick part of the task's audit. Call this on all ranks.
 
         Raises:
             RuntimeError: The audit found errors, so that no trial must start.
         """
         assert self.settings.audit is not None
         self.is_auditor = False
-        audit = Audit(
-            partial(load_class, self.task), AuditRequest(**self.settings.audit), self.context, self._restore_process
-        )
-        audit.on_progress = self._should_stop
-        result = audit.run()
-        self.on_audit(result.as_json())
-        if result.has_errors:
-            raise RuntimeError(f"preflight found {result.findings[0]}")
+        # Here, since most workers audit nothing.
+        from trainables.preflight.audit import Audit, AuditRequest
+        from trainables.preflight.process import audit_one_rank
+
+        context, found = self.context, dict[str, Any]()
+        if context.world_size > 1:
+            if context.rank == 0:
+                found = audit_one_rank(self.task, self.settings.audit, context, self._should_stop)
+            found = context.broadcast_object(found)
+        else:
+            request = AuditRequest(**self.settings.audit)
+            audit = Audit(partial(load_class, self.task), request, context, self._restore_process)
+            audit.on_progress = self._should_stop
+            found = audit.run().as_json()
+        if context.rank == 0:
+            self.on_audit(found)
+        if found["has_errors"]:
+            raise RuntimeError(f"preflight found {from_dict(found['findings'][0])}")
 
     def _restore_process(self) -> None:
         """Undo what the audit changed in the process."""

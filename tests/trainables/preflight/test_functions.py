@@ -3,7 +3,7 @@
 import ray.train
 import torch
 
-from trainables.preflight.function_audit import audit_function
+from trainables.preflight.function_audit import audit_function, watch_steps
 
 
 def healthy(config):
@@ -56,3 +56,37 @@ def test_function_that_raises_is_an_error():
     found = find(broken)["training-fails"]
     assert found.severity == "error"
     assert "KeyError" in found.figure
+
+
+def watch(function, **config):
+    """What is told of a function that trains to its end, by the name of each finding."""
+    audits = []
+    with watch_steps(audits.append, "cpu"):
+        function(config)
+    (audit,) = audits
+    return {finding["name"]: finding for finding in audit["findings"]}
+
+
+def frozen_on_purpose(config):
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4).requires_grad_(False), torch.nn.Linear(4, 1))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=config["lr"])
+    for step in range(config["steps"]):
+        optimizer.zero_grad()
+        model(torch.randn(8, 4)).square().mean().backward()
+        optimizer.step()
+        config["trained"].append(step)
+
+
+def test_function_that_is_watched_trains_to_its_end():
+    trained = []
+    assert watch(frozen_on_purpose, lr=0.1, steps=20, trained=trained).keys() == {"not-audited"}
+    assert len(trained) == 20
+    assert "3 steps" in watch(frozen_on_purpose, lr=0.0, steps=3, trained=[])["update-changes-nothing"]["figure"]
+
+
+def test_watched_step_that_cannot_be_read_ends_no_function(monkeypatch):
+    monkeypatch.setattr("trainables.preflight.function_audit.is_sharded", lambda parameters: 1 / 0)
+    trained = []
+    found = watch(frozen_on_purpose, lr=0.1, steps=3, trained=trained)["not-audited"]
+    assert found["figure"] == "ZeroDivisionError: division by zero"
+    assert len(trained) == 3

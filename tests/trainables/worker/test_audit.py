@@ -1,8 +1,14 @@
 """Audit a task in the worker that runs the first trial of a search."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
-from tests.trainables.worker.local_worker import CONFIG, TASK, metrics, straight, workers
+from tests.trainables.preflight.faulty_data import NoShards
+from tests.trainables.preflight.faulty_tasks import BrokenLoss
+from tests.trainables.preflight.test_faulty_tasks import audit
+from tests.trainables.worker.local_worker import CONFIG, TASK, metrics, straight, stretch_in, workers
+from trainables.context import Context
+from trainables.preflight import process
+from trainables.preflight.audit import AuditRequest
 
 FAULTY = "tests.trainables.preflight.faulty_tasks:FrozenPrompt"
 
@@ -35,3 +41,37 @@ def test_audit_counts_as_progress_and_hears_of_a_stop(stretch):
     assert [report.outcome for report in runner.run(stretch(until=1))] == ["interrupted"]
     assert runner.progress > 1
     assert audits
+
+
+def run_audited_gang(rank, folder):
+    """The audits that this rank told, and how its segment ended."""
+    process.ONE_RANK_S = 300.0  # on a machine with other work to do
+    request = asdict(AuditRequest(CONFIG, modes=["fp32"], workers=2, is_quick=True))
+    runner, audits = workers(task="tests.trainables.toy_models:Collecting", rank=rank, world_size=2, audit=request), []
+    runner.is_auditor, runner.on_audit = True, audits.append
+    return audits, [report.done for report in runner.run(stretch_in(folder, until=1))]
+
+
+def test_gang_whose_loss_has_collectives_is_audited_by_one_rank(pair, tmp_path):
+    (audits, first), (none, second) = pair.run(run_audited_gang, tmp_path)
+    assert not none
+    assert first == second == [True]
+    (audit,) = audits
+    assert {*audit["seconds"]} == {"flow", "exactness", "modes", "data"}, audit["findings"]
+    assert not audit["has_errors"]
+
+
+def test_rank_that_is_not_done_in_time_is_not_audited(monkeypatch):
+    monkeypatch.setattr(process, "ONE_RANK_S", 0.0)
+    found = process.audit_one_rank(TASK, {"config": CONFIG, "workers": 2}, Context(world_size=2), lambda: False)
+    (finding,) = found["findings"]
+    assert (finding["name"], finding["figure"]) == ("not-audited", "not ended within 0 s")
+
+
+def test_error_of_one_rank_alone_is_a_warning():
+    found = audit(BrokenLoss, workers=2, is_quick=True)
+    assert [(finding.name, finding.severity) for finding in found.findings] == [("training-fails", "warning")]
+
+
+def test_shards_that_overlap_are_found_at_the_start_of_a_search():
+    assert "overlapping-shards" in {finding.name for finding in audit(NoShards, workers=2, is_quick=True).findings}
