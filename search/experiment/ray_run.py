@@ -2,9 +2,9 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from search.config import SearchConfig
 from search.errors import StoreError
 from search.execution.cluster import resources
-from search.execution.cluster.local_machine import uses_existing_cluster
+from search.execution.cluster.local_machine import leave_out, list_optional_precisions, uses_existing_cluster
 from search.execution.cluster.node_check import ClusterCheck, check_nodes
 from search.execution.gang import Gang
 from search.execution.gang_registry import RegistryActor
@@ -35,6 +35,7 @@ from search.reporting.parquet_callback import ParquetCallback
 from search.study.record import SearchRecord
 from search.tracking.tracker import MLflowCallback
 from trainables.filesystem.paths import StoragePath
+from trainables.precision import Precision
 from trainables.worker.messages import GangSettings, WorkerSettings
 
 Resources = dict[str, float]
@@ -44,9 +45,10 @@ def run_on_ray(
     services: ExitStack,
     planned: SearchPlan,
     files: StoragePath,
-    open_study: Callable[[], OpenStudy],
+    open_study: Callable[[SearchPlan], OpenStudy],
     progress: Progress,
     stop: StopRequest,
+    is_new: bool,
 ) -> tuple[SearchRecord, MLflowCallback]:
     """Run the trials on the running Ray. Return the content of the study and of MLflow afterwards.
 
@@ -54,10 +56,15 @@ def run_on_ray(
         services: Receives the services that end with the trials, in reverse order: threads that use Ray end before Ray.
         files: The folder that the task's `prepare` filled.
         open_study: Called once the nodes are checked: a search that cannot run leaves no study.
+        is_new: Whether the nodes may still narrow the search space. A resumed search keeps its own.
     """
     config, start = planned.config, services.enter_context
-    worker, is_rehearsal = _inspect_cluster(config, progress)
-    opened = open_study()
+    # Earlier trials of a warm start may be in any precision of the space.
+    optional = list_optional_precisions(config, planned.space) if is_new and not planned.warm.trials else []
+    worker, cluster = _inspect_cluster(config, Precision.FP16 in optional, progress)
+    if cluster.fp16_factors and not worker.get("GPU"):
+        planned = _leave_out_fp16(planned, cluster.fp16_factors, progress)
+    opened = open_study(planned)
     study = opened.study
     # On the driver's node, which cannot be lost without the search.
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
@@ -87,7 +94,9 @@ def run_on_ray(
     start_budget_timer(stoppers, stop.asked)
     identity, known = identify_audit(planned, study.metadata["files"]), study.metadata.get("preflight", {})
     is_known = bool(identity) and known.get("of") == identity and not known["has_errors"]
-    settings = _gang_settings(planned, worker, registry, files, is_rehearsal, not config.no_preflight and not is_known)
+    settings = _gang_settings(
+        planned, worker, registry, files, cluster.rehearsal, not config.no_preflight and not is_known
+    )
     audit = None
     if settings.worker.audit:
         audit = start(AuditFollower(registry, config.local_path, config.path, identity, progress, stop))
@@ -99,17 +108,27 @@ def run_on_ray(
     return study.get_record(), tracker
 
 
-def _inspect_cluster(config: SearchConfig, progress: Progress) -> tuple[Resources, bool]:
-    """Return what one worker gets, and whether the cluster declares GPUs that it does not have."""
+def _leave_out_fp16(planned: SearchPlan, factors: Mapping[str, float], progress: Progress) -> SearchPlan:
+    """Return the plan without fp16, since any node may get a trial. `factors` has the nodes that emulate fp16."""
+    reason = f"the CPU of node {', '.join(sorted(factors))} emulates it"
+    space, line = leave_out(planned.space, [Precision.FP16.value], reason, max(factors.values()))
+    progress.warn(line)
+    return replace(planned, space=space)
+
+
+def _inspect_cluster(config: SearchConfig, asks_fp16: bool, progress: Progress) -> tuple[Resources, ClusterCheck]:
+    """Return what one worker gets, and what the nodes of a joined cluster answered."""
     present, growing = resources.get_node_resources(), resources.autoscaler_limits()
     is_joined = uses_existing_cluster()
-    checked = check_nodes(config.path, config.gpus_per_worker, growing) if is_joined else ClusterCheck()
+    checked = ClusterCheck()
+    if is_joined:
+        checked = check_nodes(config.path, config.gpus_per_worker, growing, asks_fp16)
     for note in checked.notes:
         progress.warn(note)
     worker = resources.resolve_worker_resources(config, present, growing)
     gangs = resources.num_gangs(config, worker, present, growing)
     progress.say(f"{gangs} at a time: {_format_gang(config, worker)} each")
-    return worker, checked.rehearsal
+    return worker, checked
 
 
 def _gang_settings(

@@ -126,7 +126,7 @@ class _Driver:
                 if note := job_stop_warning():
                     progress.warn(note)
                 searched, tracker = self._run_on_ray()
-            return finish(planned, searched, tracker, progress, stop)
+            return finish(self.planned, searched, tracker, progress, stop)
 
     def _close_complete_search(self, opened: OpenStudy) -> tuple[SearchRecord, MLflowCallback]:
         config, warn = self.config, self.progress.warn
@@ -158,16 +158,18 @@ class _Driver:
                 services.enter_context(ray_session(planned.source.modules, ROOT, folder / CODE))
                 from search.experiment.ray_run import run_on_ray  # imports Tune while Ray starts its worker processes
 
-                return run_on_ray(services, planned, files, self._open_study, self.progress, self.stop)
+                is_new = self.opened is None
+                return run_on_ray(services, planned, files, self._open_study, self.progress, self.stop, is_new)
         except BaseException:  # also a second Ctrl-C: whatever ended the search, the user is told how to resume it
             if (folder / "search.yaml").exists():
                 command = resume_command(config.path)
                 self.progress.warn(f"nothing of search {config.name} is lost. Resume it: {command}")
             raise
 
-    def _open_study(self) -> OpenStudy:
+    def _open_study(self, planned: SearchPlan) -> OpenStudy:
         """Open the study of a new search. Bring the files of any search to where the search lies."""
-        self.opened = self.opened or create_search(self.planned, self.uploader.copy)
+        self.planned = planned
+        self.opened = self.opened or create_search(planned, self.uploader.copy)
         self.opened.study.record_driver_start(self.start)
         with storage_errors():  # a resumed search may have new code, and new files of its task
             self.uploader.copy()

@@ -8,12 +8,14 @@ import weakref
 
 import pytest
 import ray
+import torch
 from ray.cluster_utils import Cluster
 from ray.core.generated.autoscaler_pb2 import DrainNodeReason
 from ray.util import placement_group, placement_group_table, remove_placement_group
 
 from search.execution.cluster.connection import shut_down
 from tests.end_to_end.processes import contains, wait_until
+from trainables.preflight.modes import is_emulated
 
 
 @pytest.fixture
@@ -55,7 +57,7 @@ def test_trials_of_a_lost_node_continue_elsewhere(cluster):
     found, nodes, cli = cluster(nodes=2)
     join(found)
     options = ["--trials", "3", "--scheduler", "none", "--name", "lossy", "--json"]
-    process = cli.start("toy.py:Toy", *options, "--set", "epochs=6", "pause_s=0.3", "precision=fp32")
+    process = cli.start("toy.py:Toy", *options, "--set", "epochs=6", "pause_s=0.3")
     wait_until(lambda: contains(cli.folder / "runs" / "lossy" / "study.journal", "report/2"))
     found.remove_node(nodes[1], allow_graceful=False)
     joined = found.add_node(num_cpus=1)
@@ -64,6 +66,8 @@ def test_trials_of_a_lost_node_continue_elsewhere(cluster):
     assert out, err
     assert json.loads(out)["outcomes"] == {"completed": 3}, err
     assert "and continues from its last checkpoint" in err
+    is_slow = is_emulated(torch.device("cpu"), "fp16")
+    assert ("fp16 is left out of the search: the CPU of node" in err) == is_slow, err
 
 
 @pytest.mark.slow

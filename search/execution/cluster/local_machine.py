@@ -1,13 +1,14 @@
 """Checks before the start of Ray whether this machine can run the search."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 from optuna.distributions import CategoricalDistribution
 
 from search.config import SearchConfig
-from search.config.search_space import Space
+from search.config.search_space import Parameter, Space
 from search.errors import UsageError
 from trainables.precision import AUTO, find_supported_precisions
 from trainables.preflight.modes import emulation_factor, is_emulated
@@ -60,35 +61,58 @@ def check_machine(config: SearchConfig, space: Space) -> None:
         raise UsageError(*problems)
 
 
+def list_optional_precisions(config: SearchConfig, space: Space) -> list[str]:
+    """Return the precisions of `space` that are neither the task's default nor named by the user."""
+    parameter = _find_precision(space)
+    if parameter is None or "precision" in config.search or any("precision" in point for point in config.try_):
+        return []
+    assert isinstance(parameter.distribution, CategoricalDistribution)
+    default = space.get_defaults().get("precision")
+    return [str(mode) for mode in parameter.distribution.choices if mode != default]
+
+
+def _find_precision(space: Space) -> Parameter | None:
+    """Return the parameter that chooses the precision of a trial, or None if it is fixed."""
+    if not issubclass(space.config_class, TaskConfig):  # a function may give `precision` another meaning
+        return None
+    return next((p for p in space.parameters if p.name == "precision"), None)
+
+
 def leave_out_emulated(config: SearchConfig, space: Space) -> tuple[Space, str]:
     """Return `space` without precisions that this machine only emulates, and a line about them, or "".
 
-    Keep precisions that the user named, and the task's default.
+    Keep precisions that the user named, and the task's default. The nodes of a cluster that the search joins may have
+    other processors, so that their check decides.
     """
     device = _get_device(config)
-    searched = next((p for p in space.parameters if p.name == "precision"), None)
-    named = "precision" in config.search or any("precision" in point for point in config.try_)
-    if searched is None or named or uses_existing_cluster() or not issubclass(space.config_class, TaskConfig):
+    optional = [] if uses_existing_cluster() else list_optional_precisions(config, space)
+    emulated = [m for m in optional if m in find_supported_precisions(device) and is_emulated(device, m)]
+    if not emulated:
         return space, ""
-    assert isinstance(searched.distribution, CategoricalDistribution)
-    choices = list(searched.distribution.choices)
-    default = space.get_defaults().get("precision")
-    emulated = {mode.value for mode in find_supported_precisions(device) if is_emulated(device, mode)}
-    kept = [mode for mode in choices if mode == default or mode not in emulated]
-    left_out = [str(mode) for mode in choices if mode not in kept]
-    if not left_out or not kept:
-        return space, ""
-    factor = emulation_factor(device) or 1.0
+    return leave_out(space, emulated, "this CPU emulates it", emulation_factor(device) or 1.0)
+
+
+def leave_out(space: Space, modes: Sequence[str], reason: str, factor: float) -> tuple[Space, str]:
+    """Return `space` without the precisions `modes`, and a line with the `reason`.
+
+    Args:
+        factor: How many times as long as in fp32 a product takes.
+    """
+    parameter = _find_precision(space)
+    assert parameter is not None
+    assert isinstance(parameter.distribution, CategoricalDistribution)
+    choices = list(parameter.distribution.choices)
+    kept = [mode for mode in choices if mode not in modes]
     slow = f", and a product takes {factor:.0f} times as long as in fp32" if factor >= TOLD_FACTOR else ""
     line = (
-        f"{', '.join(left_out)} is left out of the search: this CPU emulates it{slow}. "
+        f"{', '.join(modes)} is left out of the search: {reason}{slow}. "
         f"--search precision={','.join(map(str, choices))} keeps it"
     )
     if len(kept) == 1:
-        parameters = tuple(p for p in space.parameters if p is not searched)
+        parameters = tuple(p for p in space.parameters if p is not parameter)
         return Space(space.config_class, parameters, {**space.fixed, "precision": kept[0]}), line
-    narrowed = replace(searched, distribution=CategoricalDistribution(kept))
-    return replace(space, parameters=tuple(narrowed if p is searched else p for p in space.parameters)), line
+    narrowed = replace(parameter, distribution=CategoricalDistribution(kept))
+    return replace(space, parameters=tuple(narrowed if p is parameter else p for p in space.parameters)), line
 
 
 def _get_device(config: SearchConfig) -> torch.device:

@@ -11,8 +11,10 @@ from search.analysis.cost_estimate import estimate_cost
 from search.config import SearchConfig
 from search.config.loading import resolve_config
 from search.config.search_space import resolve_space
+from search.config.task_source import load_task_source
 from search.execution.cluster import local_machine
 from search.experiment import plan
+from search.experiment.plan import build_space
 from search.experiment.preflight import (
     build_request,
     estimate,
@@ -95,6 +97,20 @@ def test_emulated_precision_that_was_named_stays(tmp_path, emulating, named):
     found, notes = choices_of(tmp_path, **named)
     assert "fp16" in found
     assert notes == ()
+
+
+def test_precision_that_nodes_emulate_is_left_out_of_a_joined_search(emulating, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:6379")
+    config = make_config(f"{TASKS / 'toy.py'}:Toy")
+    space = build_space(config, load_task_source(config.task))
+    assert local_machine.leave_out_emulated(config, space) == (space, ""), "the driver's CPU does not count"
+    assert local_machine.list_optional_precisions(config, space) == ["bf16", "fp16"]
+    narrowed, line = local_machine.leave_out(space, ["fp16"], "the CPU of node 10.0.0.1 emulates it", 40.0)
+    assert [str(p) for p in narrowed.parameters if p.name == "precision"] == ["fp32,bf16"]
+    assert line == (
+        "fp16 is left out of the search: the CPU of node 10.0.0.1 emulates it, and a product takes 40 times as long as "
+        "in fp32. --search precision=fp32,bf16,fp16 keeps it"
+    )
 
 
 def test_native_precision_stays(tmp_path, emulating, monkeypatch):
