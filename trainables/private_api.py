@@ -4,6 +4,7 @@ A name is resolved when it is read, so that an import of this module imports non
 """
 
 import pkgutil
+from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any
 
@@ -101,3 +102,8 @@ def __getattr__(name: str) -> Any:
             f"{library} must have {target.replace(':', '.').rstrip('.')}, but {library} {version(library)} does not. "
             f"Install {library}{TESTED[library]}."
         ) from error
+
+
+def set_log_ndtr(function: Callable[[Any], Any]) -> None:
+    """Make Optuna's TPE compute the logarithm of the normal distribution with `function`, elementwise."""
+    __getattr__("optuna_truncnorm")._log_ndtr = function
